@@ -1,0 +1,114 @@
+"""Ratios between ways of doing the same thing, measured side by side in one run.
+
+The machines are noisy, so single times mean little: every round runs each contestant once, in
+turn, and the figure is the median over rounds of the ratio to the first one in the same round.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+    """One way of doing it: a name and something to call."""
+
+    name: str
+    call: Callable[[], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One measured ratio: what, who, the median ratio, its spread, the mark it must not pass."""
+
+    what: str
+    who: str
+    ratio: float
+    low: float
+    high: float
+    seconds: float
+    limit: float | None = None
+    at_least: bool = False
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the mark is met; None where there is none."""
+        if self.limit is None:
+            return None
+        return self.ratio >= self.limit if self.at_least else self.ratio <= self.limit
+
+
+def seconds_of(call: Callable[[], Any], repeat: int = 1) -> float:
+    """Wall time of one call, averaged over ``repeat`` calls in a row."""
+    start = time.perf_counter()
+    for _ in range(repeat):
+        call()
+    return (time.perf_counter() - start) / repeat
+
+
+def compare(
+    what: str,
+    contestants: Sequence[Contestant],
+    *,
+    rounds: int,
+    repeat: int = 1,
+    limits: dict[str, float] | None = None,
+) -> list[Row]:
+    """Rows for every contestant but the first, as ratios to the first."""
+    times: dict[str, list[float]] = {c.name: [] for c in contestants}
+    for _ in track(range(rounds), description=what, transient=True):
+        for contestant in contestants:
+            times[contestant.name].append(seconds_of(contestant.call, repeat))
+    base = times[contestants[0].name]
+    rows = []
+    for contestant in contestants[1:]:
+        own = times[contestant.name]
+        ratios = sorted(a / b for a, b in zip(own, base, strict=True))
+        rows.append(
+            Row(
+                what,
+                f"{contestant.name} / {contestants[0].name}",
+                statistics.median(ratios),
+                ratios[len(ratios) // 10],
+                ratios[-1 - len(ratios) // 10],
+                statistics.median(own),
+                (limits or {}).get(contestant.name),
+            )
+        )
+    return rows
+
+
+def report(rows: Sequence[Row], title: str, save: Path | None = None) -> bool:
+    """Print the table; whether every mark is met."""
+    table = Table(title=title)
+    for name in ("what", "who", "ratio", "10-90 %", "time", "mark", ""):
+        table.add_column(name, justify="right" if name in ("ratio", "time", "mark") else "left")
+    for row in rows:
+        sign = ">=" if row.at_least else "<="
+        mark = "" if row.limit is None else f"{sign} {row.limit:g}"
+        verdict = {None: "", True: "[green]holds[/]", False: "[red]missed[/]"}[row.holds]
+        spread = f"{row.low:.2f}-{row.high:.2f}"
+        table.add_row(
+            row.what, row.who, f"{row.ratio:.3f}", spread, _time(row.seconds), mark, verdict
+        )
+    Console(width=130).print(table)
+    if save is not None:
+        save.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1))
+    return all(row.holds is not False for row in rows)
+
+
+def _time(seconds: float) -> str:
+    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "us")):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.1f} {unit}"
+    return f"{seconds * 1e9:.0f} ns"

@@ -1,0 +1,12 @@
+"""Logging inside JAX programs: ``log``, and what becomes of it (``spool``, ``tap``, ``strip``)."""
+
+from sawlog.jax import _masking as _masking
+from sawlog.jax import _rules as _rules
+from sawlog.jax._logdict import logdict as logdict
+from sawlog.jax._primitive import log as log
+from sawlog.jax._registry import register_rule as register_rule
+from sawlog.jax._spool import spool as spool
+from sawlog.jax._strip import strip as strip
+from sawlog.jax._tap import tap as tap
+
+__all__ = ["log", "logdict", "register_rule", "spool", "strip", "tap"]

@@ -1,0 +1,395 @@
+"""The one place that touches JAX's private modules or looks at its version.
+
+Everything else in sawlog is written against the names below. When JAX moves something, this is
+the file to edit; each name says what it promises, not where JAX keeps it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax._src import callback as _callback
+from jax._src import core as _core
+from jax._src import custom_batching as _custom_batching
+from jax._src import dispatch as _dispatch
+from jax._src import effects as _effects
+from jax._src import linear_util as _lu
+from jax._src import shard_map as _shard_map
+from jax._src import source_info_util as _source_info
+from jax._src.interpreters import ad as _ad
+from jax._src.interpreters import batching as _batching
+from jax._src.interpreters import mlir as _mlir
+from jax._src.interpreters import partial_eval as _pe
+from jax._src.lax.control_flow import loops as _loops
+from jax._src.named_sharding import UNSPECIFIED
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive
+from jax.extend.core.primitives import scan_p
+
+Effect = _effects.Effect
+JVPTrace = _ad.JVPTrace
+
+custom_vmap_p = _custom_batching.custom_vmap_p
+shard_map_p = _shard_map.shard_map_p
+
+
+# -- values and traces ---------------------------------------------------------------------------
+
+
+def typeof(value: Any) -> Any:
+    """The abstract value of anything JAX accepts, weak type and sharding included."""
+    return _core.typeof(value)
+
+
+def is_weak(value: Any) -> bool:
+    """Whether a value has the weak type of a Python scalar."""
+    return bool(getattr(_core.typeof(value), "weak_type", False))
+
+
+def varying_axes(value: Any) -> frozenset[str]:
+    """The mesh axes along which a value inside ``shard_map`` may differ."""
+    aval: Any = value if isinstance(value, _core.AbstractValue) else _core.typeof(value)
+    manual = getattr(aval, "mat", None)
+    return frozenset(aval.vma if manual is None else manual.varying)
+
+
+def make_varying(value: Any, axes: frozenset[str]) -> Any:
+    """``value``, declared to vary along ``axes`` too."""
+    missing = tuple(sorted(axes - varying_axes(value)))
+    return jax.lax.pcast(value, missing, to="varying") if missing else value
+
+
+def key_implementation(dtype: Any) -> Any:
+    """Which kind of PRNG keys a key dtype holds."""
+    return dtype._impl
+
+
+def is_tracer(value: Any) -> bool:
+    """Whether ``value`` stands for a value that is not known yet."""
+    return isinstance(value, _core.Tracer)
+
+
+def not_tracing() -> bool:
+    """Whether no transformation of JAX is under way in this thread."""
+    return bool(_core.trace_state_clean())
+
+
+def unmapped_scalar(value: Any, dim: int) -> Any:
+    """The abstract value of one lane of a mapped vector."""
+    aval = _core.typeof(value)
+    return _core.mapped_aval(aval.shape[dim], dim, aval)
+
+
+def trace_flat(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], name: str) -> ClosedJaxpr:
+    """Trace ``fun``, which takes and returns flat lists, at exactly these abstract values."""
+    debug = _core.DebugInfo(
+        traced_for="sawlog", func_src_info=name, arg_names=None, result_paths=None
+    )
+    wrapped = _lu.wrap_init(lambda *args: list(fun(*args)), debug_info=debug)
+    jaxpr, _, consts = _pe.trace_to_jaxpr_dynamic(wrapped, list(avals))
+    return ClosedJaxpr(jaxpr, consts)
+
+
+def hoist_consts(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
+    """Turn what ``closed`` closes over into leading inputs, when any of it is a tracer."""
+    if not any(is_tracer(const) for const in closed.consts):
+        return closed, []
+    return ClosedJaxpr(_pe.convert_constvars_jaxpr(closed.jaxpr), ()), list(closed.consts)
+
+
+def inline_consts(closed: ClosedJaxpr) -> tuple[Jaxpr, list[Any]]:
+    """An open jaxpr that takes its constants as leading inputs, and those constants."""
+    if not closed.consts:
+        return closed.jaxpr, []
+    return _pe.convert_constvars_jaxpr(closed.jaxpr), list(closed.consts)
+
+
+def bind_equation(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
+    """Run one equation as it stands, in the present trace."""
+    outs = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
+    return list(outs) if eqn.primitive.multiple_results else [outs]
+
+
+def equation_scope(eqn: JaxprEqn) -> Any:
+    """The name stack, source position and settings an equation was traced under."""
+    return _Scope(eqn)
+
+
+class _Scope:
+    __slots__ = ("_context", "_where")
+
+    def __init__(self, eqn: JaxprEqn) -> None:
+        names = _source_info.current_name_stack() + eqn.source_info.name_stack
+        self._where = _source_info.user_context(eqn.source_info.traceback, name_stack=names)
+        self._context = eqn.ctx.manager
+
+    def __enter__(self) -> None:
+        self._where.__enter__()
+        self._context.__enter__()
+
+    def __exit__(self, *exc: Any) -> Any:
+        self._context.__exit__(*exc)
+        return self._where.__exit__(*exc)
+
+
+def source_line(eqn: JaxprEqn) -> str:
+    """``file:line (function)`` of the user's code that made this equation."""
+    return str(_source_info.summarize(eqn.source_info))
+
+
+def exclude_from_tracebacks(path: str) -> None:
+    """Keep files below ``path`` out of what JAX takes for the user's code."""
+    _source_info.register_exclusion(path)
+
+
+# -- primitives and effects ----------------------------------------------------------------------
+
+
+def register_effect(effect_type: type, *, ordered: bool) -> None:
+    """Let an effect pass through lowering, control flow, remat and custom derivatives."""
+    for allowed in (
+        _effects.lowerable_effects,
+        _effects.control_flow_allowed_effects,
+        _effects.remat_allowed_effects,
+        _effects.custom_derivatives_allowed_effects,
+        _effects.partial_eval_kept_effects,
+    ):
+        allowed.add_type(effect_type)
+    if ordered:
+        _effects.ordered_effects.add_type(effect_type)
+        _effects.shardable_ordered_effects.add_type(effect_type)
+
+
+def define_silent_autodiff(primitive: Primitive, bind_primal: Callable[..., Any]) -> None:
+    """Differentiate a primitive without outputs: it runs once, on the primal side."""
+
+    def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+        del tangents
+        return bind_primal(*primals, **params), []
+
+    def linearize(is_vjp: Any, nonzeros: Any, *primals: Any, **params: Any) -> Any:
+        del is_vjp, nonzeros
+        bind_primal(*primals, **params)
+        return [], [], [], lambda residuals, *tangents: []
+
+    def transpose(cotangents: Any, *args: Any, **params: Any) -> Any:
+        # A value that only exists as a linear unknown is never computed by a transposition,
+        # so there is nothing to see: no value, no cotangent.
+        del cotangents, params
+        return [None for _ in args]
+
+    _ad.primitive_jvps[primitive] = jvp
+    _ad.primitive_linearizations[primitive] = linearize
+    _ad.primitive_transposes[primitive] = transpose
+
+
+def define_batching(primitive: Primitive, rule: Callable[..., Any]) -> None:
+    """Batch a primitive without outputs, ``rule(add_axis, mapped, values, params)``.
+
+    ``add_axis(value, dim)`` puts the mapped axis in front, broadcasting when ``dim`` is None.
+    The rule runs also when no operand is mapped.
+    """
+
+    def batch(axis_data: Any, values: Any, dims: Any, **params: Any) -> Any:
+        def add_axis(value: Any, dim: int | None) -> Any:
+            return _batching.bdim_at_front(
+                value, dim, axis_data.size, mesh_axis=axis_data.explicit_mesh_axis
+            )
+
+        rule(add_axis, values, dims, **params)
+        return [], []
+
+    _batching.fancy_primitive_batchers[primitive] = batch
+
+
+def define_in_forward_mode(primitive: Primitive, mark: Callable[[dict], dict]) -> None:
+    """Change a primitive's parameters where it is bound inside ``jax.jvp``."""
+    plain = type(primitive).bind_with_trace
+
+    def bind_with_trace(trace: Any, args: Any, avals: Any, params: Any) -> Any:
+        if isinstance(trace, JVPTrace):
+            params = mark(dict(params))
+        return plain(primitive, trace, args, avals, params)
+
+    primitive.def_bind_with_trace(bind_with_trace)
+
+
+def stage_instead_of_running(primitives: Sequence[Primitive], must: Callable[..., bool]) -> None:
+    """Partial evaluation leaves an equation whole in the staged program where ``must(params)``.
+
+    JAX would run it at once when all its inputs are known; for an equation that logs, "at once"
+    can mean once instead of once an iteration.
+    """
+    for primitive in primitives:
+        plain = _pe.custom_partial_eval_rules.get(primitive)
+        _pe.custom_partial_eval_rules[primitive] = _staging_rule(primitive, plain, must)
+
+
+def _staging_rule(primitive: Primitive, plain: Any, must: Callable[..., bool]) -> Any:
+    def rule(trace: Any, *tracers: Any, **params: Any) -> Any:
+        if must(params):
+            tracers = tuple(trace.instantiate_const(trace.to_jaxpr_tracer(t)) for t in tracers)
+            return trace.default_process_primitive(primitive, tracers, params)
+        if plain is None:
+            return trace.default_process_primitive(primitive, tracers, params)
+        return plain(trace, *tracers, **params)
+
+    return rule
+
+
+def define_lowering(primitive: Primitive, rule: Callable[..., Any], cacheable: bool = True) -> None:
+    """Register how a primitive becomes StableHLO, on every platform."""
+    _mlir.register_lowering(primitive, rule, cacheable=cacheable)
+
+
+def lower_to_ordered_callback(
+    ctx: Any, effect: Any, callback: Callable[..., tuple], args: Sequence[Any]
+) -> Any:
+    """Emit one host call that takes its turn after every earlier one of the same effect."""
+    sharding = _callback._callback_op_sharding(ctx.module_context.axis_context, None, ctx.avals_out)
+    token = ctx.tokens_in.get(effect)
+    result, token, _ = _callback.emit_python_callback(
+        ctx,
+        callback,
+        token,
+        list(args),
+        ctx.avals_in,
+        ctx.avals_out,
+        has_side_effect=True,
+        returns_token=True,
+        sharding=sharding,
+    )
+    ctx.set_tokens_out(ctx.tokens_in.update_tokens(_mlir.TokenSet({effect: token})))
+    return result
+
+
+def needs_devices_to_lower(primitive: Primitive) -> None:
+    """Tell JAX that a primitive must know its devices when it is lowered."""
+    _dispatch.prim_requires_devices_during_lowering.add(primitive)
+
+
+# -- rules of JAX's own primitives that must know about logs ---------------------------------------
+
+
+def wrap_batching(primitive: Primitive, wrap: Callable[[Any], Any]) -> None:
+    """Replace the batching rule of a primitive by ``wrap(rule)``."""
+    rules = _batching.fancy_primitive_batchers
+    rules[primitive] = wrap(rules[primitive])
+
+
+def wrap_scan_hoisting(scope: Callable[[Any], Any]) -> None:
+    """Hoist loop-invariant work out of a differentiated scan inside ``scope(effects)``.
+
+    ``effects`` are those of the loop's body.
+    """
+    hoist = _loops._scan_known_hoisting
+    custom = _pe.partial_eval_jaxpr_custom_rules[scan_p]
+
+    @functools.wraps(hoist)
+    def hoisting(jaxpr_known: Any, *args: Any) -> Any:
+        with scope(jaxpr_known.effects):
+            return hoist(jaxpr_known, *args)
+
+    @functools.wraps(custom)
+    def partial_eval_custom(saveable: Any, unknown: Any, instantiated: Any, eqn: Any) -> Any:
+        with scope(eqn.effects):
+            return custom(saveable, unknown, instantiated, eqn)
+
+    _loops._scan_known_hoisting = hoisting
+    _pe.partial_eval_jaxpr_custom_rules[scan_p] = partial_eval_custom
+
+
+def widen_jit(params: dict[str, Any], closed: ClosedJaxpr, before: int, after: int) -> dict:
+    """Parameters of ``jit`` for a program with more inputs in front and more outputs behind."""
+    return {
+        **params,
+        "jaxpr": closed,
+        "in_shardings": (UNSPECIFIED,) * before + tuple(params["in_shardings"]),
+        "in_layouts": (None,) * before + tuple(params["in_layouts"]),
+        "donated_invars": (False,) * before + tuple(params["donated_invars"]),
+        "out_shardings": tuple(params["out_shardings"]) + (UNSPECIFIED,) * after,
+        "out_layouts": tuple(params["out_layouts"]) + (None,) * after,
+    }
+
+
+def widen_remat(params: dict[str, Any], jaxpr: Jaxpr, before: int) -> dict[str, Any]:
+    """Parameters of ``checkpoint`` for a program with more inputs in front."""
+    prevent_cse = params["prevent_cse"]
+    if isinstance(prevent_cse, tuple):
+        prevent_cse = (True,) * before + prevent_cse
+    return {**params, "jaxpr": jaxpr, "prevent_cse": prevent_cse}
+
+
+def widen_scan(params: dict[str, Any], closed: ClosedJaxpr, before: int) -> dict[str, Any]:
+    """Parameters of ``scan`` for a body with more constants in front."""
+    wider = {**params, "jaxpr": closed, "num_consts": params["num_consts"] + before}
+    if "linear" in params:  # JAX before 0.10
+        wider["linear"] = (False,) * before + tuple(params["linear"])
+    return wider
+
+
+# -- functions made by jax.jit ---------------------------------------------------------------------
+
+
+def jit_arguments(fun: Any) -> dict[str, Any]:
+    """Which arguments a function made by ``jax.jit`` takes as static and which it donates."""
+    info = getattr(fun, "_jit_info", None)
+    if info is None:
+        return {}
+    names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
+    return {name: tuple(getattr(info, name)) for name in names if getattr(info, name, None)}
+
+
+def is_jax_value(value: Any) -> bool:
+    """Whether ``jax.jit`` takes ``value`` as an argument that is traced."""
+    try:
+        _core.shaped_abstractify(value)
+    except (TypeError, AssertionError):
+        return False
+    return True
+
+
+__all__ = [
+    "UNSPECIFIED",
+    "ClosedJaxpr",
+    "Effect",
+    "Jaxpr",
+    "JaxprEqn",
+    "Literal",
+    "Primitive",
+    "bind_equation",
+    "custom_vmap_p",
+    "define_batching",
+    "define_in_forward_mode",
+    "define_lowering",
+    "define_silent_autodiff",
+    "equation_scope",
+    "exclude_from_tracebacks",
+    "hoist_consts",
+    "inline_consts",
+    "is_jax_value",
+    "is_tracer",
+    "is_weak",
+    "jax",
+    "jit_arguments",
+    "key_implementation",
+    "lower_to_ordered_callback",
+    "make_varying",
+    "needs_devices_to_lower",
+    "not_tracing",
+    "register_effect",
+    "shard_map_p",
+    "source_line",
+    "stage_instead_of_running",
+    "trace_flat",
+    "typeof",
+    "unmapped_scalar",
+    "varying_axes",
+    "widen_jit",
+    "widen_remat",
+    "widen_scan",
+    "wrap_batching",
+    "wrap_scan_hoisting",
+]

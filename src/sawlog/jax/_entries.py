@@ -1,0 +1,224 @@
+"""One key of a logdict, and what can be done along its entries.
+
+The arrays of a part have the shape ``[*outer, entries?, *batch, ...]``: ``outer`` are axes that the
+user's own ``vmap`` or ``scan`` put in front of a whole logdict, then the entry axis where the slot
+is ``stacked``, then the axes of a ``vmap`` or mesh inside the logged function. How many outer axes
+there are is read off the number of dimensions, which the slot remembers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sawlog.errors import ArgumentError, LogMismatchError
+from sawlog.jax import _compat
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """The static part of one key."""
+
+    key: str
+    steps: tuple[str, ...]
+    stacked: bool
+    ndim: int
+    batch: int = 0
+    masked: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One key: its value (a pytree), its step arrays, its mask or None, its slot."""
+
+    value: Any
+    steps: tuple[Any, ...]
+    mask: Any
+    slot: Slot
+
+    @property
+    def first(self) -> Any:
+        """The first array of the value."""
+        return jax.tree.leaves(self.value)[0]
+
+    @property
+    def outer(self) -> int:
+        """How many axes stand in front of those the logged function made."""
+        return max(0, np.ndim(self.first) - self.slot.ndim)
+
+    @property
+    def stacked(self) -> bool:
+        """Whether there is an entry axis (a user may have indexed it away)."""
+        return self.slot.stacked and np.ndim(self.first) >= self.slot.ndim
+
+    def map(self, fun: Callable[[Any], Any], **changes: Any) -> Part:
+        """Apply ``fun`` to every array, and change the slot."""
+        return Part(
+            jax.tree.map(fun, self.value),
+            tuple(map(fun, self.steps)),
+            None if self.mask is None else fun(self.mask),
+            dataclasses.replace(self.slot, **changes),
+        )
+
+    def renamed(self, key: str) -> Part:
+        """The same under another name."""
+        return dataclasses.replace(self, slot=dataclasses.replace(self.slot, key=key))
+
+
+def part_of_user(key: str, value: Any, steps: dict[str, Any]) -> Part:
+    """A key that the user set by hand: entries along the first axis, a scalar as it is."""
+    leaves = jax.tree.leaves(value)
+    ndim = np.ndim(leaves[0]) if leaves else 0
+    stacked = bool(leaves) and all(np.ndim(leaf) > 0 for leaf in leaves)
+    slot = Slot(key, tuple(steps), stacked, ndim)
+    return Part(value, tuple(steps.values()), None, slot)
+
+
+def namespace(part: Part) -> Any:
+    """numpy for arrays of the host, so that nothing is computed on a device in a callback."""
+    arrays = (*jax.tree.leaves(part.value), *part.steps)
+    return np if all(isinstance(x, (np.ndarray, np.generic)) for x in arrays) else jnp
+
+
+def stack(part: Part) -> Part:
+    """The same entries with an entry axis."""
+    if part.stacked:
+        return part
+    xp, axis = namespace(part), part.outer
+    grown = part.map(lambda x: xp.expand_dims(x, axis), stacked=True)
+    return dataclasses.replace(
+        grown, slot=dataclasses.replace(grown.slot, ndim=np.ndim(grown.first) - axis)
+    )
+
+
+def leading(part: Part) -> Any:
+    """The value with the entry axis in front."""
+    part = stack(part)
+    if not part.outer:
+        return part.value
+    xp, axis = namespace(part), part.outer
+    return jax.tree.map(lambda x: xp.moveaxis(x, axis, 0), part.value)
+
+
+def full_mask(part: Part) -> Any:
+    """The mask, made if there is none."""
+    if part.mask is not None:
+        return part.mask
+    axes = part.outer + int(part.stacked) + part.slot.batch
+    return namespace(part).ones(part.first.shape[:axes], bool)
+
+
+def concatenate(one: Part, two: Part) -> Part:
+    """The entries of ``one``, then those of ``two``.
+
+    Raises:
+        LogMismatchError: they do not fit together.
+    """
+    one, two = stack(one), stack(two)
+    _check_alike(one, two)
+    order = [two.slot.steps.index(name) for name in one.slot.steps]
+    masked = one.mask is not None or two.mask is not None
+    xp = np if namespace(one) is np and namespace(two) is np else jnp
+
+    def join(x: Any, y: Any) -> Any:
+        return xp.concatenate([x, y], axis=one.outer)
+
+    return Part(
+        jax.tree.map(join, one.value, two.value),
+        tuple(join(x, two.steps[i]) for x, i in zip(one.steps, order, strict=True)),
+        join(full_mask(one), full_mask(two)) if masked else None,
+        dataclasses.replace(one.slot, masked=masked),
+    )
+
+
+def _check_alike(one: Part, two: Part) -> None:
+    key, axis = one.slot.key, one.outer
+
+    def types(part: Part) -> str:
+        def text(x: Any) -> str:
+            shape = x.shape[:axis] + x.shape[axis + 1 :]
+            return f"{x.dtype}[{','.join(map(str, shape))}]"
+
+        return str(jax.tree.map(text, part.value))
+
+    for what, left, right in (
+        ("steps", sorted(one.slot.steps), sorted(two.slot.steps)),
+        ("structure", jax.tree.structure(one.value), jax.tree.structure(two.value)),
+        ("type of an entry", types(one), types(two)),
+    ):
+        if left != right:
+            raise LogMismatchError(
+                f"The entries of {key!r} cannot be put together: the {what} is {left} on the left "
+                f"and {right} on the right. Hint: rename one with logs.prefix(...)."
+            )
+
+
+def take(part: Part, index: slice) -> Part:
+    """A slice of the entries, counting only those that were logged."""
+    part = stack(part)
+    axis = part.outer
+    if part.mask is None:
+        where = (slice(None),) * axis + (index,)
+        return part.map(lambda x: x[where])
+    if index.step is not None and index.step < 1:
+        raise ArgumentError(
+            f"{part.slot.key!r} has entries that may be missing, and those cannot be reversed "
+            f"(slice step {index.step}). Hint: slice outside of jit and vmap."
+        )
+    xp = namespace(part)
+    mask = part.mask
+    rank = xp.cumsum(mask, axis=axis) - 1
+    count = xp.sum(mask, axis=axis, keepdims=True)
+    start, stop = (_bound(edge, count, xp) for edge in (index.start or 0, index.stop))
+    chosen = (rank >= start) & (rank < stop) & ((rank - start) % (index.step or 1) == 0)
+    narrowed = dataclasses.replace(part, mask=mask & chosen)
+    settled = settle(narrowed) if _is_host_known(narrowed) else narrowed
+    return narrowed if settled is None else settled
+
+
+def _bound(edge: int | None, count: Any, xp: Any) -> Any:
+    if edge is None:
+        return count
+    return xp.clip(edge if edge >= 0 else count + edge, 0, count)
+
+
+def _is_host_known(part: Part) -> bool:
+    return not any(map(_compat.is_tracer, (*jax.tree.leaves(part.value), part.mask)))
+
+
+def settle(part: Part) -> Part | None:
+    """Drop the entries that nobody logged; None when there are none left.
+
+    Where lanes of a ``vmap`` differ, the entries that any lane logged stay, with their mask.
+    """
+    if part.mask is None or part.outer:
+        return part
+    mask = np.asarray(part.mask)
+    lanes = tuple(range(int(part.stacked), mask.ndim))
+    rows = mask.any(axis=lanes)
+    if not rows.any():
+        return None
+    if part.stacked and not rows.all():
+        keep = np.flatnonzero(rows)
+        part, mask = part.map(lambda x: x[keep]), mask[keep]
+    if mask.all():
+        slot = dataclasses.replace(part.slot, masked=False)
+        return dataclasses.replace(part, mask=None, slot=slot)
+    return part
+
+
+def nothing_of(part: Part) -> Any:
+    """The value of a key none of whose entries was logged: no entries, of the right type."""
+    return jax.tree.map(lambda x: x[:0], stack(part).value)
+
+
+def to_numpy(array: Any) -> Any:
+    """A host array, unless the dtype is one that numpy cannot hold."""
+    if jnp.issubdtype(jnp.result_type(array), jax.dtypes.extended):
+        return array
+    return np.asarray(array)

@@ -1,0 +1,425 @@
+"""``logdict``: a ``dict`` of logged arrays, with steps, and a pytree.
+
+Most of the time it is a dict and nothing else. What it adds: the step arrays of each key
+(``logs.step["loss"]``), the entry axis (``logs.entries()``), and operations along that axis.
+
+A key can hold entries that were not logged after all, in a branch that did not run or in a lane of
+``vmap`` that took another way. While a program is traced nobody knows which, and ``logs.mask``
+says so. Once the arrays are concrete those entries are gone; a key with none left is not in the
+dict, and ``logs["key"]`` then gives an empty array. Only where lanes differ is the mask kept. That
+happens when somebody first looks, not while JAX is building its outputs and must not be called.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from sawlog.errors import ArgumentError
+from sawlog.jax import _compat
+from sawlog.jax import _entries as entries_of
+from sawlog.jax._entries import Part, Slot
+
+
+class Layout:
+    """The static part of a logdict: its keys in the order they were first logged."""
+
+    __slots__ = ("_hash", "by_key", "keys", "masked", "slots")
+
+    def __init__(self, slots: Iterable[Slot]) -> None:
+        self.slots = tuple(slots)
+        self.keys = tuple(slot.key for slot in self.slots)
+        self.by_key = {slot.key: slot for slot in self.slots}
+        self.masked = any(slot.masked for slot in self.slots)
+        self._hash = hash(self.slots)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Layout) and self.slots == other.slots)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"Layout({', '.join(self.keys)})"
+
+
+class _Slicer:
+    """What ``logs.slice`` is: something to index with a slice."""
+
+    def __init__(self, logs: logdict) -> None:
+        self._logs = logs
+
+    def __getitem__(self, index: slice) -> logdict:
+        if not isinstance(index, slice):
+            raise ArgumentError(
+                f"logs.slice takes a slice of entries, as in logs.slice[10:20], not {index!r}. "
+                'Hint: one entry of one key is logs.entries()["key"][i].'
+            )
+        return self._logs._map(lambda part: entries_of.take(part, index))
+
+
+class logdict(dict):
+    """The logs of a program: ``logs["k"]``, ``logs.step["k"]``, and operations along the entries.
+
+    >>> import jax.numpy as jnp
+    >>> logs = logdict({"loss": jnp.array([3.0, 2.0, 1.0])}, step={"loss": jnp.arange(3)})
+    >>> print(logs["loss"], logs.step["loss"])
+    [3. 2. 1.] [0 1 2]
+    >>> print((logs + logs).reduce("mean")["loss"])
+    2.0
+
+    ``logdict(data, **steps)``: the values of ``data`` have a leading entry axis (a scalar is one
+    entry as it is); ``steps`` maps each step axis to a dict of arrays, one for each key with it.
+    """
+
+    __slots__ = ("_empty", "_layout", "_pending", "_rest")
+
+    def __init__(self, data: Mapping[str, Any] | Iterable = (), /, **steps: Mapping[str, Any]):
+        super().__init__(data)
+        self._pending = False
+        for name, by_key in steps.items():
+            unknown = [key for key in by_key if key not in self]
+            if unknown:
+                raise ArgumentError(f"step axis {name!r} has values for unknown keys {unknown}")
+        parts = []
+        for key, value in self.items():
+            own = {name: by_key[key] for name, by_key in steps.items() if key in by_key}
+            parts.append(entries_of.part_of_user(key, value, own))
+        self._adopt(parts)
+
+    # -- construction ---------------------------------------------------------------------------
+
+    def _adopt(self, parts: Iterable[Part]) -> None:
+        """Take over what the parts say about steps and masks."""
+        parts = list(parts)
+        self._layout = Layout(part.slot for part in parts)
+        self._rest = tuple(
+            array
+            for part in parts
+            for array in (*part.steps, *(() if part.mask is None else (part.mask,)))
+        )
+        self._empty: dict[str, Any] = {}
+        self._pending = False
+
+    @classmethod
+    def _of(cls, parts: Iterable[Part], empty: Mapping[str, Any] | None = None) -> logdict:
+        parts = list(parts)
+        self = cls.__new__(cls)
+        dict.update(self, ((part.slot.key, part.value) for part in parts))
+        self._adopt(parts)
+        self._empty = dict(empty or {})
+        return self
+
+    def _parts(self) -> Iterator[Part]:
+        """Every key with its steps and mask, also after the user changed the dict in place."""
+        return self._seen()._raw_parts()
+
+    def _raw_parts(self) -> Iterator[Part]:
+        position, known = 0, {}
+        for slot in self._layout.slots:
+            steps = self._rest[position : position + len(slot.steps)]
+            position += len(slot.steps)
+            mask = self._rest[position] if slot.masked else None
+            position += int(slot.masked)
+            known[slot.key] = (steps, mask, slot)
+        for key, value in dict.items(self):
+            if key in known:
+                yield Part(value, *known[key])
+            else:
+                yield entries_of.part_of_user(key, value, {})
+
+    def _settle(self) -> None:
+        """Drop what was not logged."""
+        self._pending = False
+        parts, empty = [], dict(self._empty)
+        for part in list(self._raw_parts()):
+            settled = entries_of.settle(part)
+            if settled is None:
+                empty[part.slot.key] = entries_of.nothing_of(part)
+            else:
+                parts.append(settled)
+        dict.clear(self)
+        dict.update(self, ((part.slot.key, part.value) for part in parts))
+        self._adopt(parts)
+        self._empty = empty
+
+    def _map(self, fun: Callable[[Part], Part]) -> logdict:
+        return self._of(map(fun, self._parts()), self._empty)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def _seen(self) -> logdict:
+        """This dict, once nothing is pending."""
+        if self._pending:
+            self._settle()
+        return self
+
+    def __getitem__(self, key: str) -> Any:
+        return dict.__getitem__(self._seen(), key)
+
+    def __missing__(self, key: str) -> Any:
+        if key in self._empty:
+            return self._empty[key]
+        raise KeyError(key)
+
+    def __contains__(self, key: object) -> bool:
+        return dict.__contains__(self._seen(), key)
+
+    def __iter__(self) -> Iterator[str]:
+        return dict.__iter__(self._seen())
+
+    def __reversed__(self) -> Iterator[str]:
+        return dict.__reversed__(self._seen())
+
+    def __len__(self) -> int:
+        return dict.__len__(self._seen())
+
+    def __eq__(self, other: object) -> bool:
+        return dict.__eq__(self._seen(), other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None
+
+    def keys(self) -> Any:
+        """The names that were logged."""
+        return dict.keys(self._seen())
+
+    def values(self) -> Any:
+        """The values, key by key."""
+        return dict.values(self._seen())
+
+    def items(self) -> Any:
+        """Names and values."""
+        return dict.items(self._seen())
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of ``key``, or ``default`` where nothing was logged under that name."""
+        return dict.get(self._seen(), key, default)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_"):
+            steps = self.steps
+            if name in steps:
+                return steps[name]
+            known = ", ".join(sorted(steps)) or "none"
+            raise AttributeError(
+                f"these logs have no step axis {name!r} (step axes here: {known}). "
+                f"Hint: log({{...}}, {name}=...)"
+            )
+        raise AttributeError(name)
+
+    @property
+    def steps(self) -> dict[str, dict[str, Any]]:
+        """Every step axis: its name, and the array of each key that was logged with it."""
+        found: dict[str, dict[str, Any]] = {}
+        for part in self._parts():
+            for name, array in zip(part.slot.steps, part.steps, strict=True):
+                found.setdefault(name, {})[part.slot.key] = array
+        return found
+
+    @property
+    def mask(self) -> dict[str, Any]:
+        """For keys whose entries may be missing: which ones were really logged."""
+        return {p.slot.key: p.mask for p in self._parts() if p.mask is not None}
+
+    def entries(self) -> dict[str, Any]:
+        """The values with the entry axis always there, and in front."""
+        return {part.slot.key: entries_of.leading(part) for part in self._parts()}
+
+    def asdict(self) -> dict[str, Any]:
+        """A plain dict of the values."""
+        return dict(self.items())
+
+    def __repr__(self) -> str:
+        from sawlog.jax._display import describe
+
+        return describe(list(self._parts()))
+
+    # -- operations -----------------------------------------------------------------------------
+
+    def __add__(self, other: object) -> logdict:
+        """As if the two programs had run one after the other."""
+        if not isinstance(other, logdict):
+            return NotImplemented
+        mine = {part.slot.key: part for part in self._parts()}
+        for part in other._parts():
+            key = part.slot.key
+            mine[key] = entries_of.concatenate(mine[key], part) if key in mine else part
+        empty = {k: v for k, v in {**self._empty, **other._empty}.items() if k not in mine}
+        return self._of(mine.values(), empty)
+
+    def __or__(self, other: object) -> logdict:
+        """The keys of both; where both have one, that of the right-hand side."""
+        if not isinstance(other, logdict):
+            if not isinstance(other, Mapping):
+                return NotImplemented
+            other = logdict(other)
+        parts = {part.slot.key: part for part in (*self._parts(), *other._parts())}
+        empty = {k: v for k, v in {**self._empty, **other._empty}.items() if k not in parts}
+        return self._of(parts.values(), empty)
+
+    def __ior__(self, other: object) -> logdict:
+        merged = self | other
+        dict.clear(self)
+        dict.update(self, merged)
+        self._layout, self._rest, self._empty = merged._layout, merged._rest, merged._empty
+        self._pending = False
+        return self
+
+    @property
+    def slice(self) -> _Slicer:
+        """``logs.slice[a:b:c]``: the same slice of the entries of every key."""
+        return _Slicer(self)
+
+    def filter(self, predicate: Callable[[str, Any], bool]) -> logdict:
+        """The keys for which ``predicate(key, value)`` holds."""
+        return self._of(p for p in self._parts() if predicate(p.slot.key, p.value))
+
+    def prefix(self, prefix: str) -> logdict:
+        """The same logs with ``prefix`` in front of every key."""
+        empty = {prefix + key: value for key, value in self._empty.items()}
+        return self._of((part.renamed(prefix + part.slot.key) for part in self._parts()), empty)
+
+    def reduce(self, mode: Any = "mean") -> logdict:
+        """Reduce the entries of every key to one; other axes are left alone.
+
+        ``mode`` is ``mean``, ``sum``, ``min``, ``max``, ``first``, ``last`` (or ``replace``),
+        ``count``, ``std``, ``var``, ``append`` (leaves the entries as they are), or a dict of modes
+        by key. Steps follow: ``first`` keeps the first, ``mean`` their mean, all others the last.
+        """
+        from sawlog.jax._reductions import reduce_part
+
+        return self._map(lambda part: reduce_part(part, mode))
+
+    def to_numpy(self) -> logdict:
+        """The same logs on the host, as numpy arrays (PRNG keys stay what they are)."""
+        return self._map(lambda part: part.map(entries_of.to_numpy))
+
+    # -- a dict that is changed in place keeps its steps straight ----------------------------------
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key in self._layout.by_key:
+            self.__delitem__(key)
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        super().__delitem__(key)
+        self._adopt_again()
+
+    def _adopt_again(self) -> None:
+        empty = self._empty
+        self._adopt(list(self._parts()))
+        self._empty = empty
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Remove a key with its steps and return its value."""
+        value = super().pop(key, *default)
+        self._adopt_again()
+        return value
+
+    def popitem(self) -> tuple[str, Any]:
+        """Remove the last key with its steps."""
+        item = super().popitem()
+        self._adopt_again()
+        return item
+
+    def clear(self) -> None:
+        """Remove every key."""
+        super().clear()
+        self._adopt(())
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Set several keys; a logdict brings its steps along."""
+        if len(args) == 1 and isinstance(args[0], logdict):
+            self |= args[0]
+            args = ()
+        for key, value in dict(*args, **kwargs).items():
+            self[key] = value
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """The value of ``key``, set to ``default`` first if it is not there."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def copy(self) -> logdict:
+        """A shallow copy, steps included."""
+        return self._of(self._parts(), self._empty)
+
+    def __copy__(self) -> logdict:
+        return self.copy()
+
+    def __reduce__(self) -> Any:
+        return _restore, (list(self._parts()), self._empty)
+
+
+def _restore(parts: list[Part], empty: dict[str, Any]) -> logdict:
+    return logdict._of(parts, empty)
+
+
+# -- the pytree ---------------------------------------------------------------------------------
+
+
+def _flatten(logs: logdict) -> tuple[tuple[Any, ...], Layout]:
+    # Not settled first: JAX flattens what it has just unflattened, and counts on the same leaves.
+    parts = list(logs._raw_parts())
+    rest = [x for p in parts for x in (*p.steps, *(() if p.mask is None else (p.mask,)))]
+    return (*(p.value for p in parts), *rest), Layout(p.slot for p in parts)
+
+
+def _flatten_with_keys(logs: logdict) -> tuple[tuple[Any, ...], Layout]:
+    children, layout = _flatten(logs)
+    names: list[str] = list(layout.keys)
+    for slot in layout.slots:
+        names.extend(f"{slot.key}@{step}" for step in slot.steps)
+        names.extend([f"{slot.key}@mask"] * slot.masked)
+    keys = map(jax.tree_util.DictKey, names)
+    return tuple(zip(keys, children, strict=True)), layout
+
+
+def _unflatten(layout: Layout, children: Any) -> logdict:
+    children = tuple(children)
+    logs = dict.__new__(logdict)
+    keys = layout.keys
+    dict.update(logs, zip(keys, children, strict=False))
+    logs._layout = layout
+    logs._rest = children[len(keys) :]
+    logs._empty = {}
+    logs._pending = layout.masked and all(map(_is_known, jax.tree.leaves(list(children))))
+    return logs
+
+
+def _is_known(leaf: Any) -> bool:
+    if isinstance(leaf, np.ndarray):
+        return True
+    return isinstance(leaf, jax.Array) and not _compat.is_tracer(leaf) and leaf.is_fully_addressable
+
+
+jax.tree_util.register_pytree_with_keys(logdict, _flatten_with_keys, _unflatten, _flatten)
+
+
+def _layout_to_bytes(layout: Any) -> bytes:
+    rows = [dataclasses.asdict(slot) for slot in layout.slots]
+    return json.dumps(rows).encode()
+
+
+def _layout_from_bytes(data: bytes) -> Layout:
+    rows = json.loads(bytes(data).decode())
+    return Layout(Slot(**{**row, "steps": tuple(row["steps"])}) for row in rows)
+
+
+jax.export.register_pytree_node_serialization(
+    logdict,
+    serialized_name="sawlog.logdict",
+    serialize_auxdata=_layout_to_bytes,
+    deserialize_auxdata=_layout_from_bytes,
+)
+
+RESERVED = frozenset(name for name in dir(logdict) if not name.startswith("_"))

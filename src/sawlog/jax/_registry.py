@@ -1,0 +1,63 @@
+"""The table of rules: how each higher-order primitive is rebuilt around its logs.
+
+A rule has one signature, ``rule(walk, eqn, values) -> (outputs, streams)``. ``walk`` is the
+interpreter: ``walk.rewrite(jaxpr)`` gives an inner program with its logs as further outputs,
+``walk.run(jaxpr, consts, args)`` evaluates one in place. ``streams`` are the logs that came out, in
+program order; for ``tap`` and ``strip`` there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sawlog.errors import UnsupportedPrimitiveError
+from sawlog.jax import _compat
+
+if TYPE_CHECKING:
+    from sawlog.jax._interpreter import Interpreter
+    from sawlog.jax._stream import Streams
+
+Rule = Callable[["Interpreter", Any, Sequence[Any]], tuple[list[Any], "Streams"]]
+
+_rules: dict[Any, Rule] = {}
+
+
+def register_rule(*primitives: Any) -> Callable[[Rule], Rule]:
+    """Say how logs inside a primitive of your own are handled.
+
+    A primitive that simply calls a jaxpr it holds as ``call_jaxpr``:
+
+    >>> import sawlog
+    >>> from jax.extend.core import Primitive
+    >>> my_call_p = Primitive("my_call")
+    >>> @sawlog.register_rule(my_call_p)
+    ... def my_call(walk, eqn, values):
+    ...     inner = eqn.params["call_jaxpr"]
+    ...     return walk.run(inner.jaxpr, inner.consts, values)
+    """
+
+    def register(rule: Rule) -> Rule:
+        for primitive in primitives:
+            _rules[primitive] = rule
+        return rule
+
+    return register
+
+
+def rule_for(eqn: Any, sites: Sequence[str]) -> Rule:
+    """The rule of an equation that has logs inside.
+
+    Raises:
+        UnsupportedPrimitiveError: there is none.
+    """
+    rule = _rules.get(eqn.primitive)
+    if rule is None:
+        name = eqn.primitive.name
+        raise UnsupportedPrimitiveError(
+            f"There is a log inside the primitive '{name}' used at {_compat.source_line(eqn)}, and "
+            f"sawlog has no rule for '{name}'. The log stands at {', '.join(sites)}. "
+            f"Hint: move the log out of the function given to '{name}', drop it there with "
+            "sawlog.strip(...), or teach sawlog with sawlog.register_rule."
+        )
+    return rule

@@ -1,0 +1,7 @@
+"""Rules for JAX's own higher-order primitives; importing this package registers them."""
+
+from sawlog.jax._rules import branches as branches
+from sawlog.jax._rules import calls as calls
+from sawlog.jax._rules import derivatives as derivatives
+from sawlog.jax._rules import loops as loops
+from sawlog.jax._rules import sharding as sharding

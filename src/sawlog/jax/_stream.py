@@ -1,0 +1,262 @@
+"""What ``spool`` carries through a program: the entries of one name, as a pytree.
+
+A stream is either one entry as it was logged, or entries stacked along a leading axis. Four
+operations are all that control flow needs: :func:`gather` (one after the other), :func:`over_loop`
+(one a iteration), :func:`over_branches` (only one branch runs) and :func:`over_mesh` (one a shard).
+
+Every array of a stream has the shape ``[entries?, *batch, ...]``: the entry axis where
+``info.stacked``, then ``info.batch`` axes of ``vmap`` or of a mesh, then the value's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.tree_util import PyTreeDef
+
+from sawlog.errors import LogMismatchError
+from sawlog.jax import _compat
+from sawlog.jax._site import Site
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamInfo:
+    """The static part of a stream."""
+
+    key: str
+    tree: PyTreeDef
+    steps: tuple[str, ...]
+    reduction: Any
+    where: str
+    batch: int = 0
+    stacked: bool = False
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["leaves", "steps", "mask"],
+    meta_fields=["info"],
+)
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """The entries logged under one name: leaves, one array for each step axis, a mask or None."""
+
+    leaves: tuple[Any, ...]
+    steps: tuple[Any, ...]
+    mask: Any
+    info: StreamInfo
+
+    @property
+    def size(self) -> int:
+        """How many entries there is room for."""
+        return int(self.leaves[0].shape[0]) if self.info.stacked else 1
+
+    def map(self, fun: Callable[[Any], Any], **changes: Any) -> Stream:
+        """Apply ``fun`` to every array, the mask included."""
+        return Stream(
+            tuple(map(fun, self.leaves)),
+            tuple(map(fun, self.steps)),
+            None if self.mask is None else fun(self.mask),
+            dataclasses.replace(self.info, **changes),
+        )
+
+    def stacked(self) -> Stream:
+        """The same entries, with the entry axis."""
+        return self if self.info.stacked else self.map(lambda x: x[None], stacked=True)
+
+    def full_mask(self) -> Any:
+        """The mask, made if there is none."""
+        if self.mask is not None:
+            return self.mask
+        shape = self.leaves[0].shape[: int(self.info.stacked) + self.info.batch]
+        return jnp.ones(shape, bool)
+
+
+Streams = tuple[Stream, ...]
+
+
+def from_site(site: Site, operands: Sequence[Any], keys: Sequence[str]) -> Streams:
+    """The streams that one call of ``log`` starts, for the chosen keys."""
+    named = site.split(operands).blanked(_where)
+    return tuple(
+        Stream(
+            leaves,
+            tuple(named.steps.values()),
+            named.mask,
+            StreamInfo(key, tree, site.steps, site.reduction, site.where, site.batch),
+        )
+        for key, tree, leaves in zip(site.keys, site.trees, named.values, strict=True)
+        if key in keys
+    )
+
+
+def _where(mask: Any, x: Any, blank: Any) -> Any:
+    return jnp.where(mask, x, blank) if is_plain(x) else x
+
+
+def gather(streams: Sequence[Stream]) -> Streams:
+    """One stream for each name: the entries of equal names, one after the other."""
+    by_key: dict[str, list[Stream]] = {}
+    for stream in streams:
+        by_key.setdefault(stream.info.key, []).append(stream)
+    return tuple(_concatenate(group) for group in by_key.values())
+
+
+def _concatenate(group: list[Stream]) -> Stream:
+    first, *rest = group
+    if not rest:
+        return first
+    for other in rest:
+        check_alike(first, other)
+    parts = [stream.stacked() for stream in group]
+    masked = any(part.mask is not None for part in parts)
+    join = functools.partial(jnp.concatenate, axis=0)
+    return Stream(
+        tuple(join(leaves) for leaves in zip(*(p.leaves for p in parts), strict=True)),
+        tuple(join(steps) for steps in zip(*(p.steps for p in parts), strict=True)),
+        join([p.full_mask() for p in parts]) if masked else None,
+        dataclasses.replace(first.info, stacked=True),
+    )
+
+
+def over_loop(stream: Stream, *, reverse: bool) -> Stream:
+    """``stream`` as a scan stacked it, one slice an iteration, in the order of execution."""
+    if reverse:
+        stream = stream.map(lambda x: lax.rev(x, (0,)) if is_plain(x) else jnp.flip(x, 0))
+    if not stream.info.stacked:
+        return stream.map(lambda x: x, stacked=True)
+    return stream.map(lambda x: x.reshape((x.shape[0] * x.shape[1], *x.shape[2:])))
+
+
+def is_plain(x: Any) -> bool:
+    """Whether ``x`` has an ordinary dtype (PRNG keys do not)."""
+    return not jnp.issubdtype(x.dtype, jax.dtypes.extended)
+
+
+def over_mesh(stream: Stream, axes: int) -> Stream:
+    """``stream`` inside a shard, with ``axes`` axes of length one for the mesh."""
+    at = int(stream.info.stacked)
+    where = tuple(range(at, at + axes))
+    return stream.map(lambda x: jnp.expand_dims(x, where), batch=stream.info.batch + axes)
+
+
+@dataclasses.dataclass(frozen=True)
+class BranchSlot:
+    """What every branch must return for one name: the type of a stream."""
+
+    like: Stream
+    stacked: bool
+    room: int
+    masked: bool
+
+    @property
+    def info(self) -> StreamInfo:
+        """The static part of the streams that fit."""
+        return dataclasses.replace(self.like.info, stacked=self.stacked)
+
+
+def plan_branches(branches: Sequence[Streams]) -> tuple[BranchSlot, ...]:
+    """Find streams that every branch can return, given what each one logs (types suffice).
+
+    What a branch does not log will be filled in and masked; where all of them log a name equally
+    often there is no mask.
+    """
+    groups: dict[str, list[Stream]] = {}
+    for streams in branches:
+        for stream in streams:
+            groups.setdefault(stream.info.key, []).append(stream)
+    slots = []
+    for group in groups.values():
+        for other in group[1:]:
+            check_alike(group[0], other)
+        room = max(stream.size for stream in group)
+        uneven = any(stream.mask is not None or stream.size != room for stream in group)
+        slots.append(
+            BranchSlot(
+                like=group[0],
+                stacked=any(stream.info.stacked for stream in group),
+                room=room,
+                masked=uneven or len(group) < len(branches),
+            )
+        )
+    return tuple(slots)
+
+
+def over_branches(slots: Sequence[BranchSlot], streams: Streams) -> Streams:
+    """The streams of one branch, made to fit the plan for all of them."""
+    present = {stream.info.key: stream for stream in streams}
+    return tuple(
+        _fit(slot, present[slot.info.key]) if slot.info.key in present else _absent(slot)
+        for slot in slots
+    )
+
+
+def _fit(slot: BranchSlot, stream: Stream) -> Stream:
+    if slot.masked:
+        stream = dataclasses.replace(stream, mask=stream.full_mask())
+    if slot.stacked:
+        stream = stream.stacked()
+        missing = slot.room - stream.size
+        if missing:
+            stream = stream.map(lambda x: jnp.concatenate([x, _blank((missing, *x.shape[1:]), x)]))
+    return dataclasses.replace(stream, info=slot.info)
+
+
+def _absent(slot: BranchSlot) -> Stream:
+    """As many entries as there is room for, none of which was logged."""
+    like = slot.like
+
+    def blank(x: Any) -> Any:
+        shape = x.shape[1:] if like.info.stacked else x.shape
+        return _blank((slot.room, *shape) if slot.stacked else shape, x)
+
+    leaves, steps = tuple(map(blank, like.leaves)), tuple(map(blank, like.steps))
+    mask = jnp.zeros(leaves[0].shape[: int(slot.stacked) + like.info.batch], bool)
+    return Stream(leaves, steps, mask, slot.info)
+
+
+def _blank(shape: tuple[int, ...], like: Any) -> Any:
+    """Zeros with the dtype of ``like``."""
+    if not jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+        return jnp.zeros(shape, like.dtype)
+    data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(shape, like.dtype))
+    impl = _compat.key_implementation(like.dtype)
+    return jax.random.wrap_key_data(jnp.zeros(data.shape, data.dtype), impl=impl)
+
+
+def check_alike(first: Stream, other: Stream) -> None:
+    """Refuse to put entries together that do not fit, naming both places.
+
+    Raises:
+        LogMismatchError: the structure, shapes, dtypes, steps or mapped axes differ.
+    """
+    checks = (
+        ("pytree structure", str(first.info.tree), str(other.info.tree)),
+        ("step axes", _steps_text(first), _steps_text(other)),
+        ("shape and dtype", _types_text(first), _types_text(other)),
+        ("reduction", repr(first.info.reduction), repr(other.info.reduction)),
+    )
+    for what, one, two in checks:
+        if one != two:
+            raise LogMismatchError(
+                f"{first.info.key!r} is logged in two ways that cannot share one name: the {what} "
+                f"is {one} at {first.info.where} and {two} at {other.info.where}. "
+                "Hint: give one of them another name, or log both alike."
+            )
+
+
+def _steps_text(stream: Stream) -> str:
+    return "(" + ", ".join(sorted(stream.info.steps)) + ")" if stream.info.steps else "none"
+
+
+def _types_text(stream: Stream) -> str:
+    start = int(stream.info.stacked)
+    texts = [f"{x.dtype}[{','.join(map(str, x.shape[start:]))}]" for x in stream.leaves]
+    steps = [f"{x.dtype}[{','.join(map(str, x.shape[start:]))}]" for x in stream.steps]
+    return ", ".join(texts) + (f" with steps {', '.join(steps)}" if steps else "")

@@ -1,0 +1,135 @@
+"""``tap``: call back on the host for every log, while the program runs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from sawlog.jax import _compat
+from sawlog.jax._host import Target, opened, target_of
+from sawlog.jax._interpreter import Interpreter
+from sawlog.jax._logdict import logdict
+from sawlog.jax._primitive import log_p, tap_effect, tap_p
+from sawlog.jax._select import Selection, selection
+from sawlog.jax._site import Site
+from sawlog.jax._stream import Streams
+from sawlog.jax._wrap import Program, check_callable, program_for
+
+
+class Tap:
+    """The handler that turns each log into a call of the host.
+
+    ``target`` is the live object, or a traced number by which the host knows it.
+    """
+
+    collects = False
+    primitives = (log_p,)
+
+    def __init__(self, chosen: Selection, target: Any) -> None:
+        self._chosen = chosen
+        self._target = target
+
+    def wants(self, site: Site) -> bool:
+        """Whether any of its names was chosen."""
+        return bool(self._chosen.keys(site))
+
+    def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
+        """Call back from here."""
+        del primitive, params
+        keys = self._chosen.keys(site)
+        if keys and isinstance(self._target, Target):
+            tap_p.bind(*operands, site=site, target=self._target, keys=keys, inside=site.batch)
+        elif keys:
+            tap_p.bind(
+                *operands, self._target, site=site, target=None, keys=keys, inside=site.batch
+            )
+        return ()
+
+
+def _lower(ctx: Any, *args: Any, **params: Any) -> Any:
+    def call(*arrays: Any) -> tuple[()]:
+        _run(*arrays, **params)
+        return ()
+
+    return _compat.lower_to_ordered_callback(ctx, tap_effect, call, args)
+
+
+@tap_p.def_impl
+def _run(*arrays: Any, site: Site, target: Target | None, keys: Any, inside: int) -> list[Any]:
+    if target is None:
+        *arrays, number = arrays  # type: ignore[assignment]
+        target = target_of(number)
+    target.deliver(site, keys, site.batch - inside, arrays)
+    return []
+
+
+_compat.define_lowering(tap_p, _lower, cacheable=False)
+_compat.needs_devices_to_lower(tap_p)
+
+
+def show(logs: logdict) -> None:
+    """Print one log call readably, in one line."""
+    from sawlog.jax._display import line
+
+    print(line(logs), flush=True)
+
+
+def tap(
+    fun: Callable[..., Any],
+    callback: Callable[[logdict], Any] | None = None,
+    argnames: Any = None,
+    tags: Any = None,
+    prefix: str = "",
+) -> Callable[..., Any]:
+    """Make a function that calls ``callback(logs)`` on the host for every log, as it happens.
+
+    ``logs`` is a :class:`sawlog.logdict` of numpy arrays with the names of one call of ``log``; on
+    one device the calls come in program order. Without a callback the logs are printed. The output
+    is that of ``fun``. ``argnames``, ``tags`` and ``prefix`` are those of :func:`sawlog.spool`.
+
+    Called outside of any transformation, the tapped function returns when every callback has run,
+    and raises what a callback raised, with a note that names the log. Inside ``jit`` the exception
+    reaches you through JAX, where the result is waited for.
+
+    >>> import jax, sawlog
+    >>> def f(n):
+    ...     def body(i, x):
+    ...         sawlog.log({"x": x}, step=i)
+    ...         return 2 * x
+    ...     return jax.lax.fori_loop(0, 3, body, n)
+    >>> y = sawlog.tap(f)(5)
+    [step 0] x=5
+    [step 1] x=10
+    [step 2] x=20
+    """
+    check_callable(fun, "tap")
+    if callback is not None:
+        check_callable(callback, "callback")
+    chosen = selection(argnames, tags)
+    receive = show if callback is None else callback
+
+    def evaluate(closed: Any, values: list[Any], hidden: Sequence[Any]) -> tuple[list[Any], None]:
+        target = hidden[0] if hidden else Target(receive, prefix, hold_errors=False)
+        walk = Interpreter(Tap(chosen, target))
+        return walk.run(closed.jaxpr, closed.consts, values)[0], None
+
+    # Called on its own, the program names its target by a number, so that it serves any callback.
+    # Inside another transformation the target becomes part of that one's program.
+    alone = program_for(fun, (tap, chosen), lambda: Program(fun, evaluate, hidden=1))
+    inside = Program(fun, evaluate)
+
+    @functools.wraps(fun)
+    def tapped(*args: Any, **kwargs: Any) -> Any:
+        if not _compat.not_tracing():
+            return inside(args, kwargs)[0]
+        target = Target(receive, prefix, hold_errors=True)
+        with opened(target) as number:
+            out = alone(args, kwargs, number)[0]
+            jax.effects_barrier()
+        target.raise_held()
+        return out
+
+    return tapped

@@ -1,0 +1,36 @@
+"""The table: small JAX programs, each with a hand-written answer.
+
+Every row is entered by a `@case` in one of the modules below; `cases_base` says what a row is, and
+`test_cases` runs each in every way that a user might.
+"""
+
+from __future__ import annotations
+
+from . import (
+    cases_autodiff,
+    cases_basics,
+    cases_branches,
+    cases_calls,
+    cases_custom,
+    cases_errors,
+    cases_libraries,
+    cases_loops,
+    cases_sharding,
+    cases_vmap,
+)
+from .cases_base import CASES, Case, Logged, Logs, absent, many, once
+
+SECTIONS = (
+    cases_basics,
+    cases_calls,
+    cases_loops,
+    cases_branches,
+    cases_vmap,
+    cases_autodiff,
+    cases_custom,
+    cases_sharding,
+    cases_libraries,
+    cases_errors,
+)
+
+__all__ = ["CASES", "SECTIONS", "Case", "Logged", "Logs", "absent", "many", "once"]

@@ -1,0 +1,698 @@
+"""Programs with custom derivative rules, linear solves and transposes."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+import sawlog
+
+from .cases_base import M23, ONE, X3, ZERO, Program, case, f32, many, once
+
+# --- custom_jvp -------------------------------------------------------------------------------
+
+
+def logged_jvp():
+    """A square with a custom derivative of 10, and logs in the primal and in the rule."""
+
+    @jax.custom_jvp
+    def square(x):
+        sawlog.log("primal", x)
+        return x * x
+
+    @square.defjvp
+    def _(primals, tangents):
+        (x,), (t,) = primals, tangents
+        sawlog.log("rule", x * 2)
+        return x * x, 10 * t
+
+    return square
+
+
+@case("custom_jvp", args=(X3,), grad=False)
+def custom_jvp_plain() -> Program:
+    """Not differentiated: the primal function's log."""
+    square = logged_jvp()
+
+    def fun(x):
+        return square(x) + 1
+
+    def answer(x):
+        return x * x + 1, {"primal": once(x)}
+
+    return fun, answer
+
+
+@case("custom_jvp", "grad", args=(X3,), grad=False)
+def custom_jvp_under_grad() -> Program:
+    """Under grad the rule runs in place of the primal function."""
+    square = logged_jvp()
+
+    def fun(x):
+        return jax.grad(lambda v: square(v).sum())(x)
+
+    def answer(x):
+        return np.full(3, 10, np.float32), {"rule": once(x * 2)}
+
+    return fun, answer
+
+
+@case("custom_jvp", "jvp", args=(X3,), grad=False)
+def custom_jvp_tangent_forward() -> Program:
+    """A log of the tangent is seen in forward mode."""
+
+    @jax.custom_jvp
+    def square(x):
+        return x * x
+
+    @square.defjvp
+    def _(primals, tangents):
+        (x,), (t,) = primals, tangents
+        sawlog.log({"tangent": t})
+        sawlog.log({"x": x})
+        return x * x, 2 * x * t
+
+    def fun(x):
+        return jax.jvp(square, (x,), (x + 1,))
+
+    def answer(x):
+        return (x * x, 2 * x * (x + 1)), {"tangent": once(x + 1), "x": once(x)}
+
+    return fun, answer
+
+
+@case("custom_jvp", "grad", args=(X3,), grad=False)
+def custom_jvp_tangent_reverse() -> Program:
+    """In reverse mode the tangent is never computed: only the other log is seen."""
+
+    @jax.custom_jvp
+    def square(x):
+        return x * x
+
+    @square.defjvp
+    def _(primals, tangents):
+        (x,), (t,) = primals, tangents
+        sawlog.log({"tangent": t})
+        sawlog.log({"x": x})
+        return x * x, 2 * x * t
+
+    def fun(x):
+        return jax.grad(lambda v: square(v).sum())(x)
+
+    def answer(x):
+        return 2 * x, {"x": once(x)}
+
+    return fun, answer
+
+
+@case("custom_jvp", "jit", "scan", args=(X3,), grad=False)
+def custom_jvp_in_scan_and_jit() -> Program:
+    """In a loop, in a jit, not differentiated."""
+    square = logged_jvp()
+
+    def fun(xs):
+        @jax.jit
+        def body(carry, x):
+            return carry + square(x), None
+
+        return lax.scan(body, jnp.float32(0), xs)[0]
+
+    def answer(xs):
+        return np.sum(xs * xs), {"primal": many(list(xs))}
+
+    return fun, answer
+
+
+@case("custom_jvp", "scan", "grad", args=(X3,), grad=False)
+def custom_jvp_in_scan_under_grad() -> Program:
+    """In a loop under grad: the rule's log once an iteration."""
+    square = logged_jvp()
+
+    def fun(xs):
+        def loss(v):
+            return lax.scan(lambda c, x: (c + square(x), None), jnp.float32(0), v)[0]
+
+        return jax.grad(loss)(xs)
+
+    def answer(xs):
+        return np.full(3, 10, np.float32), {"rule": many(list(xs * 2))}
+
+    return fun, answer
+
+
+@case("custom_jvp", "vmap", args=(X3,), grad=False)
+def custom_jvp_under_vmap() -> Program:
+    """Mapped, not differentiated."""
+    square = logged_jvp()
+
+    def fun(xs):
+        return jax.vmap(square)(xs)
+
+    def answer(xs):
+        return xs * xs, {"primal": once(xs)}
+
+    return fun, answer
+
+
+@case("custom_jvp", args=(X3,))
+def beside_a_custom_jvp() -> Program:
+    """Functions of JAX with custom rules (relu, softmax) and no log of their own."""
+
+    def fun(x):
+        h = jax.nn.relu(x - 2)
+        sawlog.log("h", h)
+        return jax.grad(lambda v: jax.nn.relu(v).sum())(h + 1)
+
+    def answer(x):
+        return np.ones(3, np.float32), {"h": once(np.maximum(x - 2, 0))}
+
+    return fun, answer
+
+
+# --- custom_vjp -------------------------------------------------------------------------------
+
+
+def logged_vjp():
+    """A square with a custom gradient of ten times, and logs in primal, fwd and bwd."""
+
+    @jax.custom_vjp
+    def square(x):
+        sawlog.log("primal", x)
+        return x * x
+
+    def fwd(x):
+        sawlog.log("fwd", x * 2)
+        return x * x, x
+
+    def bwd(x, ct):
+        sawlog.log({"bwd": ct, "residual": x})
+        return (10 * ct * x,)
+
+    square.defvjp(fwd, bwd)
+    return square
+
+
+@case("custom_vjp", args=(X3,), grad=False)
+def custom_vjp_plain() -> Program:
+    """Not differentiated: the primal function's log."""
+    square = logged_vjp()
+
+    def fun(x):
+        return square(x)
+
+    def answer(x):
+        return x * x, {"primal": once(x)}
+
+    return fun, answer
+
+
+@case("custom_vjp", "fwd_bwd", "grad", args=(X3,), grad=False)
+def custom_vjp_under_grad() -> Program:
+    """Under grad: the logs of the forward and of the backward rule."""
+    square = logged_vjp()
+
+    def fun(x):
+        return jax.grad(lambda v: (3 * square(v)).sum())(x)
+
+    def answer(x):
+        logs = {
+            "fwd": once(x * 2),
+            "bwd": once(np.full(3, 3, np.float32)),
+            "residual": once(x),
+        }
+        return 30 * x, logs
+
+    return fun, answer
+
+
+@case("custom_vjp", "fwd_bwd", "grad", args=(X3,), grad=False)
+def custom_vjp_one_name_everywhere() -> Program:
+    """One name in the forward and the backward rule: in execution order, with steps."""
+
+    @jax.custom_vjp
+    def double(x):
+        return x * 2
+
+    def fwd(x):
+        sawlog.log({"v": x}, step=0)
+        return x * 2, None
+
+    def bwd(_, ct):
+        sawlog.log({"v": ct}, step=1)
+        return (ct * 2,)
+
+    double.defvjp(fwd, bwd)
+
+    def fun(x):
+        return jax.grad(lambda v: (double(v) * x).sum())(x)
+
+    def answer(x):
+        return x * 2, {"v": many([x, x], step=[0, 1])}
+
+    return fun, answer
+
+
+@case("custom_vjp", "fwd_bwd", "vjp", args=(X3,), grad=False)
+def custom_vjp_pullback_not_called() -> Program:
+    """The pullback is not called: no backward log."""
+    square = logged_vjp()
+
+    def fun(x):
+        out, _ = jax.vjp(square, x)
+        return out
+
+    def answer(x):
+        return x * x, {"fwd": once(x * 2)}
+
+    return fun, answer
+
+
+@case("custom_vjp", "scan", args=(X3,), grad=False)
+def custom_vjp_in_scan() -> Program:
+    """In a loop, not differentiated."""
+    square = logged_vjp()
+
+    def fun(xs):
+        return lax.scan(lambda c, x: (c + square(x), None), jnp.float32(0), xs)[0]
+
+    def answer(xs):
+        return np.sum(xs * xs), {"primal": many(list(xs))}
+
+    return fun, answer
+
+
+@case("custom_vjp", "fwd_bwd", "scan", "grad", args=(X3,), grad=False)
+def custom_vjp_in_scan_under_grad() -> Program:
+    """In a loop under grad: forward in order, backward in the order of its execution."""
+    square = logged_vjp()
+
+    def fun(xs):
+        def loss(v):
+            return lax.scan(lambda c, x: (c + square(x), None), jnp.float32(0), v)[0]
+
+        return jax.grad(loss)(xs)
+
+    def answer(xs):
+        logs = {
+            "fwd": many(list(xs * 2)),
+            "bwd": many([f32(1.0)] * 3),
+            "residual": many(list(xs[::-1])),
+        }
+        return 10 * xs, logs
+
+    return fun, answer
+
+
+@case("custom_vjp", "jit", args=(X3,), grad=False)
+def custom_vjp_in_jit() -> Program:
+    """In a jitted helper, called twice."""
+    square = logged_vjp()
+
+    @jax.jit
+    def helper(x):
+        return square(x) + 1
+
+    def fun(x):
+        return helper(helper(x))
+
+    def answer(x):
+        y = x * x + 1
+        return y * y + 1, {"primal": many([x, y])}
+
+    return fun, answer
+
+
+@case("custom_vjp", "fwd_bwd", "jit", "grad", args=(X3,), grad=False)
+def custom_vjp_in_jit_under_grad() -> Program:
+    """In a jitted loss under grad."""
+    square = logged_vjp()
+
+    @jax.jit
+    def loss(x):
+        return square(x).sum()
+
+    def fun(x):
+        return jax.grad(loss)(x)
+
+    def answer(x):
+        logs = {
+            "fwd": once(x * 2),
+            "bwd": once(np.ones(3, np.float32)),
+            "residual": once(x),
+        }
+        return 10 * x, logs
+
+    return fun, answer
+
+
+@case("custom_vjp", "fwd_bwd", "vmap", "grad", args=(X3,), grad=False)
+def custom_vjp_under_vmap_of_grad() -> Program:
+    """Per-example gradients: the batch leads."""
+    square = logged_vjp()
+
+    def fun(xs):
+        return jax.vmap(jax.grad(square))(xs)
+
+    def answer(xs):
+        logs = {
+            "fwd": once(xs * 2),
+            "bwd": once(np.ones(3, np.float32)),
+            "residual": once(xs),
+        }
+        return 10 * xs, logs
+
+    return fun, answer
+
+
+@case("custom_vjp", "vmap", args=(X3,), grad=False)
+def custom_vjp_under_vmap() -> Program:
+    """Mapped, not differentiated."""
+    square = logged_vjp()
+
+    def fun(xs):
+        return jax.vmap(square)(xs)
+
+    def answer(xs):
+        return xs * xs, {"primal": once(xs)}
+
+    return fun, answer
+
+
+@case("custom_vjp", "nondiff_argnums", "fwd_bwd", "grad", args=(X3,), grad=False)
+def custom_vjp_nondiff_argnums() -> Program:
+    """A static argument of the rules."""
+
+    @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+    def power(n, x):
+        return x**n
+
+    def fwd(n, x):
+        sawlog.log("fwd", x * n)
+        return x**n, x
+
+    def bwd(n, x, ct):
+        sawlog.log("bwd", ct * n)
+        return (ct * n,)
+
+    power.defvjp(fwd, bwd)
+
+    def fun(x):
+        return jax.grad(lambda v: power(2, v).sum())(x)
+
+    def answer(x):
+        two = np.full(3, 2, np.float32)
+        return two, {"fwd": once(x * 2), "bwd": once(two)}
+
+    return fun, answer
+
+
+@case("custom_vjp", "scan", args=(X3,), grad=False)
+def scan_in_custom_vjp() -> Program:
+    """A loop in the primal function."""
+
+    @jax.custom_vjp
+    def total(xs):
+        def body(carry, x):
+            carry = carry + x
+            sawlog.log("carry", carry)
+            return carry, None
+
+        return lax.scan(body, jnp.float32(0), xs)[0]
+
+    total.defvjp(lambda xs: (xs.sum(), None), lambda _, ct: (jnp.full(3, ct),))
+
+    def fun(xs):
+        return total(xs) * 2
+
+    def answer(xs):
+        return np.sum(xs) * 2, {"carry": many(list(np.cumsum(xs)))}
+
+    return fun, answer
+
+
+@case("custom_vjp", "scan", "fwd_bwd", "grad", args=(X3,), grad=False)
+def scans_in_fwd_and_bwd() -> Program:
+    """Loops in both rules."""
+
+    @jax.custom_vjp
+    def total(xs):
+        return xs.sum()
+
+    def running(name, xs):
+        def body(carry, x):
+            carry = carry + x
+            sawlog.log(name, carry)
+            return carry, None
+
+        return lax.scan(body, jnp.float32(0), xs)[0]
+
+    total.defvjp(
+        lambda xs: (running("fwd", xs), xs),
+        lambda xs, ct: (jnp.full(3, running("bwd", xs * ct)),),
+    )
+
+    def fun(xs):
+        return jax.grad(lambda v: total(v) * 2)(xs)
+
+    def answer(xs):
+        logs = {"fwd": many(list(np.cumsum(xs))), "bwd": many(list(np.cumsum(xs * 2)))}
+        return np.full(3, np.sum(xs * 2)), logs
+
+    return fun, answer
+
+
+@case("custom_vjp", "checkpoint", "fwd_bwd", "grad", args=(X3,), grad=False)
+def custom_vjp_in_checkpoint() -> Program:
+    """A custom rule in a checkpointed function: each log once."""
+    square = logged_vjp()
+
+    def fun(x):
+        return jax.grad(lambda v: jax.checkpoint(square)(v).sum())(x)
+
+    def answer(x):
+        logs = {
+            "fwd": once(x * 2),
+            "bwd": once(np.ones(3, np.float32)),
+            "residual": once(x),
+        }
+        return 10 * x, logs
+
+    return fun, answer
+
+
+@case("custom_vjp", "fwd_bwd", "jacrev", args=(X3,), vmap=False, grad=False)
+def custom_vjp_under_jacrev() -> Program:
+    """The forward log has no axis; the backward rule runs for each row of the Jacobian."""
+
+    @jax.custom_vjp
+    def square(x):
+        return x * x
+
+    def fwd(x):
+        sawlog.log("fwd", x)
+        return x * x, x
+
+    def bwd(x, ct):
+        sawlog.log("bwd", ct)
+        return (2 * ct * x,)
+
+    square.defvjp(fwd, bwd)
+
+    def fun(x):
+        return jax.jacrev(square)(x)
+
+    def answer(x):
+        return np.diag(2 * x), {"fwd": once(x), "bwd": once(np.eye(3, dtype=np.float32))}
+
+    return fun, answer
+
+
+@case("custom_vjp", "cond", "fwd_bwd", "grad", args=(X3,), vmap=False, grad=False)
+def custom_vjp_in_cond_under_grad() -> Program:
+    """A custom rule in a branch under grad."""
+    square = logged_vjp()
+
+    def fun(x):
+        def loss(v):
+            return lax.cond(v[0] > 0, lambda w: square(w).sum(), lambda w: w.sum(), v)
+
+        return jax.grad(loss)(x)
+
+    def answer(x):
+        logs = {
+            "fwd": once(x * 2),
+            "bwd": once(np.ones(3, np.float32)),
+            "residual": once(x),
+        }
+        return 10 * x, logs
+
+    return fun, answer
+
+
+@case("custom_gradient", "grad", args=(X3,), grad=False)
+def custom_gradient() -> Program:
+    """`jax.custom_gradient`: the function and its pullback in one."""
+
+    @jax.custom_gradient
+    def square(x):
+        sawlog.log("x", x)
+
+        def pullback(ct):
+            sawlog.log("ct", ct)
+            return (7 * ct,)
+
+        return x * x, pullback
+
+    def fun(x):
+        return jax.grad(lambda v: square(v).sum())(x)
+
+    def answer(x):
+        return np.full(3, 7, np.float32), {"x": once(x), "ct": once(np.ones(3, np.float32))}
+
+    return fun, answer
+
+
+# --- Linear programs --------------------------------------------------------------------------
+
+
+@case("custom_linear_solve", args=(X3,), grad=False)
+def custom_linear_solve() -> Program:
+    """A log in the solver; the matrix product that it calls logs too."""
+
+    def fun(b):
+        def matvec(x):
+            sawlog.log("matvec", x)
+            return x * 4
+
+        def solve(matvec, b):
+            guess = b / 4
+            sawlog.log("residual", b - matvec(guess))
+            return guess
+
+        return lax.custom_linear_solve(matvec, b, solve, symmetric=True)
+
+    def answer(b):
+        return b / 4, {"matvec": once(b / 4), "residual": once(np.zeros(3, np.float32))}
+
+    return fun, answer
+
+
+@case("custom_linear_solve", "scan", args=(M23,), grad=False)
+def custom_linear_solve_in_scan() -> Program:
+    """A linear solve in a loop, beside a log of its result."""
+
+    def fun(m):
+        def solve(_, b):
+            sawlog.log("b", b)
+            return b / 2
+
+        def body(carry, b):
+            x = lax.custom_linear_solve(lambda v: v * 2, b, solve, symmetric=True)
+            sawlog.log("x", x)
+            return carry + x, None
+
+        return lax.scan(body, jnp.zeros(3), m)[0]
+
+    def answer(m):
+        return np.sum(m / 2, axis=0), {"b": many(list(m)), "x": many(list(m / 2))}
+
+    return fun, answer
+
+
+@case("custom_linear_solve", "grad", args=(X3,))
+def grad_beside_custom_linear_solve() -> Program:
+    """Derivatives through a solve with logs around it."""
+
+    def fun(b):
+        def loss(b):
+            sawlog.log("b", b)
+            x = lax.custom_linear_solve(lambda v: v * 4, b, lambda _, r: r / 4, symmetric=True)
+            sawlog.log("x", x)
+            return (x * x).sum()
+
+        return jax.grad(loss)(b)
+
+    def answer(b):
+        return b / 8, {"b": once(b), "x": once(b / 4)}
+
+    return fun, answer
+
+
+@case("custom_root", args=(f32(9.0),), vmap=False, grad=False)
+def custom_root() -> Program:
+    """A root finder with a log in its solver."""
+
+    def fun(a):
+        def solve(f, start):
+            x = lax.fori_loop(0, 6, lambda _, x: x - f(x) / (2 * x), start)
+            sawlog.log("root", x)
+            return x
+
+        return lax.custom_root(lambda x: x * x - a, a, solve, lambda g, y: y / g(1.0))
+
+    def answer(a):
+        x = a
+        for _ in range(6):
+            x = x - (x * x - a) / (2 * x)
+        return x, {"root": once(x)}
+
+    return fun, answer
+
+
+@case("linear_transpose", args=(X3,))
+def linear_transpose() -> Program:
+    """The transpose never computes the linear input: its log is not seen, the others are."""
+
+    def fun(ct):
+        def linear(x):
+            sawlog.log("input", x)
+            return x * 3
+
+        (out,) = jax.linear_transpose(linear, ct)(ct)
+        sawlog.log("out", out)
+        return out
+
+    def answer(ct):
+        return ct * 3, {"out": once(ct * 3)}
+
+    return fun, answer
+
+
+@case("linear_transpose", "scan", args=(X3,))
+def linear_transpose_in_scan() -> Program:
+    """A transpose in a loop."""
+
+    def fun(cts):
+        def body(carry, ct):
+            (out,) = jax.linear_transpose(lambda x: x * 3, ct)(ct)
+            sawlog.log("out", out)
+            return carry + out, None
+
+        return lax.scan(body, jnp.float32(0), cts)[0]
+
+    def answer(cts):
+        return np.sum(cts * 3), {"out": many(list(cts * 3))}
+
+    return fun, answer
+
+
+@case("closure_convert", "grad", args=(ONE,))
+def closure_convert() -> Program:
+    """`jax.closure_convert` of a logging function hoists its constants, not its logs."""
+
+    def fun(x):
+        def shifted(y):
+            sawlog.log("y", y)
+            return y + x
+
+        converted, constants = jax.closure_convert(shifted, ZERO)
+        return converted(x * 2, *constants)
+
+    def answer(x):
+        return x * 3, {"y": once(x * 2)}
+
+    return fun, answer

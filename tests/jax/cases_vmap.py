@@ -1,0 +1,666 @@
+"""Programs with `vmap`, its cousins and the collectives."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+import sawlog
+
+from .cases_base import M23, ONE, X3, X4, ZERO, Program, absent, case, many, once
+
+
+@case("vmap", args=(X3,))
+def vmap_one_shot() -> Program:
+    """A single log under vmap: [batch]."""
+
+    def fun(xs):
+        def lane(x):
+            sawlog.log("x", x * 2)
+            return x + 1
+
+        return jax.vmap(lane)(xs)
+
+    def answer(xs):
+        return xs + 1, {"x": once(xs * 2)}
+
+    return fun, answer
+
+
+@case("vmap", "steps", "several_sites", args=(M23,))
+def vmap_two_sites() -> Program:
+    """Two sites under vmap: [entries, batch, ...], and steps [entries, batch]."""
+
+    def fun(m):
+        def lane(row):
+            sawlog.log({"row": row}, step=0)
+            sawlog.log({"row": row * 2}, step=row[0].astype(jnp.int32))
+            return row.sum()
+
+        return jax.vmap(lane)(m)
+
+    def answer(m):
+        steps = [np.zeros(2, np.int32), m[:, 0].astype(np.int32)]
+        return np.sum(m, axis=1), {"row": many([m, m * 2], step=steps)}
+
+    return fun, answer
+
+
+@case("vmap", "in_axes", args=(M23, X3))
+def vmap_in_axes() -> Program:
+    """The mapped axis is the second of one argument; the other is not mapped."""
+
+    def fun(m, v):
+        def lane(column, v):
+            sawlog.log({"column": column, "v": v})
+            return column.sum() + v[0]
+
+        return jax.vmap(lane, in_axes=(1, None))(m, v)
+
+    def answer(m, v):
+        logs = {"column": once(m.T), "v": once(np.stack([v] * 3))}
+        return np.sum(m, axis=0) + v[0], logs
+
+    return fun, answer
+
+
+@case("vmap", "out_axes", args=(M23,))
+def vmap_out_axes() -> Program:
+    """The axis of the output does not matter for the logs."""
+
+    def fun(m):
+        def lane(row):
+            sawlog.log("row", row + 1)
+            return row * 2
+
+        return jax.vmap(lane, out_axes=1)(m)
+
+    def answer(m):
+        return (m * 2).T, {"row": once(m + 1)}
+
+    return fun, answer
+
+
+@case("vmap", "nested_vmap", args=(M23,))
+def vmap_nested() -> Program:
+    """Two maps: the outer axis first."""
+
+    def fun(m):
+        def element(x):
+            sawlog.log({"x": x * 10})
+            return x + 1
+
+        return jax.vmap(jax.vmap(element))(m)
+
+    def answer(m):
+        return m + 1, {"x": once(m * 10)}
+
+    return fun, answer
+
+
+@case("vmap", "nested_vmap", args=(X3, np.array([10.0, 20.0], np.float32)))
+def vmap_nested_over_two_arguments() -> Program:
+    """Each map over its own argument; values of one are broadcast along the other."""
+
+    def fun(xs, ys):
+        def element(x, y):
+            sawlog.log({"x": x, "y": y, "xy": x * y})
+            return x + y
+
+        return jax.vmap(lambda x: jax.vmap(lambda y: element(x, y))(ys))(xs)
+
+    def answer(xs, ys):
+        x, y = np.broadcast_arrays(xs[:, None], ys[None, :])
+        return x + y, {"x": once(x), "y": once(y), "xy": once(x * y)}
+
+    return fun, answer
+
+
+@case("vmap", "unbatched", "steps", args=(X3, ONE))
+def vmap_unbatched_values() -> Program:
+    """Values and steps that do not depend on the mapped argument are broadcast."""
+
+    def fun(xs, scale):
+        def lane(x):
+            sawlog.log({"scale": scale, "constant": 7}, step=4)
+            return x * scale
+
+        return jax.vmap(lane)(xs)
+
+    def answer(xs, scale):
+        steps = np.full(3, 4, np.int32)
+        logs = {
+            "scale": once(np.full(3, scale), step=steps),
+            "constant": once(np.full(3, 7, np.int32), step=steps),
+        }
+        return xs * scale, logs
+
+    return fun, answer
+
+
+@case("vmap", "dtypes", args=(np.array([1, 2, 3], np.int32),), grad=False)
+def vmap_int_values() -> Program:
+    """Integers and truth values under vmap."""
+
+    def fun(ns):
+        def lane(n):
+            sawlog.log({"n": n, "odd": n % 2 == 1})
+            return n * n
+
+        return jax.vmap(lane)(ns)
+
+    def answer(ns):
+        return ns * ns, {"n": once(ns), "odd": once(ns % 2 == 1)}
+
+    return fun, answer
+
+
+@case("vmap", "pytree_value", args=(M23,))
+def vmap_pytree_value() -> Program:
+    """A pytree value under vmap."""
+
+    def fun(m):
+        def lane(row):
+            sawlog.log({"tree": {"row": row, "max": row.max()}})
+            return row
+
+        return jax.vmap(lane)(m)
+
+    def answer(m):
+        return m, {"tree": once({"row": m, "max": np.max(m, axis=1)})}
+
+    return fun, answer
+
+
+@case("vmap", "scan", "steps", args=(M23,))
+def vmap_of_scan() -> Program:
+    """A loop under vmap: [entries, batch]."""
+
+    def fun(m):
+        def lane(row):
+            def body(carry, item):
+                i, x = item
+                carry = carry + x
+                sawlog.log({"carry": carry}, step=i)
+                return carry, None
+
+            return lax.scan(body, jnp.float32(0), (jnp.arange(3), row))[0]
+
+        return jax.vmap(lane)(m)
+
+    def answer(m):
+        seen = list(np.cumsum(m, axis=1).T)
+        steps = [np.full(2, i, np.int32) for i in range(3)]
+        return seen[-1], {"carry": many(seen, step=steps)}
+
+    return fun, answer
+
+
+@case("vmap", "scan", args=(M23,))
+def scan_of_vmap() -> Program:
+    """vmap in a loop: [entries, batch]."""
+
+    def fun(m):
+        def lane(carry, x):
+            sawlog.log("x", x * 2)
+            return carry + x
+
+        def body(carry, row):
+            return jax.vmap(lane)(carry, row), None
+
+        return lax.scan(body, jnp.zeros(3), m)[0]
+
+    def answer(m):
+        return np.sum(m, axis=0), {"x": many([row * 2 for row in m])}
+
+    return fun, answer
+
+
+@case("vmap", "jit", args=(X3,))
+def vmap_of_jit() -> Program:
+    """A jitted helper under vmap, called twice."""
+
+    @jax.jit
+    def helper(x):
+        sawlog.log("x", x)
+        return x * 2
+
+    def fun(xs):
+        return jax.vmap(lambda x: helper(helper(x)))(xs)
+
+    def answer(xs):
+        return xs * 4, {"x": many([xs, xs * 2])}
+
+    return fun, answer
+
+
+@case("vmap", "jit", args=(X3,))
+def jit_of_vmap() -> Program:
+    """vmap in a jitted helper, beside an unmapped site of the same shape."""
+
+    def lane(x):
+        sawlog.log("x", x)
+        return x * 2
+
+    @jax.jit
+    def helper(xs):
+        return jax.vmap(lane)(xs)
+
+    def fun(xs):
+        out = helper(xs)
+        sawlog.log("out", out)
+        return out
+
+    def answer(xs):
+        return xs * 2, {"x": once(xs), "out": once(xs * 2)}
+
+    return fun, answer
+
+
+@case("vmap", "two_maps_one_function", args=(X3,))
+def vmap_twice_one_function() -> Program:
+    """One function under two maps of one size."""
+
+    def lane(x):
+        sawlog.log("x", x)
+        return x * 2
+
+    def fun(xs):
+        return jax.vmap(lane)(jax.vmap(lane)(xs))
+
+    def answer(xs):
+        return xs * 4, {"x": many([xs, xs * 2])}
+
+    return fun, answer
+
+
+@case("vmap", "axis_size_one", args=(ONE,))
+def vmap_of_one_lane() -> Program:
+    """A batch of one keeps its axis."""
+
+    def fun(x):
+        def lane(v):
+            sawlog.log("v", v)
+            return v * 2
+
+        return jax.vmap(lane)(x[None])[0]
+
+    def answer(x):
+        return x * 2, {"v": once(x[None])}
+
+    return fun, answer
+
+
+@case("vectorize", args=(M23,))
+def jnp_vectorize() -> Program:
+    """`jnp.vectorize` is a vmap over the leading axes."""
+
+    def fun(m):
+        @functools.partial(jnp.vectorize, signature="(n)->()")
+        def norm(row):
+            sawlog.log("row", row)
+            return (row * row).sum()
+
+        return norm(m)
+
+    def answer(m):
+        return np.sum(m * m, axis=1), {"row": once(m)}
+
+    return fun, answer
+
+
+@case("custom_vmap", args=(X3,), vmap=False, grad=False)
+def custom_vmap_without_vmap() -> Program:
+    """Not mapped: the function's own log."""
+
+    @jax.custom_batching.custom_vmap
+    def double(x):
+        sawlog.log("plain", x)
+        return x * 2
+
+    @double.def_vmap
+    def _(axis_size, in_batched, xs):
+        sawlog.log("rule", xs)
+        return xs * 2, in_batched[0]
+
+    def fun(x):
+        return double(x)
+
+    def answer(x):
+        return x * 2, {"plain": once(x)}
+
+    return fun, answer
+
+
+@case("custom_vmap", "vmap", args=(X3,), vmap=False, grad=False)
+def custom_vmap_under_vmap() -> Program:
+    """Mapped: the log of the rule, which sees the whole batch."""
+
+    @jax.custom_batching.custom_vmap
+    def double(x):
+        sawlog.log("plain", x)
+        return x * 2
+
+    @double.def_vmap
+    def _(axis_size, in_batched, xs):
+        sawlog.log("rule", xs)
+        return xs * 2, in_batched[0]
+
+    def fun(xs):
+        return jax.vmap(double)(xs)
+
+    def answer(xs):
+        return xs * 2, {"rule": once(xs)}
+
+    return fun, answer
+
+
+# --- Collectives ------------------------------------------------------------------------------
+
+
+@case("collectives", "vmap", args=(X3,))
+def vmap_psum() -> Program:
+    """A sum over a named axis is one value for all lanes: broadcast."""
+
+    def fun(xs):
+        def lane(x):
+            total = lax.psum(x, "i")
+            sawlog.log({"total": total, "share": x / total})
+            return total
+
+        return jax.vmap(lane, axis_name="i")(xs)
+
+    def answer(xs):
+        total = np.sum(xs)
+        return np.full(3, total), {"total": once(np.full(3, total)), "share": once(xs / total)}
+
+    return fun, answer
+
+
+@case("collectives", "vmap", args=(X3,))
+def vmap_pmean_and_index() -> Program:
+    """The lane's index and the mean over lanes."""
+
+    def fun(xs):
+        def lane(x):
+            index = lax.axis_index("i")
+            mean = lax.pmean(x, "i")
+            sawlog.log({"centred": x - mean}, step=index)
+            return x - mean
+
+        return jax.vmap(lane, axis_name="i")(xs)
+
+    def answer(xs):
+        centred = xs - np.mean(xs)
+        return centred, {"centred": once(centred, step=np.arange(3, dtype=np.int32))}
+
+    return fun, answer
+
+
+@case("collectives", "vmap", args=(X3,))
+def vmap_all_gather_and_ppermute() -> Program:
+    """Gathered and shifted values."""
+
+    def fun(xs):
+        def lane(x):
+            shifted = lax.ppermute(x, "i", [(0, 1), (1, 2), (2, 0)])
+            sawlog.log({"all": lax.all_gather(x, "i"), "shifted": shifted})
+            return shifted
+
+        return jax.vmap(lane, axis_name="i")(xs)
+
+    def answer(xs):
+        shifted = np.roll(xs, 1)
+        return shifted, {"all": once(np.stack([xs] * 3)), "shifted": once(shifted)}
+
+    return fun, answer
+
+
+@case("collectives", "vmap", "scan", args=(X3,))
+def vmap_psum_in_scan() -> Program:
+    """A collective in a loop under vmap."""
+
+    def fun(xs):
+        def lane(x):
+            def body(carry, _):
+                carry = carry + lax.psum(carry, "i")
+                sawlog.log("carry", carry)
+                return carry, None
+
+            return lax.scan(body, x, length=2)[0]
+
+        return jax.vmap(lane, axis_name="i")(xs)
+
+    def answer(xs):
+        first = xs + np.sum(xs)
+        second = first + np.sum(first)
+        return second, {"carry": many([first, second])}
+
+    return fun, answer
+
+
+# --- Branches under vmap ----------------------------------------------------------------------
+
+
+@case("vmap_of_cond", "vmap", args=(X4,), vmap=False)
+def vmap_of_cond_batched_predicate() -> Program:
+    """Only the lanes that took the branch count as logged."""
+
+    def fun(xs):
+        def lane(x):
+            def yes(v):
+                sawlog.log({"positive": v * 10}, step=1)
+                return v
+
+            def no(v):
+                sawlog.log({"negative": v * 100}, step=2)
+                return -v
+
+            return lax.cond(x > 0, yes, no, x)
+
+        return jax.vmap(lane)(xs)
+
+    def answer(xs):
+        up = xs > 0
+        logs = {
+            "positive": once(xs * 10, mask=up, step=np.full(4, 1, np.int32)),
+            "negative": once(xs * 100, mask=~up, step=np.full(4, 2, np.int32)),
+        }
+        return np.abs(xs), logs
+
+    return fun, answer
+
+
+@case("vmap_of_cond", "vmap", args=(X4,), vmap=False)
+def vmap_of_cond_same_key() -> Program:
+    """Both branches log the key once: every lane logged once, whichever branch it took."""
+
+    def fun(xs):
+        def lane(x):
+            def yes(v):
+                sawlog.log("v", v * 10)
+                return v
+
+            def no(v):
+                sawlog.log("v", v * 100)
+                return -v
+
+            return lax.cond(x > 0, yes, no, x)
+
+        return jax.vmap(lane)(xs)
+
+    def answer(xs):
+        return np.abs(xs), {"v": once(np.where(xs > 0, xs * 10, xs * 100))}
+
+    return fun, answer
+
+
+@case("vmap_of_cond", "vmap", args=(X4,), vmap=False)
+def vmap_of_cond_no_lane_taken() -> Program:
+    """No lane took the branch: the key is absent."""
+
+    def fun(xs):
+        def lane(x):
+            def never(v):
+                sawlog.log("never", v)
+                return v
+
+            return lax.cond(x > 100, never, lambda v: -v, x)
+
+        return jax.vmap(lane)(xs)
+
+    def answer(xs):
+        return -xs, {"never": absent(xs)}
+
+    return fun, answer
+
+
+@case("vmap_of_cond", "vmap", args=(np.bool_(True), X4), vmap=False)
+def vmap_of_cond_unbatched_predicate() -> Program:
+    """A predicate that is the same for all lanes stays a branch."""
+
+    def fun(flag, xs):
+        def lane(x):
+            def yes(v):
+                sawlog.log("yes", v)
+                return v
+
+            def no(v):
+                sawlog.log("no", v)
+                return -v
+
+            return lax.cond(flag, yes, no, x)
+
+        return jax.vmap(lane)(xs)
+
+    def answer(flag, xs):
+        return xs, {"yes": once(xs), "no": absent(xs)}
+
+    return fun, answer
+
+
+@case("vmap_of_cond", "switch", "vmap", args=(np.array([0, 2, 1, 0], np.int32), X4), vmap=False)
+def vmap_of_switch() -> Program:
+    """A switch by lane."""
+
+    def fun(indices, xs):
+        def branch(n):
+            def run(v):
+                sawlog.log(f"branch{n}", v + n)
+                return v * n
+
+            return run
+
+        def lane(index, x):
+            return lax.switch(index, [branch(0), branch(1), branch(2)], x)
+
+        return jax.vmap(lane)(indices, xs)
+
+    def answer(indices, xs):
+        logs = {f"branch{n}": once(xs + np.float32(n), mask=indices == n) for n in range(3)}
+        return xs * indices.astype(np.float32), logs
+
+    return fun, answer
+
+
+@case("cond_in_scan", "vmap", "steps", args=(M23,), vmap=False)
+def cond_in_scan_in_vmap_unbatched() -> Program:
+    """A branch by the loop's index, under vmap: all lanes alike, only entries that ran."""
+
+    def fun(m):
+        def lane(row):
+            def body(carry, item):
+                i, x = item
+
+                def even(v):
+                    sawlog.log({"even": v}, step=i)
+                    return v
+
+                return carry + lax.cond(i % 2 == 0, even, lambda v: v * 0, x), None
+
+            return lax.scan(body, jnp.float32(0), (jnp.arange(3), row))[0]
+
+        return jax.vmap(lane)(m)
+
+    def answer(m):
+        steps = [np.full(2, i, np.int32) for i in (0, 2)]
+        return m[:, 0] + m[:, 2], {"even": many([m[:, 0], m[:, 2]], step=steps)}
+
+    return fun, answer
+
+
+@case("cond_in_scan", "vmap_of_cond", "vmap", args=(np.array([[3, -1, -2], [1, -4, 5]], "f4"),),
+      vmap=False)
+def cond_in_scan_in_vmap_batched() -> Program:
+    """A branch by lane and iteration: the lanes that ran, without the entries that none ran."""
+
+    def fun(m):
+        def lane(row):
+            def body(carry, x):
+                def yes(v):
+                    sawlog.log("positive", v)
+                    return v
+
+                return carry + lax.cond(x > 0, yes, lambda v: v * 0, x), None
+
+            return lax.scan(body, jnp.float32(0), row)[0]
+
+        return jax.vmap(lane)(m)
+
+    def answer(m):
+        columns = [0, 2]
+        positive = many([m[:, j] for j in columns], mask=[m[:, j] > 0 for j in columns])
+        return np.sum(np.maximum(m, 0), axis=1), {"positive": positive}
+
+    return fun, answer
+
+
+@case("vmap_of_cond", "several_sites", "vmap", args=(X4,), vmap=False)
+def vmap_of_cond_beside_a_site() -> Program:
+    """A sure site and a lane-dependent one under one name."""
+
+    def fun(xs):
+        def lane(x):
+            sawlog.log("v", x)
+
+            def yes(v):
+                sawlog.log("v", v * 10)
+                return v
+
+            return lax.cond(x > 1, yes, lambda v: v, x)
+
+        return jax.vmap(lane)(xs)
+
+    def answer(xs):
+        return xs, {"v": many([xs, xs * 10], mask=[np.ones(4, bool), xs > 1])}
+
+    return fun, answer
+
+
+@case("vmap_of_cond", "nested_cond", "vmap", args=(X4,), vmap=False)
+def vmap_of_cond_in_cond() -> Program:
+    """Two batched predicates: the lanes for which both hold."""
+
+    def fun(xs):
+        def lane(x):
+            def inner(v):
+                sawlog.log("deep", v)
+                return v
+
+            def outer(v):
+                return lax.cond(v > 1, inner, lambda w: w * 0, v)
+
+            return lax.cond(x < 3, outer, lambda v: -v, x)
+
+        return jax.vmap(lane)(xs)
+
+    def answer(xs):
+        deep = (xs < 3) & (xs > 1)
+        out = np.where(xs < 3, np.where(xs > 1, xs, ZERO), -xs)
+        return out, {"deep": once(xs, mask=deep)}
+
+    return fun, answer

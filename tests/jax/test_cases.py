@@ -1,0 +1,313 @@
+"""Every row of the table, run in every way that a user might."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+import sawlog
+import sawlog.errors
+
+from .cases import CASES, Case, Logs
+from .cases_base import PyTree, stack
+from .cases_compare import same_calls, same_logs, same_tree, stack_logs
+
+Way = Callable[[Case], None]
+WAYS: dict[str, Way] = {}
+
+
+def way(check: Way) -> Way:
+    """Enter a check that every row goes through; it ends with a plain call."""
+    WAYS[check.__name__] = check
+    return check
+
+
+# --- Calling ----------------------------------------------------------------------------------
+
+
+def call(fun: Callable[..., Any], case: Case) -> Any:
+    """Call with fresh arguments of the case."""
+    return fun(*case.args, **case.kwargs)
+
+
+def spooled(case: Case, fun: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """spool, with the case's options."""
+    return sawlog.spool(case.fun if fun is None else fun, **case.options)
+
+
+def tapped(case: Case, calls: list, fun: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """tap into a list, with the case's options."""
+    return sawlog.tap(case.fun if fun is None else fun, calls.append, **case.options)
+
+
+def jitted(case: Case, fun: Callable[..., Any]) -> Callable[..., Any]:
+    """jit, with the case's static arguments."""
+    return jax.jit(fun, static_argnums=case.static_argnums or None)
+
+
+def expect(case: Case) -> tuple[PyTree, Logs]:
+    """The hand-written answer."""
+    return case.answer(*case.args, **case.kwargs)
+
+
+# --- Checking ---------------------------------------------------------------------------------
+
+
+def check_output(case: Case, out: PyTree, where: str) -> None:
+    """The output is that of the answer."""
+    same_tree(out, expect(case)[0], f"output of {where}", case.rtol)
+
+
+def check_spool(case: Case, fun: Callable[..., Any], where: str) -> None:
+    """A spooled function gives the output and the logs, or the error of the case."""
+    if case.spool_error:
+        check_refusal(case, fun, case.spool_error)
+        return
+    out, logs = call(fun, case)
+    check_output(case, out, where)
+    same_logs(logs, expect(case)[1], case.rtol)
+
+
+def check_tap(case: Case, fun: Callable[..., Any], calls: list, where: str) -> None:
+    """A tapped function gives the output and the callbacks, or the error of the case."""
+    if case.tap_error:
+        check_refusal(case, fun, case.tap_error)
+        return
+    out = call(fun, case)
+    jax.effects_barrier()
+    check_output(case, out, where)
+    if case.order is not None:
+        assert tuple(key for seen in calls for key in seen) == case.order
+    _, logs = expect(case)
+    ordered, ndim = case.tap_ordered, case.mesh_ndim
+    same_calls(calls, logs, mesh_ndim=ndim, ordered=ordered, rtol=case.rtol)
+
+
+def check_refusal(case: Case, fun: Callable[..., Any], error: str) -> None:
+    """The call raises the named error, and its message says what it must."""
+    with pytest.raises(getattr(sawlog.errors, error)) as caught:
+        call(fun, case)
+    message = str(caught.value)
+    missing = [word for word in case.error_words if word not in message]
+    assert not missing, f"{missing} not in the message: {message}"
+
+
+def skip_unless(condition: bool, why: str) -> None:
+    """Skip a way that means nothing for a row."""
+    if not condition:
+        pytest.skip(why)
+
+
+def skip_mismatch_under_tap(case: Case) -> None:
+    """Values under one name need not agree for tap: each callback stands alone."""
+    skip_unless("mismatch" not in case.features or case.spool_error is None, "only for spool")
+
+
+# --- The ways ---------------------------------------------------------------------------------
+
+
+@way
+def plain(case: Case) -> None:
+    """Without a transformation nothing is bound: the jaxpr is that of the program without logs."""
+    check_output(case, call(case.fun, case), "the plain call")
+    if case.static_argnums or not case.jit:
+        return
+    assert jaxpr_of(case) == jaxpr_of(case, without_logs=True)
+
+
+def jaxpr_of(case: Case, without_logs: bool = False) -> str:
+    """The text of the jaxpr of a freshly built program, without addresses."""
+    with pytest.MonkeyPatch.context() as patch:
+        if without_logs:
+            patch.setattr(sawlog, "log", lambda *args, **kwargs: None)
+        fun, _ = case.build()
+        text = str(jax.make_jaxpr(fun)(*case.args, **case.kwargs))
+    return re.sub(r"0x[0-9a-f]+", "0x", text)
+
+
+@way
+def spool(case: Case) -> None:
+    """spool(f)."""
+    check_spool(case, spooled(case), "spool(f)")
+
+
+@way
+def jit_spool(case: Case) -> None:
+    """jit(spool(f))."""
+    skip_unless(case.jit, "arguments that jit does not take")
+    check_spool(case, jitted(case, spooled(case)), "jit(spool(f))")
+
+
+@way
+def spool_jit(case: Case) -> None:
+    """spool(jit(f))."""
+    skip_unless(case.jit, "arguments that jit does not take")
+    check_spool(case, spooled(case, jitted(case, case.fun)), "spool(jit(f))")
+
+
+@way
+def spool_twice(case: Case) -> None:
+    """One wrapper called twice, then a new one."""
+    wrapped = spooled(case)
+    check_spool(case, wrapped, "spool(f), first call")
+    check_spool(case, wrapped, "spool(f), second call")
+    check_spool(case, spooled(case), "a second spool(f)")
+
+
+@way
+def tap(case: Case) -> None:
+    """tap(f)."""
+    skip_mismatch_under_tap(case)
+    calls: list = []
+    check_tap(case, tapped(case, calls), calls, "tap(f)")
+
+
+@way
+def jit_tap(case: Case) -> None:
+    """jit(tap(f))."""
+    skip_unless(case.jit, "arguments that jit does not take")
+    skip_mismatch_under_tap(case)
+    calls: list = []
+    check_tap(case, jitted(case, tapped(case, calls)), calls, "jit(tap(f))")
+
+
+@way
+def tap_twice(case: Case) -> None:
+    """One wrapper called twice, then a new one."""
+    skip_mismatch_under_tap(case)
+    calls: list = []
+    wrapped = tapped(case, calls)
+    check_tap(case, wrapped, calls, "tap(f), first call")
+    calls.clear()
+    check_tap(case, wrapped, calls, "tap(f), second call")
+    again: list = []
+    check_tap(case, tapped(case, again), again, "a second tap(f)")
+
+
+@way
+def spool_spool(case: Case) -> None:
+    """The inner spool consumes the logs; with keep_logs the outer one sees them as well."""
+    skip_unless(case.spool_error is None, "spool refuses this")
+    (out, inner), outer = call(sawlog.spool(spooled(case)), case)
+    check_output(case, out, "spool(spool(f))")
+    same_logs(inner, expect(case)[1], case.rtol)
+    assert len(outer) == 0
+    seen: list = []
+    call(sawlog.tap(spooled(case), seen.append), case)
+    assert seen == []
+
+
+@way
+def strip(case: Case) -> None:
+    """strip(f) logs nothing, to nobody."""
+    stripped = sawlog.strip(case.fun)
+    check_output(case, call(stripped, case), "strip(f)")
+    out, logs = call(sawlog.spool(stripped), case)
+    check_output(case, out, "spool(strip(f))")
+    assert len(logs) == 0
+    calls: list = []
+    call(sawlog.tap(stripped, calls.append), case)
+    assert calls == []
+
+
+@way
+def vmap(case: Case) -> None:
+    """vmap(spool(f)) over two lanes gives the logs of each; vmap(tap(f)) calls back for each."""
+    skip_unless(case.vmap and case.spool_error is None, "no meaning under vmap")
+    lanes = [(case.args, dict(case.kwargs)), halved(case.args, dict(case.kwargs))]
+    answers = [case.answer(*args, **kwargs) for args, kwargs in lanes]
+    args, kwargs = stack(lanes)
+    out, logs = jax.vmap(spooled(case))(*args, **kwargs)
+    same_tree(out, stack([out for out, _ in answers]), "output of vmap(spool(f))", case.rtol)
+    expected = stack_logs([logs for _, logs in answers])
+    assert set(logs) == set(expected)
+    for key, (value, steps) in expected.items():
+        same_tree(logs[key], value, f"vmap(spool(f)), logs[{key!r}]", case.rtol)
+        for name, step in steps.items():
+            same_tree(getattr(logs, name)[key], step, f"vmap(spool(f)), logs.{name}[{key!r}]")
+
+
+def halved(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """Other arguments for the second lane: floats are halved, the rest is as it was."""
+
+    def half(leaf: Any) -> Any:
+        is_float = jnp.issubdtype(np.asarray(leaf).dtype, jnp.floating)
+        return leaf * np.asarray(0.5, leaf.dtype) if is_float else leaf
+
+    return jax.tree.map(half, (args, kwargs))
+
+
+@way
+def grad(case: Case) -> None:
+    """grad through spool(f): the gradient of the plain function, and the same logs."""
+    skip_unless(case.grad and case.spool_error is None, "no meaning under grad")
+    argnums = float_arguments(case)
+    skip_unless(bool(argnums), "no float argument")
+
+    def plain_loss(*args: Any, **kwargs: Any) -> Any:
+        return sum_of_floats(case.fun(*args, **kwargs))
+
+    def logged_loss(*args: Any, **kwargs: Any) -> Any:
+        out, logs = spooled(case)(*args, **kwargs)
+        return sum_of_floats(out), logs
+
+    expected = call(jax.grad(plain_loss, argnums), case)
+    found, logs = call(jax.grad(logged_loss, argnums, has_aux=True), case)
+    same_tree(found, expected, "gradient through spool(f)", case.rtol)
+    same_logs(logs, expect(case)[1], case.rtol)
+
+
+def float_arguments(case: Case) -> tuple[int, ...]:
+    """The positions of the arguments that have float leaves only."""
+    return tuple(i for i, arg in enumerate(case.args) if _is_float_tree(arg))
+
+
+def _is_float_tree(arg: PyTree) -> bool:
+    leaves = jax.tree.leaves(arg)
+    return bool(leaves) and all(
+        hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves
+    )
+
+
+def sum_of_floats(tree: PyTree) -> Any:
+    """A scalar to differentiate."""
+    floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return sum((jnp.sum(leaf) for leaf in floats), jnp.float32(0))
+
+
+@way
+def round_trip(case: Case) -> None:
+    """The logs survive jax.tree, and jax.eval_shape tells their shapes beforehand."""
+    skip_unless(case.spool_error is None, "spool refuses this")
+    wrapped = spooled(case)
+    _, logs = call(wrapped, case)
+    leaves, structure = jax.tree.flatten(logs)
+    same_logs(jax.tree.unflatten(structure, leaves), expect(case)[1], case.rtol)
+    same_logs(logs.copy(), expect(case)[1], case.rtol)
+    if case.static_argnums or not case.jit:
+        return
+    _, shapes = jax.eval_shape(wrapped, *case.args, **case.kwargs)
+    for key, logged in expect(case)[1].items():
+        if key not in shapes.mask and logged.present:
+            same_shapes(shapes[key], logs[key])
+
+
+def same_shapes(found: PyTree, expected: PyTree) -> None:
+    """Equal structure, shapes and dtypes."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    assert all(left.shape == right.shape and left.dtype == right.dtype for left, right in pairs)
+
+
+@pytest.mark.parametrize("check", WAYS.values(), ids=WAYS.keys())
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_case(case: Case, check: Way) -> None:
+    """One row in one way; afterwards a plain call of the same function is what it was."""
+    check(case)
+    check_output(case, call(case.fun, case), "a plain call afterwards")

@@ -1,0 +1,126 @@
+"""Every Python block of the pages runs, and the output that a page shows is what is printed.
+
+The blocks of a page share one namespace, from top to bottom. A block with `>>>` prompts is a
+doctest. Any other block is run as it is; a `text` block right below it shows what it prints.
+"""
+
+import contextlib
+import doctest
+import io
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    {path for name in ("README.md", "ARCHITECTURE.md") if (path := ROOT / name).exists()}
+    | set((ROOT / "docs").rglob("*.md"))
+)
+FLAGS = doctest.ELLIPSIS
+FENCE = re.compile(
+    r"^(?P<indent>[ \t]*)```(?P<language>\w*)[^\n`]*\n(?P<body>.*?)^(?P=indent)```[ \t]*$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A Python block, the line it starts on (from 0), and the output shown below it, if any."""
+
+    source: str
+    line: int
+    shown: str | None
+
+
+def blocks_of(text: str) -> list[Block]:
+    fences = list(FENCE.finditer(text))
+    blocks = []
+    for fence, below in zip(fences, [*fences[1:], None], strict=True):
+        if fence["language"] not in ("python", "py", "pycon", "python3"):
+            continue
+        adjacent = below and not text[fence.end() : below.start()].strip()
+        shown = dedent(below["body"]) if adjacent and below["language"] == "text" else None
+        line = text.count("\n", 0, fence.start("body"))
+        blocks.append(Block(dedent(fence["body"]), line, shown))
+    return blocks
+
+
+def check_page(text: str, name: str) -> int:
+    """Run all blocks of a page and return how many there are; AssertionError on false output."""
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    blocks = blocks_of(text)
+    for block in blocks:
+        run = _run_doctest if re.search(r"^\s*>>>", block.source, re.MULTILINE) else _run_plain
+        run(block, name, namespace)
+    return len(blocks)
+
+
+def _run_doctest(block: Block, name: str, namespace: dict[str, object]) -> None:
+    test = doctest.DocTestParser().get_doctest(block.source, {}, name, name, block.line)
+    test.globs = namespace
+    report: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    result = runner.run(test, out=report.append, clear_globs=False)
+    assert result.attempted
+    assert not result.failed, "".join(report)
+
+
+def _run_plain(block: Block, name: str, namespace: dict[str, object]) -> None:
+    code = compile("\n" * block.line + block.source, name, "exec")
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code, namespace)
+    if block.shown is None:
+        return
+    example = doctest.Example(block.source, block.shown)
+    checker = doctest.OutputChecker()
+    true = checker.check_output(example.want, printed.getvalue(), FLAGS)
+    difference = checker.output_difference(example, printed.getvalue(), FLAGS)
+    assert true, f"{name}, line {block.line + 1}\n{difference}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_page(page: Path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    count = check_page(page.read_text(encoding="utf-8"), page.name)
+    assert count >= 1 or page.name != "README.md"
+
+
+def test_the_readme_is_among_the_pages():
+    assert ROOT / "README.md" in PAGES
+
+
+TRUE_PAGES = [
+    "```python\n>>> 1 + 1\n2\n```\n",
+    "```python\nx = 1\n```\nand then\n```python\n>>> x\n1\n```\n",
+    "```python\n>>> print([0.25, 3])\n[0.2..., 3]\n```\n",
+    "```python\nprint(1)\n```\n\n```text\n1\n```\n",
+    "-\n\n  ```python\n  for i in (0, 1):\n      print(i)\n  ```\n  ```text\n  0\n  1\n  ```\n",
+    "```python\nprint(1)\n```\nsome words\n```text\n2\n```\n",
+    "```python title='a'\nimport math\n```\n",
+]
+
+FALSE_PAGES = [
+    ("```python\n>>> 1 + 1\n3\n```\n", AssertionError),
+    ("```python\n>>> 1 + 1\n```\n", AssertionError),
+    ("```python\n>>> undefined\n```\n", AssertionError),
+    ("```python\nx = 1\n```\n```python\n>>> x\n2\n```\n", AssertionError),
+    ("```sh\nls\n```\n```pycon\n>>> 2\n1\n```\n", AssertionError),
+    ("```python\nprint(1)\n```\n\n```text\n2\n```\n", AssertionError),
+    ("1. item\n\n   ```python\n   >>> 1\n   2\n   ```\n", AssertionError),
+    ("```python\nundefined\n```\n", NameError),
+    ("```python\nnot: Python\n```\n", SyntaxError),
+]
+
+
+@pytest.mark.parametrize("text", TRUE_PAGES)
+def test_true_output_passes(text):
+    assert check_page(text, "page.md") == text.count("```python")
+
+
+@pytest.mark.parametrize(("text", "error"), FALSE_PAGES)
+def test_false_output_fails(text, error):
+    with pytest.raises(error):
+        check_page(text, "page.md")

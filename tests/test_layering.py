@@ -1,0 +1,310 @@
+"""Imports point one way, JAX's internals stay in one file, optional packages in their own folders.
+
+Every check reads the source with `ast` and returns its findings as `path:line: text`, so that it
+can be turned on the real tree (nothing may be found) and on small bad ones (it must be found).
+"""
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "src" / "sawlog"
+
+# Top to bottom. A unit (a file or folder of src/sawlog) may import any unit of a lower layer, and
+# nothing of its own layer but itself. `__init__` is the package's face, `from sawlog import log`.
+LAYERS = (
+    ("cli", "huggingface", "lightning"),
+    ("__init__",),
+    ("loggers",),
+    ("jax", "torch", "influence"),
+    ("curvature", "sinks"),
+    ("factored", "store"),
+    ("records",),
+    ("_optional",),
+    ("errors",),
+)
+HEIGHT = {unit: -depth for depth, units in enumerate(LAYERS) for unit in units}
+
+# Optional package -> the units that may import it at module level. All others import it inside the
+# function that needs it, through `_optional.require`.
+OPTIONAL = {
+    "jax": {"jax", "loggers"},
+    "jaxlib": {"jax"},
+    "torch": {"torch", "huggingface", "lightning"},
+    "transformers": {"huggingface"},
+    "datasets": {"huggingface"},
+    "lightning": {"lightning"},
+    "pytorch_lightning": {"lightning"},
+    "equinox": set(),
+    "flax": set(),
+    "mlflow": set(),
+    "neptune": set(),
+    "optax": set(),
+    "pyarrow": set(),
+    "tensorboard": set(),
+    "trackio": set(),
+    "wandb": set(),
+}
+
+# These never import a framework, not even inside a function.
+FRAMEWORKS = {"jax", "jaxlib", "torch"}
+FRAMEWORK_FREE = {
+    "curvature",
+    "errors",
+    "factored",
+    "influence",
+    "records",
+    "sinks",
+    "store",
+}
+
+COMPAT = "jax/_compat.py"
+
+Modules = dict[str, ast.Module]
+Check = Callable[[Modules], list[str]]
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported name, made absolute."""
+
+    name: str
+    line: int
+    at_module_level: bool
+
+    @property
+    def top(self) -> str:
+        return self.name.partition(".")[0]
+
+    @property
+    def unit(self) -> str | None:
+        """The part of sawlog that is imported; None for other packages."""
+        if self.top != "sawlog":
+            return None
+        second = self.name.split(".")[1:2]
+        return second[0] if second and second[0] in HEIGHT else "__init__"
+
+
+def read_modules(root: Path) -> Modules:
+    return {
+        path.relative_to(root).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(root.rglob("*.py"))
+    }
+
+
+def unit_of(path: str) -> str:
+    return path.partition("/")[0].removesuffix(".py")
+
+
+def imports_of(path: str, tree: ast.Module) -> Iterator[Import]:
+    package = ["sawlog", *path.split("/")[:-1]]
+    for node, at_module_level in _walk(tree, True):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            parts = base + ([node.module] if node.module else [])
+            names = [".".join([*parts, alias.name]) for alias in node.names]
+        else:
+            continue
+        for name in names:
+            yield Import(name, node.lineno, at_module_level)
+
+
+def _walk(node: ast.AST, at_module_level: bool) -> Iterator[tuple[ast.AST, bool]]:
+    """Every node, and whether it runs when the module is imported."""
+    yield node, at_module_level
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        at_module_level = False
+    unrun = node.body if _is_type_checking(node) else []
+    for child in ast.iter_child_nodes(node):
+        yield from _walk(child, at_module_level and child not in unrun)
+
+
+def _is_type_checking(node: ast.AST) -> bool:
+    names = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+    return isinstance(node, ast.If) and ast.unparse(node.test) in names
+
+
+# ---- the checks
+
+
+def check_direction(modules: Modules) -> list[str]:
+    found = []
+    for path, tree in modules.items():
+        unit = unit_of(path)
+        if unit not in HEIGHT:
+            found.append(f"{path}:1: {unit!r} has no layer; enter it in LAYERS of {__name__}")
+            continue
+        for item in imports_of(path, tree):
+            if item.unit in (None, unit) or HEIGHT[item.unit] < HEIGHT[unit]:
+                continue
+            found.append(f"{path}:{item.line}: {unit!r} may not import {item.name} (see LAYERS)")
+    return found
+
+
+def check_optional(modules: Modules) -> list[str]:
+    found = []
+    for path, tree in modules.items():
+        unit = unit_of(path)
+        for item in imports_of(path, tree):
+            homes = OPTIONAL.get(item.top)
+            if homes is not None and item.at_module_level and unit not in homes:
+                found.append(f"{path}:{item.line}: {item.name} imported at module level")
+            if item.top in FRAMEWORKS and unit in FRAMEWORK_FREE:
+                found.append(f"{path}:{item.line}: {item.name} imported in framework-free {unit!r}")
+    return found
+
+
+def check_internals(modules: Modules) -> list[str]:
+    """Only `jax/_compat.py` touches JAX's internals or asks for its version."""
+    found = []
+    for path, tree in modules.items():
+        if path == COMPAT:
+            continue
+        for item in imports_of(path, tree):
+            if _is_internal(item.name):
+                found.append(f"{path}:{item.line}: {item.name} belongs in {COMPAT}")
+        docstrings = _docstrings(tree)
+        for node in ast.walk(tree):
+            if node not in docstrings and _mentions_internal(node):
+                found.append(f"{path}:{node.lineno}: {ast.unparse(node)} belongs in {COMPAT}")
+    return found
+
+
+def _is_internal(dotted: str) -> bool:
+    top, _, rest = dotted.partition(".")
+    second = rest.partition(".")[0]
+    return top in ("jax", "jaxlib") and second in (
+        "_src",
+        "version",
+        "__version__",
+        "__version_info__",
+    )
+
+
+def _mentions_internal(node: ast.AST) -> bool:
+    match node:
+        case ast.Attribute(attr="_src"):  # whatever name jax goes by
+            return True
+        case ast.Attribute(value=ast.Name(id=top), attr=second):
+            return _is_internal(f"{top}.{second}")
+        case ast.Constant(value=str(text)):  # import_module("jax._src.core")
+            return "jax._src" in text
+        case ast.Call(func=ast.Name(id="version") | ast.Attribute(attr="version"), args=[package]):
+            return isinstance(package, ast.Constant) and package.value in ("jax", "jaxlib")
+    return False
+
+
+def _docstrings(tree: ast.Module) -> set[ast.AST]:
+    """Docstrings are prose: they may say why `_compat` exists."""
+    return {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+
+
+# ---- on the real tree
+
+
+@pytest.fixture(scope="module")
+def modules() -> Modules:
+    found = read_modules(ROOT)
+    assert {"__init__.py", "errors.py", "jax/__init__.py", COMPAT} <= set(found)
+    return found
+
+
+@pytest.mark.parametrize("check", [check_direction, check_optional, check_internals])
+def test_the_tree_is_clean(modules, check: Check):
+    assert check(modules) == []
+
+
+def test_the_reader_sees_the_imports_that_matter(modules):
+    """Were relative imports or `import jax` overlooked, the checks above would pass on anything."""
+    seen = [item for path, tree in modules.items() for item in imports_of(path, tree)]
+    assert {"jax"} <= {item.top for item in seen}
+    assert {"jax", "errors"} <= {item.unit for item in seen}
+    compat = modules[COMPAT]
+    assert check_internals({"jax/_other.py": compat}), f"{COMPAT} uses no internals: drop the rule"
+
+
+# ---- on small trees: each guard can fail
+
+CLEAN = {
+    "__init__.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .jax import log",
+    "errors.py": "class SawlogError(Exception): ...",
+    "_optional.py": "from .errors import SawlogError\ndef require(name): import wandb",
+    "records.py": "from . import errors",
+    "cli.py": "from sawlog import log\nimport sawlog.influence",
+    "jax/__init__.py": "import jax\nfrom . import _spool\nfrom ..records import Record",
+    "jax/_spool.py": '"""Unlike jax._src, public."""\nfrom .. import errors\nimport jax.numpy',
+    "jax/_compat.py": "import jax\nfrom jax._src import core\nversion = jax.__version__",
+    "sinks/wandb.py": "def connect():\n    import wandb\nversion = wandb.__version__",
+    "influence/_scores.py": "from sawlog.curvature import _base\nfrom ..sinks import store",
+    "torch/_rules/linear.py": "import torch\nfrom ... import records\nfrom .._hooks import hook",
+}
+
+DIRTY = [
+    (check_direction, "records.py", "from .store import Reader"),
+    (check_direction, "records.py", "import sawlog.jax"),
+    (check_direction, "records.py", "from . import store"),
+    (check_direction, "records.py", "def f():\n    from sawlog.store import Reader"),
+    (check_direction, "records.py", "from sawlog import log"),
+    (check_direction, "errors.py", "from ._optional import require"),
+    (check_direction, "jax/_rules/loops.py", "from ...torch import _hooks"),
+    (check_direction, "jax/_rules/loops.py", "from ... import torch"),
+    (check_direction, "torch/_hooks.py", "import sawlog.jax._spool"),
+    (check_direction, "cli.py", "from .lightning import Callback"),
+    (check_direction, "sinks/store.py", "from ..curvature import _kfac"),
+    (check_direction, "__init__.py", "from . import cli"),
+    (check_direction, "misplaced.py", ""),
+    (check_direction, "misplaced/__init__.py", ""),
+    (check_optional, "__init__.py", "import jax"),
+    (
+        check_optional,
+        "__init__.py",
+        "try:\n    import torch\nexcept ImportError:\n    torch = None",
+    ),
+    (check_optional, "cli.py", "class A:\n    import wandb.sdk"),
+    (check_optional, "cli.py", "if not TYPE_CHECKING:\n    import wandb"),
+    (check_optional, "cli.py", "if TYPE_CHECKING:\n    pass\nelse:\n    import wandb"),
+    (check_optional, "torch/_hooks.py", "import jax.numpy as jnp"),
+    (check_optional, "jax/_spool.py", "from torch import Tensor"),
+    (check_optional, "sinks/wandb.py", "import wandb"),
+    (check_optional, "store/_writer.py", "def f():\n    import torch"),
+    (check_optional, "factored/_dots.py", "def f():\n    from jax import numpy"),
+    (check_internals, "jax/_spool.py", "from jax._src import core"),
+    (check_internals, "jax/_spool.py", "from jax import _src"),
+    (check_internals, "jax/_spool.py", "import jax._src.core as core"),
+    (check_internals, "jax/_spool.py", "import jax as j\nx = j._src.core"),
+    (check_internals, "jax/_spool.py", "import_module('jax._src.core')"),
+    (check_internals, "jax/_spool.py", "import jax\nnew = jax.__version__ > '0.10'"),
+    (check_internals, "jax/_spool.py", "import jax\nnew = jax.version.__version_info__"),
+    (check_internals, "jax/_spool.py", "from jax import __version_info__"),
+    (check_internals, "jax/_spool.py", "def f():\n    import jax.version"),
+    (check_internals, "loggers.py", "import importlib.metadata as m\nm.version('jax')"),
+    (check_internals, "torch/_compat.py", "from jaxlib import version"),
+]
+
+
+def write_tree(root: Path, files: dict[str, str]) -> Modules:
+    for path, source in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(source + "\n")
+    return read_modules(root)
+
+
+@pytest.mark.parametrize("check", [check_direction, check_optional, check_internals])
+def test_a_clean_tree_passes(tmp_path, check: Check):
+    assert check(write_tree(tmp_path, CLEAN)) == []
+
+
+@pytest.mark.parametrize(("check", "path", "source"), DIRTY)
+def test_each_guard_can_fail(tmp_path, check: Check, path: str, source: str):
+    found = check(write_tree(tmp_path, CLEAN | {path: source}))
+    assert found
+    assert all(text.startswith(f"{path}:") for text in found), found

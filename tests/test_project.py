@@ -1,0 +1,90 @@
+"""The project as a whole: nothing of one machine in its files, and the two commands it promises."""
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import sawlog
+
+ROOT = Path(__file__).parents[1]
+
+# A path of somebody's machine, or a package registry: a clone must work anywhere.
+# The patterns are spelled so that they do not match this file.
+MACHINE = re.compile(
+    r"(?<![\w.~$})-])/(?:root|work|home/\w+|Users/\w+)(?:/|\b(?![\w.-]))"
+    r"|python[h]osted\.|\bpypi\.[o]rg|\banaconda\.[o]rg|\bdownload\.pytorch\.[o]rg"
+)
+
+
+def tracked_files() -> list[Path]:
+    """Files under version control, or about to be."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [path for name in names.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def text_of(path: Path) -> str:
+    """The text of a file; of a binary one, nothing."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return ""
+
+
+def test_no_machine_paths_or_registries_in_tracked_files():
+    texts = {path.relative_to(ROOT).as_posix(): text_of(path) for path in tracked_files()}
+    assert {"README.md", "pyproject.toml", "src/sawlog/__init__.py"} <= set(texts)
+    found = {
+        f"{name}:{number}": line
+        for name, text in texts.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if MACHINE.search(line)
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize("folder", ["root", "work", "home/ann", "Users/ann"])
+@pytest.mark.parametrize("template", ["/{}/x.py", "see `/{}`", "path=/{}/data", '"/{}"'])
+def test_the_scan_finds_machine_paths(folder, template):
+    assert MACHINE.search(template.format(folder))
+
+
+@pytest.mark.parametrize("host", ["pypi.{}", "files.python{}.org", "download.pytorch.{}"])
+def test_the_scan_finds_registries(host):
+    assert MACHINE.search("https://" + host.format("hosted" if "python{" in host else "org"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["src/work/x", "$HOME/work", "a/root", "/home/", "/tmp/x", "~/work", "/worker", "and/or"],
+)
+def test_the_scan_leaves_other_text_alone(line):
+    assert not MACHINE.search(line)
+
+
+def test_one_version():
+    project = tomllib.loads(text_of(ROOT / "pyproject.toml"))["project"]
+    assert project["version"] == sawlog.__version__
+
+
+def test_readme_names_the_two_commands():
+    readme = text_of(ROOT / "README.md")
+    assert "make demo" in readme
+    assert "make test" in readme
+
+
+def test_makefile_has_the_targets():
+    targets = re.findall(r"^(\w+):", text_of(ROOT / "Makefile"), re.MULTILINE)
+    assert {"demo", "test", "bench", "lint", "clean"} <= set(targets)
+
+
+def test_ci_runs_make_test():
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert re.search(r"^(?:exec )?make test$", text_of(script), re.MULTILINE)
