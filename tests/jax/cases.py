@@ -7,27 +7,37 @@ Every row is entered by a `@case` in one of the modules below; `cases_base` says
 from __future__ import annotations
 
 from . import (
+    cases_arguments,
     cases_autodiff,
     cases_basics,
     cases_branches,
     cases_calls,
+    cases_checkpoint,
     cases_custom,
     cases_errors,
+    cases_lanes,
     cases_libraries,
+    cases_linear,
     cases_loops,
     cases_sharding,
+    cases_steps,
     cases_vmap,
 )
 from .cases_base import CASES, Case, Logged, Logs, absent, many, once
 
 SECTIONS = (
     cases_basics,
+    cases_steps,
+    cases_arguments,
     cases_calls,
     cases_loops,
     cases_branches,
     cases_vmap,
+    cases_lanes,
     cases_autodiff,
+    cases_checkpoint,
     cases_custom,
+    cases_linear,
     cases_sharding,
     cases_libraries,
     cases_errors,

@@ -74,7 +74,9 @@ def once(value: PyTree, *, mask: Any = None, **steps: Any) -> Logged:
     return Logged((value,), False, one_each, None if mask is None else (mask,))
 
 
-def many(values: Sequence[PyTree], *, like: PyTree = None, mask: Any = None, **steps: Any) -> Logged:
+def many(
+    values: Sequence[PyTree], *, like: PyTree = None, mask: Any = None, **steps: Any
+) -> Logged:
     """Entries in execution order, with the leading entry axis; `like` where there may be none."""
     each = {name: tuple(step) for name, step in steps.items()}
     return Logged(tuple(values), True, each, None if mask is None else tuple(mask), like)
@@ -125,6 +127,8 @@ class Case:
     """Whether `vmap(spool(fun))` over stacked arguments means something."""
     grad: bool = True
     """Whether `grad(spool(fun))` means something."""
+    tap: bool = True
+    """Whether the answer is also what tap must see, entry by entry."""
     tap_ordered: bool = True
     """Whether callbacks come in program order (not so on several devices)."""
     mesh_ndim: int = 0

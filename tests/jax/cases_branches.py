@@ -482,8 +482,14 @@ def scan_in_cond_not_taken() -> Program:
     return fun, answer
 
 
-@case("switch", "cond_in_scan", "differing_keys", args=(np.array([2, 0, 1, 0], np.int32),),
-      vmap=False, grad=False)
+@case(
+    "switch",
+    "cond_in_scan",
+    "differing_keys",
+    args=(np.array([2, 0, 1, 0], np.int32),),
+    vmap=False,
+    grad=False,
+)
 def switch_in_scan() -> Program:
     """A switch by the loop's input."""
 
@@ -510,8 +516,14 @@ def switch_in_scan() -> Program:
     return fun, answer
 
 
-@case("cond", "cond_in_scan", "nested_loops", "steps", args=(np.array([[1, -2], [-3, 4]], "f4"),),
-      vmap=False)
+@case(
+    "cond",
+    "cond_in_scan",
+    "nested_loops",
+    "steps",
+    args=(np.array([[1, -2], [-3, 4]], "f4"),),
+    vmap=False,
+)
 def cond_in_nested_scans() -> Program:
     """A branch in the inner of two loops."""
 

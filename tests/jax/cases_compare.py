@@ -138,7 +138,7 @@ def same_entry(found: PyTree, expected: PyTree, where: str, rtol: float) -> None
 
 def _entry_of_call(call: Any, key: str) -> PyTree:
     steps = {name: np.asarray(by_key[key]) for name, by_key in call.steps.items() if key in by_key}
-    mask = call.mask[key] if key in call.mask else None
+    mask = call.mask.get(key)
     mask = None if mask is None or np.all(mask) else np.asarray(mask)
     return {"value": call[key], "steps": steps, "mask": mask}
 

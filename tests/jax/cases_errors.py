@@ -35,8 +35,14 @@ def while_loop() -> Program:
     return fun, answer
 
 
-@case("while_loop", "fori_loop", args=(ONE, np.int32(3)), vmap=False, grad=False,
-      spool_error="UnsupportedLoopError")
+@case(
+    "while_loop",
+    "fori_loop",
+    args=(ONE, np.int32(3)),
+    vmap=False,
+    grad=False,
+    spool_error="UnsupportedLoopError",
+)
 def fori_loop_traced_bound() -> Program:
     """A fori_loop whose bound is an argument."""
 
@@ -57,8 +63,15 @@ def fori_loop_traced_bound() -> Program:
     return fun, answer
 
 
-@case("reduce", args=(X3,), vmap=False, grad=False, spool_error="UnsupportedPrimitiveError",
-      tap_error="UnsupportedPrimitiveError", error_words=("reduce", HERE, "register_rule"))
+@case(
+    "reduce",
+    args=(X3,),
+    vmap=False,
+    grad=False,
+    spool_error="UnsupportedPrimitiveError",
+    tap_error="UnsupportedPrimitiveError",
+    error_words=("reduce", HERE, "register_rule"),
+)
 def reduce_with_logging_reducer() -> Program:
     """`lax.reduce` with a log in its reducer: plain and strip work, the others refuse."""
 
@@ -75,8 +88,15 @@ def reduce_with_logging_reducer() -> Program:
     return fun, answer
 
 
-@case("mismatch", args=(X3,), vmap=False, grad=False, spool_error="LogMismatchError",
-      error_words=("v", HERE))
+@case(
+    "mismatch",
+    args=(X3,),
+    vmap=False,
+    grad=False,
+    tap=False,
+    spool_error="LogMismatchError",
+    error_words=("v", HERE),
+)
 def mismatched_shapes() -> Program:
     """Two shapes under one name."""
 
@@ -91,8 +111,15 @@ def mismatched_shapes() -> Program:
     return fun, answer
 
 
-@case("mismatch", args=(X3,), vmap=False, grad=False, spool_error="LogMismatchError",
-      error_words=("v", HERE))
+@case(
+    "mismatch",
+    args=(X3,),
+    vmap=False,
+    grad=False,
+    tap=False,
+    spool_error="LogMismatchError",
+    error_words=("v", HERE),
+)
 def mismatched_dtypes() -> Program:
     """Two dtypes under one name, in two branches."""
 
@@ -113,8 +140,16 @@ def mismatched_dtypes() -> Program:
     return fun, answer
 
 
-@case("mismatch", "pytree_value", args=(X3,), vmap=False, grad=False,
-      spool_error="LogMismatchError", error_words=("v", HERE))
+@case(
+    "mismatch",
+    "pytree_value",
+    args=(X3,),
+    vmap=False,
+    grad=False,
+    tap=False,
+    spool_error="LogMismatchError",
+    error_words=("v", HERE),
+)
 def mismatched_structures() -> Program:
     """Two pytree structures under one name."""
 
@@ -129,8 +164,16 @@ def mismatched_structures() -> Program:
     return fun, answer
 
 
-@case("mismatch", "steps", args=(X3,), vmap=False, grad=False, spool_error="LogMismatchError",
-      error_words=("v", "step", HERE))
+@case(
+    "mismatch",
+    "steps",
+    args=(X3,),
+    vmap=False,
+    grad=False,
+    tap=False,
+    spool_error="LogMismatchError",
+    error_words=("v", "step", HERE),
+)
 def step_given_only_sometimes() -> Program:
     """A step at one site, none at the other."""
 
@@ -145,8 +188,17 @@ def step_given_only_sometimes() -> Program:
     return fun, answer
 
 
-@case("mismatch", "scan", "jit", args=(X3,), vmap=False, grad=False,
-      spool_error="LogMismatchError", error_words=("v", HERE))
+@case(
+    "mismatch",
+    "scan",
+    "jit",
+    args=(X3,),
+    vmap=False,
+    grad=False,
+    tap=False,
+    spool_error="LogMismatchError",
+    error_words=("v", HERE),
+)
 def mismatched_shapes_across_a_loop() -> Program:
     """One shape in a jitted loop body, another outside."""
 

@@ -46,8 +46,16 @@ def shard_map_one_shot() -> Program:
     return fun, answer
 
 
-@case("shard_map", "several_sites", "steps", args=(X8,), mesh_ndim=1, tap_ordered=False,
-      vmap=False, grad=False)
+@case(
+    "shard_map",
+    "several_sites",
+    "steps",
+    args=(X8,),
+    mesh_ndim=1,
+    tap_ordered=False,
+    vmap=False,
+    grad=False,
+)
 def shard_map_two_sites() -> Program:
     """Two logs: [entries, mesh, ...], and steps [entries, mesh]."""
 
@@ -88,8 +96,15 @@ def shard_map_psum() -> Program:
     return fun, answer
 
 
-@case("shard_map", "replicated", args=(X8, ONE), mesh_ndim=1, tap_ordered=False, vmap=False,
-      grad=False)
+@case(
+    "shard_map",
+    "replicated",
+    args=(X8, ONE),
+    mesh_ndim=1,
+    tap_ordered=False,
+    vmap=False,
+    grad=False,
+)
 def shard_map_replicated_value() -> Program:
     """A value that is the same on each shard is there once for each."""
 
@@ -167,8 +182,16 @@ def shard_map_square_mesh() -> Program:
     return fun, answer
 
 
-@case("shard_map", "mesh_2x2", "psum", args=(M44,), mesh_ndim=2, tap_ordered=False, vmap=False,
-      grad=False)
+@case(
+    "shard_map",
+    "mesh_2x2",
+    "psum",
+    args=(M44,),
+    mesh_ndim=2,
+    tap_ordered=False,
+    vmap=False,
+    grad=False,
+)
 def shard_map_square_mesh_psum() -> Program:
     """A sum over one of two axes; the argument is split over one axis only."""
 

@@ -61,9 +61,10 @@ def make_varying(value: Any, axes: frozenset[str]) -> Any:
     return jax.lax.pcast(value, missing, to="varying") if missing else value
 
 
-def key_implementation(dtype: Any) -> Any:
-    """Which kind of PRNG keys a key dtype holds."""
-    return dtype._impl
+def key_kind(value: Any) -> Any:
+    """Which kind of PRNG keys an array or dtype holds; None for anything else."""
+    dtype = getattr(value, "dtype", value)
+    return dtype._impl if jax.numpy.issubdtype(dtype, jax.dtypes.prng_key) else None
 
 
 def is_tracer(value: Any) -> bool:
@@ -374,7 +375,7 @@ __all__ = [
     "is_weak",
     "jax",
     "jit_arguments",
-    "key_implementation",
+    "key_kind",
     "lower_to_ordered_callback",
     "make_varying",
     "needs_devices_to_lower",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,52 @@ from sawlog.errors import CallbackError
 from sawlog.jax._entries import Part, Slot
 from sawlog.jax._logdict import logdict
 from sawlog.jax._site import Site
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What the host must know to read the arrays of one log.
+
+    ``lanes`` axes in front are those of a ``vmap`` around ``tap``; ``key_kinds`` says which
+    operands are PRNG keys, which arrive as plain integers.
+    """
+
+    site: Site
+    keys: tuple[str, ...]
+    lanes: int
+    key_kinds: tuple[Any, ...]
+
+    def logs(self, arrays: Sequence[Any]) -> Iterator[logdict]:
+        """One logdict for each lane that really logged."""
+        arrays = [np.asarray(array) for array in arrays]
+        for lane in itertools.product(*map(range, arrays[0].shape[: self.lanes])):
+            logs = self._of_lane([array[lane] for array in arrays])
+            if logs:
+                yield logs
+
+    def _of_lane(self, arrays: list[Any]) -> logdict:
+        named = self.site.split(arrays)
+        mask = named.mask
+        if mask is not None and not np.any(mask):
+            return logdict()
+        if mask is not None and np.all(mask):
+            mask = None
+        if mask is not None:
+            named = named.blanked(np.where)
+        kinds, parts, batch = iter(self.key_kinds), [], self.site.batch - self.lanes
+        for key, tree, leaves in zip(self.site.keys, self.site.trees, named.values, strict=True):
+            leaves = tuple(_wrap_keys(leaf, next(kinds)) for leaf in leaves)
+            if key in self.keys:
+                masked = mask is not None
+                slot = Slot(key, self.site.steps, False, np.ndim(leaves[0]), batch, masked)
+                value = jax.tree.unflatten(tree, leaves)
+                parts.append(Part(value, tuple(named.steps.values()), mask, slot))
+        return logdict._of(parts)
+
+
+def _wrap_keys(leaf: Any, kind: Any) -> Any:
+    return leaf if kind is None else jax.random.wrap_key_data(leaf, impl=kind)
+
 
 _targets: dict[int, Target] = {}
 _targets_lock = threading.Lock()
@@ -55,28 +102,22 @@ class Target:
         self._held: list[BaseException] = []
         self._lock = threading.Lock()
 
-    def deliver(self, site: Site, keys: Sequence[str], lanes: int, arrays: Sequence[Any]) -> None:
+    def deliver(self, call: Call, arrays: Sequence[Any]) -> None:
         """Call back for one log call: once, or once for each lane of a ``vmap`` around ``tap``."""
         with self._lock:
             if self._held:
                 return
             try:
-                self._deliver(site, keys, lanes, arrays)
+                for logs in call.logs(arrays):
+                    self._callback(logs.prefix(self._prefix) if self._prefix else logs)
             except BaseException as error:
-                what = f"the callback of tap, for the log of {', '.join(map(repr, keys))} at "
+                names = ", ".join(map(repr, call.keys))
+                what = f"the callback of tap, for the log of {names} at {call.site.where}"
                 if not self._hold_errors:
-                    text = f"{type(error).__name__}: {error} (raised by {what}{site.where})"
+                    text = f"{type(error).__name__}: {error} (raised by {what})"
                     raise CallbackError(text).with_traceback(error.__traceback__) from error
-                error.add_note(f"sawlog: raised by {what}{site.where}")
+                error.add_note(f"sawlog: raised by {what}")
                 self._held.append(error)
-
-    def _deliver(self, site: Site, keys: Sequence[str], lanes: int, arrays: Sequence[Any]) -> None:
-        arrays = [np.asarray(array) for array in arrays]
-        sizes = arrays[0].shape[:lanes]
-        for lane in itertools.product(*map(range, sizes)):
-            logs = one_call(site, keys, [array[lane] for array in arrays], lanes)
-            if logs:
-                self._callback(logs.prefix(self._prefix) if self._prefix else logs)
 
     def raise_held(self) -> None:
         """Raise what the callback raised, if it did."""
@@ -84,23 +125,3 @@ class Target:
             held, self._held = self._held, []
         if held:
             raise held[0]
-
-
-def one_call(site: Site, keys: Sequence[str], arrays: list[Any], lanes: int) -> logdict:
-    """The logdict of one call of ``log``; empty when it did not really run."""
-    named = site.split(arrays)
-    mask = named.mask
-    if mask is not None and not np.any(mask):
-        return logdict()
-    if mask is not None and np.all(mask):
-        mask = None
-    if mask is not None:
-        named = named.blanked(np.where)
-    parts = []
-    for key, tree, leaves in zip(site.keys, site.trees, named.values, strict=True):
-        if key in keys:
-            batch = site.batch - lanes
-            slot = Slot(key, site.steps, False, np.ndim(leaves[0]), batch, mask is not None)
-            value = jax.tree.unflatten(tree, leaves)
-            parts.append(Part(value, tuple(named.steps.values()), mask, slot))
-    return logdict._of(parts)

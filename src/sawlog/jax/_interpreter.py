@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 
 from sawlog.jax import _compat
 from sawlog.jax._primitive import subjaxprs
@@ -92,6 +93,7 @@ class Interpreter:
     def _equation(self, eqn: Any, values: list[Any]) -> tuple[list[Any], Streams]:
         if eqn.primitive in self.handler.primitives:
             params = dict(eqn.params)
+            values = [_as_array(*pair) for pair in zip(eqn.invars, values, strict=True)]
             return [], self.handler.site(eqn.primitive, params.pop("site"), values, params)
         sites = self.sites_in(eqn)
         if not sites:
@@ -170,6 +172,11 @@ class Interpreter:
         name = jaxpr.debug_info.func_src_info or "a part of the program"
         closed, hoisted = _compat.hoist_consts(_compat.trace_flat(flat, avals, name))
         return Rewritten(closed, tuple(hoisted), len(jaxpr.outvars), tree[0])
+
+
+def _as_array(atom: Any, value: Any) -> Any:
+    """A literal in a jaxpr may be a Python number; a handler gets arrays."""
+    return value if hasattr(value, "ndim") else np.asarray(value, atom.aval.dtype)
 
 
 class Drop:

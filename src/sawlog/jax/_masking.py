@@ -8,6 +8,7 @@ wrapped: where there is a log inside, it gets a mask that says whether this lane
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,8 +29,9 @@ class Mask:
     collects = False
     primitives = SITE_PRIMITIVES
 
-    def __init__(self, ran: Any) -> None:
+    def __init__(self, ran: Any, branch: tuple[tuple[int, int], ...] = ()) -> None:
         self._ran = ran
+        self._branch = branch
 
     def wants(self, site: Site) -> bool:
         """Every log."""
@@ -47,29 +49,34 @@ class Mask:
         if site.masked:
             *operands, mask = operands
             ran = ran & mask
-        masked = dataclasses.replace(site, masked=True)
+        branches = site.branches + self._branch
+        masked = dataclasses.replace(site, masked=True, branches=branches)
         primitive.bind(*operands, ran, site=masked, **params)
         return ()
 
 
-def _run_masked(inner: Any, args: Sequence[Any], ran: Any) -> list[Any]:
-    return Interpreter(Mask(ran)).run(inner.jaxpr, inner.consts, args)[0]
+def _run_masked(inner: Any, args: Sequence[Any], mask: Mask) -> list[Any]:
+    return Interpreter(mask).run(inner.jaxpr, inner.consts, args)[0]
+
+
+_conds = itertools.count()
 
 
 def _batch_cond(rule: Callable[..., Any]) -> Callable[..., Any]:
-    def masked(branch: Any, position: int, index_aval: Any) -> Any:
+    def masked(branch: Any, cond: int, position: int, index_aval: Any) -> Any:
         """The branch, with the index as one more operand."""
 
         def flat(*args: Any) -> list[Any]:
             *operands, index = args
-            return _run_masked(branch, operands, index == position)
+            return _run_masked(branch, operands, Mask(index == position, ((cond, position),)))
 
         return _compat.trace_flat(flat, [*branch.in_avals, index_aval], "branch")
 
     def batch(axis_data: Any, args: Any, dims: Any, *, branches: Any, **params: Any) -> Any:
         if dims[0] is not None and any(has_site_effect(b.effects) for b in branches):
             index = _compat.unmapped_scalar(args[0], dims[0])
-            branches = tuple(masked(branch, i, index) for i, branch in enumerate(branches))
+            cond = next(_conds)
+            branches = tuple(masked(branch, cond, i, index) for i, branch in enumerate(branches))
             args, dims = (*args, args[0]), (*dims, dims[0])
         return rule(axis_data, args, dims, branches=branches, **params)
 
@@ -84,7 +91,7 @@ def _batch_while(rule: Callable[..., Any]) -> Callable[..., Any]:
         def flat(*args: Any) -> list[Any]:
             own, rest = args[:cond_consts], args[cond_consts:]
             (ran,) = jaxpr_as_fun(_without_sites(cond))(*own, *rest[body_consts:])
-            return _run_masked(body, rest, ran)
+            return _run_masked(body, rest, Mask(ran))
 
         return _compat.trace_flat(flat, avals, "body")
 

@@ -16,7 +16,12 @@ from jax.tree_util import PyTreeDef
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """What is known about a call of ``log`` before the program runs."""
+    """What is known about a call of ``log`` before the program runs.
+
+    ``branches`` names the branches of a ``cond`` that ``vmap`` turned into a select, around this
+    call and outermost first, each as (which cond, which branch): of two calls that differ there,
+    a lane runs only one.
+    """
 
     keys: tuple[str, ...]
     trees: tuple[PyTreeDef, ...]
@@ -26,6 +31,7 @@ class Site:
     where: str
     batch: int = 0
     masked: bool = False
+    branches: tuple[tuple[int, int], ...] = ()
     forward_mode: bool = False
 
     def __repr__(self) -> str:

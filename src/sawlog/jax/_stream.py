@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,6 +37,7 @@ class StreamInfo:
     where: str
     batch: int = 0
     stacked: bool = False
+    branches: tuple[tuple[int, int], ...] = ()
 
 
 @functools.partial(
@@ -89,7 +91,15 @@ def from_site(site: Site, operands: Sequence[Any], keys: Sequence[str]) -> Strea
             leaves,
             tuple(named.steps.values()),
             named.mask,
-            StreamInfo(key, tree, site.steps, site.reduction, site.where, site.batch),
+            StreamInfo(
+                key,
+                tree,
+                site.steps,
+                site.reduction,
+                site.where,
+                site.batch,
+                branches=site.branches,
+            ),
         )
         for key, tree, leaves in zip(site.keys, site.trees, named.values, strict=True)
         if key in keys
@@ -105,7 +115,50 @@ def gather(streams: Sequence[Stream]) -> Streams:
     by_key: dict[str, list[Stream]] = {}
     for stream in streams:
         by_key.setdefault(stream.info.key, []).append(stream)
-    return tuple(_concatenate(group) for group in by_key.values())
+    return tuple(_sequence(group, 0) for group in by_key.values())
+
+
+def _sequence(group: Sequence[Stream], depth: int) -> Stream:
+    """Streams of one name in program order, as one.
+
+    Where a lane runs only one of several (see ``Site.branches``), they take the same places.
+    """
+    parts: list[Stream] = []
+    for cond, members in itertools.groupby(group, lambda s: _branch(s, depth)[0]):
+        if cond is None:
+            parts.extend(members)
+            continue
+        by_branch: dict[int, list[Stream]] = {}
+        for stream in members:
+            by_branch.setdefault(_branch(stream, depth)[1], []).append(stream)
+        alternatives = [_sequence(streams, depth + 1) for streams in by_branch.values()]
+        parts.append(_either(alternatives, depth) if len(alternatives) > 1 else alternatives[0])
+    return _concatenate(parts)
+
+
+def _branch(stream: Stream, depth: int) -> tuple[int | None, int]:
+    branches = stream.info.branches
+    return branches[depth] if depth < len(branches) else (None, 0)
+
+
+def _either(alternatives: Sequence[Stream], depth: int) -> Stream:
+    """Streams of which each lane logs only one, in one place for all of them."""
+    slot = plan_branches([(stream,) for stream in alternatives])[0]
+    first, *rest = (_fit(dataclasses.replace(slot, masked=True), s) for s in alternatives)
+    for other in rest:
+        chosen = other.mask
+
+        def pick(x: Any, y: Any, chosen: Any = chosen) -> Any:
+            return jnp.where(chosen.reshape(chosen.shape + (1,) * (x.ndim - chosen.ndim)), y, x)
+
+        first = Stream(
+            tuple(map(pick, first.leaves, other.leaves)),
+            tuple(map(pick, first.steps, other.steps)),
+            first.mask | other.mask,
+            first.info,
+        )
+    branches = first.info.branches[:depth]
+    return dataclasses.replace(first, info=dataclasses.replace(first.info, branches=branches))
 
 
 def _concatenate(group: list[Stream]) -> Stream:
@@ -117,12 +170,18 @@ def _concatenate(group: list[Stream]) -> Stream:
     parts = [stream.stacked() for stream in group]
     masked = any(part.mask is not None for part in parts)
     join = functools.partial(jnp.concatenate, axis=0)
+    shared = _common_branches([stream.info.branches for stream in group])
     return Stream(
         tuple(join(leaves) for leaves in zip(*(p.leaves for p in parts), strict=True)),
         tuple(join(steps) for steps in zip(*(p.steps for p in parts), strict=True)),
         join([p.full_mask() for p in parts]) if masked else None,
-        dataclasses.replace(first.info, stacked=True),
+        dataclasses.replace(first.info, stacked=True, branches=shared),
     )
+
+
+def _common_branches(paths: Sequence[tuple[tuple[int, int], ...]]) -> tuple[tuple[int, int], ...]:
+    shared = itertools.takewhile(lambda level: len(set(level)) == 1, zip(*paths, strict=False))
+    return tuple(level[0] for level in shared)
 
 
 def over_loop(stream: Stream, *, reverse: bool) -> Stream:
@@ -226,8 +285,8 @@ def _blank(shape: tuple[int, ...], like: Any) -> Any:
     if not jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
         return jnp.zeros(shape, like.dtype)
     data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(shape, like.dtype))
-    impl = _compat.key_implementation(like.dtype)
-    return jax.random.wrap_key_data(jnp.zeros(data.shape, data.dtype), impl=impl)
+    zeros = jnp.zeros(data.shape, data.dtype)
+    return jax.random.wrap_key_data(zeros, impl=_compat.key_kind(like))
 
 
 def check_alike(first: Stream, other: Stream) -> None:

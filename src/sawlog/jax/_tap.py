@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from sawlog.jax import _compat
-from sawlog.jax._host import Target, opened, target_of
+from sawlog.jax._host import Call, Target, opened, target_of
 from sawlog.jax._interpreter import Interpreter
 from sawlog.jax._logdict import logdict
 from sawlog.jax._primitive import log_p, tap_effect, tap_p
@@ -40,12 +40,13 @@ class Tap:
         """Call back from here."""
         del primitive, params
         keys = self._chosen.keys(site)
-        if keys and isinstance(self._target, Target):
-            tap_p.bind(*operands, site=site, target=self._target, keys=keys, inside=site.batch)
-        elif keys:
-            tap_p.bind(
-                *operands, self._target, site=site, target=None, keys=keys, inside=site.batch
-            )
+        if keys:
+            kinds = tuple(map(_compat.key_kind, operands))
+            options = {"site": site, "keys": keys, "inside": site.batch, "key_kinds": kinds}
+            if isinstance(self._target, Target):
+                tap_p.bind(*operands, target=self._target, **options)
+            else:
+                tap_p.bind(*operands, self._target, target=None, **options)
         return ()
 
 
@@ -58,11 +59,18 @@ def _lower(ctx: Any, *args: Any, **params: Any) -> Any:
 
 
 @tap_p.def_impl
-def _run(*arrays: Any, site: Site, target: Target | None, keys: Any, inside: int) -> list[Any]:
+def _run(
+    *arrays: Any,
+    site: Site,
+    target: Target | None,
+    keys: tuple[str, ...],
+    inside: int,
+    key_kinds: tuple[Any, ...],
+) -> list[Any]:
     if target is None:
         *arrays, number = arrays  # type: ignore[assignment]
         target = target_of(number)
-    target.deliver(site, keys, site.batch - inside, arrays)
+    target.deliver(Call(site, keys, site.batch - inside, key_kinds), arrays)
     return []
 
 
