@@ -18,6 +18,7 @@ import numpy as np
 
 from sawlog.errors import ArgumentError, LogMismatchError
 from sawlog.jax import _compat
+from sawlog.jax._arrays import zeros
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,13 +213,22 @@ def settle(part: Part) -> Part | None:
     return part
 
 
-def nothing_of(part: Part) -> Any:
-    """The value of a key none of whose entries was logged: no entries, of the right type."""
-    return jax.tree.map(lambda x: x[:0], stack(part).value)
+@dataclasses.dataclass(frozen=True)
+class Nothing:
+    """The type of a key of which no entry was logged."""
+
+    tree: Any
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[Any, ...]
+
+    def value(self) -> Any:
+        """No entries, of the right type."""
+        types = zip(self.shapes, self.dtypes, strict=True)
+        return jax.tree.unflatten(self.tree, [zeros((0, *shape), dtype) for shape, dtype in types])
 
 
-def to_numpy(array: Any) -> Any:
-    """A host array, unless the dtype is one that numpy cannot hold."""
-    if jnp.issubdtype(jnp.result_type(array), jax.dtypes.extended):
-        return array
-    return np.asarray(array)
+def nothing_of(part: Part) -> Nothing:
+    """What is left of a key none of whose entries was logged."""
+    leaves, tree = jax.tree.flatten(part.value)
+    at = int(part.stacked)
+    return Nothing(tree, tuple(x.shape[at:] for x in leaves), tuple(x.dtype for x in leaves))

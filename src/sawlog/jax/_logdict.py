@@ -23,16 +23,22 @@ import numpy as np
 from sawlog.errors import ArgumentError
 from sawlog.jax import _compat
 from sawlog.jax import _entries as entries_of
-from sawlog.jax._entries import Part, Slot
+from sawlog.jax._arrays import to_numpy
+from sawlog.jax._entries import Nothing, Part, Slot
 
 
 class Layout:
-    """The static part of a logdict: its keys in the order they were first logged."""
+    """The static part of a logdict: its keys in the order they were first logged.
 
-    __slots__ = ("_hash", "by_key", "keys", "masked", "slots")
+    ``empty`` are the names that the program knows and that were not logged in this run. They make
+    no difference to whether two logdicts have the same structure.
+    """
 
-    def __init__(self, slots: Iterable[Slot]) -> None:
+    __slots__ = ("_hash", "by_key", "empty", "keys", "masked", "slots")
+
+    def __init__(self, slots: Iterable[Slot], empty: Mapping[str, Nothing] | None = None) -> None:
         self.slots = tuple(slots)
+        self.empty = dict(empty or {})
         self.keys = tuple(slot.key for slot in self.slots)
         self.by_key = {slot.key: slot for slot in self.slots}
         self.masked = any(slot.masked for slot in self.slots)
@@ -77,7 +83,7 @@ class logdict(dict):
     entry as it is); ``steps`` maps each step axis to a dict of arrays, one for each key with it.
     """
 
-    __slots__ = ("_empty", "_layout", "_pending", "_rest")
+    __slots__ = ("_layout", "_pending", "_rest")
 
     def __init__(self, data: Mapping[str, Any] | Iterable = (), /, **steps: Mapping[str, Any]):
         super().__init__(data)
@@ -94,25 +100,23 @@ class logdict(dict):
 
     # -- construction ---------------------------------------------------------------------------
 
-    def _adopt(self, parts: Iterable[Part]) -> None:
+    def _adopt(self, parts: Iterable[Part], empty: Mapping[str, Nothing] | None = None) -> None:
         """Take over what the parts say about steps and masks."""
         parts = list(parts)
-        self._layout = Layout(part.slot for part in parts)
+        self._layout = Layout((part.slot for part in parts), empty)
         self._rest = tuple(
             array
             for part in parts
             for array in (*part.steps, *(() if part.mask is None else (part.mask,)))
         )
-        self._empty: dict[str, Any] = {}
         self._pending = False
 
     @classmethod
-    def _of(cls, parts: Iterable[Part], empty: Mapping[str, Any] | None = None) -> logdict:
+    def _of(cls, parts: Iterable[Part], empty: Mapping[str, Nothing] | None = None) -> logdict:
         parts = list(parts)
         self = cls.__new__(cls)
         dict.update(self, ((part.slot.key, part.value) for part in parts))
-        self._adopt(parts)
-        self._empty = dict(empty or {})
+        self._adopt(parts, empty)
         return self
 
     def _parts(self) -> Iterator[Part]:
@@ -136,7 +140,7 @@ class logdict(dict):
     def _settle(self) -> None:
         """Drop what was not logged."""
         self._pending = False
-        parts, empty = [], dict(self._empty)
+        parts, empty = [], dict(self._layout.empty)
         for part in list(self._raw_parts()):
             settled = entries_of.settle(part)
             if settled is None:
@@ -145,11 +149,10 @@ class logdict(dict):
                 parts.append(settled)
         dict.clear(self)
         dict.update(self, ((part.slot.key, part.value) for part in parts))
-        self._adopt(parts)
-        self._empty = empty
+        self._adopt(parts, empty)
 
     def _map(self, fun: Callable[[Part], Part]) -> logdict:
-        return self._of(map(fun, self._parts()), self._empty)
+        return self._of(map(fun, self._parts()), self._layout.empty)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -163,8 +166,8 @@ class logdict(dict):
         return dict.__getitem__(self._seen(), key)
 
     def __missing__(self, key: str) -> Any:
-        if key in self._empty:
-            return self._empty[key]
+        if key in self._layout.empty:
+            return self._layout.empty[key].value()
         raise KeyError(key)
 
     def __contains__(self, key: object) -> bool:
@@ -252,8 +255,7 @@ class logdict(dict):
         for part in other._parts():
             key = part.slot.key
             mine[key] = entries_of.concatenate(mine[key], part) if key in mine else part
-        empty = {k: v for k, v in {**self._empty, **other._empty}.items() if k not in mine}
-        return self._of(mine.values(), empty)
+        return self._of(mine.values(), _neither(self, other, mine))
 
     def __or__(self, other: object) -> logdict:
         """The keys of both; where both have one, that of the right-hand side."""
@@ -262,14 +264,13 @@ class logdict(dict):
                 return NotImplemented
             other = logdict(other)
         parts = {part.slot.key: part for part in (*self._parts(), *other._parts())}
-        empty = {k: v for k, v in {**self._empty, **other._empty}.items() if k not in parts}
-        return self._of(parts.values(), empty)
+        return self._of(parts.values(), _neither(self, other, parts))
 
     def __ior__(self, other: object) -> logdict:
         merged = self | other
         dict.clear(self)
         dict.update(self, merged)
-        self._layout, self._rest, self._empty = merged._layout, merged._rest, merged._empty
+        self._layout, self._rest = merged._layout, merged._rest
         self._pending = False
         return self
 
@@ -284,8 +285,8 @@ class logdict(dict):
 
     def prefix(self, prefix: str) -> logdict:
         """The same logs with ``prefix`` in front of every key."""
-        empty = {prefix + key: value for key, value in self._empty.items()}
-        return self._of((part.renamed(prefix + part.slot.key) for part in self._parts()), empty)
+        parts = [part.renamed(prefix + part.slot.key) for part in self._parts()]
+        return self._of(parts, {prefix + k: v for k, v in self._layout.empty.items()})
 
     def reduce(self, mode: Any = "mean") -> logdict:
         """Reduce the entries of every key to one; other axes are left alone.
@@ -300,7 +301,7 @@ class logdict(dict):
 
     def to_numpy(self) -> logdict:
         """The same logs on the host, as numpy arrays (PRNG keys stay what they are)."""
-        return self._map(lambda part: part.map(entries_of.to_numpy))
+        return self._map(lambda part: part.map(to_numpy))
 
     # -- a dict that is changed in place keeps its steps straight ----------------------------------
 
@@ -314,9 +315,7 @@ class logdict(dict):
         self._adopt_again()
 
     def _adopt_again(self) -> None:
-        empty = self._empty
-        self._adopt(list(self._parts()))
-        self._empty = empty
+        self._adopt(list(self._parts()), self._layout.empty)
 
     def pop(self, key: str, *default: Any) -> Any:
         """Remove a key with its steps and return its value."""
@@ -351,17 +350,23 @@ class logdict(dict):
 
     def copy(self) -> logdict:
         """A shallow copy, steps included."""
-        return self._of(self._parts(), self._empty)
+        return self._of(self._parts(), self._layout.empty)
 
     def __copy__(self) -> logdict:
         return self.copy()
 
     def __reduce__(self) -> Any:
-        return _restore, (list(self._parts()), self._empty)
+        return _restore, (list(self._parts()),)
 
 
-def _restore(parts: list[Part], empty: dict[str, Any]) -> logdict:
-    return logdict._of(parts, empty)
+def _restore(parts: list[Part]) -> logdict:
+    return logdict._of(parts)
+
+
+def _neither(one: logdict, two: logdict, logged: Mapping[str, Part]) -> dict[str, Nothing]:
+    """What both programs know and neither logged."""
+    known = {**one._layout.empty, **two._layout.empty}
+    return {key: nothing for key, nothing in known.items() if key not in logged}
 
 
 # -- the pytree ---------------------------------------------------------------------------------
@@ -371,7 +376,8 @@ def _flatten(logs: logdict) -> tuple[tuple[Any, ...], Layout]:
     # Not settled first: JAX flattens what it has just unflattened, and counts on the same leaves.
     parts = list(logs._raw_parts())
     rest = [x for p in parts for x in (*p.steps, *(() if p.mask is None else (p.mask,)))]
-    return (*(p.value for p in parts), *rest), Layout(p.slot for p in parts)
+    layout = Layout((p.slot for p in parts), logs._layout.empty)
+    return (*(p.value for p in parts), *rest), layout
 
 
 def _flatten_with_keys(logs: logdict) -> tuple[tuple[Any, ...], Layout]:
@@ -391,7 +397,6 @@ def _unflatten(layout: Layout, children: Any) -> logdict:
     dict.update(logs, zip(keys, children, strict=False))
     logs._layout = layout
     logs._rest = children[len(keys) :]
-    logs._empty = {}
     logs._pending = layout.masked and all(map(_is_known, jax.tree.leaves(list(children))))
     return logs
 

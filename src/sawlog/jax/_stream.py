@@ -22,7 +22,7 @@ from jax import lax
 from jax.tree_util import PyTreeDef
 
 from sawlog.errors import LogMismatchError
-from sawlog.jax import _compat
+from sawlog.jax._arrays import is_plain, zeros
 from sawlog.jax._site import Site
 
 
@@ -193,11 +193,6 @@ def over_loop(stream: Stream, *, reverse: bool) -> Stream:
     return stream.map(lambda x: x.reshape((x.shape[0] * x.shape[1], *x.shape[2:])))
 
 
-def is_plain(x: Any) -> bool:
-    """Whether ``x`` has an ordinary dtype (PRNG keys do not)."""
-    return not jnp.issubdtype(x.dtype, jax.dtypes.extended)
-
-
 def over_mesh(stream: Stream, axes: int) -> Stream:
     """``stream`` inside a shard, with ``axes`` axes of length one for the mesh."""
     at = int(stream.info.stacked)
@@ -263,8 +258,14 @@ def _fit(slot: BranchSlot, stream: Stream) -> Stream:
         stream = stream.stacked()
         missing = slot.room - stream.size
         if missing:
-            stream = stream.map(lambda x: jnp.concatenate([x, _blank((missing, *x.shape[1:]), x)]))
+            stream = stream.map(
+                lambda x: jnp.concatenate([x, zeros((missing, *x.shape[1:]), x.dtype)])
+            )
     return dataclasses.replace(stream, info=slot.info)
+
+
+def _lengthen(x: Any, missing: int) -> Any:
+    return jnp.concatenate([x, zeros((missing, *x.shape[1:]), x.dtype)])
 
 
 def _absent(slot: BranchSlot) -> Stream:
@@ -273,20 +274,11 @@ def _absent(slot: BranchSlot) -> Stream:
 
     def blank(x: Any) -> Any:
         shape = x.shape[1:] if like.info.stacked else x.shape
-        return _blank((slot.room, *shape) if slot.stacked else shape, x)
+        return zeros((slot.room, *shape) if slot.stacked else shape, x.dtype)
 
     leaves, steps = tuple(map(blank, like.leaves)), tuple(map(blank, like.steps))
     mask = jnp.zeros(leaves[0].shape[: int(slot.stacked) + like.info.batch], bool)
     return Stream(leaves, steps, mask, slot.info)
-
-
-def _blank(shape: tuple[int, ...], like: Any) -> Any:
-    """Zeros with the dtype of ``like``."""
-    if not jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
-        return jnp.zeros(shape, like.dtype)
-    data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(shape, like.dtype))
-    zeros = jnp.zeros(data.shape, data.dtype)
-    return jax.random.wrap_key_data(zeros, impl=_compat.key_kind(like))
 
 
 def check_alike(first: Stream, other: Stream) -> None:
