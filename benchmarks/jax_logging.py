@@ -7,6 +7,7 @@ the package ``lox`` can be imported it runs beside.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -209,6 +210,100 @@ def dispatch(rounds: int) -> list[Row]:
     )
 
 
+def reductions(rounds: int) -> list[Row]:
+    """A mean inside the program, against the same accumulation written by hand."""
+
+    def step(carry: Any) -> Any:
+        return carry * 0.999 + 1.0
+
+    def compensated(x: Any) -> Any:
+        def body(state: Any, _: Any) -> Any:
+            carry, count, total, rest = state
+            carry = step(carry)
+            new = total + carry
+            bigger = jnp.abs(total) >= jnp.abs(carry)
+            lost = jnp.where(bigger, (total - new) + carry, (carry - new) + total)
+            lost = jnp.where(jnp.isfinite(new), lost, 0)
+            return (carry, count + 1, new, rest + lost), None
+
+        zero = jnp.float32(0)
+        state = lax.scan(body, (x, jnp.int32(0), zero, zero), None, length=TINY_STEPS)[0]
+        return state[0], (state[2] + state[3]) / state[1]
+
+    def naive(x: Any) -> Any:
+        def body(state: Any, _: Any) -> Any:
+            carry = step(state[0])
+            return (carry, state[1] + 1, state[2] + carry), None
+
+        init = (x, jnp.int32(0), jnp.float32(0))
+        carry, count, total = lax.scan(body, init, None, length=TINY_STEPS)[0]
+        return carry, total / count
+
+    def logged(x: Any) -> Any:
+        def body(carry: Any, _: Any) -> Any:
+            carry = step(carry)
+            sawlog.log({"carry": carry})
+            return carry, None
+
+        return lax.scan(body, x, None, length=TINY_STEPS)[0]
+
+    x = jnp.float32(0)
+    calls = {
+        "by hand": jax.jit(compensated),
+        'spool(reduce="mean")': jax.jit(sawlog.spool(logged, reduce="mean")),
+        "by hand, plain sum": jax.jit(naive),
+    }
+    contestants = [
+        Contestant(name, lambda f=f: jax.block_until_ready(jax.tree.leaves(f(x))))
+        for name, f in calls.items()
+    ]
+    for contestant in contestants:
+        contestant.call()
+    limits = {'spool(reduce="mean")': 1.1}
+    what = "mean over 100,000 steps"
+    return compare(what, contestants, rounds=rounds, repeat=5, limits=limits)
+
+
+def buffered_taps(rounds: int) -> list[Row]:
+    """Throughput of ``tap(buffer=n)``, as a multiple of one ``jax.debug.callback`` a step."""
+
+    def by_callback(x: Any) -> Any:
+        def body(carry: Any, i: Any) -> Any:
+            carry = carry * 0.999 + 1.0
+            jax.debug.callback(lambda carry, i: None, carry, i)
+            return carry, None
+
+        return lax.scan(body, x, jnp.arange(TINY_STEPS))[0]
+
+    def wait(fun: Any) -> Any:
+        def call() -> None:
+            jax.block_until_ready(fun(jnp.float32(0)))
+            jax.effects_barrier()
+
+        return call
+
+    seen: list[int] = []
+    contestants = [
+        Contestant(f"tap(buffer={n})", wait(sawlog.tap(tiny_logged, _count_into(seen), buffer=n)))
+        for n in (100, 1_000, 10_000)
+    ]
+    base = Contestant("debug.callback a step", wait(jax.jit(by_callback)))
+    rows = []
+    for contestant, limit in zip(contestants, (80, 600, None), strict=True):
+        contestant.call()
+        if sum(seen) != TINY_STEPS:
+            raise SystemExit(f"{contestant.name} delivered {sum(seen)} of {TINY_STEPS} entries")
+        seen.clear()
+        (row,) = compare("100,000 scalar logs", [contestant, base], rounds=rounds)
+        rows.append(dataclasses.replace(row, limit=limit, at_least=True))
+        seen.clear()
+    return rows
+
+
+def _count_into(seen: list[int]) -> Callable[[Any], None]:
+    return lambda logs: seen.append(len(logs["carry"]))
+
+
 def main() -> int:
     """Measure everything and print one table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -221,6 +316,8 @@ def main() -> int:
         *compile_time(3 * scale),
         *bare_calls(7 * scale),
         *dispatch(7 * scale),
+        *reductions(7 * scale),
+        *buffered_taps(scale + 1),
     ]
     return 0 if report(rows, "Logging inside JAX programs", options.save) else 1
 

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sawlog import errors as errors
     from sawlog.errors import SawlogError as SawlogError
+    from sawlog.jax import Reduction as Reduction
     from sawlog.jax import log as log
+    from sawlog.jax import log_cotangent as log_cotangent
     from sawlog.jax import logdict as logdict
+    from sawlog.jax import logify as logify
     from sawlog.jax import register_rule as register_rule
     from sawlog.jax import spool as spool
     from sawlog.jax import strip as strip
@@ -21,9 +24,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Reduction": "sawlog.jax",
     "SawlogError": "sawlog.errors",
     "log": "sawlog.jax",
+    "log_cotangent": "sawlog.jax",
     "logdict": "sawlog.jax",
+    "logify": "sawlog.jax",
     "register_rule": "sawlog.jax",
     "spool": "sawlog.jax",
     "strip": "sawlog.jax",
@@ -32,11 +38,14 @@ _HOME = {
 _SUBMODULES = ("errors", "jax")
 
 __all__ = [
+    "Reduction",
     "SawlogError",
     "__version__",
     "errors",
     "log",
+    "log_cotangent",
     "logdict",
+    "logify",
     "register_rule",
     "spool",
     "strip",

@@ -1,12 +1,26 @@
 """Logging inside JAX programs: ``log``, and what becomes of it (``spool``, ``tap``, ``strip``)."""
 
 from sawlog.jax import _masking as _masking
+from sawlog.jax import _once as _once
 from sawlog.jax import _rules as _rules
+from sawlog.jax._cotangent import log_cotangent as log_cotangent
 from sawlog.jax._logdict import logdict as logdict
 from sawlog.jax._primitive import log as log
+from sawlog.jax._reductions import Reduction as Reduction
 from sawlog.jax._registry import register_rule as register_rule
+from sawlog.jax._spool import logify as logify
 from sawlog.jax._spool import spool as spool
 from sawlog.jax._strip import strip as strip
 from sawlog.jax._tap import tap as tap
 
-__all__ = ["log", "logdict", "register_rule", "spool", "strip", "tap"]
+__all__ = [
+    "Reduction",
+    "log",
+    "log_cotangent",
+    "logdict",
+    "logify",
+    "register_rule",
+    "spool",
+    "strip",
+    "tap",
+]

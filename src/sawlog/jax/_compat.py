@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax._src import ad_util as _ad_util
 from jax._src import callback as _callback
 from jax._src import core as _core
 from jax._src import custom_batching as _custom_batching
@@ -26,7 +27,7 @@ from jax._src.interpreters import partial_eval as _pe
 from jax._src.lax.control_flow import loops as _loops
 from jax._src.named_sharding import UNSPECIFIED
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive
-from jax.extend.core.primitives import scan_p
+from jax.extend.core.primitives import scan_p, while_p
 
 Effect = _effects.Effect
 JVPTrace = _ad.JVPTrace
@@ -41,6 +42,13 @@ shard_map_p = _shard_map.shard_map_p
 def typeof(value: Any) -> Any:
     """The abstract value of anything JAX accepts, weak type and sharding included."""
     return _core.typeof(value)
+
+
+def as_aval(value: Any) -> Any:
+    """The abstract value of a shape and dtype; an abstract value as it is."""
+    if isinstance(value, _core.AbstractValue):
+        return value
+    return _core.ShapedArray(value.shape, value.dtype)
 
 
 def is_weak(value: Any) -> bool:
@@ -105,6 +113,19 @@ def inline_consts(closed: ClosedJaxpr) -> tuple[Jaxpr, list[Any]]:
     if not closed.consts:
         return closed.jaxpr, []
     return _pe.convert_constvars_jaxpr(closed.jaxpr), list(closed.consts)
+
+
+def reordered(closed: ClosedJaxpr, inputs: Sequence[int], outputs: Sequence[int]) -> ClosedJaxpr:
+    """The same program with its inputs and outputs in another order."""
+    jaxpr = closed.jaxpr
+    return ClosedJaxpr(
+        jaxpr.replace(
+            invars=[jaxpr.invars[i] for i in inputs],
+            outvars=[jaxpr.outvars[i] for i in outputs],
+            debug_info=jaxpr.debug_info.with_unknown_names(),
+        ),
+        closed.consts,
+    )
 
 
 def bind_equation(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
@@ -193,16 +214,50 @@ def define_batching(primitive: Primitive, rule: Callable[..., Any]) -> None:
     The rule runs also when no operand is mapped.
     """
 
+    def no_outputs(*args: Any, **params: Any) -> Any:
+        rule(*args, **params)
+        return [], []
+
+    define_batching_with_outputs(primitive, no_outputs)
+
+
+def define_batching_with_outputs(primitive: Primitive, rule: Callable[..., Any]) -> None:
+    """Batch a primitive with outputs, ``rule(add_axis, values, dims, **params)``."""
+
     def batch(axis_data: Any, values: Any, dims: Any, **params: Any) -> Any:
         def add_axis(value: Any, dim: int | None) -> Any:
             return _batching.bdim_at_front(
                 value, dim, axis_data.size, mesh_axis=axis_data.explicit_mesh_axis
             )
 
-        rule(add_axis, values, dims, **params)
-        return [], []
+        return rule(add_axis, values, dims, **params)
 
     _batching.fancy_primitive_batchers[primitive] = batch
+
+
+def define_jvp(primitive: Primitive, rule: Callable[..., Any]) -> None:
+    """Differentiate a primitive forwards."""
+    _ad.primitive_jvps[primitive] = rule
+
+
+def define_transpose(primitive: Primitive, rule: Callable[..., Any]) -> None:
+    """Transpose a linear primitive."""
+    _ad.primitive_transposes[primitive] = rule
+
+
+def is_zero(tangent: Any) -> bool:
+    """Whether a tangent or cotangent is known to be zero."""
+    return type(tangent) is _ad_util.Zero
+
+
+def instantiate_zero(tangent: Any) -> Any:
+    """A tangent as an array."""
+    return _ad.instantiate_zeros(tangent)
+
+
+def has_tangent(value: Any) -> bool:
+    """Whether a gradient can flow through a value."""
+    return bool(_core.typeof(value).to_tangent_aval().dtype != jax.dtypes.float0)
 
 
 def define_in_forward_mode(primitive: Primitive, mark: Callable[[dict], dict]) -> None:
@@ -302,6 +357,36 @@ def wrap_scan_hoisting(scope: Callable[[Any], Any]) -> None:
     _pe.partial_eval_jaxpr_custom_rules[scan_p] = partial_eval_custom
 
 
+def wrap_while_recomputation(silence: Callable[[dict], dict]) -> None:
+    """Where a ``while_loop`` runs again after its known part did, use ``silence(params)``."""
+    plain = _pe.custom_partial_eval_rules[while_p]
+    custom = _pe.partial_eval_jaxpr_custom_rules[while_p]
+
+    @functools.wraps(plain)
+    def partial_eval(trace: Any, *tracers: Any, **params: Any) -> Any:
+        outs = plain(trace, *tracers, **params)
+        unknown = [x for x in outs if isinstance(x, _pe.JaxprTracer) and not x.is_known()]
+        if unknown and len(unknown) < len(outs):
+            recipe: Any = unknown[0].recipe
+            silent = silence(dict(recipe.params))
+            _, effs = while_p.abstract_eval(*(t.aval for t in recipe.in_tracers), **silent)
+            for tracer in unknown:
+                tracer.recipe = recipe._replace(params=silent, effects=effs)
+        return outs
+
+    @functools.wraps(custom)
+    def partial_eval_custom(saveable: Any, unknown: Any, instantiated: Any, eqn: Any) -> Any:
+        known, staged, *rest = custom(saveable, unknown, instantiated, eqn)
+        if known is not None and staged is not None:
+            silent = silence(dict(staged.params))
+            _, effs = while_p.abstract_eval(*(v.aval for v in staged.invars), **silent)
+            staged = staged.replace(params=silent, effects=effs)
+        return known, staged, *rest
+
+    _pe.custom_partial_eval_rules[while_p] = partial_eval
+    _pe.partial_eval_jaxpr_custom_rules[while_p] = partial_eval_custom
+
+
 def widen_jit(params: dict[str, Any], closed: ClosedJaxpr, before: int, after: int) -> dict:
     """Parameters of ``jit`` for a program with more inputs in front and more outputs behind."""
     return {
@@ -323,12 +408,16 @@ def widen_remat(params: dict[str, Any], jaxpr: Jaxpr, before: int) -> dict[str, 
     return {**params, "jaxpr": jaxpr, "prevent_cse": prevent_cse}
 
 
-def widen_scan(params: dict[str, Any], closed: ClosedJaxpr, before: int) -> dict[str, Any]:
-    """Parameters of ``scan`` for a body with more constants in front."""
-    wider = {**params, "jaxpr": closed, "num_consts": params["num_consts"] + before}
-    if "linear" in params:  # JAX before 0.10
-        wider["linear"] = (False,) * before + tuple(params["linear"])
-    return wider
+def widen_scan(
+    params: dict[str, Any], closed: ClosedJaxpr, consts: int, carry: int
+) -> dict[str, Any]:
+    """Parameters of ``scan`` for a body with more constants and more carry, each in front."""
+    return {
+        **params,
+        "jaxpr": closed,
+        "num_consts": params["num_consts"] + consts,
+        "num_carry": params["num_carry"] + carry,
+    }
 
 
 # -- functions made by jax.jit ---------------------------------------------------------------------
@@ -360,19 +449,26 @@ __all__ = [
     "JaxprEqn",
     "Literal",
     "Primitive",
+    "as_aval",
     "bind_equation",
     "custom_vmap_p",
     "define_batching",
+    "define_batching_with_outputs",
     "define_in_forward_mode",
+    "define_jvp",
     "define_lowering",
     "define_silent_autodiff",
+    "define_transpose",
     "equation_scope",
     "exclude_from_tracebacks",
+    "has_tangent",
     "hoist_consts",
     "inline_consts",
+    "instantiate_zero",
     "is_jax_value",
     "is_tracer",
     "is_weak",
+    "is_zero",
     "jax",
     "jit_arguments",
     "key_kind",
@@ -381,6 +477,7 @@ __all__ = [
     "needs_devices_to_lower",
     "not_tracing",
     "register_effect",
+    "reordered",
     "shard_map_p",
     "source_line",
     "stage_instead_of_running",
@@ -393,4 +490,5 @@ __all__ = [
     "widen_scan",
     "wrap_batching",
     "wrap_scan_hoisting",
+    "wrap_while_recomputation",
 ]

@@ -18,7 +18,7 @@ import numpy as np
 
 from sawlog.errors import ArgumentError, LogMismatchError
 from sawlog.jax import _compat
-from sawlog.jax._arrays import zeros
+from sawlog.jax._arrays import to_numpy, zeros
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,16 +31,27 @@ class Slot:
     ndim: int
     batch: int = 0
     masked: bool = False
+    counted: bool = False
+    reduction: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One key: its value (a pytree), its step arrays, its mask or None, its slot."""
+    """One key: its value (a pytree), its step arrays, its mask or None, its slot.
+
+    ``dropped`` says, where the slot is ``counted``, how many entries there was no room for.
+    """
 
     value: Any
     steps: tuple[Any, ...]
     mask: Any
     slot: Slot
+    dropped: Any = None
+
+    def rest(self) -> tuple[Any, ...]:
+        """The arrays besides the value: steps, mask, dropped."""
+        optional = (x for x in (self.mask, self.dropped) if x is not None)
+        return (*self.steps, *optional)
 
     @property
     def first(self) -> Any:
@@ -64,6 +75,7 @@ class Part:
             tuple(map(fun, self.steps)),
             None if self.mask is None else fun(self.mask),
             dataclasses.replace(self.slot, **changes),
+            self.dropped,
         )
 
     def renamed(self, key: str) -> Part:
@@ -133,8 +145,15 @@ def concatenate(one: Part, two: Part) -> Part:
         jax.tree.map(join, one.value, two.value),
         tuple(join(x, two.steps[i]) for x, i in zip(one.steps, order, strict=True)),
         join(full_mask(one), full_mask(two)) if masked else None,
-        dataclasses.replace(one.slot, masked=masked),
+        dataclasses.replace(
+            one.slot, masked=masked, counted=one.slot.counted or two.slot.counted, reduction=None
+        ),
+        _add_up(one.dropped, two.dropped),
     )
+
+
+def _add_up(one: Any, two: Any) -> Any:
+    return two if one is None else one if two is None else one + two
 
 
 def _check_alike(one: Part, two: Part) -> None:
@@ -232,3 +251,9 @@ def nothing_of(part: Part) -> Nothing:
     leaves, tree = jax.tree.flatten(part.value)
     at = int(part.stacked)
     return Nothing(tree, tuple(x.shape[at:] for x in leaves), tuple(x.dtype for x in leaves))
+
+
+def on_host(part: Part) -> Part:
+    """The same with numpy arrays, but for PRNG keys."""
+    moved = part.map(to_numpy)
+    return dataclasses.replace(moved, dropped=jax.tree.map(to_numpy, part.dropped))

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from sawlog.errors import CallbackError
-from sawlog.jax._entries import Part, Slot
+from sawlog.jax._entries import Part, Slot, settle, stack
 from sawlog.jax._logdict import logdict
 from sawlog.jax._site import Site
 
@@ -30,6 +30,11 @@ class Call:
     keys: tuple[str, ...]
     lanes: int
     key_kinds: tuple[Any, ...]
+
+    @property
+    def where(self) -> str:
+        """The source line of the log."""
+        return self.site.where
 
     def logs(self, arrays: Sequence[Any]) -> Iterator[logdict]:
         """One logdict for each lane that really logged."""
@@ -56,6 +61,54 @@ class Call:
                 slot = Slot(key, self.site.steps, False, np.ndim(leaves[0]), batch, masked)
                 value = jax.tree.unflatten(tree, leaves)
                 parts.append(Part(value, tuple(named.steps.values()), mask, slot))
+        return logdict._of(parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flush:
+    """What the host must know to read the arrays of many logs, sent together.
+
+    It stands where a site does, so that ``vmap`` and masks around ``tap`` treat both alike:
+    ``batch`` axes lead every operand, and with ``masked`` the last one says which lanes are there.
+    """
+
+    tree: Any
+    slots: tuple[Slot, ...]
+    key_kinds: tuple[Any, ...]
+    batch: int = 0
+    masked: bool = False
+    branches: tuple[tuple[int, int], ...] = ()
+    forward_mode: bool = False
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The names that are sent."""
+        return tuple(slot.key for slot in self.slots)
+
+    @property
+    def where(self) -> str:
+        """There are many places; none is named."""
+        return "several places"
+
+    def logs(self, arrays: Sequence[Any]) -> Iterator[logdict]:
+        """One logdict for each lane that is there."""
+        arrays = [np.asarray(array) for array in arrays]
+        for lane in itertools.product(*map(range, arrays[0].shape[: self.batch])):
+            own = [array[lane] for array in arrays]
+            if self.masked and not own.pop():
+                continue
+            logs = self._of_lane(own)
+            if logs:
+                yield logs
+
+    def _of_lane(self, arrays: list[Any]) -> logdict:
+        leaves = [_wrap_keys(x, k) for x, k in zip(arrays, self.key_kinds, strict=True)]
+        parts = []
+        triples = jax.tree.unflatten(self.tree, leaves)
+        for slot, (value, steps, mask) in zip(self.slots, triples, strict=True):
+            part = settle(stack(Part(value, tuple(steps), mask, slot)))
+            if part is not None and np.shape(part.first)[0]:
+                parts.append(part)
         return logdict._of(parts)
 
 
@@ -102,7 +155,7 @@ class Target:
         self._held: list[BaseException] = []
         self._lock = threading.Lock()
 
-    def deliver(self, call: Call, arrays: Sequence[Any]) -> None:
+    def deliver(self, call: Call | Flush, arrays: Sequence[Any]) -> None:
         """Call back for one log call: once, or once for each lane of a ``vmap`` around ``tap``."""
         with self._lock:
             if self._held:
@@ -112,7 +165,7 @@ class Target:
                     self._callback(logs.prefix(self._prefix) if self._prefix else logs)
             except BaseException as error:
                 names = ", ".join(map(repr, call.keys))
-                what = f"the callback of tap, for the log of {names} at {call.site.where}"
+                what = f"the callback of tap, for the log of {names} at {call.where}"
                 if not self._hold_errors:
                     text = f"{type(error).__name__}: {error} (raised by {what})"
                     raise CallbackError(text).with_traceback(error.__traceback__) from error

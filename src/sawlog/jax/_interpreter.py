@@ -7,59 +7,52 @@ rule. Nothing that JAX owns or caches is edited: inner programs are traced anew.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from sawlog.jax import _compat
-from sawlog.jax._primitive import subjaxprs
+from sawlog.jax._handler import Drop, Handler
+from sawlog.jax._primitive import PASSING_PRIMITIVES, subjaxprs
 from sawlog.jax._registry import rule_for
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Streams, gather
-
-
-class Handler(Protocol):
-    """What a transformation does with the logs it meets."""
-
-    collects: bool
-    primitives: tuple[Any, ...]
-
-    def wants(self, site: Site) -> bool:
-        """Whether this log makes any difference; those that do not are dropped on the way."""
-
-    def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
-        """Take one log; what is returned travels outwards with the program's outputs."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Rewritten:
     """An inner program, traced anew.
 
-    ``closed`` maps ``[*hoisted, *inputs]`` to ``[*outputs, *leaves of streams]``.
+    ``closed`` maps ``[*hoisted, *carry, *inputs]`` to ``[*outputs, *leaves of streams, *carry]``;
+    ``hoisted`` is what it closes over, ``carry`` the state of the handler that it updates.
     """
 
     closed: _compat.ClosedJaxpr
     hoisted: tuple[Any, ...]
     outputs: int
     tree: Any
+    names: tuple[str, ...]
+    carry_tree: Any
+
+    @property
+    def carried(self) -> int:
+        """How many arrays the carry has."""
+        return int(self.carry_tree.num_leaves)
 
     @property
     def extra(self) -> int:
         """How many outputs were added."""
-        return int(self.tree.num_leaves)
+        return int(self.tree.num_leaves) + self.carried
 
     @property
     def stream_types(self) -> Streams:
         """The streams, with types instead of values."""
-        return jax.tree.unflatten(self.tree, self.closed.out_avals[self.outputs :])
-
-    def split(self, outs: Sequence[Any]) -> tuple[list[Any], Streams]:
-        """Outputs as they were, and the streams."""
-        streams = jax.tree.unflatten(self.tree, outs[self.outputs :])
-        return list(outs[: self.outputs]), streams
+        types = self.closed.out_avals[self.outputs :]
+        return jax.tree.unflatten(self.tree, types[: self.tree.num_leaves])
 
 
 class Interpreter:
@@ -85,42 +78,58 @@ class Interpreter:
         for eqn in jaxpr.eqns:
             values = [read(atom) for atom in eqn.invars]
             with _compat.equation_scope(eqn):
-                outs, found = self._equation(eqn, values)
-            streams.extend(found)
+                self.before(eqn, streams)
+                outs, found = self.equation(eqn, values)
+                streams.extend(found)
+                self.after(streams)
             environment.update(zip(eqn.outvars, outs, strict=True))
         return [read(atom) for atom in jaxpr.outvars], gather(streams)
 
-    def _equation(self, eqn: Any, values: list[Any]) -> tuple[list[Any], Streams]:
+    def before(self, eqn: Any, pending: list[Any]) -> None:
+        """Called with the streams so far, before an equation is evaluated."""
+
+    def after(self, pending: list[Any]) -> None:
+        """Called with the streams so far, after an equation was evaluated."""
+
+    def rule(self, eqn: Any) -> Any:
+        """How an equation with logs inside is rebuilt."""
+        return rule_for(eqn, [site.where for site in self.sites_in(eqn)])
+
+    def equation(self, eqn: Any, values: list[Any]) -> tuple[list[Any], Streams]:
+        """Evaluate one equation; its outputs, and the streams that come out of it."""
         if eqn.primitive in self.handler.primitives:
             params = dict(eqn.params)
             values = [_as_array(*pair) for pair in zip(eqn.invars, values, strict=True)]
+            if eqn.primitive in PASSING_PRIMITIVES:
+                return self.handler.passing(eqn.primitive, params["site"], values), ()
             return [], self.handler.site(eqn.primitive, params.pop("site"), values, params)
         sites = self.sites_in(eqn)
         if not sites:
             return _compat.bind_equation(eqn, values), ()
         if not any(map(self.handler.wants, sites)):
             return self.without_logs(eqn)(*values), ()
-        return rule_for(eqn, [site.where for site in sites])(self, eqn, values)
+        return self.rule(eqn)(self, eqn, values)
 
     def without_logs(self, eqn: Any) -> Callable[..., list[Any]]:
         """A function that binds an equation with the logs taken out of every jaxpr it holds."""
         if self._stripper is None:
             self._stripper = Interpreter(Drop(self.handler.primitives))
             self._stripper._stripper = self._stripper
-        rewrite = self._stripper.rewrite
-
-        def clean(value: Any) -> Any:
-            if isinstance(value, _compat.ClosedJaxpr):
-                return rewrite(value).closed
-            if isinstance(value, _compat.Jaxpr):
-                return rewrite(value).closed.jaxpr
-            if isinstance(value, (tuple, list)):
-                items = [clean(item) for item in value]
-                return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-            return value
-
-        stripped = eqn.replace(params={name: clean(value) for name, value in eqn.params.items()})
+        stripped = eqn.replace(params=self._stripper.clean(eqn.params))
         return lambda *values: _compat.bind_equation(stripped, values)
+
+    def clean(self, value: Any) -> Any:
+        """The same parameters with every jaxpr among them rewritten."""
+        if isinstance(value, _compat.ClosedJaxpr):
+            return self.rewrite(value).closed
+        if isinstance(value, _compat.Jaxpr):
+            return self.rewrite(value).closed.jaxpr
+        if isinstance(value, dict):
+            return {name: self.clean(item) for name, item in value.items()}
+        if isinstance(value, (tuple, list)):
+            items = [self.clean(item) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        return value
 
     # -- looking ------------------------------------------------------------------------------
 
@@ -130,6 +139,16 @@ class Interpreter:
         for inner in subjaxprs(eqn.params):
             found.extend(self._sites_of(getattr(inner, "jaxpr", inner)))
         return tuple(dict.fromkeys(found))
+
+    def wanted_in(self, eqn: Any) -> list[Site]:
+        """The logs of an equation that the handler wants, its own or those inside."""
+        own = [eqn.params["site"]] if eqn.primitive in self.handler.primitives else []
+        return [site for site in (*own, *self.sites_in(eqn)) if self.handler.wants(site)]
+
+    @staticmethod
+    def inner(eqn: Any) -> list[Any]:
+        """The jaxprs that an equation holds."""
+        return subjaxprs(eqn.params)
 
     def _sites_of(self, jaxpr: Any) -> tuple[Site, ...]:
         known = self._sites.get(id(jaxpr))
@@ -160,39 +179,60 @@ class Interpreter:
     def trace(self, inner: Any, finish: Callable[[Streams], Streams] = gather) -> Rewritten:
         """Trace an inner program anew; ``finish(streams)`` may change what it emits."""
         jaxpr, consts = (inner.jaxpr, inner.consts) if hasattr(inner, "jaxpr") else (inner, ())
-        avals = [var.aval for var in jaxpr.invars]
+        names = self.carried_by(self._sites_of(jaxpr))
+        carry, carry_tree = jax.tree.flatten([self.handler.carry[name] for name in names])
         tree: list[Any] = []
 
         def flat(*args: Any) -> list[Any]:
-            outs, streams = self.run(jaxpr, consts, args)
+            with self.carrying(names, jax.tree.unflatten(carry_tree, args[: len(carry)])) as after:
+                outs, streams = self.run(jaxpr, consts, args[len(carry) :])
             leaves, structure = jax.tree.flatten(finish(streams))
             tree.append(structure)
-            return [*outs, *leaves]
+            return [*outs, *leaves, *jax.tree.leaves(after())]
 
+        avals = [*map(_compat.typeof, carry), *(var.aval for var in jaxpr.invars)]
         name = jaxpr.debug_info.func_src_info or "a part of the program"
         closed, hoisted = _compat.hoist_consts(_compat.trace_flat(flat, avals, name))
-        return Rewritten(closed, tuple(hoisted), len(jaxpr.outvars), tree[0])
+        return Rewritten(closed, tuple(hoisted), len(jaxpr.outvars), tree[0], names, carry_tree)
+
+    def leading(self, new: Rewritten) -> list[Any]:
+        """The operands that a rewritten program takes in front of its own."""
+        return [*new.hoisted, *self.state(new.names)]
+
+    def split(self, new: Rewritten, outs: Sequence[Any]) -> tuple[list[Any], Streams]:
+        """The outputs as they were, and the streams; takes back the carry."""
+        streams = new.outputs + new.tree.num_leaves
+        self.update(new.names, new.carry_tree, outs[streams:])
+        found = jax.tree.unflatten(new.tree, outs[new.outputs : streams])
+        return list(outs[: new.outputs]), found
+
+    # -- the carry ----------------------------------------------------------------------------
+
+    def carried_by(self, sites: Sequence[Site]) -> tuple[str, ...]:
+        """The names in the handler's carry that any of these logs updates."""
+        carried = self.handler.carried
+        return tuple(dict.fromkeys(name for site in sites for name in carried(site)))
+
+    def state(self, names: Sequence[str]) -> list[Any]:
+        """The present carry under these names, flat."""
+        return jax.tree.leaves([self.handler.carry[name] for name in names])
+
+    def update(self, names: Sequence[str], tree: Any, leaves: Sequence[Any]) -> None:
+        """Replace the carry under these names."""
+        self.handler.carry.update(zip(names, jax.tree.unflatten(tree, leaves), strict=True))
+
+    @contextlib.contextmanager
+    def carrying(self, names: Sequence[str], states: Sequence[Any]) -> Iterator[Callable[[], list]]:
+        """Run with another carry, as inside a program that takes it as an argument."""
+        handler, outside = self.handler, self.handler.carry
+        handler.carry = {**outside, **dict(zip(names, states, strict=True))}
+        inside = handler.carry
+        try:
+            yield lambda: [inside[name] for name in names]
+        finally:
+            handler.carry = outside
 
 
 def _as_array(atom: Any, value: Any) -> Any:
     """A literal in a jaxpr may be a Python number; a handler gets arrays."""
     return value if hasattr(value, "ndim") else np.asarray(value, atom.aval.dtype)
-
-
-class Drop:
-    """The handler that drops what it meets."""
-
-    collects = False
-
-    def __init__(self, primitives: tuple[Any, ...]) -> None:
-        self.primitives = primitives
-
-    def wants(self, site: Site) -> bool:
-        """None."""
-        del site
-        return False
-
-    def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
-        """Drop one log."""
-        del primitive, site, operands, params
-        return ()

@@ -23,7 +23,6 @@ import numpy as np
 from sawlog.errors import ArgumentError
 from sawlog.jax import _compat
 from sawlog.jax import _entries as entries_of
-from sawlog.jax._arrays import to_numpy
 from sawlog.jax._entries import Nothing, Part, Slot
 
 
@@ -104,11 +103,7 @@ class logdict(dict):
         """Take over what the parts say about steps and masks."""
         parts = list(parts)
         self._layout = Layout((part.slot for part in parts), empty)
-        self._rest = tuple(
-            array
-            for part in parts
-            for array in (*part.steps, *(() if part.mask is None else (part.mask,)))
-        )
+        self._rest = tuple(array for part in parts for array in part.rest())
         self._pending = False
 
     @classmethod
@@ -130,7 +125,9 @@ class logdict(dict):
             position += len(slot.steps)
             mask = self._rest[position] if slot.masked else None
             position += int(slot.masked)
-            known[slot.key] = (steps, mask, slot)
+            dropped = self._rest[position] if slot.counted else None
+            position += int(slot.counted)
+            known[slot.key] = (steps, mask, slot, dropped)
         for key, value in dict.items(self):
             if key in known:
                 yield Part(value, *known[key])
@@ -232,13 +229,23 @@ class logdict(dict):
         """For keys whose entries may be missing: which ones were really logged."""
         return {p.slot.key: p.mask for p in self._parts() if p.mask is not None}
 
+    @property
+    def dropped(self) -> dict[str, Any]:
+        """For keys with limited room: how many entries did not fit."""
+        return {p.slot.key: p.dropped for p in self._parts() if p.dropped is not None}
+
     def entries(self) -> dict[str, Any]:
         """The values with the entry axis always there, and in front."""
         return {part.slot.key: entries_of.leading(part) for part in self._parts()}
 
     def asdict(self) -> dict[str, Any]:
-        """A plain dict of the values."""
-        return dict(self.items())
+        """A plain dict of the values; what was reduced stands under the name of the reduction."""
+        return {
+            part.slot.key: part.value
+            if part.slot.reduction is None
+            else {part.slot.reduction: part.value}
+            for part in self._parts()
+        }
 
     def __repr__(self) -> str:
         from sawlog.jax._display import describe
@@ -292,16 +299,17 @@ class logdict(dict):
         """Reduce the entries of every key to one; other axes are left alone.
 
         ``mode`` is ``mean``, ``sum``, ``min``, ``max``, ``first``, ``last`` (or ``replace``),
-        ``count``, ``std``, ``var``, ``append`` (leaves the entries as they are), or a dict of modes
-        by key. Steps follow: ``first`` keeps the first, ``mean`` their mean, all others the last.
+        ``count``, ``std``, ``var``, ``append`` (leaves the entries as they are), a
+        :class:`sawlog.Reduction`, or a dict of those by key. Steps follow: ``first`` keeps the
+        first, ``mean`` their mean, all others the last.
         """
-        from sawlog.jax._reductions import reduce_part
+        from sawlog.jax._reduce_entries import reduce_part
 
         return self._map(lambda part: reduce_part(part, mode))
 
     def to_numpy(self) -> logdict:
         """The same logs on the host, as numpy arrays (PRNG keys stay what they are)."""
-        return self._map(lambda part: part.map(to_numpy))
+        return self._map(entries_of.on_host)
 
     # -- a dict that is changed in place keeps its steps straight ----------------------------------
 
@@ -375,7 +383,7 @@ def _neither(one: logdict, two: logdict, logged: Mapping[str, Part]) -> dict[str
 def _flatten(logs: logdict) -> tuple[tuple[Any, ...], Layout]:
     # Not settled first: JAX flattens what it has just unflattened, and counts on the same leaves.
     parts = list(logs._raw_parts())
-    rest = [x for p in parts for x in (*p.steps, *(() if p.mask is None else (p.mask,)))]
+    rest = [array for part in parts for array in part.rest()]
     layout = Layout((p.slot for p in parts), logs._layout.empty)
     return (*(p.value for p in parts), *rest), layout
 
@@ -386,6 +394,7 @@ def _flatten_with_keys(logs: logdict) -> tuple[tuple[Any, ...], Layout]:
     for slot in layout.slots:
         names.extend(f"{slot.key}@{step}" for step in slot.steps)
         names.extend([f"{slot.key}@mask"] * slot.masked)
+        names.extend([f"{slot.key}@dropped"] * slot.counted)
     keys = map(jax.tree_util.DictKey, names)
     return tuple(zip(keys, children, strict=True)), layout
 

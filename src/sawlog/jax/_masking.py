@@ -17,19 +17,26 @@ from jax.extend.core import jaxpr_as_fun
 from jax.extend.core.primitives import cond_p, while_p
 
 from sawlog.jax import _compat
-from sawlog.jax._interpreter import Drop, Interpreter
-from sawlog.jax._primitive import SITE_PRIMITIVES, has_site_effect
+from sawlog.jax._handler import Drop, Handler
+from sawlog.jax._interpreter import Interpreter
+from sawlog.jax._primitive import (
+    PASSING_PRIMITIVES,
+    SITE_PRIMITIVES,
+    has_site_effect,
+    is_listening,
+    subjaxprs,
+)
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Streams
 
 
-class Mask:
+class Mask(Handler):
     """The handler that adds a condition to every log."""
 
-    collects = False
-    primitives = SITE_PRIMITIVES
+    primitives = (*SITE_PRIMITIVES, *PASSING_PRIMITIVES)
 
     def __init__(self, ran: Any, branch: tuple[tuple[int, int], ...] = ()) -> None:
+        super().__init__()
         self._ran = ran
         self._branch = branch
 
@@ -39,11 +46,17 @@ class Mask:
         return True
 
     def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
-        """Bind the log again, true only where the lane is there.
+        """Bind the log again, true only where the lane is there."""
+        self._bind(primitive, site, operands, params)
+        return ()
 
-        The condition has the axes of the ``vmap``s around the branch or loop, which lead; those of
-        a ``vmap`` inside follow.
-        """
+    def passing(self, primitive: Any, site: Site, operands: Sequence[Any]) -> list[Any]:
+        """Bind it again; what flows back is logged only where the lane is there."""
+        return list(self._bind(primitive, site, operands, {}))
+
+    def _bind(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Any:
+        # The condition has the axes of the vmaps around the branch or loop, which lead; those of
+        # a vmap inside follow.
         ran = self._ran.reshape(self._ran.shape + (1,) * (site.batch - self._ran.ndim))
         ran = jnp.broadcast_to(ran, operands[0].shape[: site.batch])
         if site.masked:
@@ -51,8 +64,20 @@ class Mask:
             ran = ran & mask
         branches = site.branches + self._branch
         masked = dataclasses.replace(site, masked=True, branches=branches)
-        primitive.bind(*operands, ran, site=masked, **params)
-        return ()
+        return primitive.bind(*operands, ran, site=masked, **params)
+
+
+def _has_logs(closed: Any) -> bool:
+    """Whether there is a log inside, or a ``log_cotangent``, which has no effect to show for it."""
+    return has_site_effect(closed.effects) or (is_listening() and _has_passing(closed.jaxpr))
+
+
+def _has_passing(jaxpr: Any) -> bool:
+    return any(
+        eqn.primitive in PASSING_PRIMITIVES
+        or any(_has_passing(getattr(inner, "jaxpr", inner)) for inner in subjaxprs(eqn.params))
+        for eqn in jaxpr.eqns
+    )
 
 
 def _run_masked(inner: Any, args: Sequence[Any], mask: Mask) -> list[Any]:
@@ -73,7 +98,7 @@ def _batch_cond(rule: Callable[..., Any]) -> Callable[..., Any]:
         return _compat.trace_flat(flat, [*branch.in_avals, index_aval], "branch")
 
     def batch(axis_data: Any, args: Any, dims: Any, *, branches: Any, **params: Any) -> Any:
-        if dims[0] is not None and any(has_site_effect(b.effects) for b in branches):
+        if dims[0] is not None and any(map(_has_logs, branches)):
             index = _compat.unmapped_scalar(args[0], dims[0])
             cond = next(_conds)
             branches = tuple(masked(branch, cond, i, index) for i, branch in enumerate(branches))

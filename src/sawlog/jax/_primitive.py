@@ -9,7 +9,6 @@ with an effect that keeps it alive through differentiation, control flow and dea
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import sys
@@ -19,14 +18,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core.primitives import cond_p, jit_p, remat_p, scan_p, while_p
 
 from sawlog.errors import LogPlacementError, LogValueError
 from sawlog.jax import _compat
+from sawlog.jax._reductions import check_mode
 from sawlog.jax._site import Site
 
 _LISTENING = "listening"
-_HOISTING = "hoisting"
 _context = jax.make_user_context(default_value=None)
 
 
@@ -38,6 +36,16 @@ def listening() -> Any:
 def unheard() -> Any:
     """While this context is entered, ``log`` does nothing, whoever listens further out."""
     return _context(None)
+
+
+def context() -> Any:
+    """What the present trace is for; None where nobody listens."""
+    return _context.value
+
+
+def in_context(value: Any) -> Any:
+    """Trace for something else, in caches of its own."""
+    return _context(value)
 
 
 def is_listening() -> bool:
@@ -72,6 +80,11 @@ tap_effect = TapEffect()
 log_p = _compat.Primitive("log")
 tap_p = _compat.Primitive("tap")
 SITE_PRIMITIVES = (log_p, tap_p)
+
+# Identities that log what flows back through them, see _cotangent.py. They have no effect.
+cotangent_p = _compat.Primitive("log_cotangent")
+tangent_p = _compat.Primitive("log_cotangent_of")
+PASSING_PRIMITIVES = (cotangent_p, tangent_p)
 
 
 def has_site_effect(effects: Iterable[Any]) -> bool:
@@ -109,17 +122,6 @@ def _mark_forward_mode(params: dict[str, Any]) -> dict[str, Any]:
     return {**params, "site": dataclasses.replace(params["site"], forward_mode=True)}
 
 
-def _is_hoisting(params: dict[str, Any]) -> bool:
-    if _context.value != _HOISTING:
-        return False
-    return "site" in params or any(has_site_effect(j.effects) for j in subjaxprs(params))
-
-
-def _hoisting_scope(effects: Iterable[Any]) -> Any:
-    """A loop-invariant log must not leave its loop: it counts once an iteration."""
-    return _context(_HOISTING) if has_site_effect(effects) else contextlib.nullcontext()
-
-
 def _define(primitive: Any, effect: Any) -> None:
     primitive.multiple_results = True
     primitive.def_effectful_abstract_eval(lambda *avals, **params: ([], {effect}))
@@ -131,10 +133,6 @@ def _define(primitive: Any, effect: Any) -> None:
 
 _define(log_p, log_effect)
 _define(tap_p, tap_effect)
-_compat.stage_instead_of_running(
-    [*SITE_PRIMITIVES, jit_p, cond_p, scan_p, while_p, remat_p], _is_hoisting
-)
-_compat.wrap_scan_hoisting(_hoisting_scope)
 _compat.define_lowering(log_p, lambda ctx, *args, **params: [])
 
 
@@ -173,30 +171,44 @@ def log(*args: Any, **options: Any) -> None:
     Raises:
         LogValueError: the arguments have another form, or a value is not an array or scalar.
     """
+    site, operands = read_site(args, options)
+    if site is not None and is_listening():
+        log_p.bind(*operands, site=site)
+
+
+def read_site(args: tuple, options: dict[str, Any]) -> tuple[Site | None, list[Any]]:
+    """The site and the operands of a call of ``log``; no site where there is nothing to log.
+
+    Raises:
+        LogValueError: the arguments have another form, or a value is not an array or scalar.
+    """
     where = _caller()
+    options = dict(options)
     tags = _as_names(options.pop("tags", ()), "tags", where)
     data, reduction = _read_arguments(args, options, where)
     _check_step_names(options, where)
-    options = dict(sorted(options.items()))
+    steps = dict(sorted(options.items()))
     flat = {key: jax.tree.flatten(value) for key, value in data.items()}
     flat = {key: (leaves, tree) for key, (leaves, tree) in flat.items() if leaves}
     for key, (leaves, _) in flat.items():
         for leaf in leaves:
             _check_value(leaf, f"the value of {key!r}", where)
-    for name, step in options.items():
+    for name, step in steps.items():
         _check_value(step, f"the step {name!r}", where)
-    if not flat or not is_listening():
-        return
+    if not flat:
+        return None, []
     site = Site(
         keys=tuple(flat),
         trees=tuple(tree for _, tree in flat.values()),
-        steps=tuple(options),
+        steps=tuple(steps),
         tags=tags,
         reduction=reduction,
         where=where,
     )
-    operands = [leaf for leaves, _ in flat.values() for leaf in leaves]
-    log_p.bind(*map(_as_array, (*operands, *options.values())), site=site)
+    leaves = [leaf for leaves, _ in flat.values() for leaf in leaves]
+    return site, [*leaves, *steps.values()] if not is_listening() else [
+        _as_array(x) for x in (*leaves, *steps.values())
+    ]
 
 
 def _as_array(value: Any) -> Any:
@@ -221,7 +233,10 @@ def _read_arguments(args: tuple, options: dict[str, Any], where: str) -> tuple[d
         return {prefix + key: value for key, value in args[0].items()}, None
     if len(args) == 2:
         _check_key(args[0], where)
-        return {args[0]: args[1]}, options.pop("reduction", None)
+        reduction = options.pop("reduction", None)
+        if reduction is not None:
+            check_mode(reduction)
+        return {args[0]: args[1]}, reduction
     got = ", ".join(type(arg).__name__ for arg in args) or "nothing"
     raise LogValueError(
         f"log at {where} takes a dict of values, as in log({{'loss': loss}}, step=i), or a name "

@@ -1,4 +1,8 @@
-"""Reductions over the entries of a key."""
+"""Reductions: how many entries become one value.
+
+A reduction is three functions. They accumulate inside the program, in the carry of its loops, so
+memory does not grow with the number of steps. The same ones reduce a logdict after the fact.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +15,242 @@ import jax.numpy as jnp
 import numpy as np
 
 from sawlog.errors import ArgumentError
-from sawlog.jax import _entries as entries_of
-from sawlog.jax._entries import Part
+from sawlog.jax._arrays import zeros
 
-MODES = (
-    "append",
-    "count",
-    "first",
-    "last",
-    "max",
-    "mean",
-    "min",
-    "replace",
-    "std",
-    "sum",
-    "var",
-)
+
+@dataclasses.dataclass(frozen=True)
+class Reduction:
+    """A way to make one value of many: ``init(like) -> state``, ``update(state, value) -> state``
+    and ``finish(state) -> result``.
+
+    ``like`` and ``value`` are one entry, a pytree of arrays (``like`` is zeros). A state is a
+    pytree whose shapes and dtypes stay the same. Under ``vmap`` every lane reduces alone.
+
+    >>> import jax.numpy as jnp, sawlog
+    >>> ema = sawlog.Reduction(
+    ...     "ema",
+    ...     init=lambda like: jnp.zeros_like(like, dtype=jnp.float32),
+    ...     update=lambda state, x: 0.5 * state + 0.5 * x,
+    ...     finish=lambda state: state,
+    ... )
+    >>> logs = sawlog.logdict({"x": jnp.array([8.0, 4.0, 2.0])})
+    >>> print(logs.reduce(ema)["x"])
+    3.0
+    """
+
+    name: str
+    init: Callable[[Any], Any]
+    update: Callable[[Any, Any], Any]
+    finish: Callable[[Any], Any]
+
+    def __repr__(self) -> str:
+        return f"Reduction({self.name!r})"
+
+
+# -- sums that do not lose the small terms ---------------------------------------------------------
+
+
+def _accumulator(dtype: Any) -> Any:
+    """Wide enough to add in: half precision adds in float32, small integers in int32."""
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return dtype
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.promote_types(dtype, jnp.float32)
+    return jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), dtype)).dtype
+
+
+def _float_of(dtype: Any) -> Any:
+    """The dtype of a mean."""
+    return jax.eval_shape(jnp.mean, jax.ShapeDtypeStruct((1,), dtype)).dtype
+
+
+def _exact_sum(dtype: Any) -> bool:
+    return not jnp.issubdtype(dtype, jnp.inexact)
+
+
+def _add(total: Any, rest: Any, x: Any) -> tuple[Any, Any]:
+    """Add ``x`` to ``total + rest``, where ``rest`` is what ``total`` cannot hold (Neumaier)."""
+    new = total + x
+    lost = jnp.where(jnp.abs(total) >= jnp.abs(x), (total - new) + x, (x - new) + total)
+    return new, rest + jnp.where(jnp.isfinite(new.real), lost, 0)
+
+
+class _Sum:
+    @staticmethod
+    def init(like: Any) -> Any:
+        kind = _accumulator(like.dtype)
+        return {"total": jnp.zeros(like.shape, kind), "rest": jnp.zeros(like.shape, kind)}
+
+    @staticmethod
+    def update(state: Any, x: Any) -> Any:
+        x = x.astype(state["total"].dtype)
+        if _exact_sum(x.dtype):
+            return {"total": state["total"] + x, "rest": state["rest"]}
+        total, rest = _add(state["total"], state["rest"], x)
+        return {"total": total, "rest": rest}
+
+
+def _sum_result(state: Any, dtype: Any) -> Any:
+    return (state["total"] + state["rest"]).astype(dtype)
+
+
+# -- the table -------------------------------------------------------------------------------------
+
+
+def _leafwise(
+    name: str,
+    init: Callable[[Any], Any],
+    update: Callable[[Any, Any], Any],
+    finish: Callable[[Any, Any], Any],
+) -> Reduction:
+    """A reduction of arrays, applied to every leaf; ``finish`` also gets a leaf's dtype."""
+
+    def start(like: Any) -> Any:
+        leaves, tree = jax.tree.flatten(like)
+        return _State(tuple(map(init, leaves)), tree, tuple(leaf.dtype for leaf in leaves))
+
+    def step(state: Any, value: Any) -> Any:
+        leaves = jax.tree.leaves(value)
+        new = tuple(map(update, state.leaves, leaves))
+        return _State(new, state.tree, state.dtypes)
+
+    def end(state: Any) -> Any:
+        return jax.tree.unflatten(state.tree, map(finish, state.leaves, state.dtypes))
+
+    return Reduction(name, start, step, end)
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True)
+class _State:
+    leaves: tuple[Any, ...]
+    tree: Any
+    dtypes: tuple[Any, ...]
+
+    def tree_flatten(self) -> Any:
+        return (self.leaves,), (self.tree, self.dtypes)
+
+    @classmethod
+    def tree_unflatten(cls, static: Any, children: Any) -> _State:
+        return cls(children[0], *static)
+
+
+def _mean() -> Reduction:
+    def init(like: Any) -> Any:
+        kind = jax.ShapeDtypeStruct(
+            like.shape, jnp.promote_types(_float_of(like.dtype), np.float32)
+        )
+        return {"count": jnp.zeros((), np.int32), **_Sum.init(kind)}
+
+    def update(state: Any, x: Any) -> Any:
+        return {"count": state["count"] + 1, **_Sum.update(state, x)}
+
+    def finish(state: Any, dtype: Any) -> Any:
+        total = state["total"] + state["rest"]
+        return (total / jnp.maximum(state["count"], 1)).astype(_float_of(dtype))
+
+    return _leafwise("mean", init, update, finish)
+
+
+def _spread(name: str, final: Callable[[Any], Any]) -> Reduction:
+    """Variance by Welford's update, with both of its sums compensated."""
+
+    def init(like: Any) -> Any:
+        kind = jnp.promote_types(_float_of(like.dtype), np.float32)
+        blank = jnp.zeros(like.shape, kind)
+        real = jnp.zeros(like.shape, blank.real.dtype)
+        return {
+            "count": jnp.zeros((), np.int32),
+            "total": blank,
+            "rest": blank,
+            "squares": real,
+            "squares_rest": real,
+        }
+
+    def update(state: Any, x: Any) -> Any:
+        x = x.astype(state["total"].dtype)
+        count = state["count"] + 1
+        before = (state["total"] + state["rest"]) / jnp.maximum(state["count"], 1)
+        total, rest = _add(state["total"], state["rest"], x)
+        after = (total + rest) / count
+        term = ((x - before) * jnp.conj(x - after)).real
+        term = jnp.where(count == 1, jnp.zeros_like(term), term)
+        squares, squares_rest = _add(state["squares"], state["squares_rest"], term)
+        return {
+            "count": count,
+            "total": total,
+            "rest": rest,
+            "squares": squares,
+            "squares_rest": squares_rest,
+        }
+
+    def finish(state: Any, dtype: Any) -> Any:
+        variance = (state["squares"] + state["squares_rest"]) / jnp.maximum(state["count"], 1)
+        real = jnp.zeros((), _float_of(dtype)).real.dtype
+        return final(variance).astype(real)
+
+    return _leafwise(name, init, update, finish)
+
+
+def _extreme(name: str, choose: Callable[[Any, Any], Any]) -> Reduction:
+    def init(like: Any) -> Any:
+        return {"seen": jnp.zeros((), bool), "value": jnp.zeros(like.shape, like.dtype)}
+
+    def update(state: Any, x: Any) -> Any:
+        value = jnp.where(state["seen"], choose(state["value"], x), x)
+        return {"seen": state["seen"] | True, "value": value}
+
+    return _leafwise(name, init, update, lambda state, dtype: state["value"])
+
+
+def _first() -> Reduction:
+    def init(like: Any) -> Any:
+        return {"seen": jnp.zeros((), bool), "value": zeros(like.shape, like.dtype)}
+
+    def update(state: Any, x: Any) -> Any:
+        value = jnp.where(state["seen"], state["value"], x)
+        return {"seen": state["seen"] | True, "value": value}
+
+    return _leafwise("first", init, update, lambda state, dtype: state["value"])
+
+
+def _last(name: str) -> Reduction:
+    return _leafwise(
+        name,
+        lambda like: zeros(like.shape, like.dtype),
+        lambda state, x: x,
+        lambda state, dtype: state,
+    )
+
+
+def _sum_dtype(dtype: Any) -> Any:
+    return jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), dtype)).dtype
+
+
+REDUCTIONS: dict[str, Reduction] = {
+    "mean": _mean(),
+    "sum": _leafwise(
+        "sum",
+        _Sum.init,
+        _Sum.update,
+        lambda state, dtype: _sum_result(state, _sum_dtype(dtype)),
+    ),
+    "min": _extreme("min", jnp.minimum),
+    "max": _extreme("max", jnp.maximum),
+    "first": _first(),
+    "last": _last("last"),
+    "replace": _last("replace"),
+    "count": _leafwise(
+        "count",
+        lambda like: jnp.zeros(like.shape, np.int32),
+        lambda state, x: state + 1,
+        lambda state, dtype: state,
+    ),
+    "std": _spread("std", jnp.sqrt),
+    "var": _spread("var", lambda variance: variance),
+}
+
+MODES = ("append", *sorted(REDUCTIONS))
 
 
 def check_mode(mode: Any) -> None:
@@ -37,66 +261,20 @@ def check_mode(mode: Any) -> None:
     """
     modes = list(mode.values()) if isinstance(mode, Mapping) else [mode]
     for name in modes:
-        if name not in MODES:
-            raise ArgumentError(f"There is no reduction {name!r}. Hint: one of {', '.join(MODES)}.")
+        if not isinstance(name, Reduction) and name not in MODES:
+            raise ArgumentError(
+                f"There is no reduction {name!r}. Hint: one of {', '.join(MODES)}, or a "
+                "sawlog.Reduction of your own."
+            )
 
 
-def reduce_part(part: Part, mode: Any) -> Part:
-    """Reduce the entries of one key to a single one, as ``mode`` says."""
-    check_mode(mode)
-    if isinstance(mode, Mapping):
-        mode = mode.get(part.slot.key, "append")
-    if mode == "append":
-        return part
-    part = entries_of.stack(part)
-    step_mode = mode if mode in ("first", "mean") else "last"
-    reduced = Part(
-        jax.tree.map(lambda x: _reduce(x, part, mode), part.value),
-        tuple(_reduce(x, part, step_mode) for x in part.steps),
-        None if part.mask is None else part.mask.any(axis=part.outer),
-        part.slot,
-    )
-    slot = dataclasses.replace(
-        part.slot, stacked=False, ndim=np.ndim(reduced.first) - part.outer, masked=False
-    )
-    if part.mask is not None:
-        slot = dataclasses.replace(slot, masked=True)
-    return dataclasses.replace(reduced, slot=slot)
+def reduction_of(mode: Any) -> Reduction | None:
+    """The reduction that a mode names; None for ``append``."""
+    if isinstance(mode, Reduction):
+        return mode
+    return None if mode in (None, "append") else REDUCTIONS[mode]
 
 
-def _reduce(x: Any, part: Part, mode: str) -> Any:
-    axis, xp = part.outer, entries_of.namespace(part)
-    mask = None if part.mask is None else _align(part.mask, x, xp)
-    if mode in ("first", "last", "replace"):
-        return _pick(x, mask, axis, xp, last=mode != "first")
-    if mode == "count":
-        counts = xp.ones(x.shape, np.int32) if mask is None else xp.broadcast_to(mask, x.shape)
-        return xp.sum(counts, axis=axis, dtype=np.int32)
-    fun: Callable[..., Any] = getattr(xp, mode)
-    if mask is None:
-        return fun(x, axis=axis)
-    if mode in ("min", "max"):
-        return fun(x, axis=axis, where=mask, initial=_neutral(x.dtype, mode))
-    return fun(x, axis=axis, where=mask)
-
-
-def _align(mask: Any, x: Any, xp: Any) -> Any:
-    return xp.reshape(mask, mask.shape + (1,) * (x.ndim - mask.ndim))
-
-
-def _pick(x: Any, mask: Any, axis: int, xp: Any, *, last: bool) -> Any:
-    if mask is None:
-        return x[(slice(None),) * axis + (-1 if last else 0,)]
-    size = x.shape[axis]
-    order = xp.arange(size).reshape((size,) + (1,) * (x.ndim - axis - 1))
-    ranked = xp.where(mask, order + 1, 0) if last else xp.where(mask, size - order, 0)
-    return xp.take_along_axis(x, xp.argmax(ranked, axis=axis, keepdims=True), axis).squeeze(axis)
-
-
-def _neutral(dtype: Any, mode: str) -> Any:
-    if np.dtype(dtype) == np.bool_:
-        return mode == "min"
-    if jnp.issubdtype(dtype, jnp.integer):
-        info = jnp.iinfo(dtype)
-        return info.max if mode == "min" else info.min
-    return np.inf if mode == "min" else -np.inf
+def for_steps(mode: Reduction) -> Reduction:
+    """How the steps of the reduced entries are reduced: the first, their mean, or the last."""
+    return REDUCTIONS[mode.name if mode.name in ("first", "mean") else "last"]

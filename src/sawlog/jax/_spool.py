@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.extend.core.primitives import while_p
 
-from sawlog.errors import ArgumentError
+from sawlog.jax._collect import Collector, Limits, plan, read_limits
 from sawlog.jax._entries import Part, Slot
+from sawlog.jax._handler import Handler
 from sawlog.jax._interpreter import Interpreter
 from sawlog.jax._logdict import logdict
-from sawlog.jax._primitive import is_listening, log_p
+from sawlog.jax._primitive import is_listening
 from sawlog.jax._reductions import check_mode
 from sawlog.jax._select import Selection, selection
 from sawlog.jax._site import Site
@@ -20,25 +22,55 @@ from sawlog.jax._stream import Stream, Streams, from_site
 from sawlog.jax._wrap import Program, check_callable, program_for
 
 
-class Spool:
-    """The handler that collects."""
+class Spool(Handler):
+    """The handler that collects: in streams, or for some names in a collector."""
 
     collects = True
-    primitives = (log_p,)
 
-    def __init__(self, chosen: Selection, keep_logs: bool) -> None:
+    def __init__(
+        self,
+        chosen: Selection,
+        keep_logs: bool = False,
+        collectors: Mapping[str, Collector] | None = None,
+        surveys: bool = False,
+    ) -> None:
+        super().__init__()
         self._chosen = chosen
         self._keep_logs = keep_logs
+        self._collectors = dict(collectors or {})
+        self.surveys = surveys
+        self.carry = {key: each.start() for key, each in self._collectors.items()}
 
     def wants(self, site: Site) -> bool:
         """Whether any of its names was chosen."""
         return self._keep_logs or bool(self._chosen.keys(site))
 
+    def carried(self, site: Site) -> Sequence[str]:
+        """The names that have a collector."""
+        return [key for key in self._chosen.keys(site) if key in self._collectors]
+
     def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
-        """Start a stream for each chosen name, and leave the log for others if so asked."""
+        """Collect the chosen names, and leave the log for others if so asked."""
         if self._keep_logs and is_listening():
             primitive.bind(*operands, site=site, **params)
-        return from_site(site, operands, self._chosen.keys(site))
+        streams = []
+        for stream in from_site(site, operands, self._chosen.keys(site)):
+            collector = self._collectors.get(stream.info.key)
+            if collector is None:
+                streams.append(stream)
+            else:
+                self.carry[stream.info.key] = collector.update(
+                    self.carry[stream.info.key],
+                    stream.leaves,
+                    stream.steps,
+                    stream.mask,
+                    site.batch,
+                )
+        return tuple(streams)
+
+    def collected(self) -> dict[str, Part]:
+        """What the collectors hold at the end."""
+        return {key: each.finish(self.carry[key]) for key, each in self._collectors.items()}
 
 
 def spool(
@@ -49,6 +81,10 @@ def spool(
     interval: int | None = None,
     reduce: Any = None,
     prefix: str = "",
+    *,
+    window: int | None = None,
+    capacity: Any = None,
+    keep: str = "first",
 ) -> Callable[..., tuple[Any, logdict]]:
     """Make a function that returns ``(output, logs)``.
 
@@ -58,8 +94,15 @@ def spool(
         tags: take only logs with one of these tags.
         keep_logs: leave the logs visible to transformations further out.
         interval: keep every n-th entry of each key.
-        reduce: reduce the entries of each key: ``"mean"``, ``"last"``, ... or a dict by key.
+        reduce: reduce the entries of each key inside the program: ``"mean"``, ``"last"``, ... a
+            :class:`sawlog.Reduction`, or a dict of those by key. It goes before the reduction that
+            a log asks for itself.
         prefix: put this in front of every key.
+        window: keep the last n entries of each key.
+        capacity: how many entries to keep of what is logged in loops of unknown length; a number,
+            or a dict by key, which then holds for these keys whatever loops they are in.
+        keep: with ``capacity``, whether the ``"first"`` or the ``"last"`` entries are kept;
+            ``logs.dropped`` says how many did not fit.
 
     Returns:
         A function with the arguments of ``fun``. Like ``jax.jit`` it traces each call signature
@@ -75,28 +118,78 @@ def spool(
     >>> y, logs = sawlog.spool(f)(jnp.arange(4))
     >>> print(y, logs["total"])
     6 [0 1 3 6]
+    >>> print(sawlog.spool(f, reduce="mean")(jnp.arange(4))[1]["total"])
+    2.5
 
     Raises:
         LogMismatchError: one name is logged in ways that cannot be put together.
-        UnsupportedLoopError: a log stands in a loop of unknown length.
+        UnsupportedLoopError: a log stands in a loop of unknown length, and nothing bounds it.
         UnsupportedPrimitiveError: a log stands inside a primitive without a rule.
         ArgumentError: an option is of the wrong kind.
     """
-    check_callable(fun, "spool")
-    if interval is not None and (not isinstance(interval, int) or interval < 1):
-        raise ArgumentError(f"interval must be a whole number from 1 on, got {interval!r}.")
+    return _spool(
+        fun, "spool", argnames, tags, keep_logs, interval, reduce, prefix, window, capacity, keep
+    )
+
+
+def logify(fun: Callable[..., Any]) -> Callable[..., tuple[Any, logdict]]:
+    """Make a function that returns ``(output, logs)``, one value for each name.
+
+    A log is reduced as it asks for itself, ``log("loss", loss, reduction="mean")``, and otherwise
+    replaces the one before. ``logs.asdict()`` gives ``{name: {reduction: value}}``.
+
+    >>> import jax, sawlog
+    >>> @sawlog.logify
+    ... def f(n):
+    ...     def body(i, x):
+    ...         sawlog.log("x", x)
+    ...         sawlog.log("mean_x", x, reduction="mean")
+    ...         return x + 1.0
+    ...     return jax.lax.fori_loop(0, 3, body, n)
+    >>> y, logs = f(4.0)
+    >>> print(jax.tree.map(float, logs.asdict()))
+    {'mean_x': {'mean': 5.0}, 'x': {'replace': 6.0}}
+    """
+    return _spool(fun, "logify", default="replace")
+
+
+def _spool(
+    fun: Callable[..., Any],
+    name: str,
+    argnames: Any = None,
+    tags: Any = None,
+    keep_logs: bool = False,
+    interval: int | None = None,
+    reduce: Any = None,
+    prefix: str = "",
+    window: int | None = None,
+    capacity: Any = None,
+    keep: str = "first",
+    default: str | None = None,
+) -> Callable[..., tuple[Any, logdict]]:
+    check_callable(fun, name)
     if reduce is not None:
         check_mode(reduce)
+    limits = read_limits(interval, window, capacity, keep)
     chosen = selection(argnames, tags)
     modes = tuple(sorted(reduce.items())) if isinstance(reduce, Mapping) else reduce
-    options = (spool, chosen, keep_logs, interval, modes, prefix)
+    options = (spool, chosen, keep_logs, limits, modes, prefix, default)
+
+    def mode_of(stream: Stream) -> Any:
+        asked = reduce.get(stream.info.key) if isinstance(reduce, Mapping) else reduce
+        return asked or stream.info.reduction or default
 
     def evaluate(closed: Any, values: list[Any], _: Any) -> tuple[list[Any], logdict]:
-        walk = Interpreter(Spool(chosen, keep_logs))
-        outs, streams = walk.run(closed.jaxpr, closed.consts, values)
-        logs = logdict._of(map(_part, streams))
-        logs = logs if interval is None else logs.slice[::interval]
-        logs = logs if reduce is None else logs.reduce(reduce)
+        bounded = limits != Limits(keep=keep) or reduce is not None or default is not None
+        collectors = None
+        if bounded or _has_bounds_of_its_own(closed, chosen):
+            collectors = plan(_survey(closed, chosen), mode_of, limits)
+        handler = Spool(chosen, keep_logs, collectors)
+        outs, streams = Interpreter(handler).run(closed.jaxpr, closed.consts, values)
+        parts = {stream.info.key: part_of(stream) for stream in streams} | handler.collected()
+        logs = logdict._of(parts.values())
+        if window is not None and reduce is not None:
+            logs = logs.reduce(reduce)
         return outs, logs.prefix(prefix) if prefix else logs
 
     program = program_for(fun, options, lambda: Program(fun, evaluate))
@@ -111,7 +204,28 @@ def spool(
     return spooled
 
 
-def _part(stream: Stream) -> Part:
+def _survey(closed: Any, chosen: Selection) -> Streams:
+    """The types of all streams of a program."""
+    return Interpreter(Spool(chosen, surveys=True)).trace(closed).stream_types
+
+
+def _has_bounds_of_its_own(closed: Any, chosen: Selection) -> bool:
+    """Whether a log asks for a reduction, or stands in a loop of unknown length."""
+    walk = Interpreter(Spool(chosen))
+
+    def found(jaxpr: Any) -> bool:
+        return any(
+            (eqn.primitive is while_p or any(site.reduction for site in wanted))
+            or any(found(getattr(inner, "jaxpr", inner)) for inner in walk.inner(eqn))
+            for eqn in jaxpr.eqns
+            if (wanted := walk.wanted_in(eqn))
+        )
+
+    return found(closed.jaxpr)
+
+
+def part_of(stream: Stream) -> Part:
+    """One key of a logdict."""
     info = stream.info
     slot = Slot(
         key=info.key,

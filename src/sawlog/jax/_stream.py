@@ -28,7 +28,11 @@ from sawlog.jax._site import Site
 
 @dataclasses.dataclass(frozen=True)
 class StreamInfo:
-    """The static part of a stream."""
+    """The static part of a stream.
+
+    ``mesh`` of the ``batch`` axes, the first ones, are those of a mesh. ``unbounded`` is the source
+    line of a loop of unknown length around one of the logs, in a survey.
+    """
 
     key: str
     tree: PyTreeDef
@@ -38,6 +42,8 @@ class StreamInfo:
     batch: int = 0
     stacked: bool = False
     branches: tuple[tuple[int, int], ...] = ()
+    mesh: int = 0
+    unbounded: str = ""
 
 
 @functools.partial(
@@ -157,8 +163,8 @@ def _either(alternatives: Sequence[Stream], depth: int) -> Stream:
             first.mask | other.mask,
             first.info,
         )
-    branches = first.info.branches[:depth]
-    return dataclasses.replace(first, info=dataclasses.replace(first.info, branches=branches))
+    info = dataclasses.replace(first.info, branches=first.info.branches[:depth])
+    return dataclasses.replace(first, info=info)
 
 
 def _concatenate(group: list[Stream]) -> Stream:
@@ -175,8 +181,12 @@ def _concatenate(group: list[Stream]) -> Stream:
         tuple(join(leaves) for leaves in zip(*(p.leaves for p in parts), strict=True)),
         tuple(join(steps) for steps in zip(*(p.steps for p in parts), strict=True)),
         join([p.full_mask() for p in parts]) if masked else None,
-        dataclasses.replace(first.info, stacked=True, branches=shared),
+        dataclasses.replace(first.info, stacked=True, branches=shared, unbounded=_unbounded(group)),
     )
+
+
+def _unbounded(group: Sequence[Stream]) -> str:
+    return next((stream.info.unbounded for stream in group if stream.info.unbounded), "")
 
 
 def _common_branches(paths: Sequence[tuple[tuple[int, int], ...]]) -> tuple[tuple[int, int], ...]:
@@ -197,7 +207,11 @@ def over_mesh(stream: Stream, axes: int) -> Stream:
     """``stream`` inside a shard, with ``axes`` axes of length one for the mesh."""
     at = int(stream.info.stacked)
     where = tuple(range(at, at + axes))
-    return stream.map(lambda x: jnp.expand_dims(x, where), batch=stream.info.batch + axes)
+    return stream.map(
+        lambda x: jnp.expand_dims(x, where),
+        batch=stream.info.batch + axes,
+        mesh=stream.info.mesh + axes,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +247,7 @@ def plan_branches(branches: Sequence[Streams]) -> tuple[BranchSlot, ...]:
         uneven = any(stream.mask is not None or stream.size != room for stream in group)
         slots.append(
             BranchSlot(
-                like=group[0],
+                like=group[0].map(lambda x: x, unbounded=_unbounded(group)),
                 stacked=any(stream.info.stacked for stream in group),
                 room=room,
                 masked=uneven or len(group) < len(branches),

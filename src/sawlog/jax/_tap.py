@@ -8,27 +8,28 @@ from typing import Any
 
 import jax
 
+from sawlog.errors import ArgumentError
 from sawlog.jax import _compat
-from sawlog.jax._host import Call, Target, opened, target_of
+from sawlog.jax._buffer import BufferedTap, BufferedWalk
+from sawlog.jax._handler import Handler
+from sawlog.jax._host import Call, Flush, Target, opened, target_of
 from sawlog.jax._interpreter import Interpreter
 from sawlog.jax._logdict import logdict
-from sawlog.jax._primitive import log_p, tap_effect, tap_p
+from sawlog.jax._primitive import tap_effect, tap_p
 from sawlog.jax._select import Selection, selection
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Streams
 from sawlog.jax._wrap import Program, check_callable, program_for
 
 
-class Tap:
+class Tap(Handler):
     """The handler that turns each log into a call of the host.
 
     ``target`` is the live object, or a traced number by which the host knows it.
     """
 
-    collects = False
-    primitives = (log_p,)
-
     def __init__(self, chosen: Selection, target: Any) -> None:
+        super().__init__()
         self._chosen = chosen
         self._target = target
 
@@ -59,19 +60,16 @@ def _lower(ctx: Any, *args: Any, **params: Any) -> Any:
 
 
 @tap_p.def_impl
-def _run(
-    *arrays: Any,
-    site: Site,
-    target: Target | None,
-    keys: tuple[str, ...],
-    inside: int,
-    key_kinds: tuple[Any, ...],
-) -> list[Any]:
+def _run(*arrays: Any, site: Any, target: Target | None, **params: Any) -> list[Any]:
     if target is None:
         *arrays, number = arrays  # type: ignore[assignment]
         target = target_of(number)
-    target.deliver(Call(site, keys, site.batch - inside, key_kinds), arrays)
+    target.deliver(site if isinstance(site, Flush) else _call(site, **params), arrays)
     return []
+
+
+def _call(site: Site, keys: tuple[str, ...], inside: int, key_kinds: tuple[Any, ...]) -> Call:
+    return Call(site, keys, site.batch - inside, key_kinds)
 
 
 _compat.define_lowering(tap_p, _lower, cacheable=False)
@@ -91,12 +89,19 @@ def tap(
     argnames: Any = None,
     tags: Any = None,
     prefix: str = "",
+    *,
+    buffer: int | None = None,
 ) -> Callable[..., Any]:
     """Make a function that calls ``callback(logs)`` on the host for every log, as it happens.
 
     ``logs`` is a :class:`sawlog.logdict` of numpy arrays with the names of one call of ``log``; on
     one device the calls come in program order. Without a callback the logs are printed. The output
     is that of ``fun``. ``argnames``, ``tags`` and ``prefix`` are those of :func:`sawlog.spool`.
+
+    With ``buffer=n`` up to ``n`` entries of each name are collected on the device and sent
+    together: the callback gets a logdict whose values have the entry axis in front. Nothing is
+    lost, and the order of each name is kept; a host call costs tens of microseconds, so this is
+    much faster.
 
     Called outside of any transformation, the tapped function returns when every callback has run,
     and raises what a callback raised, with a note that names the log. Inside ``jit`` the exception
@@ -116,17 +121,24 @@ def tap(
     check_callable(fun, "tap")
     if callback is not None:
         check_callable(callback, "callback")
+    if buffer is not None and (not isinstance(buffer, int) or buffer < 1):
+        raise ArgumentError(f"buffer must be a whole number from 1 on, got {buffer!r}.")
     chosen = selection(argnames, tags)
     receive = show if callback is None else callback
 
     def evaluate(closed: Any, values: list[Any], hidden: Sequence[Any]) -> tuple[list[Any], None]:
         target = hidden[0] if hidden else Target(receive, prefix, hold_errors=False)
-        walk = Interpreter(Tap(chosen, target))
-        return walk.run(closed.jaxpr, closed.consts, values)[0], None
+        if buffer is None:
+            walk = Interpreter(Tap(chosen, target))
+            return walk.run(closed.jaxpr, closed.consts, values)[0], None
+        buffered = BufferedTap(chosen, target, buffer)
+        outs, left = BufferedWalk(buffered).run(closed.jaxpr, closed.consts, values)
+        buffered.flush(left)
+        return outs, None
 
     # Called on its own, the program names its target by a number, so that it serves any callback.
     # Inside another transformation the target becomes part of that one's program.
-    alone = program_for(fun, (tap, chosen), lambda: Program(fun, evaluate, hidden=1))
+    alone = program_for(fun, (tap, chosen, buffer), lambda: Program(fun, evaluate, hidden=1))
     inside = Program(fun, evaluate)
 
     @functools.wraps(fun)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 from jax.extend.core import jaxpr_as_fun
 from jax.extend.core.primitives import cond_p
 
@@ -22,25 +23,45 @@ def cond(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any],
         walk.trace(branch, finish=lambda streams: over_branches(slots, streams))
         for branch in eqn.params["branches"]
     ]
+    names = walk.carried_by(walk.sites_in(eqn))
     index, *operands = values
-    hoisted = [value for new in news for value in new.hoisted]
-    closed = _agree_on_varying(_share_hoisted(news, hoisted, operands))
-    params = {**eqn.params, "branches": tuple(closed)}
-    return news[0].split(eqn.primitive.bind(index, *hoisted, *operands, **params))
+    before = [*(value for new in news for value in new.hoisted), *walk.state(names)]
+    closed = _share_leading(walk, news, names, [*before, *operands]) if before else None
+    closed = _agree_on_varying(closed or [new.closed for new in news])
+    outs = eqn.primitive.bind(
+        index, *before, *operands, **{**eqn.params, "branches": tuple(closed)}
+    )
+    streams, states = news[0].outputs, jax.tree.structure([walk.handler.carry[n] for n in names])
+    end = streams + news[0].tree.num_leaves
+    walk.update(names, states, outs[end:])
+    return list(outs[:streams]), jax.tree.unflatten(news[0].tree, outs[streams:end])
 
 
-def _share_hoisted(news: list[Rewritten], hoisted: list[Any], operands: list[Any]) -> list[Any]:
-    """Let every branch take what any of them closes over."""
-    if not hoisted:
-        return [new.closed for new in news]
-    avals = [_compat.typeof(value) for value in (*hoisted, *operands)]
+def _share_leading(
+    walk: Interpreter, news: list[Rewritten], names: Sequence[str], values: list[Any]
+) -> list[Any]:
+    """Let every branch take what any of them closes over, and the carry that any of them updates.
+
+    values: [*hoisted of each branch, *carry, *operands]; each branch returns the whole carry.
+    """
+    avals = [_compat.typeof(value) for value in values]
+    trees = [jax.tree.structure(walk.handler.carry[name]) for name in names]
+    tree: Any = jax.tree_util.treedef_tuple(trees)
+    hoisted = sum(len(new.hoisted) for new in news)
     shared, start = [], 0
     for new in news:
         own = slice(start, start + len(new.hoisted))
         start = own.stop
 
         def flat(*args: Any, new: Rewritten = new, own: slice = own) -> list[Any]:
-            return list(jaxpr_as_fun(new.closed)(*args[own], *args[len(hoisted) :]))
+            end = hoisted + tree.num_leaves
+            states = dict(zip(names, tree.unflatten(args[hoisted:end]), strict=True))
+            mine = jax.tree.leaves([states[name] for name in new.names])
+            outs = jaxpr_as_fun(new.closed)(*args[own], *mine, *args[end:])
+            kept = len(outs) - new.carried
+            after = jax.tree.unflatten(new.carry_tree, outs[kept:])
+            states.update(zip(new.names, after, strict=True))
+            return [*outs[:kept], *jax.tree.leaves([states[name] for name in names])]
 
         shared.append(_compat.trace_flat(flat, avals, "branch"))
     return shared

@@ -17,8 +17,9 @@ from sawlog.jax._stream import Streams
 def jit(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
     """Keeps the name, shardings, layouts and donation."""
     new = walk.rewrite(eqn.params["jaxpr"])
-    params = _compat.widen_jit(eqn.params, new.closed, len(new.hoisted), new.extra)
-    return new.split(eqn.primitive.bind(*new.hoisted, *values, **params))
+    before = walk.leading(new)
+    params = _compat.widen_jit(eqn.params, new.closed, len(before), new.extra)
+    return walk.split(new, eqn.primitive.bind(*before, *values, **params))
 
 
 @register_rule(closed_call_p)
@@ -33,6 +34,6 @@ def checkpoint(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list
     """Keeps the policy; a log is an output of the forward pass, so it is there exactly once."""
     new = walk.rewrite(eqn.params["jaxpr"])
     jaxpr, consts = _compat.inline_consts(new.closed)
-    before = [*consts, *new.hoisted]
+    before = [*consts, *walk.leading(new)]
     params = _compat.widen_remat(eqn.params, jaxpr, len(before))
-    return new.split(eqn.primitive.bind(*before, *values, **params))
+    return walk.split(new, eqn.primitive.bind(*before, *values, **params))

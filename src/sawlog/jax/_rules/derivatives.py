@@ -27,7 +27,7 @@ def custom_derivative(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> Res
     """The function runs as it is; differentiated from outside, its rule gives the outputs."""
     inner = eqn.params["call_jaxpr"]
     return _with_own_derivative(
-        lambda *args: walk.run(inner.jaxpr, inner.consts, args), walk.without_logs(eqn), values
+        walk, eqn, lambda *args: walk.run(inner.jaxpr, inner.consts, args), values
     )
 
 
@@ -41,39 +41,58 @@ def custom_linear_solve(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> R
         own = [*args[start : start + lengths.solve], *args[sum(lengths) :]]
         return walk.run(solve.jaxpr, solve.consts, own)
 
-    return _with_own_derivative(run, walk.without_logs(eqn), values)
+    return _with_own_derivative(walk, eqn, run, values)
 
 
 def _with_own_derivative(
-    run: Callable[..., Result], plain: Callable[..., list[Any]], values: Sequence[Any]
+    walk: Interpreter, eqn: Any, run: Callable[..., Result], values: Sequence[Any]
 ) -> Result:
-    """Call ``run``, whose outputs are differentiated as those of ``plain``."""
-    call = jax.custom_jvp(run)
+    """Call ``run``, whose outputs are differentiated as those of the equation without logs."""
+    plain, names = walk.without_logs(eqn), walk.carried_by(walk.sites_in(eqn))
+
+    def at_once(states: Any, *args: Any) -> Any:
+        with walk.carrying(names, states) as after:
+            outs, streams = run(*args)
+        return outs, streams, after()
+
+    def apart(states: Any, *args: Any) -> Any:
+        return plain(*args), *at_once(states, *args)[1:]
+
+    call = jax.custom_jvp(at_once)
 
     @call.defjvp
     def jvp(primals: Any, tangents: Any) -> Any:
         with unheard():
-            return jax.jvp(lambda *args: (plain(*args), run(*args)[1]), primals, tangents)
+            return jax.jvp(apart, primals, tangents)
 
-    return call(*values)
+    outs, streams, states = call([walk.handler.carry[name] for name in names], *values)
+    walk.handler.carry.update(zip(names, states, strict=True))
+    return outs, streams
 
 
 @register_rule(_compat.custom_vmap_p)
 def custom_vmap(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
     """The function runs as it is; mapped from outside, its rule gives the outputs."""
     inner, plain = eqn.params["call"], walk.without_logs(eqn)
+    names = walk.carried_by(walk.sites_in(eqn))
 
-    def run(*args: Any) -> Result:
-        return walk.run(inner.jaxpr, inner.consts, args)
+    def at_once(states: Any, *args: Any) -> Any:
+        with walk.carrying(names, states) as after:
+            outs, streams = walk.run(inner.jaxpr, inner.consts, args)
+        return outs, streams, after()
 
-    call = jax.custom_batching.custom_vmap(run)
+    def apart(states: Any, *args: Any) -> Any:
+        return plain(*args), *at_once(states, *args)[1:]
+
+    call = jax.custom_batching.custom_vmap(at_once)
 
     @call.def_vmap
-    def batch(axis_size: int, mapped: list[bool], *args: Any) -> Any:
-        in_axes = tuple(0 if is_mapped else None for is_mapped in mapped)
+    def batch(axis_size: int, mapped: list[Any], *args: Any) -> Any:
+        in_axes = jax.tree.map(lambda is_mapped: 0 if is_mapped else None, tuple(mapped))
         with unheard():
-            apart = jax.vmap(lambda *a: (plain(*a), run(*a)[1]), in_axes, axis_size=axis_size)
-            outs = apart(*args)
+            outs = jax.vmap(apart, in_axes, axis_size=axis_size)(*args)
         return outs, jax.tree.map(lambda _: True, outs)
 
-    return call(*values)
+    outs, streams, states = call([walk.handler.carry[name] for name in names], *values)
+    walk.handler.carry.update(zip(names, states, strict=True))
+    return outs, streams

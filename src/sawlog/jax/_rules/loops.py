@@ -5,51 +5,115 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 from jax.extend.core.primitives import scan_p, while_p
 
-from sawlog.errors import UnsupportedLoopError
 from sawlog.jax import _compat
+from sawlog.jax._collect import raise_unknown_length
 from sawlog.jax._interpreter import Interpreter
 from sawlog.jax._registry import register_rule
-from sawlog.jax._stream import Streams, over_loop
+from sawlog.jax._stream import Streams, gather, over_loop
 
 
 @register_rule(scan_p)
 def scan(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
-    """body: [consts, carry, x] -> [carry, y] becomes [consts, carry, x] -> [carry, y, logs]."""
-    new = walk.rewrite(eqn.params["jaxpr"])
-    params = _compat.widen_scan(eqn.params, new.closed, len(new.hoisted))
-    outs, streams = new.split(eqn.primitive.bind(*new.hoisted, *values, **params))
-    return outs, tuple(over_loop(s, reverse=eqn.params["reverse"]) for s in streams)
+    """body: [consts, carry, x] -> [carry, y] becomes
+
+    [hoisted, consts, state, carry, x] -> [state, carry, y, logs].
+    """
+    params, new = eqn.params, walk.rewrite(eqn.params["jaxpr"])
+    hoisted, state, consts = len(new.hoisted), new.carried, params["num_consts"]
+    inputs, outputs = len(new.closed.in_avals), len(new.closed.out_avals)
+    first = hoisted + state + consts
+    body = _compat.reordered(
+        new.closed,
+        [
+            *range(hoisted),
+            *range(hoisted + state, first),
+            *range(hoisted, hoisted + state),
+            *range(first, inputs),
+        ],
+        [*range(outputs - state, outputs), *range(outputs - state)],
+    )
+    outs = eqn.primitive.bind(
+        *new.hoisted,
+        *values[:consts],
+        *walk.state(new.names),
+        *values[consts:],
+        **_compat.widen_scan(params, body, hoisted, state),
+    )
+    outs, streams = walk.split(new, [*outs[state:], *outs[:state]])
+    return outs, tuple(over_loop(s, reverse=params["reverse"]) for s in streams)
 
 
 @register_rule(while_p)
 def while_loop(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
-    """Nothing can be collected from a loop of unknown length; calling back from it works."""
-    wanted = [site.where for site in walk.sites_in(eqn) if walk.handler.wants(site)]
-    if walk.handler.collects:
-        raise UnsupportedLoopError(
-            f"There is a log inside the loop at {_compat.source_line(eqn)}, and how often that "
-            "loop runs is not known when the program is compiled, so spool cannot make room for "
-            f"its entries. The log stands at {', '.join(wanted)}. Hint: stream it with "
-            "sawlog.tap, give the loop a fixed length (lax.scan, or fori_loop with static bounds), "
-            "or leave the name out with argnames=."
-        )
+    """A loop of unknown length has no room for streams; state goes round in its carry.
+
+    cond: [cond consts, carry] -> [again], body: [body consts, carry] -> [carry] become
+
+    [cond consts, again, state, carry] -> [again],
+    [consts of both, again, state, carry] -> [again, state, carry]
+
+    where the logs of the condition are those of its evaluation at the end of the body.
+    """
     params = eqn.params
-    cond, body = walk.rewrite(params["cond_jaxpr"]), walk.rewrite(params["body_jaxpr"])
-    split = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-    outs = eqn.primitive.bind(
-        *cond.hoisted,
-        *values[: split[0]],
-        *body.hoisted,
-        *values[split[0] : split[1]],
-        *values[split[1] :],
+    conds, bodies = params["cond_nconsts"], params["body_nconsts"]
+    cond, body = params["cond_jaxpr"], params["body_jaxpr"]
+    if walk.handler.surveys:
+        return _survey_while(walk, eqn, values)
+    names = walk.carried_by(walk.sites_in(eqn))
+    tree: Any = jax.tree.structure([walk.handler.carry[name] for name in names])
+    consts, carry = values[: conds + bodies], values[conds + bodies :]
+
+    def condition(consts: Sequence[Any], carry: Sequence[Any]) -> Any:
+        return _without_room(walk, eqn, walk.run(cond.jaxpr, cond.consts, [*consts, *carry]))[0]
+
+    def step(*args: Any) -> list[Any]:
+        consts, (_, *rest) = args[: conds + bodies], args[conds + bodies :]
+        states = jax.tree.unflatten(tree, rest[: tree.num_leaves])
+        with walk.carrying(names, states) as after:
+            own = [*consts[conds:], *rest[tree.num_leaves :]]
+            outs = _without_room(walk, eqn, walk.run(body.jaxpr, body.consts, own))
+            again = condition(consts[:conds], outs)
+        return [again, *jax.tree.leaves(after()), *outs]
+
+    init = [condition(consts[:conds], carry), *walk.state(names), *carry]
+    avals = [_compat.typeof(value) for value in (*consts, *init)]
+    new_body, hoisted = _compat.hoist_consts(_compat.trace_flat(step, avals, "body"))
+    new_cond = _compat.trace_flat(lambda again, *_: [again], avals[conds + bodies :], "cond")
+    _, *outs = eqn.primitive.bind(
+        *hoisted,
+        *consts,
+        *init,
         **{
             **params,
-            "cond_jaxpr": cond.closed,
-            "body_jaxpr": body.closed,
-            "cond_nconsts": params["cond_nconsts"] + len(cond.hoisted),
-            "body_nconsts": params["body_nconsts"] + len(body.hoisted),
+            "cond_jaxpr": new_cond,
+            "body_jaxpr": new_body,
+            "cond_nconsts": 0,
+            "body_nconsts": len(hoisted) + len(consts),
         },
     )
-    return list(outs), ()
+    walk.update(names, tree, outs[: tree.num_leaves])
+    return outs[tree.num_leaves :], ()
+
+
+def _survey_while(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
+    """What one turn of the loop would log, marked as coming from a loop of unknown length."""
+    params = eqn.params
+    conds, bodies = params["cond_nconsts"], params["body_nconsts"]
+    cond, body = params["cond_jaxpr"], params["body_jaxpr"]
+    carry = values[conds + bodies :]
+    _, first = walk.run(cond.jaxpr, cond.consts, [*values[:conds], *carry])
+    _, then = walk.run(body.jaxpr, body.consts, [*values[conds : conds + bodies], *carry])
+    where = _compat.source_line(eqn)
+    streams = [s.map(lambda x: x, unbounded=s.info.unbounded or where) for s in (*first, *then)]
+    return walk.without_logs(eqn)(*values), gather(streams)
+
+
+def _without_room(walk: Interpreter, eqn: Any, result: tuple[list[Any], Streams]) -> list[Any]:
+    outs, streams = result
+    if streams:
+        where = _compat.source_line(eqn)
+        raise_unknown_length(where, [stream.info.where for stream in streams])
+    return outs

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from sawlog.jax import _compat
@@ -20,23 +21,29 @@ def shard_map(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[
     params = eqn.params
     manual = params["newly_manual_axes"]
     axes = tuple(name for name in params["mesh"].axis_names if name in manual)
+    names = walk.carried_by(walk.sites_in(eqn))
+    states = [walk.handler.carry[name] for name in names]
     order: list[str] = []
 
-    def body(*args: Any) -> tuple[tuple[Any, ...], Streams, Streams]:
-        outs, found = walk.run(params["jaxpr"], (), args)
+    def body(states: Any, *args: Any) -> Any:
+        local = jax.tree.map(lambda x: x.reshape(x.shape[len(axes) :]), states)
+        with walk.carrying(names, local) as after:
+            outs, found = walk.run(params["jaxpr"], (), args)
         order[:] = [stream.info.key for stream in found]
         streams = [over_mesh(stream, len(axes)) for stream in found]
         one = tuple(stream for stream in streams if not stream.info.stacked)
         many = tuple(stream for stream in streams if stream.info.stacked)
-        return tuple(outs), one, many
+        states = jax.tree.map(lambda x: jnp.expand_dims(x, tuple(range(len(axes)))), after())
+        return tuple(outs), one, many, states
 
-    outs, one, many = jax.shard_map(
+    outs, one, many, states = jax.shard_map(
         body,
         mesh=params["mesh"],
-        in_specs=tuple(params["in_specs"]),
-        out_specs=(tuple(params["out_specs"]), P(*axes), P(None, *axes)),
+        in_specs=(P(*axes), *params["in_specs"]),
+        out_specs=(tuple(params["out_specs"]), P(*axes), P(None, *axes), P(*axes)),
         axis_names=set(axes),
         check_vma=params["check_vma"],
-    )(*values)
+    )(states, *values)
+    walk.handler.carry.update(zip(names, states, strict=True))
     by_key: dict[str, Stream] = {stream.info.key: stream for stream in (*one, *many)}
     return list(outs), tuple(by_key[key] for key in order)

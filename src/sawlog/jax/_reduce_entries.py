@@ -1,0 +1,65 @@
+"""Reducing the entries of a logdict, after the program has run or inside another one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from sawlog.jax import _entries as entries_of
+from sawlog.jax._arrays import to_numpy, zeros
+from sawlog.jax._entries import Part
+from sawlog.jax._reductions import Reduction, check_mode, for_steps, reduction_of
+
+
+def reduce_part(part: Part, mode: Any) -> Part:
+    """Reduce the entries of one key to a single one, as ``mode`` says."""
+    check_mode(mode)
+    if isinstance(mode, Mapping):
+        mode = mode.get(part.slot.key, "append")
+    reduction = reduction_of(mode)
+    if reduction is None:
+        return part
+    part = entries_of.stack(part)
+    value = _fold(reduction, part.value, part.mask, part)
+    steps = tuple(_fold(for_steps(reduction), x, part.mask, part) for x in part.steps)
+    mask = None if part.mask is None else part.mask.any(axis=part.outer)
+    if entries_of.namespace(part) is np:
+        value, steps = jax.tree.map(to_numpy, (value, steps))
+    slot = dataclasses.replace(
+        part.slot,
+        stacked=False,
+        ndim=np.ndim(jax.tree.leaves(value)[0]) - part.outer,
+        counted=False,
+        reduction=reduction.name,
+    )
+    return Part(value, steps, mask, slot)
+
+
+def _fold(reduction: Reduction, value: Any, mask: Any, part: Part) -> Any:
+    """Update with one entry after the other; each lane for itself."""
+
+    def fold(value: Any, mask: Any) -> Any:
+        like = jax.tree.map(lambda x: zeros(x.shape[1:], x.dtype), value)
+
+        def step(state: Any, entry: Any) -> Any:
+            x, here = entry
+            new = reduction.update(state, x)
+            if here is not None:
+                new = jax.tree.map(lambda a, b: jnp.where(here, a, b), new, state)
+            return new, None
+
+        return reduction.finish(lax.scan(step, reduction.init(like), (value, mask))[0])
+
+    # [*outer, entries, *batch, ...]: one fold for each place along outer and batch
+    fun = fold
+    for _ in range(part.slot.batch):
+        fun = jax.vmap(fun, in_axes=1)
+    for _ in range(part.outer):
+        fun = jax.vmap(fun)
+    return fun(value, mask)
