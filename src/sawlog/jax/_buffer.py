@@ -241,23 +241,7 @@ def while_in_pieces(
         handler.flush_parts(list(collecting.collected().values()))
         return [again(consts, outs[1:]), *outs[1:]]
 
-    init = [again(consts, carry), *carry]
-    avals = [_compat.typeof(value) for value in (*consts, *init)]
-    new_body, hoisted = _compat.hoist_consts(_compat.trace_flat(piece, avals, "body"))
-    new_cond = _compat.trace_flat(lambda again, *_: [again], avals[conds + bodies :], "cond")
-    _, *outs = eqn.primitive.bind(
-        *hoisted,
-        *consts,
-        *init,
-        **{
-            **params,
-            "cond_jaxpr": new_cond,
-            "body_jaxpr": new_body,
-            "cond_nconsts": 0,
-            "body_nconsts": len(hoisted) + len(consts),
-        },
-    )
-    return list(outs), ()
+    return loops.bind_while(eqn, consts, [again(consts, carry), *carry], piece), ()
 
 
 def _with_counter(fun: Any, inner: Any, consts: int, counter: Any) -> Any:

@@ -26,7 +26,11 @@ from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.lax.control_flow import loops as _loops
 from jax._src.named_sharding import UNSPECIFIED
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive
+from jax.extend.core import ClosedJaxpr as ClosedJaxpr
+from jax.extend.core import Jaxpr as Jaxpr
+from jax.extend.core import JaxprEqn as JaxprEqn
+from jax.extend.core import Literal as Literal
+from jax.extend.core import Primitive as Primitive
 from jax.extend.core.primitives import scan_p, while_p
 
 Effect = _effects.Effect
@@ -439,56 +443,3 @@ def is_jax_value(value: Any) -> bool:
     except (TypeError, AssertionError):
         return False
     return True
-
-
-__all__ = [
-    "UNSPECIFIED",
-    "ClosedJaxpr",
-    "Effect",
-    "Jaxpr",
-    "JaxprEqn",
-    "Literal",
-    "Primitive",
-    "as_aval",
-    "bind_equation",
-    "custom_vmap_p",
-    "define_batching",
-    "define_batching_with_outputs",
-    "define_in_forward_mode",
-    "define_jvp",
-    "define_lowering",
-    "define_silent_autodiff",
-    "define_transpose",
-    "equation_scope",
-    "exclude_from_tracebacks",
-    "has_tangent",
-    "hoist_consts",
-    "inline_consts",
-    "instantiate_zero",
-    "is_jax_value",
-    "is_tracer",
-    "is_weak",
-    "is_zero",
-    "jax",
-    "jit_arguments",
-    "key_kind",
-    "lower_to_ordered_callback",
-    "make_varying",
-    "needs_devices_to_lower",
-    "not_tracing",
-    "register_effect",
-    "reordered",
-    "shard_map_p",
-    "source_line",
-    "stage_instead_of_running",
-    "trace_flat",
-    "typeof",
-    "unmapped_scalar",
-    "varying_axes",
-    "widen_jit",
-    "widen_remat",
-    "widen_scan",
-    "wrap_batching",
-    "wrap_scan_hoisting",
-    "wrap_while_recomputation",
-]

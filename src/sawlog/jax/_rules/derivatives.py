@@ -48,6 +48,40 @@ def _with_own_derivative(
     walk: Interpreter, eqn: Any, run: Callable[..., Result], values: Sequence[Any]
 ) -> Result:
     """Call ``run``, whose outputs are differentiated as those of the equation without logs."""
+    names, at_once, apart = _two_ways(walk, eqn, run)
+    call = jax.custom_jvp(at_once)
+
+    @call.defjvp
+    def jvp(primals: Any, tangents: Any) -> Any:
+        with unheard():
+            return jax.jvp(apart, primals, tangents)
+
+    return _called(walk, names, call, values)
+
+
+@register_rule(_compat.custom_vmap_p)
+def custom_vmap(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
+    """The function runs as it is; mapped from outside, its rule gives the outputs."""
+    inner = eqn.params["call"]
+    names, at_once, apart = _two_ways(
+        walk, eqn, lambda *args: walk.run(inner.jaxpr, inner.consts, args)
+    )
+    call = jax.custom_batching.custom_vmap(at_once)
+
+    @call.def_vmap
+    def batch(axis_size: int, mapped: list[Any], *args: Any) -> Any:
+        in_axes = jax.tree.map(lambda is_mapped: 0 if is_mapped else None, tuple(mapped))
+        with unheard():
+            outs = jax.vmap(apart, in_axes, axis_size=axis_size)(*args)
+        return outs, jax.tree.map(lambda _: True, outs)
+
+    return _called(walk, names, call, values)
+
+
+def _two_ways(
+    walk: Interpreter, eqn: Any, run: Callable[..., Result]
+) -> tuple[tuple[str, ...], Callable[..., Any], Callable[..., Any]]:
+    """Outputs, logs and carry by one evaluation, or the outputs apart, by the user's rule."""
     plain, names = walk.without_logs(eqn), walk.carried_by(walk.sites_in(eqn))
 
     def at_once(states: Any, *args: Any) -> Any:
@@ -58,41 +92,12 @@ def _with_own_derivative(
     def apart(states: Any, *args: Any) -> Any:
         return plain(*args), *at_once(states, *args)[1:]
 
-    call = jax.custom_jvp(at_once)
-
-    @call.defjvp
-    def jvp(primals: Any, tangents: Any) -> Any:
-        with unheard():
-            return jax.jvp(apart, primals, tangents)
-
-    outs, streams, states = call([walk.handler.carry[name] for name in names], *values)
-    walk.handler.carry.update(zip(names, states, strict=True))
-    return outs, streams
+    return names, at_once, apart
 
 
-@register_rule(_compat.custom_vmap_p)
-def custom_vmap(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
-    """The function runs as it is; mapped from outside, its rule gives the outputs."""
-    inner, plain = eqn.params["call"], walk.without_logs(eqn)
-    names = walk.carried_by(walk.sites_in(eqn))
-
-    def at_once(states: Any, *args: Any) -> Any:
-        with walk.carrying(names, states) as after:
-            outs, streams = walk.run(inner.jaxpr, inner.consts, args)
-        return outs, streams, after()
-
-    def apart(states: Any, *args: Any) -> Any:
-        return plain(*args), *at_once(states, *args)[1:]
-
-    call = jax.custom_batching.custom_vmap(at_once)
-
-    @call.def_vmap
-    def batch(axis_size: int, mapped: list[Any], *args: Any) -> Any:
-        in_axes = jax.tree.map(lambda is_mapped: 0 if is_mapped else None, tuple(mapped))
-        with unheard():
-            outs = jax.vmap(apart, in_axes, axis_size=axis_size)(*args)
-        return outs, jax.tree.map(lambda _: True, outs)
-
+def _called(
+    walk: Interpreter, names: Sequence[str], call: Callable[..., Any], values: Sequence[Any]
+) -> Result:
     outs, streams, states = call([walk.handler.carry[name] for name in names], *values)
     walk.handler.carry.update(zip(names, states, strict=True))
     return outs, streams

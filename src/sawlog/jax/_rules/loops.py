@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -79,23 +79,29 @@ def while_loop(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list
         return [again, *jax.tree.leaves(after()), *outs]
 
     init = [condition(consts[:conds], carry), *walk.state(names), *carry]
-    avals = [_compat.typeof(value) for value in (*consts, *init)]
-    new_body, hoisted = _compat.hoist_consts(_compat.trace_flat(step, avals, "body"))
-    new_cond = _compat.trace_flat(lambda again, *_: [again], avals[conds + bodies :], "cond")
-    _, *outs = eqn.primitive.bind(
-        *hoisted,
-        *consts,
-        *init,
-        **{
-            **params,
-            "cond_jaxpr": new_cond,
-            "body_jaxpr": new_body,
-            "cond_nconsts": 0,
-            "body_nconsts": len(hoisted) + len(consts),
-        },
-    )
+    outs = bind_while(eqn, consts, init, step)
     walk.update(names, tree, outs[: tree.num_leaves])
     return outs[tree.num_leaves :], ()
+
+
+def bind_while(
+    eqn: Any, consts: Sequence[Any], init: Sequence[Any], step: Callable[..., list[Any]]
+) -> list[Any]:
+    """A loop like the one of ``eqn`` that goes on while the first value of its carry is true.
+
+    ``step`` maps [consts, again, carry] to [again, carry]; returns the carry without ``again``.
+    """
+    avals = [_compat.typeof(value) for value in (*consts, *init)]
+    body, hoisted = _compat.hoist_consts(_compat.trace_flat(step, avals, "body"))
+    cond = _compat.trace_flat(lambda again, *_: [again], avals[len(consts) :], "cond")
+    params = {
+        **eqn.params,
+        "cond_jaxpr": cond,
+        "body_jaxpr": body,
+        "cond_nconsts": 0,
+        "body_nconsts": len(hoisted) + len(consts),
+    }
+    return list(eqn.primitive.bind(*hoisted, *consts, *init, **params))[1:]
 
 
 def _survey_while(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
