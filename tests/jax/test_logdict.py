@@ -19,8 +19,8 @@ from jax import numpy as jnp
 import sawlog
 from sawlog import logdict
 
-EXAMPLES = settings(max_examples=25, deadline=None)
-FEWER = settings(max_examples=12, deadline=None)
+EXAMPLES = settings(max_examples=20, deadline=None)
+FEWER = settings(max_examples=8, deadline=None)
 MODES = ("mean", "sum", "min", "max", "first", "last", "replace", "count", "std", "var", "append")
 
 # -- the oracle ------------------------------------------------------------------------------------
@@ -396,7 +396,7 @@ def agrees_reduced(logs: logdict, table: Table, modes: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(table=tables(), device=st.booleans())
 def test_reduce(mode: str, table: Table, device: bool) -> None:
     logs = to_logs(table, device)
@@ -1189,7 +1189,7 @@ def test_a_ragged_lane_taken_out_settles(on: np.ndarray) -> None:
 
 @pytest.mark.parametrize("way", ["spool of vmap", "vmap of spool", "inside jit", "inside vmap"])
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "append"])
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(on=LANE_PATTERNS)
 def test_ragged_lanes_reduce_alone(way: str, mode: str, on: np.ndarray) -> None:
     fun = {
@@ -1233,7 +1233,7 @@ def test_the_mask_goes_when_every_lane_has_an_entry() -> None:
 
 
 @pytest.mark.parametrize("way", ["spool of vmap", "vmap of spool"])
-@EXAMPLES
+@FEWER
 @given(on=LANE_PATTERNS, index=st.sampled_from(INDICES))
 def test_ragged_lanes_slice_alone(way: str, on: np.ndarray, index: slice) -> None:
     inner = way == "spool of vmap"
@@ -1246,7 +1246,7 @@ def test_ragged_lanes_slice_alone(way: str, on: np.ndarray, index: slice) -> Non
 
 
 @pytest.mark.parametrize("way", ["spool of vmap", "vmap of spool"])
-@EXAMPLES
+@FEWER
 @given(on=LANE_PATTERNS, other=LANE_PATTERNS)
 def test_ragged_lanes_add_alone(way: str, on: np.ndarray, other: np.ndarray) -> None:
     inner = way == "spool of vmap"

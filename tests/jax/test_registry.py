@@ -68,7 +68,8 @@ def calls_it(walk: Any, eqn: Any, values: Any) -> Any:
 
 def rebinds_it(walk: Any, eqn: Any, values: Any) -> Any:
     new = walk.rewrite(eqn.params["call_jaxpr"])
-    return new.split(eqn.primitive.bind(*new.hoisted, *values, call_jaxpr=new.closed))
+    outs = eqn.primitive.bind(*walk.leading(new), *values, call_jaxpr=new.closed)
+    return walk.split(new, outs)
 
 
 @pytest.fixture(params=[calls_it, rebinds_it])

@@ -339,5 +339,5 @@ def raise_unknown_length(loop: str, sites: Sequence[str]) -> None:
         "the program is compiled, so spool cannot make room for all entries. The log stands at "
         f"{', '.join(dict.fromkeys(sites))}. Hint: say how many to keep, as in "
         'spool(f, capacity=1000, keep="last"), or reduce them, as in spool(f, reduce="mean"); '
-        "sawlog.tap streams them."
+        "sawlog.tap streams them, and argnames= leaves them out."
     )

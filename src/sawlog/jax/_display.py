@@ -77,10 +77,9 @@ class _Verbatim:
 def _short(array: Any) -> str:
     if _compat.is_tracer(array) or isinstance(array, jax.ShapeDtypeStruct):
         return "traced"
-    try:
-        array = np.asarray(array)
-    except (TypeError, ValueError):
-        return str(array)
+    if _compat.key_kind(getattr(array, "dtype", np.dtype(float))) is not None:
+        array = jax.random.key_data(array)
+    array = np.asarray(array)
     return np.array2string(
         array, precision=4, threshold=2 * _SHOWN, edgeitems=_SHOWN, separator=", "
     ).replace("\n", "")

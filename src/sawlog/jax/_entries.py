@@ -50,8 +50,8 @@ class Part:
 
     def rest(self) -> tuple[Any, ...]:
         """The arrays besides the value: steps, mask, dropped."""
-        optional = (x for x in (self.mask, self.dropped) if x is not None)
-        return (*self.steps, *optional)
+        slot = self.slot
+        return (*self.steps, *(self.mask,) * slot.masked, *(self.dropped,) * slot.counted)
 
     @property
     def first(self) -> Any:
@@ -90,6 +90,23 @@ def part_of_user(key: str, value: Any, steps: dict[str, Any]) -> Part:
     stacked = bool(leaves) and all(np.ndim(leaf) > 0 for leaf in leaves)
     slot = Slot(key, tuple(steps), stacked, ndim)
     return Part(value, tuple(steps.values()), None, slot)
+
+
+def check_steps(part: Part) -> None:
+    """Refuse steps that do not go with the entries.
+
+    Raises:
+        LogMismatchError: naming the lengths.
+    """
+    if not part.slot.stacked:
+        return
+    size = np.shape(part.first)[0]
+    for name, array in zip(part.slot.steps, part.steps, strict=True):
+        if np.ndim(array) == 0 or np.shape(array)[0] != size:
+            raise LogMismatchError(
+                f"{part.slot.key!r} has {size} entries, but its step axis {name!r} has the shape "
+                f"{np.shape(array)}. Hint: give one step for each entry."
+            )
 
 
 def namespace(part: Part) -> Any:

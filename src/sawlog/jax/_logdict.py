@@ -95,6 +95,7 @@ class logdict(dict):
         for key, value in self.items():
             own = {name: by_key[key] for name, by_key in steps.items() if key in by_key}
             parts.append(entries_of.part_of_user(key, value, own))
+            entries_of.check_steps(parts[-1])
         self._adopt(parts)
 
     # -- construction ---------------------------------------------------------------------------
@@ -147,6 +148,15 @@ class logdict(dict):
         dict.clear(self)
         dict.update(self, ((part.slot.key, part.value) for part in parts))
         self._adopt(parts, empty)
+
+    def _arrays(self) -> list[Any]:
+        return _leaves([(part.value, part.rest()) for part in self._raw_parts()])
+
+    def _settled_if_known(self) -> logdict:
+        """This dict, without what was not logged as far as that is known."""
+        if self._layout.masked and all(map(_is_known, self._arrays())):
+            self._settle()
+        return self
 
     def _map(self, fun: Callable[[Part], Part]) -> logdict:
         return self._of(map(fun, self._parts()), self._layout.empty)
@@ -305,7 +315,7 @@ class logdict(dict):
         """
         from sawlog.jax._reduce_entries import reduce_part
 
-        return self._map(lambda part: reduce_part(part, mode))
+        return self._map(lambda part: reduce_part(part, mode))._settled_if_known()
 
     def to_numpy(self) -> logdict:
         """The same logs on the host, as numpy arrays (PRNG keys stay what they are)."""
@@ -314,12 +324,14 @@ class logdict(dict):
     # -- a dict that is changed in place keeps its steps straight ----------------------------------
 
     def __setitem__(self, key: str, value: Any) -> None:
-        if key in self._layout.by_key:
-            self.__delitem__(key)
+        others = [part for part in self._parts() if part.slot.key != key]
         super().__setitem__(key, value)
+        known = {part.slot.key: part for part in others}
+        fresh = entries_of.part_of_user(key, value, {})
+        self._adopt([known.get(k, fresh) for k in dict.keys(self)], self._layout.empty)
 
     def __delitem__(self, key: str) -> None:
-        super().__delitem__(key)
+        super(logdict, self._seen()).__delitem__(key)
         self._adopt_again()
 
     def _adopt_again(self) -> None:
@@ -327,13 +339,13 @@ class logdict(dict):
 
     def pop(self, key: str, *default: Any) -> Any:
         """Remove a key with its steps and return its value."""
-        value = super().pop(key, *default)
+        value = super(logdict, self._seen()).pop(key, *default)
         self._adopt_again()
         return value
 
     def popitem(self) -> tuple[str, Any]:
         """Remove the last key with its steps."""
-        item = super().popitem()
+        item = super(logdict, self._seen()).popitem()
         self._adopt_again()
         return item
 
@@ -364,11 +376,11 @@ class logdict(dict):
         return self.copy()
 
     def __reduce__(self) -> Any:
-        return _restore, (list(self._parts()),)
+        return _restore, (list(self._parts()), self._layout.empty)
 
 
-def _restore(parts: list[Part]) -> logdict:
-    return logdict._of(parts)
+def _restore(parts: list[Part], empty: dict[str, Nothing]) -> logdict:
+    return logdict._of(parts, empty)
 
 
 def _neither(one: logdict, two: logdict, logged: Mapping[str, Part]) -> dict[str, Nothing]:
@@ -406,8 +418,12 @@ def _unflatten(layout: Layout, children: Any) -> logdict:
     dict.update(logs, zip(keys, children, strict=False))
     logs._layout = layout
     logs._rest = children[len(keys) :]
-    logs._pending = layout.masked and all(map(_is_known, jax.tree.leaves(list(children))))
+    logs._pending = layout.masked and all(map(_is_known, _leaves(children)))
     return logs
+
+
+def _leaves(tree: Any) -> list[Any]:
+    return jax.tree.leaves(tree, is_leaf=lambda x: x is None)
 
 
 def _is_known(leaf: Any) -> bool:

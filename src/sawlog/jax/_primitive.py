@@ -269,10 +269,11 @@ def _check_value(value: Any, what: str, where: str) -> None:
 
 
 def _as_names(names: Any, what: str, where: str) -> tuple[str, ...]:
-    names = (names,) if isinstance(names, str) else tuple(names)
-    if not all(isinstance(name, str) for name in names):
-        raise LogValueError(f"log at {where}: {what} must be strings, got {names!r}.")
-    return names
+    several = (names,) if isinstance(names, str) else names
+    listed = tuple(several) if isinstance(several, Iterable) else (None,)
+    if not all(isinstance(name, str) for name in listed):
+        raise LogValueError(f"log at {where}: {what} must be a string or strings, got {names!r}.")
+    return listed
 
 
 def _caller() -> str:

@@ -35,6 +35,12 @@ def register_rule(*primitives: Any) -> Callable[[Rule], Rule]:
     ... def my_call(walk, eqn, values):
     ...     inner = eqn.params["call_jaxpr"]
     ...     return walk.run(inner.jaxpr, inner.consts, values)
+
+    One that stays what it is takes further operands in front and further outputs behind::
+
+        new = walk.rewrite(eqn.params["call_jaxpr"])
+        outs = eqn.primitive.bind(*walk.leading(new), *values, call_jaxpr=new.closed)
+        return walk.split(new, outs)
     """
 
     def register(rule: Rule) -> Rule:

@@ -34,8 +34,21 @@ def selection(argnames: Any, tags: Any) -> Selection:
 def _names(given: str | Iterable[str] | None, what: str) -> frozenset[str] | None:
     if given is None:
         return None
-    names = (given,) if isinstance(given, str) else tuple(given)
-    for name in names:
-        if not isinstance(name, str):
-            raise ArgumentError(f"{what} takes a name or several names, got {name!r} among them.")
+    several = (given,) if isinstance(given, str) else given
+    names = tuple(several) if isinstance(several, Iterable) else (None,)
+    if not all(isinstance(name, str) for name in names):
+        raise ArgumentError(
+            f"{what} takes a name or several names, got {given!r}. "
+            f'Hint: {what}="loss" or {what}=["loss", "accuracy"].'
+        )
     return frozenset(names)
+
+
+def check_prefix(prefix: Any) -> None:
+    """Refuse a prefix that is no string.
+
+    Raises:
+        ArgumentError: naming what was given.
+    """
+    if not isinstance(prefix, str):
+        raise ArgumentError(f'prefix must be a string, as in prefix="train/", got {prefix!r}.')

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 from jax.tree_util import PyTreeDef
 
 
@@ -63,7 +64,7 @@ class Operands:
             return self
 
         def blank(x: Any) -> Any:
-            if x.dtype.kind == "V" and not hasattr(x.dtype, "type"):
+            if jax.numpy.issubdtype(x.dtype, jax.dtypes.extended):
                 return x
             mask = self.mask.reshape(self.mask.shape + (1,) * (x.ndim - self.mask.ndim))
             return where(mask, x, x.dtype.type(0))

@@ -16,7 +16,7 @@ from sawlog.jax._interpreter import Interpreter
 from sawlog.jax._logdict import logdict
 from sawlog.jax._primitive import is_listening
 from sawlog.jax._reductions import check_mode
-from sawlog.jax._select import Selection, selection
+from sawlog.jax._select import Selection, check_prefix, selection
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Stream, Streams, from_site
 from sawlog.jax._wrap import Program, check_callable, program_for
@@ -168,6 +168,7 @@ def _spool(
     default: str | None = None,
 ) -> Callable[..., tuple[Any, logdict]]:
     check_callable(fun, name)
+    check_prefix(prefix)
     if reduce is not None:
         check_mode(reduce)
     limits = read_limits(interval, window, capacity, keep)
@@ -197,9 +198,7 @@ def _spool(
     @functools.wraps(fun)
     def spooled(*args: Any, **kwargs: Any) -> tuple[Any, logdict]:
         out, logs = program(args, kwargs)
-        if logs._pending:
-            logs._seen()
-        return out, logs
+        return out, logs._settled_if_known()
 
     return spooled
 

@@ -91,7 +91,7 @@ Streams = tuple[Stream, ...]
 
 def from_site(site: Site, operands: Sequence[Any], keys: Sequence[str]) -> Streams:
     """The streams that one call of ``log`` starts, for the chosen keys."""
-    named = site.split(operands).blanked(_where)
+    named = site.split(operands).blanked(jnp.where)
     return tuple(
         Stream(
             leaves,
@@ -110,10 +110,6 @@ def from_site(site: Site, operands: Sequence[Any], keys: Sequence[str]) -> Strea
         for key, tree, leaves in zip(site.keys, site.trees, named.values, strict=True)
         if key in keys
     )
-
-
-def _where(mask: Any, x: Any, blank: Any) -> Any:
-    return jnp.where(mask, x, blank) if is_plain(x) else x
 
 
 def gather(streams: Sequence[Stream]) -> Streams:

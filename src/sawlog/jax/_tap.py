@@ -16,7 +16,7 @@ from sawlog.jax._host import Call, Flush, Target, opened, target_of
 from sawlog.jax._interpreter import Interpreter
 from sawlog.jax._logdict import logdict
 from sawlog.jax._primitive import tap_effect, tap_p
-from sawlog.jax._select import Selection, selection
+from sawlog.jax._select import Selection, check_prefix, selection
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Streams
 from sawlog.jax._wrap import Program, check_callable, program_for
@@ -119,6 +119,7 @@ def tap(
     [step 2] x=20
     """
     check_callable(fun, "tap")
+    check_prefix(prefix)
     if callback is not None:
         check_callable(callback, "callback")
     if buffer is not None and (not isinstance(buffer, int) or buffer < 1):
@@ -126,20 +127,14 @@ def tap(
     chosen = selection(argnames, tags)
     receive = show if callback is None else callback
 
-    def evaluate(closed: Any, values: list[Any], hidden: Sequence[Any]) -> tuple[list[Any], None]:
-        target = hidden[0] if hidden else Target(receive, prefix, hold_errors=False)
-        if buffer is None:
-            walk = Interpreter(Tap(chosen, target))
-            return walk.run(closed.jaxpr, closed.consts, values)[0], None
-        buffered = BufferedTap(chosen, target, buffer)
-        outs, left = BufferedWalk(buffered).run(closed.jaxpr, closed.consts, values)
-        buffered.flush(left)
-        return outs, None
-
     # Called on its own, the program names its target by a number, so that it serves any callback.
     # Inside another transformation the target becomes part of that one's program.
-    alone = program_for(fun, (tap, chosen, buffer), lambda: Program(fun, evaluate, hidden=1))
-    inside = Program(fun, evaluate)
+    alone = program_for(
+        fun, (tap, chosen, buffer), lambda: Program(fun, _evaluator(chosen, buffer), hidden=1)
+    )
+    inside = Program(
+        fun, _evaluator(chosen, buffer, lambda: Target(receive, prefix, hold_errors=False))
+    )
 
     @functools.wraps(fun)
     def tapped(*args: Any, **kwargs: Any) -> Any:
@@ -153,3 +148,21 @@ def tap(
         return out
 
     return tapped
+
+
+def _evaluator(
+    chosen: Selection, buffer: int | None, make_target: Callable[[], Target] | None = None
+) -> Any:
+    """How a tapped program is evaluated; without ``make_target`` it is told its target's number."""
+
+    def evaluate(closed: Any, values: list[Any], hidden: Sequence[Any]) -> tuple[list[Any], None]:
+        target = hidden[0] if make_target is None else make_target()
+        if buffer is None:
+            walk = Interpreter(Tap(chosen, target))
+            return walk.run(closed.jaxpr, closed.consts, values)[0], None
+        buffered = BufferedTap(chosen, target, buffer)
+        outs, left = BufferedWalk(buffered).run(closed.jaxpr, closed.consts, values)
+        buffered.flush(left)
+        return outs, None
+
+    return evaluate

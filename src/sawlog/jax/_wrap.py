@@ -121,7 +121,7 @@ def _partition(leaves: list[Any], tree: Any) -> tuple[_Parts, list[Any]]:
         try:
             hash(leaf)
         except TypeError:
-            path = jax.tree_util.keystr(_path_of(tree, i))
+            path = _path_of(tree, i)
             raise ArgumentError(
                 f"The argument at {path} is of type {type(leaf).__name__}, which is neither "
                 "something JAX can trace nor hashable. Hint: close over it, or pass arrays."
@@ -130,9 +130,11 @@ def _partition(leaves: list[Any], tree: Any) -> tuple[_Parts, list[Any]]:
     return _Parts(tree, places), [leaf for i, leaf in enumerate(leaves) if i not in places]
 
 
-def _path_of(tree: Any, position: int) -> Any:
+def _path_of(tree: Any, position: int) -> str:
+    """Where an argument stands in the call: ``args[1]['u']``."""
     marked = jax.tree.unflatten(tree, range(tree.num_leaves))
-    return jax.tree_util.tree_flatten_with_path(marked)[0][position][0]
+    (which, *path), _ = jax.tree_util.tree_flatten_with_path(marked)[0][position]
+    return ("args", "kwargs")[which.idx] + jax.tree_util.keystr(tuple(path))
 
 
 def _restore(tree: Any, originals: list[Any], outs: list[Any]) -> tuple[Any, Any]:
@@ -210,7 +212,7 @@ def check_callable(fun: Any, name: str) -> None:
         ArgumentError: naming what was given.
     """
     if not callable(fun):
-        raise ArgumentError(
-            f"{name} takes a function, got {type(fun).__name__}. "
-            f"Hint: {name}(f)(x), not {name}(f(x))."
-        )
+        usage = f"{name}(f)(x), not {name}(f(x))"
+        if name == "callback":
+            usage = "tap(f, callback)(x), where callback(logs) takes a logdict"
+        raise ArgumentError(f"{name} must be a function, got {type(fun).__name__}. Hint: {usage}.")
