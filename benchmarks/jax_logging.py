@@ -221,10 +221,12 @@ def reductions(rounds: int) -> list[Row]:
             carry, count, total, rest = state
             carry = step(carry)
             new = total + carry
-            bigger = jnp.abs(total) >= jnp.abs(carry)
-            lost = jnp.where(bigger, (total - new) + carry, (carry - new) + total)
-            lost = jnp.where(jnp.isfinite(new), lost, 0)
-            return (carry, count + 1, new, rest + lost), None
+            part = new - total
+            lost = (total - (new - part)) + (carry - part)
+            rest = rest + jnp.where(jnp.isfinite(new), lost, 0)
+            joined = new + rest
+            rest = jnp.where(jnp.isfinite(joined), rest - (joined - new), 0)
+            return (carry, count + 1, joined, rest), None
 
         zero = jnp.float32(0)
         state = lax.scan(body, (x, jnp.int32(0), zero, zero), None, length=TINY_STEPS)[0]

@@ -95,21 +95,26 @@ WRONG: dict[str, tuple[str, Callable[[Logs], Logs]]] = {
 }
 
 
-@pytest.mark.parametrize("check", ["spool", "jit_spool", "tap", "jit_tap", "grad"])
-@pytest.mark.parametrize("name", WRONG)
+CHECKED = [
+    (name, check)
+    for name in WRONG
+    for check in ("spool", "jit_spool", "tap", "jit_tap", "grad")
+    if not ("tap" in check and "axis" in name)  # tap sees entries, not their presentation
+]
+
+
+@pytest.mark.parametrize(("name", "check"), CHECKED)
 def test_a_wrong_answer_is_reported(name: str, check: str) -> None:
     """Each kind of wrong answer fails, though the right one passes."""
     row, change = WRONG[name]
-    if "tap" in check and "axis" in name:
-        pytest.skip("tap sees entries, not their presentation")
     WAYS[check](CASES[row])
     with pytest.raises((AssertionError, KeyError, AttributeError)):
         WAYS[check](wrong(CASES[row], change))
 
 
-@pytest.mark.parametrize("check", sorted(WAYS))
+@pytest.mark.parametrize("check", sorted(set(WAYS) - {"grad", "round_trip"}))
 def test_a_wrong_output_is_reported(check: str) -> None:
-    """Every way looks at the output, or at the gradient of it."""
+    """Every way looks at the output; two compare with the plain program, or the logs alone."""
     case = CASES["one_site"]
     fun, answer = case.program
 
@@ -117,8 +122,6 @@ def test_a_wrong_output_is_reported(check: str) -> None:
         out, logs = answer(*args)
         return out + 1, logs
 
-    if check in ("grad", "round_trip"):
-        pytest.skip("compares with the plain program, or the logs alone")
     with pytest.raises(AssertionError):
         WAYS[check](dataclasses.replace(case, build=lambda: (fun, changed)))
 

@@ -69,10 +69,17 @@ def _exact_sum(dtype: Any) -> bool:
 
 
 def _add(total: Any, rest: Any, x: Any) -> tuple[Any, Any]:
-    """Add ``x`` to ``total + rest``, where ``rest`` is what ``total`` cannot hold (Neumaier)."""
+    """Add ``x`` to the number ``total + rest``, where ``rest`` is what ``total`` cannot hold.
+
+    Exact up to twice the precision of the dtype (a double-word sum): the rounding error of the
+    addition goes to ``rest``, and what ``rest`` has gathered goes back to ``total``.
+    """
     new = total + x
-    lost = jnp.where(jnp.abs(total) >= jnp.abs(x), (total - new) + x, (x - new) + total)
-    return new, rest + jnp.where(jnp.isfinite(new.real), lost, 0)
+    part = new - total
+    lost = (total - (new - part)) + (x - part)
+    rest = rest + jnp.where(jnp.isfinite(new), lost, 0)
+    joined = new + rest
+    return joined, jnp.where(jnp.isfinite(joined), rest - (joined - new), 0)
 
 
 class _Sum:
