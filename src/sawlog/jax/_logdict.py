@@ -283,6 +283,10 @@ class logdict(dict):
         parts = {part.slot.key: part for part in (*self._parts(), *other._parts())}
         return self._of(parts.values(), _neither(self, other, parts))
 
+    def __ror__(self, other: object) -> logdict:
+        """As ``|``, with a plain dict on the left."""
+        return logdict(other) | self if isinstance(other, Mapping) else NotImplemented
+
     def __ior__(self, other: object) -> logdict:
         merged = self | other
         dict.clear(self)

@@ -61,6 +61,10 @@ class Program:
             leaves, tree = jax.tree.flatten((args, kwargs))
             if all(map(_compat.is_jax_value, leaves)) or _compat.jit_arguments(self._fun()):
                 raise
+            fixed = True
+        else:
+            fixed = False
+        if fixed:  # out of the except block, so that an error from here stands for itself
             (kind, out), more = self._jitted_parts(*_partition(leaves, tree), hidden)
         return (out if kind is None else jax.tree.map(_unfix, out, is_leaf=_is_fixed)), more
 
