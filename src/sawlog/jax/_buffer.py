@@ -253,29 +253,22 @@ def _with_counter(fun: Any, inner: Any, consts: int, counter: Any) -> Any:
 def _while_turn_by_turn(
     walk: BufferedWalk, eqn: Any, values: Sequence[Any]
 ) -> tuple[list[Any], Streams]:
-    """Send at the end of the condition and of the body."""
-
-    def sent(inner: Any) -> Any:
-        def finish(streams: Streams) -> Streams:
-            walk.handler.flush(streams)
-            return ()
-
-        return walk.trace(inner, finish)
-
+    """Send after each evaluation of the condition and of the body."""
     params = eqn.params
-    cond, body = sent(params["cond_jaxpr"]), sent(params["body_jaxpr"])
-    split = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-    outs = eqn.primitive.bind(
-        *cond.hoisted,
-        *values[: split[0]],
-        *body.hoisted,
-        *values[split[0] :],
-        **{
-            **params,
-            "cond_jaxpr": cond.closed,
-            "body_jaxpr": body.closed,
-            "cond_nconsts": params["cond_nconsts"] + len(cond.hoisted),
-            "body_nconsts": params["body_nconsts"] + len(body.hoisted),
-        },
-    )
-    return list(outs), ()
+    conds, bodies = params["cond_nconsts"], params["body_nconsts"]
+    consts, carry = values[: conds + bodies], values[conds + bodies :]
+
+    def run(inner: Any, args: Sequence[Any]) -> list[Any]:
+        outs, streams = walk.run(inner.jaxpr, inner.consts, args)
+        walk.handler.flush(streams)
+        return outs
+
+    def again(consts: Sequence[Any], carry: Sequence[Any]) -> Any:
+        return run(params["cond_jaxpr"], [*consts[:conds], *carry])[0]
+
+    def turn(*args: Any) -> list[Any]:
+        consts, (_, *carry) = args[: conds + bodies], args[conds + bodies :]
+        outs = run(params["body_jaxpr"], [*consts[conds:], *carry])
+        return [again(consts, outs), *outs]
+
+    return loops.bind_while(eqn, consts, [again(consts, carry), *carry], turn), ()

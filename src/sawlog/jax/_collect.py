@@ -50,13 +50,21 @@ def read_limits(interval: Any, window: Any, capacity: Any, keep: str) -> Limits:
     overall = None if isinstance(capacity, Mapping) else capacity
     numbers = {"interval": interval, "window": window, "capacity": overall, **named}
     for name, number in numbers.items():
-        if number is not None and (
-            isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 1
-        ):
-            raise ArgumentError(f"{name} must be a whole number from 1 on, got {number!r}.")
+        check_count(name, number)
     if keep not in ("first", "last"):
         raise ArgumentError(f'keep must be "first" or "last", got {keep!r}.')
     return Limits(interval or 1, window, overall, tuple(sorted(named.items())), keep)
+
+
+def check_count(name: str, number: Any) -> None:
+    """Refuse a limit that is no whole number from 1 on.
+
+    Raises:
+        ArgumentError: naming the option.
+    """
+    whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
+    if number is not None and not (whole and number >= 1):
+        raise ArgumentError(f"{name} must be a whole number from 1 on, got {number!r}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,10 +167,10 @@ class Reducing(Collector):
 
     def _same_types(self, old: Any, new: Any) -> Any:
         shapes = [jax.tree.map(jnp.shape, tree) for tree in (old, new)]
-        if shapes[0] != shapes[1]:
+        if shapes[0] != shapes[1] or not all(jax.tree.leaves(jax.tree.map(_fits, new, old))):
             raise ArgumentError(
-                f"The state of the reduction {self.reduction.name!r} changes its structure or "
-                f"shapes when {self.like.info.key!r} is logged at {self.like.info.where}. "
+                f"The state of the reduction {self.reduction.name!r} changes its structure, shapes "
+                f"or dtypes when {self.like.info.key!r} is logged at {self.like.info.where}. "
                 "Hint: update(state, value) must return a state just like the one it got."
             )
         return jax.tree.map(_like, new, old)
@@ -274,6 +282,13 @@ class Keeping(Collector):
 def _strong(state: State) -> State:
     """Arrays whose types do not change when they are added to."""
     return jax.tree.map(lambda x: _like(x, jnp.asarray(x)), state)
+
+
+def _fits(new: Any, old: Any) -> bool:
+    """Whether a new state can take the place of an old one without losing anything."""
+    return jnp.result_type(new) == old.dtype or (
+        _compat.is_weak(new) and jnp.promote_types(jnp.result_type(new), old.dtype) == old.dtype
+    )
 
 
 def _like(new: Any, old: Any) -> Any:

@@ -6,12 +6,15 @@ the file to edit; each name says what it promises, not where JAX keeps it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from jax._src import ad_util as _ad_util
+from jax._src import api as _api
 from jax._src import callback as _callback
 from jax._src import core as _core
 from jax._src import custom_batching as _custom_batching
@@ -31,7 +34,7 @@ from jax.extend.core import Jaxpr as Jaxpr
 from jax.extend.core import JaxprEqn as JaxprEqn
 from jax.extend.core import Literal as Literal
 from jax.extend.core import Primitive as Primitive
-from jax.extend.core.primitives import scan_p, while_p
+from jax.extend.core.primitives import closed_call_p, scan_p, while_p
 
 Effect = _effects.Effect
 JVPTrace = _ad.JVPTrace
@@ -82,6 +85,17 @@ def key_kind(value: Any) -> Any:
 def is_tracer(value: Any) -> bool:
     """Whether ``value`` stands for a value that is not known yet."""
     return isinstance(value, _core.Tracer)
+
+
+def inside_jacfwd() -> bool:
+    """Whether ``jax.jacfwd`` is at work; its ``vmap`` looks like any other from inside."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "jacfun" and code.co_filename == _api.__file__:
+            return "pushfwd" in code.co_varnames or "pushfwd" in code.co_cellvars
+        frame = frame.f_back
+    return False
 
 
 def not_tracing() -> bool:
@@ -339,26 +353,43 @@ def wrap_batching(primitive: Primitive, wrap: Callable[[Any], Any]) -> None:
     rules[primitive] = wrap(rules[primitive])
 
 
-def wrap_scan_hoisting(scope: Callable[[Any], Any]) -> None:
-    """Hoist loop-invariant work out of a differentiated scan inside ``scope(effects)``.
+def wrap_scan_hoisting(has_logs: Callable[[Any], bool], scope: Callable[[], Any]) -> None:
+    """Hoist loop-invariant work out of a differentiated scan that logs inside ``scope()``.
 
-    ``effects`` are those of the loop's body.
+    ``has_logs(effects)`` tells whether the body of a loop does.
     """
     hoist = _loops._scan_known_hoisting
     custom = _pe.partial_eval_jaxpr_custom_rules[scan_p]
 
     @functools.wraps(hoist)
     def hoisting(jaxpr_known: Any, *args: Any) -> Any:
-        with scope(jaxpr_known.effects):
+        with scope() if has_logs(jaxpr_known.effects) else contextlib.nullcontext():
             return hoist(jaxpr_known, *args)
 
     @functools.wraps(custom)
     def partial_eval_custom(saveable: Any, unknown: Any, instantiated: Any, eqn: Any) -> Any:
-        with scope(eqn.effects):
+        if not has_logs(eqn.effects):
             return custom(saveable, unknown, instantiated, eqn)
+        with scope():
+            known, *rest = custom(saveable, unknown, instantiated, eqn)
+        return _as_jit(known), *rest
 
     _loops._scan_known_hoisting = hoisting
     _pe.partial_eval_jaxpr_custom_rules[scan_p] = partial_eval_custom
+
+
+def _as_jit(eqn: Any) -> Any:
+    """A ``closed_call`` as a ``jit``, whose partial evaluation can be told to stage it whole."""
+    if eqn is None or eqn.primitive is not closed_call_p:
+        return eqn
+    fun = jax.jit(_core.jaxpr_as_fun(eqn.params["call_jaxpr"]))
+    traced = trace_flat(fun, [v.aval for v in eqn.invars], "scan").eqns[-1]
+    return eqn.replace(primitive=traced.primitive, params=traced.params, effects=traced.effects)
+
+
+def wrap_jvp(primitive: Primitive, wrap: Callable[[Any], Any]) -> None:
+    """Replace the rule of a primitive in forward mode by ``wrap(rule)``."""
+    _ad.primitive_jvps[primitive] = wrap(_ad.primitive_jvps[primitive])
 
 
 def wrap_while_recomputation(silence: Callable[[dict], dict]) -> None:

@@ -109,27 +109,51 @@ def _batch_cond(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _batch_while(rule: Callable[..., Any]) -> Callable[..., Any]:
-    def masked(cond: Any, cond_consts: int, body: Any, body_consts: int) -> Any:
-        """The body, with the constants of the condition in front."""
-        avals = [*cond.in_avals[:cond_consts], *body.in_avals]
+    """The carry gets one more value in front: whether this lane was there in the last turn."""
+
+    def masked_cond(cond: Any, consts: int, running: Any) -> Any:
+        def flat(*args: Any) -> list[Any]:
+            here, *carry = args[consts:]
+            return _run_masked(cond, [*args[:consts], *carry], Mask(here))
+
+        return _compat.trace_flat(flat, _insert(cond.in_avals, consts, running), "cond")
+
+    def masked_body(cond: Any, conds: int, body: Any, bodies: int, running: Any) -> Any:
+        silent = jaxpr_as_fun(_without_sites(cond))
+        consts = conds + bodies
 
         def flat(*args: Any) -> list[Any]:
-            own, rest = args[:cond_consts], args[cond_consts:]
-            (ran,) = jaxpr_as_fun(_without_sites(cond))(*own, *rest[body_consts:])
-            return _run_masked(body, rest, Mask(ran))
+            _, *carry = args[consts:]
+            (here,) = silent(*args[:conds], *carry)
+            return [here, *_run_masked(body, [*args[conds:consts], *carry], Mask(here))]
 
-        return _compat.trace_flat(flat, avals, "body")
+        avals = [*cond.in_avals[:conds], *body.in_avals]
+        return _compat.trace_flat(flat, _insert(avals, consts, running), "body")
 
     def batch(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
-        if has_site_effect(params["body_jaxpr"].effects):
-            conds, bodies = params["cond_nconsts"], params["body_nconsts"]
-            body = masked(params["cond_jaxpr"], conds, params["body_jaxpr"], bodies)
-            args = [*args[:conds], *args[:conds], *args[conds:]]
-            dims = [*dims[:conds], *dims[:conds], *dims[conds:]]
-            params = {**params, "body_jaxpr": body, "body_nconsts": conds + bodies}
-        return rule(axis_data, args, dims, **params)
+        cond, body = params["cond_jaxpr"], params["body_jaxpr"]
+        if not has_site_effect(body.effects) and not has_site_effect(cond.effects):
+            return rule(axis_data, args, dims, **params)
+        conds, bodies = params["cond_nconsts"], params["body_nconsts"]
+        running = cond.out_avals[0]
+        params = {
+            **params,
+            "cond_jaxpr": masked_cond(cond, conds, running),
+            "body_jaxpr": masked_body(cond, conds, body, bodies, running),
+            "body_nconsts": conds + bodies,
+        }
+        start = conds + bodies
+        here = jnp.ones(running.shape, bool)
+        args = [*args[:conds], *args[:start], here, *args[start:]]
+        dims = [*dims[:conds], *dims[:start], None, *dims[start:]]
+        outs, out_dims = rule(axis_data, args, dims, **params)
+        return outs[1:], out_dims[1:]
 
     return batch
+
+
+def _insert(avals: Sequence[Any], position: int, aval: Any) -> list[Any]:
+    return [*avals[:position], aval, *avals[position:]]
 
 
 def _without_sites(closed: Any) -> Any:

@@ -8,14 +8,14 @@ rest; the second run must not log.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from jax.extend.core.primitives import cond_p, jit_p, remat_p, scan_p, while_p
 
 from sawlog.jax import _compat
-from sawlog.jax._handler import Drop
+from sawlog.jax._handler import Drop, Handler
 from sawlog.jax._interpreter import Interpreter
 from sawlog.jax._primitive import (
     SITE_PRIMITIVES,
@@ -24,6 +24,8 @@ from sawlog.jax._primitive import (
     in_context,
     subjaxprs,
 )
+from sawlog.jax._site import Site
+from sawlog.jax._stream import Streams
 
 _HOISTING = "hoisting"
 
@@ -36,17 +38,42 @@ def _stays(params: dict[str, Any]) -> bool:
     return context() == _HOISTING and _has_sites(params)
 
 
-def _hoisting_scope(effects: Iterable[Any]) -> Any:
-    return in_context(_HOISTING) if has_site_effect(effects) else contextlib.nullcontext()
-
-
 def _silenced(params: dict[str, Any]) -> dict[str, Any]:
     """The parameters of an equation without the logs inside."""
     return Interpreter(Drop(SITE_PRIMITIVES)).clean(params) if _has_sites(params) else params
 
 
+class _MarkForward(Handler):
+    """The handler that marks logs as running inside ``jax.jvp``."""
+
+    primitives = SITE_PRIMITIVES
+
+    def wants(self, site: Site) -> bool:
+        """Every log."""
+        del site
+        return True
+
+    def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
+        """Bind the log again, marked."""
+        primitive.bind(*operands, site=dataclasses.replace(site, forward_mode=True), **params)
+        return ()
+
+
+def _jvp_of_while(rule: Any) -> Any:
+    """The condition is not differentiated, so its logs must be marked by hand."""
+
+    def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+        cond = params["cond_jaxpr"]
+        if has_site_effect(cond.effects):
+            params["cond_jaxpr"] = Interpreter(_MarkForward()).trace(cond).closed
+        return rule(primals, tangents, **params)
+
+    return jvp
+
+
 _compat.stage_instead_of_running(
     [*SITE_PRIMITIVES, jit_p, cond_p, scan_p, while_p, remat_p], _stays
 )
-_compat.wrap_scan_hoisting(_hoisting_scope)
+_compat.wrap_scan_hoisting(has_site_effect, lambda: in_context(_HOISTING))
 _compat.wrap_while_recomputation(_silenced)
+_compat.wrap_jvp(while_p, _jvp_of_while)

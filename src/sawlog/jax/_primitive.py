@@ -108,11 +108,13 @@ def subjaxprs(params: dict[str, Any]) -> list[Any]:
 def _batch(add_axis: Any, values: Any, dims: Any, *, site: Site, **params: Any) -> None:
     """Every lane logs: the mapped axis leads each operand, whether or not it was mapped.
 
-    Not so inside ``jax.jvp``: there the axis is that of ``jacfwd`` or ``hessian``, which runs one
-    forward pass for many tangents, and a primal value that has no such axis is logged once.
+    Not so for ``jacfwd`` and ``hessian``, whose axis is that of the tangents of one forward pass: a
+    primal value without that axis is logged once.
     """
     primitive = tap_p if "target" in params else log_p
-    if not site.forward_mode or any(dim is not None for dim in dims):
+    shared = site.forward_mode and _compat.inside_jacfwd()
+    site = dataclasses.replace(site, forward_mode=False)
+    if not shared or any(dim is not None for dim in dims):
         values = [add_axis(value, dim) for value, dim in zip(values, dims, strict=True)]
         site = dataclasses.replace(site, batch=site.batch + 1)
     primitive.bind(*values, site=site, **params)
@@ -148,6 +150,7 @@ def _run_outside_of_a_trace(*operands: Any, site: Site) -> list[Any]:
 # -- log ------------------------------------------------------------------------------------------
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_compat.exclude_from_tracebacks(_HERE)
 
 
 def log(*args: Any, **options: Any) -> None:

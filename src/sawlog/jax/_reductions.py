@@ -160,7 +160,7 @@ def _mean() -> Reduction:
 
 
 def _spread(name: str, final: Callable[[Any], Any]) -> Reduction:
-    """Variance by Welford's update, with both of its sums compensated."""
+    """Variance by Welford's update of the distances from the first value, in double-word sums."""
 
     def init(like: Any) -> Any:
         kind = jnp.promote_types(_float_of(like.dtype), np.float32)
@@ -168,6 +168,7 @@ def _spread(name: str, final: Callable[[Any], Any]) -> Reduction:
         real = jnp.zeros(like.shape, blank.real.dtype)
         return {
             "count": jnp.zeros((), np.int32),
+            "origin": blank,
             "total": blank,
             "rest": blank,
             "squares": real,
@@ -176,15 +177,18 @@ def _spread(name: str, final: Callable[[Any], Any]) -> Reduction:
 
     def update(state: Any, x: Any) -> Any:
         x = x.astype(state["total"].dtype)
+        first = state["count"] == 0
         count = state["count"] + 1
+        origin = jnp.where(first, x, state["origin"])
+        away = x - origin
         before = (state["total"] + state["rest"]) / jnp.maximum(state["count"], 1)
-        total, rest = _add(state["total"], state["rest"], x)
+        total, rest = _add(state["total"], state["rest"], away)
         after = (total + rest) / count
-        term = ((x - before) * jnp.conj(x - after)).real
-        term = jnp.where(count == 1, jnp.zeros_like(term), term)
+        term = ((away - before) * jnp.conj(away - after)).real
         squares, squares_rest = _add(state["squares"], state["squares_rest"], term)
         return {
             "count": count,
+            "origin": origin,
             "total": total,
             "rest": rest,
             "squares": squares,

@@ -182,15 +182,16 @@ def _spool(
 
     def evaluate(closed: Any, values: list[Any], _: Any) -> tuple[list[Any], logdict]:
         bounded = limits != Limits(keep=keep) or reduce is not None or default is not None
-        collectors = None
+        types: Streams = ()
         if bounded or _has_bounds_of_its_own(closed, chosen):
-            collectors = plan(_survey(closed, chosen), mode_of, limits)
+            types = _survey(closed, chosen)
+        collectors = plan(types, mode_of, limits)
         handler = Spool(chosen, keep_logs, collectors)
         outs, streams = Interpreter(handler).run(closed.jaxpr, closed.consts, values)
         parts = {stream.info.key: part_of(stream) for stream in streams} | handler.collected()
         logs = logdict._of(parts.values())
-        if window is not None and reduce is not None:
-            logs = logs.reduce(reduce)
+        if window is not None:  # the reductions are of what the window holds
+            logs = logs.reduce({s.info.key: mode_of(s) or "append" for s in types})
         return outs, logs.prefix(prefix) if prefix else logs
 
     program = program_for(fun, options, lambda: Program(fun, evaluate))

@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 
-from sawlog.errors import ArgumentError
 from sawlog.jax import _compat
 from sawlog.jax._buffer import BufferedTap, BufferedWalk
+from sawlog.jax._collect import check_count
 from sawlog.jax._handler import Handler
 from sawlog.jax._host import Call, Flush, Target, opened, target_of
 from sawlog.jax._interpreter import Interpreter
@@ -122,8 +122,7 @@ def tap(
     check_prefix(prefix)
     if callback is not None:
         check_callable(callback, "callback")
-    if buffer is not None and (not isinstance(buffer, int) or buffer < 1):
-        raise ArgumentError(f"buffer must be a whole number from 1 on, got {buffer!r}.")
+    check_count("buffer", buffer)
     chosen = selection(argnames, tags)
     receive = show if callback is None else callback
 
