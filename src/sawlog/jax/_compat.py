@@ -92,8 +92,9 @@ def inside_jacfwd() -> bool:
     frame: Any = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if code.co_name == "jacfun" and code.co_filename == _api.__file__:
-            return "pushfwd" in code.co_varnames or "pushfwd" in code.co_cellvars
+        names = (*code.co_varnames, *code.co_cellvars)  # jacrev has a jacfun too, without pushfwd
+        if code.co_name == "jacfun" and "pushfwd" in names and code.co_filename == _api.__file__:
+            return True
         frame = frame.f_back
     return False
 
