@@ -115,7 +115,7 @@ def programs(
     draw: Callable[[Any], Any],
     *,
     loops: bool = True,
-    derivatives: Sequence[str] = ("grad", "jvp"),
+    derivatives: bool = True,
     reduced: bool = False,
     cotangents: bool = False,
 ) -> Program:
@@ -134,7 +134,7 @@ def programs(
             return draw(leaves)
         left -= 1
         allowed = [kind for kind in kinds if not (kind == "while" and "grad" in inside)]
-        allowed += derivatives
+        allowed += ["grad", "jvp"] if derivatives else []
         kind = draw(st.sampled_from(allowed))
 
         def body() -> Program:
@@ -159,10 +159,6 @@ def programs(
     program = block(4, frozenset())
     assume(oracle.has(program, Log, LogReduced, LogCotangent))
     return program
-
-
-in_lanes = programs(derivatives=("grad",))
-"""vmap of jvp has a test of its own."""
 
 
 def run(program: Program, x: float) -> Run:
@@ -424,7 +420,7 @@ WAYS: dict[str, Callable[..., Any]] = {
 }
 
 
-@examples(30)
+@examples(24)
 @given(programs(), starts, st.sampled_from(sorted(WAYS)))
 @example(SAMPLE, STARTS[0], "spool(f)")
 def test_spool(program: Program, x: float, way: str) -> None:
@@ -435,7 +431,7 @@ def test_spool(program: Program, x: float, way: str) -> None:
     assert not any(np.any(number) for number in logs.dropped.values())
 
 
-@examples(30)
+@examples(24)
 @given(programs(reduced=True), starts)
 def test_tap(program: Program, x: float) -> None:
     expected = run(program, x)
@@ -444,8 +440,8 @@ def test_tap(program: Program, x: float) -> None:
     same_calls(calls, expected.calls)
 
 
-@examples(20)
-@given(in_lanes, lanes)
+@examples(14)
+@given(programs(), lanes)
 def test_lanes(program: Program, xs: tuple[float, ...]) -> None:
     """spool(vmap(f)) and vmap(spool(f)) agree with each lane on its own."""
     runs = [run(program, x) for x in xs]
@@ -459,18 +455,8 @@ def test_lanes(program: Program, xs: tuple[float, ...]) -> None:
         same_lanes(logs, [each.entries for each in runs], lanes_first=lanes_first)
 
 
-@examples(10)
-@given(programs(loops=False, derivatives=("jvp",)), lanes, ways_of_lanes)
-def test_jvp_in_lanes(program: Program, xs: tuple[float, ...], way: str) -> None:
-    """The same law, for logs inside of jvp."""
-    runs = [run(program, x) for x in xs]
-    _, logs = WAYS_OF_LANES[way](compile_program(program))(stacked(xs))
-    entries = [each.entries for each in runs]
-    same_lanes(logs, entries, lanes_first=way != "spool(vmap(f))")
-
-
-@examples(20)
-@given(in_lanes, lanes)
+@examples(14)
+@given(programs(), lanes)
 def test_tap_of_lanes(program: Program, xs: tuple[float, ...]) -> None:
     """tap(vmap(f)) calls back with all lanes; its mask says which of them logged."""
     runs = [run(program, x) for x in xs]
@@ -498,7 +484,7 @@ def test_tap_of_lanes(program: Program, xs: tuple[float, ...]) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @examples(4)
-@given(program=programs(derivatives=("grad",), reduced=True), xs=lanes, way=ways_of_lanes)
+@given(program=programs(reduced=True), xs=lanes, way=ways_of_lanes)
 def test_reduce(mode: str, program: Program, xs: tuple[float, ...], way: str) -> None:
     runs = [run(program, x) for x in xs]
     f = compile_program(program)
@@ -510,8 +496,8 @@ def test_reduce(mode: str, program: Program, xs: tuple[float, ...], way: str) ->
     same_reduced_lanes(WAYS_OF_LANES[way](f, reduce=mode)(stacked(xs))[1], answers)
 
 
-@examples(20)
-@given(programs(derivatives=("grad",), reduced=True), lanes)
+@examples(14)
+@given(programs(reduced=True), lanes)
 def test_logify(program: Program, xs: tuple[float, ...]) -> None:
     modes = oracle.reductions_of(program)
     runs = [run(program, x) for x in xs]
@@ -586,7 +572,7 @@ bounds = st.one_of(
 )
 
 
-@examples(40)
+@examples(24)
 @given(programs(), bounds, starts)
 def test_bounds(program: Program, bounds: Bounds, x: float) -> None:
     expected = run(program, x)
@@ -603,8 +589,8 @@ def test_bounds(program: Program, bounds: Bounds, x: float) -> None:
         assert {key for key, number in dropped.items() if number} <= set(found)
 
 
-@examples(40)
-@given(in_lanes, bounds, lanes, ways_of_lanes)
+@examples(24)
+@given(programs(), bounds, lanes, ways_of_lanes)
 def test_bounds_of_lanes(program: Program, bounds: Bounds, xs: tuple, way: str) -> None:
     """Each lane counts its own entries."""
     answers = [bounds.answer(program, run(program, x).entries) for x in xs]
@@ -629,9 +615,6 @@ def hessian_vector(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
 FORWARD = {
     "jvp": lambda f: lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),))[1],
     "jacfwd": jax.jacfwd,
-    "vmap of jvp": lambda f: (
-        lambda x: jax.vmap(lambda v: jax.jvp(f, (x,), (v,))[1])(jnp.ones((2,)))[1]
-    ),
 }
 REVERSE = {
     "grad": jax.grad,
@@ -677,7 +660,7 @@ def test_reverse_mode(way: str, program: Program, x: float) -> None:
 
 
 @examples(12)
-@given(programs(loops=False, derivatives=("grad",)), lanes)
+@given(programs(loops=False), lanes)
 def test_grad_of_spool(program: Program, xs: tuple[float, ...]) -> None:
     runs = [run(program, x) for x in xs]
     f = spooled(program)
@@ -689,7 +672,7 @@ def test_grad_of_spool(program: Program, xs: tuple[float, ...]) -> None:
     same_lanes(logs, [each.entries for each in runs], lanes_first=False)
 
 
-@examples(15)
+@examples(10)
 @given(programs(loops=False, reduced=True), st.sampled_from(MODES), starts, ways_of_grad)
 def test_reduce_of_grad(program: Program, mode: str, x: float, way: str) -> None:
     expected = run(program, x)
@@ -699,7 +682,7 @@ def test_reduce_of_grad(program: Program, mode: str, x: float, way: str) -> None
     same_reduced(logs, answer)
 
 
-@examples(15)
+@examples(10)
 @given(programs(loops=False), bounds, starts, ways_of_grad)
 def test_bounds_of_grad(program: Program, bounds: Bounds, x: float, way: str) -> None:
     bounds = dataclasses.replace(bounds, reduce=None)
@@ -729,7 +712,7 @@ COTANGENTS = {
     "remat": lambda f: jax.grad(jax.checkpoint(f)),
     "hessian-vector product": hessian_vector,
 }
-with_cotangents = programs(loops=False, derivatives=(), cotangents=True)
+with_cotangents = programs(loops=False, derivatives=False, cotangents=True)
 
 
 @pytest.mark.parametrize("way", COTANGENTS)
@@ -790,7 +773,7 @@ def unbatched(calls: Sequence[Any]) -> dict[str, list[Entry]]:
     return found
 
 
-@examples(30)
+@examples(24)
 @given(programs(reduced=True), st.sampled_from([1, 2, 3, 7, PLENTY]), starts)
 def test_tap_with_a_buffer(program: Program, buffer: int, x: float) -> None:
     """Nothing is lost, and the order of each name is kept."""
