@@ -141,7 +141,7 @@ class Case:
     """The exception that tap raises."""
     error_words: tuple[str, ...] = ()
     """Words that must be in the message of that exception."""
-    rtol: float = 1e-6
+    rtol: float = 1e-5
 
     @property
     def program(self) -> Program:
