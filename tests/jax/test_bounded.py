@@ -16,6 +16,7 @@ import jax
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental.ode import odeint
 from jax import numpy as jnp
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -1999,3 +2000,24 @@ def test_memory_of_pieces_does_not_grow() -> None:
         memory(sawlog.tap(count_to(n), lambda logs: None, buffer=50), 0) for n in (1_000, 1_000_000)
     )
     assert few == many
+
+
+def test_a_loop_of_a_library() -> None:
+    """The loop of odeint has no line of the user's; its logs are collected all the same."""
+
+    def solve(y: Any) -> Any:
+        def slope(y: Any, t: Any) -> Any:
+            sawlog.log({"y": y}, t=t)
+            return -y
+
+        return odeint(slope, y, jnp.array([0.0, 1.0]))[-1]
+
+    seen: list[float] = []
+    tapped = sawlog.tap(solve, lambda logs: seen.append(float(logs["y"])))
+    out, logs = sawlog.spool(solve, capacity=100)(f32(1))
+    close(out, np.exp(f32(-1)), 1e-5)
+    close(tapped(f32(1)), out)
+    assert len(seen) > 10
+    close(logs["y"], np.array(seen, f32))
+    with pytest.raises(UnsupportedLoopError, match="capacity"):
+        sawlog.spool(solve)(f32(1))

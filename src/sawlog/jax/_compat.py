@@ -177,7 +177,7 @@ class _Scope:
 
 def source_line(eqn: JaxprEqn) -> str:
     """``file:line (function)`` of the user's code that made this equation."""
-    return str(_source_info.summarize(eqn.source_info))
+    return str(_source_info.summarize(eqn.source_info)) or "an unknown line"
 
 
 def exclude_from_tracebacks(path: str) -> None:
