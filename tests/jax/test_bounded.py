@@ -16,8 +16,8 @@ import jax
 import numpy as np
 import pytest
 from jax import lax
-from jax.experimental.ode import odeint
 from jax import numpy as jnp
+from jax.experimental.ode import odeint
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
