@@ -98,7 +98,7 @@ def spool(
             :class:`sawlog.Reduction`, or a dict of those by key. It goes before the reduction that
             a log asks for itself.
         prefix: put this in front of every key.
-        window: keep the last n entries of each key.
+        window: keep the last n entries of each key; goes before ``capacity``.
         capacity: how many entries to keep of what is logged in loops of unknown length; a number,
             or a dict by key, which then holds for these keys whatever loops they are in.
         keep: with ``capacity``, whether the ``"first"`` or the ``"last"`` entries are kept;
