@@ -1,7 +1,8 @@
 """Train a small classifier for several seeds at once and look inside while it trains.
 
 One training function with ``sawlog.log`` in it, one jitted ``vmap`` over seeds: what is tagged
-``live`` streams to the terminal as it happens, everything else comes back with the result.
+``live`` streams to the terminal as it happens, everything else comes back with the result, in full
+or reduced inside the loop.
 """
 
 from __future__ import annotations
@@ -121,6 +122,19 @@ def main() -> None:
         f"Trace, compile, train: {seconds:.1f} s."
     )
     assert np.allclose(final, logs["loss"][-1])
+
+    bounded = sawlog.spool(
+        jax.jit(jax.vmap(train)),
+        argnames=["loss", "grad_norm"],
+        reduce={"loss": "mean", "grad_norm": "max"},
+    )
+    _, small = bounded(jax.random.split(jax.random.key(0), SEEDS))
+    console.print(
+        "\nThe same training, reduced inside the loop, so that memory does not grow:\n"
+        f"  mean loss of each seed             {np.array2string(small['loss'], precision=3)}\n"
+        f"  largest gradient norm of each seed {np.array2string(small['grad_norm'], precision=3)}"
+    )
+    assert np.allclose(small["loss"], logs["loss"].mean(axis=0), rtol=1e-4)
 
 
 if __name__ == "__main__":
