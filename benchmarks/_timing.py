@@ -1,7 +1,8 @@
 """Ratios between ways of doing the same thing, measured side by side in one run.
 
 The machines are noisy, so single times mean little: every round runs each contestant once, in
-turn, and the figure is the median over rounds of the ratio to the first one in the same round.
+turn and in the other order every second time, and the figure is the median over rounds of the ratio
+to the first one in the same round.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def compare(
 ) -> list[Row]:
     """Rows for every contestant but the first, as ratios to the first."""
     times: dict[str, list[float]] = {c.name: [] for c in contestants}
-    for _ in track(range(rounds), description=what, transient=True):
-        for contestant in contestants:
+    for turn in track(range(rounds), description=what, transient=True):
+        for contestant in contestants if turn % 2 else contestants[::-1]:
             times[contestant.name].append(seconds_of(contestant.call, repeat))
     base = times[contestants[0].name]
     rows = []

@@ -93,13 +93,13 @@ def _mlp(steps: int, logged: bool) -> tuple[Callable[[Any], Any], Any]:
 def run_time(rounds: int) -> list[Row]:
     """Compiled: ``jit(spool(f))`` against by hand."""
     x = jnp.float32(0)
-    rows = _run("run: tiny scan, 100,000 steps", tiny_by_hand, tiny_logged, x, rounds)
+    rows = _run("run: tiny scan, 100,000 steps", tiny_by_hand, tiny_logged, x, rounds, repeat=50)
     by_hand, params = _mlp(MLP_STEPS, logged=False)
     logged, _ = _mlp(MLP_STEPS, logged=True)
     return rows + _run("run: MLP training, 1,000 steps", by_hand, logged, params, rounds)
 
 
-def _run(what: str, by_hand: Any, logged: Any, x: Any, rounds: int) -> list[Row]:
+def _run(what: str, by_hand: Any, logged: Any, x: Any, rounds: int, repeat: int = 1) -> list[Row]:
     hand, spooled = jax.jit(by_hand), jax.jit(sawlog.spool(logged))
     contestants = [
         Contestant("by hand", lambda: jax.block_until_ready(hand(x))),
@@ -107,7 +107,7 @@ def _run(what: str, by_hand: Any, logged: Any, x: Any, rounds: int) -> list[Row]
     ]
     for contestant in contestants:
         contestant.call()
-    return compare(what, contestants, rounds=rounds, limits={"jit(spool)": 1.05})
+    return compare(what, contestants, rounds=rounds, repeat=repeat, limits={"jit(spool)": 1.05})
 
 
 def compile_time(rounds: int) -> list[Row]:
@@ -139,7 +139,7 @@ def compile_time(rounds: int) -> list[Row]:
 def bare_calls(rounds: int) -> list[Row]:
     """``spool(f)(x)`` written out again and again, against ``jax.jit`` of the hand-written one."""
     rows = []
-    for what, steps, repeat in (("3 steps", 3, 200), ("100,000 steps", TINY_STEPS, 1)):
+    for what, steps, repeat in (("3 steps", 3, 200), ("100,000 steps", TINY_STEPS, 50)):
         x, traces = jnp.float32(0), []
 
         def logged(x: Any, steps: int = steps, traces: list = traces) -> Any:
@@ -263,7 +263,7 @@ def reductions(rounds: int) -> list[Row]:
         contestant.call()
     limits = {'spool(reduce="mean")': 1.1}
     what = "mean over 100,000 steps"
-    return compare(what, contestants, rounds=rounds, repeat=5, limits=limits)
+    return compare(what, contestants, rounds=rounds, repeat=30, limits=limits)
 
 
 def buffered_taps(rounds: int) -> list[Row]:

@@ -398,10 +398,7 @@ def _neither(one: logdict, two: logdict, logged: Mapping[str, Part]) -> dict[str
 
 def _flatten(logs: logdict) -> tuple[tuple[Any, ...], Layout]:
     # Not settled first: JAX flattens what it has just unflattened, and counts on the same leaves.
-    parts = list(logs._raw_parts())
-    rest = [array for part in parts for array in part.rest()]
-    layout = Layout((p.slot for p in parts), logs._layout.empty)
-    return (*(p.value for p in parts), *rest), layout
+    return (*dict.values(logs), *logs._rest), logs._layout
 
 
 def _flatten_with_keys(logs: logdict) -> tuple[tuple[Any, ...], Layout]:
