@@ -100,7 +100,7 @@ def tap(
 
     With ``buffer=n`` up to ``n`` entries of each name are collected on the device and sent
     together: the callback gets a logdict whose values have the entry axis in front. Nothing is
-    lost, and the order of each name is kept; a host call costs tens of microseconds, so this is
+    lost, and the order of each name is kept; a host call costs about 100 microseconds, so this is
     much faster.
 
     Called outside of any transformation, the tapped function returns when every callback has run,
