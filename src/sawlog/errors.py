@@ -42,3 +42,71 @@ class LogPlacementError(SawlogError, RuntimeError):
 
 class CallbackError(SawlogError, RuntimeError):
     """The callback of ``tap`` raised inside a compiled program."""
+
+
+class StoreError(SawlogError):
+    """Base class of everything that can go wrong with a store on disk."""
+
+
+class StoreNotFoundError(StoreError, FileNotFoundError):
+    """There is no store at this path."""
+
+
+class StoreExistsError(StoreError, FileExistsError):
+    """There is a store at this path already, and nobody said what to do with it."""
+
+
+class ForeignStoreError(StoreError, ValueError):
+    """The folder holds something that is not a sawlog store."""
+
+
+class NewerStoreError(StoreError, ValueError):
+    """The store was written in a newer version of the format."""
+
+
+class StorePermissionError(StoreError, PermissionError):
+    """The store, or the folder it should be in, cannot be written to."""
+
+
+class SchemaError(StoreError, ValueError):
+    """A write does not fit the names, dtypes, shapes or steps that were fixed before."""
+
+
+class UnknownNameError(StoreError, KeyError):
+    """A name that the store does not have."""
+
+    __str__ = Exception.__str__  # KeyError shows its message in quotes
+
+
+class UnknownIdError(StoreError, KeyError):
+    """An example id that the store does not have."""
+
+    __str__ = Exception.__str__
+
+
+class DuplicateIdError(StoreError, ValueError):
+    """An example id was written twice, and the store's policy is to refuse that."""
+
+
+class NanError(StoreError, ValueError):
+    """A value is not a number, and the store's policy is to refuse that."""
+
+
+class StoreWriteError(StoreError, OSError):
+    """Logs could not be put on disk; what was published before is safe."""
+
+
+class StoreFullError(StoreWriteError):
+    """The disk, or the quota, is full; what was published before is safe."""
+
+
+class StoreClosedError(StoreError, ValueError):
+    """The writer or reader is closed."""
+
+
+class DamagedStoreError(StoreError, ValueError):
+    """Files of the store are missing, cut or changed; ``what`` says it in a few words."""
+
+    def __init__(self, message: str, what: str = "") -> None:
+        super().__init__(message)
+        self.what = what or message.partition(". Hint:")[0]

@@ -1,0 +1,73 @@
+"""``Records``: logs as numpy arrays, without any framework.
+
+What stores, sinks and command lines deal in. :class:`sawlog.logdict` is its twin on the JAX side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from sawlog.errors import LogMismatchError
+
+
+@dataclasses.dataclass(frozen=True)
+class Entries:
+    """The entries of one name: values ``[n, ...]``, and for each step axis an array ``[n, ...]``.
+
+    ``mask``, where there is one, has the shape ``[n, ...]`` of the leading axes of the values and
+    is false where nothing was logged. ``attrs`` are notes that JSON can hold, stored beside.
+    """
+
+    values: np.ndarray
+    steps: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    mask: np.ndarray | None = None
+    attrs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        shapes = {"values": np.shape(self.values)}
+        shapes.update(
+            (f"step axis {axis!r}", np.shape(array)) for axis, array in self.steps.items()
+        )
+        if self.mask is not None:
+            shapes["mask"] = np.shape(self.mask)
+        lengths = {what: shape[0] if shape else None for what, shape in shapes.items()}
+        if len(set(lengths.values())) > 1 or None in lengths.values():
+            described = ", ".join(f"{what} {shape}" for what, shape in shapes.items())
+            raise LogMismatchError(
+                f"These entries do not go together: {described}. "
+                "Hint: all of them need the same first axis, one item for each entry."
+            )
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+class Records(Mapping[str, Entries]):
+    """Named entries, in the order they were first logged.
+
+    >>> records = Records({"loss": Entries(np.array([2.0, 1.0]), {"step": np.array([0, 1])})})
+    >>> records["loss"].values[-1], records["loss"].steps["step"][-1]
+    (np.float64(1.0), np.int64(1))
+    """
+
+    def __init__(self, entries: Mapping[str, Entries] | None = None) -> None:
+        self._entries = dict(entries or {})
+
+    def __getitem__(self, name: str) -> Entries:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        parts = (
+            f"{k}: {len(e)} x {e.values.dtype}{list(e.values.shape[1:])}" for k, e in self.items()
+        )
+        return f"Records({', '.join(parts)})"

@@ -1,0 +1,127 @@
+"""Checksums: every tensor is hashed in blocks of about 4 KiB and in spans of about 1 MiB.
+
+Blocks let a single row be checked without reading its neighbours; spans let a whole segment be
+checked at the speed of memory, because one call hashes 256 blocks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import xxhash
+
+BLOCK_BYTES = 4 << 10
+SPAN_BYTES = 1 << 20
+
+hash_of = xxhash.xxh3_64_intdigest
+
+
+def bytes_of(array: np.ndarray) -> memoryview:
+    """The bytes of a contiguous array, of any dtype."""
+    if array.nbytes == 0:
+        return memoryview(b"")
+    return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """How the rows of one tensor are cut: rows of a block, rows of a span."""
+
+    rows: int
+    row_bytes: int
+    block: int
+    span: int
+
+    @classmethod
+    def of(cls, rows: int, row_bytes: int) -> Cut:
+        """The cut that writers choose."""
+        block = max(1, BLOCK_BYTES // max(1, row_bytes))
+        span = block * max(1, SPAN_BYTES // max(1, block * row_bytes))
+        return cls(rows, row_bytes, block, span)
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks there are."""
+        return -(-self.rows // self.block) if self.row_bytes else 0
+
+    @property
+    def spans(self) -> int:
+        """How many spans there are."""
+        return -(-self.rows // self.span) if self.row_bytes else 0
+
+    def hashes(self, data: memoryview) -> np.ndarray:
+        """The hashes of all spans, then of all blocks."""
+        out = []
+        for rows in (self.span, self.block):
+            step = rows * self.row_bytes
+            if step:
+                out += [hash_of(data[i : i + step]) for i in range(0, len(data), step)]
+        return np.array(out, dtype="<u8")
+
+
+class Checked:
+    """The bytes of one tensor, checked before they are used and at most once."""
+
+    def __init__(self, data: memoryview, cut: Cut, hashes: np.ndarray) -> None:
+        self._data, self._cut = data, cut
+        self._spans = hashes[: cut.spans]
+        self._blocks = hashes[cut.spans :]
+        self._seen = np.zeros(cut.blocks, dtype=bool)
+        self._complete = cut.blocks == 0
+
+    def range_ok(self, start: int, stop: int) -> bool:
+        """Whether the rows from ``start`` to ``stop`` are what was written."""
+        cut = self._cut
+        if self._complete or stop <= start:
+            return True
+        per_span = cut.span // cut.block
+        first, last = start // cut.block, -(-stop // cut.block)
+        for span in range(start // cut.span, -(-stop // cut.span)):
+            low, high = span * per_span, min((span + 1) * per_span, cut.blocks)
+            if first <= low and high <= last:
+                if not self._seen[low:high].all() and not self._span_ok(span, low, high):
+                    return False
+            elif not self.blocks_ok(np.arange(max(low, first), min(high, last))):
+                return False
+        if first == 0 and last == cut.blocks:
+            self._complete = True
+        return True
+
+    def _span_ok(self, span: int, low: int, high: int) -> bool:
+        step = self._cut.span * self._cut.row_bytes
+        if hash_of(self._data[span * step : (span + 1) * step]) != self._spans[span]:
+            return False
+        self._seen[low:high] = True
+        return True
+
+    def rows_ok(self, rows: np.ndarray) -> bool:
+        """Whether these single rows are what was written."""
+        if self._complete or not len(rows):
+            return True
+        blocks = np.unique(rows // self._cut.block)
+        return self.blocks_ok(blocks)
+
+    def copied_ok(self, rows: np.ndarray, copy: np.ndarray) -> bool:
+        """As :meth:`rows_ok`, looking at a fresh copy of the rows, which is in the cache."""
+        if self._cut.block != 1 or self._complete:
+            return self.rows_ok(rows)
+        if self._seen[rows].all():
+            return True
+        step, data = self._cut.row_bytes, bytes_of(copy)
+        found = [hash_of(data[start : start + step]) for start in range(0, len(data), step)]
+        if not np.array_equal(np.array(found, dtype="<u8"), self._blocks[rows]):
+            return False
+        self._seen[rows] = True
+        return True
+
+    def blocks_ok(self, blocks: np.ndarray) -> bool:
+        """Whether these blocks are what was written."""
+        blocks = blocks[~self._seen[blocks]]
+        step, data = self._cut.block * self._cut.row_bytes, self._data
+        starts = (blocks * step).tolist()
+        found = [hash_of(data[start : start + step]) for start in starts]
+        if not np.array_equal(np.array(found, dtype="<u8"), self._blocks[blocks]):
+            return False
+        self._seen[blocks] = True
+        return True

@@ -1,0 +1,113 @@
+"""Dtypes: their names in the schema, and the safetensors types that they are stored under."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from sawlog.errors import SchemaError
+
+SAFETENSORS = {
+    "bool": "BOOL",
+    "int8": "I8",
+    "int16": "I16",
+    "int32": "I32",
+    "int64": "I64",
+    "uint8": "U8",
+    "uint16": "U16",
+    "uint32": "U32",
+    "uint64": "U64",
+    "float16": "F16",
+    "float32": "F32",
+    "float64": "F64",
+    "complex64": "C64",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+}
+_NUMPY_OF = {stored: name for name, stored in SAFETENSORS.items()}
+_PLAIN = {*SAFETENSORS, "complex128"}
+
+
+def normal(dtype: np.dtype, what: str) -> np.dtype:
+    """The dtype that ``what`` is stored as: itself, little-endian.
+
+    Raises:
+        SchemaError: items have no fixed size, as objects and variable-width strings.
+    """
+    if dtype.hasobject or dtype.kind in "OT":
+        raise SchemaError(
+            f"{what} has the dtype {dtype}, whose items have no fixed size. Hint: convert it to "
+            "numbers, or strings to a fixed width with np.asarray(values, dtype='U32')."
+        )
+    return dtype if is_extension(dtype) else dtype.newbyteorder("<")
+
+
+def is_extension(dtype: np.dtype) -> bool:
+    """Whether it is one of ml_dtypes, as bfloat16."""
+    return dtype.type.__module__ == "ml_dtypes"
+
+
+@functools.cache
+def name_of(dtype: np.dtype) -> Any:
+    """What the schema calls it: JSON.
+
+    >>> name_of(np.dtype("float32")), name_of(np.dtype("<M8[ns]")), name_of(np.dtype("S3"))
+    ('float32', '<M8[ns]', '|S3')
+    """
+    if is_extension(dtype) or dtype.name in _PLAIN:
+        return dtype.name
+    return _as_lists(np.lib.format.dtype_to_descr(dtype))
+
+
+def dtype_of(name: Any) -> np.dtype:
+    """The inverse of :func:`name_of`.
+
+    Raises:
+        SchemaError: no such dtype.
+    """
+    try:
+        if isinstance(name, str) and isinstance(getattr(ml_dtypes, name, None), type):
+            return np.dtype(getattr(ml_dtypes, name))
+        return np.lib.format.descr_to_dtype(_as_tuples(name))
+    except (TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
+        raise SchemaError(
+            f"{name!r} is not a dtype that this machine knows: {error}. "
+            "Hint: a newer numpy or ml_dtypes may have it."
+        ) from error
+
+
+def _as_lists(descr: Any) -> Any:
+    return [_as_lists(x) for x in descr] if isinstance(descr, (list, tuple)) else descr
+
+
+def _as_tuples(name: Any) -> Any:
+    """Field descriptions with the tuples that JSON made lists of."""
+    if not isinstance(name, list):
+        return name
+    return [_field(field) for field in name]
+
+
+def _field(field: list) -> tuple:
+    title, dtype, *shape = field
+    title = tuple(title) if isinstance(title, list) else title
+    return (title, _as_tuples(dtype), *(tuple(s) for s in shape))
+
+
+def stored_as(dtype: np.dtype) -> str | None:
+    """The safetensors type, or None where it has none and bytes are stored."""
+    return SAFETENSORS.get(dtype.name) if dtype.names is None else None
+
+
+def dtype_stored_as(stored: str) -> np.dtype:
+    """The dtype of a safetensors type.
+
+    Raises:
+        SchemaError: one that no store has.
+    """
+    if stored not in _NUMPY_OF:
+        raise SchemaError(f"safetensors type {stored!r} is not one that a store uses")
+    return dtype_of(_NUMPY_OF[stored])

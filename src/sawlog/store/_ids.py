@@ -1,0 +1,270 @@
+"""Example ids, integers or strings: as they are stored, as a set, and as an index of rows.
+
+Strings are looked up by their hash; a found row counts only if its text is the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from sawlog.errors import DuplicateIdError, SchemaError
+from sawlog.store._checksum import hash_of
+
+Kind = Literal["int", "str"]
+
+
+def normal(ids: Any) -> np.ndarray | list[str]:
+    """Ids as an int64 array or a list of strings.
+
+    Raises:
+        SchemaError: they are neither.
+    """
+    if isinstance(ids, str) or (np.ndim(ids) == 0 and not isinstance(ids, Iterable)):
+        raise SchemaError(f"ids are a sequence, one for each row, not {ids!r}. Hint: [{ids!r}]")
+    if isinstance(ids, range):
+        ids = np.arange(ids.start, ids.stop, ids.step, dtype=np.int64)
+    if not isinstance(ids, (list, tuple)):
+        ids = np.asarray(ids) if hasattr(ids, "__array__") else list(ids)
+    if isinstance(ids, np.ndarray) and ids.dtype.kind in "US":
+        ids = [x.decode() if isinstance(x, bytes) else x for x in ids.tolist()]
+    if isinstance(ids, (list, tuple)) and ids and all(isinstance(x, str) for x in ids):
+        return list(map(str, ids))
+    return _integers(np.asarray(ids) if len(ids) else np.zeros(0, np.int64))
+
+
+def _integers(array: np.ndarray) -> np.ndarray:
+    if array.ndim != 1:
+        raise SchemaError(f"ids have one axis, one id for each row, not the shape {array.shape}")
+    if array.dtype.kind not in "iu":
+        raise SchemaError(
+            f"ids are integers or strings, not {array.dtype}. "
+            "Hint: ids.astype(np.int64), or [str(x) for x in ids]"
+        )
+    if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
+        raise SchemaError(f"the id {array.max()} does not fit into int64. Hint: use strings")
+    return array.astype(np.int64)
+
+
+def kind_of(ids: np.ndarray | list[str]) -> Kind:
+    """What these ids are."""
+    return "int" if isinstance(ids, np.ndarray) else "str"
+
+
+def some(ids: Sequence[Any] | np.ndarray) -> str:
+    """A few of them, for a message."""
+    shown = [x.item() if isinstance(x, np.generic) else x for x in ids[:5]]
+    return ", ".join(map(repr, shown)) + (f", ... ({len(ids)} in all)" if len(ids) > 5 else "")
+
+
+def keys_of(ids: np.ndarray | list[str]) -> np.ndarray:
+    """What ids are sorted by: the integers themselves, the hashes of strings."""
+    if isinstance(ids, np.ndarray):
+        return ids
+    return np.array([hash_of(text.encode()) for text in ids], dtype=np.uint64)
+
+
+class IdSet:
+    """A growing set of ids that can be asked about many at once."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._texts: set[str] | None = set() if kind == "str" else None
+        self._runs: list[np.ndarray] = []  # sorted, each at most half as long as the one before
+
+    def add(self, ids: np.ndarray | list[str]) -> None:
+        """Take in more."""
+        if self._texts is not None:
+            self._texts.update(ids)
+            return
+        run = np.unique(ids)
+        while self._runs and len(self._runs[-1]) < 2 * len(run):
+            run = np.sort(np.concatenate([self._runs.pop(), run]), kind="stable")
+        if len(run):
+            self._runs.append(run)
+
+    def has(self, ids: np.ndarray | list[str]) -> np.ndarray:
+        """For each id whether it is there."""
+        if self._texts is not None:
+            texts = self._texts
+            return np.fromiter((text in texts for text in ids), dtype=bool, count=len(ids))
+        found = np.zeros(len(ids), dtype=bool)
+        for run in self._runs:
+            at = np.minimum(np.searchsorted(run, ids), len(run) - 1)
+            found |= run[at] == ids
+        return found
+
+
+def first_of_each(ids: np.ndarray | list[str]) -> np.ndarray:
+    """For each id whether it stands here for the first time."""
+    if isinstance(ids, np.ndarray):
+        if len(ids) < 2 or bool((ids[1:] > ids[:-1]).all()):
+            return np.ones(len(ids), dtype=bool)
+        first = np.zeros(len(ids), dtype=bool)
+        first[np.unique(ids, return_index=True)[1]] = True
+        return first
+    seen: set[str] = set()
+    return np.array([not (text in seen or seen.add(text)) for text in ids], dtype=bool)  # type: ignore[func-returns-value]
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """String ids as they are stored: all bytes, where each ends, and their hashes."""
+
+    data: np.ndarray
+    ends: np.ndarray
+    hashes: np.ndarray
+
+    @classmethod
+    def of(cls, ids: list[str]) -> Texts:
+        """Pack strings."""
+        texts = [text.encode() for text in ids]
+        ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
+        data = np.frombuffer(b"".join(texts), dtype=np.uint8)
+        hashes = np.array([hash_of(text) for text in texts], dtype=np.uint64)
+        return cls(data, ends.reshape(len(texts)), hashes)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def take(self, rows: np.ndarray | slice | None = None) -> list[str]:
+        """The strings of some rows, or all."""
+        ends = self.ends
+        starts = np.concatenate([np.zeros(min(1, len(ends)), np.int64), ends[:-1]])
+        if rows is not None:
+            starts, ends = starts[rows], ends[rows]
+        data = self.data
+        if rows is None or len(starts) * 8 > len(self.ends):
+            whole = data.tobytes()
+            pairs = zip(starts.tolist(), ends.tolist(), strict=True)
+            return [whole[a:b].decode() for a, b in pairs]
+        pairs = zip(starts.tolist(), ends.tolist(), strict=True)
+        return [data[a:b].tobytes().decode() for a, b in pairs]
+
+
+class Index:
+    """Where each id of a table is: numbers of rows, counted over all its chunks in order."""
+
+    def __init__(self, chunks: Sequence[np.ndarray | Texts], policy: str, table: str) -> None:
+        """Sort the ids.
+
+        ``policy`` says which row counts where an id is there twice.
+
+        Raises:
+            DuplicateIdError: an id is there twice and the policy is ``error``.
+        """
+        self._chunks = chunks
+        self.starts = np.cumsum([0, *map(len, chunks)])
+        self.rows = int(self.starts[-1])
+        keys = [chunk.hashes if isinstance(chunk, Texts) else chunk for chunk in chunks]
+        self._texts = bool(chunks) and isinstance(chunks[0], Texts)
+        self._clashes: dict[str, int] = {}
+        self.superseded: np.ndarray | None = None
+        self._sort(np.concatenate(keys) if keys else np.zeros(0, np.int64))
+        self._settle(policy, table)
+
+    def _sort(self, keys: np.ndarray) -> None:
+        if len(keys) < 2 or bool((keys[1:] > keys[:-1]).all()):
+            self._keys, self._at = keys, None
+            return
+        self._at = np.argsort(keys, kind="stable")
+        self._keys = keys[self._at]
+
+    def _settle(self, policy: str, table: str) -> None:
+        """Let one row of every id count."""
+        if self._at is None:
+            return
+        same = self._keys[1:] == self._keys[:-1]
+        if not same.any():
+            return
+        keep = np.ones(len(self._keys), dtype=bool)
+        drop: list[int] = []
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]]).astype(np.int8)))
+        for low, high in zip(edges[::2].tolist(), (edges[1::2] + 1).tolist(), strict=True):
+            rows = self._at[low:high]
+            groups = self._by_text(rows)
+            if len(groups) > 1:  # texts whose hashes are equal: looked up one by one
+                keep[low:high] = False
+                self._clashes.update((t, g[-1 if policy == "replace" else 0]) for t, g in groups)
+            else:
+                keep[low : high - 1] = False
+                self._at[high - 1] = rows[-1] if policy == "replace" else rows[0]
+            drop += [r for _, g in groups for r in (g[:-1] if policy == "replace" else g[1:])]
+        if drop and policy == "error":
+            raise self._twice(np.array(sorted(drop)), table)
+        self._keys, self._at = self._keys[keep], self._at[keep]
+        if drop:
+            self.superseded = np.zeros(self.rows, dtype=bool)
+            self.superseded[drop] = True
+
+    def _by_text(self, rows: np.ndarray) -> list[tuple[str, list[int]]]:
+        if not self._texts:
+            return [("", rows.tolist())]
+        groups: dict[str, list[int]] = {}
+        for row, text in zip(rows.tolist(), self.texts(rows), strict=True):
+            groups.setdefault(text, []).append(row)
+        return list(groups.items())
+
+    def _twice(self, rows: np.ndarray, table: str) -> DuplicateIdError:
+        chunk = np.searchsorted(self.starts, rows, side="right") - 1
+        ids: Any = (
+            self.texts(rows[:6])
+            if self._texts
+            else [
+                int(self._chunks[c][r - self.starts[c]])
+                for c, r in zip(chunk[:6], rows[:6], strict=True)
+            ]
+        )
+        return DuplicateIdError(
+            f"{table} has {len(rows)} ids more than once, written by several writers at once: "
+            f"{some(ids)}. Hint: open(path, duplicates='first') or 'replace' takes the first or "
+            "the last row of each."
+        )
+
+    def texts(self, rows: np.ndarray) -> list[str]:
+        """The string ids of some rows."""
+        out: list[str] = [""] * len(rows)
+        for chunk, where, own in self.split(rows):
+            texts = self._chunks[chunk]
+            assert isinstance(texts, Texts)
+            for place, text in zip(where.tolist(), texts.take(own), strict=True):
+                out[place] = text
+        return out
+
+    def split(self, rows: np.ndarray) -> Iterable[tuple[int, np.ndarray, np.ndarray]]:
+        """Rows by chunk: its number, where they stand in ``rows``, and the rows within it."""
+        if len(self._chunks) == 1:
+            yield 0, np.arange(len(rows)), rows
+            return
+        chunk = np.searchsorted(self.starts, rows, side="right") - 1
+        order = np.argsort(chunk, kind="stable")
+        bounds = np.searchsorted(chunk[order], np.arange(len(self._chunks) + 1))
+        for number in range(len(self._chunks)):
+            where = order[bounds[number] : bounds[number + 1]]
+            if len(where):
+                yield number, where, rows[where] - self.starts[number]
+
+    def find(self, ids: np.ndarray | list[str]) -> np.ndarray:
+        """The row of each id, -1 where there is none."""
+        keys = keys_of(ids)
+        if not len(self._keys):
+            rows = np.full(len(ids), -1, dtype=np.int64)
+        else:
+            at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+            rows = at if self._at is None else self._at[at]
+            rows = np.where(self._keys[at] == keys, rows, -1)
+        if isinstance(ids, list):
+            rows = self._only_same_text(ids, rows)
+        return rows
+
+    def _only_same_text(self, ids: list[str], rows: np.ndarray) -> np.ndarray:
+        there = np.flatnonzero(rows >= 0)
+        texts = self.texts(rows[there])
+        wrong = [i for i, text in zip(there.tolist(), texts, strict=True) if ids[i] != text]
+        rows[wrong] = -1
+        if self._clashes:
+            for i, text in enumerate(ids):
+                rows[i] = self._clashes.get(text, rows[i])
+        return rows

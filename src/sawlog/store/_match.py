@@ -1,0 +1,206 @@
+"""Does what is to be written fit what was written before? The types of the first write are kept."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sawlog.errors import SchemaError
+from sawlog.records import Entries
+from sawlog.store import _dtypes, _ids
+from sawlog.store._schema import Column, Schema, Series, Table, check_name, unknown_name
+
+_FIXED = "the names were fixed when the store was created; create(path) without schema takes any."
+
+
+def as_array(name: str, value: Any) -> np.ndarray:
+    """A value as numpy has it.
+
+    Raises:
+        SchemaError: it is nothing that numpy knows.
+    """
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SchemaError(
+            f"The value of {name!r} is a {type(value).__name__} that numpy cannot take: {error}. "
+            "Hint: convert it to a numpy array first (for torch: x.detach().cpu().numpy())."
+        ) from error
+    _dtypes.normal(array.dtype, repr(name))
+    return array
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Rows of a table: ids, and an array for each name."""
+
+    ids: np.ndarray | list[str]
+    values: dict[str, np.ndarray]
+
+    def take(self, chosen: np.ndarray) -> Rows:
+        """The rows where ``chosen`` is true."""
+        ids = self.ids
+        if isinstance(ids, list):
+            ids = [x for x, keep in zip(ids, chosen, strict=True) if keep]
+        else:
+            ids = ids[chosen]
+        return Rows(ids, {name: array[chosen] for name, array in self.values.items()})
+
+    def as_table(self, schema: Schema, fixed: bool) -> Table:
+        """What to declare for them.
+
+        Raises:
+            UnknownNameError: the store takes no new names.
+        """
+        if fixed:
+            raise unknown_name(next(iter(self.values)), schema, _FIXED)
+        columns = [Column(name, a.dtype, a.shape[1:]) for name, a in self.values.items()]
+        return Table(tuple(columns), _ids.kind_of(self.ids))
+
+
+def rows_of(ids: Any, values: Mapping[str, Any]) -> Rows:
+    """Check that rows go together.
+
+    Raises:
+        SchemaError: they do not.
+    """
+    if not isinstance(values, Mapping) or not values:
+        raise SchemaError(
+            f"append(ids, values) takes a dict of arrays with at least one name, not {values!r:.80}"
+        )
+    known = _ids.normal(ids)
+    arrays = {name: as_array(name, value) for name, value in values.items()}
+    for name, array in arrays.items():
+        check_name(name)
+        if array.ndim == 0 or len(array) != len(known):
+            raise SchemaError(
+                f"There are {len(known)} ids, but {name!r} has the shape {array.shape}. "
+                "Hint: the first axis of every array has one item for each id."
+            )
+    return Rows(known, arrays)
+
+
+def table_of(schema: Schema, rows: Rows) -> Table | None:
+    """The table that rows belong to, or None for one that is new.
+
+    Raises:
+        SchemaError: the names, dtypes or shapes are not those of the table.
+    """
+    there = [name for name in rows.values if name in schema]
+    if not there:
+        return None
+    table = schema[there[0]]
+    if not isinstance(table, Table):
+        raise SchemaError(
+            f"{there[0]!r} has entries with steps, not rows with ids. "
+            "Hint: write it with log() or extend(), or choose another name for the rows."
+        )
+    if set(table.names) != set(rows.values):
+        raise SchemaError(
+            f"The names {_listed(table.names)} are written together, and this call has "
+            f"{_listed(rows.values)}. Hint: give all of them, or start another table under names "
+            "that are all new."
+        )
+    if _ids.kind_of(rows.ids) != table.ids and len(rows.ids):
+        raise SchemaError(
+            f"The ids of {table.names[0]!r} are of the kind {table.ids!r}, and these are not: "
+            f"{_ids.some(rows.ids)}. Hint: keep to one kind of ids in a table."
+        )
+    for column in table.columns:
+        check_fits(column, rows.values[column.name], "rows")
+    return table
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(repr, names))
+
+
+def check_fits(column: Column, array: np.ndarray, what: str) -> None:
+    """Refuse rows or entries of another type.
+
+    Raises:
+        SchemaError: naming both types.
+    """
+    if array.shape[1:] == column.shape and (
+        array.dtype == column.dtype or _fits(array.dtype, column.dtype)
+    ):
+        return
+    given = Column(column.name, array.dtype, array.shape[1:])
+    raise SchemaError(
+        f"{column.name!r} was first written with {what} of type {column}, and these are {given}. "
+        f"Nothing of the call was taken. Hint: convert them"
+        + (f", as with .astype({str(column.dtype)!r})" if given.dtype != column.dtype else "")
+        + ", or use another name."
+    )
+
+
+def _fits(given: np.dtype, fixed: np.dtype) -> bool:
+    if _dtypes.is_extension(given) or _dtypes.is_extension(fixed):
+        return False
+    if given.kind == fixed.kind and given.kind in "US":
+        return given.itemsize <= fixed.itemsize
+    return given.newbyteorder("<") == fixed
+
+
+def series_of(schema: Schema, name: str, entries: Entries) -> Series | None:
+    """The series that entries belong to, or None for one that is new.
+
+    Raises:
+        SchemaError: the dtype, shape or steps are not those of the series.
+    """
+    if name not in schema:
+        return None
+    series = schema[name]
+    if isinstance(series, Table):
+        raise SchemaError(
+            f"{name!r} has rows with ids, not entries with steps. "
+            "Hint: write it with append(), or choose another name for the entries."
+        )
+    if set(series.axes) != set(entries.steps):
+        raise SchemaError(
+            f"{name!r} was first written with the step axes ({_listed(series.axes)}), and these "
+            f"entries have ({_listed(entries.steps)}). Hint: give the same steps every time."
+        )
+    check_fits(series.column, entries.values, "entries")
+    for step in series.steps:
+        check_fits(step, entries.steps[step.name], f"steps (for {name!r})")
+    return series
+
+
+def as_series(schema: Schema, name: str, entries: Entries, fixed: bool) -> Series:
+    """What to declare for entries.
+
+    Raises:
+        SchemaError: the name or dtype cannot be stored.
+        UnknownNameError: the store takes no new names.
+    """
+    check_name(name)
+    if fixed:
+        raise unknown_name(name, schema, _FIXED)
+    as_array(name, entries.values)
+    steps = [Column(axis, array.dtype, array.shape[1:]) for axis, array in entries.steps.items()]
+    return Series(Column(name, entries.values.dtype, entries.values.shape[1:]), tuple(steps))
+
+
+def entry_values(known: Mapping[str, Series], values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The values of one entry of each name as arrays.
+
+    A Python integer is welcome among floats that hold it exactly: ``log({"lr": 1})``.
+
+    Raises:
+        SchemaError: a value is nothing that numpy knows.
+    """
+    if not isinstance(values, Mapping):
+        raise SchemaError(f"log(values) takes a dict of values by name, not {values!r:.80}")
+    out = {}
+    for name, value in values.items():
+        array = as_array(name, value)
+        series = known.get(name) if type(value) is int else None
+        if series is not None and series.column.dtype.kind == "f":
+            cast = array.astype(series.column.dtype)
+            array = cast if int(cast) == value else array
+        out[name] = array
+    return out

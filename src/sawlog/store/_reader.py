@@ -1,0 +1,352 @@
+"""``Reader``: a snapshot of a store, through memory maps, every value checked first."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sawlog.errors import ArgumentError, SchemaError, StoreClosedError, UnknownIdError
+from sawlog.records import Entries, Records
+from sawlog.store import _ids
+from sawlog.store._blocks import Block, Piece, rows_within, scan
+from sawlog.store._catalog import Catalog, Problem, stored_ids
+from sawlog.store._dataset import RowDataset
+from sawlog.store._layout import Config, Folder, Identity, check_choice
+from sawlog.store._merge import merged_attrs, merged_mask
+from sawlog.store._schema import Schema, Series, Table
+from sawlog.store._segment import Segment, step_name
+
+T = TypeVar("T")
+_WORTH_THREADS = 8 << 20  # bytes
+
+
+def for_each(work: Callable[[T], None], items: Iterable[T], nbytes: int) -> None:
+    """Do the work for every item, in threads where there is enough of it."""
+    if nbytes < _WORTH_THREADS:
+        for item in items:
+            work(item)
+        return
+    threads = min(4, os.cpu_count() or 1)
+    with concurrent.futures.ThreadPoolExecutor(threads, "sawlog-gather") as pool:
+        for done in [pool.submit(work, item) for item in items]:
+            done.result()
+
+
+class Reader:
+    """Reads a store. Made by :func:`sawlog.store.open`.
+
+    It shows the store as it was when opened, or at the last :meth:`refresh`, while others may go
+    on writing and compacting. Arrays are read-only views of the files where possible. What is
+    returned was checked against its checksum; a damaged file is an error that names it.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        identity: Identity,
+        *,
+        damaged: str = "error",
+        duplicates: str | None = None,
+    ) -> None:
+        if duplicates is not None:
+            check_choice("duplicates", duplicates, ("error", "first", "replace"))
+        self._folder, self._identity, self._damaged = folder, identity, damaged
+        self._own_policy = duplicates
+        self._lock = threading.RLock()
+        self._closed = False
+        self._catalog_now = Catalog(folder, identity, damaged)
+        self._indices: dict[str, _ids.Index] = {}
+
+    # -- what there is ----------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path:
+        """The folder of the store."""
+        return self._folder.path
+
+    @property
+    def id(self) -> str:
+        """The name that the store was given when it was created."""
+        return self._identity.id
+
+    @property
+    def created(self) -> str:
+        """When it was created, as ISO 8601."""
+        return self._identity.created
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What was noted when it was created."""
+        return self._identity.meta
+
+    @property
+    def config(self) -> Config:
+        """Its policies."""
+        return self._identity.config
+
+    @property
+    def schema(self) -> Schema:
+        """Every name with its table or series."""
+        return self._catalog.schema
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name."""
+        return tuple(self.schema)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments in order."""
+        return tuple(self._catalog.segments)
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What was left out because it is damaged or missing."""
+        return list(self._catalog.problems)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all segments on disk."""
+        return sum(segment.nbytes for segment in self.segments)
+
+    @property
+    def _catalog(self) -> Catalog:
+        if self._closed:
+            raise StoreClosedError(f"This reader of {self.path} is closed. Hint: open it again.")
+        return self._catalog_now
+
+    def __repr__(self) -> str:
+        return (
+            f"Reader({str(self.path)!r}, {len(self.schema)} names, {len(self.segments)} segments)"
+        )
+
+    def count(self, name: str) -> int:
+        """How many rows or entries a name has."""
+        log = self.schema[name]
+        if isinstance(log, Table) and (dropped := self._index(log).superseded) is not None:
+            return int((~dropped).sum())
+        return sum(chunk["rows"] for _, chunk in self._chunks(log))
+
+    def refresh(self) -> bool:
+        """Take in what was published since; says whether there is anything new."""
+        with self._lock:
+            changed = self._catalog.refresh()
+            if changed:
+                self._indices.clear()
+            return changed
+
+    def _chunks(self, log: Table | Series) -> list[tuple[Segment, dict[str, Any]]]:
+        return self._catalog.chunks(log.names[0])
+
+    # -- rows -------------------------------------------------------------------------------------
+
+    def _index(self, table: Table) -> _ids.Index:
+        with self._lock:
+            key = table.names[0]
+            if key not in self._indices:
+                chunks = [stored_ids(segment, chunk) for segment, chunk in self._chunks(table)]
+                policy = self._own_policy or self.config.duplicates
+                self._indices[key] = _ids.Index(chunks, policy, repr(key))
+            return self._indices[key]
+
+    def ids(self, name: str | None = None) -> Any:
+        """The example ids of a table in the order they were written: int64 array or strings.
+
+        Raises:
+            ArgumentError: there are several tables and no name was given.
+            DuplicateIdError: ids are there twice and the store refuses that.
+        """
+        table = self._catalog.table(name)
+        index = self._index(table)
+        parts = [ids for _, ids in self._catalog.ids(table)]
+        keep = None if index.superseded is None else ~index.superseded
+        if table.ids == "str":
+            texts = [text for part in parts for text in part]
+            return texts if keep is None else [t for t, k in zip(texts, keep, strict=True) if k]
+        whole = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        return whole if keep is None else whole[keep]
+
+    def gather(self, ids: Any, names: str | Iterable[str] | None = None) -> dict[str, np.ndarray]:
+        """The rows of these ids, in this order; an id may be asked for twice.
+
+        Raises:
+            UnknownIdError: ids are not there.
+            UnknownNameError: a name is not there.
+        """
+        wanted = _ids.normal(ids)
+        out: dict[str, np.ndarray] = {}
+        for table, own in self._by_table(names):
+            rows = self._find(table, wanted)
+            out.update(self._take(table, own, rows))
+        return out
+
+    def _by_table(self, names: str | Iterable[str] | None) -> list[tuple[Table, list[str]]]:
+        if names is None:
+            table = self._catalog.table(None)
+            return [(table, list(table.names))]
+        groups: dict[Table, list[str]] = {}
+        for name in [names] if isinstance(names, str) else names:
+            groups.setdefault(self._catalog.table(name), []).append(name)
+        return list(groups.items())
+
+    def _of_one_table(self, names: str | Iterable[str] | None, who: str) -> tuple[Table, list[str]]:
+        groups = self._by_table(names)
+        if len(groups) != 1:
+            listed = " and ".join(", ".join(map(repr, own)) for _, own in groups) or "none"
+            raise ArgumentError(
+                f"{who} reads the names of one table, and these are not: {listed}. "
+                "Hint: go through one table, and gather(ids, names) from the other."
+            )
+        return groups[0]
+
+    def _find(self, table: Table, wanted: np.ndarray | list[str]) -> np.ndarray:
+        if len(wanted) and _ids.kind_of(wanted) != table.ids:
+            raise SchemaError(
+                f"{table.names[0]!r} has ids of the kind {table.ids!r}, and these are not: "
+                f"{_ids.some(wanted)}."
+            )
+        rows = self._index(table).find(wanted if len(wanted) else np.zeros(0, np.int64))
+        lost = np.flatnonzero(rows < 0)
+        if len(lost):
+            raise UnknownIdError(
+                f"{self.path} has no {table.names[0]!r} for {len(lost)} of {len(rows)} ids: "
+                f"{_ids.some([wanted[i] for i in lost[:6]])}. Hint: reader.ids() lists those there "
+                "are; refresh() takes in what was published since."
+            )
+        return rows
+
+    def _take(self, table: Table, names: Sequence[str], rows: np.ndarray) -> dict[str, np.ndarray]:
+        chunks, index = self._chunks(table), self._index(table)
+        columns = {name: self.schema.column(name) for name in names}
+        out = {n: np.empty((len(rows), *c.shape), c.dtype) for n, c in columns.items()}
+
+        def copy(part: tuple[int, np.ndarray, np.ndarray]) -> None:
+            number, where, own = part
+            for name, array in out.items():
+                array[where] = chunks[number][0].take(name, own)
+
+        for_each(copy, index.split(rows), sum(array.nbytes for array in out.values()))
+        return out
+
+    def blocks(
+        self,
+        names: str | Iterable[str] | None = None,
+        *,
+        budget: int = 64 << 20,
+        read_ahead: bool = True,
+    ) -> Iterator[Block]:
+        """All rows of a table in order, in blocks of ids and values.
+
+        ``budget`` bounds the memory, in bytes: of the block at hand, the one that is read ahead and
+        the one that is given back. Values are views of the files: keeping one is free of charge
+        until it is looked at again. ``names`` are all of one table.
+
+        Raises:
+            ArgumentError: the names are of several tables.
+        """
+        if budget < 1:
+            raise ArgumentError(f"budget is a number of bytes, not {budget!r}")
+        table, own = self._of_one_table(names, "blocks()")
+        return scan(self._pieces(table, tuple(own), int(budget)), read_ahead)
+
+    def _pieces(self, table: Table, names: tuple[str, ...], budget: int) -> Iterator[Piece]:
+        index = self._index(table)
+        for number, (segment, chunk) in enumerate(self._chunks(table)):
+            ids, first = stored_ids(segment, chunk), int(index.starts[number])
+            step = rows_within(segment, names, budget)
+            for start in range(0, chunk["rows"], step):
+                stop = min(chunk["rows"], start + step)
+                old = index.superseded
+                old = None if old is None else old[first + start : first + stop]
+                yield Piece(segment, ids, names, start, stop, old)
+
+    def dataset(
+        self, names: str | Iterable[str] | None = None, *, torch: bool = False
+    ) -> RowDataset:
+        """The rows of a table as a dataset for torch's ``DataLoader``: length, and row by number.
+
+        With ``torch=True`` the values are tensors, bfloat16 and float8 included; otherwise numpy
+        arrays, which the loader makes tensors of when it collates.
+        """
+        table, own = self._of_one_table(names, "dataset()")
+        return RowDataset(self, table.names[0], tuple(own), torch)
+
+    # -- entries ----------------------------------------------------------------------------------
+
+    def read(self, name: str) -> np.ndarray:
+        """All rows or values of a name as one array: a view of the file where one has them all."""
+        log = self.schema[name]
+        if isinstance(log, Table) and (dropped := self._index(log).superseded) is not None:
+            return self._joined(name, log, name)[~dropped]
+        return self._joined(name, log, name)
+
+    def _joined(self, tensor: str, log: Table | Series, name: str) -> np.ndarray:
+        parts = [segment.values(tensor) for segment, _ in self._chunks(log)]
+        if len(parts) == 1:
+            return parts[0]
+        if parts:
+            return np.concatenate(parts)
+        column = self.schema.column(name)
+        return np.empty((0, *column.shape), column.dtype)
+
+    def entries(self, name: str) -> Entries:
+        """All entries of a series: values, steps, mask; with the notes of the first of them.
+
+        Raises:
+            UnknownNameError: there is no such name.
+            ArgumentError: it is the name of a table.
+        """
+        log = self.schema[name]
+        if isinstance(log, Table):
+            raise ArgumentError(
+                f"{name!r} has rows with ids, not entries with steps. "
+                "Hint: reader.gather(ids), reader.blocks() or reader.read(name)"
+            )
+        steps = {}
+        for step in log.steps:
+            joined = [s.values(step_name(step.name, name)) for s, _ in self._chunks(log)]
+            empty = np.empty((0, *step.shape), step.dtype)
+            steps[step.name] = joined[0] if len(joined) == 1 else np.concatenate([empty, *joined])
+        runs = self.attrs(name)
+        return Entries(
+            self.read(name), steps, merged_mask(name, self._chunks(log)), runs[0][1] if runs else {}
+        )
+
+    def attrs(self, name: str) -> list[tuple[int, dict[str, Any]]]:
+        """The notes of a series: with the first so many entries, with the next, and so on."""
+        return merged_attrs(chunk for _, chunk in self._chunks(self.schema[name]))
+
+    def records(self, names: Iterable[str] | None = None) -> Records:
+        """The entries of every series, or of those named."""
+        chosen = [series.column.name for series in self.schema.series] if names is None else names
+        return Records({name: self.entries(name) for name in chosen})
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let go of the files. Arrays that were returned stay valid."""
+        self._closed = True
+        self._indices.clear()
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        from sawlog.store import _open_reader
+
+        return _open_reader, (str(self.path), self._damaged, self._own_policy)

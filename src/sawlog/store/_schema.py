@@ -1,0 +1,203 @@
+"""What a store holds: tables of rows with example ids, and series of entries with steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, Literal
+
+import numpy as np
+
+from sawlog.errors import SchemaError, UnknownNameError
+from sawlog.store import _dtypes
+
+RESERVED = "sawlog."
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A name, and the dtype and shape of each row or entry under it."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        dtype = _dtypes.normal(np.dtype(self.dtype), f"{self.name!r}")
+        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of one row."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+    def to_json(self) -> dict[str, Any]:
+        """As in FORMAT.md."""
+        name = _dtypes.name_of(self.dtype)
+        return {"name": self.name, "dtype": name, "shape": list(self.shape)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Column:
+        """As in FORMAT.md."""
+        return cls(value["name"], _dtypes.dtype_of(value["dtype"]), tuple(value["shape"]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Rows with example ids; its names are always written together."""
+
+    columns: tuple[Column, ...]
+    ids: Literal["int", "str"] = "int"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", tuple(self.columns))
+        if not self.columns:
+            raise SchemaError("A table needs at least one name. Hint: append(ids, {name: values})")
+        if self.ids not in ("int", "str"):
+            raise SchemaError(f"ids of a table are 'int' or 'str', not {self.ids!r}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its columns."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of one row, without its id."""
+        return sum(column.row_bytes for column in self.columns)
+
+    def to_json(self) -> dict[str, Any]:
+        """As in FORMAT.md."""
+        columns = [column.to_json() for column in self.columns]
+        return {"kind": "table", "ids": self.ids, "columns": columns}
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """Entries of one name, each with a value for every step axis."""
+
+    column: Column
+    steps: tuple[Column, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", tuple(self.steps))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its one name."""
+        return (self.column.name,)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of its step axes."""
+        return tuple(step.name for step in self.steps)
+
+    def to_json(self) -> dict[str, Any]:
+        """As in FORMAT.md."""
+        steps = [step.to_json() for step in self.steps]
+        return {"kind": "series", "column": self.column.to_json(), "steps": steps}
+
+
+Log = Table | Series
+
+
+def log_from_json(value: Mapping[str, Any]) -> Log:
+    """A table or series as in FORMAT.md."""
+    if value["kind"] == "table":
+        return Table(tuple(map(Column.from_json, value["columns"])), value["ids"])
+    steps = tuple(map(Column.from_json, value["steps"]))
+    return Series(Column.from_json(value["column"]), steps)
+
+
+class Schema(Mapping[str, Log]):
+    """Every name of a store, with the table or series it belongs to."""
+
+    def __init__(self, logs: Iterable[Log] = ()) -> None:
+        self._by_name: dict[str, Log] = {}
+        for log in logs:
+            self.add(log)
+
+    def add(self, log: Log) -> None:
+        """Take in one more.
+
+        Raises:
+            SchemaError: a name cannot be used, or is there already.
+        """
+        for name in log.names:
+            check_name(name)
+            if name in self._by_name or log.names.count(name) > 1:
+                raise SchemaError(f"The name {name!r} is there twice. Hint: rename one of them.")
+        for name in log.names:
+            self._by_name[name] = log
+
+    def __getitem__(self, name: str) -> Log:
+        if name not in self._by_name:
+            raise unknown_name(name, self._by_name)
+        return self._by_name[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __repr__(self) -> str:
+        return f"Schema({', '.join(f'{n}: {self.column(n)}' for n in self)})"
+
+    def column(self, name: str) -> Column:
+        """The column of a name."""
+        log = self[name]
+        if isinstance(log, Series):
+            return log.column
+        return next(column for column in log.columns if column.name == name)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """Every table once."""
+        return tuple(dict.fromkeys(x for x in self._by_name.values() if isinstance(x, Table)))
+
+    @property
+    def series(self) -> tuple[Series, ...]:
+        """Every series."""
+        return tuple(log for log in self._by_name.values() if isinstance(log, Series))
+
+
+def check_name(name: object) -> None:
+    """Refuse names that cannot be stored.
+
+    Raises:
+        SchemaError: saying which and why.
+    """
+    if not isinstance(name, str) or not name:
+        raise SchemaError(f"A name is a string that is not empty, not {name!r}")
+    if name.startswith(RESERVED) or name == "__metadata__":
+        raise SchemaError(
+            f"The name {name!r} is one the store needs for itself. "
+            f"Hint: choose one that does not begin with {RESERVED!r}."
+        )
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise SchemaError(f"The name {name!r} is not valid Unicode text: {error}") from error
+
+
+def unknown_name(name: str, known: Iterable[str], hint: str = "") -> UnknownNameError:
+    """The error for a name that is not there."""
+    known = list(known)
+    close = get_close_matches(name, known, n=3)
+    listed = ", ".join(map(repr, close or known[:8])) + (
+        "" if close or len(known) <= 8 else ", ..."
+    )
+    return UnknownNameError(
+        f"This store has no log named {name!r}. "
+        + (f"{'Perhaps' if close else 'It has'} {listed}." if known else "It has none at all.")
+        + (f" Hint: {hint}" if hint else "")
+    )

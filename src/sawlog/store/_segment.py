@@ -1,0 +1,350 @@
+"""Segments: safetensors files that describe themselves and can be checked piece by piece.
+
+Written whole, once; read through a memory map. See FORMAT.md, sections 4 and 6.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import mmap
+import os
+import re
+import struct
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sawlog.errors import DamagedStoreError, NewerStoreError, SchemaError
+from sawlog.store import _dtypes
+from sawlog.store._checksum import Checked, Cut, bytes_of, hash_of
+from sawlog.store._files import sync_folder, write_all
+
+VERSION = 1
+CHECKSUMS = "sawlog.checksums"
+SUFFIX = ".safetensors"
+_NAME = re.compile(r"([a-z0-9]{1,32})-(\d{8,})\.safetensors")
+_ALIGN = 64
+
+
+def file_name(writer: str, sequence: int) -> str:
+    """The name of a segment."""
+    return f"{writer}-{sequence:08d}{SUFFIX}"
+
+
+def parse_name(name: str) -> tuple[str, int] | None:
+    """Writer and sequence, or None for a file that is no segment."""
+    match = _NAME.fullmatch(name)
+    return (match[1], int(match[2])) if match else None
+
+
+# -- tensor names ---------------------------------------------------------------------------------
+
+
+def ids_name(table: Iterable[str], part: str = "") -> str:
+    """The tensor with the ids of a table's chunk, or with a part of them."""
+    first = next(iter(table))
+    return f"sawlog.ids.{part}/{first}" if part else f"sawlog.ids/{first}"
+
+
+def step_name(axis: str, series: str) -> str:
+    """The tensor with a step axis of a series."""
+    return f"sawlog.step/{axis}/{series}"
+
+
+def mask_name(series: str) -> str:
+    """The tensor with the mask of a series."""
+    return f"sawlog.mask/{series}"
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A segment that is ready to be written: its bytes, piece by piece."""
+
+    header: bytes
+    pieces: list[memoryview]
+    checksums: bytes
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the file."""
+        return len(self.header) + sum(map(len, self.pieces)) + len(self.checksums)
+
+
+def prepare(description: dict[str, Any], tensors: Mapping[str, np.ndarray]) -> Prepared:
+    """Lay out a segment and hash it. Arrays must be contiguous, with their rows first."""
+    order = sorted(tensors, key=lambda name: -_alignment(tensors[name].dtype))
+    cuts = {name: _cut(tensors[name]) for name in order}
+    pieces = [bytes_of(tensors[name]) for name in order]
+    header = _header(description, {name: tensors[name] for name in order}, cuts)
+    hashes = [cuts[name].hashes(piece) for name, piece in zip(order, pieces, strict=True)]
+    body = struct.pack("<Q", hash_of(header)) + b"".join(h.tobytes() for h in hashes)
+    return Prepared(header, pieces, body + struct.pack("<Q", hash_of(body)))
+
+
+def _alignment(dtype: np.dtype) -> int:
+    """Sorted by this, widest first, every tensor starts at a multiple of it."""
+    return dtype.alignment if _dtypes.stored_as(dtype) is None else dtype.itemsize
+
+
+def _cut(array: np.ndarray) -> Cut:
+    rows = len(array)
+    return Cut.of(rows, array.nbytes // rows if rows else 0)
+
+
+def _header(
+    description: dict[str, Any], tensors: Mapping[str, np.ndarray], cuts: Mapping[str, Cut]
+) -> bytes:
+    entries, types, offset = {}, {}, 0
+    for name, array in tensors.items():
+        stored, shape = _dtypes.stored_as(array.dtype), list(array.shape)
+        if stored is None:
+            types[name] = {"dtype": _dtypes.name_of(array.dtype), "shape": shape}
+            stored, shape = "U8", [*shape, array.dtype.itemsize]
+        entries[name] = _entry(stored, shape, offset, array.nbytes)
+        offset += array.nbytes
+    size = 8 * (2 + sum(cut.spans + cut.blocks for cut in cuts.values()))
+    entries[CHECKSUMS] = _entry("U8", [size], offset, size)
+    said = {
+        **description,
+        "types": types,
+        "checksums": {name: [cut.block, cut.span] for name, cut in cuts.items()},
+    }
+    document = {"__metadata__": {"sawlog": json.dumps(said)}, **entries}
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % _ALIGN)
+    return struct.pack("<Q", len(text)) + text
+
+
+def _entry(stored: str, shape: list[int], offset: int, size: int) -> dict[str, Any]:
+    return {"dtype": stored, "shape": shape, "data_offsets": [offset, offset + size]}
+
+
+def write(prepared: Prepared, path: Path, tmp: Path) -> None:
+    """Publish a segment: when this returns it is complete and durable."""
+    aside = tmp / (path.name + ".part")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        claim(descriptor)
+        for piece in (prepared.header, *prepared.pieces, prepared.checksums):
+            write_all(descriptor, piece)
+        os.fsync(descriptor)
+        os.rename(aside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        raise
+    finally:
+        os.close(descriptor)
+    sync_folder(path.parent)
+
+
+def claim(descriptor: int) -> bool | None:
+    """Mark an open file as in use. False if somebody else did, None where nobody can tell.
+
+    Nobody ever waits for it: it tells the leftovers of the dead from the work of the living.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return None
+    return True
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """Where a tensor lies in the file."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+    cut: Cut
+
+
+class Segment:
+    """A published segment: its description at once, its data through a map when it is needed."""
+
+    def __init__(self, path: Path) -> None:
+        """Read and check the header.
+
+        Raises:
+            DamagedStoreError: the file was cut or changed.
+            NewerStoreError: it was written in a newer version of the format.
+        """
+        self.path = path
+        self.name = path.name
+        self._lock = threading.Lock()
+        self._map: mmap.mmap | None = None
+        self._checked: dict[str, Checked] = {}
+        with open(path, "rb", buffering=0) as file:
+            self.nbytes = os.fstat(file.fileno()).st_size
+            self._read_header(file.fileno())
+
+    def damaged(self, what: str) -> DamagedStoreError:
+        """The error that names this file."""
+        return DamagedStoreError(
+            f"{self.path}: {what}. Hint: sawlog verify lists what is damaged and what is readable; "
+            "open(path, damaged='skip') reads the rest.",
+            what=what,
+        )
+
+    def _read_header(self, file: int) -> None:
+        head = os.pread(file, 1 << 16, 0)
+        length = struct.unpack("<Q", head[:8])[0] if len(head) >= 8 else 0
+        if not 2 <= length <= self.nbytes - 8:
+            raise self.damaged("the file is cut or its beginning was changed")
+        if len(head) < 8 + length:
+            head += os.pread(file, 8 + length - len(head), len(head))
+        head = head[: 8 + length]
+        try:
+            document = json.loads(head[8:])
+            said = json.loads(document["__metadata__"]["sawlog"])
+            last = document[CHECKSUMS]["data_offsets"]
+            self._base = 8 + length
+            self._tail = (self._base + last[0], self._base + last[1])
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise self.damaged(f"its header cannot be read ({error})") from error
+        if self.nbytes != self._tail[1]:
+            raise self.damaged(f"it has {self.nbytes} bytes instead of {self._tail[1]}")
+        if os.pread(file, 8, self._tail[0]) != struct.pack("<Q", hash_of(head)):
+            raise self.damaged("its header was changed after it was written")
+        if said["version"] > VERSION:
+            raise NewerStoreError(
+                f"{self.path} has version {said['version']} of the format, and this sawlog knows "
+                f"{VERSION}. Hint: pip install --upgrade sawlog"
+            )
+        self._take(said, document)
+
+    def _take(self, said: dict[str, Any], document: dict[str, Any]) -> None:
+        self.store: str = said["store"]
+        self.writer: str = said["writer"]
+        self.sequence: int = said["sequence"]
+        self.order = (said["order"][0], said["order"][1], said["order"][2])
+        self.chunks: list[dict[str, Any]] = said["chunks"]
+        self.replaces: dict[str, list[list[int]]] = said.get("replaces", {})
+        if parse_name(self.name) != (self.writer, self.sequence):
+            raise self.damaged(f"it was published as {file_name(self.writer, self.sequence)}")
+        self.tensors: dict[str, Placed] = {}
+        for name, entry in document.items():
+            if name not in ("__metadata__", CHECKSUMS):
+                self.tensors[name] = self._placed(name, entry, said)
+
+    def _placed(self, name: str, entry: dict[str, Any], said: dict[str, Any]) -> Placed:
+        opaque = said["types"].get(name)
+        try:
+            kind = opaque["dtype"] if opaque else None
+            dtype = _dtypes.dtype_of(kind) if opaque else _dtypes.dtype_stored_as(entry["dtype"])
+        except SchemaError as error:
+            raise self.damaged(f"{name!r}: {error}") from error
+        shape = tuple(opaque["shape"] if opaque else entry["shape"])
+        start, stop = entry["data_offsets"]
+        rows = shape[0]
+        cut = Cut(rows, (stop - start) // rows if rows else 0, *said["checksums"][name])
+        return Placed(dtype, shape, self._base + start, self._base + stop, cut)
+
+    def _mapped(self) -> mmap.mmap:
+        with self._lock:
+            if self._map is None:
+                with open(self.path, "rb", buffering=0) as file:
+                    if os.fstat(file.fileno()).st_size != self.nbytes:
+                        raise self.damaged("the file changed its size")
+                    self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self._load_checksums(self._map)
+            return self._map
+
+    def _load_checksums(self, mapped: mmap.mmap) -> None:
+        start, stop = self._tail
+        tail = mapped[start:stop]
+        if struct.unpack("<Q", tail[-8:])[0] != hash_of(tail[:-8]):
+            self._map = None
+            raise self.damaged("its checksums were changed after it was written")
+        hashes, at = np.frombuffer(tail, dtype="<u8"), 1
+        data = memoryview(mapped)
+        for name, placed in self.tensors.items():
+            count = placed.cut.spans + placed.cut.blocks
+            own = data[placed.start : placed.stop]
+            self._checked[name] = Checked(own, placed.cut, hashes[at : at + count])
+            at += count
+
+    def unchecked(self, name: str) -> np.ndarray:
+        """A whole tensor as a read-only view of the map, as it is on disk."""
+        placed, mapped = self.tensors[name], self._mapped()
+        if placed.stop == placed.start:
+            return _read_only(np.empty(placed.shape, placed.dtype))
+        size = placed.stop - placed.start
+        flat = np.frombuffer(mapped, dtype=np.uint8, offset=placed.start, count=size)
+        return flat.view(placed.dtype).reshape(placed.shape)
+
+    def check(self, name: str, start: int = 0, stop: int | None = None) -> None:
+        """Make sure of the rows from ``start`` to ``stop`` of a tensor.
+
+        Raises:
+            DamagedStoreError: they are not what was written.
+        """
+        self._mapped()
+        stop = self.tensors[name].shape[0] if stop is None else stop
+        if not self._checked[name].range_ok(start, stop):
+            raise self._changed(name)
+
+    def take(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """A checked copy of single rows; as :meth:`values`."""
+        copy = self.unchecked(name)[rows]
+        if not self._checked[name].copied_ok(rows, copy):
+            raise self._changed(name)
+        return copy
+
+    def _changed(self, name: str) -> DamagedStoreError:
+        return self.damaged(f"bytes of {name!r} were changed after they were written")
+
+    def faults(self) -> list[str]:
+        """What is wrong with it, tensor by tensor, after reading all of it."""
+        found = []
+        for name, placed in self.tensors.items():
+            try:
+                self.check(name)
+            except DamagedStoreError as error:
+                found.append(error.what)
+                if not self._checked:
+                    break  # without checksums every other tensor would say the same
+            self.release(name, 0, placed.shape[0])
+        return found
+
+    def values(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Checked rows of a tensor, as a read-only view of the map."""
+        self.check(name, start, stop)
+        return self.unchecked(name)[start:stop]
+
+    def release(self, name: str, start: int, stop: int) -> None:
+        """Give back the memory that rows of the map take; they are read anew if needed."""
+        self.advise(name, start, stop, "MADV_DONTNEED")
+
+    def advise(self, name: str, start: int, stop: int, what: str) -> None:
+        """Tell the system what becomes of the pages of some rows."""
+        advice = getattr(mmap, what, None)
+        placed = self.tensors[name]
+        if advice is None or not placed.cut.row_bytes or stop <= start or self._map is None:
+            return
+        page = mmap.PAGESIZE
+        first = (placed.start + start * placed.cut.row_bytes) // page * page
+        last = -(-(placed.start + stop * placed.cut.row_bytes) // page) * page
+        self._map.madvise(advice, first, min(last, len(self._map)) - first)
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,92 @@
+"""``verify``: read every byte of a store, compare it with its checksum, name what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from sawlog.errors import DamagedStoreError
+from sawlog.store._catalog import Catalog, Problem
+from sawlog.store._layout import Config, Folder, Identity, identity_of
+from sawlog.store._segment import Segment, parse_name
+
+Progress = Callable[[int, int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What :func:`verify` found.
+
+    ``readable`` counts the rows and entries of each name that are intact, ``lost`` those known to
+    be in damaged segments; what a missing or cut file held nobody knows.
+    """
+
+    path: Path
+    problems: list[Problem]
+    segments: int
+    nbytes: int
+    readable: dict[str, int]
+    lost: dict[str, int]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything is as it was published."""
+        return not self.problems
+
+
+def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> Report:
+    """Check every file of a store; ``progress(done, in all)`` is told how many segments it read.
+
+    Raises:
+        StoreNotFoundError, ForeignStoreError, NewerStoreError: there is no store to check.
+    """
+    folder = Folder(Path(path))
+    problems = []
+    try:
+        identity = identity_of(folder)
+    except DamagedStoreError as error:
+        problems.append(Problem("store.json", "missing, cut or changed"))
+        if not _has_segments(folder):
+            raise error
+        identity = salvaged_identity(folder)
+    catalog = Catalog(folder, identity, "skip", look=False)
+    catalog.progress = progress
+    catalog.refresh()
+    problems += catalog.problems
+    nbytes = sum(segment.nbytes for segment in catalog.segments)
+    readable = {**dict.fromkeys(catalog.schema, 0), **_counts(catalog.segments)}
+    lost = _counts(catalog.damaged_segments)
+    return Report(folder.path, problems, len(catalog.segments), nbytes, readable, lost)
+
+
+def _has_segments(folder: Folder) -> bool:
+    return any(parse_name(path.name) for path in folder.segments.glob("*"))
+
+
+def _counts(segments: Iterable[Segment]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for segment in segments:
+        for chunk in segment.chunks:
+            for name in chunk.get("table") or [chunk["series"]]:
+                counts[name] = counts.get(name, 0) + chunk["rows"]
+    return counts
+
+
+def salvaged_identity(folder: Folder) -> Identity:
+    """What ``store.json`` says, or where it is damaged, what the segments tell."""
+    try:
+        return identity_of(folder)
+    except DamagedStoreError:
+        return Identity(_id_in_segments(folder), "", Config(), {})
+
+
+def _id_in_segments(folder: Folder) -> str:
+    for path in sorted(folder.segments.glob("*")):
+        if parse_name(path.name) is not None:
+            try:
+                return Segment(path).store
+            except DamagedStoreError:
+                continue
+    return ""

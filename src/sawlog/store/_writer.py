@@ -1,0 +1,392 @@
+"""``Writer``: what a program gives is checked at once, kept, and published in the background."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from sawlog.errors import DuplicateIdError, NanError, SchemaError, StoreClosedError, StoreError
+from sawlog.records import Entries, Records
+from sawlog.store import _ids
+from sawlog.store._catalog import Catalog
+from sawlog.store._files import new_name
+from sawlog.store._layout import Folder, Identity
+from sawlog.store._match import Rows, as_series, entry_values, rows_of, series_of, table_of
+from sawlog.store._pipeline import Pipeline
+from sawlog.store._schema import Log, Schema, Series, Table
+
+
+class Writer:
+    """Writes into a store. Made by :func:`sawlog.store.create` and ``open(path, "append")``.
+
+    Everything is checked when it is given, and either accepted whole or refused whole. Accepted
+    data is published in segments, by threads in the background, and is safe on disk at the latest
+    when :meth:`flush` or :meth:`close` returns. Several threads may share one writer; every
+    process needs its own.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        identity: Identity,
+        catalog: Catalog,
+        *,
+        segment_bytes: int = 64 << 20,
+        queue: int = 2,
+        interval: float | None = 30.0,
+    ) -> None:
+        self._folder, self._identity, self._catalog = folder, identity, catalog
+        self._config = identity.config
+        self._segment_bytes = max(1, int(segment_bytes))
+        self._id = new_name()
+        self._pipeline = Pipeline(
+            folder, identity.id, self._id, catalog.clock, max(1, int(queue)), interval
+        )
+        self._known: dict[str, tuple[_ids.IdSet, set[str]]] = {}
+        self._fast: dict[str, Series] = {}
+        self._process = os.getpid()
+        self._closed = False
+        self._closing = threading.Lock()
+        # A writer that the program forgets, or leaves open at its end, still publishes.
+        self._finalizer = weakref.finalize(self, _finish_quietly, self._pipeline, self._process)
+
+    @property
+    def path(self) -> Path:
+        """The folder of the store."""
+        return self._folder.path
+
+    @property
+    def id(self) -> str:
+        """The name of this writer, which its segments carry."""
+        return self._id
+
+    @property
+    def schema(self) -> Schema:
+        """The names that are declared so far."""
+        return self._catalog.schema
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What was noted when the store was created."""
+        return self._identity.meta
+
+    @property
+    def published(self) -> int:
+        """How many segments this writer has published."""
+        return self._pipeline.published
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.published} segments published"
+        return f"Writer({str(self.path)!r}, {state})"
+
+    def _ready(self) -> None:
+        if self._closed:
+            raise StoreClosedError(
+                f"This writer of {self.path} is closed. "
+                'Hint: sawlog.store.open(path, "append") goes on where it stopped.'
+            )
+        if os.getpid() != self._process:
+            raise StoreClosedError(
+                f"This writer of {self.path} belongs to process {self._process}, and this is "
+                f"process {os.getpid()}. Hint: open one in each process, after the fork: "
+                'sawlog.store.open(path, "append"); they may write at the same time.'
+            )
+        self._pipeline.raise_failure()
+
+    # -- rows -------------------------------------------------------------------------------------
+
+    def append(self, ids: Any, values: Mapping[str, Any]) -> int:
+        """Add one row for each example id, with a value for every name of a table.
+
+        The first call fixes the names that go together, their dtypes and shapes. Returns how many
+        rows were taken: all of them, but for known ids where the store keeps the first.
+
+        Raises:
+            SchemaError, UnknownNameError: the names, dtypes or shapes are not those of before.
+            DuplicateIdError: an id is there already and the store refuses that.
+            NanError: a value is not a number and the store refuses that.
+            StoreWriteError: an earlier write failed in the background.
+        """
+        rows = rows_of(ids, values)
+        with self._pipeline.lock:
+            self._ready()
+            table = table_of(self.schema, rows)
+            if table is None:
+                table = self._declare_table(rows)
+            self._check_nan(rows.values)
+            rows = self._without_known(table, rows)
+            self._put_rows(table, rows)
+        return len(rows.ids)
+
+    def _declare_table(self, rows: Rows) -> Table:
+        def wanted(schema: Schema) -> list[Log]:
+            return [] if table_of(schema, rows) else [rows.as_table(schema, self._config.fixed)]
+
+        self._catalog.declare(wanted)
+        table = table_of(self.schema, rows)
+        assert table is not None
+        return table
+
+    def _known_ids(self, table: Table) -> _ids.IdSet:
+        """The ids of a table that are published, as far as looked, or accepted here."""
+        key = table.names[0]
+        if key not in self._known:
+            self._known[key] = (_ids.IdSet(table.ids), set())
+            self._look(table)
+        return self._known[key][0]
+
+    def _look(self, table: Table) -> None:
+        """Take in the ids of segments that were not looked at."""
+        known, looked = self._known[table.names[0]]
+        for segment, ids in self._catalog.ids(table, without=looked):
+            looked.add(segment)
+            known.add(ids)
+
+    def _without_known(self, table: Table, rows: Rows) -> Rows:
+        if self._config.duplicates == "replace":
+            if table.names[0] in self._known:
+                self._known[table.names[0]][0].add(rows.ids)
+            return rows
+        known = self._known_ids(table)
+        fresh = _ids.first_of_each(rows.ids) & ~known.has(rows.ids)
+        if not fresh.all():
+            if self._config.duplicates == "error":
+                raise self._duplicates(table, rows.take(~fresh).ids)
+            rows = rows.take(fresh)
+        known.add(rows.ids)
+        return rows
+
+    def _duplicates(self, table: Table, ids: Any) -> DuplicateIdError:
+        return DuplicateIdError(
+            f"{len(ids)} of these ids are in {self.path} under {table.names[0]!r} already, or "
+            f"twice in this call: {_ids.some(ids)}. Nothing of the call was taken. Hint: "
+            "writer.missing(ids) says which are not there; create(..., duplicates='first') skips "
+            "known ids, 'replace' lets the new row count."
+        )
+
+    def _put_rows(self, table: Table, rows: Rows) -> None:
+        row_bytes = max(1, table.row_bytes + 8)
+        most, start, total = max(1, self._segment_bytes // row_bytes), 0, len(rows.ids)
+        while start < total:
+            room = max(1, (self._segment_bytes - self._pipeline.pending.nbytes) // row_bytes)
+            part = slice(start, min(total, start + room))
+            values = {name: array[part] for name, array in rows.values.items()}
+            self._pipeline.pending.chunk(table).add_rows(rows.ids[part], values, most)
+            self._pipeline.accepted((part.stop - start) * row_bytes)
+            start = part.stop
+            self._seal_if_full(row_bytes)
+
+    def _seal_if_full(self, more: int) -> None:
+        if self._pipeline.pending.nbytes + more > self._segment_bytes:
+            self._pipeline.seal()
+
+    def missing(self, ids: Any, name: str | None = None) -> Any:
+        """Those of ``ids`` that are not there yet, in the order given.
+
+        There is what anybody published until now, and what this writer accepted. ``name`` says
+        which table is meant, where there are several.
+
+        Raises:
+            UnknownNameError: there is no such table.
+        """
+        wanted = _ids.normal(ids)
+        with self._pipeline.lock:
+            self._ready()
+            self._catalog.refresh()
+            if not self.schema.tables and name is None:
+                return wanted
+            table = self._catalog.table(name)
+            if _ids.kind_of(wanted) != table.ids:
+                if not len(wanted):
+                    return wanted
+                raise SchemaError(
+                    f"{table.names[0]!r} has ids of the kind {table.ids!r}, and these are "
+                    f"{_ids.some(wanted)}. Hint: ask with the ids that were written."
+                )
+            self._known_ids(table)
+            self._look(table)
+            there = self._known[table.names[0]][0].has(wanted)
+        if isinstance(wanted, list):
+            return [text for text, found in zip(wanted, there, strict=True) if not found]
+        return wanted[~there]
+
+    # -- entries ----------------------------------------------------------------------------------
+
+    def log(self, values: Mapping[str, Any], /, **steps: Any) -> None:
+        """Add one entry to each of the names, with the same steps.
+
+        ``writer.log({"loss": 0.3}, step=7)``. The first call with a name fixes its dtype, shape
+        and step axes.
+
+        Raises:
+            SchemaError, UnknownNameError, NanError, StoreWriteError: as :meth:`append`.
+        """
+        with self._pipeline.lock:
+            self._ready()
+            arrays = entry_values(self._fast, values)
+            at = {axis: np.asarray(step)[None] for axis, step in steps.items()}
+            self._write({name: Entries(array[None], at) for name, array in arrays.items()})
+
+    def extend(self, values: Mapping[str, Any], /, **steps: Any) -> None:
+        """Add many entries to each of the names: arrays ``[n, ...]``, and steps ``[n, ...]``.
+
+        Raises:
+            SchemaError, UnknownNameError, NanError, StoreWriteError: as :meth:`append`.
+        """
+        at = {axis: np.asarray(step) for axis, step in steps.items()}
+        self.write({name: Entries(np.asarray(array), at) for name, array in values.items()})
+
+    def write(self, records: Records | Mapping[str, Entries]) -> None:
+        """Add the entries of every name, with their masks and notes.
+
+        Raises:
+            SchemaError, UnknownNameError, NanError, StoreWriteError: as :meth:`append`.
+        """
+        with self._pipeline.lock:
+            self._ready()
+            self._write(dict(records))
+
+    def _write(self, records: dict[str, Entries]) -> None:
+        found = {name: series_of(self.schema, name, entries) for name, entries in records.items()}
+        if None in found.values():
+            self._declare_series(records)
+            found = {name: series_of(self.schema, name, e) for name, e in records.items()}
+        self._check_nan({name: entries.values for name, entries in records.items()})
+        for name, series in found.items():
+            assert series is not None
+            self._fast[name] = series
+            self._put_entries(series, records[name])
+
+    def _declare_series(self, records: dict[str, Entries]) -> None:
+        def wanted(schema: Schema) -> list[Log]:
+            new = [(n, e) for n, e in records.items() if series_of(schema, n, e) is None]
+            return [as_series(schema, name, e, self._config.fixed) for name, e in new]
+
+        self._catalog.declare(wanted)
+
+    def _put_entries(self, series: Series, entries: Entries) -> None:
+        row_bytes = series.column.row_bytes + sum(step.row_bytes for step in series.steps)
+        row_bytes = max(1, row_bytes + (0 if entries.mask is None else entries.mask[:1].nbytes))
+        most, start, total = max(1, self._segment_bytes // row_bytes), 0, len(entries)
+        if not self._pipeline.pending.chunk(series).takes(entries.mask):
+            self._pipeline.seal()
+        while start < total or (not total and start == 0 and entries.attrs):
+            room = max(1, (self._segment_bytes - self._pipeline.pending.nbytes) // row_bytes)
+            stop = min(total, start + room)
+            self._pipeline.pending.chunk(series).add_entries(_cut(entries, start, stop), most)
+            self._pipeline.accepted((stop - start) * row_bytes)
+            start = max(stop, 1)
+            self._seal_if_full(row_bytes)
+
+    def _check_nan(self, values: Mapping[str, np.ndarray]) -> None:
+        if self._config.nan == "allow":
+            return
+        for name, array in values.items():
+            if (
+                array.dtype.kind in "fcV"
+                and array.dtype.names is None
+                and array.dtype.itemsize < 32
+            ):
+                self._check_nan_of(name, array)
+
+    def _check_nan_of(self, name: str, array: np.ndarray) -> None:
+        if array.dtype.kind == "V" and array.dtype.type.__module__ != "ml_dtypes":
+            return
+        bad = np.isnan(array)
+        if not bad.any():
+            return
+        rows = np.flatnonzero(bad.reshape(len(array), -1).any(axis=1))
+        said = f"{name!r} has values that are not numbers (NaN) in {len(rows)} of {len(array)} rows"
+        if self._config.nan == "error":
+            raise NanError(
+                f"{said}, the first in row {rows[0]} of this call. Nothing of the call was taken. "
+                "Hint: find where they come from, or create the store with nan='allow'."
+            )
+        warnings.warn(f"{said} (store {self.path})", stacklevel=4)
+
+    # -- publishing -------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Return when everything accepted so far is on disk. What failed before is tried again.
+
+        Raises:
+            StoreWriteError: the disk refuses; nothing is given up, and flush can be called again.
+        """
+        with self._pipeline.lock:
+            if self._closed or os.getpid() != self._process:
+                self._ready()
+        self._pipeline.flush()
+
+    def close(self) -> None:
+        """Flush, and end. A second call does nothing.
+
+        Raises:
+            StoreWriteError: the disk refuses. The writer is then still open.
+        """
+        with self._closing:
+            if self._closed or os.getpid() != self._process:
+                return
+            self._pipeline.finish()
+            self._closed = True
+            self._finalizer.detach()
+
+    def abort(self) -> None:
+        """End without publishing what is pending, as if the process had been killed."""
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                self._finalizer.detach()
+                self._pipeline.stop()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except StoreError as failure:
+            if error is None:
+                raise
+            error.add_note(f"Besides, the store could not be closed: {failure}")
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "A writer cannot be sent to another process. Hint: send its path, and open one there: "
+            'sawlog.store.open(path, "append")'
+        )
+
+
+def _cut(entries: Entries, start: int, stop: int) -> Entries:
+    if (start, stop) == (0, len(entries)):
+        return entries
+    part = slice(start, stop)
+    steps = {axis: array[part] for axis, array in entries.steps.items()}
+    mask = None if entries.mask is None else entries.mask[part]
+    return Entries(entries.values[part], steps, mask, entries.attrs)
+
+
+def _finish_quietly(pipeline: Pipeline, process: int) -> None:
+    """At the end of the program or of the writer's life, when nobody can be told any more."""
+    if os.getpid() != process:
+        return
+    if pipeline.is_here:  # the garbage collector may run anywhere
+        threading.Thread(target=_finish_quietly, args=(pipeline, process), daemon=True).start()
+        return
+    try:
+        pipeline.finish()
+    except StoreError as error:
+        warnings.warn(f"A store was not closed, and closing it now failed: {error}", stacklevel=2)
+        pipeline.stop()
