@@ -64,8 +64,12 @@ def compare(
     rounds: int,
     repeat: int = 1,
     limits: dict[str, float] | None = None,
+    speed: bool = False,
 ) -> list[Row]:
-    """Rows for every contestant but the first, as ratios to the first."""
+    """Rows for every contestant but the first, as ratios to the first.
+
+    Ratios of times, which marks bound from above; with ``speed`` of speeds, bounded from below.
+    """
     times: dict[str, list[float]] = {c.name: [] for c in contestants}
     for turn in track(range(rounds), description=what, transient=True):
         for contestant in contestants if turn % 2 else contestants[::-1]:
@@ -74,7 +78,8 @@ def compare(
     rows = []
     for contestant in contestants[1:]:
         own = times[contestant.name]
-        ratios = sorted(a / b for a, b in zip(own, base, strict=True))
+        pairs = zip(own, base, strict=True)
+        ratios = sorted(b / a if speed else a / b for a, b in pairs)
         rows.append(
             Row(
                 what,
@@ -84,6 +89,7 @@ def compare(
                 ratios[-1 - len(ratios) // 10],
                 statistics.median(own),
                 (limits or {}).get(contestant.name),
+                speed,
             )
         )
     return rows

@@ -177,7 +177,8 @@ class Output:
         }
         path = self._folder.segments / _segment.file_name(self._writer, self._sequence)
         try:
-            _segment.write(_segment.prepare(description, tensors), path, self._folder.tmp)
+            prepared = _segment.prepare(description, tensors)
+            _segment.Unpublished(prepared, path, self._folder.tmp).commit()
             said = json.dumps({"published": self._sequence, "closed": True}).encode()
             publish(said, self._folder.writers / f"{self._writer}.json", self._folder.tmp)
         except OSError as error:

@@ -31,7 +31,7 @@ def normal(ids: Any) -> np.ndarray | list[str]:
         ids = np.asarray(ids) if hasattr(ids, "__array__") else list(ids)
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "US":
         ids = [x.decode() if isinstance(x, bytes) else x for x in ids.tolist()]
-    if isinstance(ids, (list, tuple)) and ids and all(isinstance(x, str) for x in ids):
+    if isinstance(ids, (list, tuple)) and ids and set(map(type, ids)) <= {str, np.str_}:
         return list(map(str, ids))
     return _integers(np.asarray(ids) if len(ids) else np.zeros(0, np.int64))
 
@@ -58,13 +58,6 @@ def some(ids: Sequence[Any] | np.ndarray) -> str:
     """A few of them, for a message."""
     shown = [x.item() if isinstance(x, np.generic) else x for x in ids[:5]]
     return ", ".join(map(repr, shown)) + (f", ... ({len(ids)} in all)" if len(ids) > 5 else "")
-
-
-def keys_of(ids: np.ndarray | list[str]) -> np.ndarray:
-    """What ids are sorted by: the integers themselves, the hashes of strings."""
-    if isinstance(ids, np.ndarray):
-        return ids
-    return np.array([hash_of(text.encode()) for text in ids], dtype=np.uint64)
 
 
 class IdSet:
@@ -129,19 +122,33 @@ class Texts:
     def __len__(self) -> int:
         return len(self.ends)
 
+    def _bounds(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where the texts of some rows start and end."""
+        starts = np.where(rows > 0, self.ends[rows - 1], 0) if len(rows) else rows
+        return starts, self.ends[rows]
+
     def take(self, rows: np.ndarray | slice | None = None) -> list[str]:
         """The strings of some rows, or all."""
-        ends = self.ends
-        starts = np.concatenate([np.zeros(min(1, len(ends)), np.int64), ends[:-1]])
-        if rows is not None:
-            starts, ends = starts[rows], ends[rows]
-        data = self.data
-        if rows is None or len(starts) * 8 > len(self.ends):
-            whole = data.tobytes()
-            pairs = zip(starts.tolist(), ends.tolist(), strict=True)
-            return [whole[a:b].decode() for a, b in pairs]
-        pairs = zip(starts.tolist(), ends.tolist(), strict=True)
-        return [data[a:b].tobytes().decode() for a, b in pairs]
+        chosen = np.arange(len(self))[slice(None) if rows is None else rows]
+        starts, ends = self._bounds(chosen)
+        if not len(chosen):
+            return []
+        low, high = int(starts.min()), int(ends.max())
+        data = self.data[low:high].tobytes()
+        pairs = zip((starts - low).tolist(), (ends - low).tolist(), strict=True)
+        return [data[start:end].decode() for start, end in pairs]
+
+    def same(self, rows: np.ndarray, others: list[bytes]) -> np.ndarray:
+        """For each of these rows whether it has this text."""
+        starts, ends = self._bounds(rows)
+        sizes = np.fromiter(map(len, others), dtype=np.int64, count=len(others))
+        good = ends - starts == sizes
+        number = np.repeat(np.arange(len(rows)), np.where(good, sizes, 0))
+        own = np.frombuffer(b"".join(t for t, g in zip(others, good, strict=True) if g), np.uint8)
+        begins = np.cumsum(np.where(good, sizes, 0)) - sizes
+        at = np.arange(len(number)) + (starts - begins)[number]
+        good[number[self.data[at] != own]] = False
+        return good
 
 
 class Index:
@@ -248,23 +255,29 @@ class Index:
 
     def find(self, ids: np.ndarray | list[str]) -> np.ndarray:
         """The row of each id, -1 where there is none."""
-        keys = keys_of(ids)
+        texts = [text.encode() for text in ids] if isinstance(ids, list) else []
+        keys = np.array(list(map(hash_of, texts)), np.uint64) if isinstance(ids, list) else ids
         if not len(self._keys):
             rows = np.full(len(ids), -1, dtype=np.int64)
         else:
-            at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+            at = np.empty(len(keys), np.int64)
+            order = np.argsort(keys, kind="stable")  # neighbours are found near each other
+            at[order] = np.searchsorted(self._keys, keys[order])
+            at = np.minimum(at, len(self._keys) - 1)
             rows = at if self._at is None else self._at[at]
             rows = np.where(self._keys[at] == keys, rows, -1)
         if isinstance(ids, list):
-            rows = self._only_same_text(ids, rows)
+            self._drop_other_texts(rows, texts)
+            if self._clashes:
+                rows[:] = [self._clashes.get(x, r) for x, r in zip(ids, rows, strict=True)]
         return rows
 
-    def _only_same_text(self, ids: list[str], rows: np.ndarray) -> np.ndarray:
+    def _drop_other_texts(self, rows: np.ndarray, texts: list[bytes]) -> None:
+        """Forget rows that were found by a hash and have another text."""
         there = np.flatnonzero(rows >= 0)
-        texts = self.texts(rows[there])
-        wrong = [i for i, text in zip(there.tolist(), texts, strict=True) if ids[i] != text]
-        rows[wrong] = -1
-        if self._clashes:
-            for i, text in enumerate(ids):
-                rows[i] = self._clashes.get(text, rows[i])
-        return rows
+        for chunk, where, own in self.split(rows[there]):
+            stored = self._chunks[chunk]
+            assert isinstance(stored, Texts)
+            asked = there[where]
+            good = stored.same(own, [texts[i] for i in asked])
+            rows[asked[~good]] = -1

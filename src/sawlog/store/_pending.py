@@ -13,6 +13,8 @@ from sawlog.store._ids import Texts
 from sawlog.store._schema import Column, Series, Table
 from sawlog.store._segment import ids_name, mask_name, step_name
 
+_LARGE = 1 << 20  # bytes: from here on room for a whole segment is made, and filled as needed
+
 
 class Growing:
     """An array that rows are added to; its memory is used again for the next segment."""
@@ -30,7 +32,8 @@ class Growing:
         """Copy rows in; ``at_most`` is how many there will be before the buffer is emptied."""
         need = self.rows + len(rows)
         if need > len(self._array):
-            size = max(need, min(2 * need, at_most))
+            roomy = need * max(1, rows[:1].nbytes) >= _LARGE
+            size = max(need, at_most if roomy else min(2 * need, at_most))
             grown = np.empty((size, *self._array.shape[1:]), self._array.dtype)
             grown[: self.rows] = self._array[: self.rows]
             self._array = grown

@@ -1,4 +1,5 @@
-"""From accepted to published, in the background: one thread hashes, the next one writes.
+"""From accepted to published, in the background: one thread hashes and writes, the next one waits
+for the disk and gives the file its name, while the first is at the next segment.
 
 ``Pipeline`` owns what was accepted, so that it can be published even where the writer itself was
 forgotten by the program. At most ``queue`` sealed segments wait; then whoever has more must wait
@@ -42,7 +43,7 @@ class Pipeline:
         self._folder, self._store, self._writer = folder, store, writer
         self._clock, self._queue, self._interval = clock, queue, interval
         self._sealed: collections.deque[Pending] = collections.deque()
-        self._ready: collections.deque[tuple[Pending, _segment.Prepared]] = collections.deque()
+        self._ready: collections.deque[tuple[Pending, _segment.Unpublished]] = collections.deque()
         self._in_flight = 0
         self._free: list[Pending] = []
         self._sequence = 0
@@ -121,32 +122,37 @@ class Pipeline:
 
     def _start(self) -> None:
         if not self._threads:
-            for work, name in ((self._hash, "hash"), (self._publish, "publish")):
+            for work, name in ((self._write, "write"), (self._commit, "commit")):
                 thread = threading.Thread(target=work, name=f"sawlog-{name}", daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
-    def _hash(self) -> None:
+    def _write(self) -> None:
         while (sealed := self._next(self._sealed)) is not None:
             try:
-                prepared = self._prepare(sealed)
+                unpublished = self._prepare(sealed)
             except Exception as error:
                 self._fail(error, self._sealed, sealed)
                 continue
+            with contextlib.suppress(OSError):  # tried again, and reported, when it is committed
+                unpublished.write()
             with self.lock:
-                self._ready.append((sealed, prepared))
+                self._ready.append((sealed, unpublished))
                 self._changed.notify_all()
 
-    def _publish(self) -> None:
+    def _commit(self) -> None:
         while (item := self._next(self._ready)) is not None:
+            pending, unpublished = item
             try:
-                self._put(item[1])
+                unpublished.commit()
             except Exception as error:
                 self._fail(error, self._ready, item)
                 continue
+            self.published += 1
+            self._note(closed=False)
             with self.lock:
-                item[0].clear()
-                self._free.append(item[0])
+                pending.clear()
+                self._free.append(pending)
                 self._in_flight -= 1
                 self._changed.notify_all()
 
@@ -183,7 +189,7 @@ class Pipeline:
             self._failure.__cause__ = error
             self._changed.notify_all()
 
-    def _prepare(self, sealed: Pending) -> _segment.Prepared:
+    def _prepare(self, sealed: Pending) -> _segment.Unpublished:
         sequence = self._sequence + 1
         chunks = sealed.filled
         description = {
@@ -197,13 +203,8 @@ class Pipeline:
         tensors = {name: array for chunk in chunks for name, array in chunk.arrays().items()}
         prepared = _segment.prepare(description, tensors)
         self._sequence = sequence
-        return prepared
-
-    def _put(self, prepared: _segment.Prepared) -> None:
-        path = self._folder.segments / _segment.file_name(self._writer, self.published + 1)
-        _segment.write(prepared, path, self._folder.tmp)
-        self.published += 1
-        self._note(closed=False)
+        path = self._folder.segments / _segment.file_name(self._writer, sequence)
+        return _segment.Unpublished(prepared, path, self._folder.tmp)
 
     def _note(self, closed: bool) -> None:
         """Say how far this writer got. Losing that is harmless, so nobody waits for the disk."""

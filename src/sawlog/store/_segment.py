@@ -13,7 +13,7 @@ import os
 import re
 import struct
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,23 +127,47 @@ def _entry(stored: str, shape: list[int], offset: int, size: int) -> dict[str, A
     return {"dtype": stored, "shape": shape, "data_offsets": [offset, offset + size]}
 
 
-def write(prepared: Prepared, path: Path, tmp: Path) -> None:
-    """Publish a segment: when this returns it is complete and durable."""
-    aside = tmp / (path.name + ".part")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-    try:
-        claim(descriptor)
-        for piece in (prepared.header, *prepared.pieces, prepared.checksums):
-            write_all(descriptor, piece)
-        os.fsync(descriptor)
-        os.rename(aside, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            aside.unlink()
-        raise
-    finally:
-        os.close(descriptor)
-    sync_folder(path.parent)
+class Unpublished:
+    """A prepared segment on its way: ``write`` puts it aside, ``commit`` gives it its name."""
+
+    def __init__(self, prepared: Prepared, path: Path, tmp: Path) -> None:
+        self._prepared, self._path = prepared, path
+        self._aside = tmp / (path.name + ".part")
+        self._descriptor: int | None = None
+
+    def write(self) -> None:
+        """Hand all bytes to the system. Raises OSError, and then nothing is left of it."""
+        with self._or_discard():
+            self._descriptor = os.open(self._aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+            claim(self._descriptor)
+            for piece in (self._prepared.header, *self._prepared.pieces, self._prepared.checksums):
+                write_all(self._descriptor, piece)
+
+    def commit(self) -> None:
+        """Wait for the disk, and publish. Raises OSError, and then it can be called again."""
+        if self._descriptor is None:
+            self.write()
+        with self._or_discard():
+            assert self._descriptor is not None
+            os.fsync(self._descriptor)
+            os.rename(self._aside, self._path)
+        self._close()
+        sync_folder(self._path.parent)
+
+    @contextlib.contextmanager
+    def _or_discard(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._close()
+            with contextlib.suppress(OSError):
+                self._aside.unlink()
+            raise
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 def claim(descriptor: int) -> bool | None:
