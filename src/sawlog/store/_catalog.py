@@ -137,7 +137,7 @@ class Catalog:
 
     def _load(self, name: str) -> None:
         try:
-            segment = Segment(self._folder.segments / name)
+            segment = Segment(self._folder.segments / name, trusting=not self._skip)
         except FileNotFoundError:
             return  # compacted away since the listing
         except DamagedStoreError as error:

@@ -7,6 +7,8 @@ checked at the speed of memory, because one call hashes 256 blocks.
 from __future__ import annotations
 
 import dataclasses
+import os
+import time
 
 import numpy as np
 import xxhash
@@ -60,20 +62,50 @@ class Cut:
         return np.array(out, dtype="<u8")
 
 
+class Memory:
+    """Which tensors of which files this process has checked from one end to the other.
+
+    A file is known by its place, size and time of change: one that changed since is checked again.
+    A file that changed within the last seconds is not remembered, because the clock of a disk is
+    coarse and a second change might go unnoticed.
+    """
+
+    def __init__(self, files: int = 1 << 16) -> None:
+        self._files = files
+        self._intact: dict[tuple[int, ...], set[str]] = {}
+
+    @staticmethod
+    def key(status: os.stat_result) -> tuple[int, ...]:
+        """What a file is known by."""
+        return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+    def knows(self, key: tuple[int, ...], tensor: str) -> bool:
+        """Whether a tensor was checked."""
+        return tensor in self._intact.get(key, ())
+
+    def add(self, key: tuple[int, ...], tensor: str) -> None:
+        """Remember that a tensor was checked."""
+        if time.time_ns() - key[-1] < 2_000_000_000:
+            return
+        self._intact.setdefault(key, set()).add(tensor)
+        while len(self._intact) > self._files:
+            self._intact.pop(next(iter(self._intact)), None)
+
+
 class Checked:
     """The bytes of one tensor, checked before they are used and at most once."""
 
-    def __init__(self, data: memoryview, cut: Cut, hashes: np.ndarray) -> None:
+    def __init__(self, data: memoryview, cut: Cut, hashes: np.ndarray, known: bool) -> None:
         self._data, self._cut = data, cut
         self._spans = hashes[: cut.spans]
         self._blocks = hashes[cut.spans :]
         self._seen = np.zeros(cut.blocks, dtype=bool)
-        self._complete = cut.blocks == 0
+        self.complete = known or cut.blocks == 0
 
     def range_ok(self, start: int, stop: int) -> bool:
         """Whether the rows from ``start`` to ``stop`` are what was written."""
         cut = self._cut
-        if self._complete or stop <= start:
+        if self.complete or stop <= start:
             return True
         per_span = cut.span // cut.block
         first, last = start // cut.block, -(-stop // cut.block)
@@ -84,8 +116,7 @@ class Checked:
                     return False
             elif not self.blocks_ok(np.arange(max(low, first), min(high, last))):
                 return False
-        if first == 0 and last == cut.blocks:
-            self._complete = True
+        self.complete = bool(self._seen.all())
         return True
 
     def _span_ok(self, span: int, low: int, high: int) -> bool:
@@ -97,14 +128,14 @@ class Checked:
 
     def rows_ok(self, rows: np.ndarray) -> bool:
         """Whether these single rows are what was written."""
-        if self._complete or not len(rows):
+        if self.complete or not len(rows):
             return True
         blocks = np.unique(rows // self._cut.block)
         return self.blocks_ok(blocks)
 
     def copied_ok(self, rows: np.ndarray, copy: np.ndarray) -> bool:
         """As :meth:`rows_ok`, looking at a fresh copy of the rows, which is in the cache."""
-        if self._cut.block != 1 or self._complete:
+        if self._cut.block != 1 or self.complete:
             return self.rows_ok(rows)
         if self._seen[rows].all():
             return True

@@ -21,7 +21,7 @@ import numpy as np
 
 from sawlog.errors import DamagedStoreError, NewerStoreError, SchemaError
 from sawlog.store import _dtypes
-from sawlog.store._checksum import Checked, Cut, bytes_of, hash_of
+from sawlog.store._checksum import Checked, Cut, Memory, bytes_of, hash_of
 from sawlog.store._files import sync_folder, write_all
 
 VERSION = 1
@@ -29,6 +29,7 @@ CHECKSUMS = "sawlog.checksums"
 SUFFIX = ".safetensors"
 _NAME = re.compile(r"([a-z0-9]{1,32})-(\d{8,})\.safetensors")
 _ALIGN = 64
+_checked_before = Memory()
 
 
 def file_name(writer: str, sequence: int) -> str:
@@ -203,8 +204,10 @@ class Placed:
 class Segment:
     """A published segment: its description at once, its data through a map when it is needed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, trusting: bool = True) -> None:
         """Read and check the header.
+
+        ``trusting``: what this process has checked before need not be checked again.
 
         Raises:
             DamagedStoreError: the file was cut or changed.
@@ -216,7 +219,8 @@ class Segment:
         self._map: mmap.mmap | None = None
         self._checked: dict[str, Checked] = {}
         with open(path, "rb", buffering=0) as file:
-            self.nbytes = os.fstat(file.fileno()).st_size
+            status = os.fstat(file.fileno())
+            self.nbytes, self._key, self._trusting = status.st_size, Memory.key(status), trusting
             self._read_header(file.fileno())
 
     def damaged(self, what: str) -> DamagedStoreError:
@@ -285,8 +289,8 @@ class Segment:
         with self._lock:
             if self._map is None:
                 with open(self.path, "rb", buffering=0) as file:
-                    if os.fstat(file.fileno()).st_size != self.nbytes:
-                        raise self.damaged("the file changed its size")
+                    if Memory.key(os.fstat(file.fileno())) != self._key:
+                        raise self.damaged("the file was changed after it was opened")
                     self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                 self._load_checksums(self._map)
             return self._map
@@ -302,7 +306,8 @@ class Segment:
         for name, placed in self.tensors.items():
             count = placed.cut.spans + placed.cut.blocks
             own = data[placed.start : placed.stop]
-            self._checked[name] = Checked(own, placed.cut, hashes[at : at + count])
+            known = self._trusting and _checked_before.knows(self._key, name)
+            self._checked[name] = Checked(own, placed.cut, hashes[at : at + count], known)
             at += count
 
     def unchecked(self, name: str) -> np.ndarray:
@@ -322,8 +327,13 @@ class Segment:
         """
         self._mapped()
         stop = self.tensors[name].shape[0] if stop is None else stop
-        if not self._checked[name].range_ok(start, stop):
+        checked = self._checked[name]
+        if checked.complete:
+            return
+        if not checked.range_ok(start, stop):
             raise self._changed(name)
+        if checked.complete:
+            _checked_before.add(self._key, name)
 
     def take(self, name: str, rows: np.ndarray) -> np.ndarray:
         """A checked copy of single rows; as :meth:`values`."""
