@@ -203,11 +203,11 @@ class Catalog:
         return log
 
     def ids(
-        self, table: Table, without: Collection[str] = ()
+        self, table: Table, without: Collection[str] = (), writer: str | None = None
     ) -> Iterator[tuple[str, np.ndarray | list[str]]]:
-        """The ids of a table, segment by segment."""
+        """The ids of a table, segment by segment, without some of them and those of a writer."""
         for segment, chunk in self.chunks(table.names[0]):
-            if segment.name not in without:
+            if segment.name not in without and segment.writer != writer:
                 ids = stored_ids(segment, chunk)
                 yield segment.name, ids.take() if isinstance(ids, Texts) else ids
 

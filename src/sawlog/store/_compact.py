@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ import numpy as np
 from sawlog.errors import DuplicateIdError, StoreWriteError
 from sawlog.store import _segment
 from sawlog.store._catalog import Catalog, Ranges, stored_ids
-from sawlog.store._files import discard, explained, new_name, publish
+from sawlog.store._files import explained, new_name, publish
 from sawlog.store._ids import Index
 from sawlog.store._layout import Folder, Identity, identity_of
 from sawlog.store._merge import Part, merge_series, merge_tables
@@ -45,12 +46,15 @@ def compact(
     path: str | os.PathLike[str],
     *,
     segment_bytes: int = 256 << 20,
+    grace: float = 3600.0,
     progress: Progress | None = None,
 ) -> Compaction:
     """Merge neighbouring segments up to ``segment_bytes``, and drop rows that were replaced.
 
-    Readers and writers go on meanwhile. ``progress(done, in all)`` is told how many bytes were
-    merged. A segment more than half as large is left alone. Memory: about twice ``segment_bytes``.
+    Readers and writers go on meanwhile: merged segments are kept aside for ``grace`` seconds, for
+    readers that were open, and are removed by the first compaction after that; with 0, at once.
+    ``progress(done, in all)`` is told how many bytes were merged. A segment more than half as
+    large is left alone. Memory: about twice ``segment_bytes``.
 
     Raises:
         DamagedStoreError: files are damaged; nothing was changed.
@@ -68,10 +72,12 @@ def compact(
         out = Output(folder, identity)
         for run in runs:
             out.merge(run, dead)
+            _retire(run, folder.replaced)
             done += sum(segment.nbytes for segment in run)
             if progress is not None:
                 progress(done, total)
         swept = _sweep(folder.tmp)
+        _purge(folder.replaced, grace)
         catalog.refresh()
         after = catalog.segments
     sizes = [sum(segment.nbytes for segment in group) for group in (before, after)]
@@ -144,7 +150,7 @@ class Output:
         return (clock + 1, self._writer, self._sequence + 1)
 
     def merge(self, run: list[Segment], dead: dict[tuple[str, str], np.ndarray]) -> None:
-        """Publish one segment in place of these, and remove them."""
+        """Publish one segment in place of these."""
         chunks, tensors = [], {}
         for parts in _by_log(run, dead).values():
             if "table" in parts[0][1]:
@@ -154,8 +160,6 @@ class Output:
             chunks.append(chunk)
             tensors.update(own)
         self.publish(chunks, tensors, run[0].order, replaced_by(run))
-        for segment in run:
-            discard(segment.path)
 
     def publish(
         self,
@@ -201,6 +205,22 @@ def replaced_by(run: list[Segment]) -> dict[str, list[list[int]]]:
         for writer, ranges in segment.replaces.items():
             pairs.update((writer, n) for a, b in ranges for n in range(a, b + 1))
     return Ranges.of(pairs)
+
+
+def _retire(run: list[Segment], replaced: Path) -> None:
+    """Move segments that no longer count to a folder that is named after the time."""
+    aside = replaced / f"{int(time.time())}"
+    aside.mkdir(parents=True, exist_ok=True)
+    for segment in run:
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(segment.path, aside / segment.name)
+
+
+def _purge(replaced: Path, grace: float) -> None:
+    """Remove what was retired long enough ago."""
+    for aside in replaced.glob("[0-9]*"):
+        if time.time() - int(aside.name) >= grace:
+            shutil.rmtree(aside)
 
 
 def _sweep(tmp: Path) -> int:

@@ -20,7 +20,7 @@ from sawlog.errors import (
 )
 from sawlog.store._files import explained, from_json, new_name, publish_new, to_json
 from sawlog.store._schema import Log, Schema, log_from_json
-from sawlog.store._segment import VERSION
+from sawlog.store._segment import REPLACED, VERSION
 
 FORMAT = "sawlog-store"
 POLICIES = {"duplicates": ("error", "first", "replace"), "nan": ("allow", "warn", "error")}
@@ -76,6 +76,11 @@ class Folder:
     def writers(self) -> Path:
         """How far each writer got."""
         return self.path / "writers"
+
+    @property
+    def replaced(self) -> Path:
+        """Segments that were compacted away, for those who still read them."""
+        return self.path / REPLACED
 
     @property
     def tmp(self) -> Path:
@@ -135,10 +140,9 @@ def identity_of(folder: Folder) -> Identity:
         DamagedStoreError: the file was cut or changed.
     """
     try:
-        data = folder.identity.read_bytes()
+        said = complete_json(folder.identity)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _not_a_store(folder.path) from error
-    said = complete_json(lambda: data, folder.identity)
     if said.get("format") != FORMAT:
         raise ForeignStoreError(
             f"{folder.path} is no sawlog store: its store.json says format {said.get('format')!r}."
@@ -170,15 +174,12 @@ def _not_a_store(path: Path) -> Exception:
     )
 
 
-def complete_json(read: Callable[[], bytes], path: Path, wait: float = 0.0) -> dict[str, Any]:
-    """A JSON file, waiting a little for one that is not complete yet (disks without links)."""
-    deadline = time.monotonic() + wait
+def complete_json(path: Path) -> dict[str, Any]:
+    """A JSON file, waiting a little for one that is just being written (disks without links)."""
     while True:
-        try:
-            return from_json(read(), path)
-        except DamagedStoreError:
-            if time.monotonic() >= deadline:
-                raise
+        data = path.read_bytes()
+        if data.endswith(b"}\n") or time.time() - path.stat().st_mtime > 1:
+            return from_json(data, path)
         time.sleep(0.01)
 
 
@@ -202,7 +203,7 @@ class SchemaFiles:
         while True:
             path = self._path(self._read + 1)
             try:
-                said = complete_json(path.read_bytes, path)
+                said = complete_json(path)
                 for log in map(log_from_json, said["add"]):
                     self.schema.add(log)
             except FileNotFoundError:

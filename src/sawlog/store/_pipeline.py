@@ -77,6 +77,11 @@ class Pipeline:
         self.raise_failure()
         self._seal_now()
 
+    def seal_if_possible(self) -> None:
+        """As :meth:`seal`; after a failure ``pending`` just grows, and the next caller is told."""
+        with contextlib.suppress(OSError):
+            self.seal()
+
     def _seal_now(self) -> None:
         self._sealed.append(self.pending)
         self._in_flight += 1

@@ -5,6 +5,7 @@ Written whole, once; read through a memory map. See FORMAT.md, sections 4 and 6.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import json
@@ -13,7 +14,9 @@ import os
 import re
 import struct
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from sawlog.store._files import sync_folder, write_all
 VERSION = 1
 CHECKSUMS = "sawlog.checksums"
 SUFFIX = ".safetensors"
+REPLACED = "replaced"
 _NAME = re.compile(r"([a-z0-9]{1,32})-(\d{8,})\.safetensors")
 _ALIGN = 64
 _checked_before = Memory()
@@ -201,6 +205,33 @@ class Placed:
     cut: Cut
 
 
+@dataclasses.dataclass(frozen=True)
+class _Map:
+    """The mapped bytes of a file, and what of them was checked."""
+
+    data: mmap.mmap
+    checked: dict[str, Checked]
+
+
+class _OpenMaps:
+    """Bounds how many files are mapped at once: a process may not have many open."""
+
+    def __init__(self, most: int = 256) -> None:
+        self._most = most
+        self._segments: collections.deque[weakref.ref[Segment]] = collections.deque()
+
+    def used(self, segment: Segment) -> None:
+        """Note one more, and forget the oldest if there are too many."""
+        self._segments.append(weakref.ref(segment))
+        while len(self._segments) > self._most:
+            oldest = self._segments.popleft()()
+            if oldest is not None and oldest is not segment:
+                oldest.forget()
+
+
+_open_maps = _OpenMaps()
+
+
 class Segment:
     """A published segment: its description at once, its data through a map when it is needed."""
 
@@ -216,8 +247,7 @@ class Segment:
         self.path = path
         self.name = path.name
         self._lock = threading.Lock()
-        self._map: mmap.mmap | None = None
-        self._checked: dict[str, Checked] = {}
+        self._map: _Map | None = None
         with open(path, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             self.nbytes, self._key, self._trusting = status.st_size, Memory.key(status), trusting
@@ -285,34 +315,49 @@ class Segment:
         cut = Cut(rows, (stop - start) // rows if rows else 0, *said["checksums"][name])
         return Placed(dtype, shape, self._base + start, self._base + stop, cut)
 
-    def _mapped(self) -> mmap.mmap:
+    def _mapped(self) -> _Map:
         with self._lock:
             if self._map is None:
-                with open(self.path, "rb", buffering=0) as file:
-                    if Memory.key(os.fstat(file.fileno())) != self._key:
-                        raise self.damaged("the file was changed after it was opened")
-                    self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-                self._load_checksums(self._map)
+                self._map = self._open_map()
+                _open_maps.used(self)
             return self._map
 
-    def _load_checksums(self, mapped: mmap.mmap) -> None:
-        start, stop = self._tail
-        tail = mapped[start:stop]
-        if struct.unpack("<Q", tail[-8:])[0] != hash_of(tail[:-8]):
+    def forget(self) -> None:
+        """Let go of the map; whoever has a view of it keeps it open."""
+        with self._lock:
             self._map = None
+
+    def _open_map(self) -> _Map:
+        with self._open() as file:
+            if Memory.key(os.fstat(file.fileno())) != self._key:
+                raise self.damaged("the file was changed after it was opened")
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        start, stop = self._tail
+        tail = data[start:stop]
+        if struct.unpack("<Q", tail[-8:])[0] != hash_of(tail[:-8]):
             raise self.damaged("its checksums were changed after it was written")
-        hashes, at = np.frombuffer(tail, dtype="<u8"), 1
-        data = memoryview(mapped)
+        hashes, at, view, checked = np.frombuffer(tail, dtype="<u8"), 1, memoryview(data), {}
         for name, placed in self.tensors.items():
             count = placed.cut.spans + placed.cut.blocks
-            own = data[placed.start : placed.stop]
             known = self._trusting and _checked_before.knows(self._key, name)
-            self._checked[name] = Checked(own, placed.cut, hashes[at : at + count], known)
+            own = view[placed.start : placed.stop]
+            checked[name] = Checked(own, placed.cut, hashes[at : at + count], known)
             at += count
+        return _Map(data, checked)
+
+    def _open(self) -> FileIO:
+        """The file, also if it was compacted away since its header was read."""
+        aside = self.path.parent.parent / REPLACED
+        for path in (self.path, *aside.glob(f"*/{self.name}")):
+            with contextlib.suppress(FileNotFoundError):
+                return FileIO(path)
+        raise self.damaged(
+            "it was removed after it was opened, perhaps compacted away: refresh() or open again"
+        )
 
     def unchecked(self, name: str) -> np.ndarray:
         """A whole tensor as a read-only view of the map, as it is on disk."""
-        placed, mapped = self.tensors[name], self._mapped()
+        placed, mapped = self.tensors[name], self._mapped().data
         if placed.stop == placed.start:
             return _read_only(np.empty(placed.shape, placed.dtype))
         size = placed.stop - placed.start
@@ -325,9 +370,8 @@ class Segment:
         Raises:
             DamagedStoreError: they are not what was written.
         """
-        self._mapped()
+        checked = self._mapped().checked[name]
         stop = self.tensors[name].shape[0] if stop is None else stop
-        checked = self._checked[name]
         if checked.complete:
             return
         if not checked.range_ok(start, stop):
@@ -338,7 +382,7 @@ class Segment:
     def take(self, name: str, rows: np.ndarray) -> np.ndarray:
         """A checked copy of single rows; as :meth:`values`."""
         copy = self.unchecked(name)[rows]
-        if not self._checked[name].copied_ok(rows, copy):
+        if not self._mapped().checked[name].copied_ok(rows, copy):
             raise self._changed(name)
         return copy
 
@@ -353,7 +397,7 @@ class Segment:
                 self.check(name)
             except DamagedStoreError as error:
                 found.append(error.what)
-                if not self._checked:
+                if self._map is None:
                     break  # without checksums every other tensor would say the same
             self.release(name, 0, placed.shape[0])
         return found
@@ -371,12 +415,13 @@ class Segment:
         """Tell the system what becomes of the pages of some rows."""
         advice = getattr(mmap, what, None)
         placed = self.tensors[name]
-        if advice is None or not placed.cut.row_bytes or stop <= start or self._map is None:
+        mapped = self._map
+        if advice is None or not placed.cut.row_bytes or stop <= start or mapped is None:
             return
         page = mmap.PAGESIZE
         first = (placed.start + start * placed.cut.row_bytes) // page * page
         last = -(-(placed.start + stop * placed.cut.row_bytes) // page) * page
-        self._map.madvise(advice, first, min(last, len(self._map)) - first)
+        mapped.data.madvise(advice, first, min(last, len(mapped.data)) - first)
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

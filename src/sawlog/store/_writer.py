@@ -146,7 +146,7 @@ class Writer:
     def _look(self, table: Table) -> None:
         """Take in the ids of segments that were not looked at."""
         known, looked = self._known[table.names[0]]
-        for segment, ids in self._catalog.ids(table, without=looked):
+        for segment, ids in self._catalog.ids(table, without=looked, writer=self._id):
             looked.add(segment)
             known.add(ids)
 
@@ -186,7 +186,7 @@ class Writer:
 
     def _seal_if_full(self, more: int) -> None:
         if self._pipeline.pending.nbytes + more > self._segment_bytes:
-            self._pipeline.seal()
+            self._pipeline.seal_if_possible()  # what was begun is accepted whole
 
     def missing(self, ids: Any, name: str | None = None) -> Any:
         """Those of ``ids`` that are not there yet, in the order given.
@@ -260,6 +260,9 @@ class Writer:
             self._declare_series(records)
             found = {name: series_of(self.schema, name, e) for name, e in records.items()}
         self._check_nan({name: entries.values for name, entries in records.items()})
+        chunk = self._pipeline.pending.chunk
+        if not all(chunk(s).takes(records[n].mask) for n, s in found.items() if s is not None):
+            self._pipeline.seal()
         for name, series in found.items():
             assert series is not None
             self._fast[name] = series
@@ -276,8 +279,6 @@ class Writer:
         row_bytes = series.column.row_bytes + sum(step.row_bytes for step in series.steps)
         row_bytes = max(1, row_bytes + (0 if entries.mask is None else entries.mask[:1].nbytes))
         most, start, total = max(1, self._segment_bytes // row_bytes), 0, len(entries)
-        if not self._pipeline.pending.chunk(series).takes(entries.mask):
-            self._pipeline.seal()
         while start < total or (not total and start == 0 and entries.attrs):
             room = max(1, (self._segment_bytes - self._pipeline.pending.nbytes) // row_bytes)
             stop = min(total, start + room)

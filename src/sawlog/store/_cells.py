@@ -1,0 +1,176 @@
+"""Sheets: rows and entries of a store as columns of equal length, before they become anything else.
+
+A sheet is what one Parquet file, one CSV or one data frame shows. It gives its columns in batches,
+so that it may be larger than memory; whoever writes a format deals in batches and knows no stores.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from sawlog.store import _dtypes
+from sawlog.store._schema import Column
+
+TEXT = np.dtype(object)  # the dtype of a field whose cells are Python strings
+Role = Literal["id", "name", "step", "value", "shape"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """A column of a sheet: what it is called, what it is for, and the type of a cell.
+
+    ``shape`` is None where cells have different shapes.
+    """
+
+    name: str
+    role: Role
+    dtype: np.dtype
+    shape: tuple[int, ...] | None = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """What is noted about it in files that have another idea of types."""
+        dtype = "str" if self.dtype == TEXT else _dtypes.name_of(self.dtype)
+        shape = None if self.shape is None else list(self.shape)
+        return {"role": self.role, "dtype": dtype, "shape": shape}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cells:
+    """Some rows of a field: values ``[n, ...]``.
+
+    ``valid`` ``[n]`` is false where there is no cell at all, ``mask`` ``[n, ...]``, with one or
+    more of the leading axes of a cell, where a part of it was not logged.
+    """
+
+    values: np.ndarray
+    valid: np.ndarray | None = None
+    mask: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @classmethod
+    def of(cls, values: np.ndarray, mask: np.ndarray | None) -> Cells:
+        """Entries with the mask of a store, which may be for whole entries or for parts."""
+        if mask is None or mask.ndim > 1:
+            return cls(values, None, mask)
+        return cls(values, mask)
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether nothing is missing."""
+        whole = self.valid is None or bool(self.valid.all())
+        return whole and (self.mask is None or bool(self.mask.all()))
+
+    def copy(self) -> Cells:
+        """The same in memory of its own."""
+        arrays = (self.values, self.valid, self.mask)
+        return Cells(*(None if array is None else array.copy() for array in arrays))  # type: ignore[arg-type]
+
+
+Batch = Sequence[Cells]  # one for each field of the sheet
+
+
+class Sheet(abc.ABC):
+    """Columns of equal length, in batches."""
+
+    name: str
+    """What a file with it is called, without the suffix."""
+
+    fields: tuple[Field, ...]
+    """Its columns, in order."""
+
+    logs: tuple[Column, ...]
+    """The names of the store that are in it, with their own types."""
+
+    rows: int
+    """How long they are."""
+
+    nbytes: int
+    """About how many bytes there are to read."""
+
+    @abc.abstractmethod
+    def batches(self, budget: int) -> Iterator[Batch]:
+        """All rows in order, in batches within a third of ``budget``; views where possible."""
+
+    @abc.abstractmethod
+    def __str__(self) -> str:
+        """What it shows, for messages."""
+
+    @property
+    def attrs(self) -> dict[str, list[Any]]:
+        """The notes that are stored with its names: ``[entries, notes]`` one after the other."""
+        return {}
+
+    def field_names(self) -> list[str]:
+        """The names of its columns."""
+        return [field.name for field in self.fields]
+
+
+def joined(parts: Sequence[Cells]) -> Cells:
+    """Several cells one after the other; a single one as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    values = np.concatenate([part.values for part in parts])
+    return Cells(values, _joined(parts, "valid"), _joined(parts, "mask"))
+
+
+def _joined(parts: Sequence[Cells], which: str) -> np.ndarray | None:
+    arrays = [getattr(part, which) for part in parts]
+    if all(array is None for array in arrays):
+        return None
+    shape = next(array.shape[1:] for array in arrays if array is not None)
+    filled = (
+        np.ones((len(part), *shape), bool) if array is None else array
+        for part, array in zip(parts, arrays, strict=True)
+    )
+    return np.concatenate(list(filled))
+
+
+def coalesced(batches: Iterable[Batch], least: int) -> Iterator[Batch]:
+    """The same rows in batches of at least so many bytes, but for the last.
+
+    Small ones are copied, so that the pages they came from can be given back; large ones pass.
+    """
+    waiting: list[Batch] = []
+    size = 0
+    for batch in batches:
+        own = sum(cells.values.nbytes for cells in batch)
+        if waiting and (own >= least or _shapes(waiting[0]) != _shapes(batch)):
+            yield _merged(waiting)
+            waiting, size = [], 0
+        if own >= least:
+            yield batch
+            continue
+        waiting.append([cells.copy() for cells in batch])
+        size += own
+        if size >= least:
+            yield _merged(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield _merged(waiting)
+
+
+def _shapes(batch: Batch) -> list[tuple[int, ...]]:
+    return [cells.values.shape[1:] for cells in batch]
+
+
+def _merged(batches: Sequence[Batch]) -> Batch:
+    return [joined(parts) for parts in zip(*batches, strict=True)]
+
+
+def free_name(wanted: str, taken: Iterable[str]) -> str:
+    """A name for a column of ours that no log and no other column has.
+
+    >>> free_name("id", ["loss"]), free_name("id", ["id", "loss"])
+    ('id', 'sawlog.id')
+    """
+    taken = set(taken)
+    while wanted in taken:
+        wanted = f"sawlog.{wanted}"
+    return wanted

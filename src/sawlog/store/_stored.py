@@ -1,0 +1,157 @@
+"""A tensor of a log over all its segments, as one array that is never in memory as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sawlog.store._schema import Series
+from sawlog.store._segment import Segment, mask_name, step_name
+
+if TYPE_CHECKING:
+    from sawlog.store._reader import Reader
+
+Chunks = Sequence[tuple[Segment, dict[str, Any]]]
+
+
+class Stored:
+    """``[rows, ...]``: slices that are views where one segment has them all, and single rows."""
+
+    def __init__(
+        self, chunks: Chunks, tensor: str, dtype: np.dtype, shape: tuple[int, ...]
+    ) -> None:
+        self._chunks = [(segment, chunk) for segment, chunk in chunks if chunk["rows"]]
+        self.tensor, self.dtype, self.shape = tensor, dtype, shape
+        self.starts = np.cumsum([0, *(chunk["rows"] for _, chunk in self._chunks)])
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of one row."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def slice(self, start: int, stop: int) -> np.ndarray:
+        """The rows from ``start`` to ``stop``, checked."""
+        parts = [self._part(number, low, high) for number, low, high in self._split(start, stop)]
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate([np.empty((0, *self.shape), self.dtype), *parts])
+
+    def _split(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Which rows of which chunk these are."""
+        at = start
+        while at < stop:
+            number = int(np.searchsorted(self.starts, at, side="right")) - 1
+            first, end = int(self.starts[number]), int(self.starts[number + 1])
+            yield number, at - first, min(stop, end) - first
+            at = end
+
+    def _part(self, number: int, low: int, high: int) -> np.ndarray:
+        return self._chunks[number][0].values(self.tensor, low, high)
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """Single rows in any order, checked; -1 gives zeros."""
+        out = np.zeros((len(rows), *self.shape), self.dtype)
+        owner = np.searchsorted(self.starts, rows, side="right") - 1
+        for number in np.unique(owner[rows >= 0]).tolist():
+            where = np.flatnonzero((owner == number) & (rows >= 0))
+            out[where] = self._rows(number, rows[where] - self.starts[number])
+        return out
+
+    def _rows(self, number: int, rows: np.ndarray) -> np.ndarray:
+        return self._chunks[number][0].take(self.tensor, rows)
+
+    def release(self, start: int, stop: int) -> None:
+        """Give back the memory that these rows of the maps take."""
+        for number, low, high in self._split(start, stop):
+            segment = self._chunks[number][0]
+            if self.tensor in segment.tensors:
+                segment.release(self.tensor, low, high)
+
+
+class StoredMask(Stored):
+    """The mask of a series, of which some segments have none and some one with fewer axes."""
+
+    def _part(self, number: int, low: int, high: int) -> np.ndarray:
+        segment, chunk = self._chunks[number]
+        shape = (high - low, *self.shape)
+        if not chunk.get("mask"):
+            return np.ones(shape, bool)
+        return self._grown(segment.values(self.tensor, low, high), shape)
+
+    def _rows(self, number: int, rows: np.ndarray) -> np.ndarray:
+        shape = (len(rows), *self.shape)
+        if not self._chunks[number][1].get("mask"):
+            return np.ones(shape, bool)
+        return self._grown(super()._rows(number, rows), shape)
+
+    @staticmethod
+    def _grown(mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        return np.broadcast_to(mask.reshape(mask.shape + (1,) * (len(shape) - mask.ndim)), shape)
+
+
+class StoredSeries:
+    """The values, steps and mask of a series."""
+
+    def __init__(self, reader: Reader, series: Series) -> None:
+        chunks, column = reader._chunks(series), series.column
+        self.name, self.series = column.name, series
+        self.values = Stored(chunks, column.name, column.dtype, column.shape)
+        self.steps = {
+            step.name: Stored(chunks, step_name(step.name, self.name), step.dtype, step.shape)
+            for step in series.steps
+        }
+        self.mask = _mask_of(chunks, self.name)
+        runs = [[entries, notes] for entries, notes in reader.attrs(self.name)]
+        self.attrs = runs if any(notes for _, notes in runs) else []
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def parts(self) -> list[Stored]:
+        """All there is."""
+        return [self.values, *self.steps.values(), *([self.mask] if self.mask else [])]
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of one entry, with its steps and mask."""
+        return sum(part.row_bytes for part in self.parts)
+
+    def release(self, start: int, stop: int) -> None:
+        """Give back the memory that these entries take."""
+        for part in self.parts:
+            part.release(start, stop)
+
+
+def _mask_of(chunks: Chunks, name: str) -> StoredMask | None:
+    tensor = mask_name(name)
+    shapes = [s.tensors[tensor].shape[1:] for s, c in chunks if c.get("mask") and c["rows"]]
+    return StoredMask(chunks, tensor, np.dtype(bool), max(shapes, key=len)) if shapes else None
+
+
+def windows(
+    rows: int, row_bytes: int, budget: int, cuts: Sequence[int] = (), least: int = 1 << 20
+) -> Iterator[tuple[int, int]]:
+    """Where to cut so many rows into pieces of a third of ``budget``.
+
+    They end at one of the ``cuts`` where that does not make them smaller than ``least`` bytes.
+
+    >>> list(windows(10, 1, 12, cuts=[3, 5, 6], least=2))
+    [(0, 3), (3, 5), (5, 9), (9, 10)]
+    """
+    most = max(1, budget // 3 // max(1, row_bytes))
+    few = max(1, least // max(1, row_bytes))
+    edges = np.unique(np.asarray(cuts, dtype=np.int64))
+    start = 0
+    while start < rows:
+        stop = min(rows, start + most)
+        at = int(np.searchsorted(edges, start + few))
+        if at < len(edges) and edges[at] < stop:
+            stop = int(edges[at])
+        yield start, stop
+        start = stop

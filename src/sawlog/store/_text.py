@@ -1,0 +1,238 @@
+"""Sheets as text: CSV, and JSON lines.
+
+Numbers are written with as many digits as their dtype needs to be the same again. In CSV the axes
+of a cell become columns ``name[0]``, ``name[0,1]``, complex numbers and structured types columns
+``name.real`` and so on, and what is not there is an empty field. In JSON lines axes are nested
+lists and structs are objects; NaN and infinities, which JSON does not have, are the strings
+``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, and what is not there is ``null``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from sawlog.errors import ArgumentError
+from sawlog.store._cells import TEXT, Cells, Field, Sheet
+from sawlog.store._widen import widened
+
+_MOST_COLUMNS = 1024
+_ROWS = 10_000  # lines that are made at once
+_SPECIAL = re.compile('[",\r\n]|^\\s|\\s$|^$')
+_REFUSED = "Hint: leave it out with names=[...], or export to .parquet."
+_JSON_FLOATS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
+
+
+# -- items ----------------------------------------------------------------------------------------
+
+
+def _words(values: np.ndarray, what: str) -> list[str]:
+    """The items of an array ``[n]`` of numbers or times, as text; ``NaT`` as nothing."""
+    values = widened(values)
+    kind = values.dtype.kind
+    if kind == "b":
+        return ["true" if item else "false" for item in values.tolist()]
+    if kind in "iu":
+        return list(map(str, values.tolist()))
+    if values.dtype == np.float64:
+        return list(map(repr, values.tolist()))
+    if kind == "f":
+        return list(values.astype(str).tolist())
+    if kind == "M":
+        return [text if text != "NaT" else "" for text in np.datetime_as_string(values).tolist()]
+    if kind == "m":
+        return [str(item) if not np.isnat(item) else "" for item in values]
+    raise ArgumentError(f"{what} has the dtype {values.dtype}, which is no text. {_REFUSED}")
+
+
+def _strings(values: np.ndarray, what: str) -> list[str]:
+    items = values.tolist()
+    if values.dtype.kind != "S":
+        return items
+    try:
+        return [item.decode() for item in items]
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"{what} has bytes that are not UTF-8: {error}. {_REFUSED}") from error
+
+
+def _is_text(dtype: np.dtype) -> bool:
+    return dtype == TEXT or dtype.kind in "US"
+
+
+def _parts(dtype: np.dtype) -> list[tuple[str, Callable[[np.ndarray], np.ndarray]]]:
+    """The parts of an item that has some: of a complex number, of a structured type."""
+    if dtype.kind == "c":
+        return [("real", lambda values: values.real), ("imag", lambda values: values.imag)]
+    return [(n, lambda values, n=n: values[n]) for n in dtype.names or ()]  # type: ignore[misc]
+
+
+# -- CSV ------------------------------------------------------------------------------------------
+
+
+def write_csv(sheet: Sheet, path: Path, budget: int, tell: Callable[[int], None]) -> None:
+    """A header, and a line for each row.
+
+    Raises:
+        ArgumentError: a cell has no fixed shape or more items than columns are sensible, or its
+            dtype has no text.
+    """
+    header = [title for field in sheet.fields for title in _titles(field)]
+    twice = sorted({title for title in header if header.count(title) > 1})
+    if twice:
+        raise ArgumentError(
+            f"Two columns would be called {twice[0]!r}: one is a name, the other a part of one. "
+            "Hint: leave one out with names=[...], or export to .parquet."
+        )
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        file.write(",".join(map(_quoted, header)) + "\n")
+        for batch in _small(sheet, budget):
+            pairs = zip(sheet.fields, batch, strict=True)
+            columns = [column for field, cells in pairs for column in _csv_columns(field, cells)]
+            file.writelines(",".join(row) + "\n" for row in zip(*columns, strict=True))
+            tell(len(batch[0]))
+
+
+def _titles(field: Field) -> list[str]:
+    if field.shape is None:
+        raise ArgumentError(
+            "The values have different shapes, which CSV has no columns for. Hint: export to "
+            ".jsonl or .parquet, or choose names of one shape with names=[...]."
+        )
+    columns = math.prod(field.shape)
+    if columns > _MOST_COLUMNS:
+        raise ArgumentError(
+            f"{field.name!r} would become {columns} columns of CSV, and the most are "
+            f"{_MOST_COLUMNS}. {_REFUSED}"
+        )
+    return _titles_of(field.name, field.dtype, field.shape)
+
+
+def _titles_of(name: str, dtype: np.dtype, shape: tuple[int, ...]) -> list[str]:
+    names = [name]
+    if shape:
+        names = [f"{name}[{','.join(map(str, index))}]" for index in np.ndindex(*shape)]
+    if dtype.kind == "c":
+        return [f"{each}.{part}" for each in names for part in ("real", "imag")]
+    if not dtype.names:
+        return names
+    fields = [(each, part, dtype[part]) for each in names for part in dtype.names]
+    return [t for each, p, own in fields for t in _titles_of(f"{each}.{p}", own.base, own.shape)]
+
+
+def _csv_columns(field: Field, cells: Cells) -> Iterator[list[str]]:
+    values, what = cells.values, repr(field.name)
+    there = _there(cells)
+    rows, items = len(cells), math.prod(values.shape[1:])
+    values = values.reshape(rows, items)
+    for number in range(items):
+        seen = None if there is None else there.reshape(rows, items)[:, number]
+        yield from _csv_column(values[:, number], seen, what)
+
+
+def _csv_column(values: np.ndarray, seen: np.ndarray | None, what: str) -> Iterator[list[str]]:
+    for _, part in (parts := _parts(values.dtype)):
+        own = part(values)
+        own = own.reshape(len(own), -1) if own.size else own.reshape(len(own), 0)
+        for number in range(own.shape[1]):
+            yield from _csv_column(own[:, number], seen, what)
+    if parts:
+        return
+    if _is_text(values.dtype):
+        column = list(map(_quoted, _strings(values, what)))
+    else:
+        column = _words(values, what)
+        if widened(values).dtype.kind == "f":
+            column = ["NaN" if word == "nan" else word for word in column]
+    if seen is not None:
+        column = [x if ok else "" for x, ok in zip(column, seen.tolist(), strict=True)]
+    yield column
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"' if _SPECIAL.search(text) else text
+
+
+def _there(cells: Cells) -> np.ndarray | None:
+    """For every item whether it is there."""
+    if cells.valid is None and cells.mask is None:
+        return None
+    there = np.ones(cells.values.shape, bool)
+    for mask in (cells.valid, cells.mask):
+        if mask is not None:
+            there &= mask.reshape(mask.shape + (1,) * (there.ndim - mask.ndim))
+    return there
+
+
+# -- JSON lines -----------------------------------------------------------------------------------
+
+
+def write_jsonl(sheet: Sheet, path: Path, budget: int, tell: Callable[[int], None]) -> None:
+    """A JSON object for each row, one a line.
+
+    Raises:
+        ArgumentError: a dtype has no text.
+    """
+    shown = [(n, field) for n, field in enumerate(sheet.fields) if field.role != "shape"]
+    keys = [json.dumps(field.name, ensure_ascii=False) + ": " for _, field in shown]
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        for batch in _small(sheet, budget):
+            columns = [_json_cells(batch[number], repr(field.name)) for number, field in shown]
+            for row in zip(*columns, strict=True):
+                pairs = (key + value for key, value in zip(keys, row, strict=True))
+                file.write("{" + ", ".join(pairs) + "}\n")
+            tell(len(batch[0]))
+
+
+def _json_cells(cells: Cells, what: str) -> list[str]:
+    texts = _json_nested(cells.values, cells.mask, what)
+    if cells.valid is None:
+        return texts
+    return [x if ok else "null" for x, ok in zip(texts, cells.valid.tolist(), strict=True)]
+
+
+def _json_nested(values: np.ndarray, mask: np.ndarray | None, what: str) -> list[str]:
+    if mask is not None and mask.ndim == 1:
+        whole = _json_nested(values, None, what)
+        return [x if ok else "null" for x, ok in zip(whole, mask.tolist(), strict=True)]
+    if values.ndim == 1:
+        return _json_items(values, what)
+    rows, size = values.shape[:2]
+    inner = None if mask is None else mask.reshape(rows * size, *mask.shape[2:])
+    flat = _json_nested(values.reshape(rows * size, *values.shape[2:]), inner, what)
+    return ["[" + ", ".join(flat[i * size : (i + 1) * size]) + "]" for i in range(rows)]
+
+
+def _json_items(values: np.ndarray, what: str) -> list[str]:
+    parts = _parts(values.dtype)
+    if parts:
+        keys = [json.dumps(name, ensure_ascii=False) + ": " for name, _ in parts]
+        texts = [_json_nested(part(values), None, what) for _, part in parts]
+        rows = zip(*texts, strict=True)
+        return ["{" + ", ".join(map("".join, zip(keys, row, strict=True))) + "}" for row in rows]
+    if _is_text(values.dtype):
+        return [json.dumps(text, ensure_ascii=False) for text in _strings(values, what)]
+    words = _words(values, what)
+    kind = widened(values).dtype.kind
+    if kind == "f":
+        return [_JSON_FLOATS.get(word, word) for word in words]
+    if kind in "Mm":
+        return [f'"{word}"' if word else "null" for word in words]
+    return words
+
+
+def _small(sheet: Sheet, budget: int) -> Iterator[Sequence[Cells]]:
+    """Batches cut into pieces of few enough rows, since text takes much more room than numbers."""
+    for batch in sheet.batches(budget):
+        rows = len(batch[0])
+        for start in range(0, rows, _ROWS):
+            yield [_cut(cells, slice(start, start + _ROWS)) for cells in batch]
+
+
+def _cut(cells: Cells, rows: slice) -> Cells:
+    arrays = (cells.values, cells.valid, cells.mask)
+    return Cells(*(None if array is None else array[rows] for array in arrays))  # type: ignore[arg-type]
