@@ -28,6 +28,7 @@ from sawlog.store._catalog import Problem as Problem
 from sawlog.store._compact import Compaction as Compaction
 from sawlog.store._compact import compact as compact
 from sawlog.store._dataset import RowDataset as RowDataset
+from sawlog.store._export import export as export
 from sawlog.store._files import explained, new_name
 from sawlog.store._layout import (
     Config,
@@ -61,6 +62,7 @@ __all__ = [
     "Writer",
     "compact",
     "create",
+    "export",
     "open",
     "repair",
     "verify",

@@ -61,12 +61,6 @@ class Cells:
             return cls(values, None, mask)
         return cls(values, mask)
 
-    @property
-    def holds_all(self) -> bool:
-        """Whether nothing is missing."""
-        whole = self.valid is None or bool(self.valid.all())
-        return whole and (self.mask is None or bool(self.mask.all()))
-
     def copy(self) -> Cells:
         """The same in memory of its own."""
         arrays = (self.values, self.valid, self.mask)
@@ -107,10 +101,6 @@ class Sheet(abc.ABC):
         """The notes that are stored with its names: ``[entries, notes]`` one after the other."""
         return {}
 
-    def field_names(self) -> list[str]:
-        """The names of its columns."""
-        return [field.name for field in self.fields]
-
 
 def joined(parts: Sequence[Cells]) -> Cells:
     """Several cells one after the other; a single one as it is."""
@@ -132,10 +122,11 @@ def _joined(parts: Sequence[Cells], which: str) -> np.ndarray | None:
     return np.concatenate(list(filled))
 
 
-def coalesced(batches: Iterable[Batch], least: int) -> Iterator[Batch]:
+def coalesced(batches: Iterable[Batch], least: int, *, copy: bool) -> Iterator[Batch]:
     """The same rows in batches of at least so many bytes, but for the last.
 
-    Small ones are copied, so that the pages they came from can be given back; large ones pass.
+    Large ones pass. With ``copy`` small ones do not wait as views, which would take the pages of
+    the files again after they were given back; without it a small one that is alone is a view.
     """
     waiting: list[Batch] = []
     size = 0
@@ -147,7 +138,7 @@ def coalesced(batches: Iterable[Batch], least: int) -> Iterator[Batch]:
         if own >= least:
             yield batch
             continue
-        waiting.append([cells.copy() for cells in batch])
+        waiting.append([cells.copy() for cells in batch] if copy else batch)
         size += own
         if size >= least:
             yield _merged(waiting)

@@ -56,12 +56,13 @@ def export(
     null. What the type was is in the metadata of the field, as JSON under ``sawlog``. CSV and
     JSON lines are described in ``_text.py``.
 
-    A file is there when it is complete, and not before. Memory stays within about ``budget``,
-    besides the ids and steps, however large the store is.
+    A file is there when it is complete, and not before. However large the store is, memory stays
+    at about ``budget`` (Parquet: twice that) and what the ids and steps take.
 
     Args:
         source: a store, or a reader of one.
-        target: a file whose suffix says the format, or a folder.
+        target: a file whose suffix says the format; or a folder, which is a path that is one, that
+            ends with a slash, or that has no suffix.
         names: some names; all if None. Names without entries then go only with others that have
             their step axes.
         format: one of ``parquet``, ``arrow``, ``feather``, ``safetensors``, ``csv``, ``jsonl``.
@@ -76,6 +77,18 @@ def export(
         StoreExistsError: a file is there already.
         MissingPackageError: the format needs a package that is not installed.
         StoreFullError, StorePermissionError, StoreWriteError: the disk refuses.
+
+    >>> import tempfile, sawlog.store
+    >>> folder = tempfile.mkdtemp()
+    >>> with sawlog.store.create(f"{folder}/run") as writer:
+    ...     writer.log({"loss": 0.5}, step=0)
+    ...     writer.log({"loss": 0.25, "accuracy": 0.9}, step=1)
+    >>> [path] = export(f"{folder}/run", f"{folder}/run.csv")
+    >>> print(path.read_text())
+    step,loss,accuracy
+    0,0.5,
+    1,0.25,0.9
+    <BLANKLINE>
     """
     if budget < 1:
         raise ArgumentError(f"budget is a number of bytes, not {budget!r}")

@@ -48,7 +48,8 @@ def to_arrow(
     sheet = _sheet(reader, names, long)
     notes = {"store": reader.id, "created": reader.created, "meta": reader.meta}
     schema = schema_of(sheet, notes)
-    return pa.Table.from_batches(batches_of(sheet, schema, _ALL_AT_ONCE, _SMALL), schema)
+    batches = batches_of(sheet, schema, _ALL_AT_ONCE, _SMALL, copy=False)
+    return pa.Table.from_batches(batches, schema)
 
 
 def to_polars(

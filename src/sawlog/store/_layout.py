@@ -147,11 +147,14 @@ def identity_of(folder: Folder) -> Identity:
         raise ForeignStoreError(
             f"{folder.path} is no sawlog store: its store.json says format {said.get('format')!r}."
         )
-    if said["version"] > VERSION:
+    version = said.get("version")
+    if not isinstance(version, int) or version > VERSION:
         raise NewerStoreError(
-            f"{folder.path} has version {said['version']} of the format, and this sawlog knows "
+            f"{folder.path} has version {version!r} of the format, and this sawlog knows "
             f"{VERSION}. Hint: pip install --upgrade sawlog"
         )
+    if "unchecked" in said:
+        raise DamagedStoreError(f"{folder.identity} has lost its checksum.")
     known = {field.name for field in dataclasses.fields(Config)}
     config = Config(**{k: v for k, v in said["config"].items() if k in known})
     return Identity(said["id"], said["created"], config, said["meta"])

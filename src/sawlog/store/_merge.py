@@ -12,6 +12,18 @@ from sawlog.store._segment import Segment, ids_name, mask_name, step_name
 Part = tuple[Segment, dict[str, Any], "np.ndarray | None"]  # segment, chunk, which rows count
 
 
+def concatenate(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays of one dtype as one; numpy's own function loses the padding of structured types."""
+    if arrays[0].dtype.names is None:
+        return np.concatenate(arrays)
+    out = np.empty((sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype)
+    start = 0
+    for array in arrays:
+        out[start : start + len(array)] = array
+        start += len(array)
+    return out
+
+
 def merge_tables(parts: Sequence[Part]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The chunk and the tensors of all these chunks of a table, without rows that do not count."""
     first = parts[0][1]
@@ -27,7 +39,7 @@ def merge_tables(parts: Sequence[Part]) -> tuple[dict[str, Any], dict[str, np.nd
 def _joined(parts: Sequence[Part], tensor: str) -> np.ndarray:
     arrays = [segment.values(tensor) for segment, _, _ in parts]
     kept = [a if keep is None else a[keep] for a, (_, _, keep) in zip(arrays, parts, strict=True)]
-    return np.concatenate(kept)
+    return concatenate(kept)
 
 
 def _texts(parts: Sequence[Part], names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -50,7 +62,7 @@ def merge_series(
     name, axes = first["series"], first["steps"]
     tensors = {}
     for tensor in (name, *(step_name(axis, name) for axis in axes)):
-        tensors[tensor] = np.concatenate([segment.values(tensor) for segment, _ in parts])
+        tensors[tensor] = concatenate([segment.values(tensor) for segment, _ in parts])
     chunk = {"series": name, "rows": len(tensors[name]), "steps": axes}
     mask = merged_mask(name, parts)
     if mask is not None:

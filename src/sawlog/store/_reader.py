@@ -19,9 +19,10 @@ from sawlog.store._blocks import Block, Piece, rows_within, scan
 from sawlog.store._catalog import Catalog, Problem, stored_ids
 from sawlog.store._dataset import RowDataset
 from sawlog.store._layout import Config, Folder, Identity, check_choice
-from sawlog.store._merge import merged_attrs, merged_mask
+from sawlog.store._merge import concatenate, merged_attrs, merged_mask
 from sawlog.store._schema import Schema, Series, Table
 from sawlog.store._segment import Segment, step_name
+from sawlog.store._verify import Progress, Report, verify
 
 T = TypeVar("T")
 _WORTH_THREADS = 8 << 20  # bytes
@@ -292,7 +293,7 @@ class Reader:
         if len(parts) == 1:
             return parts[0]
         if parts:
-            return np.concatenate(parts)
+            return concatenate(parts)
         column = self.schema.column(name)
         return np.empty((0, *column.shape), column.dtype)
 
@@ -313,7 +314,7 @@ class Reader:
         for step in log.steps:
             joined = [s.values(step_name(step.name, name)) for s, _ in self._chunks(log)]
             empty = np.empty((0, *step.shape), step.dtype)
-            steps[step.name] = joined[0] if len(joined) == 1 else np.concatenate([empty, *joined])
+            steps[step.name] = joined[0] if len(joined) == 1 else concatenate([empty, *joined])
         runs = self.attrs(name)
         return Entries(
             self.read(name), steps, merged_mask(name, self._chunks(log)), runs[0][1] if runs else {}
@@ -327,6 +328,36 @@ class Reader:
         """The entries of every series, or of those named."""
         chosen = [series.column.name for series in self.schema.series] if names is None else names
         return Records({name: self.entries(name) for name in chosen})
+
+    # -- elsewhere -----------------------------------------------------------------------------
+
+    def to_arrow(self, names: str | Iterable[str] | None = None, *, long: bool = False) -> Any:
+        """Entries, or the rows of a table, as a ``pyarrow.Table``."""
+        from sawlog.store import _frames
+
+        return _frames.to_arrow(self, names, long=long)
+
+    def to_pandas(self, names: str | Iterable[str] | None = None, *, long: bool = False) -> Any:
+        """Entries, or the rows of a table, as a ``pandas.DataFrame``."""
+        from sawlog.store import _frames
+
+        return _frames.to_pandas(self, names, long=long)
+
+    def to_polars(self, names: str | Iterable[str] | None = None, *, long: bool = False) -> Any:
+        """Entries, or the rows of a table, as a ``polars.DataFrame``."""
+        from sawlog.store import _frames
+
+        return _frames.to_polars(self, names, long=long)
+
+    def export(self, target: str | os.PathLike[str], **options: Any) -> list[Path]:
+        """Write logs in another format; as :func:`sawlog.store.export`."""
+        from sawlog.store._export import export
+
+        return export(self, target, **options)
+
+    def verify(self, progress: Progress | None = None) -> Report:
+        """Check every file of the store as it is now; as :func:`sawlog.store.verify`."""
+        return verify(self.path, progress)
 
     # -- life -------------------------------------------------------------------------------------
 

@@ -33,10 +33,12 @@ def schema_of(sheet: Sheet, notes: dict[str, Any]) -> Any:
     return pa.schema(fields, metadata={KEY: json.dumps(said)})
 
 
-def batches_of(sheet: Sheet, schema: Any, budget: int, least: int) -> Iterator[Any]:
-    """The sheet as Arrow record batches, of at least so many bytes but for the last."""
+def batches_of(
+    sheet: Sheet, schema: Any, budget: int, least: int, *, copy: bool = True
+) -> Iterator[Any]:
+    """The sheet as Arrow record batches, put together as :func:`coalesced` does."""
     pa = pyarrow()
-    for batch in coalesced(sheet.batches(budget), least):
+    for batch in coalesced(sheet.batches(budget), least, copy=copy):
         arrays = [array_of(f, cells) for f, cells in zip(sheet.fields, batch, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
