@@ -18,7 +18,7 @@ from sawlog.store._layout import Folder, Identity, SchemaFiles, check_choice
 from sawlog.store._schema import Column, Log, Schema, Series, Table
 from sawlog.store._segment import Segment, file_name, ids_name, parse_name, step_name
 
-_PATIENCE = (0.0, 0.01, 0.05, 0.2, 0.5)  # seconds before looking again for what seems missing
+_PATIENCE = (0.0, 0.01, 0.03, 0.1)  # seconds before looking again for what seems missing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Catalog:
         self._schema = SchemaFiles(folder)
         self._loaded: dict[str, Segment] = {}
         self._broken: dict[str, Problem] = {}
+        self._schema_problems: list[tuple[Path, str]] = []
         self.segments: list[Segment] = []
         self.problems: list[Problem] = []
         self.damaged_segments: list[Segment] = []
@@ -78,10 +79,10 @@ class Catalog:
             missing = self._look()
             if not missing:
                 break
-        schema_problems = self._schema.refresh(self._skip)
-        self._fit_schema()
+        self._schema_problems += self._schema.refresh(self._skip)
+        self._schema_problems += self._fit_schema()
         self.problems = [
-            *(Problem(self._relative(path), what) for path, what in schema_problems),
+            *(Problem(self._relative(path), what) for path, what in self._schema_problems),
             *self._broken.values(),
             *(Problem(f"segments/{name}", "missing") for name in missing),
         ]
@@ -152,19 +153,22 @@ class Catalog:
             return
         self._loaded[name] = segment
 
-    def _fit_schema(self) -> None:
+    def _fit_schema(self) -> list[tuple[Path, str]]:
         """Set segments aside that do not fit the schema; where it is damaged, learn from them."""
+        lost: list[tuple[Path, str]] = []
         for segment in list(self.segments):
             for log in (log_of(segment, chunk) for chunk in segment.chunks):
                 known = [name for name in log.names if name in self.schema]
-                if not known and self._skip:
+                if not known:  # a name is declared before it is written, so a schema file is gone
+                    lost = [(self._schema.next_path, "missing")]
                     self.schema.add(log)
-                elif not known or self.schema[known[0]] != log:
+                elif self.schema[known[0]] != log:
                     problem = Problem(f"segments/{segment.name}", "does not fit the schema")
                     self._broken[segment.name] = problem
                     self._loaded.pop(segment.name, None)
                     self.segments = [s for s in self.segments if s is not segment]
                     break
+        return lost
 
     # -- asking -----------------------------------------------------------------------------------
 

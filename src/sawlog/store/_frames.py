@@ -73,10 +73,10 @@ def to_pandas(
     """A ``pandas.DataFrame``; the same rows and columns as :func:`to_arrow`.
 
     Columns are numpy's where nothing is missing, and share the memory of the file where one segment
-    has all of it. With something missing they are pandas' nullable types, so that integers stay
-    integers and NaN stays apart from NA. A cell with axes is an array; a masked array where parts
-    of it were not logged, None where there is none. bfloat16 and float8 become float32:
-    ``frame.attrs["sawlog"]`` says what they were.
+    has all of it: those are read-only, and ``frame.copy()`` can be changed. With something missing
+    they are pandas' nullable types, so that integers stay integers and NaN stays apart from NA. A
+    cell with axes is an array; a masked array where parts of it were not logged, None where there
+    is none. bfloat16 and float8 become float32: ``frame.attrs["sawlog"]`` says what they were.
 
     Raises:
         ArgumentError, UnknownNameError, MissingPackageError: as :func:`to_arrow`.

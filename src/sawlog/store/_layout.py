@@ -181,7 +181,7 @@ def complete_json(path: Path) -> dict[str, Any]:
     """A JSON file, waiting a little for one that is just being written (disks without links)."""
     while True:
         data = path.read_bytes()
-        if data.endswith(b"}\n") or time.time() - path.stat().st_mtime > 1:
+        if data.endswith(b"}\n") or time.time() - path.stat().st_mtime > 0.2:
             return from_json(data, path)
         time.sleep(0.01)
 
@@ -229,6 +229,11 @@ class SchemaFiles:
         except FileNotFoundError:
             return 0
         return max((int(n[:-5]) for n in names if _SCHEMA_FILE.fullmatch(n)), default=0)
+
+    @property
+    def next_path(self) -> Path:
+        """The file that the next names will be declared in."""
+        return self._path(self._read + 1)
 
     def _path(self, number: int) -> Path:
         return self._folder.schema / f"{number:08d}.json"
