@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[1] / "src" / "sawlog"
 # Top to bottom. A unit (a file or folder of src/sawlog) may import any unit of a lower layer, and
 # nothing of its own layer but itself. `__init__` is the package's face, `from sawlog import log`.
 LAYERS = (
-    ("cli", "huggingface", "lightning"),
+    ("__main__",),
+    ("cli", "huggingface", "lightning", "testing"),
     ("__init__",),
     ("loggers",),
     ("jax", "torch", "influence"),

@@ -16,7 +16,7 @@ from sawlog.errors import ArgumentError, DamagedStoreError
 from sawlog.store._ids import Texts
 from sawlog.store._layout import Folder, Identity, SchemaFiles, check_choice
 from sawlog.store._schema import Column, Log, Schema, Series, Table
-from sawlog.store._segment import Segment, file_name, ids_name, parse_name, step_name
+from sawlog.store._segment import Segment, file_name, ids_name, parse_name, step_name, tensors_of
 
 _PATIENCE = (0.0, 0.01, 0.03, 0.1)  # seconds before looking again for what seems missing
 
@@ -46,7 +46,9 @@ class Catalog:
         self._schema_problems: list[tuple[Path, str]] = []
         self.segments: list[Segment] = []
         self.problems: list[Problem] = []
-        self.damaged_segments: list[Segment] = []
+        self.lost_chunks: list[dict[str, Any]] = []
+        self._partly: dict[str, Problem] = {}
+        self._by_log: dict[str, list[tuple[Segment, dict[str, Any]]]] = {}
         self.progress: Callable[[int, int], None] | None = None
         if look:
             self.refresh()
@@ -81,9 +83,11 @@ class Catalog:
                 break
         self._schema_problems += self._schema.refresh(self._skip)
         self._schema_problems += self._fit_schema()
+        self._by_log = _by_log(self.segments)
         self.problems = [
             *(Problem(self._relative(path), what) for path, what in self._schema_problems),
             *self._broken.values(),
+            *(self._partly[s.name] for s in self.segments if s.name in self._partly),
             *(Problem(f"segments/{name}", "missing") for name in missing),
         ]
         if self.problems and not self._skip:
@@ -148,10 +152,16 @@ class Catalog:
             self._broken[name] = Problem(f"segments/{name}", "belongs to another store")
             return
         if self._skip and (faults := segment.faults()):
-            self._broken[name] = Problem(f"segments/{name}", "; ".join(faults))
-            self.damaged_segments.append(segment)
-            return
+            self._leave_out(segment, faults)
         self._loaded[name] = segment
+
+    def _leave_out(self, segment: Segment, faults: dict[str, str]) -> None:
+        """Keep the chunks of a segment that are intact."""
+        what = "; ".join(dict.fromkeys(faults.values()))
+        self._partly[segment.name] = Problem(f"segments/{segment.name}", what)
+        intact = [c for c in segment.chunks if not set(tensors_of(c)) & set(faults)]
+        self.lost_chunks += [chunk for chunk in segment.chunks if chunk not in intact]
+        segment.chunks = intact
 
     def _fit_schema(self) -> list[tuple[Path, str]]:
         """Set segments aside that do not fit the schema; where it is damaged, learn from them."""
@@ -160,7 +170,8 @@ class Catalog:
             for log in (log_of(segment, chunk) for chunk in segment.chunks):
                 known = [name for name in log.names if name in self.schema]
                 if not known:  # a name is declared before it is written, so a schema file is gone
-                    lost = [(self._schema.next_path, "missing")]
+                    if not self._schema_problems:
+                        lost = [(self._schema.next_path, "missing")]
                     self.schema.add(log)
                 elif self.schema[known[0]] != log:
                     problem = Problem(f"segments/{segment.name}", "does not fit the schema")
@@ -174,12 +185,7 @@ class Catalog:
 
     def chunks(self, name: str) -> list[tuple[Segment, dict[str, Any]]]:
         """The chunks of a table (by its first name) or series, in order."""
-        found = []
-        for segment in self.segments:
-            for chunk in segment.chunks:
-                if (chunk["table"][0] if "table" in chunk else chunk["series"]) == name:
-                    found.append((segment, chunk))
-        return found
+        return self._by_log.get(name, [])
 
     def table(self, name: str | None) -> Table:
         """The table that has ``name``, or the only one.
@@ -214,6 +220,15 @@ class Catalog:
             if segment.name not in without and segment.writer != writer:
                 ids = stored_ids(segment, chunk)
                 yield segment.name, ids.take() if isinstance(ids, Texts) else ids
+
+
+def _by_log(segments: list[Segment]) -> dict[str, list[tuple[Segment, dict[str, Any]]]]:
+    found: dict[str, list[tuple[Segment, dict[str, Any]]]] = {}
+    for segment in segments:
+        for chunk in segment.chunks:
+            name = chunk["table"][0] if "table" in chunk else chunk["series"]
+            found.setdefault(name, []).append((segment, chunk))
+    return found
 
 
 def stored_ids(segment: Segment, chunk: dict[str, Any]) -> np.ndarray | Texts:

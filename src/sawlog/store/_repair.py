@@ -12,14 +12,14 @@ from sawlog.store._compact import Output, alone
 from sawlog.store._files import explained, publish, to_json
 from sawlog.store._layout import FORMAT, Folder, identity_of
 from sawlog.store._segment import VERSION, parse_name
-from sawlog.store._verify import salvaged_identity
+from sawlog.store._verify import Progress, salvaged_identity
 
 
-def repair(path: str | os.PathLike[str]) -> list[Problem]:
+def repair(path: str | os.PathLike[str], progress: Progress | None = None) -> list[Problem]:
     """Move damaged files to the folder ``damaged/``, and note that they and missing ones are gone.
 
-    Returns what was given up. Ids that were in damaged segments are missing afterwards, so
-    ``writer.missing(ids)`` lists them and a resumed run writes them again.
+    What is intact in a damaged file is kept. Returns what was given up. Ids that were lost are
+    missing afterwards, so ``writer.missing(ids)`` lists them and a resumed run writes them again.
 
     Raises:
         StoreNotFoundError, ForeignStoreError, NewerStoreError: there is no store to repair.
@@ -29,7 +29,9 @@ def repair(path: str | os.PathLike[str]) -> list[Problem]:
     identity = salvaged_identity(folder)
     folder.make()
     with alone(folder):
-        catalog = Catalog(folder, identity, "skip")
+        catalog = Catalog(folder, identity, "skip", look=False)
+        catalog.progress = progress
+        catalog.refresh()
         problems = list(catalog.problems)
         try:
             problems = _repair_identity(folder, problems)
@@ -69,6 +71,10 @@ def _give_up(folder: Folder, catalog: Catalog, problems: list[Problem]) -> None:
     if not pairs:
         return
     out = Output(folder, salvaged_identity(folder))
+    for segment in catalog.segments:
+        if segment.name in files:  # some of it is intact, and is published anew
+            out.merge([segment], {})
+            pairs.remove((segment.writer, segment.sequence))
     out.publish([], {}, out.after(catalog.clock), Ranges.of(pairs))
     for name in files:
         _set_aside(folder, f"segments/{name}")

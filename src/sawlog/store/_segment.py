@@ -66,6 +66,17 @@ def mask_name(series: str) -> str:
     return f"sawlog.mask/{series}"
 
 
+def tensors_of(chunk: Mapping[str, Any]) -> list[str]:
+    """The names of all tensors of a chunk."""
+    if "table" in chunk:
+        names = chunk["table"]
+        parts = ("",) if chunk["ids"] == "int" else ("text", "ends", "hash")
+        return [*names, *(ids_name(names, part) for part in parts)]
+    name = chunk["series"]
+    mask = [mask_name(name)] if chunk.get("mask") else []
+    return [name, *(step_name(axis, name) for axis in chunk["steps"]), *mask]
+
+
 # -- writing --------------------------------------------------------------------------------------
 
 
@@ -347,8 +358,9 @@ class Segment:
 
     def _open(self) -> FileIO:
         """The file, also if it was compacted away since its header was read."""
-        aside = self.path.parent.parent / REPLACED
-        for path in (self.path, *aside.glob(f"*/{self.name}")):
+        with contextlib.suppress(FileNotFoundError):
+            return FileIO(self.path)
+        for path in (self.path.parent.parent / REPLACED).glob(f"*/{self.name}"):
             with contextlib.suppress(FileNotFoundError):
                 return FileIO(path)
         raise self.damaged(
@@ -389,16 +401,14 @@ class Segment:
     def _changed(self, name: str) -> DamagedStoreError:
         return self.damaged(f"bytes of {name!r} were changed after they were written")
 
-    def faults(self) -> list[str]:
-        """What is wrong with it, tensor by tensor, after reading all of it."""
-        found = []
+    def faults(self) -> dict[str, str]:
+        """What is wrong with which tensor, after reading all of it."""
+        found = {}
         for name, placed in self.tensors.items():
             try:
                 self.check(name)
             except DamagedStoreError as error:
-                found.append(error.what)
-                if self._map is None:
-                    break  # without checksums every other tensor would say the same
+                found[name] = error.what
             self.release(name, 0, placed.shape[0])
         return found
 

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from sawlog.errors import DamagedStoreError
 from sawlog.store._catalog import Catalog, Problem
@@ -20,7 +21,7 @@ class Report:
     """What :func:`verify` found.
 
     ``readable`` counts the rows and entries of each name that are intact, ``lost`` those known to
-    be in damaged segments; what a missing or cut file held nobody knows.
+    be damaged; what a missing or cut file held nobody knows.
     """
 
     path: Path
@@ -56,8 +57,11 @@ def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> Re
     catalog.refresh()
     problems += catalog.problems
     nbytes = sum(segment.nbytes for segment in catalog.segments)
-    readable = {**dict.fromkeys(catalog.schema, 0), **_counts(catalog.segments)}
-    lost = _counts(catalog.damaged_segments)
+    readable = {
+        **dict.fromkeys(catalog.schema, 0),
+        **_counts(c for s in catalog.segments for c in s.chunks),
+    }
+    lost = _counts(catalog.lost_chunks)
     return Report(folder.path, problems, len(catalog.segments), nbytes, readable, lost)
 
 
@@ -65,12 +69,11 @@ def _has_segments(folder: Folder) -> bool:
     return any(parse_name(path.name) for path in folder.segments.glob("*"))
 
 
-def _counts(segments: Iterable[Segment]) -> dict[str, int]:
+def _counts(chunks: Iterable[dict[str, Any]]) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for segment in segments:
-        for chunk in segment.chunks:
-            for name in chunk.get("table") or [chunk["series"]]:
-                counts[name] = counts.get(name, 0) + chunk["rows"]
+    for chunk in chunks:
+        for name in chunk.get("table") or [chunk["series"]]:
+            counts[name] = counts.get(name, 0) + chunk["rows"]
     return counts
 
 

@@ -1,0 +1,155 @@
+"""What can be typed: one class for each command, one field for each argument.
+
+Nothing here imports numpy or the store, so that ``--help`` answers at once. The command ``name`` is
+carried out by ``run(arguments, screen)`` of the module ``sawlog.cli._name``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+from tyro.conf import Positional, arg
+
+Json: TypeAlias = Annotated[
+    bool,
+    arg(help="Print JSON, and nothing else, on standard output.", help_behavior_hint=""),
+]
+Store: TypeAlias = Positional[Annotated[Path, arg(metavar="PATH", help="The folder of the store.")]]
+Stores: TypeAlias = Positional[
+    Annotated[tuple[Path, ...], arg(metavar="PATH [PATH ...]", help="The folders of the stores.")]
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ls:
+    """List the stores under a folder, without reading their data.
+
+    States: writing (a writer published within the last ten minutes and has not closed), closed,
+    unfinished (not closed, and silent: killed or waiting), empty, damaged (at first sight: verify
+    looks at everything), newer (than this sawlog), unreadable.
+    """
+
+    path: Positional[
+        Annotated[Path, arg(metavar="[PATH]", help="A folder, searched to the bottom.")]
+    ] = Path(".")
+    json: Json = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Show:
+    """Show what is in a store: names, types, counts, sizes, last values, trends.
+
+    A trend is the series from its first entry to its last, each block the mean of the entries
+    there; x stands for entries none of which is a finite number.
+    """
+
+    path: Store
+    names: Positional[
+        Annotated[
+            tuple[str, ...],
+            arg(
+                metavar="[NAME ...]",
+                help="Only these names, or those that match a pattern such as 'grad/*'.",
+                help_behavior_hint="(default: all)",
+            ),
+        ]
+    ] = ()
+    limit: Annotated[
+        int, arg(help="Show at most so many names, 0 for all. JSON always has all.")
+    ] = 200
+    json: Json = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Verify:
+    """Check every byte of stores against its checksum.
+
+    Lists each damaged or missing file, and what is still readable.
+    """
+
+    paths: Stores
+    json: Json = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Compact:
+    """Merge small segments into large ones, and drop rows that were replaced.
+
+    Others may read and write meanwhile. The merged segments are kept aside for readers that were
+    open, and removed by the first compaction after the time of grace.
+    """
+
+    paths: Stores
+    segment_mb: Annotated[
+        int,
+        arg(metavar="MB", help="How large segments become; twice as much memory is needed."),
+    ] = 256
+    grace: Annotated[
+        float, arg(metavar="SECONDS", help="How long merged segments are kept; 0: not at all.")
+    ] = 3600.0
+    json: Json = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Repair:
+    """Give up what is damaged, so that the rest of a store can be used as before.
+
+    Damaged files are moved to the folder damaged/ of the store. Without --yes nothing is changed:
+    it says what would be given up, and exits with 2.
+    """
+
+    path: Store
+    yes: Annotated[bool, arg(help="Do it.", help_behavior_hint="")] = False
+    json: Json = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """Write a store, or some of its names, in a format that other programs read.
+
+    The ending of TARGET says which: .safetensors for everything in one file, or for one table
+    parquet, arrow, feather, csv or jsonl. With --format, TARGET may be a folder, which gets a file
+    for each table.
+    """
+
+    path: Store
+    target: Positional[Annotated[Path, arg(metavar="TARGET", help="The file or folder to write.")]]
+    names: Annotated[
+        tuple[str, ...],
+        arg(
+            metavar="NAME [NAME ...]",
+            help="Only these names, or those that match a pattern such as 'grad/*'.",
+            help_behavior_hint="(default: all)",
+        ),
+    ] = ()
+    format: Annotated[
+        Literal["parquet", "arrow", "feather", "safetensors", "csv", "jsonl"] | None,
+        arg(
+            metavar="FORMAT",
+            help="One of parquet, arrow, feather, safetensors, csv, jsonl.",
+            help_behavior_hint="(default: by the ending of TARGET)",
+        ),
+    ] = None
+    long: Annotated[
+        bool,
+        arg(help="Put entries one below the other, not side by side.", help_behavior_hint=""),
+    ] = False
+    overwrite: Annotated[bool, arg(help="Replace files that are there.", help_behavior_hint="")] = (
+        False
+    )
+    json: Json = False
+
+
+Arguments: TypeAlias = Ls | Show | Verify | Compact | Repair | Export
+
+COMMANDS: dict[str, Callable[..., Arguments]] = {
+    "ls": Ls,
+    "show": Show,
+    "verify": Verify,
+    "compact": Compact,
+    "repair": Repair,
+    "export": Export,
+}

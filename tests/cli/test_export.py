@@ -1,0 +1,85 @@
+"""``sawlog export``."""
+
+import typing
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import sawlog.store
+from sawlog.cli._commands import Export
+from sawlog.store._export import FORMATS
+from tests.cli.stores import cut, segments
+
+
+def test_the_formats_are_those_of_the_store():
+    hint = typing.get_type_hints(Export)["format"]
+    assert set(typing.get_args(typing.get_args(hint)[0])) == set(FORMATS)
+
+
+def test_everything_in_one_file(sawlog_, run, tmp_path):
+    target = tmp_path / "all.safetensors"
+    done = sawlog_("export", run, target, "--json")
+    assert (done.code, done.err) == (0, "")
+    assert done.json == {
+        "path": str(run),
+        "files": [{"file": str(target), "bytes": target.stat().st_size}],
+    }
+    tensors = load_file(target)
+    np.testing.assert_array_equal(tensors["hidden"][-1], np.full(4, 29, np.float32))
+    assert {"loss", "hidden", "grad", "label"} <= set(tensors)
+
+
+def test_some_names_in_a_table(sawlog_, run, tmp_path):
+    target = tmp_path / "rows.jsonl"
+    done = sawlog_("export", run, target, "--names", "la*", "grad")
+    assert done.code == 0
+    assert str(target) in done.out
+    assert len(target.read_text().splitlines()) == 7
+    assert '"label"' in target.read_text()
+
+
+def test_a_folder_with_a_format(sawlog_, run, tmp_path):
+    done = sawlog_("export", run, tmp_path / "out", "--format", "jsonl", "--long", "--json")
+    assert done.code == 0, done.err
+    assert len(done.json["files"]) == 2
+    assert {file.suffix for file in (tmp_path / "out").iterdir()} == {".jsonl"}
+
+
+def test_an_existing_file_is_kept_unless_told_otherwise(sawlog_, run, tmp_path):
+    target = tmp_path / "all.safetensors"
+    target.write_text("mine")
+    done = sawlog_("export", run, target, "--json")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: ")
+    assert target.read_text() == "mine"
+    assert sawlog_("export", run, target, "--overwrite").code == 0
+    assert load_file(target)["label"].tolist() == list(range(7))
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("x.unknown",),
+        ("x.csv", "--names", "los"),
+        ("x", "--format", "xls"),
+    ],
+)
+def test_bad_input(sawlog_, run, tmp_path, args):
+    done = sawlog_("export", run, tmp_path / args[0], *args[1:])
+    assert (done.code, done.out) == (2, "")
+    assert not (tmp_path / args[0]).exists()
+
+
+def test_a_damaged_store(sawlog_, run, tmp_path):
+    cut(segments(run)[0])
+    done = sawlog_("export", run, tmp_path / "x.safetensors")
+    assert (done.code, done.out) == (1, "")
+    assert segments(run)[0].name in done.err
+
+
+def test_an_empty_store(sawlog_, tmp_path):
+    sawlog.store.create(tmp_path / "run").close()
+    done = sawlog_("export", tmp_path / "run", tmp_path / "x.safetensors")
+    assert done.code in (0, 2)
+    assert "Traceback" not in done.err
