@@ -2,12 +2,19 @@
 
 One training function with ``sawlog.log`` in it, one jitted ``vmap`` over seeds: what is tagged
 ``live`` streams to the terminal as it happens, everything else comes back with the result, in full
-or reduced inside the loop.
+or reduced inside the loop. Then the same runs are written to disk, one store a seed; a process that
+logs a gradient for every example is killed, goes on where it stopped, and nothing is lost.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,6 +24,9 @@ from rich.console import Console
 from rich.table import Table
 
 import sawlog
+import sawlog.store
+from sawlog.cli import main as command_line
+from sawlog.loggers import SaveLogger
 
 SEEDS, STEPS, SHOW_EVERY = 5, 300, 60
 SIZES = (2, 32, 32, 1)
@@ -82,9 +92,8 @@ def sparkline(values: np.ndarray, width: int = 16) -> str:
     return "".join(bars[int((v - low) / (high - low + 1e-12) * 7.999)] for v in pooled)
 
 
-def main() -> None:
-    """Run it and print what was logged."""
-    console = Console()
+def look_inside(console: Console) -> sawlog.logdict:
+    """Spool, tap and reduce one training run of several seeds."""
     console.print(f"Training {SEEDS} seeds at once, {STEPS} steps, one jitted vmap over keys.\n")
 
     def live(logs: sawlog.logdict) -> None:
@@ -135,6 +144,76 @@ def main() -> None:
         f"  largest gradient norm of each seed {np.array2string(small['grad_norm'], precision=3)}"
     )
     assert np.allclose(small["loss"], logs["loss"].mean(axis=0), rtol=1e-4)
+    return logs
+
+
+def keep_runs(console: Console, folder: Path, logs: sawlog.logdict) -> None:
+    """One run on disk for each seed, from inside of the jitted program."""
+    console.rule("On disk: one run for each seed")
+    with SaveLogger(folder) as logger:
+
+        def run(key: jax.Array) -> jax.Array:
+            state = logger.init(key, steps=STEPS)
+            return logger.spool(train, state, argnames=["loss", "accuracy", "grad_norm"])(key)
+
+        jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), SEEDS))
+    runs = sorted(folder.iterdir())
+    losses = np.stack([sawlog.load(run)["loss"] for run in runs])
+    assert {tuple(x) for x in losses} == {tuple(x) for x in logs["loss"].T}, "not bit for bit"
+    console.print(f"Loaded {len(runs)} runs again: bit for bit what spool returned.\n")
+    command_line(["show", str(runs[0])])
+
+
+ROWS, WIDTH = 40_000, 256
+WRITER = """
+import sys, numpy as np, sawlog.store
+with sawlog.store.create(sys.argv[1], exists="append", segment_bytes=1 << 20) as writer:
+    todo = writer.missing(range(int(sys.argv[2])))
+    print(len(todo), flush=True)
+    for ids in np.array_split(todo, max(1, len(todo) // 100)):
+        writer.append(ids, {"grad": np.sin(ids[:, None] + np.arange(int(sys.argv[3])))})
+"""
+
+
+def kill_and_resume(console: Console, path: Path) -> None:
+    """A process that writes rows is killed three times, each time in the middle of its work."""
+    console.rule("Killed, and resumed")
+    command = [sys.executable, "-c", WRITER, str(path), str(ROWS), str(WIDTH)]
+    for attempt in range(4):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            missing = int(writer.stdout.readline())
+            console.print(
+                f"  a writer starts; {missing:>6,} of {ROWS:,} examples are missing", end=""
+            )
+            if attempt < 3:
+                time.sleep(0.12)
+                os.kill(writer.pid, signal.SIGKILL)
+                console.print("   kill -9")
+        if attempt == 3:
+            console.print("   it finishes")
+    with sawlog.store.open(path) as reader:
+        ids = np.random.default_rng(0).permutation(ROWS)[:1000]
+        assert np.array_equal(np.sort(reader.ids()), np.arange(ROWS))
+        rows = reader.gather(ids)["grad"]
+        assert np.array_equal(rows, np.sin(ids[:, None] + np.arange(WIDTH)))
+        seen = sum(len(block) for block in reader.blocks(budget=8 << 20))
+        assert seen == ROWS
+    done = sawlog.store.compact(path)
+    console.print(
+        f"All {ROWS:,} rows are there once, every checksum holds. Compacted: "
+        f"{done.segments_before} files to {done.segments_after}.\n"
+    )
+    command_line(["verify", str(path)])
+
+
+def main() -> None:
+    """Run it all."""
+    console = Console()
+    logs = look_inside(console)
+    with tempfile.TemporaryDirectory() as folder:
+        keep_runs(console, Path(folder) / "spirals", logs)
+        kill_and_resume(console, Path(folder) / "gradients")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 
 import sawlog.store
 from sawlog.cli._commands import Export
-from sawlog.store._export import FORMATS
+from sawlog.store._views._export import FORMATS
 from tests.cli.stores import cut, segments
 
 

@@ -28,7 +28,6 @@ from sawlog.store._catalog import Problem as Problem
 from sawlog.store._compact import Compaction as Compaction
 from sawlog.store._compact import compact as compact
 from sawlog.store._dataset import RowDataset as RowDataset
-from sawlog.store._export import export as export
 from sawlog.store._files import explained, new_name
 from sawlog.store._layout import (
     Config,
@@ -47,6 +46,7 @@ from sawlog.store._schema import Table as Table
 from sawlog.store._verify import Report as Report
 from sawlog.store._verify import salvaged_identity
 from sawlog.store._verify import verify as verify
+from sawlog.store._views._export import export as export
 from sawlog.store._writer import Writer as Writer
 
 __all__ = [

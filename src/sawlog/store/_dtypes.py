@@ -43,7 +43,17 @@ def normal(dtype: np.dtype, what: str) -> np.dtype:
             f"{what} has the dtype {dtype}, whose items have no fixed size. Hint: convert it to "
             "numbers, or strings to a fixed width with np.asarray(values, dtype='U32')."
         )
+    if _has_extension_fields(dtype):
+        raise SchemaError(
+            f"{what} has the structured dtype {dtype}, with a field of a type that numpy does "
+            "not know. Hint: write the fields under names of their own."
+        )
     return dtype if is_extension(dtype) else dtype.newbyteorder("<")
+
+
+def _has_extension_fields(dtype: np.dtype) -> bool:
+    fields = [dtype[name].base for name in dtype.names or ()]
+    return any(is_extension(field) or _has_extension_fields(field) for field in fields)
 
 
 def is_extension(dtype: np.dtype) -> bool:

@@ -333,25 +333,25 @@ class Reader:
 
     def to_arrow(self, names: str | Iterable[str] | None = None, *, long: bool = False) -> Any:
         """Entries, or the rows of a table, as a ``pyarrow.Table``."""
-        from sawlog.store import _frames
+        from sawlog.store._views import _frames
 
         return _frames.to_arrow(self, names, long=long)
 
     def to_pandas(self, names: str | Iterable[str] | None = None, *, long: bool = False) -> Any:
         """Entries, or the rows of a table, as a ``pandas.DataFrame``."""
-        from sawlog.store import _frames
+        from sawlog.store._views import _frames
 
         return _frames.to_pandas(self, names, long=long)
 
     def to_polars(self, names: str | Iterable[str] | None = None, *, long: bool = False) -> Any:
         """Entries, or the rows of a table, as a ``polars.DataFrame``."""
-        from sawlog.store import _frames
+        from sawlog.store._views import _frames
 
         return _frames.to_polars(self, names, long=long)
 
     def export(self, target: str | os.PathLike[str], **options: Any) -> list[Path]:
         """Write logs in another format; as :func:`sawlog.store.export`."""
-        from sawlog.store._export import export
+        from sawlog.store._views._export import export
 
         return export(self, target, **options)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sawlog._optional import require
-from sawlog.store._arrow import array_of, pyarrow, type_of
-from sawlog.store._cells import Sheet, coalesced
+from sawlog.store._views._arrow import array_of, pyarrow, type_of
+from sawlog.store._views._cells import Sheet, coalesced
 
 KEY = b"sawlog"  # of what is noted in the metadata of schemas and fields
 _ROW_GROUP = 8 << 20  # bytes: smaller batches are put together

@@ -32,8 +32,8 @@ from sawlog.store._files import write_all
 from sawlog.store._ids import Texts
 from sawlog.store._schema import Series, Table
 from sawlog.store._segment import ids_name, mask_name, step_name
-from sawlog.store._sheets import chosen_names
-from sawlog.store._stored import Stored, StoredSeries, windows
+from sawlog.store._views._sheets import chosen_names
+from sawlog.store._views._stored import Stored, StoredSeries, windows
 
 if TYPE_CHECKING:
     from sawlog.store._reader import Reader

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from sawlog.errors import ArgumentError
-from sawlog.store._cells import TEXT, Cells, Field, Sheet
-from sawlog.store._widen import widened
+from sawlog.store._views._cells import TEXT, Cells, Field, Sheet
+from sawlog.store._views._widen import widened
 
 _MOST_COLUMNS = 1024
 _ROWS = 10_000  # lines that are made at once

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from sawlog.store._widen import widened
+from sawlog.store._views._widen import widened
 
 Steps = Mapping[str, np.ndarray]
 _MANY = 8  # numbers in a step, from which on its bytes are compared instead of its numbers

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sawlog.errors import ArgumentError, StoreError, StoreExistsError
-from sawlog.store._cells import Sheet
 from sawlog.store._files import discard, explained, new_name, sync_folder
 from sawlog.store._layout import check_choice
-from sawlog.store._plain import write_safetensors
-from sawlog.store._sheets import only_sheet, sheets_of
-from sawlog.store._tabular import write_arrow, write_parquet
-from sawlog.store._text import write_csv, write_jsonl
+from sawlog.store._views._cells import Sheet
+from sawlog.store._views._plain import write_safetensors
+from sawlog.store._views._sheets import only_sheet, sheets_of
+from sawlog.store._views._tabular import write_arrow, write_parquet
+from sawlog.store._views._text import write_csv, write_jsonl
 
 if TYPE_CHECKING:
     from sawlog.store._reader import Reader

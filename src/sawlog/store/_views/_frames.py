@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sawlog._optional import require
-from sawlog.store._arrow import pyarrow
-from sawlog.store._cells import TEXT, Cells, Field, Sheet, joined
 from sawlog.store._dtypes import name_of
-from sawlog.store._sheets import only_sheet, sheets_of
-from sawlog.store._tabular import batches_of, schema_of
-from sawlog.store._widen import times, widened
+from sawlog.store._views._arrow import pyarrow
+from sawlog.store._views._cells import TEXT, Cells, Field, Sheet, joined
+from sawlog.store._views._sheets import only_sheet, sheets_of
+from sawlog.store._views._tabular import batches_of, schema_of
+from sawlog.store._views._widen import times, widened
 
 if TYPE_CHECKING:
     from sawlog.store._reader import Reader

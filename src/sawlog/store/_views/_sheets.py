@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sawlog.errors import ArgumentError
-from sawlog.store._cells import TEXT, Batch, Cells, Field, Sheet, free_name
-from sawlog.store._long import LongSheet
 from sawlog.store._schema import Series, Table
-from sawlog.store._wide import WideSheet, step_kind
+from sawlog.store._views._cells import TEXT, Batch, Cells, Field, Sheet, free_name
+from sawlog.store._views._long import LongSheet
+from sawlog.store._views._wide import WideSheet, step_kind
 
 if TYPE_CHECKING:
     from sawlog.store._reader import Reader

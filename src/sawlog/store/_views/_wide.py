@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sawlog.store._cells import Batch, Cells, Field, Sheet, free_name
-from sawlog.store._join import join
 from sawlog.store._schema import Column, Series
-from sawlog.store._stored import Stored, StoredSeries, windows
-from sawlog.store._widen import widened, widened_dtype
+from sawlog.store._views._cells import Batch, Cells, Field, Sheet, free_name
+from sawlog.store._views._join import join
+from sawlog.store._views._stored import Stored, StoredSeries, windows
+from sawlog.store._views._widen import widened, widened_dtype
 
 if TYPE_CHECKING:
     from sawlog.store._reader import Reader

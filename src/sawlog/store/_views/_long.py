@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sawlog.errors import ArgumentError
-from sawlog.store._cells import TEXT, Batch, Cells, Field, Sheet, free_name
 from sawlog.store._schema import Column, Series
-from sawlog.store._stored import StoredSeries, windows
-from sawlog.store._wide import common_dtype, step_kind
-from sawlog.store._widen import widened, widened_dtype
+from sawlog.store._views._cells import TEXT, Batch, Cells, Field, Sheet, free_name
+from sawlog.store._views._stored import StoredSeries, windows
+from sawlog.store._views._wide import common_dtype, step_kind
+from sawlog.store._views._widen import widened, widened_dtype
 
 if TYPE_CHECKING:
     from sawlog.store._reader import Reader

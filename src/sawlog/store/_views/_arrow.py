@@ -15,8 +15,8 @@ import numpy as np
 
 from sawlog._optional import require
 from sawlog.errors import ArgumentError
-from sawlog.store._cells import TEXT, Cells, Field
-from sawlog.store._widen import time_dtype, times, widened, widened_dtype
+from sawlog.store._views._cells import TEXT, Cells, Field
+from sawlog.store._views._widen import time_dtype, times, widened, widened_dtype
 
 _REFUSED = "Hint: leave it out with names=[...], or export to .safetensors, which has its bytes."
 
