@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from sawlog import errors as errors
     from sawlog.errors import SawlogError as SawlogError
     from sawlog.jax import Reduction as Reduction
+    from sawlog.jax import load as load
     from sawlog.jax import log as log
     from sawlog.jax import log_cotangent as log_cotangent
     from sawlog.jax import logdict as logdict
     from sawlog.jax import logify as logify
     from sawlog.jax import register_rule as register_rule
+    from sawlog.jax import save as save
     from sawlog.jax import spool as spool
     from sawlog.jax import strip as strip
     from sawlog.jax import tap as tap
@@ -26,27 +28,31 @@ __version__ = "0.1.0"
 _HOME = {
     "Reduction": "sawlog.jax",
     "SawlogError": "sawlog.errors",
+    "load": "sawlog.jax",
     "log": "sawlog.jax",
     "log_cotangent": "sawlog.jax",
     "logdict": "sawlog.jax",
     "logify": "sawlog.jax",
     "register_rule": "sawlog.jax",
+    "save": "sawlog.jax",
     "spool": "sawlog.jax",
     "strip": "sawlog.jax",
     "tap": "sawlog.jax",
 }
-_SUBMODULES = ("errors", "jax")
+_SUBMODULES = ("errors", "jax", "loggers", "store")
 
 __all__ = [
     "Reduction",
     "SawlogError",
     "__version__",
     "errors",
+    "load",
     "log",
     "log_cotangent",
     "logdict",
     "logify",
     "register_rule",
+    "save",
     "spool",
     "strip",
     "tap",

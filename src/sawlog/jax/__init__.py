@@ -4,6 +4,8 @@ from sawlog.jax import _masking as _masking
 from sawlog.jax import _once as _once
 from sawlog.jax import _rules as _rules
 from sawlog.jax._cotangent import log_cotangent as log_cotangent
+from sawlog.jax._disk import load as load
+from sawlog.jax._disk import save as save
 from sawlog.jax._logdict import logdict as logdict
 from sawlog.jax._primitive import log as log
 from sawlog.jax._reductions import Reduction as Reduction
@@ -15,11 +17,13 @@ from sawlog.jax._tap import tap as tap
 
 __all__ = [
     "Reduction",
+    "load",
     "log",
     "log_cotangent",
     "logdict",
     "logify",
     "register_rule",
+    "save",
     "spool",
     "strip",
     "tap",

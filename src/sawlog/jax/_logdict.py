@@ -325,6 +325,12 @@ class logdict(dict):
         """The same logs on the host, as numpy arrays (PRNG keys stay what they are)."""
         return self._map(entries_of.on_host)
 
+    def save(self, path: Any, *, exists: str = "error", meta: Any = None) -> None:
+        """Save as a store, see :func:`sawlog.save`; ``sawlog.load(path)`` gives it back."""
+        from sawlog.jax._disk import save
+
+        save(path, self, exists=exists, meta=meta)
+
     # -- a dict that is changed in place keeps its steps straight ----------------------------------
 
     def __setitem__(self, key: str, value: Any) -> None:

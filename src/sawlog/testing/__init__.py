@@ -1,0 +1,48 @@
+"""Contract tests that ship with sawlog, for whoever builds on its interfaces.
+
+Needs pytest. Subclass a contract in a test module of your own, and change the hooks to make what
+you want to have tested; pytest then collects every test of the contract:
+
+.. code-block:: python
+
+    from sawlog.testing import StoreContract
+
+    class TestMyStore(StoreContract):
+        def create(self, path, **options):
+            return my_package.create(path, **options)
+
+Names are loaded on first use, so that importing this module does not import pytest.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sawlog.testing._equality import assert_same as assert_same
+    from sawlog.testing._equality import sample as sample
+    from sawlog.testing._store import StoreContract as StoreContract
+
+_HOME = {
+    "StoreContract": "sawlog.testing._store",
+    "assert_same": "sawlog.testing._equality",
+    "sample": "sawlog.testing._equality",
+}
+
+__all__ = ["StoreContract", "assert_same", "sample"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(
+            f"module 'sawlog.testing' has no attribute {name!r}. "
+            f"Hint: it offers {', '.join(__all__)}"
+        )
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
