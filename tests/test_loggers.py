@@ -217,6 +217,30 @@ def test_lanes_of_a_mapped_cond(tmp_path: pathlib.Path) -> None:
         assert all(np.ravel(found[key]).tolist() == [seed] for key in keys)
 
 
+@pytest.mark.parametrize("buffer", [None, 2])
+def test_lanes_inside_and_outside(buffer: int | None, tmp_path: pathlib.Path) -> None:
+    """A mapped cond inside of the tapped function, and one around it."""
+
+    def f(xs: Any) -> Any:
+        log = lambda x: lax.cond(x > 3, lambda: sawlog.log({"x": x}, at=x), lambda: None)
+        return jax.vmap(log)(xs)
+
+    def run(key: Any) -> Any:
+        state, x = logger.init(key), start_of(key)
+        tapped = logger.tap(f, state, buffer=buffer)
+        lax.cond(x < 6, tapped, lambda xs: None, x + jnp.arange(2.0))
+
+    with SaveLogger(tmp_path) as logger:
+        jax.jit(jax.vmap(run))(KEYS)
+    for seed, name in enumerate(seed_names()):
+        found = sawlog.load(tmp_path / name)
+        assert list(found) == (["x"] if 3 <= seed < 6 else [])
+        if found:
+            assert_same(found, of_tap(f, seed + jnp.arange(2.0), buffer=buffer))
+            assert np.ravel(found["x"])[-1] == seed + 1
+            assert ("x" in found.mask) == (seed == 3)
+
+
 def test_a_loop_that_lanes_leave_at_different_times(tmp_path: pathlib.Path) -> None:
     def run(key: Any) -> Any:
         state, n = logger.init(key), start_of(key)
@@ -694,18 +718,22 @@ def test_arguments_of_the_wrong_kind(tmp_path: pathlib.Path) -> None:
 
 AT_EXIT = """
 import sys, jax, jax.numpy as jnp, sawlog
+from jax.sharding import PartitionSpec as P
 from sawlog.loggers import SaveLogger
 
+mesh = jax.make_mesh((2,), ("d",), devices=jax.devices()[:2])
 logger = SaveLogger(sys.argv[1], interval=None)
 
 def train(key):
     def body(x, i):
         sawlog.log({"x": x}, step=i)
         return x + 1, None
-    return jax.lax.scan(body, 0, jnp.arange(50))[0]
+    return jax.lax.scan(body, 0, jnp.arange(300))[0]
 
-run = jax.jit(jax.vmap(lambda key: logger.tap(train, logger.init(key))(key)))
-run(jax.vmap(jax.random.key)(jnp.arange(3)))
+run = jax.vmap(lambda key: logger.tap(train, logger.init(key))(key))
+run = jax.jit(jax.shard_map(run, mesh=mesh, in_specs=P("d"), out_specs=P("d")))
+keys = jax.vmap(jax.random.key)(jnp.arange(4))
+run(jax.device_put(keys, jax.NamedSharding(mesh, P("d"))))  # on several devices, it does not wait
 %s
 """
 
@@ -718,9 +746,9 @@ def test_runs_are_closed_when_the_program_ends(end: str, tmp_path: pathlib.Path)
     )
     assert done.returncode == (3 if "Exit" in end else 0), done.stderr
     assert not re.search("Error|Warning", done.stderr)
-    assert folders(tmp_path) == seed_names(3)
-    for name in seed_names(3):
-        assert sawlog.load(tmp_path / name)["x"].tolist() == list(range(50))
+    assert folders(tmp_path) == seed_names(4)
+    for name in seed_names(4):
+        assert sawlog.load(tmp_path / name)["x"].tolist() == list(range(300))
 
 
 def test_flush_makes_it_readable(tmp_path: pathlib.Path) -> None:

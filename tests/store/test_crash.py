@@ -3,7 +3,8 @@
 Writers are killed with SIGKILL at 200 random moments, and before each of their changes to the file
 system in turn; compaction likewise. `crash_writer.py` has the processes that get killed. All values
 are functions of their ids, so whatever a reader returns can be checked. What is random is seeded by
-the parameter of the test, but for the moment at which a process happens to be killed.
+the parameter of the test, but for the moment at which a process happens to be killed;
+`SAWLOG_EXAMPLES=10` makes ten times as many.
 """
 
 import dataclasses
@@ -32,6 +33,7 @@ from .processes import ROOT, Server, environment
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and SIGKILL")
 
+MORE = int(os.environ.get("SAWLOG_EXAMPLES", "1"))
 STORES = 20
 KILLS = 10  # of each store: 200 in all
 WRITERS = 4
@@ -128,7 +130,7 @@ def after(events, plan, before):
     return Found(before.ids + todo[: reports[-1]["rows"]], reports[-1]["entries"])
 
 
-@pytest.mark.parametrize("seed", range(STORES))
+@pytest.mark.parametrize("seed", range(STORES * MORE))
 def test_killed_writers(server, path, seed):
     plan, random, found = plan_of(seed), np.random.default_rng(seed), Found()
     for kill in range(KILLS):
@@ -221,11 +223,11 @@ def test_a_file_is_synced_before_it_gets_its_name(path, monkeypatch):
 
 @functools.cache
 def scattered():
-    """A store of two dozen small segments of three writers, copied for each test."""
+    """A store of a dozen small segments of three writers, copied for each test."""
     path = Path(tempfile.mkdtemp()) / "store"
-    for start in (0, 16, 32):
+    for start in (0, 8, 16):
         with store.create(path, exists="append", interval=None) as writer:
-            for begin in range(start, start + 16, 2):
+            for begin in range(start, start + 8, 2):
                 write_numbers(writer, [begin, begin + 1])
                 writer.flush()
     return path
@@ -249,7 +251,7 @@ def check_all(reader, truth):
         ask(reader, truth)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(20 * MORE))
 def test_killed_compaction(server, path, seed):
     shutil.copytree(scattered(), path)
     delay = 0.06 * np.random.default_rng(seed).random()
@@ -273,13 +275,13 @@ def test_compaction_killed_before_each_change(server, tmp_path):
 
 
 def recover(server, path):
-    check_numbers(path, 48)
+    check_numbers(path, 24)
     with store.open(path, "append") as writer:
-        write_numbers(writer, [48, 49])
-    check_numbers(path, 50)
+        write_numbers(writer, [24, 25])
+    check_numbers(path, 26)
     assert server.start("compact", path=path).rest()[-1] == {"done": True}
-    check_numbers(path, 50)
-    assert len(PlainStore(path).segments) < 20
+    check_numbers(path, 26)
+    assert len(PlainStore(path).segments) < 12
 
 
 # ---- files that are cut, changed or gone
@@ -410,11 +412,11 @@ def flips_of(name, random):
     """(offset, what to xor) all over a file, and densely where the format is densest."""
     size = len(pristine().files[name])
     start = int.from_bytes(pristine().files[name][:8], "little") + 8
-    offsets = set(random.integers(0, size, 24).tolist())
+    offsets = set(random.integers(0, size, 12).tolist())
     if name.startswith("segments/"):
         offsets |= {0, 1, 2, 7, 8, start - 1, start, size - 8, size - 1}
-        offsets |= set(random.integers(8, start, 12).tolist())
-        offsets |= set(random.integers(start, size, 24).tolist())
+        offsets |= set(random.integers(8, start, 6).tolist())
+        offsets |= set(random.integers(start, size, 10).tolist())
     return [(offset, int(random.integers(1, 256))) for offset in sorted(offsets)]
 
 
@@ -452,7 +454,7 @@ def impatient(monkeypatch):
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(MORE))
 @pytest.mark.parametrize("kind", KINDS)
 def test_damage(tmp_path, kind, seed):
     for name in files_of(kind):
@@ -725,8 +727,8 @@ def test_reading_while_others_write_and_compact(server, path):
     """Everything reported is found after a refresh, nothing wrong ever, and nothing goes away."""
     with store.create(path) as writer:
         write_numbers(writer, range(2))
-    child = server.start("write", path=path, start=2, stop=600, at=0.0, every=2)
-    churn = server.start("churn", path=path, seconds=4.0)
+    child = server.start("write", path=path, start=2, stop=302, at=0.0, every=2)
+    churn = server.start("churn", path=path, seconds=2.0)
     reader, known, looks, deadline = store.open(path), 2, 0, time.monotonic() + 60
     while time.monotonic() < deadline:
         event = child.next()
@@ -743,12 +745,12 @@ def test_reading_while_others_write_and_compact(server, path):
                 check_all(fresh, expected(np.arange(fresh.count("grad"))))
         if event is None:
             break
-    assert known == 600
+    assert known == 302
     assert looks > 50
     assert child.events[-1] == {"done": True}
     assert churn.rest()[-1] == {"done": True}
     reader.close()
-    check_numbers(path, 600)
+    check_numbers(path, 302)
 
 
 def test_a_writer_in_a_forked_child(server, path):

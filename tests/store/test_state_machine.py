@@ -39,6 +39,7 @@ from .plain_reader import PlainStore
 MORE = int(os.environ.get("SAWLOG_EXAMPLES", "1"))
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 IDS = 14
+SIZES = [1, 400, 64 << 20]
 DEAD = -1
 """The writer of all that was there after the last moment without writers."""
 
@@ -118,7 +119,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.entries = {"loss": [], "act": []}
         self.reader = self.snapshot = None
 
-    @initialize(size=st.sampled_from([1, 400, 64 << 20]))
+    @initialize(size=st.sampled_from(SIZES))
     def create(self, size):
         handle = store.create(
             self.path,
@@ -134,6 +135,12 @@ class StoreMachine(RuleBasedStateMachine):
         before = {item.number for item in self._items() if item.durable}
         self.befores[self.clock] = before
         self.live.append(Live(self.clock, handle, before))
+
+    def _writer(self, which):
+        """One of the writers; a new one if there is none."""
+        if not self.live:
+            self.open(SIZES[which % len(SIZES)])
+        return self.live[which % len(self.live)]
 
     def _items(self):
         for versions in (*self.rows["tag"].values(), *self.rows["side"].values()):
@@ -153,14 +160,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     # ---- writing
 
-    @precondition(lambda self: self.live)
     @rule(
         which=st.integers(0, 3),
         table=st.sampled_from(["tag", "tag", "side"]),
-        places=st.lists(st.integers(0, IDS - 1), max_size=6),
+        places=st.lists(st.integers(0, IDS - 1), max_size=6) | st.just([0, 1, 2]),
     )
     def append(self, which, table, places):
-        live = self.live[which % len(self.live)]
+        live = self._writer(which)
         ids = self._ids(table, self._allowed(live, table, places))
         if not ids and table not in live.declared:
             return  # an empty list does not say which kind of ids it has none of
@@ -224,10 +230,9 @@ class StoreMachine(RuleBasedStateMachine):
         for id, (number, sure) in fresh.items():
             self.rows[table].setdefault(id, []).append(self._accept(live, number, sure))
 
-    @precondition(lambda self: self.live)
     @rule(which=st.integers(0, 3), count=st.integers(0, 4))
     def log(self, which, count):
-        live = self.live[which % len(self.live)]
+        live = self._writer(which)
         numbers = self._next(count)
         if count == 1:
             live.handle.log({"loss": losses(numbers)[0]}, step=numbers[0])
@@ -235,11 +240,10 @@ class StoreMachine(RuleBasedStateMachine):
             live.handle.extend({"loss": losses(numbers)}, step=numbers)
         self.entries["loss"] += [self._accept(live, number) for number in numbers]
 
-    @precondition(lambda self: self.live)
     @rule(which=st.integers(0, 3), count=st.integers(1, 3), masked=st.booleans())
     def write(self, which, count, masked):
         """With a mask, or entries of which the model says that they are whole."""
-        live = self.live[which % len(self.live)]
+        live = self._writer(which)
         numbers = self._next(count)
         for number in numbers:
             one = np.array([number])
@@ -249,11 +253,23 @@ class StoreMachine(RuleBasedStateMachine):
             live.handle.write(Records({"act": entries}))
         self.entries["act"] += [self._accept(live, number) for number in numbers]
 
-    @precondition(lambda self: self.live)
+    @rule(which=st.integers(0, 3), seed=st.integers(0, 99), flush=st.booleans())
+    def write_a_lot(self, which, seed, flush):
+        """Rows of both tables and entries of both series, as a run would."""
+        random = np.random.default_rng(seed)
+        for _ in range(random.integers(1, 4)):
+            for table in ("tag", "side"):
+                places = random.permutation(IDS)[: random.integers(1, 5)].tolist()
+                self.append(which=which, table=table, places=places)
+            self.log(which=which, count=int(random.integers(1, 4)))
+            self.write(which=which, count=1, masked=bool(random.integers(2)))
+        if flush:
+            self.flush(which=which)
+
     @rule(which=st.integers(0, 3), kind=st.sampled_from(["shape", "dtype", "name", "ids", "nan"]))
     def write_what_does_not_fit(self, which, kind):
         """Refused, and nothing of it stays."""
-        live = self.live[which % len(self.live)]
+        live = self._writer(which)
         if "tag" not in live.declared or (kind == "nan" and self.nan != "error"):
             return
         one = self._next(1)
@@ -273,10 +289,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     # ---- publishing, closing, opening, crashing
 
-    @precondition(lambda self: self.live)
     @rule(which=st.integers(0, 3))
     def flush(self, which):
-        live = self.live[which % len(self.live)]
+        live = self._writer(which)
         live.handle.flush()
         self._settle(live)
 
@@ -295,7 +310,10 @@ class StoreMachine(RuleBasedStateMachine):
             self._collapse()
 
     @precondition(lambda self: len(self.live) < 3)
-    @rule(size=st.sampled_from([1, 400, 64 << 20]))
+    @rule(size=st.sampled_from(SIZES))
+    def open_another(self, size):
+        self.open(size)
+
     def open(self, size):
         self._adopt(store.open(self.path, "append", segment_bytes=size, interval=None))
 
@@ -325,14 +343,13 @@ class StoreMachine(RuleBasedStateMachine):
         store.compact(self.path)
         self._look()
 
-    @precondition(lambda self: self.live)
     @rule(
         which=st.integers(0, 3),
         table=st.sampled_from(["tag", "side"]),
         seed=st.integers(0, 9),
     )
     def missing(self, which, table, seed):
-        live = self.live[which % len(self.live)]
+        live = self._writer(which)
         if table not in live.declared:
             return
         ids = self._ids(table, np.random.default_rng(seed).permutation(IDS).tolist())
@@ -542,7 +559,7 @@ def test_histories(machine):
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=120 * MORE,
+            max_examples=80 * MORE,
             stateful_step_count=30,
             deadline=None,
             derandomize=MORE == 1,

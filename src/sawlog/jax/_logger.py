@@ -41,6 +41,7 @@ class Logger:
         self._open: dict[str, Run] = {}
         self._lock = threading.RLock()
         self._closed = False
+        _runs.close_at_exit()
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
         """Where the logs of the run ``name`` go.

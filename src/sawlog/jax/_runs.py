@@ -5,9 +5,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import functools
 import itertools
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -146,14 +148,10 @@ class _Table:
         self._lock = threading.Lock()
         self._entries: dict[int, Run | Held] = {}
         self._numbers = itertools.count(1)
-        self._closes_at_exit = False
 
     def enter(self, entry: Run | Held) -> int:
         """A number for a run."""
         with self._lock:
-            if not self._closes_at_exit:  # now, not at import: what is registered last runs first
-                atexit.register(_close_at_exit)
-                self._closes_at_exit = True
             number = next(self._numbers) % 2**31
             self._entries[number] = entry
             return number
@@ -188,7 +186,20 @@ class _Table:
 _table = _Table()
 
 
-def _close_at_exit() -> None:
+@functools.cache
+def close_at_exit() -> None:
+    """See to it that all runs are closed when the program ends.
+
+    What is registered last runs first. It must run before JAX shuts down and before the finalizers
+    of writers, which are run by a function that the first finalizer registers; and it must be
+    registered before a program is on its way, whose runs may only open when the main thread is at
+    its end.
+    """
+    weakref.finalize(close_at_exit, lambda: None).detach()
+    atexit.register(_close_all)
+
+
+def _close_all() -> None:
     with contextlib.suppress(Exception):
         jax.effects_barrier()
     for run in _table.runs():

@@ -21,14 +21,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from sawlog.errors import StoreExistsError
+from sawlog.errors import ArgumentError, StoreExistsError
 from sawlog.store._blocks import Block as Block
 from sawlog.store._catalog import Catalog
 from sawlog.store._catalog import Problem as Problem
 from sawlog.store._compact import Compaction as Compaction
 from sawlog.store._compact import compact as compact
 from sawlog.store._dataset import RowDataset as RowDataset
-from sawlog.store._files import explained, new_name
+from sawlog.store._files import check_json, explained, new_name
 from sawlog.store._layout import (
     Config,
     Folder,
@@ -97,12 +97,16 @@ def create(
         StoreExistsError, StorePermissionError, StoreFullError, ForeignStoreError.
     """
     check_choice("exists", exists, ("error", "append", "replace"))
+    if not isinstance(meta or {}, Mapping):
+        raise ArgumentError(f"meta is a dict of notes, not {meta!r:.80}")
+    notes = dict(meta or {})
+    check_json(notes, "meta")
     logs = None if schema is None else list(schema)
     config = Config(duplicates, nan, logs is not None)
     folder = Folder(Path(path))
     _clear_the_way(folder.path, exists)
     folder.make()
-    made = declare_store(folder, config, dict(meta or {}))
+    made = declare_store(folder, config, notes)
     if not made and exists == "error":
         raise _exists(folder.path)
     if logs is not None:

@@ -103,7 +103,8 @@ class Catalog:
         names = {n: parsed for n in self._listing() if (parsed := parse_name(n)) is not None}
         new = [n for n in names if n not in self._loaded and n not in self._broken]
         for done, name in enumerate(sorted(new), 1):
-            self._load(name)
+            if not self._load(name):
+                del names[name]  # compacted away since the listing, or else it is missing
             if self.progress is not None:
                 self.progress(done, len(new))
         self._loaded = {name: s for name, s in self._loaded.items() if name in names}
@@ -140,20 +141,22 @@ class Catalog:
                 continue  # only a help: what it says is in the segments too
         return told
 
-    def _load(self, name: str) -> None:
+    def _load(self, name: str) -> bool:
+        """Read the header of a segment; says whether the file is there."""
         try:
             segment = Segment(self._folder.segments / name, trusting=not self._skip)
         except FileNotFoundError:
-            return  # compacted away since the listing
+            return False
         except DamagedStoreError as error:
             self._broken[name] = Problem(f"segments/{name}", error.what)
-            return
+            return True
         if segment.store != self._identity.id and self._identity.id:
             self._broken[name] = Problem(f"segments/{name}", "belongs to another store")
-            return
+            return True
         if self._skip and (faults := segment.faults()):
             self._leave_out(segment, faults)
         self._loaded[name] = segment
+        return True
 
     def _leave_out(self, segment: Segment, faults: dict[str, str]) -> None:
         """Keep the chunks of a segment that are intact."""
@@ -232,11 +235,11 @@ def _by_log(segments: list[Segment]) -> dict[str, list[tuple[Segment, dict[str, 
 
 
 def stored_ids(segment: Segment, chunk: dict[str, Any]) -> np.ndarray | Texts:
-    """The ids of a chunk, checked."""
+    """The ids of a chunk, checked, and copied: they are kept, and must not keep a file open."""
     names = chunk["table"]
     if chunk["ids"] == "int":
-        return segment.values(ids_name(names))
-    parts = [segment.values(ids_name(names, part)) for part in ("text", "ends", "hash")]
+        return segment.values(ids_name(names)).copy()
+    parts = [segment.values(ids_name(names, part)).copy() for part in ("text", "ends", "hash")]
     return Texts(*parts)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import secrets
 from pathlib import Path
 from typing import Any
 
 from sawlog.errors import (
+    ArgumentError,
     DamagedStoreError,
     StoreFullError,
     StorePermissionError,
@@ -112,6 +114,33 @@ def discard(path: Path) -> None:
     """Remove a file that nobody needs."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
+
+
+def check_json(value: Any, where: str) -> None:
+    """Refuse what JSON cannot hold as it is; a tuple is welcome, and comes back as a list.
+
+    Raises:
+        ArgumentError: naming the place.
+    """
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ArgumentError(
+                    f"{where} has the key {key!r}, which is no string."
+                )
+            check_json(item, f"{where}[{key!r}]")
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            check_json(item, f"{where}[{number}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ArgumentError(
+            f"{where} is {value}, which JSON lacks. Hint: write it as text."
+        )
+    elif type(value) not in (str, int, float, bool, type(None)):
+        raise ArgumentError(
+            f"{where} is a {type(value).__name__}, which JSON does not have. "
+            "Hint: convert it to numbers, strings, lists and dicts of Python."
+        )
 
 
 def to_json(value: dict[str, Any]) -> bytes:

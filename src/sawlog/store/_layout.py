@@ -116,11 +116,7 @@ def declare_store(folder: Folder, config: Config, meta: dict[str, Any]) -> bool:
     said = {"format": FORMAT, "version": VERSION, "id": new_name(32), "created": now}
     said.update(config=dataclasses.asdict(config), meta=meta)
     try:
-        data = to_json(said)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"meta must be what JSON can hold: {error}") from error
-    try:
-        return publish_new(data, folder.identity, folder.tmp)
+        return publish_new(to_json(said), folder.identity, folder.tmp)
     except OSError as error:
         raise explained(error, "creating", folder.identity) from error
 

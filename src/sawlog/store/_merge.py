@@ -12,15 +12,16 @@ from sawlog.store._segment import Segment, ids_name, mask_name, step_name
 Part = tuple[Segment, dict[str, Any], "np.ndarray | None"]  # segment, chunk, which rows count
 
 
-def concatenate(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Arrays of one dtype as one; numpy's own function loses the padding of structured types."""
-    if arrays[0].dtype.names is None:
-        return np.concatenate(arrays)
-    out = np.empty((sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype)
+def joined(parts: Sequence[Part], tensor: str) -> np.ndarray:
+    """The rows of a tensor that count, of several chunks. One file at a time is open for this."""
+    first = parts[0][0].tensors[tensor]
+    counts = [chunk["rows"] if keep is None else int(keep.sum()) for _, chunk, keep in parts]
+    out = np.empty((sum(counts), *first.shape[1:]), first.dtype)
     start = 0
-    for array in arrays:
-        out[start : start + len(array)] = array
-        start += len(array)
+    for (segment, _, keep), count in zip(parts, counts, strict=True):
+        values = segment.values(tensor)
+        out[start : start + count] = values if keep is None else values[keep]
+        start += count
     return out
 
 
@@ -29,17 +30,11 @@ def merge_tables(parts: Sequence[Part]) -> tuple[dict[str, Any], dict[str, np.nd
     first = parts[0][1]
     names = first["table"]
     plain = [*names, *([ids_name(names)] if first["ids"] == "int" else [])]
-    tensors = {name: _joined(parts, name) for name in plain}
+    tensors = {name: joined(parts, name) for name in plain}
     if first["ids"] == "str":
         tensors.update(_texts(parts, names))
     chunk = {"table": names, "rows": len(tensors[names[0]]), "ids": first["ids"]}
     return chunk, tensors
-
-
-def _joined(parts: Sequence[Part], tensor: str) -> np.ndarray:
-    arrays = [segment.values(tensor) for segment, _, _ in parts]
-    kept = [a if keep is None else a[keep] for a, (_, _, keep) in zip(arrays, parts, strict=True)]
-    return concatenate(kept)
 
 
 def _texts(parts: Sequence[Part], names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -62,7 +57,7 @@ def merge_series(
     name, axes = first["series"], first["steps"]
     tensors = {}
     for tensor in (name, *(step_name(axis, name) for axis in axes)):
-        tensors[tensor] = concatenate([segment.values(tensor) for segment, _ in parts])
+        tensors[tensor] = joined([(*part, None) for part in parts], tensor)
     chunk = {"series": name, "rows": len(tensors[name]), "steps": axes}
     mask = merged_mask(name, parts)
     if mask is not None:
@@ -75,7 +70,7 @@ def merge_series(
 
 def merged_mask(name: str, parts: Sequence[tuple[Segment, dict[str, Any]]]) -> np.ndarray | None:
     """The mask of chunks of which some may have none, with as many axes as the deepest."""
-    masks = [s.values(mask_name(name)) if c.get("mask") else None for s, c in parts]
+    masks = [s.values(mask_name(name)).copy() if c.get("mask") else None for s, c in parts]
     if all(mask is None for mask in masks):
         return None
     shape = max((mask.shape[1:] for mask in masks if mask is not None), key=len)

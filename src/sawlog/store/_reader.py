@@ -19,8 +19,8 @@ from sawlog.store._blocks import Block, Piece, rows_within, scan
 from sawlog.store._catalog import Catalog, Problem, stored_ids
 from sawlog.store._dataset import RowDataset
 from sawlog.store._layout import Config, Folder, Identity, check_choice
-from sawlog.store._merge import concatenate, merged_attrs, merged_mask
-from sawlog.store._schema import Schema, Series, Table
+from sawlog.store._merge import joined, merged_attrs, merged_mask
+from sawlog.store._schema import Column, Schema, Series, Table
 from sawlog.store._segment import Segment, step_name
 from sawlog.store._verify import Progress, Report, verify
 
@@ -285,16 +285,15 @@ class Reader:
         """All rows or values of a name as one array: a view of the file where one has them all."""
         log = self.schema[name]
         if isinstance(log, Table) and (dropped := self._index(log).superseded) is not None:
-            return self._joined(name, log, name)[~dropped]
-        return self._joined(name, log, name)
+            return self._joined(name, log, self.schema.column(name))[~dropped]
+        return self._joined(name, log, self.schema.column(name))
 
-    def _joined(self, tensor: str, log: Table | Series, name: str) -> np.ndarray:
-        parts = [segment.values(tensor) for segment, _ in self._chunks(log)]
-        if len(parts) == 1:
-            return parts[0]
-        if parts:
-            return concatenate(parts)
-        column = self.schema.column(name)
+    def _joined(self, tensor: str, log: Table | Series, column: Column) -> np.ndarray:
+        chunks = self._chunks(log)
+        if len(chunks) == 1:
+            return chunks[0][0].values(tensor)
+        if chunks:
+            return joined([(*chunk, None) for chunk in chunks], tensor)
         return np.empty((0, *column.shape), column.dtype)
 
     def entries(self, name: str) -> Entries:
@@ -310,11 +309,7 @@ class Reader:
                 f"{name!r} has rows with ids, not entries with steps. "
                 "Hint: reader.gather(ids), reader.blocks() or reader.read(name)"
             )
-        steps = {}
-        for step in log.steps:
-            joined = [s.values(step_name(step.name, name)) for s, _ in self._chunks(log)]
-            empty = np.empty((0, *step.shape), step.dtype)
-            steps[step.name] = joined[0] if len(joined) == 1 else concatenate([empty, *joined])
+        steps = {s.name: self._joined(step_name(s.name, name), log, s) for s in log.steps}
         runs = self.attrs(name)
         return Entries(
             self.read(name), steps, merged_mask(name, self._chunks(log)), runs[0][1] if runs else {}

@@ -17,7 +17,7 @@ from sawlog.errors import DuplicateIdError, NanError, SchemaError, StoreClosedEr
 from sawlog.records import Entries, Records
 from sawlog.store import _ids
 from sawlog.store._catalog import Catalog
-from sawlog.store._files import new_name
+from sawlog.store._files import check_json, new_name
 from sawlog.store._layout import Folder, Identity
 from sawlog.store._match import Rows, as_series, entry_values, rows_of, series_of, table_of
 from sawlog.store._pipeline import Pipeline
@@ -119,6 +119,8 @@ class Writer:
         with self._pipeline.lock:
             self._ready()
             table = table_of(self.schema, rows)
+            if not len(rows.ids):
+                return 0  # says nothing about the ids to come
             if table is None:
                 table = self._declare_table(rows)
             self._check_nan(rows.values)
@@ -151,11 +153,10 @@ class Writer:
             known.add(ids)
 
     def _without_known(self, table: Table, rows: Rows) -> Rows:
-        if self._config.duplicates == "replace":
-            if table.names[0] in self._known:
-                self._known[table.names[0]][0].add(rows.ids)
-            return rows
         known = self._known_ids(table)
+        if self._config.duplicates == "replace":
+            known.add(rows.ids)
+            return rows
         fresh = _ids.first_of_each(rows.ids) & ~known.has(rows.ids)
         if not fresh.all():
             if self._config.duplicates == "error":
@@ -255,6 +256,9 @@ class Writer:
             self._write(dict(records))
 
     def _write(self, records: dict[str, Entries]) -> None:
+        for name, entries in records.items():
+            if entries.attrs:
+                check_json(dict(entries.attrs), f"attrs of {name!r}")
         found = {name: series_of(self.schema, name, entries) for name, entries in records.items()}
         if None in found.values():
             self._declare_series(records)
