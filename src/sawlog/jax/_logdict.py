@@ -149,13 +149,12 @@ class logdict(dict):
         dict.update(self, ((part.slot.key, part.value) for part in parts))
         self._adopt(parts, empty)
 
-    def _arrays(self) -> list[Any]:
-        return _leaves([(part.value, part.rest()) for part in self._raw_parts()])
-
     def _settled_if_known(self) -> logdict:
         """This dict, without what was not logged as far as that is known."""
-        if self._layout.masked and all(map(_is_known, self._arrays())):
-            self._settle()
+        if self._layout.masked:
+            parts = list(self._raw_parts())
+            if _all_known([part.value for part in parts], [part.rest() for part in parts]):
+                self._settle()
         return self
 
     def _map(self, fun: Callable[[Part], Part]) -> logdict:
@@ -425,12 +424,14 @@ def _unflatten(layout: Layout, children: Any) -> logdict:
     dict.update(logs, zip(keys, children, strict=False))
     logs._layout = layout
     logs._rest = children[len(keys) :]
-    logs._pending = layout.masked and all(map(_is_known, _leaves(children)))
+    logs._pending = layout.masked and _all_known(children[: len(keys)], logs._rest)
     return logs
 
 
-def _leaves(tree: Any) -> list[Any]:
-    return jax.tree.leaves(tree, is_leaf=lambda x: x is None)
+def _all_known(values: Any, rest: Any) -> bool:
+    """Whether all arrays are concrete. A value may have a None in it, masks and steps may not."""
+    leaves = jax.tree.leaves(rest, is_leaf=lambda x: x is None)
+    return all(map(_is_known, (*leaves, *jax.tree.leaves(values))))
 
 
 def _is_known(leaf: Any) -> bool:

@@ -69,7 +69,7 @@ def to_records(logs: Mapping[str, Any]) -> Records:
 
 
 def _check_concrete(logs: logdict) -> None:
-    if any(map(_compat.is_tracer, logs._arrays())):
+    if any(map(_compat.is_tracer, jax.tree.leaves(logs))):
         raise ArgumentError(
             "These logs are traced: the program that makes them is only being compiled, and there "
             "are no values to save yet. Hint: return the logs and save them outside of jit, vmap "

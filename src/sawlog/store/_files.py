@@ -125,17 +125,13 @@ def check_json(value: Any, where: str) -> None:
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
-                raise ArgumentError(
-                    f"{where} has the key {key!r}, which is no string."
-                )
+                raise ArgumentError(f"{where} has the key {key!r}, which is no string.")
             check_json(item, f"{where}[{key!r}]")
     elif isinstance(value, (list, tuple)):
         for number, item in enumerate(value):
             check_json(item, f"{where}[{number}]")
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ArgumentError(
-            f"{where} is {value}, which JSON lacks. Hint: write it as text."
-        )
+        raise ArgumentError(f"{where} is {value}, which JSON lacks. Hint: write it as text.")
     elif type(value) not in (str, int, float, bool, type(None)):
         raise ArgumentError(
             f"{where} is a {type(value).__name__}, which JSON does not have. "

@@ -246,7 +246,7 @@ class Writer:
         self.write({name: Entries(np.asarray(array), at) for name, array in values.items()})
 
     def write(self, records: Records | Mapping[str, Entries]) -> None:
-        """Add the entries of every name, with their masks and notes.
+        """Add the entries of every name, with their masks and notes, and publish them together.
 
         Raises:
             SchemaError, UnknownNameError, NanError, StoreWriteError: as :meth:`append`.
@@ -264,13 +264,8 @@ class Writer:
             self._declare_series(records)
             found = {name: series_of(self.schema, name, e) for name, e in records.items()}
         self._check_nan({name: entries.values for name, entries in records.items()})
-        chunk = self._pipeline.pending.chunk
-        if not all(chunk(s).takes(records[n].mask) for n, s in found.items() if s is not None):
-            self._pipeline.seal()
-        for name, series in found.items():
-            assert series is not None
-            self._fast[name] = series
-            self._put_entries(series, records[name])
+        self._put_entries([(s, records[n]) for n, s in found.items() if s is not None])
+        self._fast.update((n, s) for n, s in found.items() if s is not None)
 
     def _declare_series(self, records: dict[str, Entries]) -> None:
         def wanted(schema: Schema) -> list[Log]:
@@ -279,17 +274,19 @@ class Writer:
 
         self._catalog.declare(wanted)
 
-    def _put_entries(self, series: Series, entries: Entries) -> None:
-        row_bytes = series.column.row_bytes + sum(step.row_bytes for step in series.steps)
-        row_bytes = max(1, row_bytes + (0 if entries.mask is None else entries.mask[:1].nbytes))
-        most, start, total = max(1, self._segment_bytes // row_bytes), 0, len(entries)
-        while start < total or (not total and start == 0 and entries.attrs):
-            room = max(1, (self._segment_bytes - self._pipeline.pending.nbytes) // row_bytes)
-            stop = min(total, start + room)
-            self._pipeline.pending.chunk(series).add_entries(_cut(entries, start, stop), most)
-            self._pipeline.accepted((stop - start) * row_bytes)
-            start = max(stop, 1)
-            self._seal_if_full(row_bytes)
+    def _put_entries(self, found: list[tuple[Series, Entries]]) -> None:
+        """The entries of one call go into one segment: they are published together."""
+        sizes = [_bytes_per_entry(series, entries) for series, entries in found]
+        total = sum(n * len(entries) for n, (_, entries) in zip(sizes, found, strict=True))
+        self._seal_if_full(total)
+        if not all(self._pipeline.pending.chunk(s).takes(entries.mask) for s, entries in found):
+            self._pipeline.seal()
+        for size, (series, entries) in zip(sizes, found, strict=True):
+            if len(entries) or entries.attrs:
+                most = max(1, self._segment_bytes // size)
+                self._pipeline.pending.chunk(series).add_entries(entries, most)
+        self._pipeline.accepted(total)
+        self._seal_if_full(1)
 
     def _check_nan(self, values: Mapping[str, np.ndarray]) -> None:
         if self._config.nan == "allow":
@@ -374,13 +371,9 @@ class Writer:
         )
 
 
-def _cut(entries: Entries, start: int, stop: int) -> Entries:
-    if (start, stop) == (0, len(entries)):
-        return entries
-    part = slice(start, stop)
-    steps = {axis: array[part] for axis, array in entries.steps.items()}
-    mask = None if entries.mask is None else entries.mask[part]
-    return Entries(entries.values[part], steps, mask, entries.attrs)
+def _bytes_per_entry(series: Series, entries: Entries) -> int:
+    own = series.column.row_bytes + sum(step.row_bytes for step in series.steps)
+    return max(1, own + (0 if entries.mask is None else entries.mask[:1].nbytes))
 
 
 def _finish_quietly(pipeline: Pipeline, process: int) -> None:
