@@ -22,15 +22,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sawlog.testing._equality import assert_same as assert_same
     from sawlog.testing._equality import sample as sample
+    from sawlog.testing._sinks import SinkContract as SinkContract
     from sawlog.testing._store import StoreContract as StoreContract
 
 _HOME = {
+    "SinkContract": "sawlog.testing._sinks",
     "StoreContract": "sawlog.testing._store",
     "assert_same": "sawlog.testing._equality",
     "sample": "sawlog.testing._equality",
 }
 
-__all__ = ["StoreContract", "assert_same", "sample"]
+__all__ = ["SinkContract", "StoreContract", "assert_same", "sample"]
 
 
 def __getattr__(name: str) -> Any:

@@ -107,10 +107,11 @@ class UpkeepContract(StoreHooks):
         loss = Series(Column("loss", np.dtype("float64"), ()), (step,))
         schema = [Table(columns, "str"), loss]
         with self.create(path, schema=schema) as writer:
-            for attempt in (
+            attempts: list[Callable[[], Any]] = [
                 lambda: writer.append(["a"], {"z": np.zeros(1)}),
                 lambda: writer.log({"lss": 0.0}, step=0),
-            ):
+            ]
+            for attempt in attempts:
                 with pytest.raises(UnknownNameError):
                     attempt()
             writer.log({"loss": 0.5}, step=0)
