@@ -33,15 +33,15 @@ def assert_same(found: Any, expected: Any, what: str = "the array") -> None:
 def _differences(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
     if found.dtype.names:
         fields = [_differences(found[name], expected[name]) for name in found.dtype.names]
-        return np.any([_flat_rows(each, found.ndim) for each in fields], axis=0)
+        return np.asarray(np.any([_flat_rows(each, found.ndim) for each in fields], axis=0))
     if found.dtype in (np.longdouble, np.clongdouble):
         return np.asarray((found != expected) & ~(np.isnan(found) & np.isnan(expected)))
-    return np.any(_bytes_of(found) != _bytes_of(expected), axis=-1)
+    return np.asarray(np.any(_bytes_of(found) != _bytes_of(expected), axis=-1))
 
 
 def _flat_rows(differ: np.ndarray, ndim: int) -> np.ndarray:
     """Differences in the subarray of a field, as one answer for each item."""
-    return np.any(differ.reshape(*differ.shape[:ndim], -1), axis=-1)
+    return np.asarray(np.any(differ.reshape(*differ.shape[:ndim], -1), axis=-1))
 
 
 def _bytes_of(array: np.ndarray) -> np.ndarray:
