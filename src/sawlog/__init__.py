@@ -39,7 +39,7 @@ _HOME = {
     "strip": "sawlog.jax",
     "tap": "sawlog.jax",
 }
-_SUBMODULES = ("errors", "jax", "loggers", "store")
+_SUBMODULES = ("errors", "jax", "loggers", "sinks", "store")
 
 __all__ = [
     "Reduction",

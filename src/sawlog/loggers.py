@@ -25,12 +25,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sawlog.errors import ArgumentError, StoreExistsError
 from sawlog.jax._disk import StoreSink
 from sawlog.jax._logger import Logger as Logger
 from sawlog.jax._runs import RunState as RunState
 from sawlog.jax._runs import Sink as Sink
+from sawlog.sinks import CsvSink, Fanout, JsonlSink, MemorySink
 
-__all__ = ["Logger", "RunState", "SaveLogger", "Sink"]
+__all__ = [
+    "CsvLogger",
+    "JsonlLogger",
+    "Logger",
+    "MemoryLogger",
+    "MultiLogger",
+    "RunState",
+    "SaveLogger",
+    "Sink",
+]
 
 
 class SaveLogger(Logger):
@@ -65,3 +76,77 @@ class SaveLogger(Logger):
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> StoreSink:
         """A store in a folder with the name of the run."""
         return StoreSink(self.path / name, exists=exists, meta=about, **self._options)
+
+
+class CsvLogger(Logger):
+    """Writes each run to a CSV file of its own, ``path/seed-0.csv``: name, steps, value.
+
+    See :class:`sawlog.sinks.CsvSink` for what becomes of arrays.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, exists: str = "append") -> None:
+        super().__init__(exists=exists)
+        self.path = Path(path)
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """A file with the name of the run."""
+        return CsvSink(self.path / f"{name}.csv", exists=exists)
+
+
+class JsonlLogger(CsvLogger):
+    """Writes each run to a file of JSON lines, ``path/seed-0.jsonl``, one entry a line."""
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """A file with the name of the run."""
+        return JsonlSink(self.path / f"{name}.jsonl", exists=exists)
+
+
+class MemoryLogger(Logger):
+    """Keeps the logs of each run in memory, for tests and notebooks.
+
+    >>> import jax
+    >>> logger = MemoryLogger()
+    >>> logger.log(logger.init(7), {"loss": 0.5}, step=3)
+    >>> logger.runs["seed-7"].logs["loss"]
+    array([0.5], dtype=float32)
+    """
+
+    def __init__(self, *, exists: str = "append") -> None:
+        super().__init__(exists=exists)
+        self.runs: dict[str, MemorySink] = {}
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """A sink under the name of the run."""
+        if name in self.runs and exists == "error":
+            raise StoreExistsError(f"There is a run {name!r} already. Hint: exists='append'.")
+        kept = self.runs[name].records if name in self.runs and exists == "append" else None
+        self.runs[name] = MemorySink()
+        if kept:
+            self.runs[name].write(kept)
+        return self.runs[name]
+
+
+class MultiLogger(Logger):
+    """Writes each run to several loggers: ``MultiLogger(SaveLogger("runs"), CsvLogger("csv"))``.
+
+    The program is traced once and calls back once, however many loggers there are. What a run that
+    exists already means is each logger's own affair.
+    """
+
+    def __init__(self, *loggers: Logger) -> None:
+        super().__init__()
+        if not loggers:
+            raise ArgumentError("MultiLogger needs at least one logger.")
+        self.loggers = loggers
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """The run of this name of every logger."""
+        opened: list[Sink] = []
+        try:
+            for logger in self.loggers:
+                opened.append(logger.open_run(name, about, logger.exists))
+        except BaseException:
+            for sink in opened:
+                sink.close()
+            raise
+        return Fanout(*opened)

@@ -43,6 +43,11 @@ class Logger:
         self._closed = False
         _runs.close_at_exit()
 
+    @property
+    def exists(self) -> str:
+        """What a run that is there already means."""
+        return self._exists
+
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
         """Where the logs of the run ``name`` go.
 

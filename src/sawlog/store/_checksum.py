@@ -65,7 +65,7 @@ class Cut:
 class Memory:
     """Which tensors of which files this process has checked from one end to the other.
 
-    A file is known by its place, size and time of change: one that changed since is checked again.
+    A file is known by its place, size and times of change: one that changed since is checked again.
     A file that changed within the last seconds is not remembered, because the clock of a disk is
     coarse and a second change might go unnoticed.
     """
@@ -77,7 +77,8 @@ class Memory:
     @staticmethod
     def key(status: os.stat_result) -> tuple[int, ...]:
         """What a file is known by."""
-        return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        times = (status.st_mtime_ns, status.st_ctime_ns)
+        return (status.st_dev, status.st_ino, status.st_size, *times)
 
     def knows(self, key: tuple[int, ...], tensor: str) -> bool:
         """Whether a tensor was checked."""

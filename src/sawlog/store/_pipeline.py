@@ -57,7 +57,7 @@ class Pipeline:
     def raise_failure(self) -> None:
         """Tell the caller what failed in the background, if anything did."""
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
 
     def accepted(self, nbytes: int) -> None:
         """Note that something was put into ``pending``."""

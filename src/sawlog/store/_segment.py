@@ -340,7 +340,7 @@ class Segment:
 
     def _open_map(self) -> _Map:
         with self._open() as file:
-            if Memory.key(os.fstat(file.fileno())) != self._key:
+            if Memory.key(os.fstat(file.fileno()))[:-1] != self._key[:-1]:  # it may have been moved
                 raise self.damaged("the file was changed after it was opened")
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         start, stop = self._tail

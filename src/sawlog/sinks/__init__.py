@@ -1,0 +1,51 @@
+"""Sinks: where logs go. They have ``write(records)``, ``flush`` and ``close``, and no framework.
+
+>>> import numpy as np
+>>> from sawlog.records import Entries, Records
+>>> from sawlog.sinks import MemorySink, Prefix, Select
+>>> memory = MemorySink()
+>>> with Select(Prefix(memory, "train/"), names="loss*") as sink:
+...     sink.write(Records({"loss": Entries(np.array([2.0, 1.0])), "lr": Entries(np.ones(2))}))
+>>> memory.logs
+{'train/loss': array([2., 1.])}
+
+Sinks that keep: :class:`MemorySink`, :class:`CsvSink`, :class:`JsonlSink`, :class:`StoreSink`.
+Sinks around others: :class:`Fanout`, :class:`Every`, :class:`Select`, :class:`Prefix`,
+:class:`Reduce`, :class:`Async`; closing one closes what is inside. A sink of your own needs the
+three methods of :class:`Sink`; :class:`BaseSink` has all the rest, and
+``sawlog.testing.SinkContract`` tests it.
+"""
+
+from __future__ import annotations
+
+from sawlog.sinks._async import Async as Async
+from sawlog.sinks._base import BaseSink as BaseSink
+from sawlog.sinks._base import Sink as Sink
+from sawlog.sinks._csv import CsvSink as CsvSink
+from sawlog.sinks._errors import AsyncError as AsyncError
+from sawlog.sinks._errors import FanoutError as FanoutError
+from sawlog.sinks._every import Every as Every
+from sawlog.sinks._fanout import Fanout as Fanout
+from sawlog.sinks._jsonl import JsonlSink as JsonlSink
+from sawlog.sinks._memory import MemorySink as MemorySink
+from sawlog.sinks._prefix import Prefix as Prefix
+from sawlog.sinks._reduce import Reduce as Reduce
+from sawlog.sinks._select import Select as Select
+from sawlog.sinks._store import StoreSink as StoreSink
+
+__all__ = [
+    "Async",
+    "AsyncError",
+    "BaseSink",
+    "CsvSink",
+    "Every",
+    "Fanout",
+    "FanoutError",
+    "JsonlSink",
+    "MemorySink",
+    "Prefix",
+    "Reduce",
+    "Select",
+    "Sink",
+    "StoreSink",
+]

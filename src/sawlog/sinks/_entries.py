@@ -1,0 +1,149 @@
+"""Entries taken apart and put together: what sinks do with arrays, written once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sawlog.errors import ArgumentError, LogMismatchError, LogValueError
+from sawlog.records import Entries, Records
+
+
+def normal(records: Any) -> Records:
+    """Records of numpy arrays, with masks that fit their values.
+
+    Raises:
+        ArgumentError: these are no records.
+        LogValueError: a value is nothing that numpy has numbers, texts or times for.
+        LogMismatchError: a mask does not fit.
+    """
+    if not isinstance(records, Mapping):
+        raise ArgumentError(
+            f"write(records) takes sawlog.records.Records, got {type(records).__name__}. "
+            'Hint: sink.write(Records({"loss": Entries(np.array([0.5]))})).'
+        )
+    return Records({name: _normal(name, entries) for name, entries in records.items()})
+
+
+def _normal(name: Any, entries: Any) -> Entries:
+    if not isinstance(name, str) or not isinstance(entries, Entries):
+        raise ArgumentError(
+            f"Records hold Entries by name, got {type(entries).__name__} under {name!r}. "
+            'Hint: Records({"loss": Entries(np.array([0.5]), {"step": np.array([0])})}).'
+        )
+    arrays = (entries.values, *entries.steps.values())
+    mask = entries.mask
+    usual = all(type(array) is np.ndarray for array in arrays)
+    if not usual or (mask is not None and type(mask) is not np.ndarray):
+        steps = {axis: np.asarray(array) for axis, array in entries.steps.items()}
+        mask = None if mask is None else np.asarray(mask)
+        entries = Entries(np.asarray(entries.values), steps, mask, entries.attrs)
+    for array in (entries.values, *entries.steps.values()):
+        if array.dtype.hasobject:
+            raise LogValueError(
+                f"{name!r} has values or steps of the dtype {array.dtype}: Python objects, no "
+                "numbers. Nothing of the call was taken. Hint: convert them, as with "
+                "np.asarray(values, dtype='float32')."
+            )
+    if mask is not None and (mask.dtype != bool or mask.shape != entries.values.shape[: mask.ndim]):
+        raise LogMismatchError(
+            f"The mask of {name!r} is {mask.dtype}{list(mask.shape)}, and its values have the "
+            f"shape {list(entries.values.shape)}. Hint: a mask is of bools, with the leading axes "
+            "of the values."
+        )
+    return entries
+
+
+def copied(entries: Entries) -> Entries:
+    """The same in memory of its own."""
+    steps = {axis: array.copy() for axis, array in entries.steps.items()}
+    mask = None if entries.mask is None else entries.mask.copy()
+    return Entries(entries.values.copy(), steps, mask, entries.attrs)
+
+
+def taken(entries: Entries, which: Any) -> Entries:
+    """Some of the entries: a slice, their numbers, or a bool for each."""
+    steps = {axis: array[which] for axis, array in entries.steps.items()}
+    mask = None if entries.mask is None else entries.mask[which]
+    return Entries(entries.values[which], steps, mask, entries.attrs)
+
+
+def is_there(entries: Entries) -> np.ndarray:
+    """For each entry, whether any of it was logged: ``[n]`` bools."""
+    mask = entries.mask
+    if mask is None or 0 in mask.shape[1:]:
+        return np.ones(len(entries), bool)
+    return any_of(mask)
+
+
+def any_of(flags: np.ndarray) -> np.ndarray:
+    """For each entry of ``[n, ...]`` bools, whether any is true: ``[n]``."""
+    return np.asarray(flags.any(axis=tuple(range(1, flags.ndim))))
+
+
+def logged(entries: Entries) -> Entries:
+    """Without the entries of which nothing was logged; a mask remains only where it says more."""
+    if entries.mask is None:
+        return entries
+    there = is_there(entries)
+    left = entries if there.all() else taken(entries, there)
+    if left.mask is not None and left.mask.all():
+        return Entries(left.values, left.steps, None, left.attrs)
+    return left
+
+
+def check_alike(name: str, first: Entries, more: Entries) -> None:
+    """Refuse entries that cannot be put behind others.
+
+    Raises:
+        LogMismatchError: naming both types, or the step axes of both.
+    """
+    if set(first.steps) != set(more.steps):
+        raise LogMismatchError(
+            f"{name!r} was first written with the step axes {sorted(first.steps)}, and these "
+            f"entries have {sorted(more.steps)}. Hint: give the same steps every time."
+        )
+    pairs = [("values", first.values, more.values)]
+    pairs += [(f"steps {a!r}", array, more.steps[a]) for a, array in first.steps.items()]
+    for what, one, two in pairs:
+        texts = one.dtype.kind == two.dtype.kind and one.dtype.kind in "US"
+        if one.shape[1:] != two.shape[1:] or (one.dtype != two.dtype and not texts):
+            raise LogMismatchError(
+                f"{name!r} was first written with {what} of type {_type(one)}, and these are "
+                f"{_type(two)}. Nothing of the call was taken. Hint: convert them, or use another "
+                "name."
+            )
+
+
+def _type(array: np.ndarray) -> str:
+    return f"{array.dtype}{list(array.shape[1:])}"
+
+
+def joined(parts: Sequence[Entries]) -> Entries:
+    """Entries that are alike, one after the other, with the notes of the first."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    steps = {axis: np.concatenate([part.steps[axis] for part in parts]) for axis in first.steps}
+    values = np.concatenate([part.values for part in parts])
+    return Entries(values, steps, _joined_mask(parts), first.attrs)
+
+
+def _joined_mask(parts: Sequence[Entries]) -> np.ndarray | None:
+    """Their masks, with as many axes as the deepest."""
+    masks = [part.mask for part in parts]
+    if all(mask is None for mask in masks):
+        return None
+    shape = max((mask.shape[1:] for mask in masks if mask is not None), key=len)
+    grown = []
+    for part, mask in zip(parts, masks, strict=True):
+        mask = np.ones(len(part), bool) if mask is None else mask
+        grown.append(np.broadcast_to(deepened(mask, 1 + len(shape)), (len(part), *shape)))
+    return np.concatenate(grown)
+
+
+def deepened(array: np.ndarray, ndim: int) -> np.ndarray:
+    """With axes of length 1 behind, so that it goes with an array of ``ndim`` axes."""
+    return array.reshape(array.shape + (1,) * max(0, ndim - array.ndim))

@@ -1,0 +1,98 @@
+"""``Every``: one entry of many."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from sawlog.errors import ArgumentError, LogMismatchError
+from sawlog.records import Entries, Records
+from sawlog.sinks._base import Around, Sink, checked_count
+from sawlog.sinks._entries import any_of, deepened, logged, taken
+from sawlog.sinks._notes import is_value
+
+
+class Every(Around):
+    """Every ``n``-th entry of each name, beginning with the first; the others are left out.
+
+    Entries are counted over all writes, and those masked as a whole do not count.
+
+    Args:
+        sink: where they go.
+        n: one of how many.
+        axis: a step axis; then those entries are taken whose step is divisible by ``n``. Where
+            steps are arrays, as one for each seed, what does not hit is masked.
+
+    Raises:
+        ArgumentError: ``n`` is no whole number of at least 1.
+        LogMismatchError: from ``write``, where a name does not have the axis, or its steps are
+            no whole numbers.
+
+    >>> import numpy as np
+    >>> from sawlog.records import Entries, Records
+    >>> from sawlog.sinks import MemorySink
+    >>> memory = MemorySink()
+    >>> sink = Every(memory, 2)
+    >>> for start in (0, 3):
+    ...     sink.write(Records({"x": Entries(np.arange(start, start + 3))}))
+    >>> memory.logs
+    {'x': array([0, 2, 4])}
+    """
+
+    def __init__(self, sink: Sink, n: int, *, axis: str | None = None) -> None:
+        super().__init__(sink)
+        self._n = checked_count(n, "n of Every(sink, n)")
+        if axis is not None and not isinstance(axis, str):
+            raise ArgumentError(f'axis must be the name of a step axis, as "step", got {axis!r}.')
+        self._axis = axis
+        self._seen: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        axis = "" if self._axis is None else f", axis={self._axis!r}"
+        return f"Every({self._sink!r}, {self._n}{axis})"
+
+    def _write(self, records: Records) -> None:
+        chosen, seen = {}, {}
+        for name, entries in records.items():
+            if not len(entries) or not is_value(entries):
+                chosen[name] = entries
+                continue
+            own = logged(entries)
+            seen[name] = self._seen.get(name, 0) + len(own)
+            own = self._by_count(name, own) if self._axis is None else self._by_step(name, own)
+            if len(own):
+                chosen[name] = own
+        self._forward(chosen)
+        self._seen.update(seen)  # only now: what was refused does not count
+
+    def _by_count(self, name: str, entries: Entries) -> Entries:
+        return taken(entries, slice(-self._seen.get(name, 0) % self._n, None, self._n))
+
+    def _by_step(self, name: str, entries: Entries) -> Entries:
+        steps = entries.steps.get(self._axis or "")
+        if steps is None or steps.dtype.kind not in "iu":
+            has = ", ".join(f"{axis!r} ({a.dtype})" for axis, a in entries.steps.items()) or "none"
+            raise LogMismatchError(
+                f"{name!r} has no step axis {self._axis!r} of whole numbers, to take every "
+                f"{self._n}th step of; its step axes: {has}. Hint: log it with "
+                f"{self._axis}=..., or leave it out with Select."
+            )
+        hit = steps % self._n == 0
+        some = any_of(hit)
+        left, hit = taken(entries, some), hit[some]
+        return left if hit.all() else _masked(name, left, hit)
+
+
+def _masked(name: str, entries: Entries, hit: np.ndarray) -> Entries:
+    if hit.shape != entries.values.shape[: hit.ndim]:
+        raise LogMismatchError(
+            f"The steps of {name!r} have the shape {list(hit.shape)}, which are not the leading "
+            f"axes of its values {list(entries.values.shape)}, so it is not clear what to take. "
+            "Hint: Every(sink, n) without axis= counts entries instead."
+        )
+    mask = hit
+    if entries.mask is not None:
+        ndim = max(hit.ndim, entries.mask.ndim)
+        mask = deepened(hit, ndim) & deepened(entries.mask, ndim)
+    return logged(dataclasses.replace(entries, mask=mask))

@@ -1,0 +1,70 @@
+"""``Fanout``: everything to several sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sawlog.errors import ArgumentError
+from sawlog.records import Records
+from sawlog.sinks._base import BaseSink, Sink, checked_sink
+from sawlog.sinks._errors import FanoutError
+
+
+class Fanout(BaseSink):
+    """Everything goes to every sink, in the order they are given.
+
+    One that fails does not keep the others from getting it: all are called, and then
+    :class:`FanoutError` says which of them failed. What it was about is then in the others, so it
+    should not be written again here.
+
+    Raises:
+        ArgumentError: no sinks, or something that is none.
+        FanoutError: from ``write``, ``flush`` and ``close``.
+
+    >>> import numpy as np
+    >>> from sawlog.records import Entries, Records
+    >>> from sawlog.sinks import MemorySink
+    >>> one, two = MemorySink(), MemorySink()
+    >>> Fanout(one, two).write(Records({"x": Entries(np.arange(2))}))
+    >>> one.logs, two.logs
+    ({'x': array([0, 1])}, {'x': array([0, 1])})
+    """
+
+    def __init__(self, *sinks: Sink) -> None:
+        super().__init__()
+        if not sinks:
+            raise ArgumentError("Fanout needs at least one sink. Hint: Fanout(MemorySink(), ...).")
+        self._sinks = tuple(checked_sink(sink, "Fanout") for sink in sinks)
+
+    def __repr__(self) -> str:
+        return f"Fanout({', '.join(map(repr, self._sinks))})"
+
+    def _write(self, records: Records) -> None:
+        self._each("write", lambda sink: sink.write(records))
+
+    def _flush(self) -> None:
+        self._each("flush", lambda sink: sink.flush())
+
+    def _close(self) -> None:
+        self._each("close", lambda sink: sink.close())
+
+    def _each(self, what: str, call: Callable[[Sink], None]) -> None:
+        failures: list[tuple[Sink, Exception]] = []
+        for sink in self._sinks:
+            try:
+                call(sink)
+            except Exception as error:
+                failures.append((sink, error))
+        if failures:
+            raise _failed(what, failures, len(self._sinks))
+
+
+def _failed(what: str, failures: list[tuple[Sink, Exception]], total: int) -> FanoutError:
+    said = "; ".join(f"{sink!r}: {type(e).__name__}: {e}" for sink, e in failures)
+    hints = {
+        "write": "the other sinks have these logs, so do not write them here again.",
+        "flush": "call flush() again once the cause is gone.",
+        "close": "call close() again once the cause is gone; the other sinks are closed.",
+    }
+    text = f"{len(failures)} of {total} sinks failed to {what}: {said}. Hint: {hints[what]}"
+    return FanoutError(text, [error for _, error in failures])

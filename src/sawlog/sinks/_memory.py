@@ -1,0 +1,57 @@
+"""``MemorySink``: logs in memory, for tests and notebooks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sawlog.records import Entries, Records
+from sawlog.sinks._base import BaseSink
+from sawlog.sinks._entries import check_alike, copied, joined, logged
+
+
+class MemorySink(BaseSink):
+    """Keeps everything, to look at also after it is closed.
+
+    Raises:
+        LogMismatchError: from ``write``, where a name comes with another dtype, shape or other
+            step axes than before.
+
+    >>> from sawlog.records import Entries, Records
+    >>> sink = MemorySink()
+    >>> for i in range(3):
+    ...     sink.write(Records({"loss": Entries(np.array([1 / (i + 1)]), {"step": np.array([i])})}))
+    >>> sink.logs["loss"], sink.records["loss"].steps["step"]
+    (array([1.        , 0.5       , 0.33333333]), array([0, 1, 2]))
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: dict[str, list[Entries]] = {}
+
+    def __repr__(self) -> str:
+        return f"MemorySink({', '.join(self._parts)})"
+
+    def _write(self, records: Records) -> None:
+        for name, entries in records.items():
+            if name in self._parts:
+                check_alike(name, self._parts[name][0], entries)
+        for name, entries in records.items():
+            self._parts.setdefault(name, []).append(copied(entries))
+
+    @property
+    def records(self) -> Records:
+        """All entries of every name, with steps, masks, and the notes of the first write."""
+        with self._lock:
+            for name, parts in self._parts.items():
+                self._parts[name] = [joined(parts)]
+            return Records({name: parts[0] for name, parts in self._parts.items()})
+
+    @property
+    def logs(self) -> dict[str, np.ndarray]:
+        """The values of every name, ``[n, ...]``, without entries that are masked as a whole."""
+        return {name: logged(entries).values for name, entries in self.records.items()}
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._parts.clear()

@@ -1,0 +1,45 @@
+"""``Prefix``: the same under other names."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from sawlog.errors import ArgumentError
+from sawlog.records import Records
+from sawlog.sinks._base import Around, Sink
+from sawlog.sinks._notes import prefixed
+
+
+class Prefix(Around):
+    """Puts a prefix before every name.
+
+    Raises:
+        ArgumentError: the prefix is no string.
+
+    >>> import numpy as np
+    >>> from sawlog.records import Entries, Records
+    >>> from sawlog.sinks import MemorySink
+    >>> memory = MemorySink()
+    >>> Prefix(memory, "eval/").write(Records({"loss": Entries(np.array([0.5]))}))
+    >>> memory.logs
+    {'eval/loss': array([0.5])}
+    """
+
+    def __init__(self, sink: Sink, prefix: str) -> None:
+        super().__init__(sink)
+        if not isinstance(prefix, str):
+            raise ArgumentError(f'prefix must be a string, as in "train/", got {prefix!r}.')
+        self._prefix = prefix
+
+    def __repr__(self) -> str:
+        return f"Prefix({self._sink!r}, {self._prefix!r})"
+
+    def _write(self, records: Records) -> None:
+        self._forward(
+            {
+                self._prefix + name: dataclasses.replace(
+                    entries, attrs=prefixed(entries.attrs, self._prefix)
+                )
+                for name, entries in records.items()
+            }
+        )

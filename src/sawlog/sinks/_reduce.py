@@ -1,0 +1,122 @@
+"""``Reduce``: blocks of entries become one entry each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sawlog.errors import ArgumentError
+from sawlog.records import Entries, Records
+from sawlog.sinks._base import Around, Sink, checked_count
+from sawlog.sinks._blocks import REDUCTIONS, check_dtype, reduced
+from sawlog.sinks._entries import check_alike, copied, joined, logged, taken
+from sawlog.sinks._notes import is_value, matches
+
+
+class Reduce(Around):
+    """Of ``n`` entries of a name one is made; what is left goes out on ``flush`` and ``close``.
+
+    The step of the one is that of the last of its block. Entries masked as a whole do not count;
+    where a mask says more, each item is reduced over the entries that have it. Floats keep their
+    dtype and are added up in double precision; ``"std"`` divides by the number of entries.
+
+    Args:
+        sink: where they go.
+        n: how many become one.
+        how: ``"mean"``, ``"last"``, ``"max"``, ``"min"``, ``"sum"``, ``"std"``, or a dict of these
+            by name or pattern, of which a name itself counts first and then the first that
+            matches: ``{"loss": "mean", "*": "last"}``.
+
+    Raises:
+        ArgumentError: an unknown reduction; from ``write``, a name that the dict does not have.
+        LogValueError: from ``write``, a dtype that has no such reduction.
+        LogMismatchError: from ``write``, entries that do not go with those of their block.
+
+    >>> import numpy as np
+    >>> from sawlog.records import Entries, Records
+    >>> from sawlog.sinks import MemorySink
+    >>> memory = MemorySink()
+    >>> with Reduce(memory, 2, "mean") as sink:
+    ...     sink.write(Records({"x": Entries(np.arange(5.0), {"step": np.arange(5)})}))
+    >>> memory.records["x"].values, memory.records["x"].steps["step"]
+    (array([0.5, 2.5, 4. ]), array([1, 3, 4]))
+    """
+
+    def __init__(self, sink: Sink, n: int, how: str | Mapping[str, str] = "mean") -> None:
+        super().__init__(sink)
+        self._n = checked_count(n, "n of Reduce(sink, n, how)")
+        self._how = _checked(how)
+        self._waiting: dict[str, list[Entries]] = {}
+
+    def __repr__(self) -> str:
+        return f"Reduce({self._sink!r}, {self._n}, {dict(self._how)!r})"
+
+    def _write(self, records: Records) -> None:
+        out: dict[str, Entries] = {}
+        waiting = dict(self._waiting)
+        for name, entries in records.items():
+            if not is_value(entries):
+                out[name] = entries
+                continue
+            blocks, left = self._blocks(name, logged(entries))
+            waiting[name] = left
+            if blocks:
+                out[name] = joined(blocks)
+        self._forward(out)
+        self._waiting = waiting  # only now: what was refused does not count
+
+    def _blocks(self, name: str, entries: Entries) -> tuple[list[Entries], list[Entries]]:
+        """The blocks that are complete, reduced, and what waits for more."""
+        waiting = self._waiting.get(name, [])
+        if waiting:
+            check_alike(name, waiting[0], entries)
+        how = self._how_of(name, entries)
+        check_dtype(name, entries.values.dtype, how)
+        have = sum(map(len, waiting))
+        if have + len(entries) < self._n:
+            return [], [*waiting, copied(entries)] if len(entries) else waiting
+        whole = joined([*waiting, entries])
+        ends = range(self._n, len(whole) + 1, self._n)
+        blocks = [reduced(name, taken(whole, slice(e - self._n, e)), how) for e in ends]
+        rest = taken(whole, slice(ends[-1], None))
+        return blocks, [copied(rest)] if len(rest) else []
+
+    def _how_of(self, name: str, entries: Entries) -> str:
+        if name in self._how:
+            return self._how[name]
+        for pattern, how in self._how.items():
+            if matches(name, entries, pattern):
+                return how
+        raise ArgumentError(
+            f"{name!r} is not among what {self!r} reduces. Nothing of the call was taken. "
+            'Hint: add "*": "last" for all others, or leave it out with Select.'
+        )
+
+    def _flush(self) -> None:
+        self._write_rest()
+        self._sink.flush()
+
+    def _close(self) -> None:
+        self._write_rest()
+        self._sink.close()
+
+    def _write_rest(self) -> None:
+        """Let go of blocks that are not complete; where that fails, they still wait."""
+        out = {}
+        for name, parts in self._waiting.items():
+            if parts:
+                rest = joined(parts)
+                out[name] = reduced(name, rest, self._how_of(name, rest))
+        self._forward(out)
+        self._waiting = {}
+
+
+def _checked(how: Any) -> Mapping[str, str]:
+    by_name = how if isinstance(how, Mapping) else {"*": how}
+    unknown = [each for each in by_name.values() if each not in REDUCTIONS]
+    if unknown or not by_name or not all(isinstance(name, str) for name in by_name):
+        raise ArgumentError(
+            f"how of Reduce(sink, n, how) is one of {', '.join(map(repr, REDUCTIONS))}, or a dict "
+            f'of these by name, got {how!r}. Hint: Reduce(sink, 9, {{"loss": "mean", "*": "max"}}).'
+        )
+    return dict(by_name)

@@ -1,0 +1,71 @@
+"""``Select``: some names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sawlog.errors import ArgumentError
+from sawlog.records import Entries, Records
+from sawlog.sinks._base import Around, Sink
+from sawlog.sinks._notes import matches
+
+Patterns = str | Iterable[str]
+
+
+class Select(Around):
+    """Only the names that match; the others are left out.
+
+    Args:
+        sink: where they go.
+        names: a pattern or several, as ``"train/*"`` (``*``, ``?`` and ``[abc]`` as in a shell;
+            case counts). A pattern that is a name means that name, whatever is in it. A pytree
+            that was logged from JAX is meant by its key. None means all.
+        exclude: patterns of names to leave out even so.
+
+    Raises:
+        ArgumentError: patterns that are no strings, or neither of the two.
+
+    >>> import numpy as np
+    >>> from sawlog.records import Entries, Records
+    >>> from sawlog.sinks import MemorySink
+    >>> memory = MemorySink()
+    >>> sink = Select(memory, names=["train/*", "lr"], exclude="*/grad")
+    >>> names = ("train/loss", "train/grad", "lr", "x")
+    >>> sink.write(Records({name: Entries(np.ones(1)) for name in names}))
+    >>> list(memory.logs)
+    ['train/loss', 'lr']
+    """
+
+    def __init__(
+        self, sink: Sink, names: Patterns | None = None, *, exclude: Patterns | None = None
+    ) -> None:
+        super().__init__(sink)
+        if names is None and exclude is None:
+            raise ArgumentError(
+                'Select needs to know what. Hint: Select(sink, names="train/*"), or exclude=...'
+            )
+        self._names = ("*",) if names is None else _patterns(names, "names")
+        self._exclude = () if exclude is None else _patterns(exclude, "exclude")
+
+    def __repr__(self) -> str:
+        return f"Select({self._sink!r}, names={self._names!r}, exclude={self._exclude!r})"
+
+    def _write(self, records: Records) -> None:
+        self._forward({n: entries for n, entries in records.items() if self._takes(n, entries)})
+
+    def _takes(self, name: str, entries: Entries) -> bool:
+        return any(matches(name, entries, pattern) for pattern in self._names) and not any(
+            matches(name, entries, pattern) for pattern in self._exclude
+        )
+
+
+def _patterns(given: Any, what: str) -> tuple[str, ...]:
+    several = (given,) if isinstance(given, str) else given
+    patterns = tuple(several) if isinstance(several, Iterable) else (None,)
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        raise ArgumentError(
+            f"{what} takes a pattern or several, got {given!r}. "
+            f'Hint: {what}="loss" or {what}=["loss", "train/*"].'
+        )
+    return patterns

@@ -1,0 +1,92 @@
+"""``StoreSink``: logs in a store, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sawlog import store
+from sawlog.errors import StoreExistsError
+from sawlog.records import Records
+from sawlog.sinks._base import BaseSink
+
+StrPath = str | os.PathLike[str]
+
+
+class StoreSink(BaseSink):
+    """Writes to a store, with steps, masks and notes; ``sawlog.store.open(path)`` reads it.
+
+    Args:
+        path: the folder of the store.
+        exists: what to do if there is a store: ``"append"`` to it, ``"replace"`` it, or
+            ``"error"``.
+        meta: notes that JSON can hold; those of a store that is appended to must be the same.
+        options: those of :func:`sawlog.store.create`, as ``nan="error"`` or ``interval=5.0``, the
+            seconds after which logs are on disk at the latest.
+
+    Raises:
+        StoreExistsError: there is a store and may not be, or it was started with other notes.
+        SchemaError: from ``write``, entries that do not go with those that are there.
+        StoreWriteError: from any method: the disk refuses, now or earlier in the background.
+
+    >>> import tempfile, numpy as np, sawlog.store
+    >>> from sawlog.records import Entries, Records
+    >>> path = tempfile.mkdtemp() + "/run"
+    >>> with StoreSink(path) as sink:
+    ...     sink.write(Records({"loss": Entries(np.array([0.5]))}))
+    >>> sawlog.store.open(path).read("loss")
+    array([0.5])
+    """
+
+    def __init__(
+        self,
+        path: StrPath,
+        *,
+        exists: str = "append",
+        meta: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self._writer = store.create(path, exists=exists, meta=meta, **options)
+        try:
+            _check_meta(self._writer, dict(meta or {}))
+        except BaseException:
+            self._writer.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"StoreSink({str(self.path)!r})"
+
+    @property
+    def path(self) -> Path:
+        """The folder of the store."""
+        return self._writer.path
+
+    def _write(self, records: Records) -> None:
+        self._writer.write(records)
+
+    def _flush(self) -> None:
+        self._writer.flush()
+
+    def _close(self) -> None:
+        self._writer.close()
+
+
+def _check_meta(writer: store.Writer, meta: dict[str, Any]) -> None:
+    """A store keeps the notes it was created with, so others would be lost."""
+    there = writer.meta
+    if not meta:
+        return
+    meta = json.loads(json.dumps(meta))  # as it comes back: tuples are lists
+    if meta == there:
+        return
+    differing = sorted(k for k in {*meta, *there} if meta.get(k) != there.get(k))
+    was = {k: there.get(k) for k in differing}
+    now = {k: meta.get(k) for k in differing}
+    raise StoreExistsError(
+        f"The store at {writer.path} was started with the notes {was}, and cannot go on with "
+        f"{now}. Hint: exists='replace' starts anew; or choose another folder."
+    )

@@ -1,0 +1,44 @@
+"""Sinks that fail on purpose."""
+
+import threading
+
+from sawlog.sinks import MemorySink
+
+
+class Failing(MemorySink):
+    """Raises in the methods that are named, as long as they are."""
+
+    def __init__(self, *methods, error=None):
+        super().__init__()
+        self.methods, self.error = set(methods), error or OSError("the network is gone")
+
+    def _fail(self, method):
+        if method in self.methods:
+            raise self.error
+
+    def _write(self, records):
+        self._fail("write")
+        super()._write(records)
+
+    def _flush(self):
+        self._fail("flush")
+
+    def _close(self):
+        self._fail("close")
+
+
+class Slow(MemorySink):
+    """Waits before each write until it is let go on; notes who called it."""
+
+    def __init__(self):
+        super().__init__()
+        self.go = threading.Semaphore(0)
+        self.callers = set()
+
+    def _write(self, records):
+        assert self.go.acquire(timeout=10)
+        self.callers.add(threading.current_thread())
+        super()._write(records)
+
+    def _close(self):
+        self.callers.add(threading.current_thread())
