@@ -6,6 +6,7 @@ Strings are looked up by their hash; a found row counts only if its text is the 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -23,16 +24,18 @@ def normal(ids: Any) -> np.ndarray | list[str]:
     Raises:
         SchemaError: they are neither.
     """
-    if isinstance(ids, str) or (np.ndim(ids) == 0 and not isinstance(ids, Iterable)):
+    if isinstance(ids, str) or not isinstance(ids, Iterable) or getattr(ids, "ndim", 1) == 0:
         raise SchemaError(f"ids are a sequence, one for each row, not {ids!r}. Hint: [{ids!r}]")
     if isinstance(ids, range):
         ids = np.arange(ids.start, ids.stop, ids.step, dtype=np.int64)
     if not isinstance(ids, (list, tuple)):
         ids = np.asarray(ids) if hasattr(ids, "__array__") else list(ids)
+    if isinstance(ids, (list, tuple)) and any(isinstance(x, np.str_) for x in ids[:1]):
+        ids = list(map(str, ids))
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "US":
         ids = [x.decode() if isinstance(x, bytes) else x for x in ids.tolist()]
-    if isinstance(ids, (list, tuple)) and ids and set(map(type, ids)) <= {str, np.str_}:
-        return list(map(str, ids))
+    if isinstance(ids, (list, tuple)) and ids and set(map(type, ids)) == {str}:
+        return list(ids)
     return _integers(np.asarray(ids) if len(ids) else np.zeros(0, np.int64))
 
 
@@ -144,7 +147,7 @@ class Texts:
         sizes = np.fromiter(map(len, others), dtype=np.int64, count=len(others))
         good = ends - starts == sizes
         number = np.repeat(np.arange(len(rows)), np.where(good, sizes, 0))
-        own = np.frombuffer(b"".join(t for t, g in zip(others, good, strict=True) if g), np.uint8)
+        own = np.frombuffer(b"".join(itertools.compress(others, good.tolist())), np.uint8)
         begins = np.cumsum(np.where(good, sizes, 0)) - sizes
         at = np.arange(len(number)) + (starts - begins)[number]
         good[number[self.data[at] != own]] = False
@@ -279,5 +282,5 @@ class Index:
             stored = self._chunks[chunk]
             assert isinstance(stored, Texts)
             asked = there[where]
-            good = stored.same(own, [texts[i] for i in asked])
+            good = stored.same(own, [texts[i] for i in asked.tolist()])
             rows[asked[~good]] = -1
