@@ -30,12 +30,11 @@ def normal(ids: Any) -> np.ndarray | list[str]:
         ids = np.arange(ids.start, ids.stop, ids.step, dtype=np.int64)
     if not isinstance(ids, (list, tuple)):
         ids = np.asarray(ids) if hasattr(ids, "__array__") else list(ids)
-    if isinstance(ids, (list, tuple)) and any(isinstance(x, np.str_) for x in ids[:1]):
-        ids = list(map(str, ids))
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "US":
         ids = [x.decode() if isinstance(x, bytes) else x for x in ids.tolist()]
-    if isinstance(ids, (list, tuple)) and ids and set(map(type, ids)) == {str}:
-        return list(ids)
+    kinds = set(map(type, ids)) if isinstance(ids, (list, tuple)) else set()
+    if kinds and kinds <= {str, np.str_}:
+        return list(ids) if kinds == {str} else list(map(str, ids))
     return _integers(np.asarray(ids) if len(ids) else np.zeros(0, np.int64))
 
 
