@@ -15,7 +15,7 @@ import numpy as np
 
 import sawlog.store
 
-SEGMENT = 64 << 20
+SEGMENT = 32 << 20
 
 
 class Peer:

@@ -30,17 +30,32 @@ from sawlog.jax._disk import StoreSink
 from sawlog.jax._logger import Logger as Logger
 from sawlog.jax._runs import RunState as RunState
 from sawlog.jax._runs import Sink as Sink
-from sawlog.sinks import CsvSink, Fanout, JsonlSink, MemorySink
+from sawlog.sinks import (
+    CsvSink,
+    Fanout,
+    JsonlSink,
+    MemorySink,
+    MLflowSink,
+    NeptuneSink,
+    TensorBoardSink,
+    TrackioSink,
+    WandbSink,
+)
 
 __all__ = [
     "CsvLogger",
     "JsonlLogger",
     "Logger",
+    "MLflowLogger",
     "MemoryLogger",
     "MultiLogger",
+    "NeptuneLogger",
     "RunState",
     "SaveLogger",
     "Sink",
+    "TensorBoardLogger",
+    "TrackioLogger",
+    "WandbLogger",
 ]
 
 
@@ -150,3 +165,91 @@ class MultiLogger(Logger):
                 sink.close()
             raise
         return Fanout(*opened)
+
+
+def _config(about: Mapping[str, Any]) -> dict[str, Any]:
+    return {"key": about["key"], **about["config"]}
+
+
+class WandbLogger(Logger):
+    """Sends each run to Weights & Biases, in one project, named after its seed.
+
+    ``options`` are those of :class:`sawlog.sinks.WandbSink`, as ``mode="offline"`` or ``dir=...``.
+    A run always begins anew: ``exists`` has no meaning for trackers.
+    """
+
+    def __init__(self, project: str | None = None, **options: Any) -> None:
+        super().__init__()
+        self._project, self._options = project, options
+
+    def __repr__(self) -> str:
+        return f"WandbLogger({self._project!r})"
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """A run of the project."""
+        return WandbSink(self._project, name, config=_config(about), **self._options)
+
+
+class TensorBoardLogger(Logger):
+    """Writes each run to a folder of event files, ``path/seed-0``, for TensorBoard."""
+
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        super().__init__()
+        self.path = Path(path)
+        self._options = options
+
+    def __repr__(self) -> str:
+        return f"TensorBoardLogger({str(self.path)!r})"
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """A folder of event files."""
+        return TensorBoardSink(self.path / name, config=_config(about), **self._options)
+
+
+class MLflowLogger(Logger):
+    """Sends each run to an MLflow experiment.
+
+    ``options`` are those of :class:`sawlog.sinks.MLflowSink`, as
+    ``tracking_uri="sqlite:///mlflow.db"``.
+    """
+
+    def __init__(self, experiment: str = "Default", **options: Any) -> None:
+        super().__init__()
+        self._experiment, self._options = experiment, options
+
+    def __repr__(self) -> str:
+        return f"MLflowLogger({self._experiment!r})"
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """A run of the experiment."""
+        return MLflowSink(self._experiment, name=name, config=_config(about), **self._options)
+
+
+class TrackioLogger(Logger):
+    """Sends each run to a Trackio project."""
+
+    def __init__(self, project: str, **options: Any) -> None:
+        super().__init__()
+        self._project, self._options = project, options
+
+    def __repr__(self) -> str:
+        return f"TrackioLogger({self._project!r})"
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """A run of the project."""
+        return TrackioSink(self._project, name, config=_config(about), **self._options)
+
+
+class NeptuneLogger(Logger):
+    """Writes each run with Neptune's client, offline: its hosted service closed in 2026."""
+
+    def __init__(self, project: str | None = None, **options: Any) -> None:
+        super().__init__()
+        self._project, self._options = project, options
+
+    def __repr__(self) -> str:
+        return f"NeptuneLogger({self._project!r})"
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """A run on disk."""
+        return NeptuneSink(self._project, name, config=_config(about), **self._options)

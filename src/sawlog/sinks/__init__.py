@@ -28,10 +28,15 @@ from sawlog.sinks._every import Every as Every
 from sawlog.sinks._fanout import Fanout as Fanout
 from sawlog.sinks._jsonl import JsonlSink as JsonlSink
 from sawlog.sinks._memory import MemorySink as MemorySink
+from sawlog.sinks._mlflow import MLflowSink as MLflowSink
+from sawlog.sinks._neptune import NeptuneSink as NeptuneSink
 from sawlog.sinks._prefix import Prefix as Prefix
 from sawlog.sinks._reduce import Reduce as Reduce
 from sawlog.sinks._select import Select as Select
 from sawlog.sinks._store import StoreSink as StoreSink
+from sawlog.sinks._tensorboard import TensorBoardSink as TensorBoardSink
+from sawlog.sinks._trackio import TrackioSink as TrackioSink
+from sawlog.sinks._wandb import WandbSink as WandbSink
 
 __all__ = [
     "Async",
@@ -42,10 +47,15 @@ __all__ = [
     "Fanout",
     "FanoutError",
     "JsonlSink",
+    "MLflowSink",
     "MemorySink",
+    "NeptuneSink",
     "Prefix",
     "Reduce",
     "Select",
     "Sink",
     "StoreSink",
+    "TensorBoardSink",
+    "TrackioSink",
+    "WandbSink",
 ]

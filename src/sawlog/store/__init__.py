@@ -177,7 +177,7 @@ def open(
             ``reader.problems`` says which. Otherwise they are an error.
         duplicates: for reading, which row of an id counts, if not as the store says.
         options: for appending. ``segment_bytes``: how large a segment grows before it is published
-            (64 MiB). ``queue``: how many may wait for the disk before the program waits (2).
+            (32 MiB). ``queue``: how many may wait for the disk before the program waits (2).
             ``interval``: seconds after which anything pending is published by itself (30), or None.
 
     Raises:

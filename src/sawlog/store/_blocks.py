@@ -42,8 +42,15 @@ class Piece:
     def fetch(self) -> None:
         """Bring the rows into memory and check them."""
         for name in self.names:
-            self.segment.advise(name, self.start, self.stop, "MADV_POPULATE_READ")
             self.segment.check(name, self.start, self.stop)
+
+    def ahead(self, pool: concurrent.futures.Executor) -> concurrent.futures.Future | None:
+        """Begin to fetch. What was checked before needs no thread: the system reads ahead."""
+        if not all(map(self.segment.is_checked, self.names)):
+            return pool.submit(self.fetch)
+        for name in self.names:
+            self.segment.will_need(name, self.start, self.stop)
+        return None
 
     def block(self) -> Block:
         """The rows themselves."""
@@ -83,11 +90,12 @@ def scan(pieces: Iterator[Piece], read_ahead: bool) -> Iterator[Block]:
         return
     with concurrent.futures.ThreadPoolExecutor(1, "sawlog-read-ahead") as pool:
         current = next(pieces, None)
-        fetched = pool.submit(current.fetch) if current else None
-        while current is not None and fetched is not None:
-            fetched.result()
+        fetched = current.ahead(pool) if current else None
+        while current is not None:
+            if fetched is not None:
+                fetched.result()
             following = next(pieces, None)
-            fetched = pool.submit(following.fetch) if following else None
+            fetched = following.ahead(pool) if following else None
             yield current.block()
             current.release()
             current = following

@@ -33,6 +33,7 @@ SUFFIX = ".safetensors"
 REPLACED = "replaced"
 _NAME = re.compile(r"([a-z0-9]{1,32})-(\d{8,})\.safetensors")
 _ALIGN = 64
+_PAGE, _LARGE = 4096, 1 << 20  # the data of a large segment starts on a page of its own
 _checked_before = Memory()
 
 
@@ -135,7 +136,7 @@ def _header(
     }
     document = {"__metadata__": {"sawlog": json.dumps(said)}, **entries}
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-(len(text) + 8) % _ALIGN)
+    text += b" " * (-(len(text) + 8) % (_PAGE if offset >= _LARGE else _ALIGN))
     return struct.pack("<Q", len(text)) + text
 
 
@@ -419,11 +420,19 @@ class Segment:
 
     def release(self, name: str, start: int, stop: int) -> None:
         """Give back the memory that rows of the map take; they are read anew if needed."""
-        self.advise(name, start, stop, "MADV_DONTNEED")
+        self._advise(name, start, stop, getattr(mmap, "MADV_DONTNEED", None))
 
-    def advise(self, name: str, start: int, stop: int, what: str) -> None:
+    def will_need(self, name: str, start: int, stop: int) -> None:
+        """Let the system read rows ahead, if they are not in its cache."""
+        self._mapped()
+        self._advise(name, start, stop, getattr(mmap, "MADV_WILLNEED", None))
+
+    def is_checked(self, name: str) -> bool:
+        """Whether all of a tensor was checked before."""
+        return self._mapped().checked[name].complete
+
+    def _advise(self, name: str, start: int, stop: int, advice: int | None) -> None:
         """Tell the system what becomes of the pages of some rows."""
-        advice = getattr(mmap, what, None)
         placed = self.tensors[name]
         mapped = self._map
         if advice is None or not placed.cut.row_bytes or stop <= start or mapped is None:

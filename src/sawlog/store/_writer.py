@@ -39,7 +39,7 @@ class Writer:
         identity: Identity,
         catalog: Catalog,
         *,
-        segment_bytes: int = 64 << 20,
+        segment_bytes: int = 32 << 20,
         queue: int = 2,
         interval: float | None = 30.0,
     ) -> None:

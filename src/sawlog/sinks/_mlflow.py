@@ -1,0 +1,174 @@
+"""``MLflowSink``: a run of MLflow."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from sawlog._optional import require
+from sawlog.errors import LogMismatchError
+from sawlog.records import Records
+from sawlog.sinks._tracker import TrackerSink
+from sawlog.sinks._values import Column, Group, Kind, Number, flat_config, pixels, summary
+
+BATCH = 1000  # the most that MLflow takes at a time
+PARAMS = 100
+INTERVAL = 5.0  # seconds
+
+
+class MLflowSink(TrackerSink):
+    """Writes to a run of its own of MLflow; several may be open at a time.
+
+    Steps are the whole numbers of the axis called ``step``, or of the only axis, or the count of
+    entries; other axes are metrics beside. MLflow has no histograms: of those, ``name/mean``,
+    ``name/std``, ``name/min`` and ``name/max`` are metrics. Its names have no brackets: the leaf
+    ``params['w'][0]`` is called ``params/w/0``, and other signs are ``_``.
+
+    MLflow orders a metric by time and step, and drops what is there already, so each entry that
+    does not come with a greater step than the one before gets a time one millisecond later: the
+    order of logging is that of ``get_metric_history``.
+
+    Args:
+        experiment: the experiment; made where there is none.
+        tracking_uri: the store, as ``"sqlite:///mlflow.db"``; None is that of the environment.
+            MLflow's plain files, ``./mlruns``, refuse to start nowadays.
+        name: what to call the run; MLflow finds a name where this is None.
+        config: settings to note with it, as parameters; ``{"net": {"width": 3}}`` is
+            ``net/width``.
+        tags: tags of the run.
+        artifact_location: where a new experiment keeps its images.
+        images: whether arrays of two or three axes are images, which go to the artifacts; if not,
+            they are summed up as above.
+        histograms: whether to sum up arrays at all; if not, they are left out.
+
+    Metrics are sent a thousand at a time, by the next ``write`` when there are as many or they are
+    five seconds old, and by ``flush`` and ``close``. What could not be sent is sent again by the
+    next of these. Numbers are ``float64``; in SQL stores
+    infinities become the greatest number there is, as MLflow has it.
+
+    Raises:
+        MissingPackageError: ``mlflow`` is not installed, or ``pillow``, which its images need.
+    """
+
+    def __init__(
+        self,
+        experiment: str = "Default",
+        *,
+        tracking_uri: str | None = None,
+        name: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
+        artifact_location: str | None = None,
+        images: bool = True,
+        histograms: bool = True,
+    ) -> None:
+        super().__init__(images=images, histograms=histograms)
+        self._mlflow: Any = require("mlflow", "mlflow", type(self).__name__)
+        if str(tracking_uri or self._mlflow.get_tracking_uri()).startswith("sqlite"):
+            require("sqlalchemy", "mlflow", type(self).__name__)  # not all of MLflow needs it
+        self._client: Any = self._mlflow.MlflowClient(tracking_uri)
+        number = self._experiment(experiment, artifact_location)
+        self._run: Any = self._client.create_run(number, tags=dict(tags or {}), run_name=name)
+        self._names: dict[str, str] = {}  # that of MLflow -> ours
+        self._last: dict[str, tuple[int, int]] = {}  # time and step of the last entry
+        self._waiting: list[Any] = []
+        self._since = time.monotonic()
+        self._log_config(config or {})
+
+    def __repr__(self) -> str:
+        return f"MLflowSink(name={self._run.info.run_name!r}, run_id={self.run_id!r})"
+
+    @property
+    def run_id(self) -> str:
+        """What MLflow knows the run by."""
+        return str(self._run.info.run_id)
+
+    def _experiment(self, name: str, location: str | None) -> str:
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(name, artifact_location=location))
+            except self._mlflow.exceptions.MlflowException:  # somebody else was first?
+                found = self._client.get_experiment_by_name(name)
+                if found is None:
+                    raise
+        return str(found.experiment_id)
+
+    def _log_config(self, config: Mapping[str, Any]) -> None:
+        param = self._mlflow.entities.Param
+        params = [param(_clean(k), str(v)) for k, v in flat_config(config).items()]
+        for i in range(0, len(params), PARAMS):
+            self._client.log_batch(self.run_id, params=params[i : i + PARAMS])
+
+    def _check(self, found: list[Group]) -> None:
+        names = dict(self._names)
+        for group in found:
+            for name, column in {**group.columns, **group.others}.items():
+                other = names.setdefault(_clean(name), name)
+                if other != name:
+                    raise LogMismatchError(
+                        f"{name!r} and {other!r} would both be called {_clean(name)!r} in MLflow, "
+                        "whose names are of letters, digits and _-.:/ only. Hint: rename one."
+                    )
+                if column.kind is Kind.IMAGE:
+                    require("PIL", "mlflow", "An image in MLflowSink")
+        self._names = names
+
+    def _write(self, records: Records) -> None:
+        if len(self._waiting) >= BATCH or time.monotonic() > self._since + INTERVAL:
+            self._flush()  # first, so that where it fails nothing of this call was taken
+        super()._write(records)
+
+    def _write_group(self, group: Group) -> None:
+        now = time.time_ns() // 1_000_000
+        for name, column in {**group.columns, **group.others}.items():
+            if column.kind is Kind.IMAGE:
+                self._write_images(_clean(name), column, group)
+            else:
+                for part, items in _scalars(_clean(name), column).items():
+                    self._add(part, items, group.steps, now)
+
+    def _add(self, name: str, items: Any, steps: Any, now: int) -> None:
+        metric = self._mlflow.entities.Metric
+        at, last = self._last.get(name, (now, -(2**63)))
+        at, last = (now, -(2**63)) if now > at else (at, last)
+        for item, step in zip(items, steps, strict=True):
+            at = at if step > last else at + 1
+            last = step
+            self._waiting.append(metric(name, item, at, step))
+        self._last[name] = at, last
+
+    def _write_images(self, name: str, column: Column, group: Group) -> None:
+        for item, step in zip(column.items, group.steps, strict=True):
+            key = name.replace(":", "_")
+            self._client.log_image(self.run_id, pixels(item), key=key, step=step)
+
+    def _flush(self) -> None:
+        while self._waiting:
+            self._client.log_batch(self.run_id, metrics=self._waiting[:BATCH])
+            del self._waiting[:BATCH]  # only now: where that failed, it is tried again
+        self._since = time.monotonic()
+
+    def _finish(self, failed: bool) -> None:
+        self._flush()
+        self._client.set_terminated(self.run_id, status="FAILED" if failed else "FINISHED")
+
+
+def _scalars(name: str, column: Column) -> dict[str, list[Number]]:
+    if column.kind is Kind.SCALAR:
+        return {name: list(column.items)}
+    parts = [summary(item) for item in column.items]
+    return {f"{name}/{part}": [each[part] for each in parts] for part in parts[0]}
+
+
+def _clean(name: str) -> str:
+    """A name as MLflow takes it.
+
+    >>> _clean("params['w'][0]"), _clean("loss@dropped")
+    ('params/w/0', 'loss_dropped')
+    """
+    name = re.sub(r"\[['\"]?(.*?)['\"]?\]", r"/\1", name)
+    name = re.sub(r"[^/\w.\- :]", "_", name, flags=re.ASCII)
+    return re.sub(r"/{2,}", "/", name).strip("/") or "_"

@@ -1,0 +1,117 @@
+"""``NeptuneSink``: a run of Neptune, in files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sawlog._optional import require
+from sawlog.sinks._tracker import TrackerSink
+from sawlog.sinks._values import Column, Group, Kind, flat_config, pixels, summary
+
+BATCH = 1000
+
+
+class NeptuneSink(TrackerSink):
+    """Writes to a run of its own of Neptune, in its offline mode; several may be open at a time.
+
+    Neptune's hosted service closed in March 2026, so there is nowhere to send runs to. Offline mode
+    still works: it writes what was logged, as lines of JSON, to ``.neptune/offline`` in the current
+    folder, or in the one that the environment variable ``NEPTUNE_DATA_DIRECTORY`` names. This sink
+    is for programs that have code for such files; for others, choose another tracker.
+
+    Steps are the whole numbers of the axis called ``step``, or of the only axis, or the count of
+    entries; other axes are series beside. Neptune has no histograms: of those, ``name/mean``,
+    ``name/std``, ``name/min`` and ``name/max`` are series. Its series of numbers leave NaN and
+    infinities out, so these are texts in ``nonfinite/name``, with their steps. A name cannot go on
+    where another ends, as ``loss/a`` and ``loss``: Neptune refuses that.
+
+    Args:
+        project: the project, as ``"workspace/name"``.
+        name: what to call the run.
+        config: settings to note with it, under ``parameters``.
+        images: whether arrays of two or three axes are images; if not, they are summed up.
+        histograms: whether to sum up arrays at all; if not, they are left out.
+        options: those of ``neptune.init_run``.
+
+    Raises:
+        MissingPackageError: ``neptune`` is not installed.
+    """
+
+    def __init__(
+        self,
+        project: str | None = None,
+        name: str | None = None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        images: bool = True,
+        histograms: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(images=images, histograms=histograms)
+        self._neptune: Any = require("neptune", "neptune", type(self).__name__)
+        self._types: Any = require("neptune.types", "neptune", type(self).__name__)
+        options = {
+            "mode": "offline",
+            "capture_stdout": False,
+            "capture_stderr": False,
+            "capture_hardware_metrics": False,
+            "capture_traceback": False,
+            "source_files": [],
+            "git_ref": False,
+            **options,
+        }
+        self._name = name
+        self._run: Any = self._neptune.init_run(project=project, name=name, **options)
+        for key, value in flat_config(config or {}).items():
+            self._run[f"parameters/{key}"] = value if _is_simple(value) else str(value)
+
+    def __repr__(self) -> str:
+        return f"NeptuneSink(name={self._name!r})"
+
+    @property
+    def run(self) -> Any:
+        """The ``neptune.Run``."""
+        return self._run
+
+    def _write_group(self, group: Group) -> None:
+        for name, column in {**group.columns, **group.others}.items():
+            if column.kind is Kind.SCALAR:
+                self._add(name, column.items, group.steps)
+            elif column.kind is Kind.IMAGE:
+                self._write_images(name, column, group.steps)
+            else:
+                parts = [summary(item) for item in column.items]
+                for part in parts[0]:
+                    self._add(f"{name}/{part}", [each[part] for each in parts], group.steps)
+
+    def _add(self, name: str, items: Sequence[Any], steps: Sequence[int]) -> None:
+        pairs = [(float(item), step) for item, step in zip(items, steps, strict=True)]
+        self._extend(name, [pair for pair in pairs if math.isfinite(pair[0])])
+        odd = [(repr(item), step) for item, step in pairs if not math.isfinite(item)]
+        self._extend(f"nonfinite/{name}", odd)
+
+    def _extend(self, path: str, pairs: Sequence[tuple[Any, int]]) -> None:
+        for i in range(0, len(pairs), BATCH):
+            items, steps = zip(*pairs[i : i + BATCH], strict=True)
+            self._run[path].extend(list(items), steps=list(steps))
+
+    def _write_images(self, name: str, column: Column, steps: Sequence[int]) -> None:
+        for item, step in zip(column.items, steps, strict=True):
+            self._run[name].append(self._types.File.as_image(pixels(item) / 255.0), step=step)
+
+    def _flush(self) -> None:
+        self._run.wait(disk_only=True)
+
+    def _finish(self, failed: bool) -> None:
+        if failed:
+            self._run["sys/failed"] = True
+        self._run.stop()
+
+
+def _is_simple(value: Any) -> bool:
+    """Whether Neptune has settings of this kind."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, bool | str) or (isinstance(value, int) and abs(value) < 2**31)

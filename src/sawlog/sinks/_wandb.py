@@ -1,0 +1,114 @@
+"""``WandbSink``: a run of Weights & Biases."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sawlog._optional import require
+from sawlog.sinks._tracker import TrackerSink
+from sawlog.sinks._values import Column, Group, Kind, bins, pixels
+
+
+class WandbSink(TrackerSink):
+    """Writes to a run of its own of Weights & Biases; several may be open at a time.
+
+    Names that were logged with the same steps are logged together, one row for each entry, and the
+    step axes are metrics in that row: of ``sawlog.log({"loss": x}, step=i, epoch=e)``, W&B gets
+    ``loss``, ``step`` and ``epoch``, and ``define_metric("loss", step_metric="step")`` makes its
+    charts use the step. That is the axis called ``step``, or else the first. W&B's own ``_step``
+    counts the rows.
+
+    Args:
+        project: the project; None is the one of the environment.
+        name: what to call the run.
+        config: settings to note with it.
+        dir: the folder in which W&B makes its folder ``wandb``; None is the current one.
+        mode: ``"online"``, ``"offline"`` or ``"disabled"``; None is that of the environment.
+        images: whether arrays of two or three axes are images; if not, histograms.
+        histograms: whether to write histograms; if not, they are left out.
+        options: those of ``wandb.init``, as ``entity``, ``group``, ``tags``, ``id``, ``resume``.
+
+    Numbers are exact as far as ``float64`` goes; NaN and infinities stay what they are.
+    ``flush`` returns when W&B's own process has everything, and everything is in its file when
+    ``close`` returns: W&B has no way to ask for that before. W&B does not record the output of the
+    program, which would go to all runs alike; ``settings=wandb.Settings(console="auto")`` does.
+
+    Raises:
+        MissingPackageError: ``wandb`` is not installed, or ``pillow``, which its images need.
+    """
+
+    def __init__(
+        self,
+        project: str | None = None,
+        name: str | None = None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        dir: str | os.PathLike[str] | None = None,
+        mode: str | None = None,
+        images: bool = True,
+        histograms: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(images=images, histograms=histograms)
+        self._wandb: Any = require("wandb", "wandb", type(self).__name__)
+        if dir is not None:
+            Path(dir).mkdir(parents=True, exist_ok=True)  # W&B would go elsewhere, with a warning
+            options["dir"] = os.fspath(dir)
+        options.setdefault("settings", self._wandb.Settings(console="off"))
+        options.setdefault("reinit", "create_new")
+        self._run: Any = self._wandb.init(
+            project=project, name=name, config=dict(config or {}), mode=mode, **options
+        )
+        self._defined: set[tuple[str, str]] = set()
+
+    def __repr__(self) -> str:
+        return f"WandbSink(project={self._run.project!r}, name={self._run.name!r})"
+
+    @property
+    def run(self) -> Any:
+        """The ``wandb.Run``."""
+        return self._run
+
+    def _check(self, found: list[Group]) -> None:
+        if any(c.kind is Kind.IMAGE for group in found for c in group.columns.values()):
+            require("PIL", "wandb", "An image in WandbSink")
+
+    def _write_group(self, group: Group) -> None:
+        axis = group.axis or next(iter(group.axes), None)
+        if axis is not None:
+            self._define(group, axis)
+        names = (*group.axes, *group.columns)
+        rows = zip(
+            *group.axes.values(), *(self._items(c) for c in group.columns.values()), strict=True
+        )
+        log = self._run.log
+        for row in rows:
+            log({name: item for name, item in zip(names, row, strict=True) if item is not None})
+
+    def _define(self, group: Group, axis: str) -> None:
+        """Tell W&B which metric is the step of which, once."""
+        for name in (*group.columns, *group.axes):
+            if name != axis and (name, axis) not in self._defined:
+                self._defined.add((name, axis))
+                if "*" not in name:  # in a definition that means any text
+                    # The step is in every row, so W&B need not put the last one where it is not.
+                    self._run.define_metric(name, step_metric=axis, step_sync=False)
+
+    def _items(self, column: Column) -> list[Any]:
+        if column.kind is Kind.SCALAR:
+            return list(column.items)
+        if column.kind is Kind.IMAGE:
+            return [self._wandb.Image(pixels(item)) for item in column.items]
+        counted = map(bins, column.items)
+        return [
+            None if each is None else self._wandb.Histogram(np_histogram=each) for each in counted
+        ]
+
+    def _flush(self) -> None:
+        dict(self._run.summary)  # an answer comes after all that was sent before
+
+    def _finish(self, failed: bool) -> None:
+        self._run.finish(exit_code=int(failed))

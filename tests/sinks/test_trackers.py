@@ -1,0 +1,481 @@
+"""What real trackers have on disk after our sinks wrote to them, read by their own tools."""
+
+import itertools
+import sys
+import threading
+import tomllib
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from sawlog.errors import (
+    LogMismatchError,
+    LogValueError,
+    MissingPackageError,
+    StoreClosedError,
+    StoreWriteError,
+)
+from sawlog.records import Entries, Records
+from sawlog.sinks import _values
+from sawlog.testing import SinkContract
+from tests.sinks._trackers import (
+    ALL,
+    ENVIRONMENT,
+    FOLDERS,
+    INSTALLED,
+    SINKS,
+    MLflow,
+    Neptune,
+    Tracker,
+    Trackio,
+    Wandb,
+    imported_quietly,
+)
+
+RUNS, STEPS, CHUNK = 8, 1000, 125
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trackers")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        for name, value in FOLDERS.items():
+            patch.setenv(name, str(folder / value))
+        yield folder
+
+
+@pytest.fixture(scope="module", params=INSTALLED, ids=lambda tracker: tracker.package)
+def tracker(request, environment):
+    folder = environment / request.param.package
+    folder.mkdir()
+    imported_quietly(request.param)
+    return request.param(folder)
+
+
+def records(steps, **values):
+    axes = {axis: np.asarray(array) for axis, array in steps.items()}
+    return Records({name: Entries(np.asarray(array), axes) for name, array in values.items()})
+
+
+_numbers = itertools.count()
+
+
+def written(tracker, *many, failed=False, **options):
+    """What the tracker has of a new run after these records, one write each."""
+    sink = tracker.open(f"run-{next(_numbers)}", **options)
+    for each in many:
+        sink.write(each)
+    sink.close(failed=failed)
+    return tracker.read(sink)
+
+
+def in_dev_extra(project):
+    """The trackers that a development set-up has."""
+    wanted = project["optional-dependencies"]["dev"]
+    return {each for each in SINKS for line in wanted if each in line}
+
+
+def test_trackers_of_the_dev_extra_are_tested():
+    file = Path(__file__).parents[2] / "pyproject.toml"
+    project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+    assert in_dev_extra(project) <= {each.package for each in INSTALLED}
+    assert in_dev_extra({"optional-dependencies": {"dev": ["sawlog[jax,wandb]"]}}) == {"wandb"}
+    assert {each.package for each in ALL} == set(SINKS) <= set(project["optional-dependencies"])
+
+
+# -- eight runs at once ----------------------------------------------------------------------------
+
+
+def series(run):
+    """Numbers that need all their bits."""
+    random = np.random.default_rng(run)
+    return random.normal(size=STEPS), random.normal(size=STEPS).astype(np.float32)
+
+
+def written_at_once(tracker):
+    """What the tracker has of eight runs that were written to from a thread each."""
+    sinks = [tracker.open(f"seed-{i}", config={"seed": i, "net": {"w": "x"}}) for i in range(RUNS)]
+    start = threading.Barrier(RUNS)
+
+    def work(i):
+        loss, accuracy = series(i)
+        start.wait()
+        for at in range(0, STEPS, CHUNK):
+            part = slice(at, at + CHUNK)
+            steps = {"step": np.arange(STEPS)[part]}
+            sinks[i].write(records(steps, loss=loss[part], accuracy=accuracy[part]))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(RUNS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for sink in sinks:
+        sink.close()
+    return tracker.read_all(sinks)
+
+
+# -- what kinds of values become -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kinds(tracker):
+    image = np.array([[0, 100, 255], [1, 2, 3]], np.uint8)
+    color = np.arange(2 * 2 * 3, dtype=np.uint8).reshape(2, 2, 3)
+    ramp = np.linspace(-1, 1, 6).reshape(2, 3)
+    steps = {"step": np.array([3, 5])}
+    values = {
+        "count": np.array([2**40 + 1, -7]),
+        "flag": np.array([True, False]),
+        "half": np.array([0.1, 3.0]).astype(ml_dtypes.bfloat16),
+        "z": np.array([1 + 2j, 3 - 4j]),
+        "odd": np.array([np.nan, 1.5]),
+        "huge": np.array([np.inf, -np.inf]),
+        "weights": np.array([[0.0, 1.0, 4.0], [np.nan, 2.0, np.inf]]),
+        "deep": np.arange(16.0).reshape(2, 2, 2, 2),
+        "image": np.stack([image, image + 1]),
+        "color": np.stack([color, color + 1]),
+        "ramp": np.stack([ramp, ramp * 5]),
+        "empty": np.zeros((2, 0)),
+    }
+    part = np.array([[True, False], [True, True]])
+    masked = {
+        "some": Entries(np.array([1.0, 2.0]), steps, np.array([False, True])),
+        "none": Entries(np.array([1.0, 2.0]), steps, np.array([False, False])),
+        "part": Entries(np.array([[1.0, 2.0], [3.0, 4.0]]), steps, part),
+    }
+    return written(tracker, Records({**records(steps, **values), **masked}))
+
+
+# -- what is read back ----------------------------------------------------------------------------
+
+
+class TestReadBack:
+    """Each test once for each tracker that is installed."""
+
+    __test__ = bool(INSTALLED)
+
+    def test_eight_runs_have_every_value_in_order_and_their_own_config(self, tracker):
+        eight = written_at_once(tracker)
+        assert [seen.name for seen in eight] == [f"seed-{i}" for i in range(RUNS)]
+        for i, seen in enumerate(eight):
+            loss, accuracy = series(i)
+            scalars = {name: seen.scalars[name] for name in seen.scalars if name != "step"}
+            assert scalars == {
+                "loss": list(enumerate(loss.tolist())),
+                "accuracy": list(enumerate(accuracy.astype(float).tolist())),
+            }
+            assert str(seen.config["seed"]) == str(i)
+            assert (seen.config.get("net/w") or seen.config["net"]["w"]) == "x"
+            assert not seen.failed
+
+    def test_scalars_are_exact(self, kinds):
+        found = {name: kinds.scalars[name] for name in kinds.scalars}
+        assert found["count"] == [(3, 2.0**40 + 1), (5, -7.0)]
+        assert found["flag"] == [(3, 1.0), (5, 0.0)]
+        assert found["half"] == [(3, float(ml_dtypes.bfloat16(0.1))), (5, 3.0)]
+        assert found["z/real"] == [(3, 1.0), (5, 3.0)]
+        assert found["z/imag"] == [(3, 2.0), (5, -4.0)]
+
+    def test_nan_and_infinities_are_what_the_tracker_has(self, kinds, tracker):
+        if tracker.package == "neptune":
+            assert kinds.scalars["odd"] == [(5, 1.5)]
+            ((step, nan),) = kinds.scalars["nonfinite/odd"]
+            assert step == 3
+            assert np.isnan(nan)
+            assert kinds.scalars["nonfinite/huge"] == [(3, np.inf), (5, -np.inf)]
+            return
+        (first, nan), second = kinds.scalars["odd"]
+        assert np.isnan(nan)
+        assert (first, second) == (3, (5, 1.5))
+        most = np.inf if tracker.has_infinities else np.finfo(float).max
+        assert [step for step, _ in kinds.scalars["huge"]] == [3, 5]
+        low, high = (value for _, value in kinds.scalars["huge"])
+        assert (low, high) == pytest.approx((most, -most))
+
+    def test_arrays_are_histograms(self, kinds, tracker):
+        if not tracker.has_histograms:
+            assert kinds.scalars["weights/mean"][0] == (3, pytest.approx(5 / 3))
+            assert kinds.scalars["weights/min"][0] == (3, 0.0)
+            assert kinds.scalars["deep/max"] == [(3, 7.0), (5, 15.0)]
+            assert kinds.scalars["part/max"] == [(3, 1.0), (5, 4.0)]
+            return
+        assert set(kinds.histograms) == {"weights", "deep", "part"}
+        (first, (counts, edges)), (second, (finite, _)) = kinds.histograms["weights"]
+        assert (first, second) == (3, 5)
+        assert (sum(counts), counts[0], counts[16], counts[-1]) == (3, 1, 1, 1)
+        assert (edges[0], edges[-1], len(edges)) == (0.0, 4.0, len(counts) + 1)
+        assert sum(finite) == 1
+        assert [(step, sum(c)) for step, (c, _) in kinds.histograms["deep"]] == [(3, 8), (5, 8)]
+        assert [(step, sum(c)) for step, (c, _) in kinds.histograms["part"]] == [(3, 1), (5, 2)]
+
+    def test_arrays_of_two_and_three_axes_are_images(self, kinds):
+        assert set(kinds.images) == {"image", "color", "ramp"}
+        for name, array in kinds.images.items():
+            assert [step for step, _ in array] == [3, 5], name
+        gray = np.array([[0, 100, 255], [1, 2, 3]], np.uint8)
+        for (_, found), expected in zip(kinds.images["image"], (gray, gray + 1), strict=True):
+            shown = found[..., 0] if found.ndim == 3 else found  # Trackio makes all images RGBA
+            assert np.array_equal(shown, expected)
+        color = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+        assert np.array_equal(kinds.images["color"][0][1][..., :3], color)
+        ramps = [found[..., 0] if found.ndim == 3 else found for _, found in kinds.images["ramp"]]
+        assert np.array_equal(ramps[0].ravel(), [0, 51, 102, 153, 204, 255])
+        assert np.array_equal(ramps[0], ramps[1])
+
+    def test_what_is_masked_or_empty_is_left_out(self, kinds):
+        assert kinds.scalars["some"] == [(5, 2.0)]
+        for name in ("none", "empty"):
+            assert not [each for each in kinds.scalars if each.startswith(name)]
+            assert name not in kinds.histograms
+
+    def test_images_and_histograms_can_be_left_out(self, tracker):
+        values = records({"step": [0]}, a=np.ones((1, 4)), b=np.ones((1, 2, 2)), c=np.ones(1))
+        seen = written(tracker, values, images=False)
+        assert not seen.images
+        if tracker.has_histograms:
+            assert set(seen.histograms) == {"a", "b"}
+        seen = written(tracker, values, histograms=False)
+        assert not seen.histograms
+        assert set(seen.images) == {"b"}
+        assert set(seen.scalars) - {"step"} == {"c"}
+
+    def test_steps_are_named_step_or_the_only_axis_or_counted(self, tracker):
+        seen = written(
+            tracker,
+            records({"step": [7, 9], "epoch": [0, 1]}, both=[1.0, 2.0]),
+            records({"epoch": [4, 2]}, only=[1.0, 2.0]),
+        )
+        assert seen.scalars["both"] == [(7, 1.0), (9, 2.0)]
+        assert seen.scalars["epoch"][:2] == [(7, 0.0), (9, 1.0)]
+        assert seen.scalars["only"] == [(4, 1.0), (2, 2.0)]
+
+    def test_without_a_whole_step_entries_are_counted(self, tracker):
+        if isinstance(tracker, Wandb):
+            seen = written(tracker, records({}, a=[5.0, 6.0]), records({}, a=[7.0]))
+            assert seen.scalars == {"a": [(0, 5.0), (1, 6.0), (2, 7.0)]}
+            return
+        seen = written(
+            tracker,
+            records({}, a=[5.0, 6.0]),
+            records({"x": [0.5, 1.5]}, half=[1.0, 2.0]),
+            records({}, a=[7.0], b=[8.0]),
+            records({"x": [3, 4], "y": [5, 6]}, two=[1.0, 2.0]),
+        )
+        assert seen.scalars["a"] == [(0, 5.0), (1, 6.0), (2, 7.0)]
+        assert seen.scalars["b"] == [(0, 8.0)]
+        assert seen.scalars["half"] == [(0, 1.0), (1, 2.0)]
+        assert seen.scalars["two"] == [(0, 1.0), (1, 2.0)]
+        assert seen.scalars["x"] == [(0, 0.5), (1, 1.5), (0, 3.0), (1, 4.0)]
+        assert seen.scalars["y"] == [(0, 5.0), (1, 6.0)]
+
+    def test_equal_entries_and_steps_that_go_back_stay_in_order(self, tracker):
+        values = [3.0, 3.0, 1.0, 2.0, 2.0]
+        seen = written(
+            tracker,
+            records({"step": [5, 5, 5, 4, 4]}, x=values),
+            records({"step": [4, 4]}, x=[2.0, 0.0]),
+        )
+        assert [value for _, value in seen.scalars["x"]] == [*values, 2.0, 0.0]
+        assert [step for step, _ in seen.scalars["x"]] == [5, 5, 5, 4, 4, 4, 4]
+
+    def test_names_of_leaves_are_kept_or_cleaned(self, tracker):
+        seen = written(tracker, records({"step": [1]}, **{"params['w'][0].b": [1.0], "x@y": [2.0]}))
+        names = (
+            {"params/w/0.b", "x_y"} if tracker.package == "mlflow" else {"params['w'][0].b", "x@y"}
+        )
+        assert set(seen.scalars) - {"step"} == names
+
+    def test_a_failed_run_is_marked(self, tracker):
+        seen = written(tracker, records({"step": [1]}, x=[1.0]), failed=True)
+        assert seen.failed or tracker.package == "tensorboard"
+        sink = tracker.open("raised")
+
+        def program():
+            with sink:
+                sink.write(records({"step": [1]}, x=[1.0]))
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            program()
+        seen = tracker.read(sink)
+        assert seen.scalars["x"] == [(1, 1.0)]
+        assert seen.failed or tracker.package == "tensorboard"
+
+    def test_a_closed_sink_refuses_and_a_refused_write_leaves_nothing(self, tracker):
+        sink = tracker.open("refusing")
+        with pytest.raises(LogValueError, match="'text' is of the dtype <U1"):
+            sink.write(records({"step": [0]}, x=[1.0], text=["a"]))
+        with pytest.raises(
+            LogMismatchError, match="'step' is the name of a value and of a step axis"
+        ):
+            sink.write(records({"step": [0]}, x=[1.0], step=[2.0]))
+        sink.write(records({"step": [0]}, y=[1.0], step=[0]))
+        sink.flush()
+        sink.close()
+        sink.close()
+        with pytest.raises(StoreClosedError, match="is closed"):
+            sink.write(records({"step": [0]}, x=[1.0]))
+        assert "x" not in tracker.read(sink).scalars
+
+
+@pytest.mark.parametrize("extra", SINKS)
+def test_a_missing_package_is_named(extra, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, extra, None)
+    sink = SINKS[extra]
+    with pytest.raises(MissingPackageError) as caught:
+        sink(str(tmp_path))
+    assert str(caught.value) == (
+        f"{sink.__name__} needs the package '{extra}', which is not installed. "
+        f'Hint: pip install "sawlog[{extra}]"'
+    )
+
+
+# -- the contract of all sinks ---------------------------------------------------------------------
+
+
+class TrackerContract(SinkContract):
+    """That of all sinks, but for what trackers have no place for."""
+
+    kind: type[Tracker]
+    test_arrays_arrive = None  # as histograms and images, see above
+    test_resuming = None  # a run of a tracker begins anew
+
+    @pytest.fixture(autouse=True)
+    def opened(self, environment):
+        imported_quietly(self.kind)
+        folder = environment / f"contract-{self.kind.package}"
+        folder.mkdir(exist_ok=True)
+        self.tracker = self.kind(folder)
+
+    def make(self, path):
+        return self.tracker.open(f"run-{next(_numbers)}")
+
+    def read(self, sink, path):
+        found = self.tracker.read(sink).scalars
+        axes = {"acc": "epoch"}
+        return {
+            name: [({axes.get(name, "step"): step}, value) for step, value in pairs]
+            for name, pairs in found.items()
+            if name not in ("step", "epoch")  # which W&B has as metrics
+        }
+
+
+UNABLE = {
+    Wandb: {"test_flush_is_enough": None},  # its file is whole when it is closed
+    MLflow: {"test_not_a_number": None},  # see above
+    Neptune: {"test_not_a_number": None},
+}
+for _each in INSTALLED:
+    _name = f"Test{_each.__name__}Contract"
+    globals()[_name] = type(_name, (TrackerContract,), {"kind": _each, **UNABLE.get(_each, {})})
+
+
+# -- single trackers -------------------------------------------------------------------------------
+
+
+class TestWandb:
+    __test__ = Wandb in INSTALLED
+
+    def test_knows_the_step_of_each_metric(self, tmp_path):
+        steps = {"step": [1, 2], "epoch": [0, 0]}
+        seen = written(Wandb(tmp_path), records(steps, loss=[1.0, 2.0]))
+        defined = {name: about.get("step_metric") for name, about in seen.definitions.items()}
+        assert defined == {"loss": "step", "epoch": "step"}
+        assert seen.scalars["step"] == [(1, 1.0), (2, 2.0)]
+
+
+class TestMLflow:
+    __test__ = MLflow in INSTALLED
+
+    @pytest.fixture
+    def mlflow(self, tmp_path):
+        imported_quietly(MLflow)
+        return MLflow(tmp_path)
+
+    def test_is_sent_a_thousand_at_a_time_and_again_after_a_failure(self, mlflow, monkeypatch):
+        sink = mlflow.open("batches")
+        real, sizes = sink._client.log_batch, []
+
+        def log_batch(run, metrics=(), **rest):
+            sizes.append(len(metrics))
+            if len(sizes) == 2:
+                raise OSError("no network")
+            real(run, metrics=metrics, **rest)
+
+        monkeypatch.setattr(sink._client, "log_batch", log_batch)
+        sink.write(records({"step": [0]}, x=[0.0]))
+        sink.write(records({"step": np.arange(1, 2499)}, x=np.arange(1.0, 2499)))
+        assert sizes == []
+        last = records({"step": [2499]}, x=[2499.0])
+        with pytest.raises(OSError, match="no network"):
+            sink.write(last)
+        sink.write(last)
+        assert sizes == [1000, 1000, 1000, 499]
+        sink.close()
+        assert sizes == [1000, 1000, 1000, 499, 1]
+        assert mlflow.read(sink).scalars["x"] == [(i, float(i)) for i in range(2500)]
+
+    def test_refuses_names_that_would_be_one(self, mlflow):
+        with mlflow.open("clash") as sink, pytest.raises(LogMismatchError, match="both be called"):
+            sink.write(records({}, **{"a['b']": [1.0], "a/b": [2.0]}))
+
+
+class TestTrackio:
+    __test__ = Trackio in INSTALLED
+
+    def test_says_so_when_rows_were_lost(self, tmp_path, monkeypatch):
+        sink = Trackio(tmp_path).open("lost")
+        monkeypatch.setattr("sawlog.sinks._trackio.PATIENCE", 0.0)
+        sink._rows = 1
+        with pytest.raises(StoreWriteError, match="1 of 1 rows are not in Trackio's database"):
+            sink.close()
+        sink._rows = 0
+        sink.close()
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1e16, 1e16 + 2], [-1e308, 1e308], [5e-324, 0.0], [1e300, 1e300], [0.0], [np.nan, 1.0]],
+)
+def test_every_finite_element_is_in_a_bin(values):
+    counts, edges = _values.bins(np.array(values))
+    assert counts.sum() == np.isfinite(values).sum()
+    assert len(edges) == len(counts) + 1
+
+
+def test_nothing_finite_has_no_bins():
+    assert _values.bins(np.array([np.nan, np.inf])) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([[0.0, 0.5, 1.0]], [[0, 128, 255]]),
+        ([[True, False]], [[255, 0]]),
+        ([[-1e308, 1e308]], [[0, 255]]),
+        ([[7, 7]], [[255, 255]]),
+        ([[np.nan, -2.0, 2.0]], [[0, 0, 255]]),
+        ([[np.inf, np.nan]], [[0, 0]]),
+        ([[[0.0], [1.0]]], [[0, 255]]),
+    ],
+)
+def test_pixels(values, expected):
+    found = _values.pixels(np.array(values))
+    assert found.dtype == np.uint8
+    assert found.tolist() == expected
+
+
+def test_steps_with_more_axes_are_those_that_were_logged():
+    mask = np.array([[False, True], [True, True]])
+    entries = Entries(np.ones((2, 2)), {"step": np.array([[1, 2], [3, 4]])}, mask)
+    (group,) = _values.groups(Records({"x": entries}), {}, images=True, histograms=True)
+    assert group.steps == [2, 3]
+    assert [item.tolist() for item in group.columns["x"].items] == [[1.0], [1.0, 1.0]]
