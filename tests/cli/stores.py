@@ -40,7 +40,7 @@ class Terminal:
 
 def make_run(path: Path, steps: int = 30) -> Path:
     """A store as a training run leaves it: two segments of series, one of rows."""
-    with sawlog.store.create(path, meta={"lr": 0.1, "bad": float("nan")}) as writer:
+    with sawlog.store.create(path, meta={"lr": 0.1, "bad": "NaN"}) as writer:
         for step in range(steps):
             loss = np.float32("nan") if step == 3 else np.float32(step)
             writer.log({"loss": loss, "hidden": np.full(4, step, np.float32)}, step=step)

@@ -171,7 +171,9 @@ def test_any_shape_comes_back(tmp_path_factory, data, dtype, shape, small):
     folder = tmp_path_factory.mktemp("any")
     values = sample(dtype, shape, data.draw(st.integers(0, 99)))
     ids = np.array(data.draw(st.permutations(range(len(values)))), np.int64)
-    with store.create(folder / "run", segment_bytes=64 if small else 1 << 20) as writer:
+    table = store.Table((store.Column("x", dtype, shape[1:]),))
+    options = {"schema": [table], "segment_bytes": 64 if small else 1 << 20}
+    with store.create(folder / "run", **options) as writer:
         writer.append(ids, {"x": values})
     budget = data.draw(st.sampled_from([1, 100, 1 << 20]))
     for kind in ("parquet", "arrow"):
