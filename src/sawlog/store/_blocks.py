@@ -72,13 +72,13 @@ class Piece:
 
 
 def rows_within(segment: Segment, names: Sequence[str], budget: int) -> int:
-    """How many rows make a block, three of which are within the budget.
+    """How many rows make a block, two of which are within the budget.
 
     Whole spans of the widest column where possible: those are the fastest to check.
     """
     cuts = [segment.tensors[name].cut for name in names]
     row_bytes = sum(cut.row_bytes for cut in cuts)
-    rows = max(1, budget // 3 // max(1, row_bytes))
+    rows = max(1, budget // 2 // max(1, row_bytes))
     span = max(cuts, key=lambda cut: cut.row_bytes).span
     return rows // span * span if rows >= span else rows
 

@@ -245,8 +245,8 @@ class Reader:
     ) -> Iterator[Block]:
         """All rows of a table in order, in blocks of ids and values.
 
-        ``budget`` bounds the memory, in bytes: of the block at hand, the one that is read ahead and
-        the one that is given back. Values are views of the files: keeping one is free of charge
+        ``budget`` bounds the memory, in bytes: of the block at hand and the one that is read ahead.
+        Values are views of the files: keeping one is free of charge
         until it is looked at again. ``names`` are all of one table.
 
         Raises:
