@@ -62,7 +62,7 @@ MORE = int(os.environ.get("SAWLOG_EXAMPLES", "1"))
 
 def examples(number: int) -> settings:
     return settings(
-        max_examples=number * MORE if MORE > 1 else max(2, number * 2 // 5),
+        max_examples=number * MORE if MORE > 1 or number > 50 else max(2, number * 2 // 5),
         deadline=None,
         derandomize=MORE == 1,
         phases=[p for p in Phase if MORE > 1 or p not in (Phase.shrink, Phase.explain)],
