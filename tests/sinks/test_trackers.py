@@ -37,6 +37,9 @@ from tests.sinks._trackers import (
 RUNS, STEPS, CHUNK = 8, 1000, 125
 
 
+_numbers = itertools.count()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def environment(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trackers")
@@ -50,7 +53,8 @@ def environment(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=INSTALLED, ids=lambda tracker: tracker.package)
 def tracker(request, environment):
-    folder = environment / request.param.package
+    # Workers steal tests from each other, so this may be set up more than once in one of them.
+    folder = environment / f"{request.param.package}-{next(_numbers)}"
     folder.mkdir()
     imported_quietly(request.param)
     return request.param(folder)
@@ -59,9 +63,6 @@ def tracker(request, environment):
 def records(steps, **values):
     axes = {axis: np.asarray(array) for axis, array in steps.items()}
     return Records({name: Entries(np.asarray(array), axes) for name, array in values.items()})
-
-
-_numbers = itertools.count()
 
 
 def written(tracker, *many, failed=False, **options):
