@@ -11,7 +11,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from sawlog.errors import ArgumentError, CallbackError, StoreClosedError
 from sawlog.jax._host import Call, Flush
 from sawlog.jax._logdict import logdict
 from sawlog.jax._saving import to_records
-from sawlog.records import Records
+from sawlog.sinks import Sink as Sink
 
 
 @jax.tree_util.register_dataclass
@@ -62,19 +62,6 @@ def number_of(state: Any) -> Any:
             "jax.vmap(lambda state, x: logger.spool(f, state)(x))(state, xs)."
         )
     return number
-
-
-class Sink(Protocol):
-    """Where the logs of one run go; all that a kind of logger has to bring along."""
-
-    def write(self, records: Records) -> None:
-        """Take entries; they need not be safe yet."""
-
-    def flush(self) -> None:
-        """Return when everything taken is safe."""
-
-    def close(self) -> None:
-        """Flush and end. Where that fails, it may be tried again."""
 
 
 class Run:

@@ -189,7 +189,6 @@ class SchemaFiles:
         self._folder = folder
         self._read = 0
         self.schema = Schema()
-        self.declared_anything = False
 
     def refresh(self, skip_damaged: bool = False) -> list[tuple[Path, str]]:
         """Read what was added since; returns the files that were skipped as damaged.
