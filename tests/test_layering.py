@@ -21,10 +21,10 @@ LAYERS = (
     ("__init__",),
     ("loggers",),
     ("jax", "torch", "influence"),
-    ("curvature", "sinks"),
+    ("capture", "curvature", "sinks"),
     ("factored", "store"),
     ("records",),
-    ("_optional",),
+    ("_exit", "_optional", "_spark"),
     ("errors",),
 )
 HEIGHT = {unit: -depth for depth, units in enumerate(LAYERS) for unit in units}
@@ -53,6 +53,7 @@ OPTIONAL = {
 # These never import a framework, not even inside a function.
 FRAMEWORKS = {"jax", "jaxlib", "torch"}
 FRAMEWORK_FREE = {
+    "capture",
     "curvature",
     "errors",
     "factored",

@@ -44,6 +44,18 @@ class CallbackError(SawlogError, RuntimeError):
     """The callback of ``tap`` raised inside a compiled program."""
 
 
+class SinkWarning(UserWarning):
+    """A sink failed, and its logs go elsewhere; the message says where. The program goes on."""
+
+
+class UncoveredError(SawlogError, NotImplementedError):
+    """Parameters of a model that no layer rule covers."""
+
+
+class CaptureError(SawlogError, RuntimeError):
+    """What a model did for a batch cannot be logged as it was asked for."""
+
+
 class StoreError(SawlogError):
     """Base class of everything that can go wrong with a store on disk."""
 

@@ -25,13 +25,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sawlog._optional import require
 from sawlog.errors import ArgumentError, StoreExistsError
-from sawlog.jax._disk import StoreSink
+from sawlog.jax._disk import LogSink
+from sawlog.jax._logger import FALLBACK
 from sawlog.jax._logger import Logger as Logger
 from sawlog.jax._runs import RunState as RunState
 from sawlog.jax._runs import Sink as Sink
 from sawlog.sinks import (
+    ConsoleSink,
     CsvSink,
+    Dashboard,
     Fanout,
     JsonlSink,
     MemorySink,
@@ -43,6 +47,7 @@ from sawlog.sinks import (
 )
 
 __all__ = [
+    "ConsoleLogger",
     "CsvLogger",
     "JsonlLogger",
     "Logger",
@@ -54,6 +59,7 @@ __all__ = [
     "SaveLogger",
     "Sink",
     "TensorBoardLogger",
+    "TrackerLogger",
     "TrackioLogger",
     "WandbLogger",
 ]
@@ -88,9 +94,9 @@ class SaveLogger(Logger):
     def __repr__(self) -> str:
         return f"SaveLogger({str(self.path)!r}, exists={self._exists!r})"
 
-    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> StoreSink:
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
         """A store in a folder with the name of the run."""
-        return StoreSink(self.path / name, exists=exists, meta=about, **self._options)
+        return LogSink(self.path / name, exists=exists, meta=about, **self._options)
 
 
 class CsvLogger(Logger):
@@ -141,6 +147,45 @@ class MemoryLogger(Logger):
         return self.runs[name]
 
 
+class ConsoleLogger(Logger):
+    """Shows all runs on the console in one table: means over the seeds, spread, course, speed.
+
+    Args:
+        title: the heading.
+        total: how many steps each run has, if that is known: then there are a bar and the remaining
+            time.
+        options: those of :class:`sawlog.sinks.Dashboard`, as ``names=["loss", "eval/*"]``,
+            ``every=30.0``, the seconds between lines where nobody watches, or ``file=sys.stderr``.
+
+    It appears when the first run starts, and stays as it is when all have been finished. Nothing is
+    kept: ``MultiLogger(SaveLogger("runs"), ConsoleLogger())`` does both.
+    """
+
+    def __init__(self, title: str = "sawlog", *, total: int | None = None, **options: Any) -> None:
+        super().__init__()
+        self.dashboard = Dashboard(title, total=total, **options)
+
+    def __repr__(self) -> str:
+        return f"ConsoleLogger({self.dashboard.title!r})"
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """A run in the table."""
+        return ConsoleSink(name, dashboard=self.dashboard)
+
+    def init(self, key: Any, **config: Any) -> RunState:
+        """Start the run of a PRNG key, see :meth:`Logger.init`."""
+        self.dashboard.hold()  # runs that are finished one after the other are one table
+        return super().init(key, **config)
+
+    def finish(self, state: RunState | None = None) -> None:
+        """End the runs of ``state``, or all of them and the table, see :meth:`Logger.finish`."""
+        try:
+            super().finish(state)
+        finally:
+            if state is None:
+                self.dashboard.close()
+
+
 class MultiLogger(Logger):
     """Writes each run to several loggers: ``MultiLogger(SaveLogger("runs"), CsvLogger("csv"))``.
 
@@ -159,28 +204,66 @@ class MultiLogger(Logger):
         opened: list[Sink] = []
         try:
             for logger in self.loggers:
-                opened.append(logger.open_run(name, about, logger.exists))
+                opened.append(logger._sink_of(name, about))
         except BaseException:
             for sink in opened:
                 sink.close()
             raise
         return Fanout(*opened)
 
+    def _ended(self) -> None:
+        for logger in self.loggers:
+            logger._ended()
+
 
 def _config(about: Mapping[str, Any]) -> dict[str, Any]:
     return {"key": about["key"], **about["config"]}
 
 
-class WandbLogger(Logger):
-    """Sends each run to Weights & Biases, in one project, named after its seed.
+class TrackerLogger(Logger):
+    """The base of the loggers of trackers, which may fail while a program goes on.
 
-    ``options`` are those of :class:`sawlog.sinks.WandbSink`, as ``mode="offline"`` or ``dir=...``.
-    A run always begins anew: ``exists`` has no meaning for trackers.
+    Args:
+        on_error: what to do then: ``"fallback"``, the program goes on and the logs go to a store on
+            disk, which ``sawlog.load`` reads; or ``"raise"``. The failure is reported by a
+            :class:`~sawlog.errors.SinkWarning`, and again when the run ends.
+        fallback: the folder in which those stores are made, as ``fallback/WandbLogger/seed-0``.
+        options: those of the sink.
+
+    A run always begins anew, whatever the tracker has under its name.
+
+    Raises:
+        MissingPackageError: the package of the tracker is not installed.
     """
 
+    #: The package of the tracker, and the extra of sawlog that installs it.
+    package: str
+    extra: str
+
+    def __init__(
+        self,
+        *,
+        on_error: str = "fallback",
+        fallback: str | os.PathLike[str] = FALLBACK,
+        **options: Any,
+    ) -> None:
+        require(self.package, self.extra, type(self).__name__)  # now, not while a program runs
+        super().__init__(on_error=on_error, fallback=fallback)
+        self._options = options
+
+
+class WandbLogger(TrackerLogger):
+    """Sends each run to Weights & Biases, in one project, named after its seed.
+
+    ``options`` are those of :class:`TrackerLogger` and :class:`sawlog.sinks.WandbSink`, as
+    ``mode="offline"`` or ``dir=...``.
+    """
+
+    package, extra = "wandb", "wandb"
+
     def __init__(self, project: str | None = None, **options: Any) -> None:
-        super().__init__()
-        self._project, self._options = project, options
+        super().__init__(**options)
+        self._project = project
 
     def __repr__(self) -> str:
         return f"WandbLogger({self._project!r})"
@@ -190,13 +273,14 @@ class WandbLogger(Logger):
         return WandbSink(self._project, name, config=_config(about), **self._options)
 
 
-class TensorBoardLogger(Logger):
+class TensorBoardLogger(TrackerLogger):
     """Writes each run to a folder of event files, ``path/seed-0``, for TensorBoard."""
 
+    package, extra = "tensorboard", "tensorboard"
+
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
-        super().__init__()
+        super().__init__(**options)
         self.path = Path(path)
-        self._options = options
 
     def __repr__(self) -> str:
         return f"TensorBoardLogger({str(self.path)!r})"
@@ -206,16 +290,18 @@ class TensorBoardLogger(Logger):
         return TensorBoardSink(self.path / name, config=_config(about), **self._options)
 
 
-class MLflowLogger(Logger):
+class MLflowLogger(TrackerLogger):
     """Sends each run to an MLflow experiment.
 
-    ``options`` are those of :class:`sawlog.sinks.MLflowSink`, as
+    ``options`` are those of :class:`TrackerLogger` and :class:`sawlog.sinks.MLflowSink`, as
     ``tracking_uri="sqlite:///mlflow.db"``.
     """
 
+    package, extra = "mlflow", "mlflow"
+
     def __init__(self, experiment: str = "Default", **options: Any) -> None:
-        super().__init__()
-        self._experiment, self._options = experiment, options
+        super().__init__(**options)
+        self._experiment = experiment
 
     def __repr__(self) -> str:
         return f"MLflowLogger({self._experiment!r})"
@@ -225,12 +311,14 @@ class MLflowLogger(Logger):
         return MLflowSink(self._experiment, name=name, config=_config(about), **self._options)
 
 
-class TrackioLogger(Logger):
+class TrackioLogger(TrackerLogger):
     """Sends each run to a Trackio project."""
 
+    package, extra = "trackio", "trackio"
+
     def __init__(self, project: str, **options: Any) -> None:
-        super().__init__()
-        self._project, self._options = project, options
+        super().__init__(**options)
+        self._project = project
 
     def __repr__(self) -> str:
         return f"TrackioLogger({self._project!r})"
@@ -240,12 +328,14 @@ class TrackioLogger(Logger):
         return TrackioSink(self._project, name, config=_config(about), **self._options)
 
 
-class NeptuneLogger(Logger):
+class NeptuneLogger(TrackerLogger):
     """Writes each run with Neptune's client, offline: its hosted service closed in 2026."""
 
+    package, extra = "neptune", "neptune"
+
     def __init__(self, project: str | None = None, **options: Any) -> None:
-        super().__init__()
-        self._project, self._options = project, options
+        super().__init__(**options)
+        self._project = project
 
     def __repr__(self) -> str:
         return f"NeptuneLogger({self._project!r})"

@@ -30,7 +30,7 @@ from sawlog.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from sawlog.jax._disk import StoreSink
+from sawlog.jax._disk import LogSink
 from sawlog.jax._saving import from_records, to_records
 from sawlog.records import Entries, Records
 
@@ -223,7 +223,7 @@ def test_several_saves_are_one_sum(data: st.DataObject) -> None:
     size = data.draw(st.sampled_from((1, 40, 1 << 20)))
     with tempfile.TemporaryDirectory() as folder:
         for logs in saves:
-            sink = StoreSink(folder, segment_bytes=size, interval=None)
+            sink = LogSink(folder, segment_bytes=size, interval=None)
             sink.write(to_records(logs))
             sink.close()
         assert_same(sawlog.load(folder), _on_host(total))

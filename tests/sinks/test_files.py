@@ -402,7 +402,7 @@ def test_store_exists(tmp_path):
         sink.write(one(1.0))
     with pytest.raises(StoreExistsError, match="exists='append'"):
         StoreSink(sink.path, exists="error")
-    with pytest.raises(StoreExistsError, match=r"started with the notes {'seed': 1}.*{'seed': 2}"):
+    with pytest.raises(StoreExistsError, match=r"started with {'seed': 1}.*{'seed': 2}"):
         StoreSink(sink.path, meta={"seed": 2})
     with StoreSink(sink.path) as sink, pytest.raises(SchemaError, match="'x'"):
         sink.write(Records({**one(1.0, "y"), **one(1)}))

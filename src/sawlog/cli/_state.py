@@ -23,19 +23,21 @@ def activity(path: Path) -> Activity:
     seen = sorted(_writers(path))
     if not seen:
         return Activity("empty" if _is_empty(path) else "unfinished", _time_of(path / "store.json"))
-    last, closed = seen[-1]
-    if any(not done and time.time() - when < _SILENCE for when, done in seen):
+    last, state = seen[-1]
+    if any(each == "open" and time.time() - when < _SILENCE for when, each in seen):
         return Activity("writing", last)
-    return Activity("closed" if closed else "unfinished", last)
+    return Activity("unfinished" if state == "open" else state, last)
 
 
-def _writers(path: Path) -> list[tuple[float, bool]]:
-    """For each writer when it spoke last, and whether it has closed."""
+def _writers(path: Path) -> list[tuple[float, str]]:
+    """For each writer when it spoke last, and whether it is open, closed or failed."""
     found = []
     for file in (path / "writers").glob("*.json"):
         try:
-            found.append((file.stat().st_mtime, json.loads(file.read_bytes())["closed"] is True))
-        except (OSError, ValueError, KeyError, TypeError):
+            said = json.loads(file.read_bytes())
+            ended = "failed" if said.get("failed") is True else "closed"
+            found.append((file.stat().st_mtime, ended if said["closed"] is True else "open"))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # only a help, as the format says
     return found
 

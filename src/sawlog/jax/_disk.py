@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sawlog import store
-from sawlog.errors import ArgumentError, ForeignStoreError, StoreExistsError
+from sawlog import sinks, store
+from sawlog.errors import ArgumentError, ForeignStoreError
 from sawlog.jax._logdict import logdict
 from sawlog.jax._notes import Kinds, Notes
 from sawlog.jax._saving import from_records, to_records
@@ -47,7 +47,7 @@ def save(
     [0. 1. 0. 1. 2.]
     """
     records = to_records(logs)  # first, so that nothing is replaced by what cannot be saved
-    sink = StoreSink(path, exists=exists, meta=meta, interval=None)
+    sink = LogSink(path, exists=exists, meta=meta, interval=None)
     try:
         sink.write(records)
     finally:
@@ -91,58 +91,32 @@ def _with_runs(error: ForeignStoreError, path: Path) -> ForeignStoreError:
     )
 
 
-class StoreSink:
-    """Where the logs of one run go: a store in a folder of its own.
+class LogSink(sinks.StoreSink):
+    """A store of logs of JAX programs: entries of one name must also be of one kind of pytree.
 
     Raises:
         StoreExistsError: the run exists and may not be appended to, or was started otherwise.
+        LogMismatchError: from ``write``, where entries do not go with those that are there.
     """
 
-    def __init__(
-        self,
-        path: StrPath,
-        *,
-        exists: str = "append",
-        meta: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, path: StrPath, *, exists: str = "append", **options: Any) -> None:
+        super().__init__(path, exists=exists, **options)
         self._kinds = Kinds()
         self._last: dict[str, Mapping[str, Any]] = {}  # what was checked needs no second look
-        self._writer = store.create(path, exists=exists, meta=meta, **options)
-        try:
-            if exists == "append":
-                self._check_meta(dict(meta or {}))
-                if self._writer.schema:
-                    self._look()
-        except BaseException:
-            self._writer.close()
-            raise
-
-    def _check_meta(self, meta: dict[str, Any]) -> None:
-        """A store keeps the notes it was created with, so others would be lost."""
-        there = self._writer.meta
-        if meta and meta != there:
-            differing = sorted(k for k in {*meta, *there} if meta.get(k) != there.get(k))
-            was = {k: there.get(k) for k in differing}
-            now = {k: meta.get(k) for k in differing}
-            raise StoreExistsError(
-                f"The store at {self._writer.path} was started with {was}, and cannot go on with "
-                f"{now}. Hint: exists='replace' starts anew; or choose another folder or key."
-            )
+        if exists == "append" and self._writer.schema:
+            try:
+                self._look()
+            except BaseException:
+                self._writer.close()
+                raise
 
     def _look(self) -> None:
-        with store.open(self._writer.path) as reader:
+        with store.open(self.path) as reader:
             for series in reader.schema.series:
                 for _, attrs in reader.attrs(series.column.name):
                     self._kinds.add(series.column.name, Notes.from_attrs(attrs))
 
-    def write(self, records: Records) -> None:
-        """Add entries.
-
-        Raises:
-            LogMismatchError, SchemaError: they do not go with those that are there.
-            StoreWriteError: the disk refused, now or earlier in the background.
-        """
+    def _write(self, records: Records) -> None:
         new = {
             name: Notes.from_attrs(entries.attrs)
             for name, entries in records.items()
@@ -150,15 +124,7 @@ class StoreSink:
         }
         for name, notes in new.items():
             self._kinds.check(name, notes)
-        self._writer.write(records)
+        super()._write(records)
         for name, notes in new.items():
             self._kinds.add(name, notes)
             self._last[name] = records[name].attrs
-
-    def flush(self) -> None:
-        """Return when everything written is on disk."""
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Flush and end."""
-        self._writer.close()

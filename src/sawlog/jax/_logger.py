@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -14,30 +16,48 @@ import numpy as np
 
 from sawlog.errors import ArgumentError, StoreClosedError, StoreExistsError
 from sawlog.jax import _compat, _runs, _seeds, _sending
-from sawlog.jax._collect import check_count
+from sawlog.jax._failures import Failures
 from sawlog.jax._logdict import logdict
 from sawlog.jax._runs import Run, RunState, Sink, checked_state, number_of
+from sawlog.jax._sampling import read_sampling
 from sawlog.jax._select import check_prefix, selection
 from sawlog.jax._spool import spool
 from sawlog.jax._wrap import check_callable
+from sawlog.sinks import Fallback
 
 Self = TypeVar("Self", bound="Logger")
 
 EXISTS = ("append", "replace", "error")
+ON_ERROR = ("raise", "fallback")
+FALLBACK = "sawlog-fallback"
 
 
 class Logger:
     """Writes logs from inside of JAX programs, one run for each PRNG key.
 
     A kind of logger says in :meth:`open_run` where the logs of a run go; everything else is here.
-    ``exists`` says what a run that is there already means: it is appended to, replaced or refused.
+
+    Args:
+        exists: what a run that is there already means: ``"append"`` to it, ``"replace"`` it or
+            ``"error"``.
+        on_error: what to do when the place of a run fails while a program goes on: ``"raise"``, or
+            ``"fallback"``: the program goes on and the logs go to a store on disk. That is
+            reported by a :class:`~sawlog.errors.SinkWarning`, and again when the run ends.
+        fallback: the folder in which those stores are made.
     """
 
-    def __init__(self, *, exists: str = "append") -> None:
-        if exists not in EXISTS:
-            listed = ", ".join(map(repr, EXISTS))
-            raise ArgumentError(f"exists must be one of {listed}, got {exists!r}.")
-        self._exists = exists
+    def __init__(
+        self,
+        *,
+        exists: str = "append",
+        on_error: str = "raise",
+        fallback: str | os.PathLike[str] = FALLBACK,
+    ) -> None:
+        self._exists = _chosen("exists", exists, EXISTS)
+        self._on_error = _chosen("on_error", on_error, ON_ERROR)
+        self._fallback = Path(fallback)
+        self._failures = Failures(type(self).__name__)
+        self._seen = False
         self._open: dict[str, Run] = {}
         self._lock = threading.RLock()
         self._closed = False
@@ -55,6 +75,19 @@ class Logger:
         ``config``, what :meth:`init` was given. ``exists`` is that of the logger.
         """
         raise NotImplementedError
+
+    def _sink_of(self, name: str, about: Mapping[str, Any]) -> Sink:
+        """The sink of a run, with what is to be done when it fails."""
+        sink = self.open_run(name, about, self._exists)
+        if self._on_error == "raise":
+            return sink
+        report = functools.partial(self._failures.report, name)
+        place = self._fallback / type(self).__name__ / name
+        return Fallback(sink, place, report=report, meta=about)
+
+    def _ended(self) -> None:
+        """Tell what is to be told after runs were closed."""
+        self._failures.tell()
 
     @staticmethod
     def name_of(key: Any) -> str:
@@ -124,8 +157,13 @@ class Logger:
 
         @functools.wraps(fun)
         def writing(*args: Any, **kwargs: Any) -> Any:
-            out, logs = spooled(*args, **kwargs)
-            _sending.write(logs, number)
+            if not _compat.not_tracing() or _compat.is_tracer(number):
+                out, logs = spooled(*args, **kwargs)
+                _sending.write(logs, number)
+                return out
+            with _runs.watched(_runs.run_of(number)):
+                out, logs = spooled(*args, **kwargs)
+                _sending.write(logs, number)
             return out
 
         return writing
@@ -139,6 +177,8 @@ class Logger:
         prefix: str = "",
         *,
         buffer: int | None = None,
+        interval: int | None = None,
+        reduce: Any = None,
     ) -> Callable[..., Any]:
         """Make a function like ``fun`` that writes its logs to a run as they happen.
 
@@ -147,9 +187,9 @@ class Logger:
         """
         check_callable(fun, "tap")
         check_prefix(prefix)
-        check_count("buffer", buffer)
+        sampling = read_sampling(interval, reduce, buffer)
         number = number_of(state)
-        program = _sending.tapping(fun, selection(argnames, tags), prefix, buffer)
+        program = _sending.tapping(fun, selection(argnames, tags), prefix, sampling)
 
         @functools.wraps(fun)
         def writing(*args: Any, **kwargs: Any) -> Any:
@@ -184,7 +224,10 @@ class Logger:
                 )
             if run is not None:
                 self._close(run)
-            self._open[name] = Run(name, about, self.open_run(name, about, self._exists))
+            self._open[name] = Run(name, about, self._sink_of(name, about), self._ended)
+            if not self._seen:
+                self._seen = True
+                _runs.close_first_at_exit()
             return self._open[name].number
 
     def _close(self, run: Run) -> None:
@@ -236,7 +279,10 @@ class Logger:
         Raises:
             StoreWriteError: something could not be written. The run is then still open.
         """
-        self._on_runs(state, self._close, "finish")
+        try:
+            self._on_runs(state, self._close, "finish")
+        finally:
+            self._ended()
 
     def close(self) -> None:
         """Finish all runs, and start no more. Also done at the end of a ``with``.
@@ -256,12 +302,21 @@ class Logger:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
+        for run in self._runs_of(None) if error is not None else []:
+            run.failed = True
         try:
             self.close()
         except Exception as failure:
             if error is None:
                 raise
             error.add_note(f"Besides, the logger could not be closed: {failure}")
+
+
+def _chosen(what: str, given: str, among: Sequence[str]) -> str:
+    if given not in among:
+        listed = ", ".join(map(repr, among))
+        raise ArgumentError(f"{what} must be one of {listed}, got {given!r}.")
+    return given
 
 
 def _check_same(run: Run, about: Mapping[str, Any]) -> None:

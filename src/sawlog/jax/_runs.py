@@ -10,17 +10,19 @@ import itertools
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from sawlog._exit import ended_badly
 from sawlog.errors import ArgumentError, CallbackError, StoreClosedError
 from sawlog.jax._host import Call, Flush
 from sawlog.jax._logdict import logdict
 from sawlog.jax._saving import to_records
 from sawlog.sinks import Sink as Sink
+from sawlog.sinks import fail
 
 
 @jax.tree_util.register_dataclass
@@ -67,9 +69,13 @@ def number_of(state: Any) -> Any:
 class Run:
     """One run of a logger, from its start until it is finished."""
 
-    def __init__(self, name: str, about: Mapping[str, Any], sink: Sink) -> None:
+    def __init__(
+        self, name: str, about: Mapping[str, Any], sink: Sink, ended: Callable[[], None]
+    ) -> None:
         self.name = name
         self.about = about
+        self.failed = False  # whether the program that wrote last raised
+        self.ended = ended  # called after some runs were closed
         self._sink = sink
         self._lock = threading.Lock()
         self.number = _table.enter(self)
@@ -86,8 +92,10 @@ class Run:
             self._sink.flush()
 
     def close(self) -> None:
-        """End the run; its number then means nothing any more."""
+        """End the run, as failed or not; its number then means nothing any more."""
         with self._lock:
+            if self.failed:
+                fail(self._sink)
             self._sink.close()
         _table.leave(self.number)
 
@@ -186,10 +194,17 @@ def close_at_exit() -> None:
     atexit.register(_close_all)
 
 
+def close_first_at_exit() -> None:
+    """The same again, to be done before what trackers do at the end of the program."""
+    atexit.register(_close_all)
+
+
 def _close_all() -> None:
     with contextlib.suppress(Exception):
         jax.effects_barrier()
-    for run in _table.runs():
+    runs = _table.runs()
+    for run in runs:
+        run.failed = run.failed or ended_badly()
         try:
             run.close()
         except Exception as error:
@@ -197,6 +212,19 @@ def _close_all() -> None:
                 f"The run {run.name!r} was not finished, and closing it now failed: {error}",
                 stacklevel=1,
             )
+    for ended in dict.fromkeys(run.ended for run in runs):
+        ended()
+
+
+@contextlib.contextmanager
+def watched(run: Run) -> Iterator[None]:
+    """A program that writes to a run: where it raises, the run failed, unless a later one works."""
+    try:
+        yield
+    except BaseException:
+        run.failed = True
+        raise
+    run.failed = False
 
 
 def find(number: Any) -> Run | Held:
@@ -223,9 +251,10 @@ def holding(run: Run) -> Iterator[np.int32]:
     """A number for ``run`` during one call; what goes wrong in its writes is raised at the end."""
     held = Held(run)
     number = _table.enter(held)
-    try:
-        yield np.int32(number)
-    finally:
-        _table.leave(number)
-    if held.error is not None:
-        raise held.error
+    with watched(run):
+        try:
+            yield np.int32(number)
+        finally:
+            _table.leave(number)
+        if held.error is not None:
+            raise held.error

@@ -8,6 +8,7 @@ number as one more operand, so under ``vmap`` each lane goes to the run that its
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from sawlog.jax._host import Call, Flush, Target
 from sawlog.jax._interpreter import Interpreter
 from sawlog.jax._logdict import logdict
 from sawlog.jax._primitive import read_site, tap_p
+from sawlog.jax._sampling import Sampling, run_sampled
 from sawlog.jax._select import Selection
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Streams
@@ -89,19 +91,22 @@ def one_entry(data: Mapping[str, Any], steps: dict[str, Any]) -> logdict:
     return logdict._of(parts)
 
 
-def tapping(fun: Callable[..., Any], chosen: Selection, prefix: str, buffer: int | None) -> Program:
+def tapping(fun: Callable[..., Any], chosen: Selection, prefix: str, sampling: Sampling) -> Program:
     """The program of ``fun`` that sends its logs to a run, whose number it takes besides."""
 
     def evaluate(closed: Any, values: list[Any], hidden: Sequence[Any]) -> tuple[list[Any], None]:
-        if buffer is None:
+        if not sampling.is_plain:
+            send = functools.partial(_send_prefixed, prefix, hidden[0])
+            return run_sampled(closed, values, chosen, sampling, send), None
+        if sampling.room is None:
             walk = Interpreter(RunTap(chosen, hidden[0], prefix))
             return walk.run(closed.jaxpr, closed.consts, values)[0], None
-        buffered = RunBuffer(chosen, hidden[0], prefix, buffer)
+        buffered = RunBuffer(chosen, hidden[0], prefix, sampling.room)
         outs, left = BufferedWalk(buffered).run(closed.jaxpr, closed.consts, values)
         buffered.flush(left)
         return outs, None
 
-    options = (RunTap, chosen, prefix, buffer)
+    options = (RunTap, chosen, prefix, sampling)
     return program_for(fun, options, lambda: Program(fun, evaluate, hidden=1))
 
 
@@ -142,6 +147,19 @@ def _send(site: Site | Flush, operands: Sequence[Any], number: Any, **params: An
     place = len(operands) - int(site.masked)
     operands = [*operands[:place], number, *operands[place:]]
     tap_p.bind(*operands, site=site, target=_dispatch, **params)
+
+
+def _send_prefixed(
+    prefix: str, number: Any, site: Site | Flush, operands: Sequence[Any], **params: Any
+) -> None:
+    """Send under names with ``prefix`` in front."""
+    if isinstance(site, Flush):
+        slots = tuple(dataclasses.replace(s, key=prefix + s.key) for s in site.slots)
+        site = dataclasses.replace(site, slots=slots)
+    else:
+        site = dataclasses.replace(site, keys=tuple(prefix + key for key in site.keys))
+        params["keys"] = tuple(prefix + key for key in params["keys"])
+    _send(site, operands, number, **params)
 
 
 class Whole(Flush):

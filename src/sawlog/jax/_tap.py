@@ -7,15 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.interpreters import mlir
 
 from sawlog.jax import _compat
 from sawlog.jax._buffer import BufferedTap, BufferedWalk
-from sawlog.jax._collect import check_count
 from sawlog.jax._handler import Handler
 from sawlog.jax._host import Call, Flush, Target, opened, target_of
 from sawlog.jax._interpreter import Interpreter
 from sawlog.jax._logdict import logdict
 from sawlog.jax._primitive import tap_effect, tap_p
+from sawlog.jax._sampling import Sampling, read_sampling, run_sampled
 from sawlog.jax._select import Selection, check_prefix, selection
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Streams
@@ -51,7 +54,10 @@ class Tap(Handler):
         return ()
 
 
-def _lower(ctx: Any, *args: Any, **params: Any) -> Any:
+def _lower(ctx: Any, *args: Any, gated: bool = False, **params: Any) -> Any:
+    if gated:
+        return mlir.lower_fun(_call_if_due, multiple_results=True)(ctx, *args, **params)
+
     def call(*arrays: Any) -> tuple[()]:
         _run(*arrays, **params)
         return ()
@@ -59,8 +65,18 @@ def _lower(ctx: Any, *args: Any, **params: Any) -> Any:
     return _compat.lower_to_ordered_callback(ctx, tap_effect, call, args)
 
 
+def _call_if_due(*args: Any, target: Target | None, **params: Any) -> list[Any]:
+    """Call the host only where the mask says that a lane has something to send."""
+    mask = args[-2 if target is None else -1]
+    call = functools.partial(tap_p.bind, *args, target=target, **params)
+    return list(lax.cond(jnp.any(mask), call, list))
+
+
 @tap_p.def_impl
-def _run(*arrays: Any, site: Any, target: Target | None, **params: Any) -> list[Any]:
+def _run(
+    *arrays: Any, site: Any, target: Target | None, gated: bool = False, **params: Any
+) -> list[Any]:
+    del gated  # what is masked is dropped here
     if target is None:
         *arrays, number = arrays  # type: ignore[assignment]
         target = target_of(number)
@@ -91,6 +107,8 @@ def tap(
     prefix: str = "",
     *,
     buffer: int | None = None,
+    interval: int | None = None,
+    reduce: Any = None,
 ) -> Callable[..., Any]:
     """Make a function that calls ``callback(logs)`` on the host for every log, as it happens.
 
@@ -102,6 +120,14 @@ def tap(
     together: the callback gets a logdict whose values have the entry axis in front. Nothing is
     lost, and the order of each name is kept; a host call costs about 100 microseconds, so this is
     much faster.
+
+    With ``interval=n`` only every n-th entry of each name is sent, beginning with the first; the
+    others cost no host call. With ``reduce="mean"`` (or any other reduction of
+    :func:`sawlog.spool`, or a dict of those by name) there is one call at the end, with the reduced
+    value of each name; names that the dict leaves out come as they happen, unless their log asks
+    for a reduction itself. Both with ``buffer=n``, every n entries that the interval leaves of a
+    name are sent together, or reduced to one, which has no entry axis. One name must then be logged
+    alike everywhere, as for :func:`sawlog.spool`.
 
     Called outside of any transformation, the tapped function returns when every callback has run,
     and raises what a callback raised, with a note that names the log. Inside ``jit`` the exception
@@ -122,17 +148,17 @@ def tap(
     check_prefix(prefix)
     if callback is not None:
         check_callable(callback, "callback")
-    check_count("buffer", buffer)
+    sampling = read_sampling(interval, reduce, buffer)
     chosen = selection(argnames, tags)
     receive = show if callback is None else callback
 
     # Called on its own, the program names its target by a number, so that it serves any callback.
     # Inside another transformation the target becomes part of that one's program.
     alone = program_for(
-        fun, (tap, chosen, buffer), lambda: Program(fun, _evaluator(chosen, buffer), hidden=1)
+        fun, (tap, chosen, sampling), lambda: Program(fun, _evaluator(chosen, sampling), hidden=1)
     )
     inside = Program(
-        fun, _evaluator(chosen, buffer, lambda: Target(receive, prefix, hold_errors=False))
+        fun, _evaluator(chosen, sampling, lambda: Target(receive, prefix, hold_errors=False))
     )
 
     @functools.wraps(fun)
@@ -150,18 +176,29 @@ def tap(
 
 
 def _evaluator(
-    chosen: Selection, buffer: int | None, make_target: Callable[[], Target] | None = None
+    chosen: Selection, sampling: Sampling, make_target: Callable[[], Target] | None = None
 ) -> Any:
     """How a tapped program is evaluated; without ``make_target`` it is told its target's number."""
 
     def evaluate(closed: Any, values: list[Any], hidden: Sequence[Any]) -> tuple[list[Any], None]:
         target = hidden[0] if make_target is None else make_target()
-        if buffer is None:
+        if not sampling.is_plain:
+            send = functools.partial(_send, target)
+            return run_sampled(closed, values, chosen, sampling, send), None
+        if sampling.room is None:
             walk = Interpreter(Tap(chosen, target))
             return walk.run(closed.jaxpr, closed.consts, values)[0], None
-        buffered = BufferedTap(chosen, target, buffer)
+        buffered = BufferedTap(chosen, target, sampling.room)
         outs, left = BufferedWalk(buffered).run(closed.jaxpr, closed.consts, values)
         buffered.flush(left)
         return outs, None
 
     return evaluate
+
+
+def _send(target: Any, site: Any, operands: Sequence[Any], **params: Any) -> None:
+    """Bind a host call of ``target``, which is the live object or its number."""
+    if isinstance(target, Target):
+        tap_p.bind(*operands, site=site, target=target, **params)
+    else:
+        tap_p.bind(*operands, target, site=site, target=None, **params)

@@ -11,8 +11,8 @@
 
 Sinks that keep: :class:`MemorySink`, :class:`CsvSink`, :class:`JsonlSink`, :class:`StoreSink`.
 Sinks around others: :class:`Fanout`, :class:`Every`, :class:`Select`, :class:`Prefix`,
-:class:`Reduce`, :class:`Async`; closing one closes what is inside. A sink of your own needs the
-three methods of :class:`Sink`; :class:`BaseSink` has all the rest, and
+:class:`Reduce`, :class:`Async`, :class:`Fallback`; closing one closes what is inside. A sink of
+your own needs the three methods of :class:`Sink`; :class:`BaseSink` has all the rest, and
 ``sawlog.testing.SinkContract`` tests it.
 """
 
@@ -21,10 +21,14 @@ from __future__ import annotations
 from sawlog.sinks._async import Async as Async
 from sawlog.sinks._base import BaseSink as BaseSink
 from sawlog.sinks._base import Sink as Sink
+from sawlog.sinks._base import fail as fail
+from sawlog.sinks._console import ConsoleSink as ConsoleSink
+from sawlog.sinks._console import Dashboard as Dashboard
 from sawlog.sinks._csv import CsvSink as CsvSink
 from sawlog.sinks._errors import AsyncError as AsyncError
 from sawlog.sinks._errors import FanoutError as FanoutError
 from sawlog.sinks._every import Every as Every
+from sawlog.sinks._fallback import Fallback as Fallback
 from sawlog.sinks._fanout import Fanout as Fanout
 from sawlog.sinks._jsonl import JsonlSink as JsonlSink
 from sawlog.sinks._memory import MemorySink as MemorySink
@@ -42,8 +46,11 @@ __all__ = [
     "Async",
     "AsyncError",
     "BaseSink",
+    "ConsoleSink",
     "CsvSink",
+    "Dashboard",
     "Every",
+    "Fallback",
     "Fanout",
     "FanoutError",
     "JsonlSink",
@@ -58,4 +65,5 @@ __all__ = [
     "TensorBoardSink",
     "TrackioSink",
     "WandbSink",
+    "fail",
 ]

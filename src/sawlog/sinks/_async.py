@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from sawlog.records import Records
-from sawlog.sinks._base import BaseSink, Sink, checked_count, checked_sink
+from sawlog.sinks._base import BaseSink, Sink, checked_count, checked_sink, fail
 from sawlog.sinks._entries import copied
 from sawlog.sinks._errors import AsyncError
 
@@ -63,6 +63,11 @@ class Async(BaseSink):
 
     def __repr__(self) -> str:
         return f"Async({self._line.sink!r}, queue={self._line.most})"
+
+    def fail(self) -> None:
+        """Have ``close`` end the sink inside as failed."""
+        super().fail()
+        fail(self._line.sink)
 
     @property
     def waiting(self) -> int:

@@ -10,6 +10,8 @@
 5. Threads may share a sink. A process that was forked may not: ``write`` raises there, and
    ``close`` does nothing.
 6. As a context manager a sink closes at the end, and never hides the error that was under way.
+7. ``fail`` says that what is logged came to a bad end; ``close`` then ends it as failed, where the
+   place knows of that. Sinks without it are left alone.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ class BaseSink(abc.ABC):
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._closed = False
+        self._failed = False
         self._process = os.getpid()
 
     @abc.abstractmethod
@@ -97,10 +100,19 @@ class BaseSink(abc.ABC):
                 self._close()
                 self._closed = True
 
+    def fail(self) -> None:
+        """Have ``close`` end this as failed, where the place of the logs knows of that."""
+        self._failed = True
+
     @property
     def closed(self) -> bool:
         """Whether it is closed."""
         return self._closed
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ends as failed."""
+        return self._failed
 
     def _check_open(self) -> None:
         if self._closed:
@@ -126,6 +138,8 @@ class BaseSink(abc.ABC):
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
+        if error is not None:
+            self.fail()
         try:
             self.close()
         except Exception as failure:
@@ -155,11 +169,23 @@ class Around(BaseSink):
         if entries:
             self._sink.write(Records(entries))
 
+    def fail(self) -> None:
+        """Have ``close`` end what is inside as failed."""
+        super().fail()
+        fail(self._sink)
+
     def _flush(self) -> None:
         self._sink.flush()
 
     def _close(self) -> None:
         self._sink.close()
+
+
+def fail(sink: Sink) -> None:
+    """Have a sink end as failed, if it can."""
+    method = getattr(sink, "fail", None)
+    if callable(method):
+        method()
 
 
 def checked_sink(sink: Any, who: str) -> Sink:

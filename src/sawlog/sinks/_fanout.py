@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sawlog.errors import ArgumentError
 from sawlog.records import Records
-from sawlog.sinks._base import BaseSink, Sink, checked_sink
+from sawlog.sinks._base import BaseSink, Sink, checked_sink, fail
 from sawlog.sinks._errors import FanoutError
 
 
@@ -38,6 +38,12 @@ class Fanout(BaseSink):
 
     def __repr__(self) -> str:
         return f"Fanout({', '.join(map(repr, self._sinks))})"
+
+    def fail(self) -> None:
+        """Have ``close`` end all of them as failed."""
+        super().fail()
+        for sink in self._sinks:
+            fail(sink)
 
     def _write(self, records: Records) -> None:
         self._each("write", lambda sink: sink.write(records))

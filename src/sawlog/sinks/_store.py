@@ -65,6 +65,11 @@ class StoreSink(BaseSink):
         """The folder of the store."""
         return self._writer.path
 
+    def fail(self) -> None:
+        """Have ``close`` note that the program failed; see ``Reader.failed``."""
+        super().fail()
+        self._writer.fail()
+
     def _write(self, records: Records) -> None:
         self._writer.write(records)
 
@@ -87,6 +92,6 @@ def _check_meta(writer: store.Writer, meta: dict[str, Any]) -> None:
     was = {k: there.get(k) for k in differing}
     now = {k: meta.get(k) for k in differing}
     raise StoreExistsError(
-        f"The store at {writer.path} was started with the notes {was}, and cannot go on with "
-        f"{now}. Hint: exists='replace' starts anew; or choose another folder."
+        f"The store at {writer.path} was started with {was}, and cannot go on with "
+        f"{now}. Hint: exists='replace' starts anew; or choose another folder or key."
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import abc
-from types import TracebackType
+from collections.abc import Callable
 
+from sawlog._exit import close_at_exit
 from sawlog.records import Records
 from sawlog.sinks._base import BaseSink
 from sawlog.sinks._values import Group, groups
@@ -13,8 +14,8 @@ from sawlog.sinks._values import Group, groups
 class TrackerSink(BaseSink):
     """A sink that writes groups of columns to one run of a tracker.
 
-    ``close(failed=True)`` marks the run as failed where the tracker can, and so does leaving the
-    ``with`` by an error.
+    After ``fail()``, and where the ``with`` is left by an error, ``close`` marks the run as failed
+    where the tracker can. One that is left open is closed at the end of the program.
     """
 
     def __init__(self, *, images: bool, histograms: bool) -> None:
@@ -22,7 +23,7 @@ class TrackerSink(BaseSink):
         self._images = images
         self._histograms = histograms
         self._counts: dict[str, int] = {}
-        self._failed = False
+        self._call_off: Callable[[], None] | None = None
 
     @abc.abstractmethod
     def _write_group(self, group: Group) -> None:
@@ -36,6 +37,8 @@ class TrackerSink(BaseSink):
         """Refuse what the tracker cannot take, before anything is written."""
 
     def _write(self, records: Records) -> None:
+        if self._call_off is None:
+            self._call_off = close_at_exit(self)
         found = groups(records, self._counts, images=self._images, histograms=self._histograms)
         self._check(found)
         for group in found:
@@ -44,21 +47,6 @@ class TrackerSink(BaseSink):
                 self._counts[name] = self._counts.get(name, 0) + len(group)
 
     def _close(self) -> None:
+        if self._call_off is not None:
+            self._call_off()  # from now on whoever closes it is told of failures
         self._finish(self._failed)
-
-    def close(self, failed: bool = False) -> None:
-        """Flush and end the run, as failed or as finished.
-
-        A second call does nothing; where the first failed, it tries again.
-        """
-        self._failed = self._failed or failed
-        super().close()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self._failed = self._failed or error is not None
-        super().__exit__(kind, error, at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -140,6 +141,16 @@ class Catalog:
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # only a help: what it says is in the segments too
         return told
+
+    @property
+    def failed(self) -> bool:
+        """Whether the last writer to say something said that its program failed."""
+        told: list[tuple[int, bool]] = []
+        for path in self._folder.writers.glob("*.json"):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                said = json.loads(path.read_bytes())
+                told.append((path.stat().st_mtime_ns, said.get("failed") is True))
+        return max(told, default=(0, False))[1]
 
     def _load(self, name: str) -> bool:
         """Read the header of a segment; says whether the file is there."""

@@ -50,6 +50,7 @@ class Pipeline:
         self._failure: OSError | None = None
         self._since: float | None = None
         self._stopped = False
+        self.failed = False  # what is logged came to a bad end
         self._threads: list[threading.Thread] = []
 
     # -- the callers' side; all under the lock ----------------------------------------------------
@@ -213,7 +214,10 @@ class Pipeline:
 
     def _note(self, closed: bool) -> None:
         """Say how far this writer got. Losing that is harmless, so nobody waits for the disk."""
-        data = json.dumps({"published": self.published, "closed": closed}).encode()
+        said = {"published": self.published, "closed": closed}
+        if self.failed:
+            said["failed"] = True
+        data = json.dumps(said).encode()
         with contextlib.suppress(OSError):
             publish(
                 data, self._folder.writers / f"{self._writer}.json", self._folder.tmp, durable=False

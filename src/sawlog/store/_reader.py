@@ -108,6 +108,11 @@ class Reader:
         return tuple(self._catalog.segments)
 
     @property
+    def failed(self) -> bool:
+        """Whether the writer that was at work last ended by saying that its program failed."""
+        return self._catalog.failed
+
+    @property
     def problems(self) -> list[Problem]:
         """What was left out because it is damaged or missing."""
         return list(self._catalog.problems)

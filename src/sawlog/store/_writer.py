@@ -340,6 +340,10 @@ class Writer:
             self._closed = True
             self._finalizer.detach()
 
+    def fail(self) -> None:
+        """Note, on :meth:`close`, that what is logged came to a bad end; see ``Reader.failed``."""
+        self._pipeline.failed = True
+
     def abort(self) -> None:
         """End without publishing what is pending, as if the process had been killed."""
         with self._closing:
@@ -357,6 +361,8 @@ class Writer:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
+        if error is not None:
+            self.fail()
         try:
             self.close()
         except StoreError as failure:

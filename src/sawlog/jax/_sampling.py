@@ -1,0 +1,323 @@
+"""``tap(interval=, reduce=)``: only some entries leave the device, or only what they come to.
+
+What decides about it is state that goes through the program with it, as the collectors of ``spool``
+do: a counter, a buffer or a reduction for each name. Names that are always logged together share
+their host calls. A call of the host that is not due is not made: see ``gated`` in ``_tap.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sawlog.jax import _compat
+from sawlog.jax._batches import Packed, batch_of, pack
+from sawlog.jax._collect import Collector, Keeping, Reducing, State, check_count
+from sawlog.jax._handler import Handler
+from sawlog.jax._interpreter import Interpreter
+from sawlog.jax._reductions import Reduction, check_mode, reduction_of
+from sawlog.jax._select import Selection
+from sawlog.jax._site import Site
+from sawlog.jax._spool import Spool
+from sawlog.jax._stream import Stream, Streams, from_site
+
+Send = Callable[..., None]
+"""``send(site, operands, **params)`` binds a host call; the mask, if any, is the last operand."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """The options of ``tap`` that say how much is sent, and when; hashable."""
+
+    interval: int = 1
+    modes: Any = None
+    room: int | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every entry is sent as it is."""
+        return self.interval == 1 and self.modes is None
+
+    def reduction_of(self, stream: Stream) -> Reduction | None:
+        """How a name is reduced; what a log asks for itself counts where ``reduce`` was given."""
+        if self.modes is None:
+            return None
+        named = isinstance(self.modes, tuple)
+        asked = dict(self.modes).get(stream.info.key) if named else self.modes
+        return reduction_of(asked or stream.info.reduction)
+
+
+def read_sampling(interval: Any, reduce: Any, buffer: Any) -> Sampling:
+    """Check the options.
+
+    Raises:
+        ArgumentError: a number is none from 1 on, or there is no such reduction.
+    """
+    check_count("buffer", buffer)
+    check_count("interval", interval)
+    if reduce is not None:
+        check_mode(reduce)
+    modes = tuple(sorted(reduce.items())) if isinstance(reduce, Mapping) else reduce
+    return Sampling(interval or 1, modes, buffer)
+
+
+def run_sampled(
+    closed: Any, values: Sequence[Any], chosen: Selection, sampling: Sampling, send: Send
+) -> list[Any]:
+    """Evaluate a traced program that sends some of its logs; its outputs."""
+    handler = Sampled(chosen, _groups(closed, chosen, sampling), send)
+    outs, _ = Interpreter(handler).run(closed.jaxpr, closed.consts, values)
+    handler.send_rest()
+    return outs
+
+
+class Sampled(Handler):
+    """The handler that lets a group of names decide what becomes of a log."""
+
+    def __init__(self, chosen: Selection, groups: Sequence[Group], send: Send) -> None:
+        super().__init__()
+        self._chosen = chosen
+        self._groups = groups
+        self._send = send
+        self.carry = {group.name: group.start() for group in groups}
+
+    def wants(self, site: Site) -> bool:
+        """Whether any of its names was chosen."""
+        return bool(self._chosen.keys(site))
+
+    def carried(self, site: Site) -> Sequence[str]:
+        """The groups whose names are logged here."""
+        return [group.name for group in self._at(site)]
+
+    def _at(self, site: Site) -> list[Group]:
+        keys = self._chosen.keys(site)
+        return [group for group in self._groups if group.name in keys]
+
+    def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
+        """Give the log to its groups; names without one are sent as they are."""
+        del primitive, params
+        keys, groups = self._chosen.keys(site), self._at(site)
+        grouped = {name for group in groups for name in group.names}
+        plain = tuple(key for key in keys if key not in grouped)
+        if plain:
+            send_site(self._send, site, operands, plain)
+        for group in groups:
+            state = self.carry[group.name]
+            self.carry[group.name] = group.log(state, site, operands, self._send)
+        return ()
+
+    def send_rest(self) -> None:
+        """Send what the groups still hold at the end of the program."""
+        by_lanes: dict[int, list[Packed]] = {}
+        for group in self._groups:
+            lanes, packed = group.rest(self.carry[group.name])
+            by_lanes.setdefault(lanes, []).extend(packed)
+        for lanes, packed in by_lanes.items():
+            if packed:
+                self._send(*batch_of(packed, lanes))
+
+
+def send_site(
+    send: Send, site: Site, operands: Sequence[Any], keys: tuple[str, ...], due: Any = None
+) -> None:
+    """Call the host for one log, if it is ``due``."""
+    params: dict[str, Any] = {}
+    if due is not None:
+        operands = [*operands[: len(operands) - int(site.masked)], due]
+        site = dataclasses.replace(site, masked=True)
+        params["gated"] = True
+    kinds = tuple(map(_compat.key_kind, operands))
+    send(site, operands, keys=keys, inside=site.batch, key_kinds=kinds, **params)
+
+
+# -- the groups ------------------------------------------------------------------------------------
+
+
+class Group:
+    """Names that are always logged together, and treated alike."""
+
+    names: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of its state."""
+        return self.names[0]
+
+    def start(self) -> Any:
+        """The state before anything was logged."""
+        raise AssertionError
+
+    def log(self, state: Any, site: Site, operands: Sequence[Any], send: Send) -> Any:
+        """The state after one log, which may have been sent."""
+        raise AssertionError
+
+    def rest(self, state: Any) -> tuple[int, list[Packed]]:
+        """What is still to be sent at the end, and how many axes in front are lanes."""
+        del state
+        return 0, []
+
+
+@dataclasses.dataclass(frozen=True)
+class Counting(Collector):
+    """Counts the entries, for each lane where lanes log at different times."""
+
+    @property
+    def lead_axes(self) -> int:
+        """As the buffer of ``spool(interval=)`` has them."""
+        return self.like.info.batch if self.like.mask is not None else self.like.info.mesh
+
+    def init(self, leaves: list[Any], steps: list[Any]) -> State:
+        """Nothing yet."""
+        del leaves, steps
+        return {"count": jnp.zeros((), np.int32)}
+
+    def take(self, state: State, leaves: Any, steps: Any, taken: Any) -> State:
+        """Nothing but the count changes."""
+        del leaves, steps, taken
+        return dict(state)
+
+
+@dataclasses.dataclass(frozen=True)
+class OneByOne(Group):
+    """Names of which every n-th entry is sent as it happens."""
+
+    names: tuple[str, ...]
+    counter: Counting
+
+    def start(self) -> Any:
+        """A count."""
+        return self.counter.start()
+
+    def log(self, state: Any, site: Site, operands: Sequence[Any], send: Send) -> Any:
+        """Send the entry if it is due."""
+        mask = site.split(operands).mask
+        due = state["count"] % self.counter.interval == 0
+        due = jnp.broadcast_to(due, operands[0].shape[: site.batch])
+        send_site(send, site, operands, self.names, due if mask is None else due & mask)
+        return self.counter.update(state, (), (), mask, site.batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class Together(Group):
+    """Names of which many entries are sent at once, or one that they are reduced to.
+
+    ``room`` is after how many; None where they all wait for the end of the program.
+    """
+
+    names: tuple[str, ...]
+    collectors: tuple[Keeping | Reducing, ...]
+    room: int | None
+    apart: bool
+
+    def start(self) -> Any:
+        """The state of each collector."""
+        return [each.start() for each in self.collectors]
+
+    def log(self, state: Any, site: Site, operands: Sequence[Any], send: Send) -> Any:
+        """Take the entry, and send all of them when there is no more room."""
+        streams = {s.info.key: s for s in from_site(site, operands, self.names)}
+        ordered = [streams[name] for name in self.names]
+        new = [
+            each.update(old, stream.leaves, stream.steps, stream.mask, site.batch)
+            for each, old, stream in zip(self.collectors, state, ordered, strict=True)
+        ]
+        if self.room is None:
+            return new
+        local = [_in_shard(each) for each in self.collectors]
+        taken = self._taken(new[0])
+        full = (taken != self._taken(state[0])) & (taken % self.room == 0)
+        filled = jnp.where(full, jnp.int32(self.room), jnp.int32(0))
+        packed = [pack(each, s, filled) for each, s in zip(local, new, strict=True)]
+        batch, leaves = batch_of(packed)
+        batch = dataclasses.replace(batch, masked=True)
+        send(batch, [*leaves, jnp.any(full)], gated=True)
+        return [_emptied(each, s, full) for each, s in zip(local, new, strict=True)]
+
+    def rest(self, state: Any) -> tuple[int, list[Packed]]:
+        """What did not fill the room; shards call back each for itself, as they did before."""
+        first = self.collectors[0]
+        lanes = first.like.info.mesh if self.apart else 0
+        left = -(-first.size // first.interval)
+        if first.certain and (left % self.room if self.room else left) == 0:
+            return 0, []
+        taken = self._taken(state[0])
+        left = taken if self.room is None else taken % self.room
+        pairs = zip(self.collectors, state, strict=True)
+        return lanes, [pack(each, s, left, lanes) for each, s in pairs]
+
+    def _taken(self, state: Any) -> Any:
+        """How many entries were kept so far."""
+        return -(-state["count"] // self.collectors[0].interval)
+
+
+def _in_shard(collector: Any) -> Any:
+    """The collector as it is inside a shard, without the axes of the mesh."""
+    mesh = collector.like.info.mesh
+    if not mesh:
+        return collector
+    like = collector.like.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape[mesh:], x.dtype),
+        batch=collector.like.info.batch - mesh,
+        mesh=0,
+    )
+    return dataclasses.replace(collector, like=like)
+
+
+def _emptied(collector: Collector, state: Any, full: Any) -> Any:
+    """The state after what is ``full`` was sent. A buffer needs nothing: it is written over."""
+    if isinstance(collector, Keeping):
+        return state
+
+    def pick(new: Any, old: Any) -> Any:
+        return jnp.where(full.reshape(full.shape + (1,) * (old.ndim - full.ndim)), new, old)
+
+    return {**jax.tree.map(pick, collector.start(), state), "count": state["count"]}
+
+
+def _groups(closed: Any, chosen: Selection, sampling: Sampling) -> list[Group]:
+    """What becomes of each name, given all streams and sites of a program."""
+    walk = Interpreter(Spool(chosen, surveys=True))
+    where: dict[str, dict[Site, None]] = {}
+    for eqn in closed.jaxpr.eqns:
+        for site in walk.wanted_in(eqn):
+            for key in chosen.keys(site):
+                where.setdefault(key, {})[site] = None
+    alike: dict[Any, list[tuple[Stream, Reduction | None]]] = {}
+    for stream in walk.trace(closed).stream_types:
+        reduction = sampling.reduction_of(stream)
+        treatment = (frozenset(where.get(stream.info.key, ())), reduction is None)
+        alike.setdefault(treatment, []).append((stream, reduction))
+    groups = [_group(sampling, members) for members in alike.values()]
+    return [group for group in groups if group is not None]
+
+
+def _group(sampling: Sampling, members: Sequence[tuple[Stream, Reduction | None]]) -> Group | None:
+    names = tuple(stream.info.key for stream, _ in members)
+    first, reduction = members[0]
+    reduced = reduction is not None
+    room = sampling.room
+    if room is None and not reduced:
+        if sampling.interval == 1:
+            return None
+        return OneByOne(names, Counting(**_common(first, sampling)))
+    kept = -(-first.size // sampling.interval)
+    ends = not first.info.unbounded and (room is None or kept <= room)
+    collectors: Any
+    if reduced:
+        collectors = [Reducing(**_common(s, sampling), reduction=r) for s, r in members if r]
+    else:
+        space = max(1, kept) if room is None or ends else room
+        collectors = [Keeping(**_common(s, sampling), room=space, ring=True) for s, _ in members]
+    wait = ends or room is None
+    return Together(names, tuple(collectors), None if wait else room, apart=room is not None)
+
+
+def _common(stream: Stream, sampling: Sampling) -> dict[str, Any]:
+    at = int(stream.info.stacked)
+    like = stream.map(lambda x: jax.ShapeDtypeStruct(x.shape[at:], x.dtype), stacked=False)
+    return {"like": like, "size": stream.size, "interval": sampling.interval}

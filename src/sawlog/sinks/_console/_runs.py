@@ -1,0 +1,92 @@
+"""``Run``: one line of work on the console, how far it is and how fast it goes."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import itertools
+
+from sawlog.sinks._console._digest import STEP, Digest, Number
+
+_SAMPLES = 64
+_APART = 0.25  # seconds
+_PATIENCE = 2.0  # of the longest pause so far: what takes longer has slowed down
+
+
+class Status(enum.Enum):
+    """How a run is."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    LEFT = "left open"
+
+
+class Pace:
+    """How fast a number grows that arrives now and then, over the latest arrivals.
+
+    >>> pace = Pace(0.0)
+    >>> for second in range(1, 4):
+    ...     pace.add(100 * second, float(second))
+    >>> pace.rate(3.5)
+    100.0
+    """
+
+    def __init__(self, start: float) -> None:
+        self._start = start
+        self._seen: collections.deque[tuple[float, float]] = collections.deque(maxlen=_SAMPLES)
+        self._newest: tuple[float, float] | None = None
+
+    def add(self, number: float, now: float) -> None:
+        """Note how far it is."""
+        self._newest = now, number
+        if self._seen and number < self._seen[-1][1]:  # it began anew
+            self._seen.clear()
+            self._start = now
+        if not self._seen or now - self._seen[-1][0] >= _APART:
+            self._seen.append(self._newest)
+
+    def rate(self, now: float) -> float | None:
+        """How much a second; None where that cannot be known yet."""
+        if self._newest is None:
+            return None
+        (until, last), (since, first) = self._newest, self._seen[0]
+        if until - since < _APART:  # only one arrival: all of it took the time until then
+            first, since = 0.0, self._start
+        pauses = (two[0] - one[0] for one, two in itertools.pairwise(self._seen))
+        pause = max(pauses, default=until - since)
+        if now - until > max(_PATIENCE * pause, 1.0):
+            until = now
+        return (last - first) / (until - since) if until > since and last > first else None
+
+
+class Run:
+    """One run: its name, its status, its latest step, and how many entries each name had."""
+
+    def __init__(self, name: str, total: int | None, now: float) -> None:
+        self.name, self.total = name, total
+        self.status = Status.RUNNING
+        self.counts: dict[str, int] = {}
+        self.step: Number | None = None
+        self._pace = Pace(now)
+
+    @property
+    def done(self) -> float:
+        """How many steps are done, as far as was logged."""
+        if self.step is None:
+            return max(self.counts.values(), default=0)
+        done = max(0.0, float(self.step) + 1)
+        return done if self.total is None else min(done, self.total)
+
+    def advance(self, digests: list[Digest], now: float) -> None:
+        """Note the steps of what was just written."""
+        steps = [each.step for each in digests if each.axis == STEP and each.step is not None]
+        if steps:
+            if self.step is None:
+                self._pace = Pace(now)  # so far, entries were counted
+            self.step = max(steps)
+        self._pace.add(self.done, now)
+
+    def rate(self, now: float) -> float | None:
+        """Steps a second."""
+        return self._pace.rate(now)
