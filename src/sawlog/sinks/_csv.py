@@ -22,6 +22,7 @@ from sawlog.sinks._base import BaseSink, checked_count
 from sawlog.sinks._entries import deepened, logged
 from sawlog.sinks._jsonl import OURS, check_axes
 from sawlog.sinks._lines import LineFile, foreign
+from sawlog.sinks._notes import is_news
 from sawlog.store._views._cells import Cells, Field
 from sawlog.store._views._text import _csv_columns as csv_columns
 from sawlog.store._views._text import _quoted as quoted
@@ -85,7 +86,7 @@ class CsvSink(BaseSink):
 
     def _write(self, records: Records) -> None:
         there = {name: logged(entries) for name, entries in records.items()}
-        there = {name: entries for name, entries in there.items() if len(entries)}
+        there = {name: each for name, each in there.items() if len(each) and is_news(each)}
         axes = list(dict.fromkeys((*self._axes, *(a for e in there.values() for a in e.steps))))
         rows = "".join(r for n, e in there.items() for r in _rows(n, e, axes, self._limit))
         if not rows:

@@ -12,6 +12,7 @@ from sawlog.records import Entries, Records
 from sawlog.sinks._base import BaseSink
 from sawlog.sinks._entries import logged
 from sawlog.sinks._lines import LineFile, foreign
+from sawlog.sinks._notes import is_news
 from sawlog.store._views._cells import Cells
 from sawlog.store._views._text import _json_cells as json_cells
 
@@ -63,7 +64,8 @@ class JsonlSink(BaseSink):
         return self._file.path
 
     def _write(self, records: Records) -> None:
-        lines = "".join(_lines(name, logged(entries)) for name, entries in records.items())
+        there = {name: logged(entries) for name, entries in records.items() if is_news(entries)}
+        lines = "".join(_lines(name, entries) for name, entries in there.items())
         self._file.append(lines.encode())
 
     def _flush(self) -> None:

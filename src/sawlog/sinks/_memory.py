@@ -7,6 +7,7 @@ import numpy as np
 from sawlog.records import Entries, Records
 from sawlog.sinks._base import BaseSink
 from sawlog.sinks._entries import check_alike, copied, joined, logged
+from sawlog.sinks._notes import is_news
 
 
 class MemorySink(BaseSink):
@@ -49,7 +50,8 @@ class MemorySink(BaseSink):
     @property
     def logs(self) -> dict[str, np.ndarray]:
         """The values of every name, ``[n, ...]``, without entries that are masked as a whole."""
-        return {name: logged(entries).values for name, entries in self.records.items()}
+        shown = {name: entries for name, entries in self.records.items() if is_news(entries)}
+        return {name: logged(entries).values for name, entries in shown.items()}
 
     def clear(self) -> None:
         """Forget everything."""

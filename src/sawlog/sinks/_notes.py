@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+import numpy as np
+
 from sawlog.records import Entries
 
 _SECTION = "logdict"
@@ -19,6 +21,11 @@ _SECTION = "logdict"
 def is_value(entries: Entries) -> bool:
     """Whether these are logged values, not counts that go with others."""
     return bool(entries.attrs.get(_SECTION, {}).get("role", "value") == "value")
+
+
+def is_news(entries: Entries) -> bool:
+    """Whether people want to see these: values, and counts of entries left out, if any were."""
+    return is_value(entries) or bool(np.any(entries.values))
 
 
 def matches(name: str, entries: Entries, pattern: str) -> bool:

@@ -27,6 +27,7 @@ import numpy as np
 from sawlog.errors import LogMismatchError, LogValueError
 from sawlog.records import Entries, Records
 from sawlog.sinks._entries import logged
+from sawlog.sinks._notes import is_news
 
 STEP = "step"
 BINS = 64
@@ -103,7 +104,7 @@ def groups(
     found: dict[Any, tuple[dict[str, Column], Entries, int]] = {}
     for name, each in records.items():
         entries = logged(each)
-        if not entries.values.size:
+        if not entries.values.size or not is_news(entries):
             continue
         columns = dict(_columns(name, entries, images=images, histograms=histograms))
         if columns:

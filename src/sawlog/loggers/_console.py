@@ -1,0 +1,49 @@
+"""``ConsoleLogger``: all runs in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sawlog.jax._logger import Logger
+from sawlog.jax._runs import RunState
+from sawlog.sinks import ConsoleSink, Dashboard, Sink
+
+
+class ConsoleLogger(Logger):
+    """Shows all runs on the console in one table: means over the seeds, spread, course, speed.
+
+    Args:
+        title: the heading.
+        total: how many steps each run has, if that is known: then there are a bar and the remaining
+            time.
+        options: those of :class:`sawlog.sinks.Dashboard`, as ``names=["loss", "eval/*"]``,
+            ``every=30.0``, the seconds between lines where nobody watches, or ``file=sys.stderr``.
+
+    It appears when the first run starts, and stays as it is when all have been finished. Nothing is
+    kept: ``MultiLogger(SaveLogger("runs"), ConsoleLogger())`` does both.
+    """
+
+    def __init__(self, title: str = "sawlog", *, total: int | None = None, **options: Any) -> None:
+        super().__init__()
+        self.dashboard = Dashboard(title, total=total, **options)
+
+    def __repr__(self) -> str:
+        return f"ConsoleLogger({self.dashboard.title!r})"
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """A run in the table."""
+        return ConsoleSink(name, dashboard=self.dashboard)
+
+    def init(self, key: Any, **config: Any) -> RunState:
+        """Start the run of a PRNG key, see :meth:`Logger.init`."""
+        self.dashboard.hold()  # runs that are finished one after the other are one table
+        return super().init(key, **config)
+
+    def finish(self, state: RunState | None = None) -> None:
+        """End the runs of ``state``, or all of them and the table, see :meth:`Logger.finish`."""
+        try:
+            super().finish(state)
+        finally:
+            if state is None:
+                self.dashboard.close()

@@ -1,0 +1,118 @@
+"""Loggers that keep runs: in stores, in files, in memory."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sawlog.errors import StoreExistsError
+from sawlog.jax._disk import LogSink
+from sawlog.jax._logger import Logger
+from sawlog.sinks import CsvSink, JsonlSink, MemorySink, Sink
+
+
+def _noted(sink: Sink, path: Path, about: Mapping[str, Any], exists: str) -> Sink:
+    """The sink, once what there is to know of its run is written beside it."""
+    try:
+        if exists == "append" and path.exists() and json.loads(path.read_text()) != dict(about):
+            raise StoreExistsError(
+                f"The run {path.stem!r} was started with other settings, which are in {path}, and "
+                f"cannot go on with {about['config']}. Hint: exists='replace' starts anew; or use "
+                "another key."
+            )
+        path.write_text(json.dumps(about) + "\n")
+    except BaseException:
+        sink.close()
+        raise
+    return sink
+
+
+class SaveLogger(Logger):
+    """Writes each run to a store of its own, ``path/seed-0`` and so on.
+
+    ``sawlog.load(path / "seed-0")`` gives the logs back bit for bit: those of ``spool`` as
+    :func:`sawlog.spool` would have returned them, those of several calls one after the other.
+
+    Args:
+        path: the folder of all runs. A run is called after its key: ``seed-7`` for
+            ``jax.random.key(7)`` and for the seed 7, ``key-6b200159-99ba4efe`` for others.
+        exists: what to do about a run that is there already: ``"append"`` to it, ``"replace"`` it,
+            or ``"error"``.
+        options: those of :func:`sawlog.store.create`, as ``nan="error"`` or ``interval=5.0``, the
+            seconds after which logs are on disk at the latest.
+
+    ``sawlog.store.open(path / "seed-0").meta`` has the ``key`` of a run and its ``config``.
+    Everything is on disk when ``flush``, ``finish`` or ``close`` returns, and at the end of the
+    program.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, exists: str = "append", **options: Any
+    ) -> None:
+        super().__init__(exists=exists)
+        self.path = Path(path)
+        self._options = options
+
+    def __repr__(self) -> str:
+        return f"SaveLogger({str(self.path)!r}, exists={self._exists!r})"
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """A store in a folder with the name of the run."""
+        return LogSink(self.path / name, exists=exists, meta=about, **self._options)
+
+
+class CsvLogger(Logger):
+    """Writes each run to a CSV file of its own, ``path/seed-0.csv``: name, steps, value.
+
+    See :class:`sawlog.sinks.CsvSink` for what becomes of arrays. Beside it, ``path/seed-0.json``
+    has the ``key`` of the run and its ``config``.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, exists: str = "append") -> None:
+        super().__init__(exists=exists)
+        self.path = Path(path)
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """A file with the name of the run."""
+        sink = CsvSink(self.path / f"{name}.csv", exists=exists)
+        return _noted(sink, self.path / f"{name}.json", about, exists)
+
+
+class JsonlLogger(CsvLogger):
+    """Writes each run to a file of JSON lines, ``path/seed-0.jsonl``, one entry a line.
+
+    Beside it, ``path/seed-0.json`` has the ``key`` of the run and its ``config``.
+    """
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """A file with the name of the run."""
+        sink = JsonlSink(self.path / f"{name}.jsonl", exists=exists)
+        return _noted(sink, self.path / f"{name}.json", about, exists)
+
+
+class MemoryLogger(Logger):
+    """Keeps the logs of each run in memory, for tests and notebooks.
+
+    >>> import jax
+    >>> logger = MemoryLogger()
+    >>> logger.log(logger.init(7), {"loss": 0.5}, step=3)
+    >>> logger.runs["seed-7"].logs["loss"]
+    array([0.5], dtype=float32)
+    """
+
+    def __init__(self, *, exists: str = "append") -> None:
+        super().__init__(exists=exists)
+        self.runs: dict[str, MemorySink] = {}
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """A sink under the name of the run."""
+        if name in self.runs and exists == "error":
+            raise StoreExistsError(f"There is a run {name!r} already. Hint: exists='append'.")
+        kept = self.runs[name].records if name in self.runs and exists == "append" else None
+        self.runs[name] = MemorySink()
+        if kept:
+            self.runs[name].write(kept)
+        return self.runs[name]

@@ -1,0 +1,40 @@
+"""``MultiLogger``: several loggers, one program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sawlog.errors import ArgumentError
+from sawlog.jax._logger import Logger
+from sawlog.sinks import Fanout, Sink
+
+
+class MultiLogger(Logger):
+    """Writes each run to several loggers: ``MultiLogger(SaveLogger("runs"), CsvLogger("csv"))``.
+
+    The program is traced once and calls back once, however many loggers there are. What a run that
+    exists already means is each logger's own affair.
+    """
+
+    def __init__(self, *loggers: Logger) -> None:
+        super().__init__()
+        if not loggers:
+            raise ArgumentError("MultiLogger needs at least one logger.")
+        self.loggers = loggers
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """The run of this name of every logger."""
+        opened: list[Sink] = []
+        try:
+            for logger in self.loggers:
+                opened.append(logger._sink_of(name, about))
+        except BaseException:
+            for sink in opened:
+                sink.close()
+            raise
+        return Fanout(*opened)
+
+    def _ended(self) -> None:
+        for logger in self.loggers:
+            logger._ended()

@@ -1,0 +1,141 @@
+"""Loggers of trackers, each of which only names its sink."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sawlog._optional import require
+from sawlog.jax._logger import FALLBACK, Logger
+from sawlog.sinks import MLflowSink, NeptuneSink, Sink, TensorBoardSink, TrackioSink, WandbSink
+
+
+def _config(about: Mapping[str, Any]) -> dict[str, Any]:
+    return {"key": about["key"], **about["config"]}
+
+
+class TrackerLogger(Logger):
+    """The base of the loggers of trackers, which may fail while a program goes on.
+
+    Args:
+        on_error: what to do then: ``"fallback"``, the program goes on and the logs go to a store on
+            disk, which ``sawlog.load`` reads; or ``"raise"``. The failure is reported by a
+            :class:`~sawlog.errors.SinkWarning`, and again when the run ends.
+        fallback: the folder in which those stores are made, as ``fallback/WandbLogger/seed-0``.
+        options: those of the sink.
+
+    A run always begins anew, whatever the tracker has under its name.
+
+    Raises:
+        MissingPackageError: the package of the tracker is not installed.
+    """
+
+    #: The package of the tracker, and the extra of sawlog that installs it.
+    package: str
+    extra: str
+
+    def __init__(
+        self,
+        *,
+        on_error: str = "fallback",
+        fallback: str | os.PathLike[str] = FALLBACK,
+        **options: Any,
+    ) -> None:
+        require(self.package, self.extra, type(self).__name__)  # now, not while a program runs
+        super().__init__(on_error=on_error, fallback=fallback)
+        self._options = options
+
+
+class WandbLogger(TrackerLogger):
+    """Sends each run to Weights & Biases, in one project, named after its seed.
+
+    ``options`` are those of :class:`TrackerLogger` and :class:`sawlog.sinks.WandbSink`, as
+    ``mode="offline"`` or ``dir=...``.
+    """
+
+    package, extra = "wandb", "wandb"
+
+    def __init__(self, project: str | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._project = project
+
+    def __repr__(self) -> str:
+        return f"WandbLogger({self._project!r})"
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """A run of the project."""
+        return WandbSink(self._project, name, config=_config(about), **self._options)
+
+
+class TensorBoardLogger(TrackerLogger):
+    """Writes each run to a folder of event files, ``path/seed-0``, for TensorBoard."""
+
+    package, extra = "tensorboard", "tensorboard"
+
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        super().__init__(**options)
+        self.path = Path(path)
+
+    def __repr__(self) -> str:
+        return f"TensorBoardLogger({str(self.path)!r})"
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """A folder of event files."""
+        return TensorBoardSink(self.path / name, config=_config(about), **self._options)
+
+
+class MLflowLogger(TrackerLogger):
+    """Sends each run to an MLflow experiment.
+
+    ``options`` are those of :class:`TrackerLogger` and :class:`sawlog.sinks.MLflowSink`, as
+    ``tracking_uri="sqlite:///mlflow.db"``.
+    """
+
+    package, extra = "mlflow", "mlflow"
+
+    def __init__(self, experiment: str = "Default", **options: Any) -> None:
+        super().__init__(**options)
+        self._experiment = experiment
+
+    def __repr__(self) -> str:
+        return f"MLflowLogger({self._experiment!r})"
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """A run of the experiment."""
+        return MLflowSink(self._experiment, name=name, config=_config(about), **self._options)
+
+
+class TrackioLogger(TrackerLogger):
+    """Sends each run to a Trackio project."""
+
+    package, extra = "trackio", "trackio"
+
+    def __init__(self, project: str, **options: Any) -> None:
+        super().__init__(**options)
+        self._project = project
+
+    def __repr__(self) -> str:
+        return f"TrackioLogger({self._project!r})"
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """A run of the project."""
+        return TrackioSink(self._project, name, config=_config(about), **self._options)
+
+
+class NeptuneLogger(TrackerLogger):
+    """Writes each run with Neptune's client, offline: its hosted service closed in 2026."""
+
+    package, extra = "neptune", "neptune"
+
+    def __init__(self, project: str | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._project = project
+
+    def __repr__(self) -> str:
+        return f"NeptuneLogger({self._project!r})"
+
+    def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
+        """A run on disk."""
+        return NeptuneSink(self._project, name, config=_config(about), **self._options)
