@@ -2,8 +2,9 @@
 
 One training function with ``sawlog.log`` in it, one jitted ``vmap`` over seeds: what is tagged
 ``live`` streams to the terminal as it happens, everything else comes back with the result, in full
-or reduced inside the loop. Then the same runs are written to disk, one store a seed; a process that
-logs a gradient for every example is killed, goes on where it stopped, and nothing is lost.
+or reduced inside the loop. Then the same runs are shown in one table and written to disk, one store
+a seed; a process that logs a row for every example is killed, goes on where it stopped, and nothing
+is lost; and a PyTorch model is asked for the gradient of every single example.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import per_example
 from rich.console import Console
 from rich.table import Table
 
 import sawlog
 import sawlog.store
 from sawlog.cli import main as command_line
-from sawlog.loggers import SaveLogger
+from sawlog.loggers import ConsoleLogger, MultiLogger, SaveLogger
 
 SEEDS, STEPS, SHOW_EVERY = 5, 300, 60
 SIZES = (2, 32, 32, 1)
@@ -148,19 +150,20 @@ def look_inside(console: Console) -> sawlog.logdict:
 
 
 def keep_runs(console: Console, folder: Path, logs: sawlog.logdict) -> None:
-    """One run on disk for each seed, from inside of the jitted program."""
-    console.rule("On disk: one run for each seed")
-    with SaveLogger(folder) as logger:
+    """One run on disk for each seed, from inside of the jitted program, and all in one table."""
+    console.rule("One run for each seed: on the screen, and on disk")
+    with MultiLogger(SaveLogger(folder), ConsoleLogger("spirals", total=STEPS)) as logger:
 
         def run(key: jax.Array) -> jax.Array:
             state = logger.init(key, steps=STEPS)
-            return logger.spool(train, state, argnames=["loss", "accuracy", "grad_norm"])(key)
+            names = ["loss", "accuracy", "grad_norm"]
+            return logger.tap(train, state, argnames=names, buffer=20)(key)
 
         jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), SEEDS))
     runs = sorted(folder.iterdir())
     losses = np.stack([sawlog.load(run)["loss"] for run in runs])
     assert {tuple(x) for x in losses} == {tuple(x) for x in logs["loss"].T}, "not bit for bit"
-    console.print(f"Loaded {len(runs)} runs again: bit for bit what spool returned.\n")
+    console.print(f"\nLoaded {len(runs)} runs again: bit for bit what spool returned.\n")
     command_line(["show", str(runs[0])])
 
 
@@ -213,7 +216,8 @@ def main() -> None:
     logs = look_inside(console)
     with tempfile.TemporaryDirectory() as folder:
         keep_runs(console, Path(folder) / "spirals", logs)
-        kill_and_resume(console, Path(folder) / "gradients")
+        kill_and_resume(console, Path(folder) / "rows")
+        per_example.show(console, Path(folder))
 
 
 if __name__ == "__main__":

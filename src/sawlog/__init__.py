@@ -22,12 +22,18 @@ if TYPE_CHECKING:
     from sawlog.jax import spool as spool
     from sawlog.jax import strip as strip
     from sawlog.jax import tap as tap
+    from sawlog.torch import finalize as finalize
+    from sawlog.torch import init as init
+    from sawlog.torch import setup as setup
+    from sawlog.torch import watch as watch
 
 __version__ = "0.1.0"
 
 _HOME = {
     "Reduction": "sawlog.jax",
     "SawlogError": "sawlog.errors",
+    "finalize": "sawlog.torch",
+    "init": "sawlog.torch",
     "load": "sawlog.jax",
     "log": "sawlog.jax",
     "log_cotangent": "sawlog.jax",
@@ -35,17 +41,21 @@ _HOME = {
     "logify": "sawlog.jax",
     "register_rule": "sawlog.jax",
     "save": "sawlog.jax",
+    "setup": "sawlog.torch",
     "spool": "sawlog.jax",
     "strip": "sawlog.jax",
     "tap": "sawlog.jax",
+    "watch": "sawlog.torch",
 }
-_SUBMODULES = ("errors", "jax", "loggers", "sinks", "store")
+_SUBMODULES = ("capture", "errors", "factored", "jax", "loggers", "sinks", "store", "torch")
 
 __all__ = [
     "Reduction",
     "SawlogError",
     "__version__",
     "errors",
+    "finalize",
+    "init",
     "load",
     "log",
     "log_cotangent",
@@ -53,9 +63,11 @@ __all__ = [
     "logify",
     "register_rule",
     "save",
+    "setup",
     "spool",
     "strip",
     "tap",
+    "watch",
 ]
 
 

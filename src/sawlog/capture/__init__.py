@@ -1,0 +1,39 @@
+"""What every capture has in common, whatever the framework: options, ids, blocks, statistics."""
+
+from __future__ import annotations
+
+from sawlog.capture import checkpoint as checkpoint
+from sawlog.capture import progress as progress
+from sawlog.capture._blocks import Block as Block
+from sawlog.capture._blocks import Report as Report
+from sawlog.capture._blocks import compressed as compressed
+from sawlog.capture._data_ids import data_ids as data_ids
+from sawlog.capture._encode import SCALE as SCALE
+from sawlog.capture._encode import decode as decode
+from sawlog.capture._encode import encode as encode
+from sawlog.capture._measured import LEFT as LEFT
+from sawlog.capture._measured import RIGHT as RIGHT
+from sawlog.capture._measured import Measured as Measured
+from sawlog.capture._options import Compression as Compression
+from sawlog.capture._options import Options as Options
+from sawlog.capture._options import read as read
+from sawlog.capture._statistics import Statistics as Statistics
+
+__all__ = [
+    "LEFT",
+    "RIGHT",
+    "SCALE",
+    "Block",
+    "Compression",
+    "Measured",
+    "Options",
+    "Report",
+    "Statistics",
+    "checkpoint",
+    "compressed",
+    "data_ids",
+    "decode",
+    "encode",
+    "progress",
+    "read",
+]

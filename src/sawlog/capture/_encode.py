@@ -1,0 +1,70 @@
+"""Rows as they are stored: fewer bits, and for int8 a scale for each row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from array_api_compat import array_namespace
+
+SCALE = ".scale"
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+
+
+def row_bytes(elements: int, dtype: str) -> int:
+    """How many bytes a row of so many elements takes."""
+    return elements * _BYTES[dtype] + (4 if dtype == "int8" else 0)
+
+
+def encode(name: str, rows: Any, dtype: str) -> dict[str, np.ndarray]:
+    """Rows ``[batch, ...]`` of any array library as columns of a store.
+
+    With ``"int8"`` each row is ``column * scale`` to half a scale, where 127 scales are its
+    greatest element; a row with an infinity or NaN has NaN as its scale.
+    """
+    if dtype == "int8":
+        return _quantized(name, rows)
+    if dtype == "bfloat16":
+        return {name: _numpy(rows).astype(ml_dtypes.bfloat16)}
+    if dtype == "float16":
+        with np.errstate(over="ignore"):
+            return {name: _numpy(rows).astype(np.float16)}
+    return {name: _numpy(rows).astype(np.float32, copy=False)}
+
+
+def _quantized(name: str, rows: Any) -> dict[str, np.ndarray]:
+    xp = array_namespace(rows)
+    flat = xp.reshape(rows, (rows.shape[0], -1))
+    if not flat.shape[1]:
+        scale = xp.zeros_like(flat[:, :0].sum(1))
+    else:
+        scale = xp.max(xp.abs(flat), axis=1) / 127
+    finite = xp.isfinite(scale)
+    safe = xp.where(finite & (scale > 0), scale, xp.ones_like(scale))
+    shape = (rows.shape[0], *(1,) * (rows.ndim - 1))
+    small = xp.round(
+        xp.where(xp.isfinite(rows), rows, xp.zeros_like(rows)) / xp.reshape(safe, shape)
+    )
+    small = xp.clip(small, -127, 127)
+    scale = xp.where(finite, scale, xp.full_like(scale, float("nan")))
+    return {
+        name: _numpy(xp.astype(small, xp.int8)),
+        name + SCALE: _numpy(scale).astype(np.float32),
+    }
+
+
+def decode(columns: dict[str, np.ndarray], name: str) -> np.ndarray:
+    """Rows as float32 again."""
+    rows = columns[name]
+    if rows.dtype == np.int8 and name + SCALE in columns:
+        scale = columns[name + SCALE]
+        return rows.astype(np.float32) * scale.reshape(-1, *(1,) * (rows.ndim - 1))
+    return rows.astype(np.float32)
+
+
+def _numpy(array: Any) -> np.ndarray:
+    """As numpy has it, wherever it is."""
+    if hasattr(array, "detach"):
+        array = array.detach().cpu()
+    return np.asarray(array)

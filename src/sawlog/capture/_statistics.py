@@ -1,0 +1,101 @@
+"""Statistics over examples, added up batch by batch, on any array library.
+
+Every statistic is a ``Total``, a sum with a count, or a ``Spread``, whose mean and squared
+deviations are joined batch by batch so that nothing cancels.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+
+@dataclasses.dataclass
+class Total:
+    """A sum of arrays, and of how many."""
+
+    sum: Any = None
+    count: int = 0
+
+    def add(self, array: Any, count: int) -> None:
+        """Add an array that is itself the sum of ``count`` things."""
+        self.sum = array if self.sum is None else self.sum + array
+        self.count += count
+
+
+@dataclasses.dataclass
+class Spread:
+    """The mean of rows, and the sum of their squared deviations from it."""
+
+    mean: Any = None
+    squares: Any = None
+    count: int = 0
+
+    def add(self, rows: Any) -> None:
+        """Take in rows ``[n, ...]``."""
+        xp = array_namespace(rows)
+        more = rows.shape[0]
+        mean = xp.mean(rows, axis=0)
+        squares = xp.sum((rows - mean) ** 2, axis=0)
+        if self.mean is None:
+            self.mean, self.squares, self.count = mean, squares, more
+            return
+        apart, count = mean - self.mean, self.count + more
+        self.mean = self.mean + apart * (more / count)
+        self.squares = self.squares + squares + apart**2 * (self.count * more / count)
+        self.count = count
+
+
+class Statistics:
+    """All statistics of a run by name, in one precision.
+
+    ``offload`` keeps them in the memory of the CPU, whatever the device of what is added.
+    """
+
+    def __init__(self, precision: str = "float32", *, offload: bool = False) -> None:
+        self._precision = precision
+        self._offload = offload
+        self.totals: dict[str, Total] = {}
+        self.spreads: dict[str, Spread] = {}
+
+    def add(self, name: str, array: Any, count: int) -> None:
+        """Add the sum of ``count`` things."""
+        self.totals.setdefault(name, Total()).add(self._own(array), count)
+
+    def add_rows(self, name: str, rows: Any) -> None:
+        """Take in rows, of which mean and variance are wanted."""
+        if rows.shape[0]:
+            self.spreads.setdefault(name, Spread()).add(self._own(rows))
+
+    def _own(self, array: Any) -> Any:
+        xp = array_namespace(array)
+        array = xp.astype(array, getattr(xp, self._precision))
+        return array.cpu() if self._offload and hasattr(array, "cpu") else array
+
+    def arrays(self) -> dict[str, tuple[np.ndarray, int]]:
+        """Every array with its count, to be stored."""
+        found = {f"sum/{name}": (_numpy(t.sum), t.count) for name, t in self.totals.items()}
+        for name, spread in self.spreads.items():
+            found[f"mean/{name}"] = (_numpy(spread.mean), spread.count)
+            found[f"squares/{name}"] = (_numpy(spread.squares), spread.count)
+        return found
+
+    def load(self, arrays: Mapping[str, tuple[Any, int]]) -> None:
+        """Go on from what :meth:`arrays` gave."""
+        for key, (array, count) in arrays.items():
+            kind, _, name = key.partition("/")
+            if kind == "sum":
+                self.totals[name] = Total(array, count)
+            elif kind == "mean":
+                squares = arrays[f"squares/{name}"][0]
+                self.spreads[name] = Spread(array, squares, count)
+
+
+def _numpy(array: Any) -> np.ndarray:
+    if hasattr(array, "detach"):
+        array = array.detach().cpu()
+    return np.asarray(array)

@@ -1,0 +1,47 @@
+"""The progress of a pass over data: examples a second, bytes written, time left."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import TimeRemainingColumn as TimeLeft
+
+
+class Bar:
+    """A progress bar; one that is not shown counts all the same."""
+
+    def __init__(self, progress: Progress | None, task: TaskID | None) -> None:
+        self._progress, self._task = progress, task
+        self._begun = time.monotonic()
+        self.examples = 0
+
+    def step(self, examples: int, nbytes: int) -> None:
+        """One more batch is done, with so many new examples; ``nbytes`` are written in all."""
+        self.examples += examples
+        if self._progress is not None and self._task is not None:
+            rate = self.examples / max(1e-9, time.monotonic() - self._begun)
+            said = f"{rate:,.0f} examples/s, {nbytes / 1e6:,.1f} MB"
+            self._progress.update(self._task, advance=1, said=said)
+
+
+@contextlib.contextmanager
+def shown(what: str, total: int | None, *, quiet: bool = False) -> Iterator[Bar]:
+    """Show progress for the time of a ``with``; only at a terminal."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield Bar(None, None)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} batches"),
+        TextColumn("{task.fields[said]}"),
+        TimeElapsedColumn(),
+        TimeLeft(),
+    )
+    with Progress(*columns, console=console) as progress:
+        yield Bar(progress, progress.add_task(what, total=total, said=""))

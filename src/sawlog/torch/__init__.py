@@ -1,0 +1,35 @@
+"""PyTorch: what a model does for each single example, by hooks.
+
+>>> import tempfile, torch
+>>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+>>> run = init(project="demo", root=tempfile.mkdtemp())
+>>> run.setup(compress=2)
+>>> run.watch(model, quiet=True).bytes_per_example
+32
+"""
+
+from __future__ import annotations
+
+from sawlog.torch._current import current as current
+from sawlog.torch._current import finalize as finalize
+from sawlog.torch._current import init as init
+from sawlog.torch._current import setup as setup
+from sawlog.torch._current import watch as watch
+from sawlog.torch._layers import Part as Part
+from sawlog.torch._layers import Rule as Rule
+from sawlog.torch._layers import Use as Use
+from sawlog.torch._layers import register_layer as register_layer
+from sawlog.torch._run import Run as Run
+
+__all__ = [
+    "Part",
+    "Rule",
+    "Run",
+    "Use",
+    "current",
+    "finalize",
+    "init",
+    "register_layer",
+    "setup",
+    "watch",
+]

@@ -1,0 +1,15 @@
+"""Layer rules: how the gradients of single examples come from what flows through a module."""
+
+from __future__ import annotations
+
+from sawlog.torch._layers import _attention, _conv, _embedding, _linear, _norm
+from sawlog.torch._layers._general import general as general
+from sawlog.torch._layers._registry import register_layer as register_layer
+from sawlog.torch._layers._registry import rule_for as rule_for
+from sawlog.torch._layers._rule import Part as Part
+from sawlog.torch._layers._rule import Rule as Rule
+from sawlog.torch._layers._rule import Use as Use
+
+del _attention, _conv, _embedding, _linear, _norm  # imported for what they register
+
+__all__ = ["Part", "Rule", "Use", "general", "register_layer", "rule_for"]

@@ -1,0 +1,153 @@
+"""Normalisations: for each example, a gradient for the scale and one for the shift."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sawlog.factored import Pair, vector
+from sawlog.torch._layers._registry import register_layer
+from sawlog.torch._layers._rule import Part, Rule, Use
+from sawlog.torch._layers._tensors import argument, by_example, own, refuse, widened
+
+
+class _NormRule(Rule):
+    """``output = normalized * weight + bias``; a subclass says what is normalized, and how."""
+
+    def parts(self, module: Any) -> Sequence[Part]:
+        """The scale and the shift, each a vector."""
+        names = [name for name in ("weight", "bias") if own(module, name)]
+        return tuple(Part(name, (getattr(module, name).numel(), 1)) for name in names)
+
+    def pairs(self, module: Any, use: Use) -> Mapping[str, Pair]:
+        """The sums over positions of gradients, times the normalized inputs for the scale."""
+        grad = widened(use.grad, use)
+        pairs = {}
+        if own(module, "weight"):
+            inputs = widened(argument(use, 0, self.called(module)), use)
+            product = grad * self.normalized(module, inputs)
+            pairs["weight"] = vector(self.summed(module, product, use))
+        if own(module, "bias"):
+            pairs["bias"] = vector(self.summed(module, grad, use))
+        return pairs
+
+    def called(self, module: Any) -> str:
+        """The name of the argument with the inputs."""
+        return "input"
+
+    def normalized(self, module: Any, inputs: Tensor) -> Tensor:
+        """The inputs as they are before scale and shift."""
+        raise NotImplementedError
+
+    def summed(self, module: Any, tensor: Tensor, use: Use) -> Tensor:
+        """``[batch, n]``: the sums over all axes but those of the parameters."""
+        features = len(module.normalized_shape)
+        return by_example(tensor, use, features).sum(1).flatten(1)
+
+
+@register_layer(nn.LayerNorm)
+class LayerNormRule(_NormRule):
+    """Over the last axes."""
+
+    def normalized(self, module: Any, inputs: Tensor) -> Tensor:
+        """With mean 0 and variance 1."""
+        return F.layer_norm(inputs, module.normalized_shape, eps=module.eps)
+
+
+@register_layer(nn.RMSNorm)
+class RMSNormRule(_NormRule):
+    """Over the last axes, without a shift."""
+
+    def called(self, module: Any) -> str:
+        """The name of the argument with the inputs."""
+        return "x"
+
+    def normalized(self, module: Any, inputs: Tensor) -> Tensor:
+        """With mean square 1."""
+        return F.rms_norm(inputs, module.normalized_shape, eps=module.eps)
+
+
+class _ChannelRule(_NormRule):
+    """Inputs ``[n, channels, *places]``, parameters ``[channels]``."""
+
+    def summed(self, module: Any, tensor: Tensor, use: Use) -> Tensor:
+        """``[batch, channels]``."""
+        places = tensor.unsqueeze(-1).flatten(2).sum(2)
+        return by_example(places, use, 1).sum(1)
+
+
+@register_layer(nn.GroupNorm)
+class GroupNormRule(_ChannelRule):
+    """Over groups of channels and all places."""
+
+    def normalized(self, module: Any, inputs: Tensor) -> Tensor:
+        """With mean 0 and variance 1."""
+        return F.group_norm(inputs, module.num_groups, eps=module.eps)
+
+
+@register_layer(nn.InstanceNorm1d)
+@register_layer(nn.InstanceNorm2d)
+@register_layer(nn.InstanceNorm3d)
+class InstanceNormRule(_ChannelRule):
+    """Over all places of each channel."""
+
+    def pairs(self, module: Any, use: Use) -> Mapping[str, Pair]:
+        """As all; a single input without an axis of examples is refused."""
+        if use.grad.dim() == module._get_no_batch_dim():
+            raise refuse(
+                module, "it was called without an axis of examples", "add it, as by `x[None]`"
+            )
+        return super().pairs(module, use)
+
+    def normalized(self, module: Any, inputs: Tensor) -> Tensor:
+        """With mean 0 and variance 1, or by the running statistics in eval mode."""
+        if module.training or module.running_mean is None:
+            return F.instance_norm(inputs, eps=module.eps)
+        return _by_running_statistics(module, inputs)
+
+
+@register_layer(nn.BatchNorm1d)
+@register_layer(nn.BatchNorm2d)
+@register_layer(nn.BatchNorm3d)
+@register_layer(nn.SyncBatchNorm)
+class BatchNormRule(_ChannelRule):
+    """By the running statistics, in eval mode only."""
+
+    def parts(self, module: Any) -> Sequence[Part]:
+        """The scale and the shift, each a vector."""
+        self._check(module)
+        return super().parts(module)
+
+    def pairs(self, module: Any, use: Use) -> Mapping[str, Pair]:
+        """As all; in train mode refused."""
+        self._check(module)
+        return super().pairs(module, use)
+
+    def normalized(self, module: Any, inputs: Tensor) -> Tensor:
+        """By the running statistics."""
+        return _by_running_statistics(module, inputs)
+
+    def _check(self, module: Any) -> None:
+        if module.running_mean is None:
+            raise refuse(
+                module,
+                "without running statistics it mixes the examples of a batch in any mode, so that "
+                "they have no gradients of their own",
+                "make it with track_running_stats=True, or use GroupNorm",
+            )
+        if module.training:
+            raise refuse(
+                module,
+                "in train mode it mixes the examples of a batch, so that they have no gradients of "
+                "their own",
+                "call `.eval()` on it (its parameters are still trained), or use GroupNorm",
+            )
+
+
+def _by_running_statistics(module: Any, inputs: Tensor) -> Tensor:
+    mean, variance = (s.to(inputs.dtype) for s in (module.running_mean, module.running_var))
+    shape = (-1, *(1,) * (inputs.dim() - 2))
+    return (inputs - mean.view(shape)) * (variance + module.eps).rsqrt().view(shape)

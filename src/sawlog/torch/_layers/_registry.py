@@ -1,0 +1,110 @@
+"""Which rule speaks for which type of module, and how a user adds one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from sawlog.errors import ArgumentError
+from sawlog.torch._layers._function import Function, FunctionRule
+from sawlog.torch._layers._rule import Rule
+
+_RULES: dict[type[nn.Module] | str, Rule] = {}
+"""By type, or by ``"package.module.Type"`` for types of packages that are not imported."""
+
+_METHODS = ("forward", "_conv_forward")
+"""A subclass that changes one of these is another layer."""
+
+Registered = TypeVar("Registered", bound=type[Rule] | Callable[..., Mapping[str, Any]])
+
+
+def register_layer(
+    module_type: type[nn.Module] | str, *, whole: bool = False
+) -> Callable[[Registered], Registered]:
+    """Say how the gradients of each example come about in a type of module.
+
+    Decorate a function ``rule(module, use)``. For each parameter of the module it returns one of
+
+    - the gradients of the examples, ``[batch, *parameter.shape]``,
+    - factors ``(left, right)``, ``[batch, positions, rows]`` and ``[batch, positions, cols]``,
+      whose outer products summed over positions are those gradients (``rows`` is the first axis
+      of the parameter, ``cols`` are all others),
+    - a :class:`~sawlog.factored.Pair`.
+
+    ``use.args`` and ``use.kwargs`` are what the module was called with, ``use.grad`` is the
+    gradient of its output, ``use.batch`` the number of examples, which are the axis ``use.axis``.
+
+    Or decorate a subclass of :class:`Rule`, which can also say that a bias is one more column of
+    a weight. A rule that is registered again takes the place of the former one.
+
+    Args:
+        module_type: the type, or ``"package.module.Type"`` for one that need not be imported.
+            Subclasses with the same ``forward`` are meant as well.
+        whole: the function speaks for the parameters of the modules inside, too, under names such
+            as ``"inner.weight"``.
+
+    Raises:
+        ArgumentError: this is no type of module, or no rule.
+
+    >>> import torch
+    >>> class Scale(nn.Module):
+    ...     def __init__(self, n):
+    ...         super().__init__()
+    ...         self.weight = nn.Parameter(torch.ones(n))
+    ...     def forward(self, x):
+    ...         return x * self.weight
+    >>> @register_layer(Scale)
+    ... def scale_rule(module, use):
+    ...     return {"weight": use.args[0] * use.grad}
+    """
+    if not _is_module_type(module_type):
+        raise ArgumentError(
+            f"register_layer takes a type of module, not {module_type!r}. Hint: "
+            "`@register_layer(MyLayer)`, where MyLayer is a subclass of torch.nn.Module."
+        )
+
+    def register(rule: Registered) -> Registered:
+        _RULES[module_type] = _made(rule, whole)
+        return rule
+
+    return register
+
+
+def rule_for(module: nn.Module) -> Rule | None:
+    """The rule for a module; None where none speaks for it.
+
+    It is that of its type, or of the nearest type it derives from, provided that it computes the
+    same: not where ``forward`` is another one, nor where the weights are computed from others.
+    """
+    if parametrize.is_parametrized(module):
+        return None
+    for kind in type(module).__mro__:
+        rule = _RULES.get(kind) or _RULES.get(f"{kind.__module__}.{kind.__qualname__}")
+        if rule is not None:
+            return rule if _computes_as(module, kind) else None
+    return None
+
+
+def _computes_as(module: nn.Module, kind: type) -> bool:
+    """Whether the methods that compute are those of this type, in class and instance."""
+    if "forward" in vars(module) and not hasattr(module, "_hf_hook"):  # accelerate moves devices
+        return False
+    return all(getattr(type(module), m, None) is getattr(kind, m, None) for m in _METHODS)
+
+
+def _is_module_type(kind: Any) -> bool:
+    return isinstance(kind, str) or (inspect.isclass(kind) and issubclass(kind, nn.Module))
+
+
+def _made(rule: type[Rule] | Function, whole: bool) -> Rule:
+    if inspect.isclass(rule) and issubclass(rule, Rule):
+        return rule()
+    if inspect.isclass(rule) or isinstance(rule, Tensor) or not callable(rule):
+        raise ArgumentError(
+            f"A layer rule is a function `rule(module, use)` or a subclass of Rule, not {rule!r}."
+        )
+    return FunctionRule(rule, whole)

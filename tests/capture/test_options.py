@@ -1,0 +1,97 @@
+"""Options: every key, value and combination that is not valid is refused with the valid ones."""
+
+import pytest
+
+from sawlog.capture import Compression, Options, read
+from sawlog.errors import ArgumentError
+
+GOOD = [
+    ({}, Options()),
+    (
+        {"log": "grad", "save": "grad", "statistic": "kfac"},
+        Options(("grad",), ("grad",), ("kfac",)),
+    ),
+    ({"log": ["grad", "forward"]}, Options(("forward", "grad"))),
+    ({"log": ("grad",), "save": [], "statistic": ["mean"]}, Options(save=(), statistic=("mean",))),
+    ({"compress": 8}, Options(compress=Compression(rank=8))),
+    (
+        {"compress": {"kind": "pca", "bytes": 100}},
+        Options(compress=Compression("pca", None, 100)),
+    ),
+    ({"compress": None, "offload": True, "interval": 3}, Options(offload=True, interval=3.0)),
+    (
+        {"log": "forward", "forward": "output", "dtype": "int8"},
+        Options(("forward",), forward="output", dtype="int8"),
+    ),
+]
+
+BAD = [
+    (
+        {"logs": "grad"},
+        r"does not know the option 'logs'. Did you mean 'log'\? Valid are: log, save",
+    ),
+    ({"log": "gradient"}, "log is one or several of 'forward', 'backward', 'grad', got 'gradient'"),
+    ({"log": 3}, "log is one or several of"),
+    ({"log": None}, "log is one or several of"),
+    ({"statistic": ["kfac", "kfca"]}, "statistic is one or several of .*'ekfac', got 'kfca'"),
+    ({"log": "forward", "save": "grad"}, r"save=\['grad'\] wants 'grad', which log=\['forward'\]"),
+    ({"save": []}, "Nothing would be kept"),
+    ({"log": "forward", "statistic": "kfac"}, "'kfac' is about gradients"),
+    ({"log": "forward", "compress": 3}, "compress is about gradients"),
+    ({"statistic": ["kfac", "ekfac"]}, "one pass cannot measure both"),
+    ({"statistic": "mean", "duplicates": "last"}, "cannot be taken back"),
+    ({"compress": 0}, "compress.rank is a whole number from 1 on, got 0"),
+    ({"compress": True}, "compress is a rank"),
+    ({"compress": "small"}, "compress is a rank"),
+    ({"compress": {"rank": 3, "bytes": 3}}, "and not both"),
+    ({"compress": {}}, "needs a rank or the bytes"),
+    ({"compress": {"kind": "random", "rank": 3}}, "compress.kind is one of 'orthonormal'"),
+    (
+        {"compress": {"ranks": 3}},
+        r"compress does not know the option 'ranks'. Did you mean 'rank'\?",
+    ),
+    ({"compress": {"rank": 3, "seed": 0.5}}, "compress.seed is a whole number"),
+    ({"dtype": "float8"}, "dtype is one of 'float32', 'bfloat16', 'float16', 'int8', got 'float8'"),
+    ({"precision": "half"}, "precision is one of"),
+    ({"offload": 1}, "offload is True or False"),
+    ({"reduction": "none"}, "reduction is one of 'auto', 'mean', 'sum', 'tokens'"),
+    ({"interval": 0}, "interval is a number of seconds"),
+    ({"forward": "both"}, "forward is one of 'input', 'output'"),
+    (7, "setup takes a dict or the path of a YAML file, got int"),
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), GOOD)
+def test_good(given, expected):
+    before = dict(given)
+    assert read(given) == expected
+    assert read(expected.to_json()) == expected
+    assert read(expected) == expected
+    assert given == before
+
+
+@pytest.mark.parametrize(("given", "message"), BAD)
+def test_bad(given, message):
+    with pytest.raises(ArgumentError, match=message):
+        read(given)
+
+
+def test_keywords_go_before_the_dict():
+    assert read({"log": "forward"}, log="grad").log == ("grad",)
+
+
+def test_yaml(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("log: [forward, grad]\nsave: grad\ncompress: {kind: gaussian, rank: 4}\n")
+    expected = Options(("forward", "grad"), ("grad",), compress=Compression("gaussian", 4))
+    assert read(path) == read(str(path)) == expected
+    path.write_text("")
+    assert read(path) == Options()
+    path.write_text("log: [")
+    with pytest.raises(ArgumentError, match="is not YAML"):
+        read(path)
+    path.write_text("- log")
+    with pytest.raises(ArgumentError, match="holds no keys"):
+        read(path)
+    with pytest.raises(ArgumentError, match="cannot be read"):
+        read(tmp_path / "nowhere.yaml")

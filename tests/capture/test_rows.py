@@ -1,0 +1,164 @@
+"""Ids of examples, rows in few bits, blocks and their ranks."""
+
+import hypothesis.extra.numpy as some
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+
+from sawlog.capture import Block, Compression, Report, compressed, data_ids, decode, encode
+from sawlog.errors import ArgumentError
+
+# -- ids ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [3, 1, 2],
+        (3, 1, 2),
+        range(3),
+        np.array([3, 1], np.int32),
+        torch.tensor([5, 6]),
+        np.uint8([1, 2]),
+    ],
+)
+def test_numbers_are_ids(ids):
+    found = data_ids(ids)
+    assert found.dtype == np.int64
+    assert found.tolist() == [int(each) for each in ids]
+
+
+def test_texts_are_ids():
+    assert data_ids(["b", "a"]).tolist() == ["b", "a"]
+    assert data_ids(np.array(["b", "a"])).tolist() == ["b", "a"]
+    assert data_ids([]).tolist() == []
+
+
+def test_the_content_is_an_id():
+    x = torch.arange(12.0).reshape(3, 4)
+    ids = data_ids(x)
+    assert ids.tolist() == data_ids(x.numpy()).tolist()
+    assert data_ids(x[1:]).tolist() == ids[1:].tolist()
+    assert data_ids(x + 1).tolist() != ids.tolist()
+    both = {"x": x, "y": torch.tensor([1, 2, 3])}
+    assert data_ids(both).tolist() == data_ids(dict(reversed(both.items()))).tolist()
+    assert (
+        data_ids({"x": x, "y": torch.tensor([1, 2, 4])})[:2].tolist() == data_ids(both)[:2].tolist()
+    )
+    tokens = torch.tensor([[1, 2], [3, 4]])
+    assert len(data_ids(tokens)) == 2
+    assert data_ids(x.bfloat16()).shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([1, 2, 1], "same id twice in one batch: 1"),
+        (["a", "a"], "same id twice in one batch: 'a'"),
+        (torch.zeros(2, 3), "same id twice"),
+        (7, "names every example"),
+        ("abc", "names every example"),
+        (["a", 1], "texts and other things"),
+        (None, "cannot be made of"),
+        ({"x": np.zeros((2, 3)), "y": np.zeros((3, 3))}, "different numbers of examples"),
+        ([object()], "cannot be made of"),
+        (np.array([2**63], np.uint64), "int64"),
+    ],
+)
+def test_bad_ids(ids, message):
+    with pytest.raises(ArgumentError, match=message):
+        data_ids(ids)
+
+
+# -- bits -----------------------------------------------------------------------------------------
+
+ROWS = some.arrays(
+    np.float32,
+    some.array_shapes(min_dims=2, max_dims=4, max_side=5),
+    elements=st.floats(-(2.0**100), 2.0**100, width=32),
+)
+
+
+@given(ROWS, st.sampled_from(["float32", "bfloat16", "float16", "int8"]), st.booleans())
+def test_rows_come_back(rows, dtype, in_torch):
+    columns = encode("x", torch.from_numpy(rows.copy()) if in_torch else rows, dtype)
+    assert all(len(column) == len(rows) for column in columns.values())
+    back = decode(columns, "x")
+    assert back.shape == rows.shape
+    most = np.abs(rows).reshape(len(rows), -1).max(1).reshape(-1, *(1,) * (rows.ndim - 1))
+    if dtype == "float32":
+        assert np.array_equal(back, rows)
+    elif dtype == "bfloat16":
+        assert (np.abs(back - rows) <= np.abs(rows) * 2**-8 + 1e-38).all()
+    elif dtype == "float16":
+        fits = np.abs(rows) < 65504
+        assert (np.abs(back - rows)[fits] <= np.abs(rows)[fits] * 2**-11 + 2**-25).all()
+    else:
+        assert (np.abs(back - rows) <= most / 254 * 1.001 + 1e-40).all()
+
+
+def test_rows_without_elements():
+    for dtype in ("float32", "int8"):
+        assert decode(encode("x", np.zeros((3, 0), np.float32), dtype), "x").shape == (3, 0)
+
+
+# -- blocks ---------------------------------------------------------------------------------------
+
+BLOCKS = (
+    Block("a.weight", ("a.weight", "a.bias"), (512, 785), "right"),
+    Block("n.weight", ("n.weight",), (512, 1), "right"),
+    Block("c.weight", ("c.weight",), (4, 8, 9), "right"),
+)
+
+
+def test_ranks():
+    a, n, c = compressed(BLOCKS, Compression(rank=16), "float32")
+    assert (a.stored, n.stored, c.stored) == ((16, 16), (256, 1), (4, 8, 9))
+    assert compressed(BLOCKS, None, "float32") == list(BLOCKS)
+
+
+@given(st.integers(8, 20_000), st.sampled_from(["float32", "int8", "bfloat16"]))
+def test_bytes_are_kept_to_and_used(nbytes, dtype):
+    blocks = BLOCKS[:1]
+    try:
+        found = compressed(blocks, Compression(bytes=nbytes), dtype)
+    except ArgumentError:
+        assert nbytes < 16
+        return
+    assert Report(tuple(found), dtype).bytes_per_example <= nbytes
+    rank = found[0].stored[0]
+    more = compressed(blocks, Compression(rank=rank + 1), dtype)
+    assert Report(tuple(more), dtype).bytes_per_example > nbytes
+
+
+def test_what_cannot_be_that_small():
+    with pytest.raises(ArgumentError, match=r"3 layers take 24 bytes .* compress.bytes is 20"):
+        compressed(BLOCKS, Compression(bytes=20), "float32")
+
+
+def test_the_report_says_it_all():
+    blocks = compressed(BLOCKS, Compression(rank=4), "float32")
+    text = str(Report(tuple(blocks), "float32", (("x.weight", "frozen"),)))
+    for part in (
+        "a.weight + bias",
+        "512 x 785",
+        "4 x 4",
+        "4 x 8 x 9",
+        "x.weight (frozen)",
+        "total",
+    ):
+        assert part in text
+    assert f"{4 * (16 + 16 + 64):,}" in text
+
+
+def test_parts_of_a_block():
+    rows = np.arange(2 * 3 * 4).reshape(2, 3, 4)
+    right = Block("w", ("w", "b"), (3, 4), "right").parts(rows)
+    assert np.array_equal(right["w"], rows[:, :, :3])
+    assert np.array_equal(right["b"], rows[:, :, 3])
+    left = Block("w", ("w", "b"), (3, 4), "left").parts(rows)
+    assert np.array_equal(left["w"], rows[:, :2])
+    assert np.array_equal(left["b"], rows[:, 2])
+    assert np.array_equal(Block("w", ("w",), (3, 4), "left").parts(rows)["w"], rows)

@@ -1,0 +1,478 @@
+"""A run against plain autograd, example by example, and the promise to change nothing."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import sawlog
+from sawlog.capture import decode
+from sawlog.errors import (
+    ArgumentError,
+    CaptureError,
+    DuplicateIdError,
+    UncoveredError,
+)
+from sawlog.factored import random_projection
+from tests.torch.programs import PROGRAMS, Program, assert_alike, language, logged, mlp, picture
+
+
+def start(tmp_path, program, watch=None, **options):
+    run = sawlog.init(project="run", root=tmp_path)
+    run.setup(options)
+    return run, run.watch(program.model, quiet=True, **(watch or {}))
+
+
+def go(run, program, ids=None, batch=None, way="loss.backward", **with_options):
+    batch = program.batch if batch is None else batch
+    ids = np.arange(len(batch[0])) if ids is None else ids
+    with run(data_id=ids, **with_options):
+        loss = program.of(batch)
+        loss.backward() if way == "loss.backward" else run.backward(loss)
+
+
+# -- the gradients of each example ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["loss.backward", "run.backward"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_gradients_are_those_of_each_example_alone(tmp_path, name, declared, reduction, way):
+    program = PROGRAMS[name](reduction)
+    if declared and name == "language" and reduction == "mean":
+        pytest.skip("the mean over tokens that count is declared by tokens, see below")
+    run, report = start(tmp_path, program, reduction=reduction if declared else "auto")
+    go(run, program, way=way)
+    run.finalize()
+    assert_alike(logged(run, report, range(program.size)), program.alone())
+
+
+def test_a_mean_over_tokens_declared_with_a_mask(tmp_path):
+    program = language()
+    run, report = start(tmp_path, program, reduction="tokens")
+    go(run, program, mask=program.batch[1] != -100)
+    run.finalize()
+    assert_alike(logged(run, report, range(program.size)), program.alone())
+
+
+LOSSES = {
+    "mse": lambda out: F.mse_loss(out, torch.ones_like(out)),
+    "smooth": lambda out: F.cross_entropy(
+        out, torch.zeros(len(out), dtype=int), label_smoothing=0.1
+    ),
+    "weighted": lambda out: F.cross_entropy(
+        out, torch.arange(len(out)) % 3, weight=torch.tensor([1.0, 2.0, 5.0]).double()
+    ),
+    "half": lambda out: 0.5 * (out**2).sum(1).mean(),
+    "sum over batch, mean over classes": lambda out: (out**2).sum(0).mean(),
+    "mean of means": lambda out: (out**2).mean(1).mean(0),
+    "divided by the batch": lambda out: (out**2).sum() / len(out),
+    "two terms": lambda out: (out**2).mean() + 0.1 * out.abs().mean(),
+    "a sum of sums": lambda out: (out**2).sum() - out.sum(),
+    "squeezed": lambda out: (out**2).mean(dim=(0, 1), keepdim=True).squeeze(),
+}
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_the_loss_tells_how_it_joins_examples(tmp_path, how):
+    base = mlp()
+    program = Program(base.model, base.batch[:1], lambda model, x: LOSSES[how](model(x)))
+    if how in ("weighted",):
+        labels = torch.arange(program.size) % 3
+        weight = torch.tensor([1.0, 2.0, 5.0]).double()
+        program = Program(
+            base.model,
+            (base.batch[0], labels),
+            lambda model, x, y: F.cross_entropy(model(x), y, weight=weight),
+        )
+    run, report = start(tmp_path, program)
+    go(run, program)
+    run.finalize()
+    assert_alike(logged(run, report, range(program.size)), program.alone())
+
+
+@pytest.mark.parametrize(
+    "loss", [lambda out: out.logsumexp((0, 1)), lambda out: out.sum() / 100, lambda out: out.prod()]
+)
+def test_a_loss_that_does_not_tell_is_refused(tmp_path, loss):
+    base = mlp()
+    program = Program(base.model, base.batch[:1], lambda model, x: loss(model(x)))
+    run, _ = start(tmp_path, program)
+    with pytest.raises(ArgumentError, match=r'run.setup\(reduction="mean"\)'):
+        go(run, program)
+    run.finalize()
+
+
+def test_batches_of_many_sizes(tmp_path):
+    program = mlp(size=11)
+    run, report = start(tmp_path, program)
+    parts = [slice(0, 4), slice(4, 5), slice(5, 5), slice(5, 11)]
+    for part in parts:
+        go(run, program, np.arange(11)[part], program.part(part)) if part != slice(5, 5) else None
+    with run(data_id=[]):
+        pass
+    run.finalize()
+    assert_alike(logged(run, report, range(11)), program.alone())
+
+
+def test_gradient_accumulation(tmp_path):
+    program = mlp(size=6)
+    run, report = start(tmp_path, program)
+    for part in (slice(0, 3), slice(3, 6)):
+        with run(data_id=np.arange(6)[part]):
+            (program.of(program.part(part)) / 2).backward()
+    run.finalize()
+    halves = {name: rows / 2 for name, rows in program.alone().items()}  # as a batch of one has it
+    assert_alike(logged(run, report, range(6)), halves)
+    own = torch.autograd.grad(program.of(), program.model.parameters())
+    for parameter, gradient in zip(program.model.parameters(), own, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
+def test_sequence_first(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2).double()
+    batch = (torch.randn(4, 5, 3).double(),)
+    program = Program(model, batch, lambda model, x: (model(x.transpose(0, 1)) ** 2).sum())
+    run, report = start(tmp_path, program, {"batch_axis": 1}, reduction="sum")
+    go(run, program)
+    run.finalize()
+    assert_alike(logged(run, report, range(4)), program.alone())
+
+
+# -- training goes on as without ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_nothing_is_changed(tmp_path, name):
+    program = PROGRAMS[name]()
+    plain = copy.deepcopy(program.model)
+    run, _ = start(
+        tmp_path, program, log=["forward", "backward", "grad"], statistic=["kfac", "mean"]
+    )
+    go(run, program)
+    expected = program.loss(plain, *program.batch)
+    expected.backward()
+    assert torch.equal(program.of(), expected)
+    for ours, theirs in zip(program.model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+        assert ours.requires_grad == theirs.requires_grad
+    assert program.model.state_dict().keys() == plain.state_dict().keys()
+    assert_clean(program.model)
+    run.finalize()
+
+
+def assert_clean(model):
+    assert not any(each._forward_hooks or each._backward_hooks for each in model.modules())
+    assert torch.autograd.backward.__module__ == "torch.autograd"
+
+
+def test_hooks_are_gone_after_an_exception(tmp_path):
+    program = mlp()
+    run, _ = start(tmp_path, program)
+
+    def fails():
+        with run(data_id=range(5)):
+            program.of().backward()
+            raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        fails()
+    assert_clean(program.model)
+    go(run, program)  # nothing of the failed batch was logged
+    run.finalize()
+
+
+def test_a_step_outside_of_the_with_is_not_logged(tmp_path):
+    program = mlp()
+    run, report = start(tmp_path, program)
+    go(run, program)
+    program.of(program.part(slice(0, 2))).backward()
+    run.finalize()
+    assert_alike(logged(run, report, range(5)), program.alone())
+
+
+def test_run_backward_leaves_no_gradients(tmp_path):
+    program = mlp()
+    run, _ = start(tmp_path, program)
+    go(run, program, way="run.backward")
+    run.finalize()
+    assert all(parameter.grad is None for parameter in program.model.parameters())
+
+
+# -- compression ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["orthonormal", "gaussian"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_projections(tmp_path, name, kind):
+    program = PROGRAMS[name]()
+    run, report = start(tmp_path, program, compress={"kind": kind, "rank": 2, "seed": 3})
+    go(run, program)
+    run.finalize()
+    alone = program.alone()
+    with sawlog.store.open(run.logs) as reader:
+        rows = reader.gather(range(program.size))
+    for block in report.blocks:
+        whole = alone[block.name].reshape(program.size, *block.shape[:-2], -1)
+        if len(block.parameters) > 1:
+            weight = alone[block.parameters[0]].reshape(
+                program.size, *block.shape[:-1], block.cols - 1
+            )
+            bias = alone[block.parameters[1]].reshape(program.size, *block.shape[:-1], 1)
+            whole = np.concatenate([weight, bias], -1)
+        whole = whole.reshape(program.size, *block.shape)
+        expected = by_hand(block, whole, kind)
+        found = np.asarray(rows[f"grad/{block.name}"])
+        assert found.shape[1:] == block.stored
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5, err_msg=block.name)
+
+
+def by_hand(block, whole, kind):
+    def matrix(side, size, rank, group=None):
+        name = f"{block.name}/{side}" + ("" if group is None else f"/{group}")
+        return (
+            np.eye(size) if rank is None else random_projection(kind, size, rank, seed=3, name=name)
+        )
+
+    def project(rows, group=None):
+        left = matrix("left", block.rows, block.ranks[0], group)
+        right = matrix("right", block.cols, block.ranks[1], group)
+        return np.einsum("rl,brc,ck->blk", left, rows, right)
+
+    if len(block.shape) == 2:
+        return project(whole)
+    return np.stack([project(whole[:, g], g) for g in range(block.shape[0])], 1)
+
+
+def test_another_seed_is_another_projection_and_the_same_is_the_same(tmp_path):
+    found = []
+    for seed, folder in ((0, "a"), (0, "b"), (1, "c")):
+        program = mlp()
+        run, _ = start(tmp_path / folder, program, compress={"rank": 2, "seed": seed})
+        go(run, program)
+        run.finalize()
+        with sawlog.store.open(run.logs) as reader:
+            found.append(np.asarray(reader.gather(range(5))["grad/0.weight"]))
+    assert np.array_equal(found[0], found[1])
+    assert not np.allclose(found[0], found[2])
+
+
+@pytest.mark.parametrize("nbytes", [100, 300, 500])
+def test_bytes_for_each_example(tmp_path, nbytes):
+    program = picture()
+    run, report = start(tmp_path, program, compress={"bytes": nbytes})
+    assert report.bytes_per_example <= nbytes
+    assert any(any(block.ranks) for block in report.blocks) == (nbytes < 500)
+    go(run, program)
+    run.finalize()
+    with sawlog.store.open(run.logs) as reader:
+        rows = reader.gather(range(3))
+    assert sum(np.asarray(rows[name])[0].nbytes for name in rows) == report.bytes_per_example
+
+
+@pytest.mark.parametrize(
+    ("dtype", "error"), [("bfloat16", 2**-8), ("float16", 2**-11), ("int8", 1 / 254)]
+)
+def test_storage_with_fewer_bits(tmp_path, dtype, error):
+    program = mlp()
+    run, report = start(tmp_path, program, dtype=dtype)
+    go(run, program)
+    run.finalize()
+    found, expected = logged(run, report, range(5)), program.alone()
+    for name, rows in expected.items():
+        flat = rows.reshape(5, -1)
+        most = np.abs(flat).max(1, keepdims=True)
+        if dtype == "int8" and name == "0.bias":  # it shares the scale of its weight
+            most = np.maximum(
+                most, np.abs(expected["0.weight"].reshape(5, -1)).max(1, keepdims=True)
+            )
+        bound = most * error if dtype == "int8" else np.abs(flat) * error
+        assert (np.abs(found[name].reshape(5, -1) - flat) <= bound * 1.01 + 1e-7).all(), name
+
+
+def test_int8_of_zeros_and_of_infinities():
+    rows = torch.tensor([[0.0, 0.0], [1.0, -2.0], [float("inf"), 1.0]])
+    columns = sawlog.capture.encode("x", rows, "int8")
+    back = decode(columns, "x")
+    assert back[0].tolist() == [0, 0]
+    np.testing.assert_allclose(back[1], [1, -2], atol=2 / 254)
+    assert np.isnan(back[2]).all()
+
+
+# -- which parameters -----------------------------------------------------------------------------
+
+
+def test_names_types_and_frozen(tmp_path):
+    program = mlp()
+    run, report = start(tmp_path, program, {"names": "0"})
+    assert [block.name for block in report.blocks] == ["0.weight"]
+    assert [b.name for b in run.watch(program.model, names=["*.weight"], quiet=True).blocks] == [
+        "0.weight",
+        "2.weight",
+        "3.weight",
+    ]
+    assert [b.name for b in run.watch(program.model, types=nn.Linear, quiet=True).blocks] == [
+        "0.weight",
+        "3.weight",
+    ]
+    assert len(run.watch(program.model, names=lambda name: "2" in name, quiet=True).blocks) == 2
+    program.model[0].requires_grad_(False)
+    report = run.watch(program.model, quiet=True)
+    assert report.skipped == (("0.weight", "frozen"), ("0.bias", "frozen"))
+    go(run, program)
+    run.finalize()
+    assert_alike(logged(run, report, range(5)), program.alone())
+    with pytest.raises(ArgumentError, match=r"nothing to watch.*0.weight \(frozen\)"):
+        run.watch(program.model, names="nothing", quiet=True)
+
+
+@pytest.mark.parametrize("frozen", ["weight", "bias"])
+def test_half_of_a_layer_is_frozen(tmp_path, frozen):
+    program = picture()
+    getattr(program.model[0], frozen).requires_grad_(False)
+    run, report = start(tmp_path, program)
+    go(run, program)
+    run.finalize()
+    assert_alike(logged(run, report, range(3)), program.alone())
+
+
+class Odd(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(4))
+        self.table = nn.Parameter(torch.randn(3, 4))
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x, *, power=1):
+        return self.inner(x * self.scale**power) @ self.table.T
+
+
+def odd(size=4):
+    torch.manual_seed(3)
+    return Program(
+        Odd().double(),
+        (torch.randn(size, 2, 4).double(),),
+        lambda model, x: model(x, power=2).sum(),
+    )
+
+
+def test_parameters_that_nothing_covers_are_all_named(tmp_path):
+    program = odd()
+    run = sawlog.init(project="run", root=tmp_path)
+    with pytest.raises(UncoveredError, match=r"2 parameters.*\n.*scale \(of Odd\)\n.*table"):
+        run.watch(program.model, quiet=True)
+    report = run.watch(program.model, uncovered="skip", quiet=True)
+    assert [block.name for block in report.blocks] == ["inner.weight"]
+    assert [name for name, _ in report.skipped] == ["scale", "table"]
+
+
+def test_torch_func_covers_the_rest(tmp_path):
+    program = odd()
+    run, report = start(tmp_path, program, {"uncovered": "func"})
+    go(run, program)
+    run.finalize()
+    assert_alike(logged(run, report, range(4)), program.alone())
+
+
+def test_a_user_rule(tmp_path):
+    class Scale(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.by = nn.Parameter(torch.randn(4))
+
+        def forward(self, x):
+            return x * self.by
+
+    @sawlog.torch.register_layer(Scale)
+    def scale(module, use):
+        return {"by": (use.grad * use.args[0]).flatten(1, -2).sum(1)}
+
+    program = Program(
+        nn.Sequential(nn.Linear(3, 4), Scale()).double(),
+        (torch.randn(5, 2, 3).double(),),
+        lambda model, x: (model(x) ** 2).sum(),
+    )
+    run, report = start(tmp_path, program)
+    go(run, program)
+    run.finalize()
+    assert_alike(logged(run, report, range(5)), program.alone())
+
+
+def test_a_layer_that_is_not_used_logs_zeros(tmp_path):
+    program = mlp()
+    program.model.spare = nn.Linear(2, 2)
+    program.loss = lambda model, x, y: F.cross_entropy(model[:4](x), y)
+    run, report = start(tmp_path, program)
+    go(run, program)
+    run.finalize()
+    found = logged(run, report, range(5))
+    assert not found["spare.weight"].any()
+    assert found["0.weight"].any()
+
+
+# -- bad input ------------------------------------------------------------------------------------
+
+
+def test_ids(tmp_path):
+    program = mlp()
+    run, report = start(tmp_path, program)
+    with pytest.raises(CaptureError, match=r"got 5 examples, and data_id names 3"):
+        go(run, program, [1, 2, 3])
+    with pytest.raises(ArgumentError, match="same id twice"):
+        go(run, program, [1, 2, 3, 3, 4])
+    go(run, program, list("abcde"))
+    with pytest.raises(DuplicateIdError, match="'a'"):
+        go(run, program, ["a", "v", "w", "x", "y"])
+    run.finalize()
+    assert_alike(logged(run, report, list("abcde")), program.alone())
+
+
+def test_the_inputs_as_ids(tmp_path):
+    program = mlp()
+    run, report = start(tmp_path, program)
+    go(run, program, program.batch[0])
+    run.finalize()
+    ids = sawlog.capture.data_ids(program.batch[0])
+    assert len(set(ids.tolist())) == 5
+    assert_alike(logged(run, report, ids), program.alone())
+
+
+def test_misuse_is_explained(tmp_path):
+    program = mlp()
+    run = sawlog.init(project="run", root=tmp_path)
+    with pytest.raises(ArgumentError, match=r"run\.watch"), run(data_id=[1]):
+        pass
+    run.watch(program.model, quiet=True)
+    with pytest.raises(CaptureError, match="No gradient"), run(data_id=range(5)):
+        program.of()
+    with pytest.raises(CaptureError, match="belongs inside"):
+        sawlog.init(project="other", root=tmp_path).backward(program.of())
+    go(run, program)
+    with pytest.raises(ArgumentError, match="finalize"):
+        run.setup(log="grad")
+    run.finalize()
+
+
+def test_an_input_that_is_changed_in_place_is_noticed(tmp_path):
+    class InPlace(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+            self.second.weight.requires_grad_(False)
+
+        def forward(self, x):
+            h = torch.tanh(self.first(x)) * 1.0
+            out = self.second(h)
+            h += 1
+            return out + h
+
+    program = Program(InPlace(), (torch.randn(2, 3),), lambda model, x: model(x).sum())
+    run, _ = start(tmp_path, program)
+    with pytest.raises(CaptureError, match="'second' was changed in place"):
+        go(run, program)
+    run.finalize()
