@@ -565,6 +565,16 @@ def test_a_user_writes_a_rule_as_a_function(registered):
     compare(rule_for(module), Call(module, (normal(3, 6, 5),)))
 
 
+@pytest.mark.parametrize("fallback", [False, True])
+def test_half_precision_by_functions_and_the_fallback(registered, fallback):
+    register_layer(Scale)(lambda module, use: {"weight": use.args[0] * use.grad})
+    module = Scale().bfloat16()
+    call = Call(module, (normal(3, 5).bfloat16(),))
+    rule = general() if fallback else rule_for(module)
+    assert found(rule, call, output_weights(call))["weight"].dtype == torch.float32
+    compare(rule, call, rtol=0.02, atol=0.02)
+
+
 @pytest.mark.parametrize("form", ["pair", "tuple"])
 def test_a_function_returns_gradients_or_factors(registered, form):
     @register_layer(Product)

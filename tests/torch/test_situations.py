@@ -1,6 +1,7 @@
 """Mixed precision, checkpointing, compiled models, kills: the ways in which models are trained."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import sawlog
 from sawlog.errors import ArgumentError, CaptureError
+from tests.sinks import _terminal as terminal
 from tests.torch.programs import Program, assert_alike, logged, mlp
 from tests.torch.test_run import assert_clean, go, start
 
@@ -291,3 +293,22 @@ def test_other_options_or_layers_are_refused(tmp_path):
     fourth.watch(program.model, quiet=True)
     go(fourth, program)
     fourth.finalize()
+
+
+def test_progress_at_a_terminal(tmp_path):
+    seen = terminal.run(
+        textwrap.dedent(f"""
+            import time, torch, sawlog
+            model = torch.nn.Linear(3, 2)
+            run = sawlog.init(project="digits", root={str(tmp_path)!r})
+            run.watch(model)
+            for ids, batch in run.batches(torch.randn(30, 3).split(10)):
+                with run(data_id=ids):
+                    model(batch).sum().backward()
+                time.sleep(0.15)
+            run.finalize()
+        """)
+    )
+    assert seen.code == 0, seen.text
+    assert "weight + bias" in seen.text
+    assert re.search(r"logging digits .* 3/3 batches .*examples/s, .*MB", seen.text)

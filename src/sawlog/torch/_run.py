@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,24 +15,20 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from sawlog import store
 from sawlog._exit import close_at_exit
 from sawlog.capture import (
     Block,
     Measured,
     Options,
     Report,
-    Statistics,
     compressed,
     data_ids,
     progress,
     read,
 )
-from sawlog.capture import checkpoint as saved
-from sawlog.errors import ArgumentError, CaptureError, DuplicateIdError
+from sawlog.errors import ArgumentError, CaptureError
 from sawlog.torch._capture import Gathering
-from sawlog.torch._known import Known
-from sawlog.torch._matrices import Matrices
+from sawlog.torch._pass import Pass, label_of, logs_of, measured
 from sawlog.torch._watched import Names, Watched, look_at
 
 StrPath = str | os.PathLike[str]
@@ -106,7 +101,7 @@ class Run:
     @property
     def logs(self) -> Path:
         """The store of the rows, as the options are now."""
-        return self.path / "logs" / _label(self._options, with_dtype=True)
+        return logs_of(self.path, self._options)
 
     # -- what to log ------------------------------------------------------------------------------
 
@@ -224,7 +219,7 @@ class Run:
             if self._watched is None:
                 raise ArgumentError("There is no model yet. Hint: run.watch(model).")
             watched = self._watched.with_blocks(self._blocks())
-            self._pass = Pass(self.path, self.project, self._options, watched, self._axis, self)
+            self._pass = Pass(self.path, self.project, self._options, watched, self._axis)
         return self._pass
 
     def missing(self, data_id: Any) -> np.ndarray:
@@ -321,190 +316,10 @@ class Run:
             self._pass.flush()
         if self._watched is None:
             raise ArgumentError("There is no model yet. Hint: run.watch(model).")
-        found = measured(self.path, _label(self._options), self._blocks())
+        found = measured(self.path, label_of(self._options), self._blocks())
         if found is None:
             raise ArgumentError("Nothing was measured. Hint: run.setup(statistic=...).")
         return found
-
-
-class Pass:
-    """One pass over the data with the same options: a store for rows, and statistics."""
-
-    def __init__(
-        self, path: Path, project: str, options: Options, watched: Watched, axis: int, run: Run
-    ) -> None:
-        self._options, self._watched, self._axis = options, watched, axis
-        label = _label(options)
-        self._folder = path / "statistics" / label / "+".join(options.statistic or ("none",))
-        self._about = {
-            "project": project,
-            "options": options.to_json(),
-            "blocks": [block.to_json() for block in watched.blocks],
-        }
-        whole = measured(path, "whole", watched.blocks)
-        bases = None
-        if "ekfac" in options.statistic:
-            bases = _bases(measured(path, label, watched.blocks), watched.blocks)
-        self._matrices = Matrices(watched.blocks, options.compress, whole, bases)
-        self._statistics = Statistics(options.precision, offload=options.offload)
-        self._writer: store.Writer | None = None
-        self.known = Known()
-        self._counted: list[np.ndarray] = []
-        self._saved_at = time.monotonic()
-        self.nbytes = 0
-        if options.saved:
-            self._writer = store.create(
-                run.logs,
-                exists="append",
-                meta=self._about,
-                duplicates="replace" if options.duplicates == "last" else "first",
-                interval=options.interval,
-            )
-            _check_about(self._writer.meta, self._about, run.logs)
-        self._resume(run)
-
-    def _resume(self, run: Run) -> None:
-        there: np.ndarray | None = None
-        if self._options.statistic:
-            loaded = saved.load(self._folder)
-            if loaded is not None:
-                arrays, there, about = loaded
-                _check_about(about, self._about, self._folder)
-                tensors = {name: (torch.from_numpy(a), n) for name, (a, n) in arrays.items()}
-                self._statistics.load(tensors)
-                if there is not None:
-                    self._counted.append(there)
-        elif self._writer is not None and self._writer.schema:
-            with store.open(run.logs) as reader:
-                if reader.names:
-                    there = np.asarray(reader.ids(reader.names[0]))
-        if there is not None and self._options.duplicates != "last":
-            self.known.begin_with(there)
-
-    def todo(self, ids: np.ndarray) -> np.ndarray:
-        """Which examples of a batch are to be logged.
-
-        Raises:
-            DuplicateIdError: one was logged before by this very pass.
-        """
-        twice = self.known.seen_now(ids)
-        if self._options.duplicates == "error" and twice.any():
-            listed = ", ".join(map(repr, ids[twice][:5].tolist()))
-            raise DuplicateIdError(
-                f"{int(twice.sum())} of the ids were logged before: {listed}. Nothing of this "
-                "batch was logged. Hint: give each example an id of its own; "
-                "run.setup(duplicates='first') or 'last' keeps one of several."
-            )
-        if self._options.duplicates == "last":
-            return np.ones(len(ids), bool)
-        return self.known.missing(ids)
-
-    def gathering(
-        self, batch: int, todo: Tensor | None, mask: Tensor | None, scaler: Any
-    ) -> Gathering:
-        """What gathers the logs of a batch."""
-        factor = 1.0 if scaler is None else float(scaler.get_scale())
-        return Gathering(
-            self._watched,
-            self._options,
-            self._matrices,
-            self._statistics,
-            batch=batch,
-            todo=todo,
-            mask=mask,
-            factor=factor,
-            axis=self._axis,
-        )
-
-    def finish(self, batch: Gathering, ids: np.ndarray) -> None:
-        """Write what a batch gathered."""
-        logs = batch.rows(len(ids))
-        if self._writer is not None:
-            columns = batch.columns(logs)
-            self._writer.append(ids, columns)
-            self.nbytes += sum(column.nbytes for column in columns.values())
-        if self._options.statistic:
-            batch.add_statistics(logs, len(ids))
-            self._counted.append(ids)
-        self.known.add(ids)
-        if time.monotonic() - self._saved_at > self._options.interval:
-            self.flush()
-
-    def flush(self) -> None:
-        """Put everything on disk: rows first, so that what is counted is stored."""
-        if self._writer is not None:
-            self._writer.flush()
-        if self._options.statistic:
-            ids = np.concatenate(self._counted) if self._counted else np.zeros(0, np.int64)
-            saved.save(self._folder, self._statistics.arrays(), ids, self._about)
-        self._saved_at = time.monotonic()
-
-    def fail(self) -> None:
-        """Note that the program failed."""
-        if self._writer is not None:
-            self._writer.fail()
-
-    def close(self) -> None:
-        """Flush, and end."""
-        self.flush()
-        if self._writer is not None:
-            self._writer.close()
-
-
-def measured(path: Path, label: str, blocks: Sequence[Block]) -> Measured | None:
-    """All that was measured with one compression."""
-    arrays: dict[str, tuple[np.ndarray, int]] = {}
-    examples = 0
-    for folder in sorted((path / "statistics" / label).glob("*")):
-        loaded = saved.load(folder)
-        if loaded is not None:
-            arrays.update(loaded[0])
-            ids = loaded[1]
-            if "kfac" in folder.name.split("+") or not examples:
-                examples = 0 if ids is None else len(ids)
-    return Measured(arrays, blocks, examples) if arrays else None
-
-
-def _bases(
-    found: Measured | None, blocks: Sequence[Block]
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    if found is None:
-        raise ArgumentError(
-            'statistic="ekfac" corrects the eigenvalues of K-FAC, which was not measured. Hint: '
-            'run over the data with statistic="kfac" and the same compression, finalize(), and '
-            "set up again."
-        )
-    return {block.name: found.eigenbasis(block.name) for block in blocks}
-
-
-def _check_about(there: Any, now: Any, where: Path) -> None:
-    """A run goes on only with what it began with."""
-    for key in ("options", "blocks"):
-        if there.get(key) != now[key]:
-            was, wanted = there.get(key), now[key]
-            if key == "options":
-                differing = sorted(k for k in wanted if (was or {}).get(k) != wanted[k])
-                differing = [k for k in differing if k not in ("interval", "offload")]
-                if not differing:
-                    continue
-                said = {k: ((was or {}).get(k), wanted[k]) for k in differing}
-                text = ", ".join(f"{k} was {a!r}, now {b!r}" for k, (a, b) in said.items())
-            else:
-                text = "other layers, or other shapes of them, were watched"
-            raise ArgumentError(
-                f"The logs at {where} were begun otherwise: {text}. Hint: another project, or "
-                "sawlog.init(project, exists='replace')."
-            )
-
-
-def _label(options: Options, *, with_dtype: bool = False) -> str:
-    """What a compression is called among the folders of a run."""
-    how = options.compress
-    label = "whole"
-    if how is not None:
-        size = f"rank{how.rank}" if how.rank is not None else f"{how.bytes}bytes"
-        label = f"{how.kind}-{size}-seed{how.seed}"
-    return f"{label}-{options.dtype}" if with_dtype else label
 
 
 def _mask(mask: Any, batch: int) -> Tensor | None:
