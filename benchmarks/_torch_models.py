@@ -48,7 +48,9 @@ def mlp(batches: int, size: int = 256) -> Case:
     )
     data = [(torch.rand(size, 784), torch.randint(10, (size,))) for _ in range(batches)]
     layers = {name: each for name, each in model.named_modules() if isinstance(each, nn.Linear)}
-    return Case("MLP", model, data, layers, lambda model, both: F.cross_entropy(model(both[0]), both[1]))
+    return Case(
+        "MLP", model, data, layers, lambda model, both: F.cross_entropy(model(both[0]), both[1])
+    )
 
 
 def gpt(batches: int, size: int = 8) -> Case:

@@ -1,8 +1,10 @@
 """Projected gradients of each example, captured and stored, against plain training and by hand.
 
-An MLP 784-512-512-10 and a small GPT-2, rank 64, float32. Every way stores the same layers, is
-given an empty folder, and has everything synced to disk when its time ends; sawlog and the capture
-by hand make their projections within that time. Peers run as they were installed, or are left out.
+An MLP 784-512-512-10 and a small GPT-2, rank 64, float32. Every way stores the same layers, begins
+with an empty folder, and has everything synced to disk when its time ends. The time of sawlog and of
+the capture by hand includes their set-up, that of peers does not; those that are not installed are
+left out.
+
 Run with --quick for fewer batches and rounds.
 """
 
@@ -59,12 +61,17 @@ def by_hand(case: Case, folder: Path) -> None:
 
 
 def with_sawlog(
-    case: Case, folder: Path, *, statistic: tuple[str, ...] = (), all_layers: bool = False,
+    case: Case,
+    folder: Path,
+    *,
+    statistic: tuple[str, ...] = (),
+    all_layers: bool = False,
     trained: bool = False,
-) -> None:  # fmt: skip
+) -> None:
+    """One ``with`` around each batch; ``trained`` computes the gradients of the weights too."""
     run = sawlog.torch.Run("run", root=folder)
     run.setup(compress={"kind": "orthonormal", "rank": RANK}, statistic=statistic)
-    run.watch(case.model, _not_positions if all_layers else list(case.layers), quiet=True)
+    run.watch(case.model, None if all_layers else list(case.layers), quiet=True)
     start = 0
     for batch in case.batches:
         stop = start + len(batch[0])
@@ -78,11 +85,6 @@ def with_sawlog(
             case.model.zero_grad(set_to_none=True)
         start = stop
     run.finalize()
-
-
-def _not_positions(name: str) -> bool:
-    """GPT-2 looks up its positions once for all examples."""
-    return "wpe" not in name
 
 
 OURS: dict[str, Way] = {
@@ -99,8 +101,9 @@ OURS: dict[str, Way] = {
 
 
 def check(case: Case, folder: Path) -> float:
-    """The greatest relative error of stored rows, against plain autograd for a few examples, and
-    against those by hand for all. Returns the bytes of an example on disk.
+    """See that stored rows are those of autograd for a few examples, and those by hand for all.
+
+    Returns the bytes of an example on disk.
     """
     for name in ("sawlog", "by hand"):
         _empty(folder / name)
@@ -117,7 +120,9 @@ def check(case: Case, folder: Path) -> float:
         for name, layer in case.layers.items():
             grads = torch.autograd.grad(loss, [layer.weight, layer.bias], retain_graph=True)
             linear = isinstance(layer, torch.nn.Linear)
-            whole = torch.cat([grads[0], grads[1][:, None] if linear else grads[1][None]], int(linear))
+            whole = torch.cat(
+                [grads[0], grads[1][:, None] if linear else grads[1][None]], int(linear)
+            )
             for axis, side in ((0, "left"), (1, "right")):
                 size = whole.shape[axis]
                 if size > RANK:
@@ -143,15 +148,21 @@ def _empty(folder: Path) -> None:
     folder.mkdir(parents=True)
 
 
-def times_of(case: Case, ways: dict[str, Way], folder: Path, rounds: int) -> dict[str, list[float]]:
+def _ready(name: str, case: Case, folder: Path) -> Callable[[], None]:
+    if name in OURS:
+        return functools.partial(OURS[name], case, folder)
+    return PEERS[name](case, folder)
+
+
+def times_of(case: Case, names: list[str], folder: Path, rounds: int) -> dict[str, list[float]]:
     """Seconds of every way in every round; a way that fails is left out."""
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    times: dict[str, list[float]] = {name: [] for name in names}
     for turn in track(range(-1, rounds), description=case.name, transient=True):
         for name in list(times) if turn % 2 else list(times)[::-1]:
             _empty(folder / "now")
             os.sync()  # what the one before left unwritten is not ours to pay for
             try:
-                seconds = seconds_of(functools.partial(ways[name], case, folder / "now"))
+                seconds = seconds_of(_ready(name, case, folder / "now"))
             except Exception as error:
                 if name in OURS:
                     raise
@@ -181,7 +192,7 @@ def peak(case: str, way: str, batches: int) -> float:
 
 def alone(case: str, way: str, batches: str) -> None:
     with tempfile.TemporaryDirectory() as name:
-        {**OURS, **PEERS}[way](CASES[case](int(batches)), Path(name))
+        _ready(way, CASES[case](int(batches)), Path(name))()
     # Not getrusage: its ru_maxrss starts from that of the process which started this one.
     status = Path("/proc/self/status").read_text().splitlines()
     (most,) = (line.split()[1] for line in status if line.startswith("VmHWM:"))
@@ -190,8 +201,7 @@ def alone(case: str, way: str, batches: str) -> None:
 
 def measure(case: Case, folder: Path, rounds: int, peers: bool) -> list[Row]:
     size = check(case, folder)
-    others = {name: way for name, way in PEERS.items() if peers}
-    times = times_of(case, {**OURS, **others}, folder, rounds)
+    times = times_of(case, [*OURS, *(PEERS if peers else ())], folder, rounds)
     mlp = case.name == "MLP"
     limits = {} if mlp else {"sawlog": 1.0}
     rows = [

@@ -47,7 +47,18 @@ _HOME = {
     "tap": "sawlog.jax",
     "watch": "sawlog.torch",
 }
-_SUBMODULES = ("capture", "errors", "factored", "jax", "loggers", "sinks", "store", "torch")
+_SUBMODULES = (
+    "capture",
+    "curvature",
+    "errors",
+    "factored",
+    "influence",
+    "jax",
+    "loggers",
+    "sinks",
+    "store",
+    "torch",
+)
 
 __all__ = [
     "Reduction",

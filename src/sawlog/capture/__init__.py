@@ -11,6 +11,11 @@ from sawlog.capture._data_ids import data_ids as data_ids
 from sawlog.capture._encode import SCALE as SCALE
 from sawlog.capture._encode import decode as decode
 from sawlog.capture._encode import encode as encode
+from sawlog.capture._folders import curvature_of as curvature_of
+from sawlog.capture._folders import label_of as label_of
+from sawlog.capture._folders import logs_of as logs_of
+from sawlog.capture._folders import measured as measured
+from sawlog.capture._folders import measured_with as measured_with
 from sawlog.capture._measured import LEFT as LEFT
 from sawlog.capture._measured import RIGHT as RIGHT
 from sawlog.capture._measured import Measured as Measured
@@ -31,9 +36,14 @@ __all__ = [
     "Statistics",
     "checkpoint",
     "compressed",
+    "curvature_of",
     "data_ids",
     "decode",
     "encode",
+    "label_of",
+    "logs_of",
+    "measured",
+    "measured_with",
     "progress",
     "read",
 ]

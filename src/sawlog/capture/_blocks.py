@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -77,6 +77,12 @@ class Block:
         """For the notes of a store."""
         said = dataclasses.asdict(self)
         return {k: list(v) if isinstance(v, tuple) else v for k, v in said.items()}
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> Block:
+        """What :meth:`to_json` gave."""
+        values: dict[str, Any] = dict(said)
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 
 def with_rank(block: Block, rank: int) -> Block:

@@ -9,7 +9,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 SCALE = ".scale"
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 
 
 def row_bytes(elements: int, dtype: str) -> int:
@@ -30,7 +30,7 @@ def encode(name: str, rows: Any, dtype: str) -> dict[str, np.ndarray]:
     if dtype == "float16":
         with np.errstate(over="ignore"):
             return {name: _numpy(rows).astype(np.float16)}
-    return {name: _numpy(rows).astype(np.float32, copy=False)}
+    return {name: _numpy(rows).astype(np.dtype(dtype), copy=False)}
 
 
 def _quantized(name: str, rows: Any) -> dict[str, np.ndarray]:
@@ -55,12 +55,12 @@ def _quantized(name: str, rows: Any) -> dict[str, np.ndarray]:
 
 
 def decode(columns: dict[str, np.ndarray], name: str) -> np.ndarray:
-    """Rows as float32 again."""
+    """Rows as float32 again, or float64 where they are that."""
     rows = columns[name]
     if rows.dtype == np.int8 and name + SCALE in columns:
         scale = columns[name + SCALE]
         return rows.astype(np.float32) * scale.reshape(-1, *(1,) * (rows.ndim - 1))
-    return rows.astype(np.float32)
+    return rows.astype(np.float32 if rows.dtype != np.float64 else np.float64)
 
 
 def _numpy(array: Any) -> np.ndarray:

@@ -15,7 +15,7 @@ from sawlog.errors import ArgumentError
 LOGS = ("forward", "backward", "grad")
 STATISTICS = ("mean", "variance", "covariance", "kfac", "ekfac")
 PROJECTIONS = ("orthonormal", "gaussian", "pca")
-DTYPES = ("float32", "bfloat16", "float16", "int8")
+DTYPES = ("float32", "float64", "bfloat16", "float16", "int8")
 PRECISIONS = ("float32", "float64")
 REDUCTIONS = ("auto", "mean", "sum", "tokens")
 SIDES = ("input", "output")
@@ -53,8 +53,8 @@ class Options:
             ``"ekfac"``, the eigenvalues corrected after K-FAC; or several.
         compress: a rank, or a dict of the options of :class:`Compression`; None stores gradients
             whole.
-        dtype: of what is stored: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"int8"`` with a
-            scale for each example and layer.
+        dtype: of what is stored: ``"float32"``, ``"float64"``, ``"bfloat16"``, ``"float16"``, or
+            ``"int8"`` with a scale for each example and layer.
         precision: of statistics while they are summed up: ``"float32"`` or ``"float64"``.
         offload: whether statistics are kept in the memory of the CPU.
         reduction: how the loss joins the examples of a batch: ``"mean"``, ``"sum"``, ``"tokens"``,

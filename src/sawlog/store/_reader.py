@@ -247,24 +247,33 @@ class Reader:
         *,
         budget: int = 64 << 20,
         read_ahead: bool = True,
+        part: tuple[int, int] = (0, 1),
     ) -> Iterator[Block]:
         """All rows of a table in order, in blocks of ids and values.
 
         ``budget`` bounds the memory, in bytes: of the block at hand and the one that is read ahead.
         Values are views of the files: keeping one is free of charge
-        until it is looked at again. ``names`` are all of one table.
+        until it is looked at again. ``names`` are all of one table. ``part=(i, n)`` gives the i-th
+        of ``n`` parts, for several processes: a file is in one of them as a whole.
 
         Raises:
             ArgumentError: the names are of several tables.
         """
         if budget < 1:
             raise ArgumentError(f"budget is a number of bytes, not {budget!r}")
+        place, parts = part
+        if not 0 <= place < parts:
+            raise ArgumentError(f"part=(i, n) has i from 0 to n - 1, not {part!r}")
         table, own = self._of_one_table(names, "blocks()")
-        return scan(self._pieces(table, tuple(own), int(budget)), read_ahead)
+        return scan(self._pieces(table, tuple(own), int(budget), place, parts), read_ahead)
 
-    def _pieces(self, table: Table, names: tuple[str, ...], budget: int) -> Iterator[Piece]:
+    def _pieces(
+        self, table: Table, names: tuple[str, ...], budget: int, place: int, parts: int
+    ) -> Iterator[Piece]:
         index = self._index(table)
         for number, (segment, chunk) in enumerate(self._chunks(table)):
+            if number % parts != place:
+                continue
             ids, first = stored_ids(segment, chunk), int(index.starts[number])
             step = rows_within(segment, names, budget)
             for start in range(0, chunk["rows"], step):

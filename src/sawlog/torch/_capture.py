@@ -205,27 +205,12 @@ class Gathering:
         left, right = self._matrices.projection(block, _device(pair), _dtype(pair))
         small = pair.projected(left, right)
         if self._needs_rows:
-            rows = self._scaled_gradient(small)
+            rows = gradient(small)
             with self._lock:
                 there = self._grads.get(block.name)
                 self._grads[block.name] = rows if there is None else there.add_(rows)
         if "kfac" in self._options.statistic:
             self._add_moments(block, small)
-
-    def _scaled_gradient(self, pair: Pair) -> Tensor:
-        """The gradients with the scale of the loss, multiplied in where there are fewer numbers."""
-        scale, few = self._settled(), pair.left.positions < pair.right.size
-        if isinstance(scale, float):
-            if scale / self._factor == 1.0:
-                return gradient(pair)
-            own = torch.full((pair.batch,), scale / self._factor, device=_device(pair))
-        else:
-            own = self._chosen(scale).to(_device(pair)) / self._factor
-        own = own.to(_dtype(pair))
-        if few:
-            return gradient(pair.scaled(own))
-        rows: Tensor = gradient(pair)
-        return rows.mul_(own.reshape(-1, *(1,) * (rows.ndim - 1)))
 
     @property
     def _needs_rows(self) -> bool:
@@ -276,11 +261,17 @@ class Gathering:
                 "torch.no_grad()."
             )
         if "grad" in self._options.log and self._needs_rows:
+            scale = self._settled()
             for block in self._watched.blocks:
                 grad = self._grads.pop(block.name, None)
                 if grad is None:  # not used in this batch
                     logs[f"grad/{block.name}"] = torch.zeros((examples, *block.stored))
                     continue
+                if not isinstance(scale, float):
+                    own = self._chosen(scale).to(grad) / self._factor
+                    grad.mul_(own.reshape(-1, *(1,) * (grad.ndim - 1)))
+                elif scale / self._factor != 1.0:
+                    grad.mul_(scale / self._factor)
                 logs[f"grad/{block.name}"] = grad
         return logs
 

@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 
 from sawlog import store
-from sawlog.capture import Block, Measured, Options, Statistics
+from sawlog.capture import (
+    Block,
+    Measured,
+    Options,
+    Statistics,
+    label_of,
+    logs_of,
+    measured,
+)
 from sawlog.capture import checkpoint as saved
 from sawlog.errors import ArgumentError, DuplicateIdError
 from sawlog.torch._capture import Gathering
@@ -146,20 +154,6 @@ class Pass:
             self._writer.close()
 
 
-def measured(path: Path, label: str, blocks: Sequence[Block]) -> Measured | None:
-    """All that was measured with one compression."""
-    arrays: dict[str, tuple[np.ndarray, int]] = {}
-    examples = 0
-    for folder in sorted((path / "statistics" / label).glob("*")):
-        loaded = saved.load(folder)
-        if loaded is not None:
-            arrays.update(loaded[0])
-            ids = loaded[1]
-            if "kfac" in folder.name.split("+") or not examples:
-                examples = 0 if ids is None else len(ids)
-    return Measured(arrays, blocks, examples) if arrays else None
-
-
 def _bases(
     found: Measured | None, blocks: Sequence[Block]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -190,17 +184,3 @@ def _check_about(there: Any, now: Any, where: Path) -> None:
                 f"The logs at {where} were begun otherwise: {text}. Hint: another project, or "
                 "sawlog.init(project, exists='replace')."
             )
-
-
-def label_of(options: Options) -> str:
-    """What a compression is called among the folders of a run."""
-    how = options.compress
-    if how is None:
-        return "whole"
-    size = f"rank{how.rank}" if how.rank is not None else f"{how.bytes}bytes"
-    return f"{how.kind}-{size}-seed{how.seed}"
-
-
-def logs_of(path: Path, options: Options) -> Path:
-    """Where the rows of a run are."""
-    return path / "logs" / f"{label_of(options)}-{options.dtype}"

@@ -23,12 +23,15 @@ from sawlog.capture import (
     Report,
     compressed,
     data_ids,
+    label_of,
+    logs_of,
+    measured,
     progress,
     read,
 )
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.torch._capture import Gathering
-from sawlog.torch._pass import Pass, label_of, logs_of, measured
+from sawlog.torch._pass import Pass
 from sawlog.torch._watched import Names, Watched, look_at
 
 StrPath = str | os.PathLike[str]

@@ -1,0 +1,59 @@
+"""Where the parts of a run are: logs, statistics and curvature, by how they are compressed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from sawlog import store
+from sawlog.capture import checkpoint as saved
+from sawlog.capture._blocks import Block
+from sawlog.capture._measured import Measured
+from sawlog.capture._options import Options, read
+
+
+def label_of(options: Options) -> str:
+    """What a compression is called among the folders of a run."""
+    how = options.compress
+    if how is None:
+        return "whole"
+    size = f"rank{how.rank}" if how.rank is not None else f"{how.bytes}bytes"
+    return f"{how.kind}-{size}-seed{how.seed}"
+
+
+def logs_of(path: Path, options: Options) -> Path:
+    """Where the rows of a run are."""
+    return path / "logs" / f"{label_of(options)}-{options.dtype}"
+
+
+def measured(path: Path, label: str, blocks: Sequence[Block]) -> Measured | None:
+    """All that was measured with one compression."""
+    arrays: dict[str, tuple[np.ndarray, int]] = {}
+    examples = 0
+    for folder in sorted((path / "statistics" / label).glob("*")):
+        loaded = saved.load(folder)
+        if loaded is not None:
+            arrays.update(loaded[0])
+            ids = loaded[1]
+            if "kfac" in folder.name.split("+") or not examples:
+                examples = 0 if ids is None else len(ids)
+    return Measured(arrays, blocks, examples) if arrays else None
+
+
+def measured_with(reader: store.Reader) -> Measured | None:
+    """What was measured in the run that a store of rows belongs to, with the same compression."""
+    about = reader.meta
+    if "options" not in about or "blocks" not in about:
+        return None
+    blocks = [Block.from_json(each) for each in about["blocks"]]
+    return measured(reader.path.parent.parent, label_of(read(about["options"])), blocks)
+
+
+def curvature_of(reader: store.Reader, kind: str) -> Path | None:
+    """Where a curvature that was fitted to a store of rows is kept; None for one without a run."""
+    about = reader.meta
+    if "options" not in about:
+        return None
+    return reader.path.parent.parent / "curvature" / reader.path.name / kind

@@ -1,0 +1,116 @@
+"""``Curvature``: what gradients are preconditioned with, layer by layer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sawlog import store
+from sawlog.curvature._damping import Damping, amount, inverse
+from sawlog.curvature._layer import Layer, layer_from
+from sawlog.errors import ArgumentError
+from sawlog.records import Entries, Records
+
+StrPath = str | os.PathLike[str]
+Rows = Mapping[str, np.ndarray]
+
+
+class Curvature:
+    """A symmetric matrix over gradients, block by block, that can be inverted with any damping.
+
+    Args:
+        kind: what it is: ``"fisher"``, ``"kfac"`` and so on.
+        layers: the curvature of each layer, by its name; that of ``"identity"`` has none.
+
+    >>> curvature = Curvature("diagonal", {"w": Diagonal(np.array([1.0, 3.0]))})
+    >>> curvature.solve("w", np.array([[2.0, 4.0]]), damping=1.0)
+    array([[1., 1.]])
+    """
+
+    def __init__(self, kind: str, layers: Mapping[str, Layer]) -> None:
+        self.kind = kind
+        self.layers = dict(layers)
+
+    def __repr__(self) -> str:
+        return f"Curvature({self.kind!r}, {len(self.layers)} layers)"
+
+    def _layer(self, name: str) -> Layer:
+        if name not in self.layers:
+            raise ArgumentError(
+                f"The curvature {self.kind!r} does not know the layer {name!r}; it was fitted to: "
+                f"{', '.join(self.layers)}. Hint: fit it to the logs that it is used with."
+            )
+        return self.layers[name]
+
+    def added(self, name: str, damping: Damping = None) -> float:
+        """What is added to the eigenvalues of a layer."""
+        if self.kind == "identity":
+            return 0.0
+        return amount(damping, name, self._layer(name).values)
+
+    def solve(self, name: str, rows: np.ndarray, damping: Damping = None) -> np.ndarray:
+        """``(H + d)^-1 g`` for each row ``g`` of a layer, in float64."""
+        return self._scaled(name, rows, damping, power=1.0)
+
+    def whiten(self, name: str, rows: np.ndarray, damping: Damping = None) -> np.ndarray:
+        """``(H + d)^-1/2 g``: dots of two such are those of one with the other solved."""
+        return self._scaled(name, rows, damping, power=0.5)
+
+    def _scaled(self, name: str, rows: np.ndarray, damping: Damping, power: float) -> np.ndarray:
+        rows = np.asarray(rows, np.float64)
+        if self.kind == "identity":
+            return rows
+        layer = self._layer(name)
+        scale = inverse(layer.values, self.added(name, damping)) ** power
+        return layer.back(layer.into(rows) * scale)
+
+    def quadratic(self, name: str, rows: np.ndarray, damping: Damping = None) -> np.ndarray:
+        """``g^T (H + d)^-1 g`` for each row, ``[n]``."""
+        rows = np.asarray(rows, np.float64)
+        if self.kind == "identity":
+            return (rows.reshape(len(rows), -1) ** 2).sum(1)
+        layer = self._layer(name)
+        turned = layer.into(rows).reshape(len(rows), -1)
+        return turned**2 @ inverse(layer.values, self.added(name, damping)).ravel()
+
+    def save(self, path: StrPath, notes: Mapping[str, Any] | None = None) -> None:
+        """Write it to a store, with notes that JSON can hold; :func:`load` reads it."""
+        entries = {
+            f"{name}@{part}": Entries(np.asarray(array)[None])
+            for name, layer in self.layers.items()
+            for part, array in layer.arrays().items()
+        }
+        meta = {"curvature": self.kind, "layers": list(self.layers), "notes": dict(notes or {})}
+        with store.create(path, exists="replace", meta=meta, interval=None) as writer:
+            if entries:
+                writer.write(Records(entries))
+
+
+def load(path: StrPath) -> Curvature:
+    """A curvature that was saved.
+
+    Raises:
+        StoreNotFoundError: there is nothing.
+        ArgumentError: there is a store of something else.
+    """
+    return load_with_notes(path)[0]
+
+
+def load_with_notes(path: StrPath) -> tuple[Curvature, dict[str, Any]]:
+    """A curvature that was saved, and what was noted with it."""
+    with store.open(path) as reader:
+        if "curvature" not in reader.meta:
+            raise ArgumentError(f"{Path(path)} is the store of something else than a curvature.")
+        parts: dict[str, dict[str, Any]] = {name: {} for name in reader.meta["layers"]}
+        for series in reader.schema.series:
+            name, _, part = series.column.name.rpartition("@")
+            parts[name][part] = np.array(reader.read(series.column.name)[0])
+        layers = {name: layer_from(arrays) for name, arrays in parts.items()}
+        return Curvature(reader.meta["curvature"], layers), reader.meta["notes"]
+
+
+IDENTITY = Curvature("identity", {})

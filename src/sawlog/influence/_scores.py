@@ -1,0 +1,223 @@
+"""``Scores``: what attribution found, as a matrix or the best of each query."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from sawlog import store
+from sawlog._optional import require
+from sawlog.errors import ArgumentError
+from sawlog.influence._best import SIGNS, Best
+from sawlog.records import Entries, Records
+
+StrPath = str | os.PathLike[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """Scores of training examples for queries.
+
+    Args:
+        queries: the ids of the queries, ``[q]``.
+        ids: those of the examples: ``[n]`` of a matrix, ``[q, k]`` of the best of each query.
+        values: ``[q, n]`` or ``[q, k]``, best first.
+        layers: the same for each layer, if that was asked for; they add up to the values.
+        about: how they were made.
+    """
+
+    queries: np.ndarray
+    ids: np.ndarray
+    values: np.ndarray
+    layers: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every example has a score, or only the best of each query."""
+        return self.ids.ndim == 1
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def __getitem__(self, query: Any) -> list[tuple[Any, float]]:
+        """The examples of one query, by its id, with their scores."""
+        places = np.flatnonzero(self.queries == query)
+        if not len(places):
+            raise ArgumentError(f"There is no query {query!r}.")
+        place = int(places[0])
+        ids = self.ids if self.whole else self.ids[place]
+        return list(zip(ids.tolist(), self.values[place].tolist(), strict=True))
+
+    def top(self, k: int = 10, sign: str = "positive") -> Scores:
+        """The best ``k`` of each query: ``"positive"``, ``"negative"``, or ``"absolute"``."""
+        if sign not in SIGNS:
+            raise ArgumentError(f"sign is one of {', '.join(map(repr, SIGNS))}, got {sign!r}.")
+        if not self.whole:
+            raise ArgumentError(
+                "These are the best of each query already. Hint: attribute(..., top_k=None) gives "
+                "all of them."
+            )
+        best = Best(k, sign)
+        best.add(self.values, np.arange(len(self.ids)))
+        assert best.scores is not None
+        layers = {n: np.take_along_axis(v, best.ids, 1) for n, v in self.layers.items()}
+        about = {**self.about, "top_k": k, "sign": sign}
+        return Scores(self.queries, self.ids[best.ids], best.scores, layers, about)
+
+    def group(self, of: Mapping[Any, Iterable[Any]] | None = None) -> Scores:
+        """Scores for the sum over queries: of all of them, or of each named group of ids."""
+        self._check_sums()
+        named = (
+            {"all": self.queries.tolist()} if of is None else {k: list(v) for k, v in of.items()}
+        )
+        places = {query: i for i, query in enumerate(self.queries.tolist())}
+        rows = [[places[query] for query in own] for own in named.values()]
+
+        def summed(values: np.ndarray) -> np.ndarray:
+            return np.stack([values[own].sum(0) for own in rows])
+
+        layers = {name: summed(values) for name, values in self.layers.items()}
+        return Scores(np.array(list(named)), self.ids, summed(self.values), layers, self.about)
+
+    def of_groups(self, groups: Mapping[Any, Iterable[Any]]) -> Scores:
+        """The influence of groups of training examples: the sum of the scores of each set."""
+        self._check_sums()
+        places = {each: i for i, each in enumerate(self.ids.tolist())}
+        columns = [[places[each] for each in own] for own in groups.values()]
+
+        def summed(values: np.ndarray) -> np.ndarray:
+            return np.stack([values[:, own].sum(1) for own in columns], 1)
+
+        layers = {name: summed(values) for name, values in self.layers.items()}
+        return Scores(self.queries, np.array(list(groups)), summed(self.values), layers, self.about)
+
+    def _check_sums(self) -> None:
+        if not self.whole or self.about.get("mode", "dot") != "dot":
+            raise ArgumentError(
+                "Sums over a set need all scores, and dot products. Hint: attribute(..., "
+                'top_k=None, mode="dot").'
+            )
+
+    # -- to look at -------------------------------------------------------------------------------
+
+    def to_pandas(self) -> Any:
+        """A table with the columns ``query``, ``rank``, ``id``, ``score`` and one for each layer."""
+        pandas: Any = require("pandas", "arrow", "Scores.to_pandas()")
+        count = self.values.shape[1]
+        ids = np.broadcast_to(self.ids, self.values.shape).ravel()
+        columns = {
+            "query": np.repeat(self.queries, count),
+            "rank": np.tile(np.arange(count), len(self)),
+            "id": ids,
+            "score": self.values.ravel(),
+            **{name: values.ravel() for name, values in self.layers.items()},
+        }
+        if self.whole:
+            del columns["rank"]
+        return pandas.DataFrame(columns)
+
+    def __rich__(self) -> Table:
+        shown = self if not self.whole else self.top(min(5, self.values.shape[1]))
+        table = Table(title=f"{len(self)} queries, {self.values.shape[1]} examples of each")
+        table.add_column("query")
+        for rank in range(min(5, shown.values.shape[1])):
+            table.add_column(str(rank + 1), justify="right")
+        for i, query in enumerate(self.queries[:20].tolist()):
+            cells = [
+                f"{name}  {value:.3g}"
+                for name, value in zip(
+                    shown.ids[i].tolist()[:5], shown.values[i].tolist()[:5], strict=True
+                )
+            ]
+            table.add_row(str(query), *cells)
+        return table
+
+    def plot(self, query: Any = None, *, path: StrPath | None = None, most: int = 10) -> Any:
+        """Draw the best and worst examples of a query as bars; by default of the first.
+
+        Returns the figure of matplotlib; ``path`` saves it.
+        """
+        from sawlog.influence._plot import bars
+
+        return bars(self, self.queries[0] if query is None else query, path=path, most=most)
+
+    # -- on disk ----------------------------------------------------------------------------------
+
+    def save(self, path: StrPath) -> None:
+        """Write them to a store; :func:`load_scores` reads them."""
+        arrays = {"queries": self.queries, "ids": self.ids, "values": self.values}
+        arrays |= {f"layer/{name}": values for name, values in self.layers.items()}
+        texts = [name for name in ("queries", "ids") if arrays[name].dtype.kind == "U"]
+        meta = {"scores": 1, "about": dict(self.about), "texts": texts}
+        with store.create(path, exists="replace", meta=meta, interval=None) as writer:
+            writer.write(Records({n: Entries(_coded(a)[None]) for n, a in arrays.items()}))
+
+
+def load_scores(path: StrPath) -> Scores:
+    """Scores that were saved.
+
+    Raises:
+        StoreNotFoundError: there is nothing.
+        ArgumentError: there is a store of something else.
+    """
+    with store.open(path) as reader:
+        if "scores" not in reader.meta:
+            raise ArgumentError(f"{Path(path)} is the store of something else than scores.")
+        arrays = {
+            series.column.name: np.array(reader.read(series.column.name)[0])
+            for series in reader.schema.series
+        }
+        for name in reader.meta["texts"]:
+            arrays[name] = _texts(arrays[name])
+        layers = {n.removeprefix("layer/"): a for n, a in arrays.items() if n.startswith("layer/")}
+        about = reader.meta["about"]
+        return Scores(arrays["queries"], arrays["ids"], arrays["values"], layers, about)
+
+
+def _coded(array: np.ndarray) -> np.ndarray:
+    """An array as a store takes it: texts as the numbers of their characters."""
+    if array.dtype.kind != "U":
+        return array
+    array = np.ascontiguousarray(array)
+    return array.view(np.uint32).reshape(*array.shape, array.dtype.itemsize // 4)
+
+
+def _texts(array: np.ndarray) -> np.ndarray:
+    size = max(1, array.shape[-1])
+    return np.ascontiguousarray(array).view(f"<U{size}").reshape(array.shape[:-1])
+
+
+def ensemble(several: Sequence[Scores], weights: Sequence[float] | None = None) -> Scores:
+    """The mean of the scores of several checkpoints, or their sum with these weights.
+
+    Raises:
+        ArgumentError: they are not whole matrices of the same queries and examples.
+    """
+    if not several:
+        raise ArgumentError("An ensemble needs at least one matrix of scores.")
+    first = several[0]
+    for each in several:
+        if not each.whole or set(each.ids.tolist()) != set(first.ids.tolist()):
+            raise ArgumentError(
+                "An ensemble is made of whole matrices with the same examples. Hint: "
+                "attribute(..., top_k=None), and then ensemble(...).top(k)."
+            )
+        if each.queries.tolist() != first.queries.tolist():
+            raise ArgumentError("The matrices of an ensemble have different queries.")
+    shares = [1 / len(several)] * len(several) if weights is None else list(weights)
+    if len(shares) != len(several):
+        raise ArgumentError(f"There are {len(shares)} weights for {len(several)} matrices.")
+    total = np.zeros(first.values.shape, np.float64)
+    place = {each: i for i, each in enumerate(first.ids.tolist())}
+    for share, each in zip(shares, several, strict=True):
+        order = np.argsort([place[own] for own in each.ids.tolist()])
+        total += share * each.values[:, order]
+    about = {**first.about, "ensemble": len(several)}
+    return Scores(first.queries, first.ids, total, {}, about)

@@ -1,0 +1,67 @@
+"""Self-influence: how much the model's answer for an example rests on that example alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sawlog._optional import require
+from sawlog.curvature import Curvature, Damping
+from sawlog.influence._fitted import curvature_for
+from sawlog.influence._logs import BUDGET, Logs
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranking:
+    """A number for each example.
+
+    Args:
+        ids: those of the examples.
+        values: their numbers.
+        layers: the same for each layer; they add up to the values.
+    """
+
+    ids: np.ndarray
+    values: np.ndarray
+    layers: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def top(self, k: int = 10, *, least: bool = False) -> list[tuple[Any, float]]:
+        """The ``k`` examples with the greatest numbers, or the least, with them."""
+        order = np.argsort(self.values if least else -self.values, kind="stable")[:k]
+        return list(zip(self.ids[order].tolist(), self.values[order].tolist(), strict=True))
+
+    def to_pandas(self) -> Any:
+        """A table with the columns ``id``, ``value`` and one for each layer."""
+        pandas: Any = require("pandas", "arrow", "Ranking.to_pandas()")
+        return pandas.DataFrame({"id": self.ids, "value": self.values, **self.layers})
+
+
+def self_influence(
+    logs: Any,
+    *,
+    curvature: str | Curvature = "ekfac",
+    damping: Damping = None,
+    names: Sequence[str] | None = None,
+    budget: int = BUDGET,
+) -> Ranking:
+    """``g^T (H + d)^-1 g`` for each example of a store; see :func:`attribute` for the options.
+
+    Examples that are rare, hard or mislabelled have much: nothing else in the data explains them.
+    """
+    rows = Logs(logs, names=names)
+    fitted = curvature_for(rows, curvature)
+    ids: list[np.ndarray] = []
+    layers: dict[str, list[np.ndarray]] = {name: [] for name in rows.layers}
+    for part in rows.parts(budget // 4):
+        ids.append(np.asarray(part.ids))
+        for name, values in part.rows().items():
+            layers[name].append(fitted.quadratic(name, values, damping))
+    joined = {n: np.concatenate(v) if v else np.zeros(0) for n, v in layers.items()}
+    total = np.sum(list(joined.values()), axis=0)
+    return Ranking(np.concatenate(ids) if ids else np.zeros(0, np.int64), total, joined)
