@@ -81,8 +81,10 @@ class Block:
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Block:
         """What :meth:`to_json` gave."""
-        values: dict[str, Any] = dict(said)
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in said.items()
+        }
+        return cls(**values)
 
 
 def with_rank(block: Block, rank: int) -> Block:

@@ -26,6 +26,7 @@ class Curvature:
         kind: what it is: ``"fisher"``, ``"kfac"`` and so on.
         layers: the curvature of each layer, by its name; that of ``"identity"`` has none.
 
+    >>> from sawlog.curvature import Diagonal
     >>> curvature = Curvature("diagonal", {"w": Diagonal(np.array([1.0, 3.0]))})
     >>> curvature.solve("w", np.array([[2.0, 4.0]]), damping=1.0)
     array([[1., 1.]])

@@ -51,7 +51,7 @@ def amount(damping: Damping, layer: str, eigenvalues: np.ndarray) -> float:
 
 
 def inverse(eigenvalues: np.ndarray, added: float) -> np.ndarray:
-    """One over the damped eigenvalues; 0 where these are nothing at all: such directions never occur.
+    """One over the damped eigenvalues; 0 where these are nothing: such directions never occur.
 
     Eigenvalues that rounding made negative count as 0.
     """

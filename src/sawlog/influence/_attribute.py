@@ -90,7 +90,7 @@ def attribute(
         raise ArgumentError("There are no examples to score, or no queries to score them for.")
     parts = _done(work, count, executor, folder, progress)
     scores = _joined(parts, work, len(logs) if top_k is None else None)
-    about = {
+    about: dict[str, Any] = {
         "mode": mode,
         "curvature": fitted.kind,
         "damping": {name: fitted.added(name, damping) for name in logs.layers},

@@ -22,7 +22,7 @@ Ids = np.ndarray | list[str]
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """Some rows of a layer as they are stored, ``[n, ...]``, and the scale of each, if it has one."""
+    """Some rows of a layer as they are stored, ``[n, ...]``, and their scales, if they have any."""
 
     values: np.ndarray
     scale: np.ndarray | None = None

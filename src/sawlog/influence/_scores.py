@@ -108,7 +108,7 @@ class Scores:
     # -- to look at -------------------------------------------------------------------------------
 
     def to_pandas(self) -> Any:
-        """A table with the columns ``query``, ``rank``, ``id``, ``score`` and one for each layer."""
+        """A table with the columns ``query``, ``rank``, ``id``, ``score``, and one a layer."""
         pandas: Any = require("pandas", "arrow", "Scores.to_pandas()")
         count = self.values.shape[1]
         ids = np.broadcast_to(self.ids, self.values.shape).ravel()
