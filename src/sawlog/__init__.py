@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from sawlog.jax import spool as spool
     from sawlog.jax import strip as strip
     from sawlog.jax import tap as tap
+    from sawlog.torch import eval as eval
     from sawlog.torch import finalize as finalize
+    from sawlog.torch import get_log as get_log
     from sawlog.torch import init as init
     from sawlog.torch import setup as setup
     from sawlog.torch import watch as watch
@@ -32,7 +34,9 @@ __version__ = "0.1.0"
 _HOME = {
     "Reduction": "sawlog.jax",
     "SawlogError": "sawlog.errors",
+    "eval": "sawlog.torch",
     "finalize": "sawlog.torch",
+    "get_log": "sawlog.torch",
     "init": "sawlog.torch",
     "load": "sawlog.jax",
     "log": "sawlog.jax",
@@ -65,7 +69,9 @@ __all__ = [
     "SawlogError",
     "__version__",
     "errors",
+    "eval",
     "finalize",
+    "get_log",
     "init",
     "load",
     "log",

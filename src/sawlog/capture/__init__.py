@@ -7,6 +7,8 @@ from sawlog.capture import progress as progress
 from sawlog.capture._blocks import Block as Block
 from sawlog.capture._blocks import Report as Report
 from sawlog.capture._blocks import compressed as compressed
+from sawlog.capture._current import current as current
+from sawlog.capture._current import set_current as set_current
 from sawlog.capture._data_ids import data_ids as data_ids
 from sawlog.capture._encode import SCALE as SCALE
 from sawlog.capture._encode import decode as decode
@@ -36,6 +38,7 @@ __all__ = [
     "Statistics",
     "checkpoint",
     "compressed",
+    "current",
     "curvature_of",
     "data_ids",
     "decode",
@@ -46,4 +49,5 @@ __all__ = [
     "measured_with",
     "progress",
     "read",
+    "set_current",
 ]

@@ -11,7 +11,9 @@
 from __future__ import annotations
 
 from sawlog.torch._current import current as current
+from sawlog.torch._current import eval as eval
 from sawlog.torch._current import finalize as finalize
+from sawlog.torch._current import get_log as get_log
 from sawlog.torch._current import init as init
 from sawlog.torch._current import setup as setup
 from sawlog.torch._current import watch as watch
@@ -27,7 +29,9 @@ __all__ = [
     "Run",
     "Use",
     "current",
+    "eval",
     "finalize",
+    "get_log",
     "init",
     "register_layer",
     "setup",

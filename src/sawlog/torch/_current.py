@@ -1,14 +1,13 @@
-"""The current run, for those who do not want to pass it around."""
+"""The methods of the current run as functions."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sawlog.capture import Report
-from sawlog.errors import ArgumentError
+from sawlog.capture import Report, set_current
+from sawlog.capture import current as current_run
+from sawlog.influence import Logs
 from sawlog.torch._run import Run
-
-_current: Run | None = None
 
 
 def init(project: str, **options: Any) -> Run:
@@ -16,9 +15,9 @@ def init(project: str, **options: Any) -> Run:
 
     See :class:`sawlog.torch.Run` for the options.
     """
-    global _current
-    _current = Run(project, **options)
-    return _current
+    run = Run(project, **options)
+    set_current(run)
+    return run
 
 
 def current() -> Run:
@@ -27,9 +26,8 @@ def current() -> Run:
     Raises:
         ArgumentError: there is none.
     """
-    if _current is None:
-        raise ArgumentError('There is no run yet. Hint: sawlog.init(project="my_project").')
-    return _current
+    run: Run = current_run()
+    return run
 
 
 def setup(options: Any = None, /, **more: Any) -> None:
@@ -40,6 +38,16 @@ def setup(options: Any = None, /, **more: Any) -> None:
 def watch(model: Any, *args: Any, **options: Any) -> Report:
     """Say what the current run watches; see :meth:`sawlog.torch.Run.watch`."""
     return current().watch(model, *args, **options)
+
+
+def eval() -> None:
+    """Log queries from now on; see :meth:`sawlog.torch.Run.eval`."""
+    current().eval()
+
+
+def get_log() -> Logs:
+    """The logs of the last query; see :meth:`sawlog.torch.Run.get_log`."""
+    return current().get_log()
 
 
 def finalize() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from sawlog.capture import (
 )
 from sawlog.capture import checkpoint as saved
 from sawlog.errors import ArgumentError, DuplicateIdError
+from sawlog.influence import Logs
 from sawlog.torch._capture import Gathering
 from sawlog.torch._known import Known
 from sawlog.torch._matrices import Matrices
@@ -152,6 +154,39 @@ class Pass:
         self.flush()
         if self._writer is not None:
             self._writer.close()
+
+
+class Asking:
+    """Batches of queries: logged as the rest is, and given back instead of stored."""
+
+    def __init__(self, path: Path, options: Options, watched: Watched, axis: int) -> None:
+        self._options = dataclasses.replace(options, statistic=(), save=None)
+        self._watched, self._axis = watched, axis
+        whole = measured(path, "whole", watched.blocks)
+        self._matrices = Matrices(watched.blocks, options.compress, whole)
+
+    def gathering(
+        self, batch: int, todo: Tensor | None, mask: Tensor | None, scaler: Any
+    ) -> Gathering:
+        """What gathers the logs of a batch."""
+        return Gathering(
+            self._watched,
+            self._options,
+            self._matrices,
+            Statistics(),
+            batch=batch,
+            todo=todo,
+            mask=mask,
+            factor=1.0 if scaler is None else float(scaler.get_scale()),
+            axis=self._axis,
+        )
+
+    def log(self, batch: Gathering, ids: np.ndarray) -> Logs:
+        """What a batch gathered, exactly: queries are few, and are not made smaller."""
+        rows = batch.rows(len(ids))
+        grads = {name: rows[name].cpu().numpy() for name in rows if name.startswith("grad/")}
+        logs = grads or {name: values.cpu().numpy() for name, values in rows.items()}
+        return Logs(logs, ids=ids)
 
 
 def _bases(

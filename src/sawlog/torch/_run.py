@@ -30,8 +30,9 @@ from sawlog.capture import (
     read,
 )
 from sawlog.errors import ArgumentError, CaptureError
+from sawlog.influence import Influence, LogLoader, Logs
 from sawlog.torch._capture import Gathering
-from sawlog.torch._pass import Pass
+from sawlog.torch._pass import Asking, Pass
 from sawlog.torch._watched import Names, Watched, look_at
 
 StrPath = str | os.PathLike[str]
@@ -91,6 +92,9 @@ class Run:
         self._axis = 0
         self._pass: Pass | None = None
         self._batch: Gathering | None = None
+        self._evaluates = False
+        self._asking: Asking | None = None
+        self._log: Logs | None = None
         self._call_off = close_at_exit(self)
 
     def __repr__(self) -> str:
@@ -124,6 +128,7 @@ class Run:
                 "setup was called while examples are being logged. Hint: call run.finalize() first."
             )
         self._options = read(options, **more)
+        self._evaluates, self._asking = False, None
 
     def watch(
         self,
@@ -157,7 +162,7 @@ class Run:
         if batch_axis not in (0, 1):
             raise ArgumentError(f"batch_axis is 0 or 1, got {batch_axis!r}.")
         self._watched, self._model = look_at(model, names, types, uncovered), model
-        self._axis = batch_axis
+        self._axis, self._asking = batch_axis, None
         report = Report(tuple(self._blocks()), self._options.dtype, self._watched.skipped)
         if not quiet:
             Console(stderr=True).print(report)
@@ -190,6 +195,10 @@ class Run:
                 "One batch is being logged already. Hint: `with run(...)` cannot be nested."
             )
         ids = data_ids(data_id)
+        if self._evaluates:
+            with self._query(ids, _mask(mask, len(ids)), scaler):
+                yield self
+            return
         now = self._start()
         todo = now.todo(ids)
         if not len(ids) or not todo.any():
@@ -216,6 +225,56 @@ class Run:
                 return  # all examples of the batch are there already
             raise CaptureError("run.backward(loss) belongs inside of `with run(data_id=ids):`.")
         self._batch.backward(loss)
+
+    # -- queries ----------------------------------------------------------------------------------
+
+    def eval(self) -> None:
+        """Log queries from now on: they are not stored, and :meth:`get_log` has them.
+
+        :meth:`setup` goes back to logging for the store.
+        """
+        self.finalize()
+        self._evaluates = True
+
+    @contextlib.contextmanager
+    def _query(self, ids: np.ndarray, mask: Tensor | None, scaler: Any) -> Iterator[None]:
+        """One batch of queries: with the same layers and compression, and no trace on disk."""
+        if self._watched is None:
+            raise ArgumentError("There is no model yet. Hint: run.watch(model).")
+        watched = self._watched.with_blocks(self._blocks())
+        if self._asking is None:
+            self._asking = Asking(self.path, self._options, watched, self._axis)
+        self._batch = batch = self._asking.gathering(len(ids), None, mask, scaler)
+        try:
+            with batch.watching():
+                yield
+        finally:
+            self._batch = None
+        self._log = self._asking.log(batch, ids)
+
+    def get_log(self) -> Logs:
+        """The logs of the last batch of queries.
+
+        Raises:
+            ArgumentError: there is none; :meth:`eval` begins.
+        """
+        if self._log is None:
+            raise ArgumentError(
+                "No query was logged yet. Hint: run.eval(), then `with run(data_id=ids): "
+                "loss.backward()`, then run.get_log()."
+            )
+        return self._log
+
+    def build_log_dataloader(self, batch_size: int = 64) -> LogLoader:
+        """Goes through all that is stored, in batches of ``(ids, {layer: rows})``."""
+        self.finalize()
+        return LogLoader(Logs(self.logs), batch_size)
+
+    @property
+    def influence(self) -> Influence:
+        """What the stored logs say about queries."""
+        self.finalize()
+        return Influence(lambda: Logs(self.logs))
 
     def _start(self) -> Pass:
         if self._pass is None:

@@ -1,0 +1,96 @@
+"""The analysis of a run as its methods, and of the current run as functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from sawlog.capture import current
+from sawlog.errors import ArgumentError
+from sawlog.influence._attribute import attribute
+from sawlog.influence._logs import Ids, Logs
+from sawlog.influence._scores import Scores
+from sawlog.influence._self import Ranking, self_influence
+
+
+class LogLoader:
+    """Goes through stored logs in batches: ``(ids, {layer: rows})``, as often as is wanted."""
+
+    def __init__(self, logs: Logs, batch_size: int = 64) -> None:
+        if isinstance(batch_size, bool) or not batch_size >= 1:
+            raise ArgumentError(f"batch_size is a whole number from 1 on, got {batch_size!r}.")
+        self.logs = logs
+        self._size = int(batch_size)
+
+    def __len__(self) -> int:
+        return -(-len(self.logs) // self._size)
+
+    def __iter__(self) -> Iterator[tuple[Ids, dict[str, np.ndarray]]]:
+        ids: list[Any] = []
+        waiting: dict[str, list[np.ndarray]] = {name: [] for name in self.logs.layers}
+        for part in self.logs.parts():
+            for name, rows in part.rows().items():
+                waiting[name].append(rows)
+            ids.extend(np.asarray(part.ids).tolist())
+            joined = {name: np.concatenate(rows) for name, rows in waiting.items()}
+            while len(ids) >= self._size:
+                yield np.asarray(ids[: self._size]), {n: r[: self._size] for n, r in joined.items()}
+                ids = ids[self._size :]
+                joined = {n: r[self._size :] for n, r in joined.items()}
+            waiting = {name: [rows] for name, rows in joined.items()}
+        if ids:
+            yield np.asarray(ids), {name: np.concatenate(rows) for name, rows in waiting.items()}
+
+
+class Influence:
+    """What the logs of a run say about queries; ``run.influence``.
+
+    The options are those of :func:`sawlog.influence.attribute`.
+    """
+
+    def __init__(self, train: Any) -> None:
+        self._train = train
+
+    def compute_influence_all(
+        self, test_log: Any, log_loader: LogLoader | None = None, **options: Any
+    ) -> Scores:
+        """Score every stored example for the queries of ``test_log``."""
+        train = self._train() if log_loader is None else log_loader.logs
+        return attribute(train, test_log, **options)
+
+    def compute_influence(self, src_log: Any, tgt_log: Any, **options: Any) -> Scores:
+        """Score the examples of one log for the queries of another, with the run's curvature."""
+        from sawlog.influence._fitted import curvature_for
+
+        kind = options.pop("curvature", "ekfac")
+        fitted = curvature_for(Logs(self._train()), kind)
+        return attribute(tgt_log, src_log, curvature=fitted, **options)
+
+    def compute_self_influence(self, test_log: Any = None, **options: Any) -> Ranking:
+        """The influence of examples on themselves: of a log, or of all that is stored."""
+        from sawlog.influence._fitted import curvature_for
+
+        kind = options.pop("curvature", "ekfac")
+        fitted = curvature_for(Logs(self._train()), kind)
+        logs = self._train() if test_log is None else test_log
+        return self_influence(logs, curvature=fitted, **options)
+
+
+def compute_influence_all(test_log: Any, log_loader: Any = None, **options: Any) -> Scores:
+    """Score every stored example of the current run for queries."""
+    scores: Scores = current().influence.compute_influence_all(test_log, log_loader, **options)
+    return scores
+
+
+def compute_influence(src_log: Any, tgt_log: Any, **options: Any) -> Scores:
+    """Score the examples of one log for the queries of another; see :class:`Influence`."""
+    scores: Scores = current().influence.compute_influence(src_log, tgt_log, **options)
+    return scores
+
+
+def compute_self_influence(test_log: Any = None, **options: Any) -> Ranking:
+    """The influence of examples of the current run on themselves."""
+    ranking: Ranking = current().influence.compute_self_influence(test_log, **options)
+    return ranking
