@@ -4,8 +4,8 @@ Each runs as its documentation says, on a copy of the model, since some change i
 no ``Conv1D`` get the same layers as ``nn.Linear``. Where a tool does not sync its files, they are
 synced for it, as for all the others. One that is not installed is left out.
 
-Each function sets its tool up and returns what is then timed: some take seconds to make projections,
-which would count for more here than in a long run.
+Each function sets its tool up and returns what is then timed: some take seconds to make
+projections, which would count for more here than in a long run.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Projected gradients of each example, captured and stored, against plain training and by hand.
 
 An MLP 784-512-512-10 and a small GPT-2, rank 64, float32. Every way stores the same layers, begins
-with an empty folder, and has everything synced to disk when its time ends. The time of sawlog and of
-the capture by hand includes their set-up, that of peers does not; those that are not installed are
-left out.
+with an empty folder, and has everything synced to disk when its time ends. The time of sawlog and
+of the capture by hand includes their set-up, that of peers does not; those that are not installed
+are left out.
 
 Run with --quick for fewer batches and rounds.
 """

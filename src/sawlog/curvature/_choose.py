@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sawlog.curvature._curvature import Curvature, Rows
+from sawlog.curvature._curvature import Curvature, Rows, fitting
+from sawlog.curvature._layer import Layer
 from sawlog.errors import ArgumentError
 
 SHARES = np.logspace(-6, 2, 81)
@@ -21,7 +22,8 @@ def choose_damping(curvature: Curvature, held_out: Rows) -> dict[str, float]:
     too few gradients has many eigenvalues that are too small, and gets much.
 
     Raises:
-        ArgumentError: the curvature is the identity, which needs none, or there are no gradients.
+        ArgumentError: the curvature is the identity, which needs none, or there are no gradients,
+            or some that are not numbers.
     """
     if curvature.kind == "identity":
         raise ArgumentError("The identity needs no damping.")
@@ -29,14 +31,23 @@ def choose_damping(curvature: Curvature, held_out: Rows) -> dict[str, float]:
     for name, layer in curvature.layers.items():
         if name not in held_out or not len(held_out[name]):
             raise ArgumentError(f"There are no gradients of the layer {name!r} that were held out.")
-        rows = layer.into(np.asarray(held_out[name], np.float64))
-        squares = (rows.reshape(len(rows), -1) ** 2).mean(0)
+        squares = _squares(name, layer, np.asarray(held_out[name], np.float64))
         values = np.maximum(layer.values, 0).ravel()
         mean = float(values.mean())
         if mean == 0:
             chosen[name] = float(squares.mean())
             continue
-        damped = values[None] + (SHARES * mean)[:, None]
+        added = SHARES * mean
+        damped = values[None] + added[:, None]
         likelihood = -(np.log(damped) + squares / damped).sum(1)
-        chosen[name] = float(SHARES[np.argmax(likelihood)] * mean)
+        chosen[name] = float(added[np.argmax(likelihood)])
     return chosen
+
+
+def _squares(name: str, layer: Layer, rows: np.ndarray) -> np.ndarray:
+    """The mean squares of gradients in the eigenbasis of a layer."""
+    turned = layer.into(fitting(name, layer, rows))
+    squares = (turned.reshape(len(rows), -1) ** 2).mean(0)
+    if not np.isfinite(squares).all():
+        raise ArgumentError(f"Gradients of the layer {name!r} have elements that are not numbers.")
+    return np.asarray(squares)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
+import shutil
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -66,29 +69,57 @@ class Curvature:
         if self.kind == "identity":
             return rows
         layer = self._layer(name)
-        scale = inverse(layer.values, self.added(name, damping)) ** power
-        return layer.back(layer.into(rows) * scale)
+        scale = inverse(layer.values, self.added(name, damping), name) ** power
+        turned = layer.into(fitting(name, layer, rows))
+        return layer.back(turned * scale).reshape(rows.shape)
 
     def quadratic(self, name: str, rows: np.ndarray, damping: Damping = None) -> np.ndarray:
         """``g^T (H + d)^-1 g`` for each row, ``[n]``."""
         rows = np.asarray(rows, np.float64)
         if self.kind == "identity":
-            return (rows.reshape(len(rows), -1) ** 2).sum(1)
+            return (rows**2).sum(tuple(range(1, rows.ndim)))
         layer = self._layer(name)
-        turned = layer.into(rows).reshape(len(rows), -1)
-        return turned**2 @ inverse(layer.values, self.added(name, damping)).ravel()
+        scale = inverse(layer.values, self.added(name, damping), name).ravel()
+        turned = layer.into(fitting(name, layer, rows)).reshape(len(rows), len(scale))
+        return turned**2 @ scale
 
     def save(self, path: StrPath, notes: Mapping[str, Any] | None = None) -> None:
-        """Write it to a store, with notes that JSON can hold; :func:`load` reads it."""
+        """Write it to a store, with notes that JSON can hold; :func:`load` reads it.
+
+        It is there as a whole or not at all, whoever else saves one to the same path.
+        """
         entries = {
             f"{name}@{part}": Entries(np.asarray(array)[None])
             for name, layer in self.layers.items()
             for part, array in layer.arrays().items()
         }
         meta = {"curvature": self.kind, "layers": list(self.layers), "notes": dict(notes or {})}
-        with store.create(path, exists="replace", meta=meta, interval=None) as writer:
+        aside = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
+        with store.create(aside, meta=meta, interval=None) as writer:
             if entries:
                 writer.write(Records(entries))
+        shutil.rmtree(path, ignore_errors=True)
+        try:
+            os.rename(aside, path)
+        except OSError:  # another process was faster
+            shutil.rmtree(aside, ignore_errors=True)
+            if not Path(path, "store.json").exists():
+                raise
+
+
+def fitting(name: str, layer: Layer, rows: np.ndarray) -> np.ndarray:
+    """Rows in the shape that a layer was fitted to.
+
+    Raises:
+        ArgumentError: they have other elements.
+    """
+    shape = layer.row_shape()
+    if math.prod(rows.shape[1:]) != math.prod(shape):
+        raise ArgumentError(
+            f"The curvature of the layer {name!r} is one of gradients of the shape {list(shape)}, "
+            f"and these have {list(rows.shape[1:])}. Hint: fit it to the logs that it is used with."
+        )
+    return rows.reshape(len(rows), *shape)
 
 
 def load(path: StrPath) -> Curvature:

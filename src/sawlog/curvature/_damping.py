@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import numbers
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +22,17 @@ class Relative:
     share: float = DEFAULT
 
     def __post_init__(self) -> None:
-        if not self.share >= 0:
-            raise ArgumentError(f"Damping is 0 or more, got a share of {self.share!r}.")
+        if not _valid(self.share):
+            raise ArgumentError(f"Damping is a number from 0 on, got a share of {self.share!r}.")
 
 
-Damping = float | Relative | dict[str, float] | None
+Damping = float | Relative | Mapping[str, float] | None
+
+
+def _valid(number: Any) -> bool:
+    if isinstance(number, bool) or not isinstance(number, numbers.Real):
+        return False
+    return math.isfinite(number) and number >= 0
 
 
 def amount(damping: Damping, layer: str, eigenvalues: np.ndarray) -> float:
@@ -34,28 +44,36 @@ def amount(damping: Damping, layer: str, eigenvalues: np.ndarray) -> float:
     Raises:
         ArgumentError: it is nothing of this, or negative.
     """
-    if damping is None:
-        damping = Relative()
-    if isinstance(damping, dict):
-        if layer not in damping:
-            raise ArgumentError(f"damping has no number for the layer {layer!r}.")
-        damping = damping[layer]
-    if isinstance(damping, Relative):
-        return damping.share * float(np.mean(np.maximum(eigenvalues, 0)))
-    if isinstance(damping, bool) or not isinstance(damping, (int, float)) or not damping >= 0:
+    own: Any = Relative() if damping is None else damping
+    if isinstance(own, Mapping):
+        if layer not in own:
+            raise ArgumentError(
+                f"damping has no number for the layer {layer!r}; it has some for: "
+                f"{', '.join(map(str, own))}."
+            )
+        own = own[layer]
+    if isinstance(own, Relative):
+        return float(own.share) * float(np.mean(np.maximum(eigenvalues, 0)))
+    if not _valid(own):
         raise ArgumentError(
             f"damping is a number from 0 on, Relative(0.1), or a dict of numbers by layer, got "
-            f"{damping!r}."
+            f"{own!r}."
         )
-    return float(damping)
+    return float(own)
 
 
-def inverse(eigenvalues: np.ndarray, added: float) -> np.ndarray:
-    """One over the damped eigenvalues; 0 where these are nothing: such directions never occur.
+def inverse(eigenvalues: np.ndarray, added: float, layer: str = "") -> np.ndarray:
+    """One over the damped eigenvalues; 0 where these are exactly 0, as a pseudo-inverse has it.
 
-    Eigenvalues that rounding made negative count as 0.
+    Raises:
+        ArgumentError: a damped eigenvalue is negative, so that there are no lengths.
     """
-    damped = np.maximum(eigenvalues, 0) + added
-    least = np.finfo(np.float64).eps * max(float(damped.max(initial=0.0)), np.finfo(float).tiny)
-    with np.errstate(divide="ignore"):
-        return np.where(damped > least, 1 / np.maximum(damped, np.finfo(float).tiny), 0.0)
+    damped = eigenvalues + added
+    if (damped < 0).any():
+        raise ArgumentError(
+            f"The curvature of {layer!r} has the eigenvalue {eigenvalues.min():.3g}, which a "
+            f"damping of {added:.3g} leaves negative. Hint: damping above "
+            f"{-eigenvalues.min():.3g}, or a curvature without negative eigenvalues."
+        )
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.where(damped > 0, 1 / damped, 0.0)

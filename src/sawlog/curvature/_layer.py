@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
+
+from sawlog.errors import ArgumentError
 
 
 class Layer(abc.ABC):
     """A symmetric matrix over the gradients of a layer, by its eigenvectors and eigenvalues."""
 
     values: np.ndarray
+
+    @abc.abstractmethod
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of a gradient."""
 
     @abc.abstractmethod
     def into(self, rows: np.ndarray) -> np.ndarray:
@@ -36,6 +43,10 @@ class Diagonal(Layer):
 
     values: np.ndarray
 
+    def row_shape(self) -> tuple[int, ...]:
+        """That of the eigenvalues."""
+        return self.values.shape
+
     def into(self, rows: np.ndarray) -> np.ndarray:
         """The rows as they are."""
         return rows
@@ -51,11 +62,15 @@ class Diagonal(Layer):
 
 @dataclasses.dataclass(frozen=True)
 class Dense(Layer):
-    """A basis of whole gradients: the columns of ``basis`` ``[elements, directions]``."""
+    """A basis of whole gradients: the columns of ``basis`` ``[elements, elements]``."""
 
     values: np.ndarray
     basis: np.ndarray
     shape: tuple[int, ...]
+
+    def row_shape(self) -> tuple[int, ...]:
+        """That of a gradient."""
+        return self.shape
 
     def into(self, rows: np.ndarray) -> np.ndarray:
         """Rows ``[n, directions]``."""
@@ -71,9 +86,25 @@ class Dense(Layer):
 
     @classmethod
     def of(cls, matrix: np.ndarray, shape: tuple[int, ...]) -> Dense:
-        """By the eigenvectors of a matrix."""
-        values, basis = np.linalg.eigh(matrix.astype(np.float64))
-        return cls(np.maximum(values, 0), basis, shape)
+        """By the eigenvectors of a symmetric matrix, such as a Hessian.
+
+        Eigenvalues that are rounding count as 0. One that is truly negative stays that: solving
+        then asks for damping that makes up for it.
+
+        Raises:
+            ArgumentError: the matrix is not symmetric, or not over gradients of this shape.
+        """
+        matrix = np.asarray(matrix, np.float64)
+        size = math.prod(shape)
+        if matrix.shape != (size, size):
+            raise ArgumentError(
+                f"Gradients of the shape {list(shape)} have {size} elements, and the matrix has "
+                f"the shape {list(matrix.shape)}."
+            )
+        if not np.abs(matrix - matrix.T).max(initial=0) <= 1e-6 * np.abs(matrix).max(initial=0):
+            raise ArgumentError("A curvature is symmetric and finite, and this matrix is not.")
+        values, basis = np.linalg.eigh(matrix)
+        return cls(without_rounding(values), basis, tuple(shape))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,29 +115,54 @@ class Kronecker(Layer):
     left: np.ndarray
     right: np.ndarray
 
+    def row_shape(self) -> tuple[int, ...]:
+        """That of the eigenvalues."""
+        return self.values.shape
+
     def into(self, rows: np.ndarray) -> np.ndarray:
         """``left.T @ row @ right``."""
         if self.left.ndim > 1:
             rows = np.swapaxes(self.left, -1, -2) @ rows
-        return rows @ self.right if self.right.ndim > 1 else rows
+        return _times(rows, self.right)
 
     def back(self, rows: np.ndarray) -> np.ndarray:
         """``left @ row @ right.T``."""
         if self.left.ndim > 1:
             rows = self.left @ rows
-        return rows @ np.swapaxes(self.right, -1, -2) if self.right.ndim > 1 else rows
+        return _times(rows, np.swapaxes(self.right, -1, -2) if self.right.ndim > 1 else self.right)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The eigenvalues and both bases."""
         return {"values": self.values, "left": self.left, "right": self.right}
 
 
+def _times(rows: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """``row @ right`` for each row; one product of large matrices if they share one ``right``."""
+    if right.ndim == 1:
+        return rows
+    if right.ndim == 2:
+        flat = rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1]) @ right
+        return flat.reshape(*rows.shape[:-1], right.shape[1])
+    return rows @ right
+
+
+def without_rounding(values: np.ndarray) -> np.ndarray:
+    """Eigenvalues ``[..., n]`` of matrices, with 0 for those that are nothing but rounding."""
+    greatest = np.abs(values).max(-1, keepdims=True, initial=0)
+    least = values.shape[-1] * np.finfo(np.float64).eps * greatest
+    return np.where(np.abs(values) > least, values, 0.0)
+
+
 def decomposed(moment: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The eigenvalues ``[..., n]`` and eigenvectors of a moment; ones for those of a diagonal."""
+    """The eigenvalues ``[..., n]`` and eigenvectors of a moment; ones for those of a diagonal.
+
+    A moment has no negative eigenvalues but by rounding, so they count as 0.
+    """
+    moment = np.asarray(moment, np.float64)
     if moment.ndim == 1:
         return np.maximum(moment, 0), np.ones(len(moment))
-    values, vectors = np.linalg.eigh(moment.astype(np.float64))
-    return np.maximum(values, 0), vectors
+    values, vectors = np.linalg.eigh(moment)
+    return np.maximum(without_rounding(values), 0), vectors
 
 
 def outer(left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -45,9 +45,21 @@ def random_projection(kind: str, size: int, rank: int, *, seed: int, name: str) 
     normal = np.random.Generator(np.random.PCG64(words)).standard_normal((size, rank))
     if kind == "gaussian":
         return (normal / np.sqrt(rank)).astype(np.float32)
-    columns, triangle = np.linalg.qr(normal)
-    columns *= np.sign(np.diag(triangle))  # the uniform distribution, and one answer everywhere
-    return (columns * np.sqrt(size / rank)).astype(np.float32)
+    return (_orthonormal(normal) * np.sqrt(size / rank)).astype(np.float32)
+
+
+def _orthonormal(matrix: np.ndarray) -> np.ndarray:
+    """The first factor of a QR decomposition, where the second has a positive diagonal.
+
+    That makes it unique: one answer everywhere, and from normal entries the uniform distribution.
+    A tall matrix is well conditioned, and its second factor is then found faster by Cholesky.
+    """
+    size, rank = matrix.shape
+    if size < 2 * rank:
+        columns, triangle = np.linalg.qr(matrix)
+        return columns * np.sign(np.diag(triangle))
+    lower = np.linalg.cholesky(matrix.T @ matrix)
+    return np.linalg.solve(lower, matrix.T).T
 
 
 def principal(moment: np.ndarray, rank: int) -> np.ndarray:
