@@ -1,5 +1,6 @@
 """Mixed precision, checkpointing, compiled models, kills: the ways in which models are trained."""
 
+import importlib
 import os
 import re
 import signal
@@ -182,6 +183,28 @@ def test_transformers(tmp_path):
         assert torch.equal(parameter.grad, gradient)
 
 
+NORMS = ["gemma", "gemma2", "gemma3", "llama", "mistral", "mixtral", "olmo2", "phi3", "qwen2",
+         "qwen3", "t5"]  # fmt: skip
+
+
+@pytest.mark.parametrize("model", NORMS)
+def test_norms_of_transformers(tmp_path, model):
+    module = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
+    (kind,) = {
+        value for name, value in vars(module).items()
+        if re.fullmatch(rf"{model}(RMSNorm|LayerNorm)", name, re.IGNORECASE)
+    }  # fmt: skip
+    torch.manual_seed(0)
+    norm = kind(5).double()
+    nn.init.normal_(norm.weight)
+    batch = (torch.randn(3, 4, 5).double(), torch.randn(3, 4, 5).double())
+    program = Program(norm, batch, lambda model, x, w: (model(x) * w).sum())
+    run, report = start(tmp_path, program)
+    go(run, program)
+    run.finalize()
+    assert_alike(logged(run, report, range(3)), program.alone(), rtol=1e-4)
+
+
 class Positions(nn.Module):
     def __init__(self):
         super().__init__()
@@ -312,3 +335,20 @@ def test_progress_at_a_terminal(tmp_path):
     assert seen.code == 0, seen.text
     assert "weight + bias" in seen.text
     assert re.search(r"logging digits .* 3/3 batches .*examples/s, .*MB", seen.text)
+
+
+@pytest.mark.parametrize("way", ["loss.backward", "run.backward"])
+def test_activations_in_place(tmp_path, way):
+    base = mlp()
+    model = nn.Sequential(
+        nn.Linear(4, 6),
+        nn.ReLU(inplace=True),
+        nn.Linear(6, 6),
+        nn.ReLU(inplace=True),
+        nn.Linear(6, 3),
+    ).double()
+    program = Program(model, base.batch, base.loss)
+    run, report = start(tmp_path, program)
+    go(run, program, way=way)
+    run.finalize()
+    assert_alike(logged(run, report, range(5)), program.alone())
