@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device, to_device
 
 
 @dataclasses.dataclass
@@ -23,7 +23,7 @@ class Total:
 
     def add(self, array: Any, count: int) -> None:
         """Add an array that is itself the sum of ``count`` things."""
-        self.sum = array if self.sum is None else self.sum + array
+        self.sum = array if self.sum is None else _beside(self.sum, array) + array
         self.count += count
 
 
@@ -44,6 +44,7 @@ class Spread:
         if self.mean is None:
             self.mean, self.squares, self.count = mean, squares, more
             return
+        self.mean, self.squares = _beside(self.mean, mean), _beside(self.squares, mean)
         apart, count = mean - self.mean, self.count + more
         self.mean = self.mean + apart * (more / count)
         self.squares = self.squares + squares + apart**2 * (self.count * more / count)
@@ -93,6 +94,12 @@ class Statistics:
             elif kind == "mean":
                 squares = arrays[f"squares/{name}"][0]
                 self.spreads[name] = Spread(array, squares, count)
+
+
+def _beside(array: Any, other: Any) -> Any:
+    """An array on the device of another: what was loaded from disk is on the CPU."""
+    there = device(other)
+    return array if device(array) == there else to_device(array, there)
 
 
 def _numpy(array: Any) -> np.ndarray:

@@ -30,9 +30,8 @@ Damping = float | Relative | Mapping[str, float] | None
 
 
 def _valid(number: Any) -> bool:
-    if isinstance(number, bool) or not isinstance(number, numbers.Real):
-        return False
-    return math.isfinite(number) and number >= 0
+    real = isinstance(number, numbers.Real) and not isinstance(number, bool)
+    return real and math.isfinite(number) and float(number) >= 0
 
 
 def amount(damping: Damping, layer: str, eigenvalues: np.ndarray) -> float:
@@ -75,5 +74,5 @@ def inverse(eigenvalues: np.ndarray, added: float, layer: str = "") -> np.ndarra
             f"damping of {added:.3g} leaves negative. Hint: damping above "
             f"{-eigenvalues.min():.3g}, or a curvature without negative eigenvalues."
         )
-    with np.errstate(divide="ignore", over="ignore"):
-        return np.where(damped > 0, 1 / damped, 0.0)
+    normal = damped >= np.finfo(np.float64).tiny
+    return np.where(normal, 1 / np.where(normal, damped, 1.0), 0.0)

@@ -8,14 +8,25 @@ from typing import Any
 
 import numpy as np
 
+from sawlog.errors import ArgumentError
+
 SIGNS = ("positive", "negative", "absolute")
+
+
+def check_best(k: Any, sign: Any) -> None:
+    """Raise an ArgumentError for what is not a number of scores, or not a sign."""
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
+        raise ArgumentError(f"The number of best scores is a whole one from 1 on, got {k!r}.")
+    if sign not in SIGNS:
+        raise ArgumentError(f"sign is one of {', '.join(map(repr, SIGNS))}, got {sign!r}.")
 
 
 @dataclasses.dataclass
 class Best:
     """For each query the ``k`` best scores so far, best first; of equals the one that came first.
 
-    ``sign`` says what is best: the greatest, the least, or the farthest from 0.
+    ``sign`` says what is best: the greatest, the least, or the farthest from 0. What is infinite
+    or not a number is the worst in any case.
     """
 
     k: int
@@ -25,19 +36,21 @@ class Best:
 
     def add(self, scores: np.ndarray, ids: Any) -> None:
         """Take in scores ``[queries, examples]``."""
-        keys = self._keys(scores)
-        count = scores.shape[1]
-        if count > self.k:
-            chosen = np.argpartition(-keys, self.k - 1, axis=1)[:, : self.k]
-            chosen.sort(axis=1)
-        else:
-            chosen = np.broadcast_to(np.arange(count), (len(scores), count))
-        found = np.take_along_axis(scores, chosen, 1)
-        self._merge(found, np.asarray(ids)[chosen])
+        keys, named = self._keys(scores), np.asarray(ids)
+        if self.scores is not None and self.scores.shape[1] == self.k:
+            least = self._keys(self.scores[:, -1:])
+            better = np.flatnonzero((keys > least).any(0))
+            if not len(better):
+                return
+            if len(better) < scores.shape[1]:
+                scores, keys, named = scores[:, better], keys[:, better], named[better]
+        chosen = _greatest(keys, self.k)
+        self._merge(np.take_along_axis(scores, chosen, 1), named[chosen])
 
     def _keys(self, scores: np.ndarray) -> np.ndarray:
         keys = {"positive": scores, "negative": -scores, "absolute": np.abs(scores)}[self.sign]
-        return np.where(np.isnan(keys), -np.inf, keys)
+        finite = np.isfinite(keys)
+        return keys if finite.all() else np.where(finite, keys, -np.inf)
 
     def _merge(self, scores: np.ndarray, ids: np.ndarray) -> None:
         if self.scores is not None:
@@ -49,9 +62,22 @@ class Best:
 
     @classmethod
     def joined(cls, parts: Sequence[Best]) -> Best:
-        """The best of several."""
+        """The best of several, which came one after the other."""
         whole = cls(parts[0].k, parts[0].sign)
         for part in parts:
             if part.scores is not None:
                 whole._merge(part.scores, part.ids)
         return whole
+
+
+def _greatest(keys: np.ndarray, k: int) -> np.ndarray:
+    """Where the ``k`` greatest of each row are, in order of place; of equals the first."""
+    queries, count = keys.shape
+    if count <= k:
+        return np.broadcast_to(np.arange(count), (queries, count))
+    limit = np.partition(keys, count - k, axis=1)[:, count - k, None]
+    above = keys > limit
+    equal = keys == limit
+    room = k - above.sum(1, keepdims=True)
+    taken = above | (equal & (np.cumsum(equal, axis=1) <= room))
+    return np.nonzero(taken)[1].reshape(queries, k)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -30,9 +32,18 @@ class Column:
     def __len__(self) -> int:
         return len(self.values)
 
+    @property
+    def elements(self) -> int:
+        """How many numbers a row has."""
+        return math.prod(self.values.shape[1:])
+
     def flat(self) -> np.ndarray:
         """Rows ``[n, elements]`` in float32, or float64 if they are that; without their scale."""
-        return widened(self.values.reshape(len(self.values), -1))
+        return widened(self.values.reshape(len(self.values), self.elements))
+
+    def cut(self, rows: Any) -> Column:
+        """Some of the rows."""
+        return Column(self.values[rows], None if self.scale is None else self.scale[rows])
 
     def rows(self) -> np.ndarray:
         """Rows as they were logged, with two axes at least."""
@@ -65,6 +76,11 @@ class Part:
         """The rows of every layer as they were logged."""
         return {name: column.rows() for name, column in self.columns.items()}
 
+    def cut(self, rows: slice) -> Part:
+        """Some of the examples."""
+        columns = {name: column.cut(rows) for name, column in self.columns.items()}
+        return Part(self.ids[rows], columns)
+
 
 class Logs:
     """Rows of examples, to go through as often as is needed.
@@ -94,13 +110,17 @@ class Logs:
             there = source.layers
         elif isinstance(source, Mapping):
             self._memory = _in_memory(source, ids)
-            there = list(self._memory.columns)
+            there = _gradients_of(list(self._memory.columns))
         else:
             self._reader = source if isinstance(source, store.Reader) else store.open(source)
             self.path = str(self._reader.path)
             there = _layers_of(self._reader)
-        also = () if self._reader is None else self._reader.names
-        self.layers = _chosen(there, names, also)
+        also = self._memory.columns if self._memory is not None else _tables_of(self._reader)
+        self.layers = _chosen(there, names, list(also))
+        if self._memory is not None:
+            stripped = {_named(name): column for name, column in self._memory.columns.items()}
+            own = {name: stripped[name] for name in self.layers}
+            self._memory = Part(self._memory.ids, own)
 
     @property
     def reader(self) -> store.Reader | None:
@@ -137,14 +157,60 @@ class Logs:
         names = [self._column(layer) for layer in self.layers]
         return names + [each + SCALE for each in names if each + SCALE in self._reader.names]
 
-    def parts(self, budget: int = BUDGET, part: tuple[int, int] = (0, 1)) -> Iterator[Part]:
-        """All examples in order, or the i-th of n parts of them, within a budget of bytes."""
+    def parts(
+        self, budget: int = BUDGET, part: tuple[int, int] = (0, 1), *, copies: int = 0
+    ) -> Iterator[Part]:
+        """All examples in order, or the i-th of n parts of them, within a budget of bytes.
+
+        The budget is that of the block at hand, of the one that is read ahead, and of ``copies``
+        bytes that the caller needs for each element, or widening it to float32 does.
+        """
+        if budget < 1:
+            raise ArgumentError(f"budget is a number of bytes from 1 on, got {budget!r}.")
+        stored, elements, plain = self._sizes()
+        each = 2 * stored + elements * (copies if plain else copies + 4)
+        most = max(1, budget // max(1, each))
         if self._memory is not None:
-            yield from _pieces(self._memory, part)
+            yield from _pieces(self._memory, part, most)
             return
         assert self._reader is not None
-        for block in self._reader.blocks(self._columns(), budget=budget, part=part):
-            yield Part(block.ids, self._taken(block.values))
+        columns = self._columns()
+        for block in self._reader.blocks(columns, budget=2 * most * max(1, stored), part=part):
+            if len(block):  # all of its rows may be superseded
+                yield Part(block.ids, self._taken(block.values))
+
+    def _sizes(self) -> tuple[int, int, bool]:
+        """The bytes of a row, its elements, and whether they are used as they are."""
+        if self._memory is not None:
+            sizes = [(c.values.dtype, c.elements) for c in self._memory.columns.values()]
+        else:
+            assert self._reader is not None
+            own = [self._reader.schema.column(name) for name in self._columns()]
+            sizes = [(column.dtype, math.prod(column.shape)) for column in own]
+        stored = sum(dtype.itemsize * size for dtype, size in sizes)
+        plain = all(dtype in (np.float32, np.float64) for dtype, _ in sizes)
+        return stored, sum(size for _, size in sizes), plain
+
+    @property
+    def elements(self) -> int:
+        """How many numbers there are of each example."""
+        return self._sizes()[1]
+
+    def state(self) -> str:
+        """A name for what is in it, which changes with any row."""
+        digest = hashlib.blake2b(digest_size=12)
+        if self._reader is not None:
+            segments = [segment.name for segment in self._reader.segments]
+            digest.update(repr((self._reader.id, len(self), segments)).encode())
+            return digest.hexdigest()
+        assert self._memory is not None
+        digest.update(repr(_listed(self._memory.ids)).encode())
+        for name, column in self._memory.columns.items():
+            for array in (column.values, column.scale):
+                if array is not None:
+                    digest.update(repr((name, array.shape, str(array.dtype))).encode())
+                    digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+        return digest.hexdigest()
 
     def _taken(self, values: Mapping[str, np.ndarray]) -> dict[str, Column]:
         names = {layer: self._column(layer) for layer in self.layers}
@@ -164,11 +230,7 @@ class Logs:
         if lacking:
             raise UnknownIdError(f"There are no logs of the examples {lacking[:5]!r}.")
         at = [places[each] for each in _listed(ids)]
-        columns = {
-            name: Column(c.values[at], None if c.scale is None else c.scale[at])
-            for name, c in self._memory.columns.items()
-        }
-        return Part(ids, columns)
+        return Part(ids, {name: column.cut(at) for name, column in self._memory.columns.items()})
 
     @property
     def files(self) -> int:
@@ -176,9 +238,18 @@ class Logs:
         return 1 if self._reader is None else max(1, len(self._reader.segments))
 
     def scan(self, budget: int = BUDGET) -> Iterator[dict[str, np.ndarray]]:
-        """The rows of every layer, block by block."""
-        for part in self.parts(budget):
+        """The rows of every layer, block by block, with room for four copies in float64."""
+        for part in self.parts(budget, copies=32):
             yield part.rows()
+
+    def batches(self, most: int) -> Iterator[Part]:
+        """All of it in memory, as it was logged, in parts of so many examples."""
+        if len(self) <= most:
+            yield self.whole()
+            return
+        ids = self.ids
+        for start in range(0, len(ids), most):
+            yield _copied(self.gather(ids[start : start + most]))
 
     def whole(self) -> Part:
         """All of it in memory, as it was logged."""
@@ -202,45 +273,74 @@ def _copied(part: Part) -> Part:
 
 def _in_memory(source: Mapping[str, Any], ids: Any) -> Part:
     columns = {}
-    for name, array in source.items():
-        if name.endswith(SCALE):
+    for name, given in source.items():
+        if name.endswith(SCALE) and name.removesuffix(SCALE) in source:
             continue
-        array = np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
-        scale = source.get(name + SCALE)
-        columns[name.removeprefix(PREFIX)] = Column(
-            array, None if scale is None else np.asarray(scale)
-        )
+        array, scale = _numpy(given), source.get(name + SCALE)
+        if not array.ndim:
+            raise ArgumentError(f"The rows of {name!r} are an array [examples, ...], got a number.")
+        columns[name] = Column(array, None if scale is None else _numpy(scale))
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) != 1:
-        raise ArgumentError(f"The layers have different numbers of examples: {lengths}.")
+        said = f"have different numbers of examples: {lengths}" if lengths else "are none"
+        raise ArgumentError(f"The layers {said}.")
     count = next(iter(lengths.values()))
-    own: Any = np.arange(count) if ids is None else ids
-    if not isinstance(own, (list, np.ndarray)):
-        own = list(own)
-    if isinstance(own, list) and own and not isinstance(own[0], str):
-        own = np.asarray(own)
+    own = np.arange(count) if ids is None else np.asarray(_listed(ids))
     if len(own) != count:
         raise ArgumentError(f"There are {len(own)} ids for {count} examples.")
-    return Part(own, columns)
+    if count and (own.ndim != 1 or own.dtype.kind not in "iuU"):
+        raise ArgumentError(f"ids are whole numbers or texts, one for each example, got {own!r}.")
+    if len(set(own.tolist())) != count:
+        raise ArgumentError("Some examples have the same id. Hint: give each one of its own.")
+    return Part(own.tolist() if own.dtype.kind == "U" else own, columns)
+
+
+def _numpy(array: Any) -> np.ndarray:
+    """As numpy has it, wherever it is."""
+    if hasattr(array, "detach"):
+        array = array.detach().cpu()
+        if str(array.dtype) == "torch.bfloat16":  # which numpy does not know
+            array = array.float()
+    return np.asarray(array)
+
+
+def _named(column: str) -> str:
+    """The name of the layer that a column is of."""
+    return column.removeprefix(PREFIX)
+
+
+def _gradients_of(columns: Sequence[str]) -> list[str]:
+    """The layers of columns: those with gradients, or all if there are none."""
+    named = [name for name in columns if not name.endswith(SCALE)]
+    return [_named(name) for name in named if name.startswith(PREFIX)] or named
+
+
+def _tables_of(reader: store.Reader | None) -> list[str]:
+    """The names of all columns by example id."""
+    assert reader is not None
+    return [name for table in reader.schema.tables for name in table.names]
 
 
 def _layers_of(reader: store.Reader) -> list[str]:
-    names = [name for name in reader.names if not name.endswith(SCALE)]
-    grads = [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
-    tables = {name for table in reader.schema.tables for name in table.names}
-    found = grads or [name for name in names if name in tables]
+    found = _gradients_of(_tables_of(reader))
     if not found:
-        raise ArgumentError(f"The store at {reader.path} has no rows by example id.")
+        raise ArgumentError(
+            f"The store at {reader.path} has no rows by example id. Hint: log some, with "
+            "`with run(data_id=ids): ...`."
+        )
     return found
 
 
 def _chosen(there: list[str], names: Sequence[str] | None, also: Sequence[str]) -> list[str]:
     if names is None:
         return there
-    wanted = [names] if isinstance(names, str) else list(names)
-    lacking = [name for name in wanted if name not in there and name not in also]
+    given = [names] if isinstance(names, str) else list(names)
+    wanted = list(dict.fromkeys(map(_named, given)))
+    known = {*there, *map(_named, also)}
+    lacking = [name for name in wanted if name not in known]
     if lacking or not wanted:
-        raise ArgumentError(f"There is no layer {lacking}. There are: {', '.join(there)}.")
+        said = f"There is no layer {', '.join(map(repr, lacking))}" if wanted else "names is empty"
+        raise ArgumentError(f"{said}. There are: {', '.join(there)}.")
     return wanted
 
 
@@ -248,13 +348,8 @@ def _listed(ids: Any) -> list[Any]:
     return ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
 
 
-def _pieces(whole: Part, part: tuple[int, int]) -> Iterator[Part]:
+def _pieces(whole: Part, part: tuple[int, int], most: int) -> Iterator[Part]:
     place, parts = part
     edges = np.linspace(0, len(whole), parts + 1).astype(int)
-    rows = slice(edges[place], edges[place + 1])
-    columns = {
-        name: Column(c.values[rows], None if c.scale is None else c.scale[rows])
-        for name, c in whole.columns.items()
-    }
-    if rows.stop > rows.start or parts == 1:
-        yield Part(whole.ids[rows], columns)
+    for start in range(edges[place], edges[place + 1], most):
+        yield whole.cut(slice(start, min(start + most, edges[place + 1])))
