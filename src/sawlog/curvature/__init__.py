@@ -16,6 +16,7 @@ from sawlog.curvature._fit import KINDS as KINDS
 from sawlog.curvature._fit import Factors as Factors
 from sawlog.curvature._fit import Scan as Scan
 from sawlog.curvature._fit import fit as fit
+from sawlog.curvature._joint import Joint as Joint
 from sawlog.curvature._layer import Dense as Dense
 from sawlog.curvature._layer import Diagonal as Diagonal
 from sawlog.curvature._layer import Kronecker as Kronecker
@@ -29,6 +30,7 @@ __all__ = [
     "Dense",
     "Diagonal",
     "Factors",
+    "Joint",
     "Kronecker",
     "Layer",
     "Relative",

@@ -27,6 +27,11 @@ def choose_damping(curvature: Curvature, held_out: Rows) -> dict[str, float]:
     """
     if curvature.kind == "identity":
         raise ArgumentError("The identity needs no damping.")
+    if curvature.joint is not None:
+        raise ArgumentError(
+            f"The curvature {curvature.kind!r} couples all layers, and damping is chosen layer by "
+            "layer. Hint: damping=Relative(share), or None."
+        )
     chosen = {}
     for name, layer in curvature.layers.items():
         if name not in held_out or not len(held_out[name]):

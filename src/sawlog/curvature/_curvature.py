@@ -14,12 +14,14 @@ import numpy as np
 
 from sawlog import store
 from sawlog.curvature._damping import Damping, amount, inverse
+from sawlog.curvature._joint import Joint
 from sawlog.curvature._layer import Layer, layer_from
 from sawlog.errors import ArgumentError
 from sawlog.records import Entries, Records
 
 StrPath = str | os.PathLike[str]
 Rows = Mapping[str, np.ndarray]
+JOINT = "@matrix"
 
 
 class Curvature:
@@ -28,6 +30,7 @@ class Curvature:
     Args:
         kind: what it is: ``"fisher"``, ``"kfac"`` and so on.
         layers: the curvature of each layer, by its name; that of ``"identity"`` has none.
+        joint: one matrix over all layers together, in their place.
 
     >>> from sawlog.curvature import Diagonal
     >>> curvature = Curvature("diagonal", {"w": Diagonal(np.array([1.0, 3.0]))})
@@ -35,14 +38,21 @@ class Curvature:
     array([[1., 1.]])
     """
 
-    def __init__(self, kind: str, layers: Mapping[str, Layer]) -> None:
+    def __init__(self, kind: str, layers: Mapping[str, Layer], joint: Joint | None = None) -> None:
         self.kind = kind
         self.layers = dict(layers)
+        self.joint = joint
 
     def __repr__(self) -> str:
-        return f"Curvature({self.kind!r}, {len(self.layers)} layers)"
+        count = len(self.layers if self.joint is None else self.joint.shapes)
+        return f"Curvature({self.kind!r}, {count} layers)"
 
     def _layer(self, name: str) -> Layer:
+        if self.joint is not None:
+            raise ArgumentError(
+                f"The curvature {self.kind!r} couples all layers, and none can be taken alone. "
+                "Hint: solve_all(rows) and quadratic_all(rows) take those of all layers."
+            )
         if name not in self.layers:
             raise ArgumentError(
                 f"The curvature {self.kind!r} does not know the layer {name!r}; it was fitted to: "
@@ -54,6 +64,8 @@ class Curvature:
         """What is added to the eigenvalues of a layer."""
         if self.kind == "identity":
             return 0.0
+        if self.joint is not None:
+            return amount(damping, name, self.joint.diagonal(name))
         return amount(damping, name, self._layer(name).values)
 
     def solve(self, name: str, rows: np.ndarray, damping: Damping = None) -> np.ndarray:
@@ -83,6 +95,20 @@ class Curvature:
         turned = layer.into(fitting(name, layer, rows)).reshape(len(rows), len(scale))
         return turned**2 @ scale
 
+    def solve_all(self, rows: Rows, damping: Damping = None) -> dict[str, np.ndarray]:
+        """``(H + d)^-1 g`` of all layers, whether the curvature couples them or not."""
+        if self.joint is None:
+            return {name: self.solve(name, values, damping) for name, values in rows.items()}
+        return self.joint.solve(rows, {n: self.added(n, damping) for n in self.joint.shapes})
+
+    def quadratic_all(self, rows: Rows, damping: Damping = None) -> dict[str, np.ndarray]:
+        """What each layer adds to ``g^T (H + d)^-1 g``, ``[n]``."""
+        if self.joint is None:
+            return {name: self.quadratic(name, values, damping) for name, values in rows.items()}
+        solved = self.solve_all(rows, damping)
+        axes = {name: tuple(range(1, values.ndim)) for name, values in solved.items()}
+        return {n: (np.asarray(rows[n]) * v).sum(axes[n]) for n, v in solved.items()}
+
     def save(self, path: StrPath, notes: Mapping[str, Any] | None = None) -> None:
         """Write it to a store, with notes that JSON can hold; :func:`load` reads it.
 
@@ -94,6 +120,9 @@ class Curvature:
             for part, array in layer.arrays().items()
         }
         meta = {"curvature": self.kind, "layers": list(self.layers), "notes": dict(notes or {})}
+        if self.joint is not None:
+            entries[JOINT] = Entries(self.joint.matrix[None])
+            meta["joint"] = self.joint.to_json()
         aside = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
         with store.create(aside, meta=meta, interval=None) as writer:
             if entries:
@@ -137,6 +166,9 @@ def load_with_notes(path: StrPath) -> tuple[Curvature, dict[str, Any]]:
     with store.open(path) as reader:
         if "curvature" not in reader.meta:
             raise ArgumentError(f"{Path(path)} is the store of something else than a curvature.")
+        if "joint" in reader.meta:
+            joint = Joint.of(np.array(reader.read(JOINT)[0]), reader.meta["joint"])
+            return Curvature(reader.meta["curvature"], {}, joint), reader.meta["notes"]
         parts: dict[str, dict[str, Any]] = {name: {} for name in reader.meta["layers"]}
         for series in reader.schema.series:
             name, _, part = series.column.name.rpartition("@")

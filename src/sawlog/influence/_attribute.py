@@ -1,16 +1,14 @@
-"""``attribute``: scores of stored examples for queries, at the speed of a matrix product.
-
-The queries are preconditioned once. Then the stored rows go by in blocks, straight from the memory
-map, each multiplied with all queries; only the best scores are kept, unless all are asked for.
-"""
+"""``attribute``: scores of stored examples for queries, at the speed of a matrix product."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,14 @@ import numpy as np
 from sawlog.capture import progress as bars
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
-from sawlog.influence._best import SIGNS, Best
+from sawlog.influence._best import Best, check_best
 from sawlog.influence._fitted import curvature_for
-from sawlog.influence._logs import BUDGET, Logs, Part
+from sawlog.influence._logs import BUDGET, Logs
 from sawlog.influence._scores import Scores, load_scores
+from sawlog.influence._work import Work, prepared
 
 MODES = ("dot", "cosine", "l2")
+MOST_PARTS = 256
 
 StrPath = str | os.PathLike[str]
 
@@ -65,31 +65,42 @@ def attribute(
         sign: which are the best: ``"positive"``, ``"negative"`` or ``"absolute"``.
         per_layer: whether to give the scores of each layer, too.
         names: which layers; all by default.
-        budget: how many bytes of memory to use, about.
+        budget: how many bytes of memory to use, about, beside the result; each worker of an
+            executor uses as many. Queries that do not fit are scored in batches.
         executor: a pool of processes, threads or machines that share the disk; each takes files.
-        checkpoint: a folder for what is done already; a second call goes on with it.
+        checkpoint: a folder for what is done already; a second call with the same queries, logs
+            and options goes on with it, any other begins anew.
         progress: whether to show a progress bar.
 
     Raises:
         ArgumentError: an option is not valid, layers do not fit, or a statistic is missing; says
             which stage to run.
     """
-    _check(mode, MODES, "mode")
-    _check(sign, SIGNS, "sign")
-    if top_k is not None and (isinstance(top_k, bool) or not top_k >= 1):
-        raise ArgumentError(f"top_k is a number from 1 on, or None, got {top_k!r}.")
-    if per_layer and mode != "dot":
-        raise ArgumentError('Only dot products are sums over layers. Hint: mode="dot".')
+    _check_options(mode, top_k, sign, per_layer, budget)
     logs, asked = Logs(train, names=names), Logs(queries, names=names)
-    fitted = curvature_for(logs, curvature)
-    work = _prepared(logs, asked, fitted, damping, mode, budget)
-    work = dataclasses.replace(work, top_k=top_k, sign=sign, per_layer=per_layer)
-    count = 1 if executor is None and checkpoint is None else min(logs.files, 256)
-    folder = None if checkpoint is None else Path(checkpoint) / work.fingerprint(fitted)
     if len(logs) == 0 or len(asked) == 0:
         raise ArgumentError("There are no examples to score, or no queries to score them for.")
-    parts = _done(work, count, executor, folder, progress)
-    scores = _joined(parts, work, len(logs) if top_k is None else None)
+    shapes = _check_together(logs, asked)
+    fitted = curvature_for(logs, curvature, budget=budget)
+    exact = mode == "l2" or any(dtype == np.float64 for dtype, _ in shapes.values())
+    options = {
+        "damping": damping,
+        "mode": mode,
+        "budget": budget,
+        "top_k": top_k,
+        "sign": sign,
+        "per_layer": per_layer,
+    }
+    alone = executor is None and checkpoint is None and not progress
+    count = 1 if alone else min(logs.files, MOST_PARTS)
+    found = []
+    for batch in asked.batches(max(1, budget // 4 // (8 * logs.elements))):
+        work = prepared(logs, batch, fitted, exact, **options)
+        folder = None if checkpoint is None else Path(checkpoint) / work.fingerprint()
+        scores = _joined(_done(work, count, executor, folder, progress), work)
+        if per_layer and top_k is not None:
+            scores = dataclasses.replace(scores, layers=_of_layers(scores, work))
+        found.append(scores)
     about: dict[str, Any] = {
         "mode": mode,
         "curvature": fitted.kind,
@@ -97,170 +108,47 @@ def attribute(
         "train": logs.path,
     }
     if top_k is not None:
-        about |= {"top_k": top_k, "sign": sign}
-        if per_layer:
-            scores = dataclasses.replace(scores, layers=_of_layers(scores, logs, work))
-    return dataclasses.replace(scores, about=about)
+        about |= {"top_k": int(top_k), "sign": sign}
+    return dataclasses.replace(_stacked(found), about=about)
 
 
-def _check(given: Any, valid: Sequence[str], what: str) -> None:
-    if given not in valid:
-        raise ArgumentError(f"{what} is one of {', '.join(map(repr, valid))}, got {given!r}.")
+def _check_options(mode: Any, top_k: Any, sign: Any, per_layer: bool, budget: Any) -> None:
+    if mode not in MODES:
+        raise ArgumentError(f"mode is one of {', '.join(map(repr, MODES))}, got {mode!r}.")
+    check_best(1 if top_k is None else top_k, sign)
+    if per_layer and mode != "dot":
+        raise ArgumentError('Only dot products are sums over layers. Hint: mode="dot".')
+    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
+        raise ArgumentError(f"budget is a number of bytes from 1 on, got {budget!r}.")
 
 
-@dataclasses.dataclass(frozen=True)
-class Work:
-    """All that scoring some examples needs, to be sent to another process.
-
-    Args:
-        logs: where the examples are.
-        ids: those of the queries.
-        solved: the queries after preconditioning, ``[queries, elements]`` for each layer.
-        lengths: their squared lengths in the measure of the curvature.
-        curvature, damping: for the lengths of the examples; None for dot products.
-    """
-
-    logs: Any
-    ids: np.ndarray
-    layers: tuple[str, ...]
-    solved: Mapping[str, np.ndarray]
-    lengths: np.ndarray
-    curvature: Curvature | None
-    damping: Damping
-    mode: str
-    budget: int
-    top_k: int | None = None
-    sign: str = "positive"
-    per_layer: bool = False
-
-    def fingerprint(self, curvature: Curvature) -> str:
-        """A name for what is computed, so that nothing else is taken for it."""
-        digest = hashlib.blake2b(digest_size=12)
-        said = (self.mode, self.top_k, self.sign, self.per_layer, curvature.kind, self.layers)
-        digest.update(repr(said).encode())
-        for name in self.layers:
-            digest.update(np.ascontiguousarray(self.solved[name]).tobytes())
-        digest.update(np.ascontiguousarray(self.ids).tobytes())
-        return digest.hexdigest()
-
-    def run(self, part: tuple[int, int]) -> Scores:
-        """Score one part of the examples."""
-        logs = self.logs if isinstance(self.logs, Logs) else Logs(self.logs, names=self.layers)
-        best = None if self.top_k is None else Best(self.top_k, self.sign)
-        whole: list[np.ndarray] = []
-        ids: list[np.ndarray] = []
-        layers: dict[str, list[np.ndarray]] = {name: [] for name in self.layers}
-        for piece in self._pieces(logs, part):
-            each = {name: self._layer(name, piece) for name in self.layers}
-            scores = self._moded(_added(each.values()), piece).T
-            own = np.asarray(piece.ids)
-            if best is not None:
-                best.add(scores, own)
-                continue
-            whole.append(scores)
-            ids.append(own)
-            if self.per_layer:
-                for name, values in each.items():
-                    layers[name].append(values.T)
-        if best is not None:
-            empty = np.zeros((len(self.ids), 0))
-            found = empty if best.scores is None else best.scores
-            named = np.zeros(found.shape, np.int64) if best.ids is None else best.ids
-            return Scores(self.ids, named, found)
-        joined = {n: np.concatenate(v, 1) for n, v in layers.items() if v}
-        if not whole:
-            return Scores(self.ids, np.zeros(0, np.int64), np.zeros((len(self.ids), 0)))
-        return Scores(self.ids, np.concatenate(ids), np.concatenate(whole, 1), joined)
-
-    def _pieces(self, logs: Logs, part: tuple[int, int]) -> Iterator[Part]:
-        """Blocks of rows whose scores fit into the budget as well."""
-        most = max(1, self.budget // 4 // max(1, 8 * len(self.ids) * (1 + self.per_layer)))
-        for block in logs.parts(self.budget // 2, part):
-            for start in range(0, len(block), most):
-                yield block if len(block) <= most else _cut(block, slice(start, start + most))
-
-    def _layer(self, name: str, piece: Part) -> np.ndarray:
-        """The dot products of one layer, ``[examples, queries]``."""
-        column = piece.columns[name]
-        scores = column.flat() @ self.solved[name].T
-        if column.scale is not None:
-            scores *= column.scale[:, None]
-        return scores
-
-    def _moded(self, scores: np.ndarray, piece: Part) -> np.ndarray:
-        if self.mode == "dot":
-            return scores
-        assert self.curvature is not None
-        rows = piece.rows()
-        own = sum(self.curvature.quadratic(n, rows[n], self.damping) for n in self.layers)
-        if self.mode == "l2":
-            return 2 * scores - np.asarray(own)[:, None] - self.lengths
-        with np.errstate(invalid="ignore", divide="ignore"):
-            divided = scores / np.sqrt(np.outer(own, self.lengths))
-        return np.where(np.isfinite(divided), divided, 0.0)
-
-
-def _added(each: Any) -> np.ndarray:
-    first, *others = each
-    total = first if not others else first.copy()
-    for values in others:
-        total += values
-    return np.asarray(total)
-
-
-def _cut(part: Part, rows: slice) -> Part:
-    columns = {
-        name: dataclasses.replace(
-            c, values=c.values[rows], scale=None if c.scale is None else c.scale[rows]
-        )
-        for name, c in part.columns.items()
-    }
-    return Part(part.ids[rows], columns)
-
-
-def _prepared(
-    logs: Logs, asked: Logs, curvature: Curvature, damping: Damping, mode: str, budget: int
-) -> Work:
-    lacking = [name for name in logs.layers if name not in asked.layers]
-    if lacking:
+def _check_together(logs: Logs, asked: Logs) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+    """The dtypes and shapes of the rows of each layer, which queries and examples share."""
+    for lacking, who in (
+        ([name for name in logs.layers if name not in asked.layers], "queries"),
+        ([name for name in asked.layers if name not in logs.layers], "examples"),
+    ):
+        if lacking:
+            raise ArgumentError(
+                f"The {who} have no logs of the layers {', '.join(lacking[:5])}. Hint: watch the "
+                "same layers, or choose some by names=."
+            )
+    there, wanted = logs.shapes(), asked.shapes()
+    for name, (_, shape) in there.items():
+        if math.prod(wanted[name][1]) != math.prod(shape):
+            raise ArgumentError(
+                f"The gradients of {name!r} have the shape {list(wanted[name][1])} in the queries "
+                f"and {list(shape)} in the store. Hint: log both with the same compression."
+            )
+    ways = [
+        each.meta["options"].get("compress") for each in (logs, asked) if "options" in each.meta
+    ]
+    if len(ways) == 2 and ways[0] != ways[1]:
         raise ArgumentError(
-            f"The queries have no logs of the layers {', '.join(lacking[:5])}. Hint: watch the "
-            "same layers, or choose some by names=."
+            f"The examples were compressed by {ways[0]}, the queries by {ways[1]}: their numbers "
+            "mean different things. Hint: log both with the same compression."
         )
-    part = asked.whole()
-    rows = {name: part.columns[name].rows() for name in logs.layers}
-    first = next(logs.parts(budget), None)
-    exact = False
-    if first is not None:
-        exact = any(column.values.dtype == np.float64 for column in first.columns.values())
-        for name in logs.layers:
-            have, want = rows[name].shape[1:], first.columns[name].rows()[:1].shape[1:]
-            if have != want:
-                raise ArgumentError(
-                    f"The gradients of {name!r} have the shape {list(have)} in the queries and "
-                    f"{list(want)} in the store. Hint: log both with the same compression."
-                )
-    dtype = np.float64 if exact else np.float32
-    solved = {
-        name: np.ascontiguousarray(
-            curvature.solve(name, values, damping).reshape(len(values), -1).astype(dtype)
-        )
-        for name, values in rows.items()
-    }
-    lengths = np.zeros(len(part))
-    if mode != "dot":
-        lengths = np.sum([curvature.quadratic(n, v, damping) for n, v in rows.items()], axis=0)
-    return Work(
-        logs=logs if logs.path is None else logs.path,
-        ids=np.asarray(part.ids),
-        layers=tuple(logs.layers),
-        solved=solved,
-        lengths=lengths,
-        curvature=None if mode == "dot" else curvature,
-        damping=damping,
-        mode=mode,
-        budget=budget,
-    )
+    return there
 
 
 def _done(
@@ -276,8 +164,7 @@ def _done(
     with bars.shown("scoring", len(parts), quiet=not show) as bar:
         for _ in found:
             bar.step(0, 0)
-        done = map(work.run, todo) if executor is None else executor.map(work.run, todo)
-        for part, scores in zip(todo, done, strict=True):
+        for part, scores in _computed(work, todo, executor):
             found[part] = scores
             if part in saved:
                 _save(scores, saved[part])
@@ -285,34 +172,80 @@ def _done(
     return [found[part] for part in parts]
 
 
+def _computed(
+    work: Work, todo: Sequence[tuple[int, int]], executor: Executor | None
+) -> Iterator[tuple[tuple[int, int], Scores]]:
+    """The scores of each part, as soon as they are there."""
+    if executor is None:
+        for part in todo:
+            yield part, work.run(part)
+        return
+    futures = {executor.submit(work.run, part): part for part in todo}
+    try:
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    finally:
+        for future in futures:
+            future.cancel()
+
+
 def _save(scores: Scores, path: Path) -> None:
     """All of it or nothing, under its name."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
     scores.save(aside)
-    os.rename(aside, path)
+    try:
+        os.rename(aside, path)
+    except OSError:  # another process did the same part, and was faster
+        shutil.rmtree(aside, ignore_errors=True)
+        if not (path / "store.json").exists():
+            raise
 
 
-def _joined(parts: Sequence[Scores], work: Work, examples: int | None) -> Scores:
-    if work.top_k is not None:
-        best = [Best(work.top_k, work.sign, p.values, p.ids) for p in parts if p.values.shape[1]]
-        whole = Best.joined(best)
-        assert whole.scores is not None
-        return Scores(work.ids, whole.ids, whole.scores)
+def _joined(parts: Sequence[Scores], work: Work) -> Scores:
+    """The scores of all examples, in their order."""
     filled = [part for part in parts if part.values.shape[1]]
-    values = np.concatenate([part.values for part in filled], 1)
+    if work.top_k is not None:
+        best = Best.joined([Best(work.top_k, work.sign, p.values, p.ids) for p in filled])
+        assert best.scores is not None
+        return Scores(work.ids, best.ids, best.scores)
     ids = np.concatenate([part.ids for part in filled])
+    order: Any = slice(None)
+    if len(parts) < work.logs.files:  # files were dealt out to the parts in turn
+        place = {each: i for i, each in enumerate(np.asarray(work.logs.ids).tolist())}
+        order = np.argsort([place[each] for each in ids.tolist()])
+    values = np.concatenate([part.values for part in filled], 1)
     layers = {
-        name: np.concatenate([part.layers[name] for part in filled], 1)
+        name: np.concatenate([part.layers[name] for part in filled], 1)[:, order]
         for name in (work.layers if work.per_layer else ())
     }
-    assert examples is None or values.shape[1] == examples
-    return Scores(work.ids, ids, values, layers)
+    return Scores(work.ids, ids[order], values[:, order], layers)
 
 
-def _of_layers(scores: Scores, logs: Logs, work: Work) -> dict[str, np.ndarray]:
-    """The scores of each layer, for the best examples only."""
+def _stacked(found: Sequence[Scores]) -> Scores:
+    """The scores of several batches of queries."""
+    first = found[0]
+    if len(found) == 1:
+        return first
+    return Scores(
+        np.concatenate([each.queries for each in found]),
+        first.ids if first.whole else np.concatenate([each.ids for each in found]),
+        np.concatenate([each.values for each in found]),
+        {n: np.concatenate([each.layers[n] for each in found]) for n in first.layers},
+    )
+
+
+def _of_layers(scores: Scores, work: Work) -> dict[str, np.ndarray]:
+    """The scores of each layer, for the best examples only, some of which are read at a time."""
     unique, places = np.unique(scores.ids, return_inverse=True)
     places = places.reshape(scores.ids.shape)
-    part = logs.gather(unique if unique.dtype.kind != "U" else unique.tolist())
-    return {name: np.take_along_axis(work._layer(name, part).T, places, 1) for name in work.layers}
+    layers = {name: np.empty(scores.ids.shape) for name in work.layers}
+    most = max(1, work.budget // 2 // (8 * work.logs.elements + 16 * len(work.ids)))
+    for start in range(0, len(unique), most):
+        own = unique[start : start + most]
+        part = work.logs.gather(own.tolist() if own.dtype.kind == "U" else own)
+        queries, ranks = np.nonzero((places >= start) & (places < start + most))
+        for name, values in layers.items():
+            of = work.of_layer(name, part)
+            values[queries, ranks] = of[queries, places[queries, ranks] - start]
+    return layers

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sawlog import curvature as curvatures
-from sawlog.capture import curvature_of, measured_with
+from sawlog.capture import Measured, curvature_of, measured_with
 from sawlog.curvature import KINDS, Curvature
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, StoreError, StorePermissionError, UnknownNameError
 from sawlog.influence._logs import BUDGET, Logs
-from sawlog.store import Reader
 
 NEEDS_FACTORS = ("kfac", "ekfac")
 
 
-def curvature_for(logs: Logs, curvature: str | Curvature) -> Curvature:
+def curvature_for(logs: Logs, curvature: str | Curvature, *, budget: int = BUDGET) -> Curvature:
     """The curvature that was asked for by its kind, fitted to the logs; or that which was given.
 
-    One that is kept with the run is used again, unless the run has more rows by now.
+    One that is kept with the run is used again, unless rows or statistics of the run are others
+    by now.
 
     Raises:
         ArgumentError: an unknown kind, or a statistic is missing; says which stage to run.
@@ -32,21 +36,53 @@ def curvature_for(logs: Logs, curvature: str | Curvature) -> Curvature:
         return curvatures.IDENTITY
     reader = logs.reader
     place = None if reader is None else curvature_of(reader, curvature)
-    if place is not None and reader is not None and (kept := _kept(place, reader, logs)):
-        return kept
-    measured = None if reader is None else measured_with(reader)
-    fitted = curvatures.fit(curvature, lambda: logs.scan(BUDGET), measured)
-    if place is not None and reader is not None:
-        fitted.save(place, {"fitted_to": _state(reader, logs)})
-    return fitted
+    measured = None
+    if reader is not None and curvature in NEEDS_FACTORS:
+        measured = measured_with(reader)
+    if place is None:
+        return curvatures.fit(curvature, lambda: logs.scan(budget), measured)
+    return _kept_or_fitted(place, curvature, logs, measured, budget)
 
 
-def _state(reader: Reader, logs: Logs) -> Any:
-    return [reader.id, len(logs), list(logs.layers)]
+def _kept_or_fitted(
+    place: Path, kind: str, logs: Logs, measured: Measured | None, budget: int
+) -> Curvature:
+    """Layers that are kept, and the others fitted and kept from now on."""
+    kept, about = _kept(place)
+    rows, factors = logs.state(), about.get("factors", {})
+    there = {
+        name: layer
+        for name, layer in kept.layers.items()
+        if about.get("rows") == rows and factors.get(name) == _factors(name, measured)
+    }
+    lacking = [name for name in logs.layers if name not in there]
+    if lacking:
+        some = Logs(logs, names=lacking)
+        there |= curvatures.fit(kind, lambda: some.scan(budget), measured).layers
+        notes = {"rows": rows, "factors": {name: _factors(name, measured) for name in there}}
+        _keep(Curvature(kind, there), place, notes)
+    return Curvature(kind, {name: there[name] for name in logs.layers})
 
 
-def _kept(place: Path, reader: Reader, logs: Logs) -> Curvature | None:
-    if not (place / "store.json").exists():
-        return None
-    found, about = curvatures.load_with_notes(place)
-    return found if about.get("fitted_to") == _state(reader, logs) else None
+def _kept(place: Path) -> tuple[Curvature, dict[str, Any]]:
+    with contextlib.suppress(StoreError):  # none, or damaged, or just being replaced
+        return curvatures.load_with_notes(place)
+    return Curvature("none", {}), {}
+
+
+def _keep(fitted: Curvature, place: Path, notes: dict[str, Any]) -> None:
+    with contextlib.suppress(StorePermissionError):  # then the next one fits it again
+        fitted.save(place, notes)
+
+
+def _factors(name: str, measured: Measured | None) -> str:
+    """A name for what was measured of a layer, which changes with any of it."""
+    if measured is None:
+        return ""
+    digest = hashlib.blake2b(digest_size=12)
+    try:
+        for factor in measured.kfac(name):
+            digest.update(np.ascontiguousarray(factor).tobytes())
+    except UnknownNameError:
+        return ""
+    return digest.hexdigest()

@@ -179,14 +179,18 @@ class Logs:
             if len(block):  # all of its rows may be superseded
                 yield Part(block.ids, self._taken(block.values))
 
+    def shapes(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+        """The dtype and the shape of the rows of each layer, as they are stored."""
+        if self._memory is not None:
+            columns = self._memory.columns
+            return {n: (c.values.dtype, c.values.shape[1:]) for n, c in columns.items()}
+        assert self._reader is not None
+        stored = {name: self._reader.schema.column(self._column(name)) for name in self.layers}
+        return {name: (np.dtype(c.dtype), tuple(c.shape)) for name, c in stored.items()}
+
     def _sizes(self) -> tuple[int, int, bool]:
         """The bytes of a row, its elements, and whether they are used as they are."""
-        if self._memory is not None:
-            sizes = [(c.values.dtype, c.elements) for c in self._memory.columns.values()]
-        else:
-            assert self._reader is not None
-            own = [self._reader.schema.column(name) for name in self._columns()]
-            sizes = [(column.dtype, math.prod(column.shape)) for column in own]
+        sizes = [(dtype, math.prod(shape)) for dtype, shape in self.shapes().values()]
         stored = sum(dtype.itemsize * size for dtype, size in sizes)
         plain = all(dtype in (np.float32, np.float64) for dtype, _ in sizes)
         return stored, sum(size for _, size in sizes), plain
@@ -285,7 +289,7 @@ def _in_memory(source: Mapping[str, Any], ids: Any) -> Part:
         said = f"have different numbers of examples: {lengths}" if lengths else "are none"
         raise ArgumentError(f"The layers {said}.")
     count = next(iter(lengths.values()))
-    own = np.arange(count) if ids is None else np.asarray(_listed(ids))
+    own: Any = np.arange(count) if ids is None else np.asarray(_listed(ids))
     if len(own) != count:
         raise ArgumentError(f"There are {len(own)} ids for {count} examples.")
     if count and (own.ndim != 1 or own.dtype.kind not in "iuU"):

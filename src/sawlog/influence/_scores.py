@@ -14,7 +14,7 @@ from rich.table import Table
 from sawlog import store
 from sawlog._optional import require
 from sawlog.errors import ArgumentError
-from sawlog.influence._best import SIGNS, Best
+from sawlog.influence._best import Best, check_best
 from sawlog.records import Entries, Records
 
 StrPath = str | os.PathLike[str]
@@ -57,8 +57,7 @@ class Scores:
 
     def top(self, k: int = 10, sign: str = "positive") -> Scores:
         """The best ``k`` of each query: ``"positive"``, ``"negative"``, or ``"absolute"``."""
-        if sign not in SIGNS:
-            raise ArgumentError(f"sign is one of {', '.join(map(repr, SIGNS))}, got {sign!r}.")
+        check_best(k, sign)
         if not self.whole:
             raise ArgumentError(
                 "These are the best of each query already. Hint: attribute(..., top_k=None) gives "
@@ -68,7 +67,7 @@ class Scores:
         best.add(self.values, np.arange(len(self.ids)))
         assert best.scores is not None
         layers = {n: np.take_along_axis(v, best.ids, 1) for n, v in self.layers.items()}
-        about = {**self.about, "top_k": k, "sign": sign}
+        about = {**self.about, "top_k": int(k), "sign": sign}
         return Scores(self.queries, self.ids[best.ids], best.scores, layers, about)
 
     def group(self, of: Mapping[Any, Iterable[Any]] | None = None) -> Scores:
@@ -77,8 +76,7 @@ class Scores:
         named = (
             {"all": self.queries.tolist()} if of is None else {k: list(v) for k, v in of.items()}
         )
-        places = {query: i for i, query in enumerate(self.queries.tolist())}
-        rows = [[places[query] for query in own] for own in named.values()]
+        rows = [_places(self.queries, own, "query") for own in named.values()]
 
         def summed(values: np.ndarray) -> np.ndarray:
             return np.stack([values[own].sum(0) for own in rows])
@@ -89,8 +87,7 @@ class Scores:
     def of_groups(self, groups: Mapping[Any, Iterable[Any]]) -> Scores:
         """The influence of groups of training examples: the sum of the scores of each set."""
         self._check_sums()
-        places = {each: i for i, each in enumerate(self.ids.tolist())}
-        columns = [[places[each] for each in own] for own in groups.values()]
+        columns = [_places(self.ids, own, "example") for own in groups.values()]
 
         def summed(values: np.ndarray) -> np.ndarray:
             return np.stack([values[:, own].sum(1) for own in columns], 1)
@@ -124,7 +121,7 @@ class Scores:
         return pandas.DataFrame(columns)
 
     def __rich__(self) -> Table:
-        shown = self if not self.whole else self.top(min(5, self.values.shape[1]))
+        shown = self.top(5) if self.whole else self
         table = Table(title=f"{len(self)} queries, {self.values.shape[1]} examples of each")
         table.add_column("query")
         for rank in range(min(5, shown.values.shape[1])):
@@ -194,30 +191,66 @@ def _texts(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array).view(f"<U{size}").reshape(array.shape[:-1])
 
 
+def _places(ids: np.ndarray, wanted: Iterable[Any], what: str) -> list[int]:
+    """Where some ids are among others."""
+    places = {each: i for i, each in enumerate(ids.tolist())}
+    own = _plain(wanted)
+    lacking = [each for each in own if each not in places]
+    if lacking:
+        raise ArgumentError(f"There is no {what} {', '.join(map(repr, lacking[:5]))}.")
+    return [places[each] for each in own]
+
+
+def _plain(ids: Iterable[Any]) -> list[Any]:
+    """Ids as Python has them."""
+    return ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+
+
 def ensemble(several: Sequence[Scores], weights: Sequence[float] | None = None) -> Scores:
     """The mean of the scores of several checkpoints, or their sum with these weights.
 
+    Queries and examples are those of the first, in its order, whatever the order of the others.
+    If all of them have the scores of the same layers, those are joined as well.
+
     Raises:
-        ArgumentError: they are not whole matrices of the same queries and examples.
+        ArgumentError: they are not whole matrices of the same queries and examples, by one mode.
     """
     if not several:
         raise ArgumentError("An ensemble needs at least one matrix of scores.")
-    first = several[0]
     for each in several:
-        if not each.whole or set(each.ids.tolist()) != set(first.ids.tolist()):
-            raise ArgumentError(
-                "An ensemble is made of whole matrices with the same examples. Hint: "
-                "attribute(..., top_k=None), and then ensemble(...).top(k)."
-            )
-        if each.queries.tolist() != first.queries.tolist():
-            raise ArgumentError("The matrices of an ensemble have different queries.")
+        _check_alike(each, several[0])
     shares = [1 / len(several)] * len(several) if weights is None else list(weights)
     if len(shares) != len(several):
         raise ArgumentError(f"There are {len(shares)} weights for {len(several)} matrices.")
-    total = np.zeros(first.values.shape, np.float64)
-    place = {each: i for i, each in enumerate(first.ids.tolist())}
-    for share, each in zip(shares, several, strict=True):
-        order = np.argsort([place[own] for own in each.ids.tolist()])
-        total += share * each.values[:, order]
+    first = several[0]
+    orders = [
+        np.ix_(
+            _places(each.queries, first.queries.tolist(), "query"),
+            _places(each.ids, first.ids.tolist(), "example"),
+        )
+        for each in several
+    ]
+
+    def summed(matrices: Iterable[np.ndarray]) -> np.ndarray:
+        total = np.zeros(first.values.shape)
+        for share, matrix, order in zip(shares, matrices, orders, strict=True):
+            total += share * matrix[order]
+        return total
+
+    alike = all(set(each.layers) == set(first.layers) for each in several)
+    layers = {n: summed(e.layers[n] for e in several) for n in (first.layers if alike else ())}
     about = {**first.about, "ensemble": len(several)}
-    return Scores(first.queries, first.ids, total, {}, about)
+    return Scores(first.queries, first.ids, summed(each.values for each in several), layers, about)
+
+
+def _check_alike(each: Scores, first: Scores) -> None:
+    if not each.whole or set(each.ids.tolist()) != set(first.ids.tolist()):
+        raise ArgumentError(
+            "An ensemble is made of whole matrices with the same examples. Hint: "
+            "attribute(..., top_k=None), and then ensemble(...).top(k)."
+        )
+    if set(each.queries.tolist()) != set(first.queries.tolist()):
+        raise ArgumentError("The matrices of an ensemble have different queries.")
+    modes = {said.about.get("mode", "dot") for said in (each, first)}
+    if len(modes) > 1:
+        raise ArgumentError(f"The scores of an ensemble are of one mode, got {sorted(modes)}.")

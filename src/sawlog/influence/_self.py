@@ -10,6 +10,8 @@ import numpy as np
 
 from sawlog._optional import require
 from sawlog.curvature import Curvature, Damping
+from sawlog.errors import ArgumentError
+from sawlog.influence._best import check_best
 from sawlog.influence._fitted import curvature_for
 from sawlog.influence._logs import BUDGET, Logs
 
@@ -33,6 +35,7 @@ class Ranking:
 
     def top(self, k: int = 10, *, least: bool = False) -> list[tuple[Any, float]]:
         """The ``k`` examples with the greatest numbers, or the least, with them."""
+        check_best(k, "positive")
         order = np.argsort(self.values if least else -self.values, kind="stable")[:k]
         return list(zip(self.ids[order].tolist(), self.values[order].tolist(), strict=True))
 
@@ -53,15 +56,19 @@ def self_influence(
     """``g^T (H + d)^-1 g`` for each example of a store; see :func:`attribute` for the options.
 
     Examples that are rare, hard or mislabelled have much: nothing else in the data explains them.
+
+    Raises:
+        ArgumentError: there are no examples, or as for :func:`attribute`.
     """
     rows = Logs(logs, names=names)
-    fitted = curvature_for(rows, curvature)
+    if len(rows) == 0:
+        raise ArgumentError("There are no examples whose influence on themselves there could be.")
+    fitted = curvature_for(rows, curvature, budget=budget)
     ids: list[np.ndarray] = []
     layers: dict[str, list[np.ndarray]] = {name: [] for name in rows.layers}
-    for part in rows.parts(budget // 4):
+    for part in rows.parts(budget, copies=32):
         ids.append(np.asarray(part.ids))
-        for name, values in part.rows().items():
-            layers[name].append(fitted.quadratic(name, values, damping))
-    joined = {n: np.concatenate(v) if v else np.zeros(0) for n, v in layers.items()}
-    total = np.sum(list(joined.values()), axis=0)
-    return Ranking(np.concatenate(ids) if ids else np.zeros(0, np.int64), total, joined)
+        for name, values in fitted.quadratic_all(part.rows(), damping).items():
+            layers[name].append(values)
+    joined = {name: np.concatenate(values) for name, values in layers.items()}
+    return Ranking(np.concatenate(ids), np.sum(list(joined.values()), axis=0), joined)

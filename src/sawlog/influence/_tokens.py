@@ -42,6 +42,7 @@ def token_scores(
         )
     fitted = curvature_for(Logs(reader), curvature)
     asked = Logs(queries, names=layers).whole().rows()
+    everything = fitted.solve_all(asked, damping)
     total: Any = 0.0
     for name in layers:
         block, module = blocks[name], name.rpartition(".")[0]
@@ -51,7 +52,7 @@ def token_scores(
         inputs, outputs = (x if x.ndim == 3 else x[:, None] for x in (inputs, outputs))
         if len(block.parameters) > 1:
             inputs = np.concatenate([inputs, np.ones_like(inputs[..., :1])], -1)
-        solved = fitted.solve(name, asked[name], damping)
+        solved = everything[name]
         if block.inputs == "left":
             inputs, outputs = outputs, inputs
         total = total + np.einsum("qoi,nto,nti->qnt", solved, outputs, inputs, optimize=True)

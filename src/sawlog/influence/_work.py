@@ -1,0 +1,190 @@
+"""The work of scoring: a batch of queries against some part of the examples.
+
+The queries are preconditioned once. Then the stored rows go by in blocks, straight from the memory
+map, each multiplied with all queries; only the best scores are kept, unless all are asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from sawlog.curvature import Curvature, Damping
+from sawlog.errors import StoreError
+from sawlog.influence._best import Best
+from sawlog.influence._logs import Logs, Part
+from sawlog.influence._scores import Scores
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """All that scoring some examples needs, to be sent to another process.
+
+    Args:
+        logs: where the examples are.
+        state: what was in there.
+        ids: those of the queries.
+        solved: the queries after preconditioning, ``[queries, elements]`` for each layer, each
+            divided by a power of two, so that float32 has room for them.
+        scale: those powers of two, ``[queries]``.
+        lengths: the squared lengths of the queries in the measure of the curvature; 0 for dots.
+        curvature, damping: for the lengths of the examples.
+        mode: ``"dot"``, ``"cosine"`` or ``"l2"``.
+        budget: how many bytes to use, about.
+        top_k, sign: which scores are kept; all if ``top_k`` is None.
+        per_layer: whether scores of each layer are kept, too.
+    """
+
+    logs: Logs
+    state: str
+    ids: np.ndarray
+    layers: tuple[str, ...]
+    solved: Mapping[str, np.ndarray]
+    scale: np.ndarray
+    lengths: np.ndarray
+    curvature: Curvature
+    damping: Damping
+    mode: str
+    budget: int
+    top_k: int | None
+    sign: str
+    per_layer: bool
+
+    def fingerprint(self) -> str:
+        """A name for what is computed, so that nothing else is taken for it."""
+        digest = hashlib.blake2b(digest_size=12)
+        added = [self.curvature.added(name, self.damping) for name in self.layers]
+        kept = (self.top_k, self.sign, self.per_layer and self.top_k is None)
+        said = (self.state, self.mode, kept, self.curvature.kind, self.layers, added)
+        digest.update(repr((said, self.ids.tolist())).encode())
+        arrays = [self.scale, *(self.solved[name] for name in self.layers)]
+        if self.mode != "dot":
+            own = [self.curvature.layers[n] for n in self.layers if n in self.curvature.layers]
+            arrays += [array for layer in own for array in layer.arrays().values()]
+            arrays += [] if self.curvature.joint is None else [self.curvature.joint.matrix]
+        for array in arrays:
+            digest.update(repr((array.shape, str(array.dtype))).encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def run(self, part: tuple[int, int]) -> Scores:
+        """Score one part of the examples."""
+        if self.logs.state() != self.state:
+            raise StoreError(
+                f"The store at {self.logs.path} changed while it was scored. Hint: call again; "
+                "with checkpoint=..., nothing of the store before is taken for the one of now."
+            )
+        return self._all(part) if self.top_k is None else self._best(part, self.top_k)
+
+    def _best(self, part: tuple[int, int], k: int) -> Scores:
+        best = Best(k, self.sign)
+        for piece in self._pieces(part):
+            best.add(self._moded(self._sum(piece), piece), piece.ids)
+        if best.scores is None:
+            return Scores(self.ids, np.zeros((len(self.ids), 0), np.int64), self._none())
+        return Scores(self.ids, best.ids, self._true(best.scores))
+
+    def _all(self, part: tuple[int, int]) -> Scores:
+        values: list[np.ndarray] = []
+        ids: list[np.ndarray] = []
+        layers: dict[str, list[np.ndarray]] = {name: [] for name in self.layers}
+        for piece in self._pieces(part):
+            ids.append(np.asarray(piece.ids))
+            if self.per_layer:
+                for name in self.layers:
+                    layers[name].append(self._true(self.layer(name, piece)))
+                values.append(sum(each[-1] for each in layers.values()))  # type: ignore[arg-type]
+            else:
+                values.append(self._true(self._moded(self._sum(piece), piece)))
+        if not ids:
+            return Scores(self.ids, np.zeros(0, np.int64), self._none())
+        joined = {name: np.concatenate(each, 1) for name, each in layers.items() if each}
+        return Scores(self.ids, np.concatenate(ids), np.concatenate(values, 1), joined)
+
+    def _none(self) -> np.ndarray:
+        return np.zeros((len(self.ids), 0))
+
+    def _pieces(self, part: tuple[int, int]) -> Iterator[Part]:
+        """Blocks of rows whose scores fit into the budget as well."""
+        each = 8 * len(self.ids) * (6 + self.per_layer * len(self.layers))
+        most = max(1, self.budget // 4 // each)
+        copies = 0 if self.mode == "dot" else 32  # lengths are computed in float64
+        for block in self.logs.parts(max(1, self.budget // 2), part, copies=copies):
+            for start in range(0, len(block), most):
+                yield block if len(block) <= most else block.cut(slice(start, start + most))
+
+    def layer(self, name: str, piece: Part) -> np.ndarray:
+        """The dot products of one layer, ``[queries, examples]``, over :attr:`scale`."""
+        column = piece.columns[name]
+        scores = self.solved[name] @ column.flat().T
+        if column.scale is not None:
+            scores *= column.scale
+        return scores
+
+    def _sum(self, piece: Part) -> np.ndarray:
+        first, *others = self.layers
+        total = self.layer(first, piece)
+        for name in others:
+            total += self.layer(name, piece)
+        return total
+
+    def _true(self, scores: np.ndarray) -> np.ndarray:
+        """Scores of dot products as they are, in float64; those of other modes are that already."""
+        return scores.astype(np.float64) * self.scale[:, None] if self.mode == "dot" else scores
+
+    def of_layer(self, name: str, piece: Part) -> np.ndarray:
+        """The dot products of one layer as they are, ``[queries, examples]``."""
+        return self.layer(name, piece).astype(np.float64) * self.scale[:, None]
+
+    def _moded(self, scores: np.ndarray, piece: Part) -> np.ndarray:
+        if self.mode == "dot":
+            return scores
+        squares = self.curvature.quadratic_all(piece.rows(), self.damping)
+        own: Any = np.sum(list(squares.values()), axis=0)
+        if self.mode == "l2":
+            apart = 2 * scores * self.scale[:, None] - own - self.lengths[:, None]
+            return np.minimum(apart, 0.0)
+        both = np.sqrt(own) * np.sqrt(self.lengths)[:, None]
+        nothing = both == 0
+        divided = scores * self.scale[:, None] / np.where(nothing, 1.0, both)
+        return np.where(nothing, 0.0, divided)
+
+
+def prepared(logs: Logs, queries: Part, curvature: Curvature, exact: bool, **options: Any) -> Work:
+    """The work for a batch of queries."""
+    damping, layers = options["damping"], tuple(logs.layers)
+    rows = {name: queries.columns[name].rows() for name in layers}
+    solved = {
+        name: each.reshape(len(queries), queries.columns[name].elements)
+        for name, each in curvature.solve_all(rows, damping).items()
+    }
+    lengths = np.zeros(len(queries))
+    if options["mode"] != "dot":
+        lengths += np.sum(list(curvature.quadratic_all(rows, damping).values()), axis=0)
+    scale = _powers(np.max([np.abs(each).max(1, initial=0.0) for each in solved.values()], axis=0))
+    dtype = np.float64 if exact else np.float32
+    return Work(
+        logs=logs,
+        state=logs.state(),
+        ids=np.asarray(queries.ids),
+        layers=layers,
+        solved={
+            name: np.ascontiguousarray((each / scale[:, None]).astype(dtype))
+            for name, each in solved.items()
+        },
+        scale=scale,
+        lengths=lengths,
+        curvature=curvature,
+        **options,
+    )
+
+
+def _powers(greatest: np.ndarray) -> np.ndarray:
+    """The power of two near each number; 1 for 0 and for what is no number."""
+    usual = np.isfinite(greatest) & (greatest > 0)
+    exponents = np.frexp(np.where(usual, greatest, 1.0))[1]
+    return np.where(usual, np.ldexp(1.0, exponents), 1.0)

@@ -1,0 +1,171 @@
+"""The exact Gauss-Newton matrix of a small model, over all of its parameters together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
+
+from sawlog.capture import Block
+from sawlog.curvature import Curvature, Joint
+from sawlog.errors import ArgumentError
+from sawlog.torch._run import Run
+from sawlog.torch._watched import look_at
+
+MOST = 20_000
+CHUNK = 256 * 2**20
+STRIPE = 1024
+
+Parameters = dict[str, Tensor]
+
+
+def gauss_newton(model: Run | nn.Module, loader: Iterable[Any], loss: str) -> Curvature:
+    """The exact Gauss-Newton matrix, for :func:`sawlog.influence.attribute`.
+
+    It is the mean over examples of ``J^T A J``, with the Jacobian ``J`` of the outputs with respect
+    to all parameters, and the second derivative ``A`` of the loss with respect to the outputs. It
+    couples the layers, takes the square of the number of parameters in memory, and its cube in
+    time: it is for small models. It does not depend on the labels.
+
+    Args:
+        model: what is watched of a run, which must not be compressed; or all of a model. It is
+            used in the mode that it is in, as a rule that of ``model.eval()``.
+        loader: batches of inputs, or of tuples that begin with them.
+        loss: ``"cross_entropy"`` of outputs ``[batch, classes]``, or ``"mse"``, the mean of the
+            squares over outputs, each as that of an example alone.
+
+    Raises:
+        ArgumentError: the model is too large, its gradients are compressed, its outputs have
+            another shape, there are no examples, or an option is not valid.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(2, 3)
+    >>> gauss_newton(model, [torch.ones(4, 2)], "cross_entropy")
+    Curvature('gauss-newton', 1 layers)
+    """
+    if loss not in _ROOTS:
+        listed = ", ".join(map(repr, _ROOTS))
+        raise ArgumentError(f"loss is one of {listed}, got {loss!r}.")
+    network, blocks = _watched(model)
+    size = sum(block.elements for block in blocks)
+    if size > MOST:
+        raise ArgumentError(
+            f"The exact matrix of {size:,} parameters would take {8e-9 * size**2:.0f} GB; it is "
+            f'for models of up to {MOST:,}. Hint: curvature="ekfac", or watch fewer layers.'
+        )
+    rows = _rows_of(network, blocks, _ROOTS[loss])
+    device = next(network.parameters()).device
+    total = torch.zeros(size, size, dtype=torch.float64, device=device)
+    count = 0
+    for batch in loader:
+        inputs = _inputs(batch).to(device)
+        count += len(inputs)
+        outputs = _width(network, inputs) if len(inputs) else 1
+        for part in inputs.split(max(1, CHUNK // (8 * size * outputs))):
+            if len(part):
+                _add(total, rows(part).flatten(0, 1))
+    if not count:
+        raise ArgumentError("There are no examples to compute the Gauss-Newton matrix of.")
+    total = (total.triu() + total.triu(1).mT) / count
+    shapes = {block.name: block.shape for block in blocks}
+    return Curvature("gauss-newton", {}, Joint(total.cpu().numpy(), shapes))
+
+
+def _watched(model: Run | nn.Module) -> tuple[nn.Module, Sequence[Block]]:
+    if not isinstance(model, Run):
+        return model, look_at(model).blocks
+    if model._model is None or model._watched is None:
+        raise ArgumentError("There is no model yet. Hint: run.watch(model).")
+    if model.options.compress is not None:
+        raise ArgumentError(
+            "The exact Gauss-Newton matrix is one of whole gradients, and the run compresses them. "
+            "Hint: run.setup(...) without compress."
+        )
+    return model._model, model._watched.blocks
+
+
+def _inputs(batch: Any) -> Tensor:
+    first = batch[0] if isinstance(batch, (tuple, list)) else batch
+    if not isinstance(first, Tensor):
+        raise ArgumentError(
+            f"A batch is a tensor of inputs, or a tuple that begins with it, got "
+            f"{type(batch).__name__}. Hint: gauss_newton(run, ((b['x'], b['y']) for b in loader))."
+        )
+    return first
+
+
+def _width(network: nn.Module, inputs: Tensor) -> int:
+    """How many outputs an example has."""
+    with torch.no_grad():
+        outputs = network(inputs[:1])
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+        what = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise ArgumentError(f"The outputs of the model are [batch, outputs], got {what}.")
+    return int(outputs.shape[1])
+
+
+# -- rows whose squares add up to the matrix ------------------------------------------------------
+
+
+def _cross_entropy(outputs: Tensor) -> Tensor:
+    """``R`` with ``R^T R = diag(p) - p p^T``."""
+    p = outputs.softmax(0)
+    return torch.diag(p.sqrt()) - p.sqrt()[:, None] * p[None, :]
+
+
+def _mse(outputs: Tensor) -> Tensor:
+    return (2 / len(outputs)) ** 0.5 * torch.eye(
+        len(outputs), dtype=outputs.dtype, device=outputs.device
+    )
+
+
+_ROOTS: Mapping[str, Callable[[Tensor], Tensor]] = {"cross_entropy": _cross_entropy, "mse": _mse}
+
+
+def _rows_of(
+    network: nn.Module, blocks: Sequence[Block], root: Callable[[Tensor], Tensor]
+) -> Callable[[Tensor], Tensor]:
+    """From inputs to ``R J``, ``[batch, outputs, elements]``, in float64."""
+    state = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    exact = {name: _wide(tensor.detach()) for name, tensor in state.items()}
+    ours = {name: exact[name] for block in blocks for name in block.parameters}
+
+    def one(x: Tensor) -> Tensor:
+        def outputs(parameters: Parameters) -> Tensor:
+            found: Tensor = functional_call(network, {**exact, **parameters}, (x[None],))
+            return found[0]
+
+        out, back = vjp(outputs, ours)
+        (grads,) = vmap(back)(root(out))
+        return torch.cat([_laid_out(block, grads).flatten(1) for block in blocks], 1)
+
+    each = vmap(one)
+    return lambda inputs: each(_wide(inputs))
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
+
+
+def _laid_out(block: Block, grads: Parameters) -> Tensor:
+    """The gradients ``[outputs, ...]`` of the parameters of a block as one matrix for each."""
+    weight, *bias = (grads[name] for name in block.parameters)
+    if not bias:
+        return weight.reshape(len(weight), *block.shape)
+    *groups, rows, cols = block.shape
+    if block.inputs == "left":
+        shapes, axis = ((rows - 1, cols), (1, cols)), -2
+    else:
+        shapes, axis = ((rows, cols - 1), (rows, 1)), -1
+    parts = zip((weight, bias[0]), shapes, strict=True)
+    return torch.cat([part.reshape(len(part), *groups, *shape) for part, shape in parts], axis)
+
+
+def _add(total: Tensor, rows: Tensor) -> None:
+    """Add ``rows^T rows`` to the upper triangle, in stripes."""
+    for start in range(0, total.shape[0], STRIPE):
+        stripe = slice(start, start + STRIPE)
+        total[stripe, start:].addmm_(rows[:, stripe].mT, rows[:, start:])
