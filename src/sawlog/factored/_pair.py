@@ -55,21 +55,25 @@ class Pair:
         return Pair(self.left.scaled(scale), self.right)
 
 
-def gradient(pair: Pair) -> Any:
-    """The gradient of each example, ``[batch, rows, cols]``, or with groups before the rows."""
+def gradient(pair: Pair, out: Any = None) -> Any:
+    """The gradient of each example, ``[batch, rows, cols]``, or with groups before the rows.
+
+    ``out`` is an array to put it into, where the library has such and neither side is one-hot.
+    """
     left, right = pair.left, pair.right
     if isinstance(left, OneHot):
         return left.gathered(right.full())
     if isinstance(right, OneHot):
         return array_namespace(left.array).matrix_transpose(right.gathered(left.full()))
     xp = array_namespace(left.array, right.array)
+    into = {} if out is None else {"out": out}
     one, two = left.full(), right.full()
     if left.groups is not None:
         one, two = xp.permute_dims(one, (0, 2, 3, 1)), xp.permute_dims(two, (0, 2, 1, 3))
-        return xp.matmul(one, two)
+        return xp.matmul(one, two, **into)
     if left.positions == 1:
-        return one[:, 0, :, None] * two[:, 0, None, :]
-    return xp.matmul(xp.matrix_transpose(one), two)
+        return xp.multiply(one[:, 0, :, None], two[:, 0, None, :], **into)
+    return xp.matmul(xp.matrix_transpose(one), two, **into)
 
 
 def rows(gradients: Any) -> Pair:

@@ -43,6 +43,7 @@ from sawlog.store._schema import Column as Column
 from sawlog.store._schema import Log, Schema
 from sawlog.store._schema import Series as Series
 from sawlog.store._schema import Table as Table
+from sawlog.store._unmade import Unmade as Unmade
 from sawlog.store._verify import Report as Report
 from sawlog.store._verify import salvaged_identity
 from sawlog.store._verify import verify as verify
@@ -59,6 +60,7 @@ __all__ = [
     "RowDataset",
     "Series",
     "Table",
+    "Unmade",
     "Writer",
     "compact",
     "create",

@@ -12,6 +12,7 @@ from sawlog.errors import SchemaError
 from sawlog.records import Entries
 from sawlog.store import _dtypes, _ids
 from sawlog.store._schema import Column, Schema, Series, Table, check_name, unknown_name
+from sawlog.store._unmade import Unmade
 
 _FIXED = "the names were fixed when the store was created; create(path) without schema takes any."
 
@@ -38,7 +39,7 @@ class Rows:
     """Rows of a table: ids, and an array for each name."""
 
     ids: np.ndarray | list[str]
-    values: dict[str, np.ndarray]
+    values: dict[str, np.ndarray | Unmade]
 
     def take(self, chosen: np.ndarray) -> Rows:
         """The rows where ``chosen`` is true."""
@@ -72,7 +73,7 @@ def rows_of(ids: Any, values: Mapping[str, Any]) -> Rows:
             f"append(ids, values) takes a dict of arrays with at least one name, not {values!r:.80}"
         )
     known = _ids.normal(ids)
-    arrays = {name: as_array(name, value) for name, value in values.items()}
+    arrays = {name: _as_rows(name, value) for name, value in values.items()}
     for name, array in arrays.items():
         check_name(name)
         if array.ndim == 0 or len(array) != len(known):
@@ -81,6 +82,13 @@ def rows_of(ids: Any, values: Mapping[str, Any]) -> Rows:
                 "Hint: the first axis of every array has one item for each id."
             )
     return Rows(known, arrays)
+
+
+def _as_rows(name: str, value: Any) -> np.ndarray | Unmade:
+    if isinstance(value, Unmade):
+        _dtypes.normal(value.dtype, repr(name))
+        return value
+    return as_array(name, value)
 
 
 def table_of(schema: Schema, rows: Rows) -> Table | None:
@@ -118,7 +126,7 @@ def _listed(names: Any) -> str:
     return ", ".join(map(repr, names))
 
 
-def check_fits(column: Column, array: np.ndarray, what: str) -> None:
+def check_fits(column: Column, array: np.ndarray | Unmade, what: str) -> None:
     """Refuse rows or entries of another type.
 
     Raises:

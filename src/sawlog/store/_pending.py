@@ -12,6 +12,7 @@ from sawlog.records import Entries
 from sawlog.store._ids import Texts
 from sawlog.store._schema import Column, Series, Table
 from sawlog.store._segment import ids_name, mask_name, step_name
+from sawlog.store._unmade import Unmade
 
 _LARGE = 1 << 20  # bytes: from here on room for a whole segment is made, and filled as needed
 
@@ -28,7 +29,7 @@ class Growing:
         """The shape of a row."""
         return self._array.shape[1:]
 
-    def add(self, rows: np.ndarray, at_most: int) -> None:
+    def add(self, rows: np.ndarray | Unmade, at_most: int) -> None:
         """Copy rows in; ``at_most`` is how many there will be before the buffer is emptied."""
         need = self.rows + len(rows)
         if need > len(self._array):
@@ -37,7 +38,10 @@ class Growing:
             grown = np.empty((size, *self._array.shape[1:]), self._array.dtype)
             grown[: self.rows] = self._array[: self.rows]
             self._array = grown
-        self._array[self.rows : need] = rows
+        if isinstance(rows, Unmade):
+            rows.into(self._array[self.rows : need])
+        else:
+            self._array[self.rows : need] = rows
         self.rows = need
 
     def view(self) -> np.ndarray:
@@ -82,7 +86,7 @@ class Chunk:
             tensor.rows = 0
 
     def add_rows(
-        self, ids: np.ndarray | list[str], values: Mapping[str, np.ndarray], at_most: int
+        self, ids: np.ndarray | list[str], values: Mapping[str, np.ndarray | Unmade], at_most: int
     ) -> None:
         """Add rows of a table."""
         for name, array in values.items():

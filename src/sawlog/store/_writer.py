@@ -22,6 +22,7 @@ from sawlog.store._layout import Folder, Identity
 from sawlog.store._match import Rows, as_series, entry_values, rows_of, series_of, table_of
 from sawlog.store._pipeline import Pipeline
 from sawlog.store._schema import Log, Schema, Series, Table
+from sawlog.store._unmade import Unmade
 
 
 class Writer:
@@ -288,7 +289,7 @@ class Writer:
         self._pipeline.accepted(total)
         self._seal_if_full(1)
 
-    def _check_nan(self, values: Mapping[str, np.ndarray]) -> None:
+    def _check_nan(self, values: Mapping[str, np.ndarray | Unmade]) -> None:
         if self._config.nan == "allow":
             return
         for name, array in values.items():
@@ -297,7 +298,7 @@ class Writer:
                 and array.dtype.names is None
                 and array.dtype.itemsize < 32
             ):
-                self._check_nan_of(name, array)
+                self._check_nan_of(name, np.asarray(array))
 
     def _check_nan_of(self, name: str, array: np.ndarray) -> None:
         if array.dtype.kind == "V" and array.dtype.type.__module__ != "ml_dtypes":

@@ -17,6 +17,7 @@ from sawlog.torch._hooks import Hooks, first_tensor, last_edges
 from sawlog.torch._layers import Use
 from sawlog.torch._loss import Scale, scale_of
 from sawlog.torch._matrices import Matrices
+from sawlog.torch._outer import Outer
 from sawlog.torch._patch import losses_seen_by
 from sawlog.torch._watched import Unit, Watched
 
@@ -34,6 +35,7 @@ class Gathering:
         mask: which positions of each example count, ``[batch, positions]``.
         factor: what gradients are divided by, as the scale of a ``GradScaler``.
         axis: the axis of the examples.
+        rooms: memory that batches share; what :meth:`rows` returns is then good until the next.
     """
 
     def __init__(
@@ -48,14 +50,15 @@ class Gathering:
         mask: Tensor | None,
         factor: float,
         axis: int,
+        rooms: dict[Any, Tensor] | None = None,
     ) -> None:
         self._watched, self._options, self._matrices = watched, options, matrices
         self._statistics = statistics
         self._batch, self._todo, self._mask, self._axis = batch, todo, mask, axis
-        self._factor = factor
+        self._factor, self._rooms = factor, rooms
         self._scale: Scale | None = None
         self._lock = threading.Lock()
-        self._grads: dict[str, Tensor] = {}
+        self._grads: dict[str, Tensor | Outer] = {}
         self._moments: list[tuple[str, Tensor, int]] = []
         self._logs: dict[str, Tensor] = {}
         self._seen: dict[str, int] = {}
@@ -205,12 +208,61 @@ class Gathering:
         left, right = self._matrices.projection(block, _device(pair), _dtype(pair))
         small = pair.projected(left, right)
         if self._needs_rows:
-            rows = gradient(small)
-            with self._lock:
-                there = self._grads.get(block.name)
-                self._grads[block.name] = rows if there is None else there.add_(rows)
+            self._add_rows(block, self._scaled(small))
         if "kfac" in self._options.statistic:
             self._add_moments(block, small)
+
+    def _add_rows(self, block: Block, pair: Pair) -> None:
+        """Add to the gradients of a block; what is a product of vectors is made in the store."""
+        with self._lock:
+            there = self._grads.get(block.name)
+            if there is None and self._can_wait(pair):
+                left, right = pair.left.full()[:, 0], pair.right.full()[:, 0]
+                self._grads[block.name] = Outer(left, right)
+            elif there is None:
+                self._grads[block.name] = gradient(pair, self._room(block, pair))
+            else:
+                there = there.made() if isinstance(there, Outer) else there
+                self._grads[block.name] = there.add_(gradient(pair))
+
+    def _can_wait(self, pair: Pair) -> bool:
+        return (
+            self._rooms is not None
+            and self._options.dtype == "float32"
+            and not {*self._options.statistic} - {"kfac"}
+            and not isinstance(pair.left, OneHot)
+            and not isinstance(pair.right, OneHot)
+            and pair.left.positions == 1
+            and pair.left.groups is None
+            and _device(pair).type == "cpu"
+            and _dtype(pair) == torch.float32
+        )
+
+    def _scaled(self, pair: Pair) -> Pair:
+        """The pair whose gradients are those of each example alone; the smaller side is scaled."""
+        scale = self._settled()
+        if isinstance(scale, float):
+            by: Any = scale / self._factor
+            if by == 1.0:
+                return pair
+        else:
+            by = self._chosen(scale).to(_device(pair), _dtype(pair)) / self._factor
+            by = by.reshape(-1, 1, 1, *(1,) * (pair.left.groups is not None))
+        left, right = pair.left, pair.right
+        if isinstance(left, OneHot) or (isinstance(right, Dense) and right.size < left.size):
+            assert isinstance(right, Dense)
+            return Pair(left, Dense(right.full() * by))
+        return Pair(Dense(left.full() * by), right)
+
+    def _room(self, block: Block, pair: Pair) -> Tensor | None:
+        """Memory for the gradients of a block, from batch to batch the same."""
+        if self._rooms is None or isinstance(pair.left, OneHot) or isinstance(pair.right, OneHot):
+            return None
+        key = (block.name, pair.batch, _device(pair), _dtype(pair))
+        if key not in self._rooms:
+            shape = (pair.batch, *pair.shape)
+            self._rooms[key] = torch.empty(shape, device=key[2], dtype=key[3])
+        return self._rooms[key]
 
     @property
     def _needs_rows(self) -> bool:
@@ -247,13 +299,13 @@ class Gathering:
 
     # -- the end of the batch ---------------------------------------------------------------------
 
-    def rows(self, examples: int) -> dict[str, Tensor]:
+    def rows(self, examples: int) -> dict[str, Any]:
         """All logs of the batch by name, for the ``examples`` that were to be logged.
 
         Raises:
             CaptureError: no gradient was seen at all.
         """
-        logs = dict(self._logs)
+        logs: dict[str, Any] = dict(self._logs)
         if self.hooks._backward is not None and not self.hooks.gradients:
             raise CaptureError(
                 "No gradient of a watched layer was seen in this batch. Hint: run the forward "
@@ -261,21 +313,14 @@ class Gathering:
                 "torch.no_grad()."
             )
         if "grad" in self._options.log and self._needs_rows:
-            scale = self._settled()
             for block in self._watched.blocks:
                 grad = self._grads.pop(block.name, None)
                 if grad is None:  # not used in this batch
-                    logs[f"grad/{block.name}"] = torch.zeros((examples, *block.stored))
-                    continue
-                if not isinstance(scale, float):
-                    own = self._chosen(scale).to(grad) / self._factor
-                    grad.mul_(own.reshape(-1, *(1,) * (grad.ndim - 1)))
-                elif scale / self._factor != 1.0:
-                    grad.mul_(scale / self._factor)
+                    grad = torch.zeros((examples, *block.stored))
                 logs[f"grad/{block.name}"] = grad
         return logs
 
-    def add_statistics(self, logs: Mapping[str, Tensor], examples: int) -> None:
+    def add_statistics(self, logs: Mapping[str, Any], examples: int) -> None:
         """Add the batch to the statistics."""
         add, wanted = self._statistics, set(self._options.statistic)
         for name, total, count in self._moments:
@@ -295,12 +340,14 @@ class Gathering:
                 rows = logs[f"grad/{block.name}"]
                 add.add(f"ekfac/{block.name}", self._matrices.squares(block, rows), examples)
 
-    def columns(self, logs: Mapping[str, Tensor]) -> dict[str, Any]:
+    def columns(self, logs: Mapping[str, Any]) -> dict[str, Any]:
         """What of the batch goes into the store."""
         columns: dict[str, Any] = {}
         for name, rows in logs.items():
-            if name.partition("/")[0] in self._options.saved:
-                columns.update(encode(name, rows, self._options.dtype))
+            if name.partition("/")[0] not in self._options.saved:
+                continue
+            whole = isinstance(rows, Outer)
+            columns.update({name: rows} if whole else encode(name, rows, self._options.dtype))
         return columns
 
 

@@ -54,6 +54,7 @@ class Pass:
         self._statistics = Statistics(options.precision, offload=options.offload)
         self._writer: store.Writer | None = None
         self.known = Known()
+        self._rooms: dict[Any, Tensor] = {}
         self._counted: list[np.ndarray] = []
         self._saved_at = time.monotonic()
         self.nbytes = 0
@@ -119,6 +120,7 @@ class Pass:
             mask=mask,
             factor=factor,
             axis=self._axis,
+            rooms=self._rooms,
         )
 
     def finish(self, batch: Gathering, ids: np.ndarray) -> None:
