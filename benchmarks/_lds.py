@@ -1,19 +1,20 @@
 """The linear datamodeling score: whether scores foretell what retraining on subsets does.
 
 Models are retrained on random halves of the training data, over several seeds. For each test image
-the sum of the scores of the examples of a half is to rank the halves as the retrained models do; the
-score is the mean over test images of the rank correlation. Thousands of small models are trained at
-once, as one batched matrix product a layer, and what they found is kept on disk.
+the sum of the scores of the examples of a half is to rank the halves as the retrained models do:
+the score is the mean over test images of the rank correlation. Thousands of small models are
+trained at once, as one batched matrix product a layer, and what they found is kept on disk.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -122,7 +123,7 @@ def _sizes(settings: Settings, data: Data) -> list[int]:
 def model_of(settings: Settings, data: Data, layers: Sequence[Tensor] | None = None) -> nn.Module:
     """The model; with parameters, if they are given."""
     sizes, parts = _sizes(settings, data), []
-    for cols, rows in zip(sizes[:-1], sizes[1:], strict=True):
+    for cols, rows in itertools.pairwise(sizes):
         parts += [nn.Linear(cols, rows), nn.ReLU()]
     model = nn.Sequential(*parts[:-1])
     if layers is not None:
@@ -237,8 +238,7 @@ def _retrained(settings: Settings) -> dict[str, np.ndarray]:
 
 
 def _losses(logits: Tensor, y: Tensor) -> Tensor:
-    each = F.cross_entropy(logits.mT, y.expand(len(logits), -1), reduction="none")
-    return each
+    return F.cross_entropy(logits.mT, y.expand(len(logits), -1), reduction="none")
 
 
 def _margins(logits: Tensor, y: Tensor) -> Tensor:
@@ -258,11 +258,16 @@ def lds(scores: np.ndarray, members: np.ndarray, outcomes: np.ndarray) -> float:
         members: the examples of each subset.
         outcomes: what is found for each subset, ``[subsets, test]``, greater where it is better.
     """
-    foretold = np.stack([scores[:, own].sum(1) for own in members], 1)
-    ranks = rankdata(foretold, axis=1), rankdata(outcomes.T, axis=1)
-    one, two = (each - each.mean(1, keepdims=True) for each in ranks)
-    lengths = np.sqrt((one**2).sum(1) * (two**2).sum(1))
-    return float(np.mean((one * two).sum(1) / np.maximum(lengths, 1e-12)))
+    foretold = np.stack([scores[:, own].sum(1) for own in members])
+    return _agreement(foretold, outcomes)
+
+
+def _agreement(foretold: np.ndarray, found: np.ndarray) -> float:
+    """The mean over columns of the rank correlation."""
+    ranks = rankdata(foretold, axis=0), rankdata(found, axis=0)
+    one, two = (each - each.mean(0) for each in ranks)
+    lengths = np.sqrt((one**2).sum(0) * (two**2).sum(0))
+    return float(np.mean((one * two).sum(0) / np.maximum(lengths, 1e-12)))
 
 
 def lds_both(scores: np.ndarray, truth: Truth) -> tuple[float, float]:
@@ -274,10 +279,4 @@ def lds_both(scores: np.ndarray, truth: Truth) -> tuple[float, float]:
 def ceiling(truth: Truth) -> float:
     """The score of one half of the seeds for the other: what noise leaves to be had."""
     half = len(truth.losses) // 2
-    one, two = -truth.losses[:half].mean(0), -truth.losses[half:].mean(0)
-    ranks = rankdata(one.T, axis=1), rankdata(two.T, axis=1)
-    a, b = (each - each.mean(1, keepdims=True) for each in ranks)
-    return float(np.mean((a * b).sum(1) / np.sqrt((a**2).sum(1) * (b**2).sum(1))))
-
-
-Scorer = Callable[[nn.Module], np.ndarray]
+    return _agreement(-truth.losses[:half].mean(0), -truth.losses[half:].mean(0))

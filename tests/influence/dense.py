@@ -3,7 +3,8 @@
 import numpy as np
 
 import sawlog
-from sawlog.curvature import Relative
+from sawlog.capture import SCALE, decode
+from sawlog.curvature import Relative, Typical
 from tests.torch.programs import Program
 
 
@@ -21,9 +22,10 @@ def logged(root, program: Program, project="run", **options):
 def rows_of(run):
     """The rows of each layer as they are stored, ``[n, ...]``."""
     with sawlog.store.open(run.logs) as reader:
-        names = [name for name in reader.names if name.startswith("grad/")]
-        assert names
-        return {n.removeprefix("grad/"): np.array(reader.read(n), np.float64) for n in names}
+        columns = {name: np.array(reader.read(name)) for name in reader.names}
+    names = [n for n in columns if n.startswith("grad/") and not n.endswith(SCALE)]
+    assert names
+    return {n.removeprefix("grad/"): decode(columns, n).astype(np.float64) for n in names}
 
 
 def _matrix(factor):
@@ -60,7 +62,8 @@ def _ekfac(rows, left, right):
 
 def _root(matrix):
     values, vectors = np.linalg.eigh(matrix)
-    return vectors * np.sqrt(np.maximum(values, 0)) @ vectors.T
+    values = np.where(values > 1e-13 * values.max(), values, 0.0)  # the root of rounding is large
+    return vectors * np.sqrt(values) @ vectors.T
 
 
 def _shampoo(rows):
@@ -93,11 +96,12 @@ def added(damping, name, dense):
     """The damping of a layer, as a number."""
     if isinstance(damping, dict):
         return damping[name]
-    if damping is None:
-        damping = Relative(0.1)
-    return (
-        damping.share * np.trace(dense) / len(dense) if isinstance(damping, Relative) else damping
-    )
+    damping = Typical() if damping is None else damping
+    if isinstance(damping, Typical):
+        return damping.share * np.trace(dense @ dense) / np.trace(dense)
+    if isinstance(damping, Relative):
+        return damping.share * np.trace(dense) / len(dense)
+    return damping
 
 
 def influence(kind, rows, queries, damping, factors=None):

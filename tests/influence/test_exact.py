@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sawlog.curvature import KINDS, Relative
+import sawlog
+from sawlog.curvature import KINDS, Relative, Typical
 from sawlog.influence import attribute, self_influence
 from tests.influence import dense
 from tests.influence.dense import close
@@ -59,7 +60,7 @@ def runs(tmp_path_factory):
             rows = dense.rows_of(run)
             random = np.random.default_rng(0)
             queries = {n: random.normal(size=(3, *g.shape[1:])) for n, g in rows.items()}
-            made[name] = run, rows, queries
+            made[name] = run.logs, run.statistics.kfac, rows, queries
         return made[name]
 
     return of
@@ -69,10 +70,10 @@ def runs(tmp_path_factory):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("model", MODELS)
 def test_dot_products(runs, model, kind, damping):
-    run, rows, queries = runs(model)
+    logs, factors, rows, queries = runs(model)
     damping = DAMPINGS[damping]
-    expected = dense.influence(kind, rows, queries, damping, run.statistics.kfac)
-    scores = attribute(run.logs, queries, curvature=kind, damping=damping, per_layer=True)
+    expected = dense.influence(kind, rows, queries, damping, factors)
+    scores = attribute(logs, queries, curvature=kind, damping=damping, per_layer=True)
     assert set(scores.layers) == set(rows)
     for name, values in expected.items():
         close(scores.layers[name], values, err_msg=name)
@@ -86,15 +87,14 @@ def test_dot_products(runs, model, kind, damping):
 @pytest.mark.parametrize("model", MODELS)
 def test_cosines_and_distances(runs, model, kind, mode):
     """Also without curvature, where LogIX divides by preconditioned lengths, and by one only."""
-    run, rows, queries = runs(model)
-    factors = run.statistics.kfac
+    logs, factors, rows, queries = runs(model)
     dots = sum(dense.influence(kind, rows, queries, 0.01, factors).values())
     theirs = sum(dense.influence(kind, rows, rows, 0.01, factors).values()).diagonal()
     lengths = sum(squared(kind, rows[n], queries[n], factors(n)) for n in rows)[:, None]
     expected = 2 * dots - lengths - theirs
     if mode == "cosine":
         expected = dots / np.sqrt(lengths * theirs)
-    scores = attribute(run.logs, queries, curvature=kind, damping=0.01, mode=mode)
+    scores = attribute(logs, queries, curvature=kind, damping=0.01, mode=mode)
     close(scores.values, expected)
     assert scores.about["mode"] == mode
 
@@ -110,9 +110,9 @@ def squared(kind, rows, queries, factors):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("model", MODELS)
 def test_self_influence(runs, model, kind):
-    run, rows, _ = runs(model)
-    expected = dense.influence(kind, rows, rows, None, run.statistics.kfac)
-    ranking = self_influence(run.logs, curvature=kind)
+    logs, factors, rows, _ = runs(model)
+    expected = dense.influence(kind, rows, rows, None, factors)
+    ranking = self_influence(logs, curvature=kind)
     assert set(ranking.layers) == set(rows)
     for name, values in expected.items():
         close(ranking.layers[name], values.diagonal(), err_msg=name)
@@ -123,43 +123,43 @@ def test_self_influence(runs, model, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_dampings_one_after_the_other_are_those_of_each_alone(runs, kind):
     """LogIX adds damping to what it keeps, keeps the first inverse, and shares one damping."""
-    run, rows, queries = runs("mlp")
+    logs, factors, rows, queries = runs("mlp")
     by_layer = {name: 0.001 * (i + 1) for i, name in enumerate(rows)}
-    for damping in (0.5, None, 1e-3, by_layer, Relative(2), None, 0.5):
-        expected = dense.influence(kind, rows, queries, damping, run.statistics.kfac)
+    for damping in (0.5, None, 1e-3, by_layer, Relative(2), Typical(0.4), None, 0.5):
+        expected = dense.influence(kind, rows, queries, damping, factors)
         for _ in range(2):
-            scores = attribute(run.logs, queries, curvature=kind, damping=damping)
+            scores = attribute(logs, queries, curvature=kind, damping=damping)
             close(scores.values, sum(expected.values()))
         if kind != "identity":
             used = scores.about["damping"]
-            matrices = {n: dense.hessian(kind, g, run.statistics.kfac(n)) for n, g in rows.items()}
+            matrices = {n: dense.hessian(kind, g, factors(n)) for n, g in rows.items()}
             expected_used = {n: dense.added(damping, n, m) for n, m in matrices.items()}
             assert used == pytest.approx(expected_used, rel=1e-9)
 
 
 def test_calling_twice_gives_the_same_bits(runs):
-    run, _, queries = runs("mlp")
-    first, second = (attribute(run.logs, queries, curvature="ekfac") for _ in range(2))
+    logs, _, _, queries = runs("mlp")
+    first, second = (attribute(logs, queries, curvature="ekfac") for _ in range(2))
     np.testing.assert_array_equal(first.values, second.values)
 
 
 def test_some_layers(runs):
-    run, rows, queries = runs("mlp")
+    logs, factors, rows, queries = runs("mlp")
     chosen = {name: rows[name] for name in ("3.weight", "0.weight")}
-    expected = dense.influence("ekfac", chosen, queries, None, run.statistics.kfac)
+    expected = dense.influence("ekfac", chosen, queries, None, factors)
     for names in (list(chosen), ["3.weight", "grad/0.weight", "3.weight"]):
-        scores = attribute(run.logs, queries, names=names, per_layer=True)
+        scores = attribute(logs, queries, names=names, per_layer=True)
         assert set(scores.layers) == set(chosen)
         close(scores.values, sum(expected.values()))
-        cosines = attribute(run.logs, queries, names=names, mode="cosine", curvature="identity")
+        cosines = attribute(logs, queries, names=names, mode="cosine", curvature="identity")
         both = [
             np.concatenate([x[n].reshape(len(x[n]), -1) for n in chosen], 1)
             for x in (queries, rows)
         ]
         q, g = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in both)
         close(cosines.values, q @ g.T)
-    ranking = self_influence(run.logs, names=["0.weight"])
-    one = dense.influence("ekfac", {"0.weight": rows["0.weight"]}, rows, None, run.statistics.kfac)
+    ranking = self_influence(logs, names=["0.weight"])
+    one = dense.influence("ekfac", {"0.weight": rows["0.weight"]}, rows, None, factors)
     close(ranking.values, one["0.weight"].diagonal())
 
 
@@ -173,3 +173,26 @@ def test_projected_gradients(tmp_path, kind, compress):
     close(
         attribute(run.logs, run.logs, curvature=kind, damping=1e-3).values, sum(expected.values())
     )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("kind", ["kfac", "ekfac", "fisher"])
+def test_runs_as_they_are_by_default(tmp_path, kind, dtype):
+    """Of what is stored, to the precision of float32, with the damping of the default."""
+    program = mlp(size=8)
+    run = sawlog.init(project="run", root=tmp_path)
+    run.setup(statistic="kfac", dtype=dtype)
+    run.watch(program.model, quiet=True)
+    with run(data_id=[f"example {i}" for i in range(8)]):
+        program.of().backward()
+    run.finalize()
+    rows = dense.rows_of(run)
+    expected = dense.influence(kind, rows, rows, None, run.statistics.kfac)
+    scores = attribute(run.logs, run.logs, curvature=kind, per_layer=True)
+    assert scores.ids.tolist() == scores.queries.tolist() == [f"example {i}" for i in range(8)]
+    assert set(scores.layers) == set(rows)
+    for name, values in expected.items():
+        close(scores.layers[name], values, rtol=1e-5, err_msg=name)
+    best = attribute(run.logs, run.logs, curvature=kind, top_k=1)
+    order = sum(expected.values()).argmax(1)
+    assert best.ids[:, 0].tolist() == [f"example {i}" for i in order]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import math
 import os
 import shutil
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sawlog import store
-from sawlog.curvature._damping import Damping, amount, inverse
+from sawlog.curvature._damping import DENSE, Damping, Spectrum, amount, inverse
 from sawlog.curvature._joint import Joint
 from sawlog.curvature._layer import Layer, layer_from
 from sawlog.errors import ArgumentError
@@ -65,8 +67,9 @@ class Curvature:
         if self.kind == "identity":
             return 0.0
         if self.joint is not None:
-            return amount(damping, name, self.joint.diagonal(name))
-        return amount(damping, name, self._layer(name).values)
+            return amount(damping, name, self.joint.spectrum(name), DENSE)
+        layer = self._layer(name)
+        return amount(damping, name, Spectrum.of(layer.values), layer.damping)
 
     def solve(self, name: str, rows: np.ndarray, damping: Damping = None) -> np.ndarray:
         """``(H + d)^-1 g`` for each row ``g`` of a layer, in float64."""
@@ -123,17 +126,26 @@ class Curvature:
         if self.joint is not None:
             entries[JOINT] = Entries(self.joint.matrix[None])
             meta["joint"] = self.joint.to_json()
-        aside = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
+        place = Path(path)
+        aside = place.with_name(f".{place.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
         with store.create(aside, meta=meta, interval=None) as writer:
             if entries:
                 writer.write(Records(entries))
-        shutil.rmtree(path, ignore_errors=True)
-        try:
-            os.rename(aside, path)
-        except OSError:  # another process was faster
-            shutil.rmtree(aside, ignore_errors=True)
-            if not Path(path, "store.json").exists():
-                raise
+        _put(aside, place)
+
+
+def _put(made: Path, place: Path) -> None:
+    """A folder in the place of another, by renaming alone: nobody sees half of one."""
+    old = made.with_name(f"{made.name}.old")
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(place, old)
+        shutil.rmtree(old, ignore_errors=True)
+    try:
+        os.rename(made, place)
+    except OSError as error:
+        shutil.rmtree(made, ignore_errors=True)
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # else another one was faster
+            raise
 
 
 def fitting(name: str, layer: Layer, rows: np.ndarray) -> np.ndarray:

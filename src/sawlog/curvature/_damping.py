@@ -12,38 +12,83 @@ import numpy as np
 
 from sawlog.errors import ArgumentError
 
-DEFAULT = 0.1
-
-
-@dataclasses.dataclass(frozen=True)
-class Relative:
-    """Damping as a share of the mean eigenvalue of each layer."""
-
-    share: float = DEFAULT
-
-    def __post_init__(self) -> None:
-        if not _valid(self.share):
-            raise ArgumentError(f"Damping is a number from 0 on, got a share of {self.share!r}.")
-
-
-Damping = float | Relative | Mapping[str, float] | None
-
 
 def _valid(number: Any) -> bool:
     real = isinstance(number, numbers.Real) and not isinstance(number, bool)
     return real and math.isfinite(number) and float(number) >= 0
 
 
-def amount(damping: Damping, layer: str, eigenvalues: np.ndarray) -> float:
+@dataclasses.dataclass(frozen=True)
+class _Share:
+    share: float
+
+    def __post_init__(self) -> None:
+        if not _valid(self.share):
+            raise ArgumentError(f"Damping is a number from 0 on, got a share of {self.share!r}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Relative(_Share):
+    """Damping as a share of the mean eigenvalue of each layer."""
+
+    share: float = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Typical(_Share):
+    """Damping as a share of the curvature that gradients typically meet, layer by layer.
+
+    That is the mean of eigenvalues weighted by themselves, ``sum(e^2) / sum(e)``: what
+    ``g^T H g / g^T g`` is for gradients whose second moment is ``H``. The mean eigenvalue falls
+    with every direction that has next to no curvature, and models have very many of these; this
+    does not. So one share serves whole and projected gradients, layer by layer and together.
+
+    >>> Spectrum.of(np.array([4.0, 4.0, 0.0, 0.0])).typical
+    4.0
+    """
+
+    share: float = 0.003
+
+
+#: The default for curvature with an eigenvalue for each direction of a basis that is not fitted to
+#: whole gradients: factors are means over so many numbers that their spectrum is smooth.
+FACTORED = Typical(0.003)
+#: The default for dense matrices, which are estimated from fewer examples than they have
+#: dimensions as a rule: their smallest eigenvalues are too small.
+DENSE = Typical(0.01)
+
+Damping = float | Relative | Typical | Mapping[str, float] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Spectrum:
+    """What damping goes by: the mean eigenvalue, and the one that gradients typically meet."""
+
+    mean: float
+    typical: float
+
+    @classmethod
+    def of(cls, eigenvalues: np.ndarray) -> Spectrum:
+        """That of some eigenvalues; negative ones count as 0."""
+        values = np.maximum(np.asarray(eigenvalues, np.float64), 0)
+        greatest = float(values.max(initial=0.0))
+        if greatest == 0:
+            return cls(0.0, 0.0)
+        parts = values / greatest  # so that squares have room
+        typical = greatest * float((parts**2).sum() / parts.sum())
+        return cls(float(values.mean()), typical)
+
+
+def amount(damping: Damping, layer: str, spectrum: Spectrum, default: Typical = FACTORED) -> float:
     """How much is added to the eigenvalues of a layer.
 
-    A number is that; :class:`Relative` a share of their mean; a dict has a number for each layer;
-    None is ``Relative(0.1)``.
+    A number is that; :class:`Relative` a share of their mean, :class:`Typical` of the one that
+    gradients typically meet; a dict has a number for each layer; None is the default.
 
     Raises:
         ArgumentError: it is nothing of this, or negative.
     """
-    own: Any = Relative() if damping is None else damping
+    own: Any = default if damping is None else damping
     if isinstance(own, Mapping):
         if layer not in own:
             raise ArgumentError(
@@ -52,11 +97,13 @@ def amount(damping: Damping, layer: str, eigenvalues: np.ndarray) -> float:
             )
         own = own[layer]
     if isinstance(own, Relative):
-        return float(own.share) * float(np.mean(np.maximum(eigenvalues, 0)))
+        return float(own.share) * spectrum.mean
+    if isinstance(own, Typical):
+        return float(own.share) * spectrum.typical
     if not _valid(own):
         raise ArgumentError(
-            f"damping is a number from 0 on, Relative(0.1), or a dict of numbers by layer, got "
-            f"{own!r}."
+            "damping is a number from 0 on, Typical(0.01), Relative(0.1), or a dict of numbers by "
+            f"layer, got {own!r}."
         )
     return float(own)
 

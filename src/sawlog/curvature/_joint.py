@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from sawlog.curvature._damping import Spectrum
 from sawlog.errors import ArgumentError
 
 
@@ -36,8 +38,8 @@ class Joint:
                 f"The gradients have {size} elements, and the matrix is {list(self.matrix.shape)}."
             )
 
-    def diagonal(self, name: str) -> np.ndarray:
-        """The diagonal of a layer; its mean is that of the eigenvalues of the layer's own block.
+    def spectrum(self, name: str) -> Spectrum:
+        """What damping goes by: that of the whole matrix, the same for every layer.
 
         Raises:
             ArgumentError: there is no such layer.
@@ -47,7 +49,14 @@ class Joint:
                 f"The curvature does not know the layer {name!r}; it was fitted to: "
                 f"{', '.join(self.shapes)}."
             )
-        return np.diagonal(self.matrix)[self._places()[name]]
+        return self._spectrum
+
+    @functools.cached_property
+    def _spectrum(self) -> Spectrum:
+        trace = float(np.trace(self.matrix))
+        if trace <= 0:
+            return Spectrum(0.0, 0.0)
+        return Spectrum(trace / len(self.matrix), float((self.matrix**2).sum()) / trace)
 
     def _places(self) -> dict[str, slice]:
         places, start = {}, 0

@@ -8,10 +8,11 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from sawlog.curvature._damping import DENSE, FACTORED, Typical
 from sawlog.errors import ArgumentError
 
 
@@ -19,6 +20,7 @@ class Layer(abc.ABC):
     """A symmetric matrix over the gradients of a layer, by its eigenvectors and eigenvalues."""
 
     values: np.ndarray
+    damping: ClassVar[Typical] = FACTORED  #: the default
 
     @abc.abstractmethod
     def row_shape(self) -> tuple[int, ...]:
@@ -63,6 +65,8 @@ class Diagonal(Layer):
 @dataclasses.dataclass(frozen=True)
 class Dense(Layer):
     """A basis of whole gradients: the columns of ``basis`` ``[elements, elements]``."""
+
+    damping: ClassVar[Typical] = DENSE
 
     values: np.ndarray
     basis: np.ndarray

@@ -53,13 +53,16 @@ class Cut:
         return -(-self.rows // self.span) if self.row_bytes else 0
 
     def hashes(self, data: memoryview) -> np.ndarray:
-        """The hashes of all spans, then of all blocks."""
-        out = []
-        for rows in (self.span, self.block):
-            step = rows * self.row_bytes
-            if step:
-                out += [hash_of(data[i : i + step]) for i in range(0, len(data), step)]
-        return np.array(out, dtype="<u8")
+        """Those of all spans, then those of all blocks; a span at a time, while it is at hand."""
+        span, block = self.span * self.row_bytes, self.block * self.row_bytes
+        if not span:
+            return np.zeros(0, dtype="<u8")
+        spans, blocks = [], []
+        for start in range(0, len(data), span):
+            part = data[start : start + span]
+            spans.append(hash_of(part))
+            blocks += [hash_of(part[i : i + block]) for i in range(0, len(part), block)]
+        return np.array(spans + blocks, dtype="<u8")
 
 
 class Memory:

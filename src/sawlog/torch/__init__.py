@@ -17,6 +17,7 @@ from sawlog.torch._current import get_log as get_log
 from sawlog.torch._current import init as init
 from sawlog.torch._current import setup as setup
 from sawlog.torch._current import watch as watch
+from sawlog.torch._gauss_newton import gauss_newton as gauss_newton
 from sawlog.torch._layers import Part as Part
 from sawlog.torch._layers import Rule as Rule
 from sawlog.torch._layers import Use as Use
@@ -31,6 +32,7 @@ __all__ = [
     "current",
     "eval",
     "finalize",
+    "gauss_newton",
     "get_log",
     "init",
     "register_layer",

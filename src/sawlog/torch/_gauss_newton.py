@@ -22,7 +22,9 @@ STRIPE = 1024
 Parameters = dict[str, Tensor]
 
 
-def gauss_newton(model: Run | nn.Module, loader: Iterable[Any], loss: str) -> Curvature:
+def gauss_newton(
+    model: Run | nn.Module, loader: Iterable[Any], loss: str = "cross_entropy"
+) -> Curvature:
     """The exact Gauss-Newton matrix, for :func:`sawlog.influence.attribute`.
 
     It is the mean over examples of ``J^T A J``, with the Jacobian ``J`` of the outputs with respect
@@ -64,6 +66,8 @@ def gauss_newton(model: Run | nn.Module, loader: Iterable[Any], loss: str) -> Cu
         inputs = _inputs(batch).to(device)
         count += len(inputs)
         outputs = _width(network, inputs) if len(inputs) else 1
+        if outputs == 1 and loss == "cross_entropy" and len(inputs):
+            raise ArgumentError('The cross entropy of one class is 0. Hint: loss="mse".')
         for part in inputs.split(max(1, CHUNK // (8 * size * outputs))):
             if len(part):
                 _add(total, rows(part).flatten(0, 1))
@@ -135,10 +139,11 @@ def _rows_of(
 
     def one(x: Tensor) -> Tensor:
         def outputs(parameters: Parameters) -> Tensor:
-            found: Tensor = functional_call(network, {**exact, **parameters}, (x[None],))
-            return found[0]
+            batch: Tensor = functional_call(network, {**exact, **parameters}, (x[None],))
+            return batch[0]
 
-        out, back = vjp(outputs, ours)
+        found: Any = vjp(outputs, ours)
+        out, back = found
         (grads,) = vmap(back)(root(out))
         return torch.cat([_laid_out(block, grads).flatten(1) for block in blocks], 1)
 

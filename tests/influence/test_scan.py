@@ -1,0 +1,443 @@
+"""Scores from a store: the same as in memory, and as of all pairs by hand."""
+
+import multiprocessing
+import tempfile
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sawlog import store
+from sawlog.curvature import Curvature, Diagonal, fit
+from sawlog.errors import ArgumentError, StoreError
+from sawlog.influence import Logs, attribute, self_influence
+from sawlog.influence import _attribute as module
+from sawlog.influence._best import Best
+from sawlog.influence._work import Work
+from tests.influence.stores import by_hand, flat, segments, written
+
+SHAPES = [(3, 2), (4,), (), (2, 2, 3)]
+
+
+def small_numbers(random, n, shapes, least=-3):
+    """Rows of small whole numbers: every dtype and every sum is exact, and there are ties."""
+    return {f"l{i}": random.integers(least, 4, (n, *s)).astype(float) for i, s in enumerate(shapes)}
+
+
+@st.composite
+def situations(draw):
+    return {
+        "n": draw(st.integers(1, 40)),
+        "queries": draw(st.integers(1, 5)),
+        "shapes": draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3)),
+        "dtype": draw(st.sampled_from(["float64", "float32", "bfloat16", "float16"])),
+        "texts": draw(st.booleans()),
+        "each": draw(st.sampled_from([5, 20, 1000])),
+        "k": draw(st.one_of(st.none(), st.integers(1, 12), st.just(200))),
+        "sign": draw(st.sampled_from(["positive", "negative", "absolute"])),
+        "budget": draw(st.sampled_from([1, 2_000, 1 << 28])),
+        "per_layer": draw(st.booleans()),
+        "how": draw(st.sampled_from(["alone", "threads", "checkpoint", "progress"])),
+        "seed": draw(st.integers(0, 1000)),
+    }
+
+
+@settings(max_examples=30, deadline=None)
+@given(situations())
+def test_a_store_is_like_memory_and_like_all_pairs_by_hand(it):
+    random = np.random.default_rng(it["seed"])
+    rows = small_numbers(random, it["n"], it["shapes"])
+    queries = small_numbers(random, it["queries"], it["shapes"])
+    ids = random.permutation(1000)[: it["n"]].tolist()
+    if it["texts"]:
+        ids = [f"example {each}" for each in ids]
+    names = list(rows)
+    expected = {n: flat({n: queries[n]}) @ flat({n: rows[n]}).T for n in names}
+    total = sum(expected.values())
+    options = {"curvature": "identity", "sign": it["sign"], "top_k": it["k"]}
+    options |= {"per_layer": it["per_layer"], "budget": it["budget"]}
+    with tempfile.TemporaryDirectory() as root, ThreadPoolExecutor(3) as pool:
+        path = Path(root, "logs")
+        written(path, rows, ids, it["dtype"], each=it["each"])
+        written(Path(root, "queries"), queries, np.arange(it["queries"]), it["dtype"])
+        how = {
+            "alone": {},
+            "threads": {"executor": pool},
+            "checkpoint": {"checkpoint": Path(root, "done")},
+            "progress": {"progress": True},
+        }[it["how"]]
+        found = [
+            attribute(path, queries, **options, **how),
+            attribute(path, Path(root, "queries"), **options, **how),
+            attribute(Logs(rows, ids=ids), queries, **options),
+        ]
+    for scores in found:
+        assert scores.queries.tolist() == list(range(it["queries"]))
+        assert set(scores.layers) == (set(names) if it["per_layer"] else set())
+        if it["k"] is None:
+            assert scores.ids.tolist() == ids
+            np.testing.assert_array_equal(scores.values, total)
+            for name, values in scores.layers.items():
+                np.testing.assert_array_equal(values, expected[name])
+            continue
+        best = by_hand(total, ids, it["k"], it["sign"])
+        for query, pairs in enumerate(best):
+            assert scores[query] == pairs
+            places = [ids.index(each) for each, _ in pairs]
+            for name, values in scores.layers.items():
+                assert values[query].tolist() == expected[name][query, places].tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("kind", ["diagonal", "fisher", "shampoo"])
+@pytest.mark.parametrize("mode", ["dot", "cosine", "l2"])
+def test_dtypes_and_modes(tmp_path, dtype, kind, mode):
+    """The scores of what is stored, rounded as it is, to the precision of float32."""
+    random = np.random.default_rng(0)
+    rows = {"a": random.normal(size=(40, 3, 4)), "b": random.normal(size=(40, 5))}
+    queries = {name: random.normal(size=(3, *v.shape[1:])) for name, v in rows.items()}
+    stored = written(tmp_path / "logs", rows, np.arange(40), dtype, each=15)
+    assert segments(tmp_path / "logs") == 3
+    options = {"curvature": kind, "mode": mode, "damping": 0.1}
+    expected = attribute(stored, queries, **options).values  # float64, and tested by itself
+    found = attribute(tmp_path / "logs", queries, **options)
+    rtol = 1e-12 if dtype == "float64" else 2e-6
+    np.testing.assert_allclose(found.values, expected, atol=rtol * np.abs(expected).max())
+    ranking = self_influence(tmp_path / "logs", curvature=kind, budget=3000)
+    expected = self_influence(stored, curvature=kind)
+    np.testing.assert_allclose(ranking.values, expected.values, rtol=1e-5)
+
+
+def test_near_duplicates_have_no_distance(tmp_path):
+    """In float32, where squares of lengths would cancel."""
+    rows = {"w": 1000 + np.random.default_rng(0).normal(size=(5, 50))}
+    stored = written(tmp_path / "logs", rows, np.arange(5), "float32")
+    scores = attribute(tmp_path / "logs", stored, curvature="identity", mode="l2")
+    expected = -((stored["w"][:, None] - stored["w"]) ** 2).sum(-1)
+    np.testing.assert_allclose(scores.values, expected, rtol=1e-6, atol=1e-6)
+    assert (scores.values <= 0).all()
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1e15, 1e18])
+@pytest.mark.parametrize("kind", ["identity", "diagonal", "fisher"])
+def test_tiny_and_huge_gradients_in_float32(tmp_path, kind, size):
+    """Their dot products are no numbers of float32: 1e-60, or 1e+40."""
+    random = np.random.default_rng(0)
+    rows = {"w": size * random.normal(size=(6, 4))}
+    queries = {"w": size * random.normal(size=(2, 4)) * np.array([[1.0], [1e-9]])}
+    stored = written(tmp_path / "logs", rows, np.arange(6), "float32")
+    for mode in ("dot", "cosine"):
+        expected = attribute(stored, queries, curvature=kind, mode=mode).values
+        found = attribute(tmp_path / "logs", queries, curvature=kind, mode=mode).values
+        assert np.isfinite(expected).all()
+        assert (expected != 0).all()
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_rows_that_are_no_numbers(tmp_path):
+    """They come last, whatever is best, and their scores say so."""
+    rows = {"w": np.array([[1.0], [np.nan], [-2.0], [np.inf], [0.0]])}
+    for dtype in ("float32", "int8"):
+        written(tmp_path / dtype, rows, [10, 11, 12, 13, 14], dtype)
+        for sign, best in (("positive", [10, 14, 12]), ("negative", [12, 14, 10])):
+            options = {"curvature": "identity", "sign": sign}
+            for k in (2, 3, 5):
+                scores = attribute(tmp_path / dtype, {"w": [[1.0]]}, top_k=k, **options)
+                assert scores.ids[0, :3].tolist() == best[:k]
+            assert not np.isfinite(scores.values[0, 3:]).any()
+        far = attribute(tmp_path / dtype, {"w": [[1.0]]}, curvature="identity", mode="l2", top_k=1)
+        assert far.ids.tolist() == [[10]]
+        whole = attribute(tmp_path / dtype, {"w": [[1.0]]}, curvature="identity", mode="cosine")
+        assert np.isnan(whole.values[0, [1, 3]]).all()
+        np.testing.assert_allclose(whole.values[0, [0, 2, 4]], [1.0, -1.0, 0.0], rtol=1e-6)
+
+
+def test_superseded_rows_are_not_scored(tmp_path):
+    rows = {"w": np.arange(1.0, 31)[:, None]}
+    ids = [*range(20), *range(10)]  # the first ten are replaced: files without any row that counts
+    written(tmp_path / "logs", rows, ids, duplicates="replace", each=5)
+    assert segments(tmp_path / "logs") == 6
+    expected = {**{i: i + 1.0 for i in range(20)}, **{i: i + 21.0 for i in range(10)}}
+    with ThreadPoolExecutor(2) as pool:
+        for executor in (None, pool):
+            scores = attribute(
+                tmp_path / "logs", {"w": [[1.0]]}, curvature="identity", executor=executor
+            )
+            assert dict(scores[0]) == expected
+            best = attribute(
+                tmp_path / "logs", {"w": [[1.0]]}, curvature="identity", executor=executor, top_k=2
+            )
+            assert best[0] == [(9, 30.0), (8, 29.0)]
+    fisher = attribute(tmp_path / "logs", {"w": [[1.0]]}, curvature="fisher", damping=0.0)
+    moment = np.mean(np.square(list(expected.values())))
+    np.testing.assert_allclose(dict(fisher[0])[3], 24 / moment)
+    ranking = self_influence(tmp_path / "logs", curvature="identity")
+    assert dict(zip(ranking.ids.tolist(), ranking.values, strict=True)) == {
+        i: v**2 for i, v in expected.items()
+    }
+
+
+def test_the_policy_of_a_reader_counts(tmp_path):
+    """Also in parts: nobody opens the store again by its path alone."""
+    written(tmp_path / "logs", {"w": np.array([[1.0], [5.0]])}, [7, 7], duplicates="replace")
+    with store.open(tmp_path / "logs", duplicates="first") as reader, ThreadPoolExecutor(1) as pool:
+        for executor in (None, pool):
+            scores = attribute(reader, {"w": [[1.0]]}, curvature="identity", executor=executor)
+            assert scores[0] == [(7, 1.0)]
+
+
+def test_processes(tmp_path):
+    random = np.random.default_rng(0)
+    rows = {"a": random.normal(size=(60, 4)), "b": random.normal(size=(60, 2, 2))}
+    ids = [f"e{i}" for i in range(60)]
+    written(tmp_path / "logs", rows, ids, "bfloat16", each=15)
+    queries = {"a": random.normal(size=(2, 4)), "b": random.normal(size=(2, 2, 2))}
+    options = {"curvature": "fisher", "mode": "cosine"}
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        for k in (None, 4):
+            alone = attribute(tmp_path / "logs", queries, top_k=k, **options)
+            found = attribute(tmp_path / "logs", queries, top_k=k, executor=pool, **options)
+            assert found.ids.tolist() == alone.ids.tolist()
+            np.testing.assert_allclose(found.values, alone.values, rtol=1e-6)
+
+
+def test_a_store_that_grows_in_between(tmp_path, monkeypatch):
+    written(tmp_path / "logs", {"w": np.ones((4, 1))}, [0, 1, 2, 3], each=1)
+    logs = Logs(tmp_path / "logs")
+    with store.open(tmp_path / "logs", "append") as writer:
+        writer.append([4], {"grad/w": np.ones((1, 1))})
+    assert len(attribute(logs, {"w": [[1.0]]}, curvature="identity")[0]) == 4  # as it was
+    assert logs.reader is not None
+    state = logs.state()
+    assert state == Logs(logs).state() != Logs(tmp_path / "logs").state()
+    states = iter([state, "other"])
+    monkeypatch.setattr(Logs, "state", lambda self: next(states))
+    with pytest.raises(StoreError, match=r"changed while it was scored\. Hint: call again"):
+        attribute(logs, {"w": [[1.0]]}, curvature="identity")
+
+
+def test_more_files_than_parts(tmp_path, monkeypatch):
+    """Files are dealt out in turn; the order of the examples stays that of the store."""
+    monkeypatch.setattr(module, "MOST_PARTS", 3)
+    rows = {"w": np.random.default_rng(0).integers(-5, 5, (20, 2)).astype(float)}
+    written(tmp_path / "logs", rows, np.arange(20), each=2)
+    assert segments(tmp_path / "logs") == 10
+    with ThreadPoolExecutor(2) as pool:
+        scores = attribute(
+            tmp_path / "logs",
+            rows,
+            curvature="identity",
+            executor=pool,
+            per_layer=True,
+        )
+    assert scores.ids.tolist() == list(range(20))
+    np.testing.assert_array_equal(scores.values, rows["w"] @ rows["w"].T)
+    np.testing.assert_array_equal(scores.layers["w"], scores.values)
+
+
+# -- checkpoints ----------------------------------------------------------------------------------
+
+
+class Counted:
+    """How often parts are computed; optionally it fails after some."""
+
+    def __init__(self, monkeypatch):
+        self.parts, self.most = [], None
+        plain = Work.run
+
+        def run(work, part):
+            if self.most is not None and len(self.parts) >= self.most:
+                raise KeyboardInterrupt
+            self.parts.append(part)
+            return plain(work, part)
+
+        monkeypatch.setattr(Work, "run", run)
+
+    def taken(self):
+        parts, self.parts = self.parts, []
+        return len(parts)
+
+
+@pytest.mark.parametrize("top_k", [None, 3])
+@pytest.mark.parametrize("texts", [False, True])
+def test_a_checkpoint_is_gone_on_with(tmp_path, monkeypatch, top_k, texts):
+    counted = Counted(monkeypatch)
+    rows = {"w": np.random.default_rng(0).normal(size=(20, 3)), "v": np.ones((20, 1))}
+    ids = [f"id {i}" for i in range(20)] if texts else np.arange(100, 120)
+    written(tmp_path / "logs", rows, ids, each=4)
+    queries = {"w": np.eye(3), "v": np.ones((3, 1))}
+    options = {"curvature": "fisher", "top_k": top_k, "per_layer": True}
+    plain = attribute(tmp_path / "logs", queries, **options)
+    assert counted.taken() == 1
+    options["checkpoint"] = tmp_path / "done"
+    counted.most = 2
+    with pytest.raises(KeyboardInterrupt):
+        attribute(tmp_path / "logs", queries, **options)
+    assert counted.taken() == 2
+    counted.most = None
+    for computed in (3, 0):
+        scores = attribute(tmp_path / "logs", queries, **options)
+        assert counted.taken() == computed
+        np.testing.assert_allclose(scores.values, plain.values, rtol=1e-12)
+        assert scores.ids.tolist() == plain.ids.tolist()
+        assert scores.ids.dtype.kind == plain.ids.dtype.kind
+        assert set(scores.layers) == {"w", "v"}
+        for name, values in scores.layers.items():
+            np.testing.assert_allclose(values, plain.layers[name], rtol=1e-12)
+
+
+def test_a_checkpoint_of_something_else_is_not_used(tmp_path, monkeypatch):
+    counted = Counted(monkeypatch)
+    random = np.random.default_rng(0)
+    rows = {"w": random.normal(size=(12, 3))}
+    written(tmp_path / "logs", rows, np.arange(12), each=4)
+    other = {"w": random.normal(size=(12, 3))}
+    written(tmp_path / "other", other, np.arange(12), each=4)
+    queries = {"w": np.eye(3)}
+    basis = np.diag([1.0, 2.0, 3.0])
+    given = {"damping": 0.1, "curvature": "fisher", "mode": "dot", "top_k": 2, "sign": "positive"}
+    changes = [
+        {},
+        {"damping": 0.2},
+        {"curvature": "diagonal"},
+        {"mode": "l2"},
+        {"mode": "cosine"},
+        {"top_k": 3},
+        {"top_k": None},
+        {"sign": "absolute"},
+        {"train": tmp_path / "other"},
+        {"queries": {"w": np.eye(3)[:2]}},
+        {"queries": Logs({"w": np.eye(3)}, ids=["a", "b", "c"])},
+        {"queries": {"w": 2 * np.eye(3)}},
+        {"curvature": of_values(1.0, 1.0, 1.0)},
+        # the query has no part in the direction that differs, but the lengths of examples do
+        {"queries": {"w": basis[:1]}, "mode": "l2", "curvature": of_values(1.0, 1.0, 1.0)},
+        {"queries": {"w": basis[:1]}, "mode": "l2", "curvature": of_values(1.0, 1.0, 9.0)},
+    ]
+
+    def scored(change, **more):
+        options = {"train": tmp_path / "logs", "queries": queries, **given, **change, **more}
+        return attribute(options.pop("train"), options.pop("queries"), **options)
+
+    for change in changes:
+        plain = scored(change)
+        counted.taken()
+        found = scored(change, checkpoint=tmp_path / "done")
+        assert counted.taken() == 3, change
+        np.testing.assert_allclose(found.values, plain.values, rtol=1e-9)
+        assert found.ids.tolist() == plain.ids.tolist()
+    with store.open(tmp_path / "logs", "append") as writer:
+        writer.append([99], {"grad/w": 100 * np.ones((1, 3))})
+    plain = scored({})
+    counted.taken()
+    found = scored({}, checkpoint=tmp_path / "done")
+    assert counted.taken() == 4
+    np.testing.assert_allclose(found.values, plain.values, rtol=1e-9)
+
+
+def test_a_checkpoint_of_rows_in_memory(tmp_path, monkeypatch):
+    counted = Counted(monkeypatch)
+    options = {"curvature": "identity", "checkpoint": tmp_path / "done"}
+    for value, computed in ((1.0, 1), (1.0, 0), (2.0, 1)):
+        scores = attribute({"w": np.full((3, 2), value)}, {"w": np.ones((1, 2))}, **options)
+        assert scores.values.tolist() == [[2 * value] * 3]
+        assert counted.taken() == computed
+
+
+def of_values(*values):
+    return Curvature("own", {"w": Diagonal(np.array(values))})
+
+
+def test_a_failing_part_says_why_and_the_others_are_kept(tmp_path, monkeypatch):
+    written(tmp_path / "logs", {"w": np.ones((6, 1))}, np.arange(6), each=1)
+    plain = Work.run
+
+    def run(work, part):
+        if part[0] == 3:
+            raise OSError("the disk is gone")
+        return plain(work, part)
+
+    options = {"curvature": "identity", "checkpoint": tmp_path / "done"}
+    with monkeypatch.context() as patched, ThreadPoolExecutor(1) as pool:
+        patched.setattr(Work, "run", run)
+        with pytest.raises(OSError, match="the disk is gone"):
+            attribute(tmp_path / "logs", {"w": [[1.0]]}, executor=pool, **options)
+    counted = Counted(monkeypatch)
+    assert len(attribute(tmp_path / "logs", {"w": [[1.0]]}, **options)[0]) == 6
+    assert 1 <= counted.taken() <= 3
+
+
+# -- budgets --------------------------------------------------------------------------------------
+
+
+def test_queries_come_in_batches_that_fit(tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    rows = {"w": random.normal(size=(30, 50))}
+    written(tmp_path / "logs", rows, np.arange(30), each=7)
+    queries = {"w": random.normal(size=(11, 50))}
+    counted = Counted(monkeypatch)
+    for k, per_layer in ((None, True), (4, True), (None, False)):
+        options = {"curvature": "fisher", "top_k": k, "per_layer": per_layer}
+        whole = attribute(tmp_path / "logs", queries, **options)
+        assert counted.taken() == 1
+        some = attribute(tmp_path / "logs", queries, budget=4 * 8 * 50 * 3, **options)
+        assert counted.taken() == 4
+        assert some.queries.tolist() == whole.queries.tolist()
+        assert some.ids.tolist() == whole.ids.tolist()
+        np.testing.assert_allclose(some.values, whole.values, rtol=1e-9)
+        for name in whole.layers:
+            np.testing.assert_allclose(some.layers[name], whole.layers[name], rtol=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 6),
+    st.lists(st.integers(0, 9), max_size=8),
+    st.sampled_from(["positive", "negative", "absolute"]),
+    st.integers(0, 10_000),
+)
+def test_the_best_of_blocks(k, sizes, sign, seed):
+    random = np.random.default_rng(seed)
+    numbers = np.array([-np.inf, -2, -1, 0, 1, 2, 3, np.nan, np.inf])
+    best, seen = Best(k, sign), []
+    for size in sizes:
+        block = random.choice(numbers, size=(3, size), p=[0.02, *[0.16] * 6, 0.01, 0.01])
+        start = sum(each.shape[1] for each in seen)
+        best.add(block, np.arange(start, start + size))
+        seen.append(block)
+    if not seen:
+        assert best.scores is None
+        return
+    whole = np.concatenate(seen, 1)
+    expected = by_hand(whole, range(whole.shape[1]), k, sign)
+    for query, pairs in enumerate(expected):
+        assert best.ids[query].tolist() == [each for each, _ in pairs]
+        np.testing.assert_array_equal(best.scores[query], [value for _, value in pairs])
+
+
+def test_fitting_in_any_budget(tmp_path):
+    rows = {"w": np.random.default_rng(0).normal(size=(30, 4))}
+    written(tmp_path / "logs", rows, np.arange(30), each=7)
+    expected = fit("fisher", lambda: iter([rows])).solve("w", rows["w"], 0.1)
+    for budget in (1, 1000, 1 << 30):
+        scan = lambda budget=budget: Logs(tmp_path / "logs").scan(budget)
+        found = fit("fisher", scan).solve("w", rows["w"], 0.1)
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_an_empty_store(tmp_path):
+    columns = [store.Column("grad/w", np.dtype("float32"), (2,))]
+    store.create(tmp_path / "logs", schema=[store.Table(tuple(columns))]).close()
+    for curvature in ("identity", "fisher"):
+        with pytest.raises(ArgumentError, match="no examples to score"):
+            attribute(tmp_path / "logs", {"w": np.ones((1, 2))}, curvature=curvature)
+        with pytest.raises(ArgumentError, match="no examples"):
+            self_influence(tmp_path / "logs", curvature=curvature)
+    with pytest.raises(ArgumentError, match="no queries"):
+        attribute({"w": np.ones((1, 2))}, {"w": np.ones((0, 2))}, curvature="identity")
+    store.create(tmp_path / "nothing").close()
+    with pytest.raises(ArgumentError, match=r"no rows by example id\. Hint"):
+        attribute(tmp_path / "nothing", {"w": np.ones((1, 2))}, curvature="identity")
