@@ -51,7 +51,10 @@ BAD = [
         r"compress does not know the option 'ranks'. Did you mean 'rank'\?",
     ),
     ({"compress": {"rank": 3, "seed": 0.5}}, "compress.seed is a whole number"),
-    ({"dtype": "float8"}, "dtype is one of 'float32', 'float64', 'bfloat16', 'float16', 'int8', got 'float8'"),
+    (
+        {"dtype": "float8"},
+        "dtype is one of 'float32', 'float64', 'bfloat16', 'float16', 'int8', got 'float8'",
+    ),
     ({"precision": "half"}, "precision is one of"),
     ({"offload": 1}, "offload is True or False"),
     ({"reduction": "none"}, "reduction is one of 'auto', 'mean', 'sum', 'tokens'"),
