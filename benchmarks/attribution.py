@@ -191,7 +191,7 @@ SHAPES = {
     "MLP, 8,832 values": {"0": (64, 64), "2": (64, 64), "4": (10, 64)},
     "GPT, 65,536 values": {f"h.{i}": (64, 64) for i in range(16)},
 }
-QUERIES = 256
+QUERIES = 128
 
 
 def pairs(folder: Path, rounds: int, megabytes: int) -> list[Row]:
@@ -251,20 +251,20 @@ def fitting(folder: Path, rounds: int) -> list[Row]:
     """Examples a second of EK-FAC for a 784-512-512-10 MLP; kronfluence has 29."""
     from _torch_models import mlp
 
-    case = mlp(24, 250)
-    times: dict[str, list[float]] = {"LoGra rank 64, stored": [], "whole, nothing stored": []}
-    for turn in range(rounds):
-        for name, seconds in times.items():
-            run = sawlog.torch.Run(f"fit-{name[0]}-{turn}", root=folder)
-            one = functools.partial(_stored if name.startswith("LoGra") else _two_passes, run, case)
-            seconds.append(seconds_of(one))
+    ways = {
+        "LoGra rank 64, stored": (_stored, mlp(24, 250)),
+        "whole, nothing stored": (_two_passes, mlp(1, 250)),
+    }
     rows = []
-    for name, seconds in times.items():
-        rates = sorted(case.examples / each for each in seconds)
-        middle = float(np.median(rates))
+    for name, (way, case) in ways.items():
+        times = []
+        for turn in range(rounds):
+            run = sawlog.torch.Run(f"fit-{name[0]}-{turn}", root=folder)
+            times.append(seconds_of(functools.partial(way, run, case)))
+        rates = sorted(case.examples / each for each in times)
         who = f"{name}, {case.examples:,} examples, examples/s"
-        time_ = float(np.median(seconds))
-        rows.append(Row("EK-FAC of an MLP", who, middle, rates[0], rates[-1], time_, 1450.0, True))
+        middle, took = float(np.median(rates)), float(np.median(times))
+        rows.append(Row("EK-FAC of an MLP", who, middle, rates[0], rates[-1], took, 1450.0, True))
     return rows
 
 
@@ -364,7 +364,7 @@ def speeds(args: argparse.Namespace) -> list[Row]:
     rows = []
     with tempfile.TemporaryDirectory(dir=args.folder, prefix="sawlog-bench-") as name:
         folder = Path(name)
-        rows += pairs(folder, 5 if args.quick else 15, 128 if args.quick else 512)
+        rows += pairs(folder, 5 if args.quick else 11, 256 if args.quick else 1024)
         rows += fitting(folder, 1 if args.quick else 3)
         if args.large:
             rows += large(folder, LARGE // 10 if args.quick else LARGE)

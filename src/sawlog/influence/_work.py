@@ -66,7 +66,6 @@ class Work:
             own = [self.curvature.layers[n] for n in self.layers if n in self.curvature.layers]
             arrays += [array for layer in own for array in layer.arrays().values()]
             arrays += [] if self.curvature.joint is None else [self.curvature.joint.matrix]
-            arrays += [] if self.curvature.joint is None else [self.curvature.joint.matrix]
         for array in arrays:
             digest.update(repr((array.shape, str(array.dtype))).encode())
             digest.update(np.ascontiguousarray(array).tobytes())
