@@ -92,11 +92,12 @@ def hessian(kind, rows, factors=None):
     return _shampoo(rows)
 
 
-def added(damping, name, dense):
+def added(damping, name, dense, kind):
     """The damping of a layer, as a number."""
     if isinstance(damping, dict):
         return damping[name]
-    damping = Typical() if damping is None else damping
+    if damping is None:
+        damping = Typical(0.01) if kind == "fisher" else Typical()
     if isinstance(damping, Typical):
         return damping.share * np.trace(dense @ dense) / np.trace(dense)
     if isinstance(damping, Relative):
@@ -109,7 +110,7 @@ def influence(kind, rows, queries, damping, factors=None):
     found = {}
     for name, own in rows.items():
         dense = hessian(kind, own, None if factors is None else factors(name))
-        d = 0.0 if kind == "identity" else added(damping, name, dense)
+        d = 0.0 if kind == "identity" else added(damping, name, dense, kind)
         damped = dense + d * np.eye(len(dense))
         g, q = own.reshape(len(own), -1), queries[name].reshape(len(queries[name]), -1)
         found[name] = q @ np.linalg.solve(damped, g.T)

@@ -133,7 +133,7 @@ def test_dampings_one_after_the_other_are_those_of_each_alone(runs, kind):
         if kind != "identity":
             used = scores.about["damping"]
             matrices = {n: dense.hessian(kind, g, factors(n)) for n, g in rows.items()}
-            expected_used = {n: dense.added(damping, n, m) for n, m in matrices.items()}
+            expected_used = {n: dense.added(damping, n, m, kind) for n, m in matrices.items()}
             assert used == pytest.approx(expected_used, rel=1e-9)
 
 
