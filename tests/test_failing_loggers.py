@@ -331,8 +331,9 @@ def test_wandb_killed_in_the_middle(tmp_path):
         sys.stdout.flush()
         os.kill(os.getpid(), signal.SIGKILL)  # what W&B itself does at the end is not our affair
     """
+    own = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")}  # a W&B of its own
     ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, env=own
     )
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert ended.stdout.count("WandbSink(project='p', name='seed-3') failed") == 2
