@@ -60,6 +60,7 @@ class Gathering:
         self._lock = threading.Lock()
         self._grads: dict[str, Tensor | Outer] = {}
         self._moments: list[tuple[str, Tensor, int]] = []
+        self._pairs: dict[str, list[Pair]] = {}
         self._logs: dict[str, Tensor] = {}
         self._seen: dict[str, int] = {}
         wants = set(options.log)
@@ -209,6 +210,9 @@ class Gathering:
         small = pair.projected(left, right)
         if self._needs_rows:
             self._add_rows(block, self._scaled(small))
+        if "ekfac" in self._options.statistic:
+            with self._lock:
+                self._pairs.setdefault(block.name, []).append(self._scaled(small))
         if "kfac" in self._options.statistic:
             self._add_moments(block, small)
 
@@ -229,11 +233,8 @@ class Gathering:
         return (
             self._rooms is not None
             and self._options.dtype == "float32"
-            and not {*self._options.statistic} - {"kfac"}
-            and not isinstance(pair.left, OneHot)
-            and not isinstance(pair.right, OneHot)
-            and pair.left.positions == 1
-            and pair.left.groups is None
+            and not {*self._options.statistic} - {"kfac", "ekfac"}
+            and _is_product(pair)
             and _device(pair).type == "cpu"
             and _dtype(pair) == torch.float32
         )
@@ -266,7 +267,8 @@ class Gathering:
 
     @property
     def _needs_rows(self) -> bool:
-        return "grad" in self._options.saved or bool({*self._options.statistic} - {"kfac"})
+        factors = {"kfac", "ekfac"}  # these need no gradients, but what they are made of
+        return "grad" in self._options.saved or bool({*self._options.statistic} - factors)
 
     def _rows(self, factor: Dense | OneHot) -> Dense | OneHot:
         if isinstance(factor, OneHot):
@@ -337,8 +339,19 @@ class Gathering:
                 add.add(f"mean:{name}", flat.sum(0), len(flat))
         if "ekfac" in wanted:
             for block in self._watched.blocks:
-                rows = logs[f"grad/{block.name}"]
-                add.add(f"ekfac/{block.name}", self._matrices.squares(block, rows), examples)
+                pairs = self._pairs.pop(block.name, [])
+                add.add(f"ekfac/{block.name}", self._squares(block, pairs), examples)
+
+    def _squares(self, block: Block, pairs: list[Pair]) -> Tensor:
+        """The sum of squares of the gradients of a block in its eigenbasis."""
+        if not pairs:  # not used in this batch
+            return torch.zeros(block.stored)
+        if len(pairs) == 1 and _is_product(pairs[0]):
+            return self._matrices.squares_of(block, pairs[0])
+        rows = gradient(pairs[0])
+        for pair in pairs[1:]:
+            rows = rows + gradient(pair)
+        return self._matrices.squares(block, rows)
 
     def columns(self, logs: Mapping[str, Any]) -> dict[str, Any]:
         """What of the batch goes into the store."""
@@ -349,6 +362,12 @@ class Gathering:
             whole = isinstance(rows, Outer)
             columns.update({name: rows} if whole else encode(name, rows, self._options.dtype))
         return columns
+
+
+def _is_product(pair: Pair) -> bool:
+    """Whether gradients are products of two vectors: one position, and no groups."""
+    dense = isinstance(pair.left, Dense) and isinstance(pair.right, Dense)
+    return dense and pair.left.positions == 1 and pair.left.groups is None
 
 
 def _double(factor: Dense | OneHot) -> Dense | OneHot:

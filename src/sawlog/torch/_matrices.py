@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sawlog.capture import Block, Compression, Measured
 from sawlog.errors import ArgumentError, UnknownNameError
-from sawlog.factored import principal, random_projection
+from sawlog.factored import Pair, principal, random_projection
 
 CHUNK = 64 * 2**20
 
@@ -51,6 +51,18 @@ class Matrices:
                 for each in arrays
             )
         return self._there[key]
+
+    def squares_of(self, block: Block, pair: Pair) -> Tensor:
+        """The same as :meth:`squares`, of a pair with one position: no gradient is made at all.
+
+        The square of a product is the product of squares, so one matrix product sums them up.
+        """
+        rows = pair.left.full()
+        bases = self._on(("basis", block.name), self._bases[block.name], rows.device, rows.dtype)
+        turned = pair.projected(*(each if each.ndim > 1 else None for each in bases))
+        left, right = turned.left.full()[:, 0], turned.right.full()[:, 0]
+        total: Tensor = (left**2).mT @ right**2
+        return total
 
     def squares(self, block: Block, rows: Tensor) -> Tensor:
         """The sum over examples of the squares of their gradients in the eigenbasis."""
