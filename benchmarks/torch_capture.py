@@ -240,7 +240,7 @@ def main() -> None:
     rows = []
     for name, make in CASES.items():
         if args.only in (None, name):
-            batches, rounds = {"MLP": (16, 15), "GPT": (12, 9)}[name]
+            batches, rounds = {"MLP": (24, 15), "GPT": (12, 9)}[name]
             if args.quick:
                 batches, rounds = batches // 2, 5
             with tempfile.TemporaryDirectory(dir=args.folder, prefix="sawlog-bench-") as folder:

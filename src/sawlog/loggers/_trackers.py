@@ -9,7 +9,15 @@ from typing import Any
 
 from sawlog._optional import require
 from sawlog.jax._logger import FALLBACK, Logger
-from sawlog.sinks import MLflowSink, NeptuneSink, Sink, TensorBoardSink, TrackioSink, WandbSink
+from sawlog.sinks import (
+    Async,
+    MLflowSink,
+    NeptuneSink,
+    Sink,
+    TensorBoardSink,
+    TrackioSink,
+    WandbSink,
+)
 
 
 def _config(about: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,6 +32,8 @@ class TrackerLogger(Logger):
             disk, which ``sawlog.load`` reads; or ``"raise"``. The failure is reported by a
             :class:`~sawlog.errors.SinkWarning`, and again when the run ends.
         fallback: the folder in which those stores are made, as ``fallback/WandbLogger/seed-0``.
+        background: whether a thread writes, while the program goes on; at most 64 writes wait. With
+            ``on_error="raise"`` the error then comes with the next write, ``flush`` or ``finish``.
         options: those of the sink.
 
     A run always begins anew, whatever the tracker has under its name.
@@ -41,11 +51,17 @@ class TrackerLogger(Logger):
         *,
         on_error: str = "fallback",
         fallback: str | os.PathLike[str] = FALLBACK,
+        background: bool = True,
         **options: Any,
     ) -> None:
         require(self.package, self.extra, type(self).__name__)  # now, not while a program runs
         super().__init__(on_error=on_error, fallback=fallback)
+        self._background = background
         self._options = options
+
+    def _sink_of(self, name: str, about: Mapping[str, Any]) -> Sink:
+        sink = super()._sink_of(name, about)
+        return Async(sink) if self._background else sink
 
 
 class WandbLogger(TrackerLogger):
