@@ -28,7 +28,7 @@ class Work:
         logs: where the examples are.
         state: what was in there, if it is a store, which others may write to.
         ids: those of the queries.
-        solved: the queries after preconditioning, ``[queries, elements]`` for each layer, each
+        solved: the queries after preconditioning, ``[elements, queries]`` for each layer, each
             divided by a power of two, so that float32 has room for them.
         scale: those powers of two, ``[queries]``.
         lengths: the squared lengths of the queries in the measure of the curvature; 0 for dots.
@@ -120,7 +120,7 @@ class Work:
     def layer(self, name: str, piece: Part) -> np.ndarray:
         """The dot products of one layer, ``[queries, examples]``, over :attr:`scale`."""
         column = piece.columns[name]
-        scores = column.flat() @ self.solved[name].T  # the faster one of the two ways around
+        scores = column.flat() @ self.solved[name]
         if column.scale is not None:
             scores *= column.scale[:, None]
         return scores.T
@@ -175,7 +175,7 @@ def prepared(logs: Logs, queries: Part, curvature: Curvature, exact: bool, **opt
         ids=np.asarray(queries.ids),
         layers=layers,
         solved={
-            name: np.ascontiguousarray((each / scale[:, None]).astype(dtype))
+            name: np.ascontiguousarray((each / scale[:, None]).T, dtype)
             for name, each in solved.items()
         },
         scale=scale,
