@@ -87,4 +87,4 @@ def test_makefile_has_the_targets():
 def test_ci_runs_make_test():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    assert re.search(r"^(?:exec )?(?:env SAWLOG_ALL=1 )?make test$", text_of(script), re.MULTILINE)
+    assert re.search(r"^(?:exec )?make test$", text_of(script), re.MULTILINE)
