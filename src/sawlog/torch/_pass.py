@@ -17,6 +17,7 @@ from sawlog.capture import (
     Block,
     Measured,
     Options,
+    Report,
     Statistics,
     label_of,
     logs_of,
@@ -65,6 +66,7 @@ class Pass:
                 meta=self._about,
                 duplicates="replace" if options.duplicates == "last" else "first",
                 interval=options.interval,
+                segment_bytes=_segment_bytes(watched.blocks, options.dtype),
             )
             _check_about(self._writer.meta, self._about, self._logs)
         self._resume()
@@ -156,6 +158,12 @@ class Pass:
         self.flush()
         if self._writer is not None:
             self._writer.close()
+
+
+def _segment_bytes(blocks: Sequence[Block], dtype: str) -> int:
+    """Small files, so that little is left to write at the end, but with hundreds of rows each."""
+    rows = 256 * Report(tuple(blocks), dtype).bytes_per_example
+    return min(32 << 20, max(16 << 20, rows))
 
 
 class Asking:
