@@ -26,11 +26,11 @@ def encode(name: str, rows: Any, dtype: str) -> dict[str, np.ndarray]:
     if dtype == "int8":
         return _quantized(name, rows)
     if dtype == "bfloat16":
-        return {name: _numpy(rows).astype(ml_dtypes.bfloat16)}
+        return {name: numpy_of(rows).astype(ml_dtypes.bfloat16)}
     if dtype == "float16":
         with np.errstate(over="ignore"):
-            return {name: _numpy(rows).astype(np.float16)}
-    return {name: _numpy(rows).astype(np.dtype(dtype), copy=False)}
+            return {name: numpy_of(rows).astype(np.float16)}
+    return {name: numpy_of(rows).astype(np.dtype(dtype), copy=False)}
 
 
 def _quantized(name: str, rows: Any) -> dict[str, np.ndarray]:
@@ -49,8 +49,8 @@ def _quantized(name: str, rows: Any) -> dict[str, np.ndarray]:
     small = xp.clip(small, -127, 127)
     scale = xp.where(finite, scale, xp.full_like(scale, float("nan")))
     return {
-        name: _numpy(xp.astype(small, xp.int8)),
-        name + SCALE: _numpy(scale).astype(np.float32),
+        name: numpy_of(xp.astype(small, xp.int8)),
+        name + SCALE: numpy_of(scale).astype(np.float32),
     }
 
 
@@ -63,7 +63,7 @@ def decode(columns: dict[str, np.ndarray], name: str) -> np.ndarray:
     return rows.astype(np.float32 if rows.dtype != np.float64 else np.float64)
 
 
-def _numpy(array: Any) -> np.ndarray:
+def numpy_of(array: Any) -> np.ndarray:
     """As numpy has it, wherever it is."""
     if hasattr(array, "detach"):
         array = array.detach().cpu()

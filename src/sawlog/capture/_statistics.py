@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device, to_device
 
+from sawlog.capture._encode import numpy_of
+
 
 @dataclasses.dataclass
 class Total:
@@ -79,10 +81,10 @@ class Statistics:
 
     def arrays(self) -> dict[str, tuple[np.ndarray, int]]:
         """Every array with its count, to be stored."""
-        found = {f"sum/{name}": (_numpy(t.sum), t.count) for name, t in self.totals.items()}
+        found = {f"sum/{name}": (numpy_of(t.sum), t.count) for name, t in self.totals.items()}
         for name, spread in self.spreads.items():
-            found[f"mean/{name}"] = (_numpy(spread.mean), spread.count)
-            found[f"squares/{name}"] = (_numpy(spread.squares), spread.count)
+            found[f"mean/{name}"] = (numpy_of(spread.mean), spread.count)
+            found[f"squares/{name}"] = (numpy_of(spread.squares), spread.count)
         return found
 
     def load(self, arrays: Mapping[str, tuple[Any, int]]) -> None:
@@ -100,9 +102,3 @@ def _beside(array: Any, other: Any) -> Any:
     """An array on the device of another: what was loaded from disk is on the CPU."""
     there = device(other)
     return array if device(array) == there else to_device(array, there)
-
-
-def _numpy(array: Any) -> np.ndarray:
-    if hasattr(array, "detach"):
-        array = array.detach().cpu()
-    return np.asarray(array)
