@@ -25,6 +25,7 @@ LAYERS = (
     ("capture", "curvature", "sinks"),
     ("factored", "store"),
     ("records",),
+    ("_place",),
     ("_exit", "_optional", "_spark"),
     ("errors",),
 )

@@ -28,7 +28,8 @@ def test_help_lists_the_commands_and_the_exit_codes(sawlog_):
     done = sawlog_("--help")
     assert done.code == 0
     assert done.err == ""
-    assert set(COMMANDS) == {"ls", "show", "verify", "compact", "repair", "export"}
+    kept = {"ls", "show", "verify", "compact", "repair", "export"}
+    assert set(COMMANDS) == kept | {"attribute", "self-influence"}
     for word in (*COMMANDS, "exit codes", "damaged", "130"):
         assert word in done.out, word
 

@@ -4,6 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sawlog import store
 from sawlog.curvature import (
@@ -19,6 +21,7 @@ from sawlog.curvature import (
     load,
     load_with_notes,
 )
+from sawlog.curvature import _fit as fits
 from sawlog.errors import ArgumentError, StoreNotFoundError, UnknownNameError
 
 
@@ -298,9 +301,49 @@ def test_unknown_kind():
         fit("kfca", lambda: iter([]))
 
 
-def test_fisher_of_too_many_elements():
-    with pytest.raises(ArgumentError, match=r"20 GB\. Hint: run\.setup\(compress"):
-        fit("fisher", lambda: iter([{"w": np.zeros((1, 50_000, 1), np.float32)}]))
+def test_fisher_of_too_many_elements(monkeypatch):
+    scan = lambda: iter([{"w": np.zeros((6, 5, 4), np.float32)}] * 2)
+    monkeypatch.setattr(fits, "MOST_ELEMENTS", 19)
+    with pytest.raises(ArgumentError, match=r"all 20 elements of 'w'.* matrix of .* GB\. Hint"):
+        fit("fisher", scan)
+    monkeypatch.setattr(fits, "MOST_KEPT", 6 * 20 - 1)
+    with pytest.raises(ArgumentError, match=r"takes 6 rows or more\. Hint: run\.setup\(compress"):
+        fit("fisher", scan)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=6),
+    st.sampled_from([(1,), (7,), (3, 4)]),
+    st.integers(0, 9999),
+    st.booleans(),
+)
+def test_fisher_of_few_rows_and_of_many(sizes, shape, seed, flat):
+    """By the rows while they are few, by the matrix from then on: always what numpy inverts."""
+    random = np.random.default_rng(seed)
+    blocks = [random.normal(size=(n, *shape)) for n in [*sizes, 1]]
+    if flat:  # some directions twice, so that there are fewer than rows
+        blocks = [*blocks, *blocks]
+    rows = np.concatenate(blocks)
+    x = rows.reshape(len(rows), -1)
+    dense = x.T @ x / len(x)
+    curvature = fit("fisher", lambda: iter([{"w": block} for block in blocks]))
+    layer = curvature.layers["w"]
+    assert len(layer.values) + layer.outside == x.shape[1]
+    assert layer.spectrum().mean == pytest.approx(np.trace(dense) / x.shape[1])
+    some = random.normal(size=(3, *shape))
+    for damping in (1e-4, 1.0):
+        expected = np.linalg.solve(dense + damping * np.eye(x.shape[1]), some.reshape(3, -1).T).T
+        found = curvature.solve("w", some, damping)
+        np.testing.assert_allclose(found.reshape(3, -1), expected, rtol=1e-8, atol=1e-8)
+        lengths = (expected * some.reshape(3, -1)).sum(1)
+        np.testing.assert_allclose(curvature.quadratic("w", some, damping), lengths, rtol=1e-8)
+        twice = curvature.whiten("w", curvature.whiten("w", some, damping), damping)
+        np.testing.assert_allclose(twice, found, rtol=1e-8, atol=1e-8)
+    pseudo = np.linalg.pinv(dense, rcond=1e-10, hermitian=True) @ x.T
+    np.testing.assert_allclose(
+        curvature.solve("w", rows, 0.0).reshape(x.shape), pseudo.T, rtol=1e-6, atol=1e-6
+    )
 
 
 def test_rows_of_other_layers_and_shapes():

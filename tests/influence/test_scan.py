@@ -15,6 +15,7 @@ from sawlog.curvature import Curvature, Diagonal, fit
 from sawlog.errors import ArgumentError, StoreError
 from sawlog.influence import Logs, attribute, self_influence
 from sawlog.influence import _attribute as module
+from sawlog.influence import _threads as threads
 from sawlog.influence._best import Best
 from sawlog.influence._work import Work
 from tests.influence.stores import by_hand, flat, segments, written
@@ -213,6 +214,7 @@ def test_a_store_that_grows_in_between(tmp_path, monkeypatch):
     assert logs.reader is not None
     state = logs.state()
     assert state == Logs(logs).state() != Logs(tmp_path / "logs").state()
+    alone(monkeypatch)
     states = iter([state, "other"])
     monkeypatch.setattr(Logs, "state", lambda self: next(states))
     with pytest.raises(StoreError, match=r"changed while it was scored\. Hint: call again"):
@@ -220,7 +222,7 @@ def test_a_store_that_grows_in_between(tmp_path, monkeypatch):
 
 
 def test_more_files_than_parts(tmp_path, monkeypatch):
-    """Files are dealt out in turn; the order of the examples stays that of the store."""
+    """Parts are of several files; the order of the examples stays that of the store."""
     monkeypatch.setattr(module, "MOST_PARTS", 3)
     rows = {"w": np.random.default_rng(0).integers(-5, 5, (20, 2)).astype(float)}
     written(tmp_path / "logs", rows, np.arange(20), each=2)
@@ -241,6 +243,11 @@ def test_more_files_than_parts(tmp_path, monkeypatch):
 # -- checkpoints ----------------------------------------------------------------------------------
 
 
+def alone(monkeypatch):
+    """One core, as if there were no more."""
+    monkeypatch.setattr(threads, "cores", lambda: 1)
+
+
 class Counted:
     """How often parts are computed; optionally it fails after some."""
 
@@ -248,11 +255,13 @@ class Counted:
         self.parts, self.most = [], None
         plain = Work.run
 
-        def run(work, part):
+        alone(monkeypatch)
+
+        def run(work, part, *stop):
             if self.most is not None and len(self.parts) >= self.most:
                 raise KeyboardInterrupt
             self.parts.append(part)
-            return plain(work, part)
+            return plain(work, part, *stop)
 
         monkeypatch.setattr(Work, "run", run)
 
@@ -355,10 +364,10 @@ def test_a_failing_part_says_why_and_the_others_are_kept(tmp_path, monkeypatch):
     written(tmp_path / "logs", {"w": np.ones((6, 1))}, np.arange(6), each=1)
     plain = Work.run
 
-    def run(work, part):
+    def run(work, part, *stop):
         if part[0] == 3:
             raise OSError("the disk is gone")
-        return plain(work, part)
+        return plain(work, part, *stop)
 
     options = {"curvature": "identity", "checkpoint": tmp_path / "done"}
     with monkeypatch.context() as patched, ThreadPoolExecutor(1) as pool:

@@ -24,6 +24,8 @@ from sawlog.capture._measured import Measured as Measured
 from sawlog.capture._options import Compression as Compression
 from sawlog.capture._options import Options as Options
 from sawlog.capture._options import read as read
+from sawlog.capture._projections import projection_of as projection_of
+from sawlog.capture._projections import projections_of as projections_of
 from sawlog.capture._statistics import Statistics as Statistics
 
 __all__ = [
@@ -48,6 +50,8 @@ __all__ = [
     "measured",
     "measured_with",
     "progress",
+    "projection_of",
+    "projections_of",
     "read",
     "set_current",
 ]

@@ -1,7 +1,8 @@
-"""The command line: what is in a store, is it intact, make it smaller, take it elsewhere.
+"""The command line: what is in a store, is it intact, make it smaller, what does it say.
 
-``sawlog ls``, ``show``, ``verify``, ``compact``, ``repair`` and ``export``; ``sawlog --help`` says
-what each does. Tables for people, ``--json`` for programs, progress at a terminal only.
+``sawlog ls``, ``show``, ``verify``, ``compact``, ``repair``, ``export``, ``attribute`` and
+``self-influence``; ``sawlog --help`` says what each does. Tables for people, ``--json`` for
+programs, progress at a terminal only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What can be typed: one class for each command, one field for each argument.
 
 Nothing here imports numpy or the store, so that ``--help`` answers at once. The command ``name`` is
-carried out by ``run(arguments, screen)`` of the module ``sawlog.cli._name``.
+carried out by ``run(arguments, screen)`` of the module ``sawlog.cli._name``, with _ for -.
 """
 
 from __future__ import annotations
@@ -143,7 +143,165 @@ class Export:
     json: Json = False
 
 
-Arguments: TypeAlias = Ls | Show | Verify | Compact | Repair | Export
+Train: TypeAlias = Positional[
+    Annotated[Path, arg(metavar="TRAIN", help="The folder of a run, or of a store of its rows.")]
+]
+Curvature: TypeAlias = Annotated[
+    Literal["ekfac", "kfac", "fisher", "diagonal", "shampoo", "identity"],
+    arg(help="What gradients are preconditioned with; kept with the run, and used again."),
+]
+Share: TypeAlias = Annotated[
+    float | None,
+    arg(metavar="SHARE", help_behavior_hint=""),
+]
+Layers: TypeAlias = Annotated[
+    tuple[str, ...],
+    arg(
+        metavar="LAYER [LAYER ...]",
+        help="Only these layers, or those that match a pattern such as 'encoder.*'.",
+        help_behavior_hint="(default: all)",
+    ),
+]
+Budget: TypeAlias = Annotated[
+    str | None,
+    arg(
+        metavar="BYTES",
+        help="How much memory to use, about, as 2GB; each worker uses as much.",
+        help_behavior_hint="(default: 256MiB)",
+    ),
+]
+Text: TypeAlias = Annotated[
+    Path | None,
+    arg(
+        metavar="FILE",
+        help="The texts of the examples, to be shown with them: JSON lines or CSV with a field "
+        "text, and id if ids are not the numbers of lines from 0 on; or one text a line.",
+        help_behavior_hint="",
+    ),
+]
+Overwrite: TypeAlias = Annotated[
+    bool, arg(help="Replace the file of --out, or scores that are there.", help_behavior_hint="")
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Attribute:
+    """Score the examples of a run for queries: which of them made the model answer as it does.
+
+    Queries are rows as well: log them as a run of their own, with the same layers and compression,
+    or choose examples of any run by --query. A positive score is that of an example that helps.
+    """
+
+    train: Train
+    queries: Positional[
+        Annotated[
+            Path,
+            arg(
+                metavar="QUERIES",
+                help="The same of the queries; of several stores in a "
+                "run, that which is called as the one of TRAIN.",
+            ),
+        ]
+    ]
+    curvature: Curvature = "ekfac"
+    damping: Annotated[
+        float | None,
+        arg(metavar="X", help="What is added to the curvature.", help_behavior_hint=""),
+    ] = None
+    relative: Annotated[
+        Share, arg(help="Damping as a share of the mean eigenvalue of each layer.")
+    ] = None
+    typical: Annotated[
+        Share,
+        arg(
+            help="Damping as a share of the curvature that gradients typically meet; the default, "
+            "with a share that suits the curvature."
+        ),
+    ] = None
+    mode: Annotated[
+        Literal["dot", "cosine", "l2"],
+        arg(help="dot products, cosines, or minus squared distances"),
+    ] = "dot"
+    top: Annotated[int, arg(help="How many examples of each query; 0 for all.")] = 10
+    sign: Annotated[
+        Literal["positive", "negative", "absolute"],
+        arg(help="Which are the best: the greatest scores, the least, or the farthest from 0."),
+    ] = "positive"
+    query: Annotated[
+        tuple[str, ...],
+        arg(metavar="ID [ID ...]", help="Only these queries.", help_behavior_hint="(default: all)"),
+    ] = ()
+    names: Layers = ()
+    per_layer: Annotated[
+        bool, arg(help="Give the scores of each layer, too.", help_behavior_hint="")
+    ] = False
+    out: Annotated[
+        Path | None,
+        arg(
+            metavar="PATH",
+            help="Save the scores: a .csv or .parquet file, or else a folder that "
+            "sawlog.influence.load_scores reads.",
+            help_behavior_hint="",
+        ),
+    ] = None
+    overwrite: Overwrite = False
+    budget: Budget = None
+    workers: Annotated[
+        int,
+        arg(metavar="N", help="How many processes share the work; 0: this one does it."),
+    ] = 0
+    checkpoint: Annotated[
+        Path | None,
+        arg(
+            metavar="DIR",
+            help="A folder for what is done, with which the same command goes on.",
+            help_behavior_hint="",
+        ),
+    ] = None
+    text: Text = None
+    json: Json = False
+
+
+@dataclasses.dataclass(frozen=True)
+class SelfInfluence:
+    """Rank the examples of a run by their influence on themselves: likely label errors first.
+
+    Nothing else in the data explains an example that has much: it is rare, hard or mislabelled.
+    """
+
+    train: Train
+    top: Annotated[int, arg(help="How many examples to show; 0 for all.")] = 20
+    least: Annotated[
+        bool, arg(help="Those with the least influence first.", help_behavior_hint="")
+    ] = False
+    curvature: Curvature = "ekfac"
+    damping: Annotated[
+        float | None,
+        arg(metavar="X", help="What is added to the curvature.", help_behavior_hint=""),
+    ] = None
+    relative: Annotated[
+        Share, arg(help="Damping as a share of the mean eigenvalue of each layer.")
+    ] = None
+    typical: Annotated[
+        Share,
+        arg(help="Damping as a share of the curvature that gradients typically meet; the default."),
+    ] = None
+    names: Layers = ()
+    out: Annotated[
+        Path | None,
+        arg(
+            metavar="PATH",
+            help="Save the whole ranking as a .csv or .parquet file.",
+            help_behavior_hint="",
+        ),
+    ] = None
+    overwrite: Overwrite = False
+    budget: Budget = None
+    text: Text = None
+    json: Json = False
+
+
+Arguments: TypeAlias = Ls | Show | Verify | Compact | Repair | Export | Attribute | SelfInfluence
 
 COMMANDS: dict[str, Callable[..., Arguments]] = {
     "ls": Ls,
@@ -152,4 +310,6 @@ COMMANDS: dict[str, Callable[..., Arguments]] = {
     "compact": Compact,
     "repair": Repair,
     "export": Export,
+    "attribute": Attribute,
+    "self-influence": SelfInfluence,
 }

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 import time
 from typing import Any
 
 import numpy as np
+
+from sawlog.errors import ArgumentError
 
 _JOINERS = "\u200c\u200d"  # invisible, but part of words and emoji
 
@@ -45,6 +48,23 @@ def size(nbytes: int) -> str:
         number /= 1000
         units.pop(0)
     return f"{number:.0f} B" if units[0] == "B" else f"{number:,.1f} {units[0]}"
+
+
+def bytes_of(text: str, option: str) -> int:
+    """The reverse of :func:`size`: so many bytes, with a unit or without.
+
+    >>> bytes_of("2GB", "--budget"), bytes_of("1.5 MiB", "--budget"), bytes_of("800", "--budget")
+    (2000000000, 1572864, 800)
+    """
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)(i?)b?\s*", text.lower())
+    try:
+        number, unit, binary = found.groups() if found else ("", "", "")
+        nbytes = int(float(number) * (1024 if binary else 1000) ** " kmgt".index(unit or " "))
+    except ValueError:
+        nbytes = 0
+    if nbytes < 1:
+        raise ArgumentError(f"{option} is a number of bytes, as 2GB or 500MiB, not {text!r}.")
+    return nbytes
 
 
 def age(when: float | None, now: float | None = None) -> str:

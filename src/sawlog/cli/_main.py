@@ -15,7 +15,7 @@ from sawlog.cli._outcome import BAD, BROKEN_PIPE, INTERRUPTED, OK, report
 from sawlog.errors import SawlogError
 
 _DESCRIPTION = """\
-Look into sawlog stores: logs of neural-network programs on disk.
+Look into sawlog stores: logs of neural-network programs on disk, and what they say.
 
 exit codes:
   0    all is well
@@ -65,7 +65,7 @@ def _run(args: list[str]) -> int:
     from sawlog.cli._screen import Screen
 
     name = next(name for name, kind in COMMANDS.items() if kind is type(arguments))
-    module = importlib.import_module(f"sawlog.cli._{name}")
+    module = importlib.import_module(f"sawlog.cli._{name.replace('-', '_')}")
     return int(module.run(arguments, Screen()))
 
 

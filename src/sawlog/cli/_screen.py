@@ -40,6 +40,11 @@ class Screen:
         """Whether it can show more than ASCII."""
         return self._out.encoding.startswith("utf")
 
+    @property
+    def watched(self) -> bool:
+        """Whether anybody sees progress."""
+        return sys.stderr.isatty()
+
     def print(self, *parts: RenderableType) -> None:
         """Print results for people."""
         for part in parts:
@@ -56,7 +61,7 @@ class Screen:
     @contextlib.contextmanager
     def progress(self, doing: str) -> Iterator[Progress | None]:
         """A progress bar, to be told ``(done, in all)``; None where nobody watches."""
-        if not sys.stderr.isatty():
+        if not self.watched:
             yield None
             return
         from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn

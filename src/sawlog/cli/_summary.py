@@ -173,7 +173,7 @@ def _trend(column: Column, parts: list[Part]) -> Trend:
             if part.masked:
                 mask = part.segment.values(mask_name(column.name), start, stop)
             trend.add(values, at + start, mask)
-            part.segment.release(column.name, start, stop)
+            part.segment.release((column.name,), start, stop)
         at += part.rows
     return trend
 

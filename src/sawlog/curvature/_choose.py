@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sawlog._place import to_numpy
 from sawlog.curvature._curvature import Curvature, Rows, fitting
 from sawlog.curvature._layer import Layer
 from sawlog.errors import ArgumentError
@@ -36,23 +37,26 @@ def choose_damping(curvature: Curvature, held_out: Rows) -> dict[str, float]:
     for name, layer in curvature.layers.items():
         if name not in held_out or not len(held_out[name]):
             raise ArgumentError(f"There are no gradients of the layer {name!r} that were held out.")
-        squares = _squares(name, layer, np.asarray(held_out[name], np.float64))
-        values = np.maximum(layer.values, 0).ravel()
-        mean = float(values.mean())
+        squares, total = _squares(name, layer, to_numpy(held_out[name]).astype(np.float64))
+        values, outside = np.maximum(layer.values, 0).ravel(), layer.outside
+        mean = layer.spectrum().mean
         if mean == 0:
-            chosen[name] = float(squares.mean())
+            chosen[name] = total / (len(values) + outside)
             continue
         added = SHARES * mean
         damped = values[None] + added[:, None]
         likelihood = -(np.log(damped) + squares / damped).sum(1)
+        if outside:  # where the curvature is 0
+            likelihood -= outside * np.log(added) + max(total - float(squares.sum()), 0.0) / added
         chosen[name] = float(added[np.argmax(likelihood)])
     return chosen
 
 
-def _squares(name: str, layer: Layer, rows: np.ndarray) -> np.ndarray:
-    """The mean squares of gradients in the eigenbasis of a layer."""
+def _squares(name: str, layer: Layer, rows: np.ndarray) -> tuple[np.ndarray, float]:
+    """The mean squares of gradients in the eigenbasis of a layer, and those of all elements."""
     turned = layer.into(fitting(name, layer, rows))
-    squares = (turned.reshape(len(rows), -1) ** 2).mean(0)
-    if not np.isfinite(squares).all():
+    squares = np.asarray((turned.reshape(len(rows), -1) ** 2).mean(0))
+    total = float((rows.reshape(len(rows), -1) ** 2).mean(0).sum())
+    if not np.isfinite(squares).all() or not np.isfinite(total):
         raise ArgumentError(f"Gradients of the layer {name!r} have elements that are not numbers.")
-    return np.asarray(squares)
+    return squares, total

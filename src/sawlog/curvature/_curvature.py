@@ -8,21 +8,23 @@ import math
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from sawlog import store
-from sawlog.curvature._damping import DENSE, Damping, Spectrum, amount, inverse
+from sawlog._place import NUMPY, Place, place_of, to_numpy
+from sawlog.curvature._damping import DENSE, Damping, amount, inverse
 from sawlog.curvature._joint import Joint
 from sawlog.curvature._layer import Layer, layer_from
 from sawlog.errors import ArgumentError
 from sawlog.records import Entries, Records
 
 StrPath = str | os.PathLike[str]
-Rows = Mapping[str, np.ndarray]
+Rows = Mapping[str, Any]
 JOINT = "@matrix"
 
 
@@ -44,6 +46,7 @@ class Curvature:
         self.kind = kind
         self.layers = dict(layers)
         self.joint = joint
+        self._moved: dict[tuple[str, Place], Layer] = {}
 
     def __repr__(self) -> str:
         count = len(self.layers if self.joint is None else self.joint.shapes)
@@ -69,48 +72,66 @@ class Curvature:
         if self.joint is not None:
             return amount(damping, name, self.joint.spectrum(name), DENSE)
         layer = self._layer(name)
-        return amount(damping, name, Spectrum.of(layer.values), layer.damping)
+        return amount(damping, name, layer.spectrum(), layer.damping)
 
-    def solve(self, name: str, rows: np.ndarray, damping: Damping = None) -> np.ndarray:
-        """``(H + d)^-1 g`` for each row ``g`` of a layer, in float64."""
+    def solve(self, name: str, rows: Any, damping: Damping = None) -> Any:
+        """``(H + d)^-1 g`` for each row ``g`` of a layer, in float64.
+
+        Rows are arrays of numpy, torch or JAX, and so is what is returned; where there is no
+        float64, it is computed by numpy, and given back with the digits that there are.
+        """
         return self._scaled(name, rows, damping, power=1.0)
 
-    def whiten(self, name: str, rows: np.ndarray, damping: Damping = None) -> np.ndarray:
+    def whiten(self, name: str, rows: Any, damping: Damping = None) -> Any:
         """``(H + d)^-1/2 g``: dots of two such are those of one with the other solved."""
         return self._scaled(name, rows, damping, power=0.5)
 
-    def _scaled(self, name: str, rows: np.ndarray, damping: Damping, power: float) -> np.ndarray:
-        rows = np.asarray(rows, np.float64)
+    def _scaled(self, name: str, rows: Any, damping: Damping, power: float) -> Any:
+        place, values, back = _doubles(rows)
         if self.kind == "identity":
-            return rows
-        layer = self._layer(name)
-        scale = inverse(layer.values, self.added(name, damping), name) ** power
-        turned = layer.into(fitting(name, layer, rows))
-        return layer.back(turned * scale).reshape(rows.shape)
+            return back(values)
+        layer, scale, rest = self._there(name, place, damping, power)
+        return back(layer.scaled(fitting(name, layer, values), scale, rest).reshape(values.shape))
 
-    def quadratic(self, name: str, rows: np.ndarray, damping: Damping = None) -> np.ndarray:
+    def quadratic(self, name: str, rows: Any, damping: Damping = None) -> Any:
         """``g^T (H + d)^-1 g`` for each row, ``[n]``."""
-        rows = np.asarray(rows, np.float64)
+        place, values, back = _doubles(rows)
         if self.kind == "identity":
-            return (rows**2).sum(tuple(range(1, rows.ndim)))
-        layer = self._layer(name)
-        scale = inverse(layer.values, self.added(name, damping), name).ravel()
-        turned = layer.into(fitting(name, layer, rows)).reshape(len(rows), len(scale))
-        return turned**2 @ scale
+            return back((values**2).sum(tuple(range(1, values.ndim))))
+        layer, scale, rest = self._there(name, place, damping, 1.0)
+        return back(layer.weighed(fitting(name, layer, values), scale, rest))
 
-    def solve_all(self, rows: Rows, damping: Damping = None) -> dict[str, np.ndarray]:
+    def _there(
+        self, name: str, place: Place, damping: Damping, power: float
+    ) -> tuple[Layer, Any, float]:
+        """A layer in some place, and what its directions and those outside are multiplied with."""
+        layer, added = self._layer(name), self.added(name, damping)
+        scale = inverse(layer.values, added, name) ** power
+        rest = float(inverse(np.zeros(1), added, name)[0] ** power)
+        if place == NUMPY:
+            return layer, scale, rest
+        if (name, place) not in self._moved:
+            self._moved[name, place] = layer.to(place)
+        return self._moved[name, place], place.put(scale), rest
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_moved": {}}
+
+    def solve_all(self, rows: Rows, damping: Damping = None) -> dict[str, Any]:
         """``(H + d)^-1 g`` of all layers, whether the curvature couples them or not."""
         if self.joint is None:
             return {name: self.solve(name, values, damping) for name, values in rows.items()}
-        return self.joint.solve(rows, {n: self.added(n, damping) for n in self.joint.shapes})
+        own = {name: to_numpy(values) for name, values in rows.items()}
+        solved = self.joint.solve(own, {n: self.added(n, damping) for n in self.joint.shapes})
+        return {name: place_of(rows[name]).put(values) for name, values in solved.items()}
 
-    def quadratic_all(self, rows: Rows, damping: Damping = None) -> dict[str, np.ndarray]:
+    def quadratic_all(self, rows: Rows, damping: Damping = None) -> dict[str, Any]:
         """What each layer adds to ``g^T (H + d)^-1 g``, ``[n]``."""
         if self.joint is None:
             return {name: self.quadratic(name, values, damping) for name, values in rows.items()}
         solved = self.solve_all(rows, damping)
         axes = {name: tuple(range(1, values.ndim)) for name, values in solved.items()}
-        return {n: (np.asarray(rows[n]) * v).sum(axes[n]) for n, v in solved.items()}
+        return {name: (rows[name] * v).sum(axes[name]) for name, v in solved.items()}
 
     def save(self, path: StrPath, notes: Mapping[str, Any] | None = None) -> None:
         """Write it to a store, with notes that JSON can hold; :func:`load` reads it.
@@ -148,7 +169,22 @@ def _put(made: Path, place: Path) -> None:
             raise
 
 
-def fitting(name: str, layer: Layer, rows: np.ndarray) -> np.ndarray:
+def _doubles(rows: Any) -> tuple[Place, Any, Callable[[Any], Any]]:
+    """Where to compute with rows, the rows there in float64, and the way back."""
+    place = place_of(rows)
+    if place == NUMPY:
+        return place, np.asarray(rows, np.float64), lambda found: found
+    if not place.doubles:
+        return NUMPY, to_numpy(rows).astype(np.float64), lambda found: place.put(_single(found))
+    xp = array_namespace(rows)
+    return place, xp.astype(rows, xp.float64), lambda found: found
+
+
+def _single(array: np.ndarray) -> np.ndarray:
+    return np.asarray(array, np.float32)
+
+
+def fitting(name: str, layer: Layer, rows: Any) -> Any:
     """Rows in the shape that a layer was fitted to.
 
     Raises:

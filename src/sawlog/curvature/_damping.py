@@ -68,15 +68,15 @@ class Spectrum:
     typical: float
 
     @classmethod
-    def of(cls, eigenvalues: np.ndarray) -> Spectrum:
-        """That of some eigenvalues; negative ones count as 0."""
+    def of(cls, eigenvalues: np.ndarray, zeros: int = 0) -> Spectrum:
+        """That of some eigenvalues, and so many zeros; negative ones count as 0."""
         values = np.maximum(np.asarray(eigenvalues, np.float64), 0)
         greatest = float(values.max(initial=0.0))
         if greatest == 0:
             return cls(0.0, 0.0)
         parts = values / greatest  # so that squares have room
         typical = greatest * float((parts**2).sum() / parts.sum())
-        return cls(float(values.mean()), typical)
+        return cls(float(values.sum()) / (values.size + zeros), typical)
 
 
 def amount(damping: Damping, layer: str, spectrum: Spectrum, default: Typical = FACTORED) -> float:

@@ -7,18 +7,30 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
+from array_api_compat import array_namespace
 
+from sawlog._place import NUMPY, Place, place_of, to_numpy
 from sawlog.curvature._curvature import IDENTITY, Curvature
 from sawlog.curvature._damping import inverse
-from sawlog.curvature._layer import Dense, Diagonal, Kronecker, Layer, decomposed, outer
+from sawlog.curvature._layer import (
+    Dense,
+    Diagonal,
+    Kronecker,
+    Layer,
+    decomposed,
+    outer,
+    transposed,
+)
 from sawlog.errors import ArgumentError, UnknownNameError
 
 MOST_ELEMENTS = 40_000
+MOST_KEPT = 1 << 28
 
 KINDS = ("identity", "diagonal", "fisher", "kfac", "ekfac", "shampoo")
 
 #: Rows ``[n, ..., rows, cols]`` of all layers, block by block; each call goes through all of them.
-Scan = Callable[[], Iterator[Mapping[str, np.ndarray]]]
+#: They are arrays of numpy, torch or JAX, and means over them are computed where they are.
+Scan = Callable[[], Iterator[Mapping[str, Any]]]
 
 
 class Factors(Protocol):
@@ -66,30 +78,42 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def _shapes(rows: Scan) -> dict[str, tuple[int, ...]]:
-    first = next(iter(rows()), {})
-    return {name: tuple(values.shape[1:]) for name, values in first.items() if len(values)}
+    for block in rows():
+        if block and all(len(values) for values in block.values()):
+            return {name: tuple(values.shape[1:]) for name, values in block.items()}
+    return {}
 
 
-def _means_of(
-    rows: Scan, *parts: Callable[[str, np.ndarray], np.ndarray]
-) -> list[dict[str, np.ndarray]]:
+def _means_of(rows: Scan, *parts: Callable[[str, Any], Any]) -> list[dict[str, np.ndarray]]:
     """The means over examples of some sums over a block, for each layer, in one scan."""
     totals: list[dict[str, Any]] = [{} for _ in parts]
     counts: dict[str, int] = {}
+    for name, values in _doubles(rows):
+        counts[name] = counts.get(name, 0) + len(values)
+        for total, part in zip(totals, parts, strict=True):
+            total[name] = total.get(name, 0.0) + part(name, values)
+    return [{n: to_numpy(each) / counts[n] for n, each in total.items()} for total in totals]
+
+
+def _doubles(rows: Scan) -> Iterator[tuple[str, Any]]:
+    """The rows of each layer in float64, block by block, where they are."""
     for block in rows():
         for name, stored in block.items():
-            values = np.asarray(stored, np.float64)
+            if not len(stored):
+                continue
+            place = place_of(stored)
+            values = stored if place.doubles else to_numpy(stored)
+            xp = array_namespace(values)
+            values = xp.astype(values, xp.float64, copy=False)
             _check_finite(name, values)
-            counts[name] = counts.get(name, 0) + len(values)
-            for total, part in zip(totals, parts, strict=True):
-                total[name] = total.get(name, 0.0) + part(name, values)
-    return [{name: each / counts[name] for name, each in total.items()} for total in totals]
+            yield name, values
 
 
-def _check_finite(name: str, values: np.ndarray) -> None:
-    if np.isfinite(values.sum()):
+def _check_finite(name: str, values: Any) -> None:
+    if math.isfinite(float(values.sum())):
         return
-    odd = int((~np.isfinite(values).all(tuple(range(1, values.ndim)))).sum())
+    flat = to_numpy(values).reshape(len(values), -1)
+    odd = int((~np.isfinite(flat).all(1)).sum())
     if odd:
         raise ArgumentError(
             f"{odd} examples or more have gradients of {name!r} that are infinite or not numbers, "
@@ -106,28 +130,56 @@ def _diagonal(rows: Scan, shapes: Shapes, measured: Factors | None) -> dict[str,
 
 def _fisher(rows: Scan, shapes: Shapes, measured: Factors | None) -> dict[str, Layer]:
     del measured
-    for name, shape in shapes.items():
-        _check_size(name, shape)
-
-    def moment(name: str, values: np.ndarray) -> np.ndarray:
-        flat = values.reshape(len(values), -1)
-        return flat.T @ flat
-
-    (moments,) = _means_of(rows, moment)
-    layers: dict[str, Layer] = {}
-    for name, each in moments.items():
-        values, basis = decomposed(each)
-        layers[name] = Dense(values, basis, shapes[name])
-    return layers
+    moments = {name: _Moment(name, shape) for name, shape in shapes.items()}
+    for name, values in _doubles(rows):
+        moments[name].add(values.reshape(len(values), -1))
+    return {name: moment.layer() for name, moment in moments.items()}
 
 
-def _check_size(name: str, shape: tuple[int, ...]) -> None:
-    size = math.prod(shape)
-    if size > MOST_ELEMENTS:
-        raise ArgumentError(
-            f'"fisher" is a matrix over all {size} elements of {name!r}, of {8e-9 * size**2:.0f} '
-            'GB. Hint: run.setup(compress=...) when logging, or curvature="ekfac".'
+class _Moment:
+    """The mean outer product of whole gradients of a layer: by the rows while they are few."""
+
+    def __init__(self, name: str, shape: tuple[int, ...]) -> None:
+        self._name, self._shape, self._size = name, shape, math.prod(shape)
+        self._rows: list[np.ndarray] = []
+        self._count = 0
+        self._sum: Any = None
+
+    def add(self, rows: Any) -> None:
+        """Take in some rows ``[n, elements]``."""
+        self._count += len(rows)
+        if self._sum is None and 2 * self._count <= self._size:
+            self._check_room()
+            self._rows.append(np.array(to_numpy(rows)))
+            return
+        if self._sum is None:
+            self._check_size()
+            self._sum = sum((each.T @ each for each in self._rows), np.float64(0.0))
+            self._rows = []
+            place = place_of(rows)
+            self._sum = self._sum if place == NUMPY else place.put(np.asarray(self._sum))
+        self._sum = self._sum + rows.T @ rows
+
+    def _check_room(self) -> None:
+        if self._count * self._size > MOST_KEPT:
+            raise self._too_large(f"{self._count} rows or more")
+
+    def _check_size(self) -> None:
+        if self._size > MOST_ELEMENTS:
+            raise self._too_large(f"a matrix of {8e-9 * self._size**2:.0f} GB")
+
+    def _too_large(self, what: str) -> ArgumentError:
+        return ArgumentError(
+            f'"fisher" is a matrix over all {self._size} elements of {self._name!r}, and takes '
+            f'{what}. Hint: run.setup(compress=...) when logging, or curvature="ekfac".'
         )
+
+    def layer(self) -> Layer:
+        """By its eigenvectors."""
+        if self._sum is None:
+            return Dense.of_rows(np.concatenate(self._rows), self._shape)
+        values, basis = decomposed(to_numpy(self._sum) / self._count)
+        return Dense(values, basis, self._shape)
 
 
 def _factors(name: str, measured: Factors | None, what: str) -> tuple[np.ndarray, np.ndarray]:
@@ -174,8 +226,14 @@ def _kfac(rows: Scan, shapes: Shapes, measured: Factors | None) -> dict[str, Lay
 def _ekfac(rows: Scan, shapes: Shapes, measured: Factors | None) -> dict[str, Layer]:
     bases = _bases(shapes, measured, "EK-FAC")
 
-    def squares(name: str, values: np.ndarray) -> np.ndarray:
-        return (bases[name].into(values.reshape(len(values), *bases[name].row_shape())) ** 2).sum(0)
+    there: dict[tuple[str, Place], Kronecker] = {}
+
+    def squares(name: str, values: Any) -> Any:
+        key = name, place_of(values)
+        if key not in there:
+            there[key] = bases[name].to(key[1])
+        basis = there[key]
+        return (basis.into(values.reshape(len(values), *basis.row_shape())) ** 2).sum(0)
 
     (means,) = _means_of(rows, squares)
     return {n: Kronecker(_seen(means[n]), b.left, b.right) for n, b in bases.items()}
@@ -191,8 +249,8 @@ def _shampoo(rows: Scan, shapes: Shapes, measured: Factors | None) -> dict[str, 
     del shapes, measured
     lefts, rights = _means_of(
         rows,
-        lambda name, g: (g @ np.swapaxes(g, -1, -2)).sum(0),
-        lambda name, g: (np.swapaxes(g, -1, -2) @ g).sum(0),
+        lambda name, g: (g @ transposed(g)).sum(0),
+        lambda name, g: (transposed(g) @ g).sum(0),
     )
     layers: dict[str, Layer] = {}
     for name in lefts:

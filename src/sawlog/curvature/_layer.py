@@ -1,6 +1,7 @@
 """The curvature of one layer: a basis, and an eigenvalue for each of its directions.
 
-Everything is in float64. Rows are gradients ``[n, *shape]``.
+Everything is in float64. Rows are gradients ``[n, *shape]``, arrays of the library that the layer's
+own are of.
 """
 
 from __future__ import annotations
@@ -8,30 +9,62 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from array_api_compat import array_namespace
 
-from sawlog.curvature._damping import DENSE, FACTORED, Typical
+from sawlog._place import NUMPY, Place
+from sawlog.curvature._damping import DENSE, FACTORED, Spectrum, Typical
 from sawlog.errors import ArgumentError
 
 
 class Layer(abc.ABC):
     """A symmetric matrix over the gradients of a layer, by its eigenvectors and eigenvalues."""
 
-    values: np.ndarray
+    values: Any
     damping: ClassVar[Typical] = FACTORED  #: the default
+
+    @property
+    def outside(self) -> int:
+        """How many directions there are beside those of the basis; their eigenvalue is 0."""
+        return math.prod(self.row_shape()) - math.prod(self.values.shape)
+
+    def spectrum(self) -> Spectrum:
+        """What damping goes by."""
+        return Spectrum.of(self.values, self.outside)
+
+    def to(self, place: Place) -> Self:
+        """The same with its arrays elsewhere."""
+        if place == NUMPY:
+            return self
+        moved = {n: place.put(array) for n, array in self.arrays().items() if n != "shape"}
+        return dataclasses.replace(self, **moved)  # type: ignore[type-var]
+
+    def scaled(self, rows: Any, scale: Any, rest: float) -> Any:
+        """Rows whose directions are multiplied with ``scale``, those outside with ``rest``."""
+        if not self.outside:
+            return self.back(self.into(rows) * scale)
+        return self.back(self.into(rows) * (scale - rest)) + rows * rest
+
+    def weighed(self, rows: Any, scale: Any, rest: float) -> Any:
+        """The sums of squares of each row ``[n]``, weighed in the same way."""
+        turned = self.into(rows).reshape(len(rows), -1)
+        if not self.outside:
+            return turned**2 @ scale.reshape(-1)
+        flat = rows.reshape(len(rows), -1)
+        return turned**2 @ (scale.reshape(-1) - rest) + (flat**2).sum(1) * rest
 
     @abc.abstractmethod
     def row_shape(self) -> tuple[int, ...]:
         """The shape of a gradient."""
 
     @abc.abstractmethod
-    def into(self, rows: np.ndarray) -> np.ndarray:
+    def into(self, rows: Any) -> Any:
         """Rows in the basis, in the shape of :attr:`values`."""
 
     @abc.abstractmethod
-    def back(self, rows: np.ndarray) -> np.ndarray:
+    def back(self, rows: Any) -> Any:
         """Rows out of the basis."""
 
     @abc.abstractmethod
@@ -43,17 +76,17 @@ class Layer(abc.ABC):
 class Diagonal(Layer):
     """Every element is a direction of its own; ``values`` has the shape of a gradient."""
 
-    values: np.ndarray
+    values: Any
 
     def row_shape(self) -> tuple[int, ...]:
         """That of the eigenvalues."""
-        return self.values.shape
+        return tuple(self.values.shape)
 
-    def into(self, rows: np.ndarray) -> np.ndarray:
+    def into(self, rows: Any) -> Any:
         """The rows as they are."""
         return rows
 
-    def back(self, rows: np.ndarray) -> np.ndarray:
+    def back(self, rows: Any) -> Any:
         """The rows as they are."""
         return rows
 
@@ -64,29 +97,45 @@ class Diagonal(Layer):
 
 @dataclasses.dataclass(frozen=True)
 class Dense(Layer):
-    """A basis of whole gradients: the columns of ``basis`` ``[elements, elements]``."""
+    """A basis of whole gradients: the columns of ``basis`` ``[elements, directions]``.
+
+    There are fewer directions than elements if it was fitted to fewer examples than that.
+    """
 
     damping: ClassVar[Typical] = DENSE
 
-    values: np.ndarray
-    basis: np.ndarray
+    values: Any
+    basis: Any
     shape: tuple[int, ...]
 
     def row_shape(self) -> tuple[int, ...]:
         """That of a gradient."""
         return self.shape
 
-    def into(self, rows: np.ndarray) -> np.ndarray:
+    def into(self, rows: Any) -> Any:
         """Rows ``[n, directions]``."""
         return rows.reshape(len(rows), -1) @ self.basis
 
-    def back(self, rows: np.ndarray) -> np.ndarray:
+    def back(self, rows: Any) -> Any:
         """Rows in the shape of gradients."""
         return (rows @ self.basis.T).reshape(len(rows), *self.shape)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The eigenvalues, the basis, the shape."""
         return {"values": self.values, "basis": self.basis, "shape": np.array(self.shape)}
+
+    @classmethod
+    def of_rows(cls, rows: np.ndarray, shape: tuple[int, ...]) -> Dense:
+        """The mean of the outer products of rows ``[n, elements]``, fewer of them than elements.
+
+        By the singular values of the rows, which are the roots of the eigenvalues: small ones are
+        found to as many digits as large ones, and the matrix over all elements is never made.
+        """
+        basis, triangle = np.linalg.qr(rows.T)
+        inner, roots, _ = np.linalg.svd(triangle)
+        values = without_rounding(roots / math.sqrt(len(rows))) ** 2
+        seen = values > 0
+        return cls(values[seen], basis @ inner[:, seen], tuple(shape))
 
     @classmethod
     def of(cls, matrix: np.ndarray, shape: tuple[int, ...]) -> Dense:
@@ -115,32 +164,37 @@ class Dense(Layer):
 class Kronecker(Layer):
     """Bases of both sides of gradients ``[..., rows, cols]``; one with one axis is the identity."""
 
-    values: np.ndarray
-    left: np.ndarray
-    right: np.ndarray
+    values: Any
+    left: Any
+    right: Any
 
     def row_shape(self) -> tuple[int, ...]:
         """That of the eigenvalues."""
-        return self.values.shape
+        return tuple(self.values.shape)
 
-    def into(self, rows: np.ndarray) -> np.ndarray:
+    def into(self, rows: Any) -> Any:
         """``left.T @ row @ right``."""
         if self.left.ndim > 1:
-            rows = np.swapaxes(self.left, -1, -2) @ rows
+            rows = transposed(self.left) @ rows
         return _times(rows, self.right)
 
-    def back(self, rows: np.ndarray) -> np.ndarray:
+    def back(self, rows: Any) -> Any:
         """``left @ row @ right.T``."""
         if self.left.ndim > 1:
             rows = self.left @ rows
-        return _times(rows, np.swapaxes(self.right, -1, -2) if self.right.ndim > 1 else self.right)
+        return _times(rows, transposed(self.right) if self.right.ndim > 1 else self.right)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The eigenvalues and both bases."""
         return {"values": self.values, "left": self.left, "right": self.right}
 
 
-def _times(rows: np.ndarray, right: np.ndarray) -> np.ndarray:
+def transposed(array: Any) -> Any:
+    """Every matrix ``[..., rows, cols]`` the other way round."""
+    return array_namespace(array).matrix_transpose(array)
+
+
+def _times(rows: Any, right: Any) -> Any:
     """``row @ right`` for each row; one product of large matrices if they share one ``right``."""
     if right.ndim == 1:
         return rows

@@ -34,6 +34,7 @@ from sawlog.influence._tasks import attribution_table as attribution_table
 from sawlog.influence._tasks import label_errors as label_errors
 from sawlog.influence._tasks import near_duplicates as near_duplicates
 from sawlog.influence._tasks import prune as prune
+from sawlog.influence._token_table import token_table as token_table
 from sawlog.influence._tokens import token_scores as token_scores
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "prune",
     "self_influence",
     "token_scores",
+    "token_table",
     "tracin",
     "trackstar",
     "trak",

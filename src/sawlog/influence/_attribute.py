@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import shutil
+import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sawlog._place import NUMPY, Place, place_named, place_of
 from sawlog.capture import progress as bars
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
+from sawlog.influence._alike import check_together
 from sawlog.influence._best import Best, check_best
 from sawlog.influence._fitted import curvature_for
 from sawlog.influence._logs import BUDGET, Logs
 from sawlog.influence._scores import Scores, load_scores
+from sawlog.influence._threads import several
 from sawlog.influence._work import Work, prepared
 
 MODES = ("dot", "cosine", "l2")
 MOST_PARTS = 256
+PARTS_A_THREAD = 4
 
 StrPath = str | os.PathLike[str]
 
@@ -44,6 +48,7 @@ def attribute(
     executor: Executor | None = None,
     checkpoint: StrPath | None = None,
     progress: bool = False,
+    device: Any = None,
 ) -> Scores:
     """Score the examples of a store for queries.
 
@@ -73,6 +78,10 @@ def attribute(
         checkpoint: a folder for what is done already; a second call with the same queries, logs
             and options goes on with it, any other begins anew.
         progress: whether to show a progress bar.
+        device: where products are computed: ``"numpy"``, a device of torch or its name such as
+            ``"cuda:0"``, or one of ``jax.devices()``. By default on the accelerator that the
+            queries are on, if they are arrays on one, and otherwise by numpy, a thread for each
+            core.
 
     Raises:
         ArgumentError: an option is not valid, layers do not fit, or a statistic is missing; says
@@ -82,24 +91,24 @@ def attribute(
     logs, asked = Logs(train, names=names), Logs(queries, names=names)
     if len(logs) == 0 or len(asked) == 0:
         raise ArgumentError("There are no examples to score, or no queries to score them for.")
-    shapes = _check_together(logs, asked)
-    fitted = curvature_for(logs, curvature, budget=budget)
+    shapes = check_together(logs, asked)
+    place = logs.where(_place(device, queries))
+    fitted = curvature_for(logs, curvature, budget=budget, place=place)
     exact = mode == "l2" or any(dtype == np.float64 for dtype, _ in shapes.values())
     options = {
         "damping": damping,
         "mode": mode,
+        "place": place,
         "budget": budget,
         "top_k": top_k,
         "sign": sign,
         "per_layer": per_layer,
     }
-    alone = executor is None and checkpoint is None and not progress
-    count = 1 if alone else min(logs.files, MOST_PARTS)
     found = []
     for batch in asked.batches(max(1, budget // 4 // (8 * logs.elements))):
         work = prepared(logs, batch, fitted, exact, **options)
         folder = None if checkpoint is None else Path(checkpoint) / work.fingerprint()
-        scores = _joined(_done(work, count, executor, folder, progress), work)
+        scores = _joined(_done(work, executor, folder, progress), work)
         if per_layer and top_k is not None:
             scores = dataclasses.replace(scores, layers=_of_layers(scores, work))
         found.append(scores)
@@ -124,37 +133,28 @@ def _check_options(mode: Any, top_k: Any, sign: Any, per_layer: bool, budget: An
         raise ArgumentError(f"budget is a number of bytes from 1 on, got {budget!r}.")
 
 
-def _check_together(logs: Logs, asked: Logs) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-    """The dtypes and shapes of the rows of each layer, which queries and examples share."""
-    for lacking, who in (
-        ([name for name in logs.layers if name not in asked.layers], "queries"),
-        ([name for name in asked.layers if name not in logs.layers], "examples"),
-    ):
-        if lacking:
-            raise ArgumentError(
-                f"The {who} have no logs of the layers {', '.join(lacking[:5])}. Hint: watch the "
-                "same layers, or choose some by names=."
-            )
-    there, wanted = logs.shapes(), asked.shapes()
-    for name, (_, shape) in there.items():
-        if math.prod(wanted[name][1]) != math.prod(shape):
-            raise ArgumentError(
-                f"The gradients of {name!r} have the shape {list(wanted[name][1])} in the queries "
-                f"and {list(shape)} in the store. Hint: log both with the same compression."
-            )
-    ways = [
-        each.meta["options"].get("compress") for each in (logs, asked) if "options" in each.meta
-    ]
-    if len(ways) == 2 and ways[0] != ways[1]:
-        raise ArgumentError(
-            f"The examples were compressed by {ways[0]}, the queries by {ways[1]}: their numbers "
-            "mean different things. Hint: log both with the same compression."
-        )
-    return there
+def _place(device: Any, queries: Any) -> Place:
+    """Where to compute: where the program says, or on the accelerator that has the queries."""
+    if device is not None or not isinstance(queries, Mapping) or not queries:
+        return place_named(device)
+    own = place_of(next(iter(queries.values())))
+    return NUMPY if own.device.startswith("cpu") else own
 
 
-def _done(
-    work: Work, count: int, executor: Executor | None, folder: Path | None, show: bool
+def _done(work: Work, executor: Executor | None, folder: Path | None, show: bool) -> list[Scores]:
+    """The scores of all parts, in order, by the executor or by threads of our own."""
+    files = min(work.logs.files, MOST_PARTS)
+    if executor is not None:
+        return _of_parts(work, files, executor, folder, show, own=False)
+    with several(files if work.place == NUMPY else 1) as (threads, workers):
+        own = dataclasses.replace(work, budget=max(1, work.budget // workers))
+        fine = folder is not None or show
+        count = files if fine else min(files, 1 if workers == 1 else PARTS_A_THREAD * workers)
+        return _of_parts(own, count, threads, folder, show, own=True)
+
+
+def _of_parts(
+    work: Work, count: int, executor: Executor | None, folder: Path | None, show: bool, *, own: bool
 ) -> list[Scores]:
     """The scores of all parts, in order; those that are saved are not computed again."""
     parts = [(place, count) for place in range(count)]
@@ -166,7 +166,7 @@ def _done(
     with bars.shown("scoring", len(parts), quiet=not show) as bar:
         for _ in found:
             bar.step(0, 0)
-        for part, scores in _computed(work, todo, executor):
+        for part, scores in _computed(work, todo, executor, own):
             found[part] = scores
             if part in saved:
                 _save(scores, saved[part])
@@ -175,18 +175,21 @@ def _done(
 
 
 def _computed(
-    work: Work, todo: Sequence[tuple[int, int]], executor: Executor | None
+    work: Work, todo: Sequence[tuple[int, int]], executor: Executor | None, own: bool
 ) -> Iterator[tuple[tuple[int, int], Scores]]:
     """The scores of each part, as soon as they are there."""
     if executor is None:
         for part in todo:
             yield part, work.run(part)
         return
-    futures = {executor.submit(work.run, part): part for part in todo}
+    stop = threading.Event()
+    more = (stop,) if own else ()  # which other processes would not see
+    futures = {executor.submit(work.run, part, *more): part for part in todo}
     try:
         for future in as_completed(futures):
             yield futures[future], future.result()
     finally:
+        stop.set()
         for future in futures:
             future.cancel()
 
@@ -212,16 +215,12 @@ def _joined(parts: Sequence[Scores], work: Work) -> Scores:
         assert best.scores is not None
         return Scores(work.ids, best.ids, best.scores)
     ids = np.concatenate([part.ids for part in filled])
-    order: Any = slice(None)
-    if len(parts) < work.logs.files:  # files were dealt out to the parts in turn
-        place = {each: i for i, each in enumerate(np.asarray(work.logs.ids).tolist())}
-        order = np.argsort([place[each] for each in ids.tolist()])
     values = np.concatenate([part.values for part in filled], 1)
     layers = {
-        name: np.concatenate([part.layers[name] for part in filled], 1)[:, order]
+        name: np.concatenate([part.layers[name] for part in filled], 1)
         for name in (work.layers if work.per_layer else ())
     }
-    return Scores(work.ids, ids[order], values[:, order], layers)
+    return Scores(work.ids, ids, values, layers)
 
 
 def _stacked(found: Sequence[Scores]) -> Scores:

@@ -76,8 +76,9 @@ def _greatest(keys: np.ndarray, k: int) -> np.ndarray:
     if count <= k:
         return np.broadcast_to(np.arange(count), (queries, count))
     limit = np.partition(keys, count - k, axis=1)[:, count - k, None]
-    above = keys > limit
-    equal = keys == limit
-    room = k - above.sum(1, keepdims=True)
-    taken = above | (equal & (np.cumsum(equal, axis=1) <= room))
+    taken = keys >= limit
+    if int(np.count_nonzero(taken)) > queries * k:  # some are equal to the last one that counts
+        above = keys > limit
+        equal = taken & ~above
+        taken = above | (equal & (np.cumsum(equal, axis=1) <= k - above.sum(1, keepdims=True)))
     return np.nonzero(taken)[1].reshape(queries, k)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sawlog import curvature as curvatures
+from sawlog._place import NUMPY, Place
 from sawlog.capture import Measured, curvature_of, measured_with
 from sawlog.curvature import KINDS, Curvature
 from sawlog.errors import ArgumentError, StoreError, StorePermissionError, UnknownNameError
@@ -18,7 +20,9 @@ from sawlog.influence._logs import BUDGET, Logs
 NEEDS_FACTORS = ("kfac", "ekfac")
 
 
-def curvature_for(logs: Logs, curvature: str | Curvature, *, budget: int = BUDGET) -> Curvature:
+def curvature_for(
+    logs: Logs, curvature: str | Curvature, *, budget: int = BUDGET, place: Place = NUMPY
+) -> Curvature:
     """The curvature that was asked for by its kind, fitted to the logs; or that which was given.
 
     One that is kept with the run is used again, unless rows or statistics of the run are others
@@ -35,20 +39,24 @@ def curvature_for(logs: Logs, curvature: str | Curvature, *, budget: int = BUDGE
     if curvature == "identity":
         return curvatures.IDENTITY
     reader = logs.reader
-    place = None if reader is None else curvature_of(reader, curvature)
+    folder = None if reader is None else curvature_of(reader, curvature)
     measured = None
     if reader is not None and curvature in NEEDS_FACTORS:
         measured = measured_with(reader)
-    if place is None:
-        return curvatures.fit(curvature, lambda: logs.scan(budget), measured)
-    return _kept_or_fitted(place, curvature, logs, measured, budget)
+    if folder is None:
+        return curvatures.fit(curvature, lambda: logs.scan(budget, place), measured)
+    return _kept_or_fitted(folder, curvature, logs, measured, lambda some: some.scan(budget, place))
 
 
 def _kept_or_fitted(
-    place: Path, kind: str, logs: Logs, measured: Measured | None, budget: int
+    folder: Path,
+    kind: str,
+    logs: Logs,
+    measured: Measured | None,
+    scan: Callable[[Logs], Iterator[Mapping[str, Any]]],
 ) -> Curvature:
     """Layers that are kept, and the others fitted and kept from now on."""
-    kept, about = _kept(place)
+    kept, about = _kept(folder)
     rows, factors = logs.state(), about.get("factors", {})
     there = {
         name: layer
@@ -58,21 +66,21 @@ def _kept_or_fitted(
     lacking = [name for name in logs.layers if name not in there]
     if lacking:
         some = Logs(logs, names=lacking)
-        there |= curvatures.fit(kind, lambda: some.scan(budget), measured).layers
+        there |= curvatures.fit(kind, lambda: scan(some), measured).layers
         notes = {"rows": rows, "factors": {name: _factors(name, measured) for name in there}}
-        _keep(Curvature(kind, there), place, notes)
+        _keep(Curvature(kind, there), folder, notes)
     return Curvature(kind, {name: there[name] for name in logs.layers})
 
 
-def _kept(place: Path) -> tuple[Curvature, dict[str, Any]]:
+def _kept(folder: Path) -> tuple[Curvature, dict[str, Any]]:
     with contextlib.suppress(StoreError):  # none, or damaged, or just being replaced
-        return curvatures.load_with_notes(place)
+        return curvatures.load_with_notes(folder)
     return Curvature("none", {}), {}
 
 
-def _keep(fitted: Curvature, place: Path, notes: dict[str, Any]) -> None:
+def _keep(fitted: Curvature, folder: Path, notes: dict[str, Any]) -> None:
     with contextlib.suppress(StorePermissionError):  # then the next one fits it again
-        fitted.save(place, notes)
+        fitted.save(folder, notes)
 
 
 def _factors(name: str, measured: Measured | None) -> str:

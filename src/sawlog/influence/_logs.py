@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from sawlog import store
+from sawlog._place import NUMPY, Place, to_numpy
 from sawlog.capture import SCALE
 from sawlog.errors import ArgumentError, UnknownIdError
 
@@ -37,19 +38,20 @@ class Column:
         """How many numbers a row has."""
         return math.prod(self.values.shape[1:])
 
-    def flat(self) -> np.ndarray:
+    def flat(self, place: Place = NUMPY) -> Any:
         """Rows ``[n, elements]`` in float32, or float64 if they are that; without their scale."""
-        return widened(self.values.reshape(len(self.values), self.elements))
+        rows = self.values.reshape(len(self.values), self.elements)
+        return widened(rows) if place == NUMPY else place.single(rows)
 
     def cut(self, rows: Any) -> Column:
         """Some of the rows."""
         return Column(self.values[rows], None if self.scale is None else self.scale[rows])
 
-    def rows(self) -> np.ndarray:
+    def rows(self, place: Place = NUMPY) -> Any:
         """Rows as they were logged, with two axes at least."""
-        rows = widened(self.values)
+        rows = widened(self.values) if place == NUMPY else place.single(self.values)
         if self.scale is not None:
-            rows = rows * self.scale.reshape(-1, *(1,) * (rows.ndim - 1))
+            rows = rows * place.put(self.scale.reshape(-1, *(1,) * (rows.ndim - 1)))
         return rows.reshape(len(rows), *rows.shape[1:], *(1,) * (3 - rows.ndim))
 
 
@@ -72,9 +74,13 @@ class Part:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def rows(self) -> dict[str, np.ndarray]:
+    def rows(self, place: Place = NUMPY) -> dict[str, Any]:
         """The rows of every layer as they were logged."""
-        return {name: column.rows() for name, column in self.columns.items()}
+        return {name: column.rows(place) for name, column in self.columns.items()}
+
+    def widened(self) -> Part:
+        """The same as it was logged, without scales."""
+        return Part(self.ids, {name: Column(rows) for name, rows in self.rows().items()})
 
     def cut(self, rows: slice) -> Part:
         """Some of the examples."""
@@ -188,6 +194,11 @@ class Logs:
         stored = {name: self._reader.schema.column(self._column(name)) for name in self.layers}
         return {name: (np.dtype(c.dtype), tuple(c.shape)) for name, c in stored.items()}
 
+    def where(self, place: Place) -> Place:
+        """That place, or numpy's if the rows have more digits than there are numbers with."""
+        doubles = any(dtype == np.float64 for dtype, _ in self.shapes().values())
+        return NUMPY if doubles and not place.doubles else place
+
     def _sizes(self) -> tuple[int, int, bool]:
         """The bytes of a row, its elements, and whether they are used as they are."""
         sizes = [(dtype, math.prod(shape)) for dtype, shape in self.shapes().values()]
@@ -241,10 +252,10 @@ class Logs:
         """Into how many parts it can be cut."""
         return 1 if self._reader is None else max(1, len(self._reader.segments))
 
-    def scan(self, budget: int = BUDGET) -> Iterator[dict[str, np.ndarray]]:
+    def scan(self, budget: int = BUDGET, place: Place = NUMPY) -> Iterator[dict[str, Any]]:
         """The rows of every layer, block by block, with room for four copies in float64."""
         for part in self.parts(budget, copies=32):
-            yield part.rows()
+            yield part.rows(place)
 
     def batches(self, most: int) -> Iterator[Part]:
         """All of it in memory, as it was logged, in parts of so many examples."""
@@ -253,13 +264,13 @@ class Logs:
             return
         ids = self.ids
         for start in range(0, len(ids), most):
-            yield _copied(self.gather(ids[start : start + most]))
+            yield self.gather(ids[start : start + most]).widened()
 
     def whole(self) -> Part:
         """All of it in memory, as it was logged."""
         parts = list(self.parts())
         if len(parts) == 1:
-            return _copied(parts[0])
+            return parts[0].widened()
         ids: Any = [each for part in parts for each in part.ids]
         columns = {
             name: Column(np.concatenate([part.columns[name].rows() for part in parts]))
@@ -270,20 +281,15 @@ class Logs:
         return Part(ids, columns)
 
 
-def _copied(part: Part) -> Part:
-    columns = {name: Column(np.array(column.rows())) for name, column in part.columns.items()}
-    return Part(part.ids, columns)
-
-
 def _in_memory(source: Mapping[str, Any], ids: Any) -> Part:
     columns = {}
     for name, given in source.items():
         if name.endswith(SCALE) and name.removesuffix(SCALE) in source:
             continue
-        array, scale = _numpy(given), source.get(name + SCALE)
+        array, scale = to_numpy(given), source.get(name + SCALE)
         if not array.ndim:
             raise ArgumentError(f"The rows of {name!r} are an array [examples, ...], got a number.")
-        columns[name] = Column(array, None if scale is None else _numpy(scale))
+        columns[name] = Column(array, None if scale is None else to_numpy(scale))
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) != 1:
         said = f"have different numbers of examples: {lengths}" if lengths else "are none"
@@ -297,15 +303,6 @@ def _in_memory(source: Mapping[str, Any], ids: Any) -> Part:
     if len(set(own.tolist())) != count:
         raise ArgumentError("Some examples have the same id. Hint: give each one of its own.")
     return Part(own.tolist() if own.dtype.kind == "U" else own, columns)
-
-
-def _numpy(array: Any) -> np.ndarray:
-    """As numpy has it, wherever it is."""
-    if hasattr(array, "detach"):
-        array = array.detach().cpu()
-        if str(array.dtype) == "torch.bfloat16":  # which numpy does not know
-            array = array.float()
-    return np.asarray(array)
 
 
 def _named(column: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sawlog._optional import require
+from sawlog._place import place_named, to_numpy
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
 from sawlog.influence._best import check_best
@@ -52,6 +53,7 @@ def self_influence(
     damping: Damping = None,
     names: Sequence[str] | None = None,
     budget: int = BUDGET,
+    device: Any = None,
 ) -> Ranking:
     """``g^T (H + d)^-1 g`` for each example of a store; see :func:`attribute` for the options.
 
@@ -63,12 +65,13 @@ def self_influence(
     rows = Logs(logs, names=names)
     if len(rows) == 0:
         raise ArgumentError("There are no examples whose influence on themselves there could be.")
-    fitted = curvature_for(rows, curvature, budget=budget)
+    place = rows.where(place_named(device))
+    fitted = curvature_for(rows, curvature, budget=budget, place=place)
     ids: list[np.ndarray] = []
     layers: dict[str, list[np.ndarray]] = {name: [] for name in rows.layers}
     for part in rows.parts(budget, copies=32):
         ids.append(np.asarray(part.ids))
-        for name, values in fitted.quadratic_all(part.rows(), damping).items():
-            layers[name].append(values)
+        for name, values in fitted.quadratic_all(part.rows(place), damping).items():
+            layers[name].append(to_numpy(values))
     joined = {name: np.concatenate(values) for name, values in layers.items()}
     return Ranking(np.concatenate(ids), np.sum(list(joined.values()), axis=0), joined)

@@ -2,71 +2,140 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from sawlog.capture import Block
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
+from sawlog.factored import OneHot, Pair
 from sawlog.influence._fitted import curvature_for
-from sawlog.influence._logs import Logs
-from sawlog.store import Reader
-from sawlog.store import open as open_store
+from sawlog.influence._logs import BUDGET, Logs
+from sawlog.influence._positions import splits_of
+from sawlog.influence._split import Split
+
+_FEW = 4
 
 
 def token_scores(
     train: Any,
     queries: Any,
-    ids: Any,
+    ids: Any = None,
     *,
     curvature: str | Curvature = "ekfac",
     damping: Damping = None,
+    names: Sequence[str] | None = None,
+    budget: int = BUDGET,
 ) -> np.ndarray:
     """The scores of each position of some examples for queries, ``[queries, examples, positions]``.
 
-    The gradient of a linear layer is a sum over positions, so its score is. The store needs both
-    factors of it: ``run.setup(log=["forward", "backward", "grad"])`` without compression. Over
-    positions the scores add up to those of :func:`attribute` for these layers.
+    The gradients of linear layers, embeddings and biases are sums over positions, so their scores
+    are. The store needs both factors: ``run.setup(log=["forward", "backward", "grad"])``, with
+    compression or without. Over positions the scores add up to those of :func:`attribute` for the
+    same layers; positions without a gradient, as those of padding, have 0.
+
+    Args:
+        train: the path of a store of a run, a reader, or a :class:`Logs`.
+        queries: what :func:`attribute` takes.
+        ids: the examples; all that are stored by default.
+        curvature, damping: see :func:`attribute`.
+        names: which layers; all by default.
+        budget: how many bytes of memory to use, about, beside the result.
 
     Raises:
-        ArgumentError: the store does not have both factors of any layer.
+        ArgumentError: some layers cannot be split by position, names them and says why; or their
+            stored factors do not make up their stored gradients.
     """
-    reader = train if isinstance(train, Reader) else open_store(train)
-    blocks = {each["name"]: Block.from_json(each) for each in reader.meta.get("blocks", [])}
-    layers = [name for name, block in blocks.items() if _has_factors(reader, block)]
-    if not layers:
+    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
+        raise ArgumentError(f"budget is a number of bytes from 1 on, got {budget!r}.")
+    logs = Logs(train, names=names)
+    splits = splits_of(logs)
+    asked = Logs(queries, names=logs.layers)
+    _check_shapes(logs, asked)
+    fitted = curvature_for(logs, curvature, budget=budget)
+    wanted = _listed(logs.ids if ids is None else ids)
+    splits = [_settled(logs, split, wanted[:_FEW]) for split in splits]
+    scores = np.zeros((len(asked), len(wanted), splits[0].positions))
+    most = max(1, budget // 2 // (8 * max(split.elements for split in splits)))
+    at = 0
+    for batch in asked.batches(max(1, budget // 4 // (8 * logs.elements))):
+        solved = fitted.solve_all(batch.rows(), damping)
+        for start in range(0, len(wanted), most):
+            block = scores[at : at + len(batch), start : start + most]
+            _add(block, logs, splits, solved, wanted[start : start + most], check=at == 0)
+        at += len(batch)
+    return scores
+
+
+def _settled(logs: Logs, split: Split, ids: Sequence[Any]) -> Split:
+    """The layer as some gradients say it was used: alone, or with others that share its weight."""
+    assert logs.reader is not None
+    if not split.others or not ids:
+        return split
+    for used in (split, split.shared()):
+        rows = logs.reader.gather(ids, used.columns(logs.reader))
+        if used.adds_up(used.pairs(rows), rows):
+            return used
+    return split
+
+
+def _add(
+    scores: np.ndarray,
+    logs: Logs,
+    splits: Sequence[Split],
+    solved: Mapping[str, np.ndarray],
+    ids: Sequence[Any],
+    check: bool,
+) -> None:
+    """Add what each layer scores at each position of some examples; check what they are made of."""
+    assert logs.reader is not None
+    wrong = []
+    for split in splits:
+        rows = logs.reader.gather(ids, split.columns(logs.reader))
+        pairs = split.pairs(rows)
+        if pairs is None or (check and not split.adds_up(pairs, rows)):
+            wrong.append(split.block.name)
+            continue
+        matrices = solved[split.block.name].reshape(-1, *split.block.stored)
+        for own, matrix in zip(scores, matrices, strict=True):
+            for pair in pairs:
+                own += _at_positions(pair, matrix)
+    if wrong:
+        right = [split.block.name for split in splits if split.block.name not in wrong]
         raise ArgumentError(
-            f"The store at {reader.path} has no layer with both factors of its gradients. Hint: "
-            'run.setup(log=["forward", "backward", "grad"]), without compress.'
+            "What is stored of inputs and output gradients does not make up the stored gradients "
+            f"of the layers {', '.join(wrong)}: they leave out a padding index, they share weights "
+            "with layers whose factors are not there, they compute something else than a linear "
+            "layer, or the covariances behind a projection changed. Hint: leave them out by "
+            f"names={right!r}."
         )
-    fitted = curvature_for(Logs(reader), curvature)
-    asked = Logs(queries, names=layers).whole().rows()
-    everything = fitted.solve_all(asked, damping)
-    total: Any = 0.0
-    for name in layers:
-        block, module = blocks[name], name.rpartition(".")[0]
-        rows = reader.gather(ids, [f"forward/{module}", f"backward/{module}"])
-        inputs = np.asarray(rows[f"forward/{module}"], np.float64)
-        outputs = np.asarray(rows[f"backward/{module}"], np.float64)
-        inputs, outputs = (x if x.ndim == 3 else x[:, None] for x in (inputs, outputs))
-        if len(block.parameters) > 1:
-            inputs = np.concatenate([inputs, np.ones_like(inputs[..., :1])], -1)
-        solved = everything[name]
-        if block.inputs == "left":
-            inputs, outputs = outputs, inputs
-        total = total + np.einsum("qoi,nto,nti->qnt", solved, outputs, inputs, optimize=True)
-    return np.asarray(total)
 
 
-def _has_factors(reader: Reader, block: Block) -> bool:
-    module = block.name.rpartition(".")[0]
-    names = (f"forward/{module}", f"backward/{module}")
-    if len(block.shape) != 2 or block.cols == 1 or any(block.ranks):
-        return False
-    if not all(name in reader.names for name in names):
-        return False
-    sizes = [reader.schema.column(name).shape[-1:] for name in names]
-    bias = len(block.parameters) - 1
-    inputs, outputs = (block.cols, block.rows) if block.inputs == "right" else block.shape
-    return sizes == [(inputs - bias,), (outputs,)]
+def _at_positions(pair: Pair, matrix: np.ndarray) -> np.ndarray:
+    """``left^T matrix right`` at each position, ``[examples, positions]``."""
+    right = pair.right.full()
+    if isinstance(pair.left, OneHot):
+        found = matrix[pair.left.ids] * right
+    elif matrix.shape[0] < matrix.shape[1]:
+        found = (right @ matrix.T) * pair.left.full()
+    else:
+        found = (pair.left.full() @ matrix) * right
+    return np.asarray(found.sum(-1))
+
+
+def _check_shapes(logs: Logs, asked: Logs) -> None:
+    there, wanted = logs.shapes(), asked.shapes()
+    for name, (_, shape) in there.items():
+        if math.prod(wanted[name][1]) != math.prod(shape):
+            raise ArgumentError(
+                f"The gradients of {name!r} have the shape {list(wanted[name][1])} in the queries "
+                f"and {list(shape)} in the store. Hint: log both with the same compression."
+            )
+
+
+def _listed(ids: Any) -> list[Any]:
+    if isinstance(ids, (int, str)):
+        raise ArgumentError(f"ids are those of several examples, as [{ids!r}], got {ids!r}.")
+    return ids.tolist() if isinstance(ids, np.ndarray) else list(ids)

@@ -7,17 +7,24 @@ map, each multiplied with all queries; only the best scores are kept, unless all
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import CancelledError
 from typing import Any
 
 import numpy as np
 
+from sawlog._place import NUMPY, Place, to_numpy
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import StoreError
 from sawlog.influence._best import Best
 from sawlog.influence._logs import Logs, Part
 from sawlog.influence._scores import Scores
+
+USUAL_EXPONENT = 100  # powers of two whose inverse float32 has, too
+TILE, PADDING = 256, 16  # what is transposed at once stays in the cache of a core
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +41,7 @@ class Work:
         lengths: the squared lengths of the queries in the measure of the curvature; 0 for dots.
         curvature, damping: for the lengths of the examples.
         mode: ``"dot"``, ``"cosine"`` or ``"l2"``.
+        place: where products are computed.
         budget: how many bytes to use, about.
         top_k, sign: which scores are kept; all if ``top_k`` is None.
         per_layer: whether scores of each layer are kept, too.
@@ -49,6 +57,7 @@ class Work:
     curvature: Curvature
     damping: Damping
     mode: str
+    place: Place
     budget: int
     top_k: int | None
     sign: str
@@ -71,28 +80,29 @@ class Work:
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
-    def run(self, part: tuple[int, int]) -> Scores:
-        """Score one part of the examples."""
+    def run(self, part: tuple[int, int], stop: threading.Event | None = None) -> Scores:
+        """Score one part of the examples, or raise an error as soon as ``stop`` is set."""
         if self.logs.reader is not None and self.logs.state() != self.state:
             raise StoreError(
                 f"The store at {self.logs.path} changed while it was scored. Hint: call again; "
                 "with checkpoint=..., nothing of the store before is taken for the one of now."
             )
-        return self._all(part) if self.top_k is None else self._best(part, self.top_k)
+        pieces = self._pieces(part) if stop is None else _until(stop, self._pieces(part))
+        return self._all(pieces) if self.top_k is None else self._best(pieces, self.top_k)
 
-    def _best(self, part: tuple[int, int], k: int) -> Scores:
+    def _best(self, pieces: Iterator[Part], k: int) -> Scores:
         best = Best(k, self.sign)
-        for piece in self._pieces(part):
+        for piece in pieces:
             best.add(self._moded(self._sum(piece), piece), piece.ids)
         if best.scores is None:
             return Scores(self.ids, np.zeros((len(self.ids), 0), np.int64), self._none())
         return Scores(self.ids, best.ids, self._true(best.scores))
 
-    def _all(self, part: tuple[int, int]) -> Scores:
+    def _all(self, pieces: Iterator[Part]) -> Scores:
         values: list[np.ndarray] = []
         ids: list[np.ndarray] = []
         layers: dict[str, list[np.ndarray]] = {name: [] for name in self.layers}
-        for piece in self._pieces(part):
+        for piece in pieces:
             ids.append(np.asarray(piece.ids))
             if self.per_layer:
                 for name in self.layers:
@@ -117,12 +127,20 @@ class Work:
             for start in range(0, len(block), most):
                 yield block if len(block) <= most else block.cut(slice(start, start + most))
 
-    def layer(self, name: str, piece: Part) -> np.ndarray:
+    @functools.cached_property
+    def _there(self) -> dict[str, Any]:
+        """The queries where products are computed."""
+        return {name: self.place.put(each) for name, each in self.solved.items()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_there"}
+
+    def layer(self, name: str, piece: Part) -> Any:
         """The dot products of one layer, ``[queries, examples]``, over :attr:`scale`."""
         column = piece.columns[name]
-        scores = column.flat() @ self.solved[name]
+        scores = self.place.product(column.flat(self.place), self._there[name])
         if column.scale is not None:
-            scores *= column.scale[:, None]
+            scores = scores * self.place.put(column.scale)[:, None]
         return scores.T
 
     def _sum(self, piece: Part) -> np.ndarray:
@@ -130,7 +148,7 @@ class Work:
         total = self.layer(first, piece)
         for name in others:
             total += self.layer(name, piece)
-        return total
+        return to_numpy(total)
 
     def _true(self, scores: np.ndarray) -> np.ndarray:
         """Scores of dot products as they are, in float64; those of other modes are that already."""
@@ -138,13 +156,13 @@ class Work:
 
     def of_layer(self, name: str, piece: Part) -> np.ndarray:
         """The dot products of one layer as they are, ``[queries, examples]``."""
-        return self._true(self.layer(name, piece))
+        return self._true(to_numpy(self.layer(name, piece)))
 
     def _moded(self, scores: np.ndarray, piece: Part) -> np.ndarray:
         if self.mode == "dot":
             return scores
-        squares = self.curvature.quadratic_all(piece.rows(), self.damping)
-        own: Any = np.sum(list(squares.values()), axis=0)
+        squares = self.curvature.quadratic_all(piece.rows(self.place), self.damping)
+        own: Any = np.sum([to_numpy(each) for each in squares.values()], axis=0)
         if self.mode == "l2":
             with np.errstate(invalid="ignore"):
                 apart = 2 * scores * self.scale[:, None] - own - self.lengths[:, None]
@@ -156,28 +174,36 @@ class Work:
         return np.where(nothing, 0.0, divided)
 
 
+def _until(stop: threading.Event, pieces: Iterator[Part]) -> Iterator[Part]:
+    for piece in pieces:
+        if stop.is_set():
+            raise CancelledError
+        yield piece
+
+
 def prepared(logs: Logs, queries: Part, curvature: Curvature, exact: bool, **options: Any) -> Work:
     """The work for a batch of queries."""
-    damping, layers = options["damping"], tuple(logs.layers)
-    rows = {name: queries.columns[name].rows() for name in layers}
-    solved = {
-        name: each.reshape(len(queries), queries.columns[name].elements)
-        for name, each in curvature.solve_all(rows, damping).items()
-    }
+    damping, layers, place = options["damping"], tuple(logs.layers), options["place"]
+    if exact and not place.doubles:  # then numpy has them
+        place = options["place"] = NUMPY
+    rows = {name: queries.columns[name].rows(place) for name in layers}
     lengths = np.zeros(len(queries))
     if options["mode"] != "dot":
-        lengths += np.sum(list(curvature.quadratic_all(rows, damping).values()), axis=0)
-    scale = _powers(np.max([np.abs(each).max(1, initial=0.0) for each in solved.values()], axis=0))
-    dtype = np.float64 if exact else np.float32
+        for squares in curvature.quadratic_all(rows, damping).values():
+            lengths += to_numpy(squares)
+    solved = rows if curvature.kind == "identity" else curvature.solve_all(rows, damping)
+    flat = {
+        name: to_numpy(each).reshape(len(queries), queries.columns[name].elements)
+        for name, each in solved.items()
+    }
+    scale = _powers(np.max([_greatest(each) for each in flat.values()], axis=0))
+    dtype = np.dtype(np.float64 if exact else np.float32)
     return Work(
         logs=logs,
         state="" if logs.reader is None else logs.state(),
         ids=np.asarray(queries.ids),
         layers=layers,
-        solved={
-            name: np.ascontiguousarray((each / scale[:, None]).T, dtype)
-            for name, each in solved.items()
-        },
+        solved=_upright(flat, scale, dtype),
         scale=scale,
         lengths=lengths,
         curvature=curvature,
@@ -185,8 +211,34 @@ def prepared(logs: Logs, queries: Part, curvature: Curvature, exact: bool, **opt
     )
 
 
+def _greatest(rows: np.ndarray) -> np.ndarray:
+    """The greatest absolute value of each row, ``[n]``."""
+    return np.maximum(rows.max(1, initial=0.0), -rows.min(1, initial=0.0)).astype(np.float64)
+
+
+def _upright(
+    rows: Mapping[str, np.ndarray], scale: np.ndarray, dtype: np.dtype
+) -> dict[str, np.ndarray]:
+    """Rows over their scale, as columns ``[elements, rows]`` that lie as a product wants them."""
+    usual = int(np.abs(np.frexp(scale)[1]).max(initial=0)) < USUAL_EXPONENT
+    factor = 1 / scale[:, None]  # powers of two: exact
+    factor = factor.astype(dtype) if usual else factor
+    edges = np.cumsum([0, *(each.shape[1] for each in rows.values())])
+    whole = np.empty((edges[-1], len(scale)), dtype)  # one piece of memory: large pages
+    tile = np.empty((len(scale), TILE + PADDING), dtype)
+    upright = {}
+    for first, last, (name, each) in zip(edges, edges[1:], rows.items(), strict=False):
+        upright[name] = whole[first:last]
+        for start in range(0, last - first, TILE):
+            some = each[:, start : start + TILE]
+            own = tile[:, : some.shape[1]]
+            np.multiply(some, factor, out=own, casting="same_kind")
+            upright[name][start : start + TILE] = own.T
+    return upright
+
+
 def _powers(greatest: np.ndarray) -> np.ndarray:
     """The power of two near each number; 1 for 0 and for what is no number."""
     usual = np.isfinite(greatest) & (greatest > 0)
     exponents = np.frexp(np.where(usual, greatest, 1.0))[1]
-    return np.where(usual, np.ldexp(1.0, exponents), 1.0)
+    return np.where(usual, np.ldexp(1.0, np.clip(exponents, -1000, 1000)), 1.0)

@@ -48,8 +48,7 @@ class Piece:
         """Begin to fetch. What was checked before needs no thread: the system reads ahead."""
         if not all(map(self.segment.is_checked, self.names)):
             return pool.submit(self.fetch)
-        for name in self.names:
-            self.segment.will_need(name, self.start, self.stop)
+        self.segment.will_need(self.names, self.start, self.stop)
         return None
 
     def block(self) -> Block:
@@ -67,8 +66,7 @@ class Piece:
 
     def release(self) -> None:
         """Give the memory back."""
-        for name in self.names:
-            self.segment.release(name, self.start, self.stop)
+        self.segment.release(self.names, self.start, self.stop)
 
 
 def rows_within(segment: Segment, names: Sequence[str], budget: int) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sawlog._optional import require
-from sawlog.store._dtypes import is_extension
+from sawlog._place import as_tensor
 
 if TYPE_CHECKING:
     from sawlog.store._reader import Reader
@@ -60,12 +60,3 @@ class RowDataset:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_ids": None}
-
-
-def as_tensor(array: np.ndarray) -> Any:
-    """A tensor on the same memory, also for the dtypes that numpy has from ml_dtypes."""
-    torch = require("torch", "torch", "dataset(torch=True)")
-    if not is_extension(array.dtype):
-        return torch.from_numpy(array)
-    like = {1: np.uint8, 2: np.int16}[array.dtype.itemsize]
-    return torch.from_numpy(array.view(like)).view(getattr(torch, array.dtype.name))

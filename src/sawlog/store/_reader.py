@@ -252,9 +252,10 @@ class Reader:
         """All rows of a table in order, in blocks of ids and values.
 
         ``budget`` bounds the memory, in bytes: of the block at hand and the one that is read ahead.
-        Values are views of the files: keeping one is free of charge
-        until it is looked at again. ``names`` are all of one table. ``part=(i, n)`` gives the i-th
-        of ``n`` parts, for several processes: a file is in one of them as a whole.
+        Values are views of the files: keeping one is free of charge until it is looked at again.
+        ``names`` are all of one table. ``part=(i, n)`` gives the i-th of ``n`` parts, for several
+        processes: a file is in one of them as a whole, and the parts, one after the other, are all
+        rows in order.
 
         Raises:
             ArgumentError: the names are of several tables.
@@ -270,9 +271,9 @@ class Reader:
     def _pieces(
         self, table: Table, names: tuple[str, ...], budget: int, place: int, parts: int
     ) -> Iterator[Piece]:
-        index = self._index(table)
-        for number, (segment, chunk) in enumerate(self._chunks(table)):
-            if number % parts != place:
+        index, chunks = self._index(table), self._chunks(table)
+        for number, (segment, chunk) in enumerate(chunks):
+            if number * parts // len(chunks) != place:
                 continue
             ids, first = stored_ids(segment, chunk), int(index.starts[number])
             step = rows_within(segment, names, budget)

@@ -410,7 +410,7 @@ class Segment:
                 self.check(name)
             except DamagedStoreError as error:
                 found[name] = error.what
-            self.release(name, 0, placed.shape[0])
+            self.release((name,), 0, placed.shape[0])
         return found
 
     def values(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
@@ -418,29 +418,43 @@ class Segment:
         self.check(name, start, stop)
         return self.unchecked(name)[start:stop]
 
-    def release(self, name: str, start: int, stop: int) -> None:
+    def release(self, names: Iterable[str], start: int, stop: int) -> None:
         """Give back the memory that rows of the map take; they are read anew if needed."""
-        self._advise(name, start, stop, getattr(mmap, "MADV_DONTNEED", None))
+        self._advise(names, start, stop, getattr(mmap, "MADV_DONTNEED", None))
 
-    def will_need(self, name: str, start: int, stop: int) -> None:
+    def will_need(self, names: Iterable[str], start: int, stop: int) -> None:
         """Let the system read rows ahead, if they are not in its cache."""
         self._mapped()
-        self._advise(name, start, stop, getattr(mmap, "MADV_WILLNEED", None))
+        self._advise(names, start, stop, getattr(mmap, "MADV_WILLNEED", None))
 
     def is_checked(self, name: str) -> bool:
         """Whether all of a tensor was checked before."""
         return self._mapped().checked[name].complete
 
-    def _advise(self, name: str, start: int, stop: int, advice: int | None) -> None:
+    def _advise(self, names: Iterable[str], start: int, stop: int, advice: int | None) -> None:
         """Tell the system what becomes of the pages of some rows."""
-        placed = self.tensors[name]
         mapped = self._map
-        if advice is None or not placed.cut.row_bytes or stop <= start or mapped is None:
+        if advice is None or mapped is None:
             return
+        for first, last in self._pages(names, start, stop):
+            mapped.data.madvise(advice, first, min(last, len(mapped.data)) - first)
+
+    def _pages(self, names: Iterable[str], start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """From where to where the pages of some rows lie; tensors side by side are one range."""
         page = mmap.PAGESIZE
-        first = (placed.start + start * placed.cut.row_bytes) // page * page
-        last = -(-(placed.start + stop * placed.cut.row_bytes) // page) * page
-        mapped.data.madvise(advice, first, min(last, len(mapped.data)) - first)
+        cuts = [(self.tensors[name].start, self.tensors[name].cut.row_bytes) for name in names]
+        ranges = sorted(
+            ((base + start * row) // page * page, -(-(base + stop * row) // page) * page)
+            for base, row in cuts
+            if row and stop > start
+        )
+        for place, (first, last) in enumerate(ranges):
+            if place and first <= ranges[place - 1][1]:
+                continue
+            while place + 1 < len(ranges) and ranges[place + 1][0] <= last:
+                place += 1
+                last = ranges[place][1]
+            yield first, last
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

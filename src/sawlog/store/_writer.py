@@ -176,18 +176,19 @@ class Writer:
 
     def _put_rows(self, table: Table, rows: Rows) -> None:
         row_bytes = max(1, table.row_bytes + 8)
-        most, start, total = max(1, self._segment_bytes // row_bytes), 0, len(rows.ids)
+        most, start, total = _rows_of(self._segment_bytes // row_bytes), 0, len(rows.ids)
+        full = most * row_bytes
         while start < total:
-            room = max(1, (self._segment_bytes - self._pipeline.pending.nbytes) // row_bytes)
+            room = max(1, (full - self._pipeline.pending.nbytes) // row_bytes)
             part = slice(start, min(total, start + room))
             values = {name: array[part] for name, array in rows.values.items()}
             self._pipeline.pending.chunk(table).add_rows(rows.ids[part], values, most)
             self._pipeline.accepted((part.stop - start) * row_bytes)
             start = part.stop
-            self._seal_if_full(row_bytes)
+            self._seal_if_full(row_bytes, full)
 
-    def _seal_if_full(self, more: int) -> None:
-        if self._pipeline.pending.nbytes + more > self._segment_bytes:
+    def _seal_if_full(self, more: int, full: int | None = None) -> None:
+        if self._pipeline.pending.nbytes + more > (full or self._segment_bytes):
             self._pipeline.seal_if_possible()  # what was begun is accepted whole
 
     def missing(self, ids: Any, name: str | None = None) -> Any:
@@ -376,6 +377,11 @@ class Writer:
             "A writer cannot be sent to another process. Hint: send its path, and open one there: "
             'sawlog.store.open(path, "append")'
         )
+
+
+def _rows_of(fitting: int) -> int:
+    """How many of the rows that fit into a file go there: eights, which matrix products like."""
+    return max(1, fitting if fitting < 64 else fitting // 8 * 8)
 
 
 def _bytes_per_entry(series: Series, entries: Entries) -> int:

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sawlog.capture import Block, Compression, Measured
-from sawlog.errors import ArgumentError, UnknownNameError
-from sawlog.factored import Pair, principal, random_projection
+from sawlog.capture import Block, Compression, Measured, projection_of
+from sawlog.factored import Pair
 
 CHUNK = 64 * 2**20
 
@@ -34,7 +33,8 @@ class Matrices:
         bases: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
     ) -> None:
         self._bases = dict(bases or {})
-        self._made = {block.name: _made(block, how, measured) for block in blocks}
+        made = {block.name: projection_of(block, how, measured) for block in blocks}
+        self._made = {name: (each.left, each.right) for name, each in made.items()}
         self._there: dict[Any, Any] = {}
 
     def projection(
@@ -78,53 +78,3 @@ class Matrices:
                 part = part @ right
             total += (part**2).sum(0)
         return total
-
-
-def _made(
-    block: Block, how: Compression | None, measured: Measured | None
-) -> tuple[np.ndarray | None, np.ndarray | None]:
-    if how is None:
-        return None, None
-    if how.kind == "pca":
-        return _main(block, measured)
-    sides = []
-    for side, rank in zip(("left", "right"), block.ranks, strict=True):
-        size = block.rows if side == "left" else block.cols
-        sides.append(None if rank is None else _random(block, how, side, size, rank))
-    return sides[0], sides[1]
-
-
-def _random(block: Block, how: Compression, side: str, size: int, rank: int) -> np.ndarray:
-    groups = block.shape[:-2]
-    names = [f"{block.name}/{side}" + (f"/{i}" if groups else "") for i in range(*groups or (1,))]
-    made = [random_projection(how.kind, size, rank, seed=how.seed, name=name) for name in names]
-    return np.stack(made) if groups else made[0]
-
-
-def _main(block: Block, measured: Measured | None) -> tuple[np.ndarray | None, np.ndarray | None]:
-    hint = (
-        'Hint: run over some data with statistic="kfac" and without compress first, finalize(), '
-        "and set up again."
-    )
-    if measured is None:
-        raise ArgumentError(f"compress kind='pca' needs covariances, and there are none. {hint}")
-    try:
-        moments = measured.kfac(block.name)
-    except UnknownNameError as error:
-        raise ArgumentError(f"compress kind='pca' needs covariances. {error} {hint}") from error
-    sides: list[np.ndarray | None] = []
-    for moment, rank, size in zip(moments, block.ranks, block.shape[-2:], strict=True):
-        if rank is None:
-            sides.append(None)
-            continue
-        if moment.shape[-1] != size:
-            raise ArgumentError(
-                f"The covariances of {block.name!r} are of size {moment.shape[-1]}, and those of "
-                f"its whole gradient would be of size {size}: they were measured after a "
-                f"projection. {hint}"
-            )
-        if block.shape[:-2]:
-            sides.append(np.stack([principal(each, rank) for each in moment]))
-        else:
-            sides.append(principal(moment, rank))
-    return sides[0], sides[1]

@@ -70,7 +70,7 @@ class Stored:
         for number, low, high in self._split(start, stop):
             segment = self._chunks[number][0]
             if self.tensor in segment.tensors:
-                segment.release(self.tensor, low, high)
+                segment.release((self.tensor,), low, high)
 
 
 class StoredMask(Stored):

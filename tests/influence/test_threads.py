@@ -1,0 +1,95 @@
+"""Several files at once: nothing differs from one after the other, and nothing is left behind."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from sawlog.influence import _threads as threads
+from sawlog.influence import attribute
+from sawlog.influence._work import Work
+from tests.influence.stores import by_hand, written
+
+
+def limits():
+    return [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """Small whole numbers, so that there are ties, in thirteen files."""
+    rows = {"w": np.random.default_rng(0).integers(-2, 3, (50, 3)).astype(np.float32)}
+    written(tmp_path / "logs", rows, np.arange(50), "float32", each=4)
+    return rows["w"].astype(float)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 40])
+@pytest.mark.parametrize("sign", ["positive", "absolute"])
+def test_any_number_of_threads(tmp_path, monkeypatch, rows, cores, sign):
+    monkeypatch.setattr(threads, "cores", lambda: cores)
+    before, queries = limits(), {"w": rows[:7]}
+    expected = rows[:7] @ rows.T
+    scores = attribute(tmp_path / "logs", queries, curvature="identity")
+    assert scores.ids.tolist() == list(range(50))
+    np.testing.assert_array_equal(scores.values, expected)
+    best = attribute(tmp_path / "logs", queries, curvature="identity", top_k=5, sign=sign)
+    for query, pairs in enumerate(by_hand(expected, range(50), 5, sign)):
+        assert best[query] == pairs
+    assert limits() == before
+
+
+def test_products_take_one_core_each_and_then_all_again(tmp_path, monkeypatch, rows):
+    with threadpool_limits(2, user_api="blas"):
+        assert threads.cores() == 2
+        seen, plain = [], Work.run
+
+        def run(work, part, *stop):
+            seen.append((threading.current_thread().name, limits()))
+            return plain(work, part, *stop)
+
+        monkeypatch.setattr(Work, "run", run)
+        attribute(tmp_path / "logs", {"w": rows[:1]}, curvature="identity")
+        assert len(seen) == 8
+        assert {name.partition("_")[0] for name, _ in seen} == {"sawlog-scores"}
+        assert {each for _, own in seen for each in own} == {1}
+        assert set(limits()) == {2}
+
+
+def test_two_calls_at_once_leave_the_limits_as_they_were(tmp_path, rows):
+    with threadpool_limits(2, user_api="blas"), ThreadPoolExecutor(4) as pool:
+        ask = lambda _: attribute(tmp_path / "logs", {"w": rows[:2]}, curvature="identity").values
+        for values in pool.map(ask, range(12)):
+            np.testing.assert_array_equal(values, rows[:2] @ rows.T)
+        assert set(limits()) == {2}
+
+
+def test_one_core_of_the_program_is_one_core_here():
+    with threadpool_limits(1, user_api="blas"), threads.several(10) as (pool, workers):
+        assert pool is None
+        assert workers == 1
+
+
+def test_an_error_stops_the_other_threads(tmp_path, monkeypatch, rows):
+    """They do not go on to the end of their parts, which may take hours."""
+    monkeypatch.setattr(threads, "cores", lambda: 2)
+    seen, plain = [], Work._pieces
+
+    def pieces(work, part):
+        for piece in plain(work, part):
+            seen.append(part)
+            if part[0] == 0:
+                raise OSError("the disk is gone")
+            time.sleep(0.05)
+            yield piece
+            yield piece
+            yield piece
+
+    monkeypatch.setattr(Work, "_pieces", pieces)
+    before = limits()
+    with pytest.raises(OSError, match="the disk is gone"):
+        attribute(tmp_path / "logs", {"w": rows[:1]}, curvature="identity")
+    assert len(seen) <= 4
+    assert limits() == before
