@@ -14,8 +14,10 @@ from sawlog.curvature import (
     Curvature,
     Dense,
     Diagonal,
+    Joint,
     Kronecker,
     Relative,
+    Sampled,
     Typical,
     fit,
     load,
@@ -173,9 +175,27 @@ def test_a_matrix_must_be_symmetric_and_fit():
 # -- damping --------------------------------------------------------------------------------------
 
 
+def few_factors(count):
+    values = np.array([[1.0, 3.0, 0.0]])
+    return Curvature("kfac", {"w": Kronecker(values, np.eye(1), np.eye(3))}, count=count), values
+
+
+def few_rows(count):
+    layer = Dense.of_rows(np.diag([2.0, 4.0, 0.0])[:2], (3,))
+    return Curvature("fisher", {"w": layer}, count=count), np.array([2.0, 8.0, 0.0])
+
+
+def one_matrix(count):
+    joint = Joint(np.diag([1.0, 3.0, 0.0]), {"w": (3,)})
+    return Curvature("gauss-newton", {}, joint, count), np.array([1.0, 3.0, 0.0])
+
+
 def test_amounts_of_damping():
     curvature = Curvature("diagonal", {"w": Diagonal(np.array([1.0, 3.0]))})
-    assert curvature.added("w") == curvature.added("w", Typical())
+    assert curvature.added("w") == pytest.approx(0.1 * 2)  # of no examples that are known of
+    curvature.count = 50
+    assert curvature.added("w") == curvature.added("w", Sampled()) == pytest.approx(0.2 + 2.5 / 50)
+    assert curvature.added("w", Sampled(0.5, 10)) == pytest.approx(1 + 25 / 50)
     assert curvature.added("w", Typical(0.4)) == pytest.approx(0.4 * (1 + 9) / (1 + 3))
     assert curvature.added("w", Relative(0.5)) == 1.0
     assert curvature.added("w", 0.5) == 0.5
@@ -194,10 +214,19 @@ def test_what_is_no_damping(damping):
 
 
 @pytest.mark.parametrize("share", [-0.1, float("nan"), float("inf"), "1"])
-@pytest.mark.parametrize("kind", [Relative, Typical])
+@pytest.mark.parametrize("kind", [Relative, Typical, Sampled, lambda share: Sampled(0.1, share)])
 def test_what_is_no_share(kind, share):
-    with pytest.raises(ArgumentError, match="number from 0 on"):
+    with pytest.raises(ArgumentError, match=r"numbers? from 0 on"):
         kind(share)
+
+
+@pytest.mark.parametrize(("make", "noise"), [(few_factors, 1), (few_rows, 3), (one_matrix, 10)])
+def test_the_default_of_a_curvature_goes_by_its_freedom_and_its_examples(make, noise):
+    for count in (None, 4, 4000):
+        curvature, values = make(count)
+        mean, typical = values.mean(), (values**2).sum() / values.sum()
+        expected = 0.1 * mean + (noise * typical / count if count else 0)
+        assert curvature.added("w") == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e-30, 1.0, 1e30, 1e200])

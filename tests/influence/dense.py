@@ -4,7 +4,7 @@ import numpy as np
 
 import sawlog
 from sawlog.capture import SCALE, decode
-from sawlog.curvature import Relative, Typical
+from sawlog.curvature import Relative, Sampled, Typical
 from tests.torch.programs import Program
 
 
@@ -92,12 +92,15 @@ def hessian(kind, rows, factors=None):
     return _shampoo(rows)
 
 
-def added(damping, name, dense, kind):
-    """The damping of a layer, as a number."""
+def added(damping, name, dense, kind, count):
+    """The damping of a layer whose curvature is of so many examples, as a number."""
     if isinstance(damping, dict):
         return damping[name]
     if damping is None:
-        damping = Typical(0.01) if kind == "fisher" else Typical()
+        damping = Sampled(0.1, 3 if kind == "fisher" else 1)
+    if isinstance(damping, Sampled):
+        parts = Relative(damping.share), Typical(damping.noise / count)
+        return sum(added(part, name, dense, kind, count) for part in parts)
     if isinstance(damping, Typical):
         return damping.share * np.trace(dense @ dense) / np.trace(dense)
     if isinstance(damping, Relative):
@@ -110,7 +113,7 @@ def influence(kind, rows, queries, damping, factors=None):
     found = {}
     for name, own in rows.items():
         dense = hessian(kind, own, None if factors is None else factors(name))
-        d = 0.0 if kind == "identity" else added(damping, name, dense, kind)
+        d = 0.0 if kind == "identity" else added(damping, name, dense, kind, len(own))
         damped = dense + d * np.eye(len(dense))
         g, q = own.reshape(len(own), -1), queries[name].reshape(len(queries[name]), -1)
         found[name] = q @ np.linalg.solve(damped, g.T)

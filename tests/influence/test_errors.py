@@ -68,9 +68,9 @@ def fits(monkeypatch):
     """How often a curvature is fitted, and to which layers."""
     seen, plain = [], curvatures.fit
 
-    def fit(kind, rows, measured=None):
+    def fit(kind, rows, measured=None, **options):
         seen.append((kind, sorted(next(iter(rows())))))
-        return plain(kind, rows, measured)
+        return plain(kind, rows, measured, **options)
 
     monkeypatch.setattr(curvatures, "fit", fit)
     return seen

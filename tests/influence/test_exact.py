@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import sawlog
-from sawlog.curvature import KINDS, Relative, Typical
+from sawlog.curvature import KINDS, Relative, Sampled, Typical
 from sawlog.influence import attribute, self_influence
 from tests.influence import dense
 from tests.influence.dense import close
@@ -125,7 +125,7 @@ def test_dampings_one_after_the_other_are_those_of_each_alone(runs, kind):
     """LogIX adds damping to what it keeps, keeps the first inverse, and shares one damping."""
     logs, factors, rows, queries = runs("mlp")
     by_layer = {name: 0.001 * (i + 1) for i, name in enumerate(rows)}
-    for damping in (0.5, None, 1e-3, by_layer, Relative(2), Typical(0.4), None, 0.5):
+    for damping in (0.5, None, 1e-3, by_layer, Relative(2), Typical(0.4), Sampled(2, 3), None, 0.5):
         expected = dense.influence(kind, rows, queries, damping, factors)
         for _ in range(2):
             scores = attribute(logs, queries, curvature=kind, damping=damping)
@@ -133,7 +133,9 @@ def test_dampings_one_after_the_other_are_those_of_each_alone(runs, kind):
         if kind != "identity":
             used = scores.about["damping"]
             matrices = {n: dense.hessian(kind, g, factors(n)) for n, g in rows.items()}
-            expected_used = {n: dense.added(damping, n, m, kind) for n, m in matrices.items()}
+            expected_used = {
+                n: dense.added(damping, n, m, kind, len(rows[n])) for n, m in matrices.items()
+            }
             assert used == pytest.approx(expected_used, rel=1e-9)
 
 

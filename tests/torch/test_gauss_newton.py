@@ -86,8 +86,11 @@ def test_scores_are_those_of_dense_algebra(run, data):
     found = gauss_newton(run, [data[0]])
     logs = influence.Logs(run.logs).whole().rows()
     rows = np.concatenate([logs[name].reshape(7, -1) for name in found.joint.shapes], 1)
-    typical = np.trace(found.joint.matrix @ found.joint.matrix) / np.trace(found.joint.matrix)
-    assert found.added("3.weight") == pytest.approx(0.01 * typical)
+    trace = np.trace(found.joint.matrix)
+    typical = np.trace(found.joint.matrix @ found.joint.matrix) / trace
+    mean = trace / len(found.joint.matrix)
+    assert found.count == 7
+    assert found.added("3.weight") == pytest.approx(0.1 * mean + 10 * typical / 7)
     for damping in (None, 0.3, curvature.Relative(2.0), {"0.weight": 0.1, "3.weight": 1.0}):
         want = inverse_product(found, rows, damping)
         options = {"curvature": found, "damping": damping}

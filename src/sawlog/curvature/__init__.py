@@ -12,6 +12,7 @@ from sawlog.curvature._curvature import load as load
 from sawlog.curvature._curvature import load_with_notes as load_with_notes
 from sawlog.curvature._damping import Damping as Damping
 from sawlog.curvature._damping import Relative as Relative
+from sawlog.curvature._damping import Sampled as Sampled
 from sawlog.curvature._damping import Typical as Typical
 from sawlog.curvature._fit import KINDS as KINDS
 from sawlog.curvature._fit import Factors as Factors
@@ -35,6 +36,7 @@ __all__ = [
     "Kronecker",
     "Layer",
     "Relative",
+    "Sampled",
     "Scan",
     "Typical",
     "choose_damping",

@@ -17,7 +17,8 @@ from array_api_compat import array_namespace
 
 from sawlog import store
 from sawlog._place import NUMPY, Place, place_of, to_numpy
-from sawlog.curvature._damping import DENSE, Damping, amount, inverse
+from sawlog.curvature._damping import JOINT as JOINT_DAMPING
+from sawlog.curvature._damping import Damping, amount, inverse
 from sawlog.curvature._joint import Joint
 from sawlog.curvature._layer import Layer, layer_from
 from sawlog.errors import ArgumentError
@@ -35,6 +36,7 @@ class Curvature:
         kind: what it is: ``"fisher"``, ``"kfac"`` and so on.
         layers: the curvature of each layer, by its name; that of ``"identity"`` has none.
         joint: one matrix over all layers together, in their place.
+        count: how many examples it was fitted to; None if it was not.
 
     >>> from sawlog.curvature import Diagonal
     >>> curvature = Curvature("diagonal", {"w": Diagonal(np.array([1.0, 3.0]))})
@@ -42,8 +44,15 @@ class Curvature:
     array([[1., 1.]])
     """
 
-    def __init__(self, kind: str, layers: Mapping[str, Layer], joint: Joint | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        layers: Mapping[str, Layer],
+        joint: Joint | None = None,
+        count: int | None = None,
+    ) -> None:
         self.kind = kind
+        self.count = count
         self.layers = dict(layers)
         self.joint = joint
         self._moved: dict[tuple[str, Place], Layer] = {}
@@ -70,9 +79,9 @@ class Curvature:
         if self.kind == "identity":
             return 0.0
         if self.joint is not None:
-            return amount(damping, name, self.joint.spectrum(name), DENSE)
+            return amount(damping, name, self.joint.spectrum(name), JOINT_DAMPING, self.count)
         layer = self._layer(name)
-        return amount(damping, name, layer.spectrum(), layer.damping)
+        return amount(damping, name, layer.spectrum(), layer.damping, self.count)
 
     def solve(self, name: str, rows: Any, damping: Damping = None) -> Any:
         """``(H + d)^-1 g`` for each row ``g`` of a layer, in float64.
@@ -143,7 +152,8 @@ class Curvature:
             for name, layer in self.layers.items()
             for part, array in layer.arrays().items()
         }
-        meta = {"curvature": self.kind, "layers": list(self.layers), "notes": dict(notes or {})}
+        meta: dict[str, Any] = {"curvature": self.kind, "count": self.count}
+        meta |= {"layers": list(self.layers), "notes": dict(notes or {})}
         if self.joint is not None:
             entries[JOINT] = Entries(self.joint.matrix[None])
             meta["joint"] = self.joint.to_json()
@@ -214,15 +224,16 @@ def load_with_notes(path: StrPath) -> tuple[Curvature, dict[str, Any]]:
     with store.open(path) as reader:
         if "curvature" not in reader.meta:
             raise ArgumentError(f"{Path(path)} is the store of something else than a curvature.")
+        kind, count = reader.meta["curvature"], reader.meta.get("count")
         if "joint" in reader.meta:
             joint = Joint.of(np.array(reader.read(JOINT)[0]), reader.meta["joint"])
-            return Curvature(reader.meta["curvature"], {}, joint), reader.meta["notes"]
+            return Curvature(kind, {}, joint, count), reader.meta["notes"]
         parts: dict[str, dict[str, Any]] = {name: {} for name in reader.meta["layers"]}
         for series in reader.schema.series:
             name, _, part = series.column.name.rpartition("@")
             parts[name][part] = np.array(reader.read(series.column.name)[0])
         layers = {name: layer_from(arrays) for name, arrays in parts.items()}
-        return Curvature(reader.meta["curvature"], layers), reader.meta["notes"]
+        return Curvature(kind, layers, count=count), reader.meta["notes"]
 
 
 IDENTITY = Curvature("identity", {})

@@ -50,14 +50,41 @@ class Typical(_Share):
     share: float = 0.003
 
 
-#: The default for curvature with an eigenvalue for each direction of a basis that is not fitted to
-#: whole gradients: factors are means over so many numbers that their spectrum is smooth.
-FACTORED = Typical(0.003)
-#: The default for dense matrices, which are estimated from fewer examples than they have
-#: dimensions as a rule: their smallest eigenvalues are too small.
-DENSE = Typical(0.01)
+@dataclasses.dataclass(frozen=True)
+class Sampled:
+    """Damping that makes up for a curvature being fitted to ``n`` examples; the default.
 
-Damping = float | Relative | Typical | Mapping[str, float] | None
+    It is a share of the mean eigenvalue, which is what is used for large models, plus ``noise``
+    times the eigenvalue that gradients typically meet (see :class:`Typical`) over ``n``: of so much
+    curvature one example more or less decides, in directions that few examples have. Of a
+    curvature that was not fitted to examples the second part is 0.
+
+    Args:
+        share: of the mean eigenvalue.
+        noise: how many examples one is off by; the more freely a matrix fits, the more.
+    """
+
+    share: float = 0.1
+    noise: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not _valid(self.share) or not _valid(self.noise):
+            raise ArgumentError(f"Damping is made of numbers from 0 on, got {self!r}.")
+
+    def amount(self, spectrum: Spectrum, count: int | None) -> float:
+        """What is added to eigenvalues that were estimated from ``count`` examples."""
+        open_ = 0.0 if not count else float(self.noise) * spectrum.typical / count
+        return float(self.share) * spectrum.mean + open_
+
+
+#: The default for curvature that is made of one matrix, or one number, for each side or element.
+FACTORED = Sampled(noise=1.0)
+#: The default for a matrix over all elements of a layer.
+DENSE = Sampled(noise=3.0)
+#: The default for a matrix over all elements of all layers.
+JOINT = Sampled(noise=10.0)
+
+Damping = float | Relative | Typical | Sampled | Mapping[str, float] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +106,18 @@ class Spectrum:
         return cls(float(values.sum()) / (values.size + zeros), typical)
 
 
-def amount(damping: Damping, layer: str, spectrum: Spectrum, default: Typical = FACTORED) -> float:
+def amount(
+    damping: Damping,
+    layer: str,
+    spectrum: Spectrum,
+    default: Sampled = FACTORED,
+    count: int | None = None,
+) -> float:
     """How much is added to the eigenvalues of a layer.
 
     A number is that; :class:`Relative` a share of their mean, :class:`Typical` of the one that
-    gradients typically meet; a dict has a number for each layer; None is the default.
+    gradients typically meet, :class:`Sampled` goes by how many examples they were estimated from; a
+    dict has a number for each layer; None is the default.
 
     Raises:
         ArgumentError: it is nothing of this, or negative.
@@ -96,14 +130,16 @@ def amount(damping: Damping, layer: str, spectrum: Spectrum, default: Typical = 
                 f"{', '.join(map(str, own))}."
             )
         own = own[layer]
+    if isinstance(own, Sampled):
+        return own.amount(spectrum, count)
     if isinstance(own, Relative):
         return float(own.share) * spectrum.mean
     if isinstance(own, Typical):
         return float(own.share) * spectrum.typical
     if not _valid(own):
         raise ArgumentError(
-            "damping is a number from 0 on, Typical(0.01), Relative(0.1), or a dict of numbers by "
-            f"layer, got {own!r}."
+            "damping is a number from 0 on, Relative(0.1), Typical(0.01), Sampled(), or a dict of "
+            f"numbers by layer, got {own!r}."
         )
     return float(own)
 

@@ -43,7 +43,9 @@ class Factors(Protocol):
         """The corrected eigenvalues of a layer."""
 
 
-def fit(kind: str, rows: Scan, measured: Factors | None = None) -> Curvature:
+def fit(
+    kind: str, rows: Scan, measured: Factors | None = None, *, count: int | None = None
+) -> Curvature:
     """Fit a curvature to gradients.
 
     - ``"identity"``: none.
@@ -59,6 +61,7 @@ def fit(kind: str, rows: Scan, measured: Factors | None = None) -> Curvature:
         kind: one of these.
         rows: a function that goes through all rows, layer by layer.
         measured: the statistics of the run, for K-FAC and EK-FAC.
+        count: how many rows there are; they are counted if it is not given.
 
     Raises:
         ArgumentError: an unknown kind; a statistic that it needs was not measured, or of other
@@ -71,7 +74,10 @@ def fit(kind: str, rows: Scan, measured: Factors | None = None) -> Curvature:
     shapes = _shapes(rows)
     if not shapes:
         raise ArgumentError("There are no rows to fit a curvature to.")
-    return Curvature(kind, _FITS[kind](rows, shapes, measured))
+    layers = _FITS[kind](rows, shapes, measured)
+    if count is None:
+        count = sum(len(next(iter(block.values()))) for block in rows() if block)
+    return Curvature(kind, layers, count=count)
 
 
 Shapes = Mapping[str, tuple[int, ...]]

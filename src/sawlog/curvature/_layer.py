@@ -15,7 +15,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from sawlog._place import NUMPY, Place
-from sawlog.curvature._damping import DENSE, FACTORED, Spectrum, Typical
+from sawlog.curvature._damping import DENSE, FACTORED, Sampled, Spectrum
 from sawlog.errors import ArgumentError
 
 
@@ -23,7 +23,7 @@ class Layer(abc.ABC):
     """A symmetric matrix over the gradients of a layer, by its eigenvectors and eigenvalues."""
 
     values: Any
-    damping: ClassVar[Typical] = FACTORED  #: the default
+    damping: ClassVar[Sampled] = FACTORED  #: the default
 
     @property
     def outside(self) -> int:
@@ -102,7 +102,7 @@ class Dense(Layer):
     There are fewer directions than elements if it was fitted to fewer examples than that.
     """
 
-    damping: ClassVar[Typical] = DENSE
+    damping: ClassVar[Sampled] = DENSE
 
     values: Any
     basis: Any

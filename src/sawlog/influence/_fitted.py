@@ -44,7 +44,9 @@ def curvature_for(
     if reader is not None and curvature in NEEDS_FACTORS:
         measured = measured_with(reader)
     if folder is None:
-        return curvatures.fit(curvature, lambda: logs.scan(budget, place), measured)
+        return curvatures.fit(
+            curvature, lambda: logs.scan(budget, place), measured, count=len(logs)
+        )
     return _kept_or_fitted(folder, curvature, logs, measured, lambda some: some.scan(budget, place))
 
 
@@ -66,10 +68,10 @@ def _kept_or_fitted(
     lacking = [name for name in logs.layers if name not in there]
     if lacking:
         some = Logs(logs, names=lacking)
-        there |= curvatures.fit(kind, lambda: scan(some), measured).layers
+        there |= curvatures.fit(kind, lambda: scan(some), measured, count=len(logs)).layers
         notes = {"rows": rows, "factors": {name: _factors(name, measured) for name in there}}
-        _keep(Curvature(kind, there), folder, notes)
-    return Curvature(kind, {name: there[name] for name in logs.layers})
+        _keep(Curvature(kind, there, count=len(logs)), folder, notes)
+    return Curvature(kind, {name: there[name] for name in logs.layers}, count=len(logs))
 
 
 def _kept(folder: Path) -> tuple[Curvature, dict[str, Any]]:

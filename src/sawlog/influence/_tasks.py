@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
 from sawlog.errors import ArgumentError
 from sawlog.influence._attribute import attribute
@@ -110,15 +111,14 @@ def attribution_table(
         shown = pairs[:k]
         if least and scores.whole and len(pairs) > 2 * k:
             shown = shown + pairs[-k:]
-        said = str(query) if query_data is None else _text(query_data, query, width)
+        said = Text(str(query)) if query_data is None else _text(query_data, query, width)
         for i, (each, value) in enumerate(shown):
             color = "green" if value >= 0 else "red"
-            cells = (f"[{color}]{value:+.3g}[/]", str(each), _text(data, each, width))
+            cells = (Text(f"{value:+.3g}", color), Text(str(each)), _text(data, each, width))
             table.add_row(said if i == 0 else "", *cells, end_section=i == len(shown) - 1)
     return table
 
 
-def _text(data: Data, key: Any, width: int) -> str:
+def _text(data: Data, key: Any, width: int) -> Text:
     text = " ".join(str(data(key) if callable(data) else data[key]).split())
-    text = text if len(text) <= width else text[: width - 3] + "..."
-    return text.replace("[", "\\[")
+    return Text(text if len(text) <= width else text[: width - 3] + "...")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
 from sawlog.factored import OneHot, Pair
+from sawlog.influence._alike import check_together
 from sawlog.influence._fitted import curvature_for
 from sawlog.influence._logs import BUDGET, Logs
 from sawlog.influence._positions import splits_of
@@ -53,7 +53,7 @@ def token_scores(
     logs = Logs(train, names=names)
     splits = splits_of(logs)
     asked = Logs(queries, names=logs.layers)
-    _check_shapes(logs, asked)
+    check_together(logs, asked)
     fitted = curvature_for(logs, curvature, budget=budget)
     wanted = _listed(logs.ids if ids is None else ids)
     splits = [_settled(logs, split, wanted[:_FEW]) for split in splits]
@@ -123,16 +123,6 @@ def _at_positions(pair: Pair, matrix: np.ndarray) -> np.ndarray:
     else:
         found = (pair.left.full() @ matrix) * right
     return np.asarray(found.sum(-1))
-
-
-def _check_shapes(logs: Logs, asked: Logs) -> None:
-    there, wanted = logs.shapes(), asked.shapes()
-    for name, (_, shape) in there.items():
-        if math.prod(wanted[name][1]) != math.prod(shape):
-            raise ArgumentError(
-                f"The gradients of {name!r} have the shape {list(wanted[name][1])} in the queries "
-                f"and {list(shape)} in the store. Hint: log both with the same compression."
-            )
 
 
 def _listed(ids: Any) -> list[Any]:

@@ -75,7 +75,7 @@ def gauss_newton(
         raise ArgumentError("There are no examples to compute the Gauss-Newton matrix of.")
     total = (total.triu() + total.triu(1).mT) / count
     shapes = {block.name: block.shape for block in blocks}
-    return Curvature("gauss-newton", {}, Joint(total.cpu().numpy(), shapes))
+    return Curvature("gauss-newton", {}, Joint(total.cpu().numpy(), shapes), count)
 
 
 def _watched(model: Run | nn.Module) -> tuple[nn.Module, Sequence[Block]]:
