@@ -65,14 +65,18 @@ def compare(
     repeat: int = 1,
     limits: dict[str, float] | None = None,
     speed: bool = False,
+    pause: float = 0.0,
 ) -> list[Row]:
     """Rows for every contestant but the first, as ratios to the first.
 
-    Ratios of times, which marks bound from above; with ``speed`` of speeds, bounded from below.
+    Ratios of times, which marks bound from above; with ``speed`` of speeds, bounded from below. A
+    ``pause`` before each call lets threads of the call before go to sleep: those of a matrix
+    product keep a core busy for some time after it.
     """
     times: dict[str, list[float]] = {c.name: [] for c in contestants}
     for turn in track(range(rounds), description=what, transient=True):
         for contestant in contestants if turn % 2 else contestants[::-1]:
+            time.sleep(pause)
             times[contestant.name].append(seconds_of(contestant.call, repeat))
     base = times[contestants[0].name]
     rows = []

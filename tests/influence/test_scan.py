@@ -245,7 +245,7 @@ def test_more_files_than_parts(tmp_path, monkeypatch):
 
 def alone(monkeypatch):
     """One core, as if there were no more."""
-    monkeypatch.setattr(threads, "cores", lambda: 1)
+    monkeypatch.setattr(threads, "cores", lambda place: 1)
 
 
 class Counted:

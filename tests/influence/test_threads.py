@@ -1,13 +1,16 @@
 """Several files at once: nothing differs from one after the other, and nothing is left behind."""
 
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from sawlog._place import CPU, NUMPY, fastest
 from sawlog.influence import _threads as threads
 from sawlog.influence import attribute
 from sawlog.influence._work import Work
@@ -15,7 +18,17 @@ from tests.influence.stores import by_hand, written
 
 
 def limits():
-    return [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+    known = [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+    return [*known, torch.get_num_threads()]
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    with threadpool_limits(2, user_api="blas"):
+        yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -28,42 +41,49 @@ def rows(tmp_path):
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 40])
 @pytest.mark.parametrize("sign", ["positive", "absolute"])
-def test_any_number_of_threads(tmp_path, monkeypatch, rows, cores, sign):
-    monkeypatch.setattr(threads, "cores", lambda: cores)
+@pytest.mark.parametrize("device", ["numpy", "cpu", None])
+def test_any_number_of_threads(tmp_path, monkeypatch, rows, cores, sign, device):
+    monkeypatch.setattr(threads, "cores", lambda place: cores)
     before, queries = limits(), {"w": rows[:7]}
-    expected = rows[:7] @ rows.T
-    scores = attribute(tmp_path / "logs", queries, curvature="identity")
+    expected, options = rows[:7] @ rows.T, {"curvature": "identity", "device": device}
+    scores = attribute(tmp_path / "logs", queries, **options)
     assert scores.ids.tolist() == list(range(50))
     np.testing.assert_array_equal(scores.values, expected)
-    best = attribute(tmp_path / "logs", queries, curvature="identity", top_k=5, sign=sign)
+    best = attribute(tmp_path / "logs", queries, top_k=5, sign=sign, **options)
     for query, pairs in enumerate(by_hand(expected, range(50), 5, sign)):
         assert best[query] == pairs
     assert limits() == before
 
 
-def test_products_take_one_core_each_and_then_all_again(tmp_path, monkeypatch, rows):
-    with threadpool_limits(2, user_api="blas"):
-        assert threads.cores() == 2
-        seen, plain = [], Work.run
+@pytest.mark.parametrize(("device", "own"), [("numpy", slice(-1)), ("cpu", slice(-1, None))])
+@pytest.mark.usefixtures("two_threads")
+def test_products_take_one_core_each_and_then_all_again(tmp_path, monkeypatch, rows, device, own):
+    assert threads.cores() == threads.cores(CPU) == 2
+    seen, plain = [], Work.run
 
-        def run(work, part, *stop):
-            seen.append((threading.current_thread().name, limits()))
-            return plain(work, part, *stop)
+    def run(work, part, *stop):
+        seen.append((threading.current_thread().name, limits()[own]))
+        return plain(work, part, *stop)
 
-        monkeypatch.setattr(Work, "run", run)
-        attribute(tmp_path / "logs", {"w": rows[:1]}, curvature="identity")
-        assert len(seen) == 8
-        assert {name.partition("_")[0] for name, _ in seen} == {"sawlog-scores"}
-        assert {each for _, own in seen for each in own} == {1}
-        assert set(limits()) == {2}
+    monkeypatch.setattr(Work, "run", run)
+    attribute(tmp_path / "logs", {"w": rows[:1]}, curvature="identity", device=device)
+    assert len(seen) == 8
+    assert {name.partition("_")[0] for name, _ in seen} == {"sawlog-scores"}
+    assert {each for _, limit in seen for each in limit} == {1}
+    assert set(limits()) == {2}
+    with ThreadPoolExecutor(1) as later:
+        assert later.submit(torch.get_num_threads).result() == 2
 
 
-def test_two_calls_at_once_leave_the_limits_as_they_were(tmp_path, rows):
-    with threadpool_limits(2, user_api="blas"), ThreadPoolExecutor(4) as pool:
-        ask = lambda _: attribute(tmp_path / "logs", {"w": rows[:2]}, curvature="identity").values
+@pytest.mark.parametrize("device", ["numpy", "cpu"])
+@pytest.mark.usefixtures("two_threads")
+def test_two_calls_at_once_leave_the_limits_as_they_were(tmp_path, rows, device):
+    options = {"curvature": "identity", "device": device}
+    with ThreadPoolExecutor(4) as pool:
+        ask = lambda _: attribute(tmp_path / "logs", {"w": rows[:2]}, **options).values
         for values in pool.map(ask, range(12)):
             np.testing.assert_array_equal(values, rows[:2] @ rows.T)
-        assert set(limits()) == {2}
+    assert set(limits()) == {2}
 
 
 def test_one_core_of_the_program_is_one_core_here():
@@ -72,9 +92,21 @@ def test_one_core_of_the_program_is_one_core_here():
         assert workers == 1
 
 
+def test_torch_multiplies_if_it_is_there_and_precise(monkeypatch):
+    assert fastest() == CPU
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        assert fastest() == NUMPY
+    finally:
+        torch.set_float32_matmul_precision(before)
+    monkeypatch.delitem(sys.modules, "torch")
+    assert fastest() == NUMPY
+
+
 def test_an_error_stops_the_other_threads(tmp_path, monkeypatch, rows):
     """They do not go on to the end of their parts, which may take hours."""
-    monkeypatch.setattr(threads, "cores", lambda: 2)
+    monkeypatch.setattr(threads, "cores", lambda place: 2)
     seen, plain = [], Work._pieces
 
     def pieces(work, part):

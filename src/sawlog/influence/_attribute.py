@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sawlog._place import NUMPY, Place, place_named, place_of
+from sawlog._place import NUMPY, Place, fastest, place_named, place_of
 from sawlog.capture import progress as bars
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
@@ -80,8 +80,8 @@ def attribute(
         progress: whether to show a progress bar.
         device: where products are computed: ``"numpy"``, a device of torch or its name such as
             ``"cuda:0"``, or one of ``jax.devices()``. By default on the accelerator that the
-            queries are on, if they are arrays on one, and otherwise by numpy, a thread for each
-            core.
+            queries are on, if they are arrays on one, and otherwise on the processor, a thread for
+            each core: by torch if the program has loaded it, which is faster, or by numpy.
 
     Raises:
         ArgumentError: an option is not valid, layers do not fit, or a statistic is missing; says
@@ -98,7 +98,7 @@ def attribute(
     options = {
         "damping": damping,
         "mode": mode,
-        "place": place,
+        "place": fastest() if place == NUMPY and device is None and executor is None else place,
         "budget": budget,
         "top_k": top_k,
         "sign": sign,
@@ -146,7 +146,7 @@ def _done(work: Work, executor: Executor | None, folder: Path | None, show: bool
     files = min(work.logs.files, MOST_PARTS)
     if executor is not None:
         return _of_parts(work, files, executor, folder, show, own=False)
-    with several(files if work.place == NUMPY else 1) as (threads, workers):
+    with several(files, work.place) as (threads, workers):
         own = dataclasses.replace(work, budget=max(1, work.budget // workers))
         fine = folder is not None or show
         count = files if fine else min(files, 1 if workers == 1 else PARTS_A_THREAD * workers)

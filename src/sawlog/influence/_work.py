@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sawlog._place import NUMPY, Place, to_numpy
+from sawlog._place import CPU, NUMPY, Place, to_numpy
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import StoreError
 from sawlog.influence._best import Best
@@ -186,7 +186,8 @@ def prepared(logs: Logs, queries: Part, curvature: Curvature, exact: bool, **opt
     damping, layers, place = options["damping"], tuple(logs.layers), options["place"]
     if exact and not place.doubles:  # then numpy has them
         place = options["place"] = NUMPY
-    rows = {name: queries.columns[name].rows(place) for name in layers}
+    at = NUMPY if place == CPU else place
+    rows = {name: queries.columns[name].rows(at) for name in layers}
     lengths = np.zeros(len(queries))
     if options["mode"] != "dot":
         for squares in curvature.quadratic_all(rows, damping).values():
