@@ -439,7 +439,7 @@ class Segment:
         for first, last in self._pages(names, start, stop):
             mapped.data.madvise(advice, first, min(last, len(mapped.data)) - first)
 
-    def _pages(self, names: Iterable[str], start: int, stop: int) -> Iterator[tuple[int, int]]:
+    def _pages(self, names: Iterable[str], start: int, stop: int) -> list[tuple[int, int]]:
         """From where to where the pages of some rows lie; tensors side by side are one range."""
         page = mmap.PAGESIZE
         cuts = [(self.tensors[name].start, self.tensors[name].cut.row_bytes) for name in names]
@@ -448,13 +448,13 @@ class Segment:
             for base, row in cuts
             if row and stop > start
         )
-        for place, (first, last) in enumerate(ranges):
-            if place and first <= ranges[place - 1][1]:
-                continue
-            while place + 1 < len(ranges) and ranges[place + 1][0] <= last:
-                place += 1
-                last = ranges[place][1]
-            yield first, last
+        joined: list[tuple[int, int]] = []
+        for first, last in ranges:
+            if joined and first <= joined[-1][1]:
+                joined[-1] = (joined[-1][0], last)
+            else:
+                joined.append((first, last))
+        return joined
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
