@@ -9,10 +9,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from rich.console import Console
 
-from sawlog import store
+from sawlog import influence, store
 from sawlog.errors import ArgumentError, StoreNotFoundError
-from sawlog.influence import Ranking, Scores, attribute, ensemble, load_scores, self_influence
-from tests.influence.stores import by_hand
+from sawlog.influence import (
+    Logs,
+    Ranking,
+    Scores,
+    attribute,
+    ensemble,
+    load_scores,
+    self_influence,
+)
+from tests.influence.stores import by_hand, written
 
 
 def made(queries=("p", "q"), ids=(5, 3, 8), layers=("a", "b"), seed=0, **about):
@@ -243,3 +251,32 @@ def test_self_influence_is_the_diagonal_of_all_scores():
     assert list(ranking.to_pandas().columns) == ["id", "value", "w", "v"]
     only = self_influence(rows, curvature="shampoo", names=["w"])
     np.testing.assert_allclose(only.values, ranking.layers["w"])
+
+
+def test_some_queries():
+    scores = attribute({"w": np.eye(3)}, {"w": np.eye(3)}, curvature="identity", per_layer=True)
+    some = scores.select([2, 0])
+    assert some.queries.tolist() == [2, 0]
+    assert some.values.tolist() == some.layers["w"].tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert scores.top(1).select([1])[1] == [(1, 1.0)]
+    with pytest.raises(ArgumentError, match="no query 7"):
+        scores.select([7])
+
+
+def test_ids_are_shown_as_they_are():
+    names = ["[/red]", "a\x1b[31mb", "[bold]c"]
+    logs = Logs({"w": np.eye(3)}, ids=names)
+    scores = attribute(logs, logs, curvature="identity")
+    console = Console(file=io.StringIO(), width=120, force_terminal=False)
+    console.print(scores)
+    console.print(influence.attribution_table(scores, {each: each for each in names}, k=1))
+    said = console.file.getvalue()
+    for name in ("[/red]", r"a\x1b[31mb", "[bold]c"):
+        assert name in said
+    assert "\x1b" not in said
+
+
+def test_ids_of_a_store_are_its_own(tmp_path):
+    written(tmp_path / "logs", {"w": np.eye(3)}, np.arange(3))
+    with pytest.raises(ArgumentError, match=r"have their own\. Hint: Logs\(source\)\.gather"):
+        Logs(tmp_path / "logs", ids=[0, 1])

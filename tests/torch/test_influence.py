@@ -129,6 +129,37 @@ def test_activation_similarity(tmp_path):
     np.testing.assert_allclose(found.values[0], unit @ unit[2], rtol=1e-5)
 
 
+def test_activation_similarity_of_sequences(tmp_path):
+    """Gradients and activations of queries come together; positions are pooled if asked for."""
+    torch.manual_seed(0)
+    batch = (torch.randn(5, 6, 3), torch.randn(5, 6, 2))
+    loss = lambda model, x, y: ((model(x) - y) ** 2).sum()
+    program = Program(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), batch, loss)
+    run, _ = start(tmp_path, program, log=["forward", "grad"], forward="output")
+    go(run, program)
+    run.eval()
+    go(run, program, ["q"], program.part(slice(2, 3)))
+    log = run.get_log()
+    assert log.layers == ["0.weight", "1.weight"]
+    values = program.model[0](batch[0]).detach().numpy()
+    for pool, rows in (
+        (None, values.reshape(5, -1)),
+        ("mean", values.mean(1)),
+        (0, values[:, 0]),
+        (-1, values[:, -1]),
+    ):
+        unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        found = influence.activation_similarity(run.logs, log, "forward/0", pool=pool)
+        assert found.queries.tolist() == ["q"]
+        assert found.ids.tolist() == list(range(5))
+        np.testing.assert_allclose(found.values[0], unit @ unit[2], rtol=1e-5)
+    for pool in (6, -7, "last", True):
+        with pytest.raises(ArgumentError, match='"mean", or the number of one of the 6 positions'):
+            influence.activation_similarity(run.logs, log, "forward/0", pool=pool)
+    with pytest.raises(ArgumentError, match="has no positions to pool"):
+        influence.activation_similarity({"a": np.ones((2, 3))}, {"a": np.ones((1, 3))}, "a", pool=0)
+
+
 def test_tokens_add_up(tmp_path):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2, bias=False)).double()

@@ -10,22 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from sawlog._text import printable
 from sawlog.errors import ArgumentError
 
-_JOINERS = "\u200c\u200d"  # invisible, but part of words and emoji
-
-
-def plain(text: str) -> str:
-    r"""Text that cannot move the cursor or change colours: what is not printable is escaped.
-
-    >>> plain("a\x1b[31mb\n")
-    'a\\x1b[31mb\\n'
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() or c in _JOINERS else c.encode("unicode_escape").decode() for c in text
-    )
+plain = printable
 
 
 def count(number: int, one: str, many: str = "") -> str:

@@ -97,7 +97,8 @@ class Logs:
         names: which layers; all gradients by default, or all there is if there are none.
 
     Raises:
-        ArgumentError: there is nothing of that name, or arrays do not go together.
+        ArgumentError: there is nothing of that name, arrays do not go together, or a store, which
+            has ids of its own, is given others.
     """
 
     def __init__(
@@ -108,25 +109,31 @@ class Logs:
         names: Sequence[str] | None = None,
     ) -> None:
         self._reader: store.Reader | None = None
-        self._memory: Part | None = None
+        self._all: Part | None = None
         self.path: str | None = None
         self.layers: list[str] = []
+        if ids is not None and not isinstance(source, Mapping):
+            raise ArgumentError(
+                "ids= names the rows of a dict of arrays; those of logs and stores have their own. "
+                "Hint: Logs(source).gather(ids) has the rows of some of them."
+            )
         if isinstance(source, Logs):
-            self._reader, self._memory, self.path = source._reader, source._memory, source.path
+            self._reader, self._all, self.path = source._reader, source._all, source.path
             there = source.layers
         elif isinstance(source, Mapping):
-            self._memory = _in_memory(source, ids)
-            there = _gradients_of(list(self._memory.columns))
+            given = _in_memory(source, ids)
+            there = _gradients_of(list(given.columns))
+            self._all = Part(given.ids, {_named(n): column for n, column in given.columns.items()})
         else:
             self._reader = source if isinstance(source, store.Reader) else store.open(source)
             self.path = str(self._reader.path)
             there = _layers_of(self._reader)
-        also = self._memory.columns if self._memory is not None else _tables_of(self._reader)
+        also = self._all.columns if self._all is not None else _tables_of(self._reader)
         self.layers = _chosen(there, names, list(also))
-        if self._memory is not None:
-            stripped = {_named(name): column for name, column in self._memory.columns.items()}
-            own = {name: stripped[name] for name in self.layers}
-            self._memory = Part(self._memory.ids, own)
+        self._memory: Part | None = None
+        if self._all is not None:
+            own = {name: self._all.columns[name] for name in self.layers}
+            self._memory = Part(self._all.ids, own)
 
     @property
     def reader(self) -> store.Reader | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from sawlog.errors import ArgumentError
 from sawlog.influence._attribute import attribute
 from sawlog.influence._logs import Logs
@@ -50,14 +52,46 @@ def gradient_cosine(train: Any, queries: Any, **options: Any) -> Scores:
     return attribute(train, queries, **{"curvature": "identity", "mode": "cosine", **options})
 
 
-def activation_similarity(train: Any, queries: Any, layer: str, **options: Any) -> Scores:
+def activation_similarity(
+    train: Any, queries: Any, layer: str, *, pool: str | int | None = None, **options: Any
+) -> Scores:
     """The cosine of what a layer does for two examples: a baseline without gradients.
 
-    ``layer`` is the name of the log, as ``"forward/encoder.fc1"``; both runs need
-    ``log="forward"``.
+    Args:
+        train, queries: logged with ``log="forward"``, alone or among others.
+        layer: the name of the log, as ``"forward/encoder.fc1"``.
+        pool: for sequences: ``"mean"`` over positions, or the number of one, -1 for the last; by
+            default all positions count, each with its counterpart.
+        options: those of :func:`attribute`.
+
+    Raises:
+        ArgumentError: there are no such logs, or they have no positions.
     """
     options = {"curvature": "identity", "mode": "cosine", **options}
-    return attribute(train, queries, names=[layer], **options)
+    pair = [Logs(each, names=[layer]) for each in (train, queries)]
+    if pool is not None:
+        pair = [_pooled(each, pool) for each in pair]
+    return attribute(*pair, **options)
+
+
+def _pooled(logs: Logs, pool: str | int) -> Logs:
+    """Logs with one vector for each example, in memory."""
+    (layer,) = logs.layers
+    (_, shape), *_ = logs.shapes().values()
+    if len(shape) < 2:
+        raise ArgumentError(f"{layer!r} has no positions to pool. Hint: leave out pool=.")
+    number = isinstance(pool, int) and not isinstance(pool, bool)
+    if pool != "mean" and not (number and -shape[0] <= int(pool) < shape[0]):
+        raise ArgumentError(
+            f'pool is "mean", or the number of one of the {shape[0]} positions, got {pool!r}.'
+        )
+    found: list[np.ndarray] = []
+    ids: list[Any] = []
+    for part in logs.parts():
+        rows = part.columns[layer].rows()
+        found.append(rows.mean(1) if pool == "mean" else rows[:, int(pool)])
+        ids.extend(np.asarray(part.ids).tolist())
+    return Logs({layer: np.concatenate(found)}, ids=ids)
 
 
 def _over(

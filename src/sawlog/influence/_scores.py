@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
 from sawlog import store
 from sawlog._optional import require
+from sawlog._text import printable
 from sawlog.errors import ArgumentError
 from sawlog.influence._best import Best, check_best
 from sawlog.records import Entries, Records
@@ -69,6 +71,13 @@ class Scores:
         layers = {n: np.take_along_axis(v, best.ids, 1) for n, v in self.layers.items()}
         about = {**self.about, "top_k": int(k), "sign": sign}
         return Scores(self.queries, self.ids[best.ids], best.scores, layers, about)
+
+    def select(self, queries: Iterable[Any]) -> Scores:
+        """The scores of some queries, by their ids, in this order."""
+        rows = _places(self.queries, queries, "query")
+        layers = {name: values[rows] for name, values in self.layers.items()}
+        ids = self.ids if self.whole else self.ids[rows]
+        return Scores(self.queries[rows], ids, self.values[rows], layers, self.about)
 
     def group(self, of: Mapping[Any, Iterable[Any]] | None = None) -> Scores:
         """Scores for the sum over queries: of all of them, or of each named group of ids."""
@@ -128,12 +137,12 @@ class Scores:
             table.add_column(str(rank + 1), justify="right")
         for i, query in enumerate(self.queries[:20].tolist()):
             cells = [
-                f"{name}  {value:.3g}"
+                Text(printable(f"{name}  {value:.3g}"))
                 for name, value in zip(
                     shown.ids[i].tolist()[:5], shown.values[i].tolist()[:5], strict=True
                 )
             ]
-            table.add_row(str(query), *cells)
+            table.add_row(Text(printable(str(query))), *cells)
         return table
 
     def plot(self, query: Any = None, *, path: StrPath | None = None, most: int = 10) -> Any:

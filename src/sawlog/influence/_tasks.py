@@ -9,6 +9,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from sawlog._text import printable
 from sawlog.errors import ArgumentError
 from sawlog.influence._attribute import attribute
 from sawlog.influence._logs import Logs
@@ -111,14 +112,16 @@ def attribution_table(
         shown = pairs[:k]
         if least and scores.whole and len(pairs) > 2 * k:
             shown = shown + pairs[-k:]
-        said = Text(str(query)) if query_data is None else _text(query_data, query, width)
+        asked: Data = str if query_data is None else query_data
         for i, (each, value) in enumerate(shown):
             color = "green" if value >= 0 else "red"
-            cells = (Text(f"{value:+.3g}", color), Text(str(each)), _text(data, each, width))
-            table.add_row(said if i == 0 else "", *cells, end_section=i == len(shown) - 1)
+            score, label = Text(f"{value:+.3g}", color), Text(printable(str(each)))
+            said = _text(asked, query, width) if i == 0 else Text()
+            last = i == len(shown) - 1
+            table.add_row(said, score, label, _text(data, each, width), end_section=last)
     return table
 
 
 def _text(data: Data, key: Any, width: int) -> Text:
     text = " ".join(str(data(key) if callable(data) else data[key]).split())
-    return Text(text if len(text) <= width else text[: width - 3] + "...")
+    return Text(printable(text if len(text) <= width else text[: width - 3] + "..."))

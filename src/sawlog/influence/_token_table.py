@@ -10,6 +10,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from sawlog._text import printable
 from sawlog.errors import ArgumentError
 
 Tokens = Sequence[Sequence[str]] | Mapping[Any, Sequence[str]]
@@ -69,9 +70,10 @@ def token_table(
         greatest = float(sizes.max(initial=0.0))
         for place, (each, own) in enumerate(zip(named, of_query, strict=True)):
             text = _shaded(_tokens_of(tokens, each, place, own), own, greatest)
-            said = Text(str(query) if place == 0 else "")
+            said = Text(printable(str(query)) if place == 0 else "")
+            name = Text(printable(str(each)))
             last = place == len(named) - 1
-            table.add_row(said, Text(str(each)), f"{own.sum():+.3g}", text, end_section=last)
+            table.add_row(said, name, f"{own.sum():+.3g}", text, end_section=last)
     return table
 
 
@@ -99,7 +101,7 @@ def _tokens_of(tokens: Tokens, each: Any, place: int, scores: np.ndarray) -> lis
 def _shaded(tokens: Sequence[str], scores: np.ndarray, greatest: float) -> Text:
     text = Text()
     for token, score in zip(tokens, scores.tolist(), strict=False):
-        text.append(_printable(token), _style(score, greatest))
+        text.append(printable(token), _style(score, greatest))
     return text
 
 
@@ -112,8 +114,3 @@ def _style(score: float, greatest: float) -> Style:
     end = _GREEN if score > 0 else _RED
     shade = [round(255 + share * (colour - 255)) for colour in end]
     return Style(color="black", bgcolor=f"rgb({shade[0]},{shade[1]},{shade[2]})")
-
-
-def _printable(token: str) -> str:
-    """Text that cannot move the cursor."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in token)

@@ -194,9 +194,7 @@ class Asking:
     def log(self, batch: Gathering, ids: np.ndarray) -> Logs:
         """What a batch gathered, exactly: queries are few, and are not made smaller."""
         rows = batch.rows(len(ids))
-        grads = {name: rows[name].cpu().numpy() for name in rows if name.startswith("grad/")}
-        logs = grads or {name: values.cpu().numpy() for name, values in rows.items()}
-        return Logs(logs, ids=ids)
+        return Logs({name: rows[name].cpu().numpy() for name in rows}, ids=ids)
 
 
 def _bases(

@@ -87,17 +87,6 @@ def count(many: int, one: str) -> str:
     return f"{many:,} {one}{'' if many == 1 else 's'}"
 
 
-def printable(text: str) -> str:
-    r"""Text that cannot move the cursor: what is not printable is escaped.
-
-    >>> printable("a\x1b[31mb\n")
-    'a\\x1b[31mb\\n'
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def shortened(text: str, most: int) -> str:
     """Text of at most so many characters, cut in the middle: both ends of a name tell it apart.
 

@@ -16,6 +16,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from sawlog._spark import spark
+from sawlog._text import printable
 from sawlog.sinks._console import _format
 from sawlog.sinks._console._runs import Status
 from sawlog.sinks._console._state import Row, Snapshot
@@ -79,7 +80,7 @@ def table(take: Take, title: str, width: int, height: int, unicode: bool = True)
 
 
 def _head(snapshot: Snapshot, title: str, width: int) -> list[Text]:
-    heading = Text.assemble(("── ", "dim"), (_format.printable(title), "bold"))
+    heading = Text.assemble(("── ", "dim"), (printable(title), "bold"))
     lines = _wrapped([heading, _runs(snapshot)], width)
     if (left := width - lines[0].cell_len - 1) > 0:
         lines[0] = Text.assemble(lines[0], (" " + "─" * left, "dim"))
@@ -124,7 +125,7 @@ def _runs(snapshot: Snapshot) -> Text:
     total = sum(map(len, there.values()))
     what = _format.count(total, "run")
     if total == 1:
-        what = _format.printable(next(iter(there.values()))[0])
+        what = printable(next(iter(there.values()))[0])
     line = Text(f"{what}: " if len(there) > 1 else f"{what} ")
     for number, (status, names) in enumerate(there.items()):
         count = f"{len(names):,} " if len(there) > 1 else ""
@@ -136,7 +137,7 @@ def _runs(snapshot: Snapshot) -> Text:
 
 def _listed(names: Sequence[str]) -> str:
     more = f", +{len(names) - _NAMED}" if len(names) > _NAMED else ""
-    return _format.printable(", ".join(names[:_NAMED])) + more
+    return printable(", ".join(names[:_NAMED])) + more
 
 
 def _fields(snapshot: Snapshot) -> list[Text]:
@@ -228,7 +229,7 @@ def _columns(snapshot: Snapshot, roomy: bool) -> list[_Column]:
     total = sum(map(len, snapshot.runs.values()))
     runs = [Text(f"{row.runs}/{total}" if row.runs < total else "", "yellow") for row in rows]
     return [
-        _Column("name", [Text(_format.printable(r.name), "bold") for r in rows], right=False),
+        _Column("name", [Text(printable(r.name), "bold") for r in rows], right=False),
         _Column("mean" if many else "last", [_value(row) for row in rows], least=value),
         _Column("± std", [_spread(row) for row in rows], 1, right=False, least=std),
         _Column("min .. max", [_range(row) for row in rows], 4, right=False, least=between),
@@ -240,7 +241,7 @@ def _columns(snapshot: Snapshot, roomy: bool) -> list[_Column]:
 
 def _value(row: Row) -> Text:
     if row.text is not None:
-        return Text(_format.shortened(_format.printable(row.text), 24))
+        return Text(_format.shortened(printable(row.text), 24))
     odd = [kind if n == row.runs else f"{n:,} {kind}" for kind, n in row.odd.items()]
     text = Text(", ".join(odd), style="bold white on red")
     if row.mean is None:
@@ -280,7 +281,7 @@ def line(take: Take, title: str, unicode: bool = True) -> str:
     ``take(most, points)`` gives the snapshot with at most so many names.
     """
     snapshot = take(_IN_LINE, 1)
-    parts = [_format.printable(title), str(_runs(snapshot))]
+    parts = [printable(title), str(_runs(snapshot))]
     parts += [str(field) for field in _fields(snapshot)]
     if snapshot.share is not None:
         parts.append(f"{int(100 * snapshot.share)}%")
@@ -294,4 +295,4 @@ def line(take: Take, title: str, unicode: bool = True) -> str:
 def _assigned(row: Row) -> str:
     shape = "" if row.shape is None else _format.shape(row.shape)
     std = "" if row.std is None or row.mean is None else f"±{_format.spread(row.std)}"
-    return f"{_format.printable(row.name)}{shape}={_value(row)}{std}"
+    return f"{printable(row.name)}{shape}={_value(row)}{std}"
