@@ -302,7 +302,9 @@ def by_all_methods(
         "EK-FAC": influence.influence_functions(run.logs, asked.logs),
         "gradient cosine": influence.gradient_cosine(run.logs, asked.logs),
         "gradient dot product": influence.attribute(run.logs, asked.logs, curvature="identity"),
-        "activations": influence.activation_similarity(run.logs, asked.logs, "forward/head"),
+        "activations": influence.activation_similarity(
+            run.logs, asked.logs, "forward/head", pool="mean"
+        ),
         "words in common": words_in_common(text),
     }
 
