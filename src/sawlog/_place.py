@@ -32,6 +32,12 @@ class Place:
             return bool(require("jax", "jax", "device=").config.jax_enable_x64)
         return self.library == "numpy" or not self.device.startswith("mps")
 
+    def holds(self, dtype: np.dtype) -> bool:
+        """Whether numbers of that dtype can be there, with all of their digits."""
+        if dtype == np.float64 and not self.doubles:
+            return False
+        return self.library == "numpy" or dtype.name in _EVERYWHERE
+
     def put(self, array: np.ndarray) -> Any:
         """An array of numpy there; without a copy where that is possible, so not to be changed."""
         if self.library == "torch":
@@ -58,6 +64,9 @@ class Place:
         jax = require("jax", "jax", "device=")
         return jax.numpy.matmul(left, right, precision="highest")
 
+
+_EVERYWHERE = {"bool", "int8", "uint8", "int16", "int32", "int64"}
+_EVERYWHERE |= {"float16", "bfloat16", "float32", "float64"}
 
 NUMPY = Place()
 CPU = Place("torch", "cpu")

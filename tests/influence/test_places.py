@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -52,6 +53,18 @@ def test_logs_and_queries_that_are_tensors():
     for to in (torch.from_numpy, jnp.asarray, np.asarray):
         scores = attribute({"w": to(rows)}, {"w": to(queries)}, curvature="identity")
         np.testing.assert_allclose(scores.values, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("device", [None, "cpu", "jax"])
+@pytest.mark.parametrize("dtype", ["int4", "float8_e3m4", "uint16", "bool"])
+def test_numbers_that_not_every_library_has(dtype, device):
+    """Then numpy multiplies them."""
+    numbers = np.array([[1, 0, 1], [0, 1, 1]])
+    rows = numbers.astype(getattr(ml_dtypes, dtype, dtype))
+    where = jax.devices()[0] if device == "jax" else device
+    queries = {"w": np.arange(3.0)[None]}
+    scores = attribute({"w": rows}, queries, curvature="identity", device=where)
+    assert scores.values.tolist() == [[2, 3]]
 
 
 def curvatures():

@@ -280,3 +280,14 @@ def test_ids_of_a_store_are_its_own(tmp_path):
     written(tmp_path / "logs", {"w": np.eye(3)}, np.arange(3))
     with pytest.raises(ArgumentError, match=r"have their own\. Hint: Logs\(source\)\.gather"):
         Logs(tmp_path / "logs", ids=[0, 1])
+
+
+def test_only_scores_are_replaced(tmp_path):
+    written(tmp_path / "logs", {"w": np.eye(3)}, np.arange(3))
+    scores = attribute(tmp_path / "logs", {"w": np.eye(3)}, curvature="identity")
+    with pytest.raises(ArgumentError, match="something else than scores"):
+        scores.save(tmp_path / "logs")
+    assert len(Logs(tmp_path / "logs")) == 3
+    for some in (scores, scores.select([1])):
+        some.save(tmp_path / "scores")
+        assert len(load_scores(tmp_path / "scores")) == len(some)

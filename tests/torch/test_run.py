@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import sawlog
+from sawlog import store
 from sawlog.capture import decode
 from sawlog.errors import (
     ArgumentError,
@@ -133,6 +134,37 @@ def test_sequence_first(tmp_path):
     go(run, program)
     run.finalize()
     assert_alike(logged(run, report, range(4)), program.alone())
+
+
+class Flattened(nn.Module):
+    """Sequences first, and one layer that sees all positions of all examples in a row."""
+
+    def __init__(self, hidden):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, hidden), nn.Linear(hidden, 2)
+
+    def forward(self, x):
+        hidden = torch.tanh(self.first(x.flatten(0, 1)))
+        return self.last(hidden.unflatten(0, x.shape[:2]))
+
+
+@pytest.mark.parametrize("hidden", [8, 7, 4])  # of features as many as examples, twice that, other
+def test_sequence_first_and_flattened(tmp_path, hidden):
+    torch.manual_seed(0)
+    batch = (torch.randn(4, 5, 3).double(),)
+    loss = lambda model, x: (model(x.transpose(0, 1)) ** 2).sum()
+    program = Program(Flattened(hidden).double(), batch, loss)
+    options = {"log": ["forward", "backward", "grad"], "reduction": "sum", "dtype": "float64"}
+    run, report = start(tmp_path, program, {"batch_axis": 1}, precision="float64", **options)
+    go(run, program)
+    run.finalize()
+    assert_alike(logged(run, report, range(4)), program.alone())
+    with store.open(run.logs) as reader:
+        inputs, outputs = (reader.read(f"{what}/first") for what in ("forward", "backward"))
+        whole = reader.read("grad/first.weight")[..., :3]
+    np.testing.assert_array_equal(inputs, batch[0])
+    assert outputs.shape == (4, 5, hidden)
+    np.testing.assert_allclose(np.swapaxes(outputs, 1, 2) @ inputs, whole, atol=1e-12)
 
 
 # -- training goes on as without ------------------------------------------------------------------

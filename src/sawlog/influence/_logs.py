@@ -202,9 +202,9 @@ class Logs:
         return {name: (np.dtype(c.dtype), tuple(c.shape)) for name, c in stored.items()}
 
     def where(self, place: Place) -> Place:
-        """That place, or numpy's if the rows have more digits than there are numbers with."""
-        doubles = any(dtype == np.float64 for dtype, _ in self.shapes().values())
-        return NUMPY if doubles and not place.doubles else place
+        """That place, or numpy's if it cannot hold the rows as they are."""
+        held = all(place.holds(dtype) for dtype, _ in self.shapes().values())
+        return place if held else NUMPY
 
     def _sizes(self) -> tuple[int, int, bool]:
         """The bytes of a row, its elements, and whether they are used as they are."""

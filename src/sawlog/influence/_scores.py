@@ -157,7 +157,13 @@ class Scores:
     # -- on disk ----------------------------------------------------------------------------------
 
     def save(self, path: StrPath) -> None:
-        """Write them to a store; :func:`load_scores` reads them."""
+        """Write them to a store, in the place of other scores; :func:`load_scores` reads them.
+
+        Raises:
+            ArgumentError: there is a store of something else.
+        """
+        if (Path(path) / "store.json").exists():
+            _check_scores(path)
         arrays = {"queries": self.queries, "ids": self.ids, "values": self.values}
         arrays |= {f"layer/{name}": values for name, values in self.layers.items()}
         texts = [name for name in ("queries", "ids") if arrays[name].dtype.kind == "U"]
@@ -173,9 +179,8 @@ def load_scores(path: StrPath) -> Scores:
         StoreNotFoundError: there is nothing.
         ArgumentError: there is a store of something else.
     """
+    _check_scores(path)
     with store.open(path) as reader:
-        if "scores" not in reader.meta:
-            raise ArgumentError(f"{Path(path)} is the store of something else than scores.")
         arrays = {
             series.column.name: np.array(reader.read(series.column.name)[0])
             for series in reader.schema.series
@@ -185,6 +190,12 @@ def load_scores(path: StrPath) -> Scores:
         layers = {n.removeprefix("layer/"): a for n, a in arrays.items() if n.startswith("layer/")}
         about = reader.meta["about"]
         return Scores(arrays["queries"], arrays["ids"], arrays["values"], layers, about)
+
+
+def _check_scores(path: StrPath) -> None:
+    with store.open(path) as reader:
+        if "scores" not in reader.meta:
+            raise ArgumentError(f"{Path(path)} is the store of something else than scores.")
 
 
 def _coded(array: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from sawlog.capture import LEFT, RIGHT, Block, Options, Statistics, encode
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.factored import Dense, OneHot, Pair, gradient
 from sawlog.torch._hooks import Hooks, first_tensor, last_edges
-from sawlog.torch._layers import Use
+from sawlog.torch._layers import FunctionRule, GeneralRule, Use
 from sawlog.torch._loss import Scale, scale_of
 from sawlog.torch._matrices import Matrices
 from sawlog.torch._outer import Outer
@@ -144,7 +144,10 @@ class Gathering:
         axis = self._axis_in(unit, tensor)
         tensor = tensor.movedim(axis, 0) if axis else tensor
         if len(tensor) != self._batch:  # several positions of each example
-            tensor = tensor.unflatten(0, (self._batch, -1))
+            inner = self._axis == 1  # flattened from [positions, batch]
+            sizes = (-1, self._batch) if inner else (self._batch, -1)
+            tensor = tensor.unflatten(0, sizes)
+            tensor = tensor.movedim(1, 0) if inner else tensor
         if not tensor.is_floating_point():
             tensor = tensor.to(torch.float32)
         if not isinstance(scale, float):
@@ -166,6 +169,9 @@ class Gathering:
         """The axis of the examples; some layers have one of their own."""
         first = getattr(unit.module, "batch_first", None)
         axis = self._axis if first is None else int(not first)
+        if tensor.ndim == 2 and tensor.is_floating_point():  # [positions x batch, features]
+            free = isinstance(unit.rule, (GeneralRule, FunctionRule))  # or the features are gone
+            return axis if free and tensor.shape[1] == self._batch else 0
         return axis if tensor.ndim > 1 else 0
 
     def _check_batch(self, unit: Unit, args: tuple[Any, ...], output: Tensor) -> int | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from sawlog.torch._layers import _attention, _conv, _embedding, _linear, _norm
+from sawlog.torch._layers._function import FunctionRule as FunctionRule
+from sawlog.torch._layers._general import GeneralRule as GeneralRule
 from sawlog.torch._layers._general import general as general
 from sawlog.torch._layers._registry import register_layer as register_layer
 from sawlog.torch._layers._registry import rule_for as rule_for
@@ -12,4 +14,13 @@ from sawlog.torch._layers._rule import Use as Use
 
 del _attention, _conv, _embedding, _linear, _norm  # imported for what they register
 
-__all__ = ["Part", "Rule", "Use", "general", "register_layer", "rule_for"]
+__all__ = [
+    "FunctionRule",
+    "GeneralRule",
+    "Part",
+    "Rule",
+    "Use",
+    "general",
+    "register_layer",
+    "rule_for",
+]
