@@ -45,7 +45,8 @@ class Place:
         if self.library == "jax":
             jax = require("jax", "jax", "device=")
             platform, _, number = self.device.rpartition(":")
-            return jax.device_put(array, jax.devices(platform)[int(number)])
+            there = {each.id: each for each in jax.local_devices(backend=platform)}
+            return jax.device_put(array, there[int(number)])
         return array
 
     def single(self, array: np.ndarray) -> Any:
