@@ -192,9 +192,9 @@ def one_matrix(count):
 
 def test_amounts_of_damping():
     curvature = Curvature("diagonal", {"w": Diagonal(np.array([1.0, 3.0]))})
-    assert curvature.added("w") == pytest.approx(0.1 * 2)  # of no examples that are known of
+    assert curvature.added("w") == pytest.approx(0.05 * 2)  # of no examples that are known of
     curvature.count = 50
-    assert curvature.added("w") == curvature.added("w", Sampled()) == pytest.approx(0.2 + 2.5 / 50)
+    assert curvature.added("w") == curvature.added("w", Sampled()) == pytest.approx(0.1 + 2.5 / 50)
     assert curvature.added("w", Sampled(0.5, 10)) == pytest.approx(1 + 25 / 50)
     assert curvature.added("w", Typical(0.4)) == pytest.approx(0.4 * (1 + 9) / (1 + 3))
     assert curvature.added("w", Relative(0.5)) == 1.0
@@ -220,12 +220,15 @@ def test_what_is_no_share(kind, share):
         kind(share)
 
 
-@pytest.mark.parametrize(("make", "noise"), [(few_factors, 1), (few_rows, 3), (one_matrix, 10)])
-def test_the_default_of_a_curvature_goes_by_its_freedom_and_its_examples(make, noise):
+@pytest.mark.parametrize(
+    ("make", "share", "noise"),
+    [(few_factors, 0.05, 1), (few_rows, 0.1, 3), (one_matrix, 0.1, 10)],
+)
+def test_the_default_of_a_curvature_goes_by_its_freedom_and_its_examples(make, share, noise):
     for count in (None, 4, 4000):
         curvature, values = make(count)
         mean, typical = values.mean(), (values**2).sum() / values.sum()
-        expected = 0.1 * mean + (noise * typical / count if count else 0)
+        expected = share * mean + (noise * typical / count if count else 0)
         assert curvature.added("w") == pytest.approx(expected)
 
 

@@ -97,7 +97,7 @@ def added(damping, name, dense, kind, count):
     if isinstance(damping, dict):
         return damping[name]
     if damping is None:
-        damping = Sampled(0.1, 3 if kind == "fisher" else 1)
+        damping = Sampled(0.1, 3) if kind == "fisher" else Sampled(0.05, 1)
     if isinstance(damping, Sampled):
         parts = Relative(damping.share), Typical(damping.noise / count)
         return sum(added(part, name, dense, kind, count) for part in parts)

@@ -54,7 +54,7 @@ class Typical(_Share):
 class Sampled:
     """Damping that makes up for a curvature being fitted to ``n`` examples; the default.
 
-    It is a share of the mean eigenvalue, which is what is used for large models, plus ``noise``
+    It is a share of the mean eigenvalue, as is usual for large models, plus ``noise``
     times the eigenvalue that gradients typically meet (see :class:`Typical`) over ``n``: of so much
     curvature one example more or less decides, in directions that few examples have. Of a
     curvature that was not fitted to examples the second part is 0.
@@ -64,7 +64,7 @@ class Sampled:
         noise: how many examples one is off by; the more freely a matrix fits, the more.
     """
 
-    share: float = 0.1
+    share: float = 0.05
     noise: float = 1.0
 
     def __post_init__(self) -> None:
@@ -78,11 +78,11 @@ class Sampled:
 
 
 #: The default for curvature that is made of one matrix, or one number, for each side or element.
-FACTORED = Sampled(noise=1.0)
+FACTORED = Sampled(0.05, noise=1.0)
 #: The default for a matrix over all elements of a layer.
-DENSE = Sampled(noise=3.0)
+DENSE = Sampled(0.1, noise=3.0)
 #: The default for a matrix over all elements of all layers.
-JOINT = Sampled(noise=10.0)
+JOINT = Sampled(0.1, noise=10.0)
 
 Damping = float | Relative | Typical | Sampled | Mapping[str, float] | None
 

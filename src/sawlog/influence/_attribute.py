@@ -64,7 +64,7 @@ def attribute(
             ``"shampoo"``, fitted to ``train`` and kept with the run; or a fitted one.
         damping: a number; ``Relative(share)`` of the mean eigenvalue of each layer, or
             ``Typical(share)`` of the one that gradients typically meet; a dict of numbers by layer,
-            as of :func:`sawlog.curvature.choose_damping`; None is a tenth of the mean eigenvalue
+            as of :func:`sawlog.curvature.choose_damping`; None is a share of the mean eigenvalue
             and what suits the number of examples, see :class:`sawlog.curvature.Sampled`.
         mode: ``"dot"``; ``"cosine"``: divided by the lengths of both, in the measure of the
             curvature; ``"l2"``: minus the squared distance in that measure.
