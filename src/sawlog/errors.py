@@ -16,6 +16,10 @@ class MissingPackageError(SawlogError, ImportError):
     """An optional package is needed and not installed."""
 
 
+class UnsupportedJaxError(SawlogError, ImportError):
+    """The installed JAX is of a version that sawlog does not work with."""
+
+
 class LogValueError(SawlogError, TypeError):
     """``log`` was given something that cannot be logged."""
 

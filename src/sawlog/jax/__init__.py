@@ -1,5 +1,7 @@
 """Logging inside JAX programs: ``log``, and what becomes of it (``spool``, ``tap``, ``strip``)."""
 
+from sawlog.jax import _versions as _versions  # isort: skip  (refuses a JAX that does not fit)
+
 from sawlog.jax import _masking as _masking
 from sawlog.jax import _once as _once
 from sawlog.jax import _rules as _rules

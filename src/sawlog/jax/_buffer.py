@@ -138,23 +138,21 @@ def scan_in_pieces(
     walk: BufferedWalk, eqn: Any, values: Sequence[Any]
 ) -> tuple[list[Any], Streams]:
     """A scan of ``length`` steps as a scan over pieces, and what is left over."""
-    params, handler = eqn.params, walk.handler
-    body, reverse = params["jaxpr"], params["reverse"]
+    loop, handler = _compat.Scan.read(eqn.params), walk.handler
+    body, reverse = loop.body, loop.reverse
     per_step = max(1, _entries(_survey_body(handler.chosen, body)))
     piece = max(1, handler.room // per_step)
     if per_step > handler.room or _is_unbounded(handler.chosen, body):
         piece = 1
-    whole, rest = divmod(params["length"], piece)
-    consts, carries = params["num_consts"], params["num_carry"]
-    start = consts + carries
-    xs = values[start:]
+    whole, rest = divmod(loop.length, piece)
+    consts, init, xs = loop.split(values)
     head, tail = _split_steps(xs, rest, whole * piece, reverse)
 
     def run(carry: Sequence[Any], xs: Sequence[Any], length: int) -> tuple[list[Any], list[Any]]:
-        short = eqn.replace(params={**params, "length": length})
-        outs, streams = loops.scan(walk, short, [*values[:consts], *carry, *xs])
+        short = _compat.shortened_scan(eqn, length)
+        outs, streams = loops.scan(walk, short, [*consts, *carry, *xs])
         pending.extend(streams)
-        return outs[:carries], outs[carries:]
+        return outs[: loop.carry], outs[loop.carry :]
 
     pending: list[Any] = []
 
@@ -165,7 +163,7 @@ def scan_in_pieces(
         return carry, ys
 
     chunks = [x.reshape((whole, piece, *x.shape[1:])) for x in tail]
-    carry, ys = lax.scan(one_piece, list(values[consts:start]), chunks, whole, reverse=reverse)
+    carry, ys = lax.scan(one_piece, init, chunks, whole, reverse=reverse)
     ys = [y.reshape((whole * piece, *y.shape[2:])) for y in ys]
     if not rest:
         return [*carry, *ys], ()
@@ -199,9 +197,8 @@ def while_in_pieces(
     A loop whose condition logs is sent turn by turn: its condition would be evaluated once more
     for each piece.
     """
-    params, handler = eqn.params, walk.handler
-    conds, bodies = params["cond_nconsts"], params["body_nconsts"]
-    cond, body = params["cond_jaxpr"], params["body_jaxpr"]
+    loop, handler = _compat.While.read(eqn.params), walk.handler
+    cond, body, conds, bodies = loop.cond, loop.body, loop.cond_consts, loop.body_consts
     types = _survey_body(handler.chosen, body)
     per_turn = _entries(types)
     in_condition = bool(_survey_body(handler.chosen, cond))
@@ -225,11 +222,10 @@ def while_in_pieces(
 
     counter = jax.ShapeDtypeStruct(shape, jnp.int32)
     short = eqn.replace(
-        params={
-            **params,
-            "cond_jaxpr": _with_counter(short_cond, cond, conds, counter),
-            "body_jaxpr": _with_counter(short_body, body, bodies, counter),
-        }
+        params=loop.changed(
+            cond=_with_counter(short_cond, cond, conds, counter),
+            body=_with_counter(short_body, body, bodies, counter),
+        )
     )
 
     def piece(*args: Any) -> list[Any]:
@@ -254,9 +250,9 @@ def _while_turn_by_turn(
     walk: BufferedWalk, eqn: Any, values: Sequence[Any]
 ) -> tuple[list[Any], Streams]:
     """Send after each evaluation of the condition and of the body."""
-    params = eqn.params
-    conds, bodies = params["cond_nconsts"], params["body_nconsts"]
-    consts, carry = values[: conds + bodies], values[conds + bodies :]
+    loop = _compat.While.read(eqn.params)
+    conds = loop.cond_consts
+    consts, carry = values[: loop.consts], values[loop.consts :]
 
     def run(inner: Any, args: Sequence[Any]) -> list[Any]:
         outs, streams = walk.run(inner.jaxpr, inner.consts, args)
@@ -264,11 +260,11 @@ def _while_turn_by_turn(
         return outs
 
     def again(consts: Sequence[Any], carry: Sequence[Any]) -> Any:
-        return run(params["cond_jaxpr"], [*consts[:conds], *carry])[0]
+        return run(loop.cond, [*consts[:conds], *carry])[0]
 
     def turn(*args: Any) -> list[Any]:
-        consts, (_, *carry) = args[: conds + bodies], args[conds + bodies :]
-        outs = run(params["body_jaxpr"], [*consts[conds:], *carry])
+        consts, (_, *carry) = args[: loop.consts], args[loop.consts :]
+        outs = run(loop.body, [*consts[conds:], *carry])
         return [again(consts, outs), *outs]
 
     return loops.bind_while(eqn, consts, [again(consts, carry), *carry], turn), ()

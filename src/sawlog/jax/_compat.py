@@ -1,43 +1,98 @@
-"""The one place that touches JAX's private modules or looks at its version.
+"""The one place that touches JAX's private modules, parameter names or version.
 
 Everything else in sawlog is written against the names below. When JAX moves something, this is
-the file to edit; each name says what it promises, not where JAX keeps it.
+the file to edit; each name says what it promises, not where JAX keeps it. All that is private is
+looked for when this module is imported, so that a JAX that does not fit is refused at once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax._src import ad_util as _ad_util
-from jax._src import api as _api
-from jax._src import callback as _callback
-from jax._src import core as _core
-from jax._src import custom_batching as _custom_batching
-from jax._src import dispatch as _dispatch
-from jax._src import effects as _effects
-from jax._src import linear_util as _lu
-from jax._src import shard_map as _shard_map
-from jax._src import source_info_util as _source_info
-from jax._src.interpreters import ad as _ad
-from jax._src.interpreters import batching as _batching
-from jax._src.interpreters import mlir as _mlir
-from jax._src.interpreters import partial_eval as _pe
-from jax._src.lax.control_flow import loops as _loops
-from jax._src.named_sharding import UNSPECIFIED
-from jax.extend.core import ClosedJaxpr as ClosedJaxpr
-from jax.extend.core import Jaxpr as Jaxpr
-from jax.extend.core import JaxprEqn as JaxprEqn
-from jax.extend.core import Literal as Literal
-from jax.extend.core import Primitive as Primitive
-from jax.extend.core.primitives import closed_call_p, scan_p, while_p
+
+from sawlog.jax import _versions
+
+try:
+    from jax._src import ad_util as _ad_util
+    from jax._src import api as _api
+    from jax._src import callback as _callback
+    from jax._src import core as _core
+    from jax._src import custom_batching as _custom_batching
+    from jax._src import dispatch as _dispatch
+    from jax._src import effects as _effects
+    from jax._src import linear_util as _lu
+    from jax._src import shard_map as _shard_map
+    from jax._src import source_info_util as _source_info
+    from jax._src.interpreters import ad as _ad
+    from jax._src.interpreters import batching as _batching
+    from jax._src.interpreters import mlir as _mlir
+    from jax._src.interpreters import partial_eval as _pe
+    from jax._src.lax.control_flow import loops as _loops
+    from jax._src.named_sharding import UNSPECIFIED
+    from jax.extend.core import ClosedJaxpr as ClosedJaxpr
+    from jax.extend.core import Jaxpr as Jaxpr
+    from jax.extend.core import JaxprEqn as JaxprEqn
+    from jax.extend.core import Literal as Literal
+    from jax.extend.core import Primitive as Primitive
+    from jax.extend.core.primitives import closed_call_p, scan_p, while_p
+except ImportError as _error:  # a module or a name is gone
+    raise _versions.misfit([str(_error)]) from _error
+
+#: What is used of each private module; ``a.b`` is an attribute of an attribute.
+_USED = {
+    _ad: "JVPTrace instantiate_zeros primitive_jvps primitive_linearizations primitive_transposes",
+    _ad_util: "Zero",
+    _api: "__file__ jacfwd",
+    _batching: "bdim_at_front fancy_primitive_batchers",
+    _callback: "_callback_op_sharding emit_python_callback",
+    _core: "AbstractValue DebugInfo ShapedArray Tracer jaxpr_as_fun mapped_aval shaped_abstractify "
+    "trace_state_clean typeof",
+    _custom_batching: "custom_vmap_p",
+    _dispatch: "prim_requires_devices_during_lowering",
+    _effects: "Effect control_flow_allowed_effects custom_derivatives_allowed_effects "
+    "lowerable_effects ordered_effects partial_eval_kept_effects remat_allowed_effects "
+    "shardable_ordered_effects",
+    _loops: "_scan_known_hoisting",
+    _lu: "wrap_init",
+    _mlir: "TokenSet register_lowering",
+    _pe: "JaxprTracer convert_constvars_jaxpr custom_partial_eval_rules "
+    "partial_eval_jaxpr_custom_rules trace_to_jaxpr_dynamic",
+    _shard_map: "shard_map_p",
+    _source_info: "current_name_stack register_exclusion summarize user_context",
+}
+
+#: Tables in which rules of JAX's own primitives are wrapped.
+_WRAPPED = (
+    ("batching rule of while_loop", _batching.fancy_primitive_batchers, while_p),
+    ("forward rule of while_loop", _ad.primitive_jvps, while_p),
+    ("partial evaluation of while_loop", _pe.custom_partial_eval_rules, while_p),
+    ("partial evaluation of while_loop", _pe.partial_eval_jaxpr_custom_rules, while_p),
+    ("partial evaluation of scan", _pe.partial_eval_jaxpr_custom_rules, scan_p),
+)
+
+
+def _missing() -> Iterator[str]:
+    for module, names in _USED.items():
+        yield from (f"{module.__name__}.{n}" for n in names.split() if not hasattr(module, n))
+    for what, table, primitive in _WRAPPED:
+        if primitive not in table:
+            yield f"the {what}"
+
+
+if _absent := list(_missing()):
+    raise _versions.misfit(_absent)
 
 Effect = _effects.Effect
 JVPTrace = _ad.JVPTrace
+
+#: Whether rules of linearization also return residuals that are pytrees.
+_STRUCTURED_RESIDUALS = jax.__version_info__ >= (0, 11, 1)
 
 custom_vmap_p = _custom_batching.custom_vmap_p
 shard_map_p = _shard_map.shard_map_p
@@ -127,7 +182,7 @@ def hoist_consts(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
     return ClosedJaxpr(_pe.convert_constvars_jaxpr(closed.jaxpr), ()), list(closed.consts)
 
 
-def inline_consts(closed: ClosedJaxpr) -> tuple[Jaxpr, list[Any]]:
+def _inline_consts(closed: ClosedJaxpr) -> tuple[Jaxpr, list[Any]]:
     """An open jaxpr that takes its constants as leading inputs, and those constants."""
     if not closed.consts:
         return closed.jaxpr, []
@@ -213,6 +268,8 @@ def define_silent_autodiff(primitive: Primitive, bind_primal: Callable[..., Any]
     def linearize(is_vjp: Any, nonzeros: Any, *primals: Any, **params: Any) -> Any:
         del is_vjp, nonzeros
         bind_primal(*primals, **params)
+        if _STRUCTURED_RESIDUALS:
+            return [], [], [], None, lambda residuals, structured, *tangents: []
         return [], [], [], lambda residuals, *tangents: []
 
     def transpose(cotangents: Any, *args: Any, **params: Any) -> Any:
@@ -423,37 +480,174 @@ def wrap_while_recomputation(silence: Callable[[dict], dict]) -> None:
     _pe.partial_eval_jaxpr_custom_rules[while_p] = partial_eval_custom
 
 
-def widen_jit(params: dict[str, Any], closed: ClosedJaxpr, before: int, after: int) -> dict:
-    """Parameters of ``jit`` for a program with more inputs in front and more outputs behind."""
-    return {
+# -- equations of JAX's own primitives -----------------------------------------------------------
+
+
+def inner_jaxpr(eqn: JaxprEqn) -> Any:
+    """The program that an equation of ``jit``, ``checkpoint``, ``custom_jvp`` or the like calls."""
+    for name in ("jaxpr", "call_jaxpr", "call"):
+        if name in eqn.params:
+            return eqn.params[name]
+    raise AssertionError(eqn.primitive)
+
+
+def bind_jit(
+    eqn: JaxprEqn, closed: ClosedJaxpr, before: Sequence[Any], values: Sequence[Any], after: int
+) -> list[Any]:
+    """Bind a ``jit`` with another program: more inputs in front, ``after`` more outputs behind."""
+    params, count = eqn.params, len(before)
+    params = {
         **params,
         "jaxpr": closed,
-        "in_shardings": (UNSPECIFIED,) * before + tuple(params["in_shardings"]),
-        "in_layouts": (None,) * before + tuple(params["in_layouts"]),
-        "donated_invars": (False,) * before + tuple(params["donated_invars"]),
+        "in_shardings": (UNSPECIFIED,) * count + tuple(params["in_shardings"]),
+        "in_layouts": (None,) * count + tuple(params["in_layouts"]),
+        "donated_invars": (False,) * count + tuple(params["donated_invars"]),
         "out_shardings": tuple(params["out_shardings"]) + (UNSPECIFIED,) * after,
         "out_layouts": tuple(params["out_layouts"]) + (None,) * after,
     }
+    return list(eqn.primitive.bind(*before, *values, **params))
 
 
-def widen_remat(params: dict[str, Any], jaxpr: Jaxpr, before: int) -> dict[str, Any]:
-    """Parameters of ``checkpoint`` for a program with more inputs in front."""
+def bind_checkpoint(
+    eqn: JaxprEqn, closed: ClosedJaxpr, before: Sequence[Any], values: Sequence[Any]
+) -> list[Any]:
+    """Bind a ``checkpoint`` with another program that takes more inputs in front."""
+    jaxpr, consts = _inline_consts(closed)
+    before, params = [*consts, *before], eqn.params
     prevent_cse = params["prevent_cse"]
     if isinstance(prevent_cse, tuple):
-        prevent_cse = (True,) * before + prevent_cse
-    return {**params, "jaxpr": jaxpr, "prevent_cse": prevent_cse}
+        prevent_cse = (True,) * len(before) + prevent_cse
+    params = {**params, "jaxpr": jaxpr, "prevent_cse": prevent_cse}
+    return list(eqn.primitive.bind(*before, *values, **params))
 
 
-def widen_scan(
-    params: dict[str, Any], closed: ClosedJaxpr, consts: int, carry: int
-) -> dict[str, Any]:
-    """Parameters of ``scan`` for a body with more constants and more carry, each in front."""
-    return {
-        **params,
-        "jaxpr": closed,
-        "num_consts": params["num_consts"] + consts,
-        "num_carry": params["num_carry"] + carry,
-    }
+@dataclasses.dataclass(frozen=True)
+class Scan:
+    """A ``scan``: ``body`` maps [consts, carry, x] to [carry, y]."""
+
+    body: ClosedJaxpr
+    consts: int
+    carry: int
+    length: int
+    reverse: bool
+    params: dict[str, Any]
+
+    @classmethod
+    def read(cls, params: dict[str, Any]) -> Scan:
+        """What the parameters of an equation say."""
+        if "num_consts" in params:  # before JAX 0.11
+            consts, carry = params["num_consts"], params["num_carry"]
+        else:
+            consts, carry, _ = map(len, params["ft_in"].unpack())
+        return cls(
+            params["jaxpr"], consts, carry, params["length"], bool(params["reverse"]), params
+        )
+
+    def split(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """The operands: consts, carry, xs."""
+        start = self.consts + self.carry
+        return list(values[: self.consts]), list(values[self.consts : start]), list(values[start:])
+
+    def bind(
+        self, consts: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any], body: ClosedJaxpr
+    ) -> list[Any]:
+        """The same loop with another body, and as many constants and carries as that one takes."""
+        params = {**self.params, "jaxpr": body}
+        if "num_consts" in params:
+            params |= {"num_consts": len(consts), "num_carry": len(carry)}
+        else:
+            ys = len(body.out_avals) - len(carry)
+            params["ft_in"] = _groups(len(consts), len(carry), len(xs))
+            params["ft_out"] = _groups(len(carry), ys)
+        return list(scan_p.bind(*consts, *carry, *xs, **params))
+
+
+def _groups(*sizes: int) -> Any:
+    """How JAX 0.11 and newer say which operands of a loop are what."""
+    from jax._src import flattree
+
+    return flattree.pack(tuple(map(flattree.nones, sizes)))
+
+
+def shortened_scan(eqn: JaxprEqn, length: int) -> JaxprEqn:
+    """The same equation of ``scan`` for another number of steps."""
+    return eqn.replace(params={**eqn.params, "length": length})
+
+
+@dataclasses.dataclass(frozen=True)
+class While:
+    """A ``while_loop``: ``cond`` maps [cond consts, carry] to [again], ``body`` to [carry]."""
+
+    cond: ClosedJaxpr
+    body: ClosedJaxpr
+    cond_consts: int
+    body_consts: int
+    params: dict[str, Any]
+
+    @classmethod
+    def read(cls, params: dict[str, Any]) -> While:
+        """What the parameters of an equation say."""
+        names = ("cond_jaxpr", "body_jaxpr", "cond_nconsts", "body_nconsts")
+        return cls(*(params[name] for name in names), params)
+
+    @property
+    def consts(self) -> int:
+        """How many operands come before the carry."""
+        return self.cond_consts + self.body_consts
+
+    def split(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """The operands: those of the condition, those of the body, the carry."""
+        start, end = self.cond_consts, self.consts
+        return list(values[:start]), list(values[start:end]), list(values[end:])
+
+    def changed(self, **changes: Any) -> dict[str, Any]:
+        """The parameters of a loop like this one, with other fields."""
+        new = dataclasses.replace(self, **changes)
+        return {
+            **self.params,
+            "cond_jaxpr": new.cond,
+            "body_jaxpr": new.body,
+            "cond_nconsts": new.cond_consts,
+            "body_nconsts": new.body_consts,
+        }
+
+
+def branches_of(eqn: JaxprEqn) -> tuple[ClosedJaxpr, ...]:
+    """The branches of a ``cond`` or ``switch``."""
+    return tuple(eqn.params["branches"])
+
+
+def bind_branches(eqn: JaxprEqn, values: Sequence[Any], branches: Sequence[Any]) -> list[Any]:
+    """Bind a ``cond`` with other branches."""
+    return list(eqn.primitive.bind(*values, **{**eqn.params, "branches": tuple(branches)}))
+
+
+def linear_solver(eqn: JaxprEqn, values: Sequence[Any]) -> tuple[ClosedJaxpr, list[Any]]:
+    """The program by which a ``custom_linear_solve`` solves, and its operands."""
+    lengths, solve = eqn.params["const_lengths"], eqn.params["jaxprs"].solve
+    start = lengths.matvec + lengths.vecmat
+    return solve, [*values[start : start + lengths.solve], *values[sum(lengths) :]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardMap:
+    """A ``shard_map``: an open jaxpr that runs on each shard."""
+
+    jaxpr: Any
+    mesh: Any
+    axes: tuple[str, ...]
+    in_specs: tuple[Any, ...]
+    out_specs: tuple[Any, ...]
+    check_vma: bool
+
+    @classmethod
+    def read(cls, eqn: JaxprEqn) -> ShardMap:
+        """What the parameters of an equation say; ``axes`` are those that it makes manual."""
+        params = eqn.params
+        manual = params["newly_manual_axes"]
+        axes = tuple(name for name in params["mesh"].axis_names if name in manual)
+        specs = tuple(params["in_specs"]), tuple(params["out_specs"])
+        return cls(params["jaxpr"], params["mesh"], axes, *specs, bool(params["check_vma"]))
 
 
 # -- functions made by jax.jit ---------------------------------------------------------------------

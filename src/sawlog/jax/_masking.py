@@ -131,17 +131,16 @@ def _batch_while(rule: Callable[..., Any]) -> Callable[..., Any]:
         return _compat.trace_flat(flat, _insert(avals, consts, running), "body")
 
     def batch(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
-        cond, body = params["cond_jaxpr"], params["body_jaxpr"]
+        loop = _compat.While.read(params)
+        cond, body, conds, bodies = loop.cond, loop.body, loop.cond_consts, loop.body_consts
         if not has_site_effect(body.effects) and not has_site_effect(cond.effects):
             return rule(axis_data, args, dims, **params)
-        conds, bodies = params["cond_nconsts"], params["body_nconsts"]
         running = cond.out_avals[0]
-        params = {
-            **params,
-            "cond_jaxpr": masked_cond(cond, conds, running),
-            "body_jaxpr": masked_body(cond, conds, body, bodies, running),
-            "body_nconsts": conds + bodies,
-        }
+        params = loop.changed(
+            cond=masked_cond(cond, conds, running),
+            body=masked_body(cond, conds, body, bodies, running),
+            body_consts=conds + bodies,
+        )
         start = conds + bodies
         here = jnp.ones(running.shape, bool)
         args = [*args[:conds], *args[:start], here, *args[start:]]

@@ -63,9 +63,9 @@ def _jvp_of_while(rule: Any) -> Any:
     """The condition is not differentiated, so its logs must be marked by hand."""
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
-        cond = params["cond_jaxpr"]
-        if has_site_effect(cond.effects):
-            params["cond_jaxpr"] = Interpreter(_MarkForward()).trace(cond).closed
+        loop = _compat.While.read(params)
+        if has_site_effect(loop.cond.effects):
+            params = loop.changed(cond=Interpreter(_MarkForward()).trace(loop.cond).closed)
         return rule(primals, tangents, **params)
 
     return jvp

@@ -18,19 +18,18 @@ from sawlog.jax._stream import Streams, over_branches, plan_branches
 @register_rule(cond_p)
 def cond(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
     """First ask every branch what it logs, then rebuild each to return the same streams."""
-    slots = plan_branches([walk.rewrite(b).stream_types for b in eqn.params["branches"]])
+    branches = _compat.branches_of(eqn)
+    slots = plan_branches([walk.rewrite(branch).stream_types for branch in branches])
     news = [
         walk.trace(branch, finish=lambda streams: over_branches(slots, streams))
-        for branch in eqn.params["branches"]
+        for branch in branches
     ]
     names = walk.carried_by(walk.sites_in(eqn))
     index, *operands = values
     before = [*(value for new in news for value in new.hoisted), *walk.state(names)]
     closed = _share_leading(walk, news, names, [*before, *operands]) if before else None
     closed = _agree_on_varying(closed or [new.closed for new in news])
-    outs = eqn.primitive.bind(
-        index, *before, *operands, **{**eqn.params, "branches": tuple(closed)}
-    )
+    outs = _compat.bind_branches(eqn, [index, *before, *operands], closed)
     streams, states = news[0].outputs, jax.tree.structure([walk.handler.carry[n] for n in names])
     end = streams + news[0].tree.num_leaves
     walk.update(names, states, outs[end:])

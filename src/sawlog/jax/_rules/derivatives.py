@@ -25,7 +25,7 @@ Result = tuple[list[Any], Streams]
 @register_rule(custom_jvp_call_p, custom_vjp_call_p)
 def custom_derivative(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
     """The function runs as it is; differentiated from outside, its rule gives the outputs."""
-    inner = eqn.params["call_jaxpr"]
+    inner = _compat.inner_jaxpr(eqn)
     return _with_own_derivative(
         walk, eqn, lambda *args: walk.run(inner.jaxpr, inner.consts, args), values
     )
@@ -34,11 +34,9 @@ def custom_derivative(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> Res
 @register_rule(linear_solve_p)
 def custom_linear_solve(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
     """The solver runs as it is; differentiated from outside, the linear solve is."""
-    lengths, solve = eqn.params["const_lengths"], eqn.params["jaxprs"].solve
-    start = lengths.matvec + lengths.vecmat
 
     def run(*args: Any) -> Result:
-        own = [*args[start : start + lengths.solve], *args[sum(lengths) :]]
+        solve, own = _compat.linear_solver(eqn, args)
         return walk.run(solve.jaxpr, solve.consts, own)
 
     return _with_own_derivative(walk, eqn, run, values)
@@ -62,7 +60,7 @@ def _with_own_derivative(
 @register_rule(_compat.custom_vmap_p)
 def custom_vmap(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
     """The function runs as it is; mapped from outside, its rule gives the outputs."""
-    inner = eqn.params["call"]
+    inner = _compat.inner_jaxpr(eqn)
     names, at_once, apart = _two_ways(
         walk, eqn, lambda *args: walk.run(inner.jaxpr, inner.consts, args)
     )

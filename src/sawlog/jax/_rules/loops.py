@@ -21,10 +21,11 @@ def scan(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any],
 
     [hoisted, consts, state, carry, x] -> [state, carry, y, logs].
     """
-    params, new = eqn.params, walk.rewrite(eqn.params["jaxpr"])
-    hoisted, state, consts = len(new.hoisted), new.carried, params["num_consts"]
+    loop = _compat.Scan.read(eqn.params)
+    new = walk.rewrite(loop.body)
+    hoisted, state = len(new.hoisted), new.carried
     inputs, outputs = len(new.closed.in_avals), len(new.closed.out_avals)
-    first = hoisted + state + consts
+    first = hoisted + state + loop.consts
     body = _compat.reordered(
         new.closed,
         [
@@ -35,15 +36,10 @@ def scan(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any],
         ],
         [*range(outputs - state, outputs), *range(outputs - state)],
     )
-    outs = eqn.primitive.bind(
-        *new.hoisted,
-        *values[:consts],
-        *walk.state(new.names),
-        *values[consts:],
-        **_compat.widen_scan(params, body, hoisted, state),
-    )
+    consts, carry, xs = loop.split(values)
+    outs = loop.bind([*new.hoisted, *consts], [*walk.state(new.names), *carry], xs, body)
     outs, streams = walk.split(new, [*outs[state:], *outs[:state]])
-    return outs, tuple(over_loop(s, reverse=params["reverse"]) for s in streams)
+    return outs, tuple(over_loop(s, reverse=loop.reverse) for s in streams)
 
 
 @register_rule(while_p)
@@ -57,20 +53,19 @@ def while_loop(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list
 
     where the logs of the condition are those of its evaluation at the end of the body.
     """
-    params = eqn.params
-    conds, bodies = params["cond_nconsts"], params["body_nconsts"]
-    cond, body = params["cond_jaxpr"], params["body_jaxpr"]
     if walk.handler.surveys:
         return _survey_while(walk, eqn, values)
+    loop = _compat.While.read(eqn.params)
+    cond, body, conds = loop.cond, loop.body, loop.cond_consts
     names = walk.carried_by(walk.sites_in(eqn))
     tree: Any = jax.tree.structure([walk.handler.carry[name] for name in names])
-    consts, carry = values[: conds + bodies], values[conds + bodies :]
+    consts, carry = values[: loop.consts], values[loop.consts :]
 
     def condition(consts: Sequence[Any], carry: Sequence[Any]) -> Any:
         return _without_room(walk, eqn, walk.run(cond.jaxpr, cond.consts, [*consts, *carry]))[0]
 
     def step(*args: Any) -> list[Any]:
-        consts, (_, *rest) = args[: conds + bodies], args[conds + bodies :]
+        consts, (_, *rest) = args[: loop.consts], args[loop.consts :]
         states = jax.tree.unflatten(tree, rest[: tree.num_leaves])
         with walk.carrying(names, states) as after:
             own = [*consts[conds:], *rest[tree.num_leaves :]]
@@ -94,24 +89,18 @@ def bind_while(
     avals = [_compat.typeof(value) for value in (*consts, *init)]
     body, hoisted = _compat.hoist_consts(_compat.trace_flat(step, avals, "body"))
     cond = _compat.trace_flat(lambda again, *_: [again], avals[len(consts) :], "cond")
-    params = {
-        **eqn.params,
-        "cond_jaxpr": cond,
-        "body_jaxpr": body,
-        "cond_nconsts": 0,
-        "body_nconsts": len(hoisted) + len(consts),
-    }
+    params = _compat.While.read(eqn.params).changed(
+        cond=cond, body=body, cond_consts=0, body_consts=len(hoisted) + len(consts)
+    )
     return list(eqn.primitive.bind(*hoisted, *consts, *init, **params))[1:]
 
 
 def _survey_while(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
     """What one turn of the loop would log, marked as coming from a loop of unknown length."""
-    params = eqn.params
-    conds, bodies = params["cond_nconsts"], params["body_nconsts"]
-    cond, body = params["cond_jaxpr"], params["body_jaxpr"]
-    carry = values[conds + bodies :]
-    _, first = walk.run(cond.jaxpr, cond.consts, [*values[:conds], *carry])
-    _, then = walk.run(body.jaxpr, body.consts, [*values[conds : conds + bodies], *carry])
+    loop = _compat.While.read(eqn.params)
+    of_cond, of_body, carry = loop.split(values)
+    _, first = walk.run(loop.cond.jaxpr, loop.cond.consts, [*of_cond, *carry])
+    _, then = walk.run(loop.body.jaxpr, loop.body.consts, [*of_body, *carry])
     where = _compat.source_line(eqn)
     streams = [s.map(lambda x: x, unbounded=s.info.unbounded or where) for s in (*first, *then)]
     return walk.without_logs(eqn)(*values), gather(streams)

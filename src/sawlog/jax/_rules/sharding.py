@@ -18,9 +18,8 @@ from sawlog.jax._stream import Stream, Streams, over_mesh
 @register_rule(_compat.shard_map_p)
 def shard_map(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
     """Logs leave the shards along new axes, one for each manual axis of the mesh."""
-    params = eqn.params
-    manual = params["newly_manual_axes"]
-    axes = tuple(name for name in params["mesh"].axis_names if name in manual)
+    own = _compat.ShardMap.read(eqn)
+    axes = own.axes
     names = walk.carried_by(walk.sites_in(eqn))
     states = [walk.handler.carry[name] for name in names]
     order: list[str] = []
@@ -28,7 +27,7 @@ def shard_map(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[
     def body(states: Any, *args: Any) -> Any:
         local = jax.tree.map(lambda x: x.reshape(x.shape[len(axes) :]), states)
         with walk.carrying(names, local) as after:
-            outs, found = walk.run(params["jaxpr"], (), args)
+            outs, found = walk.run(own.jaxpr, (), args)
         order[:] = [stream.info.key for stream in found]
         streams = [over_mesh(stream, len(axes)) for stream in found]
         one = tuple(stream for stream in streams if not stream.info.stacked)
@@ -38,11 +37,11 @@ def shard_map(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[
 
     outs, one, many, states = jax.shard_map(
         body,
-        mesh=params["mesh"],
-        in_specs=(P(*axes), *params["in_specs"]),
-        out_specs=(tuple(params["out_specs"]), P(*axes), P(None, *axes), P(*axes)),
+        mesh=own.mesh,
+        in_specs=(P(*axes), *own.in_specs),
+        out_specs=(own.out_specs, P(*axes), P(None, *axes), P(*axes)),
         axis_names=set(axes),
-        check_vma=params["check_vma"],
+        check_vma=own.check_vma,
     )(states, *values)
     walk.handler.carry.update(zip(names, states, strict=True))
     by_key: dict[str, Stream] = {stream.info.key: stream for stream in (*one, *many)}
