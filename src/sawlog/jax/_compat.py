@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -52,16 +53,16 @@ _USED = {
     _batching: "bdim_at_front fancy_primitive_batchers",
     _callback: "_callback_op_sharding emit_python_callback",
     _core: "AbstractValue DebugInfo ShapedArray Tracer jaxpr_as_fun mapped_aval shaped_abstractify "
-    "trace_state_clean typeof",
+    "trace_ctx trace_state_clean typeof",
     _custom_batching: "custom_vmap_p",
-    _dispatch: "prim_requires_devices_during_lowering",
+    _dispatch: "prim_requires_devices_during_lowering runtime_tokens",
     _effects: "Effect control_flow_allowed_effects custom_derivatives_allowed_effects "
     "lowerable_effects ordered_effects partial_eval_kept_effects remat_allowed_effects "
     "shardable_ordered_effects",
     _loops: "_scan_known_hoisting",
     _lu: "wrap_init",
     _mlir: "TokenSet register_lowering",
-    _pe: "JaxprTracer convert_constvars_jaxpr custom_partial_eval_rules "
+    _pe: "DynamicJaxprTrace JaxprTracer convert_constvars_jaxpr custom_partial_eval_rules "
     "partial_eval_jaxpr_custom_rules trace_to_jaxpr_dynamic",
     _shard_map: "shard_map_p",
     _source_info: "current_name_stack register_exclusion summarize user_context",
@@ -157,6 +158,14 @@ def inside_jacfwd() -> bool:
 def not_tracing() -> bool:
     """Whether no transformation of JAX is under way in this thread."""
     return bool(_core.trace_state_clean())
+
+
+def under_jit() -> bool:
+    """Whether a program is traced to be compiled, however deep below other transformations."""
+    trace: Any = None if _core.trace_state_clean() else _core.trace_ctx.trace
+    while trace is not None and not isinstance(trace, _pe.DynamicJaxprTrace):
+        trace = getattr(trace, "parent_trace", None)
+    return trace is not None
 
 
 def unmapped_scalar(value: Any, dim: int) -> Any:
@@ -397,6 +406,18 @@ def lower_to_ordered_callback(
     return result
 
 
+def prepare_order(effect: Any) -> None:
+    """Make the token of an ordered effect, if there is none.
+
+    JAX would make it when the first program with the effect is called, by a transfer that
+    ``jax.transfer_guard`` takes for the user's.
+    """
+    tokens = _dispatch.runtime_tokens
+    if effect not in tokens.current_tokens:
+        with jax.transfer_guard("allow"):
+            tokens.get_token_input(effect, [jax.local_devices()[0]])
+
+
 def needs_devices_to_lower(primitive: Primitive) -> None:
     """Tell JAX that a primitive must know its devices when it is lowered."""
     _dispatch.prim_requires_devices_during_lowering.add(primitive)
@@ -483,6 +504,19 @@ def wrap_while_recomputation(silence: Callable[[dict], dict]) -> None:
 # -- equations of JAX's own primitives -----------------------------------------------------------
 
 
+def subjaxprs(params: dict[str, Any]) -> list[Any]:
+    """Every jaxpr among the parameters of an equation, open or closed."""
+    found: list[Any] = []
+    stack = list(params.values())
+    while stack:
+        value = stack.pop(0)
+        if isinstance(value, (Jaxpr, ClosedJaxpr)):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            stack = [*value, *stack]
+    return found
+
+
 def inner_jaxpr(eqn: JaxprEqn) -> Any:
     """The program that an equation of ``jit``, ``checkpoint``, ``custom_jvp`` or the like calls."""
     for name in ("jaxpr", "call_jaxpr", "call"):
@@ -564,8 +598,7 @@ class Scan:
 
 def _groups(*sizes: int) -> Any:
     """How JAX 0.11 and newer say which operands of a loop are what."""
-    from jax._src import flattree
-
+    flattree: Any = importlib.import_module("jax._src.flattree")
     return flattree.pack(tuple(map(flattree.nones, sizes)))
 
 
@@ -588,7 +621,8 @@ class While:
     def read(cls, params: dict[str, Any]) -> While:
         """What the parameters of an equation say."""
         names = ("cond_jaxpr", "body_jaxpr", "cond_nconsts", "body_nconsts")
-        return cls(*(params[name] for name in names), params)
+        cond, body, conds, bodies = (params[name] for name in names)
+        return cls(cond, body, conds, bodies, params)
 
     @property
     def consts(self) -> int:

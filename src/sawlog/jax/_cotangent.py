@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from sawlog.jax import _compat
+from sawlog.jax import _compat, _libraries
 from sawlog.jax._primitive import cotangent_p, is_listening, log_p, read_site, tangent_p
 from sawlog.jax._site import Site
 
@@ -36,7 +36,7 @@ def log_cotangent(name: str, x: Any, /, **options: Any) -> Any:
         LogValueError: as :func:`sawlog.log`.
     """
     site, operands = read_site((name, x), options)
-    if site is None or not is_listening():
+    if site is None or not is_listening() or _libraries.only_probing():
         return x
     leaves, tree = jax.tree.flatten(x)
     flows = [_compat.has_tangent(leaf) for leaf in leaves]

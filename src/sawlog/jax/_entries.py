@@ -235,14 +235,15 @@ def settle(part: Part) -> Part | None:
     """
     if part.mask is None or part.outer:
         return part
-    mask = np.asarray(part.mask)
+    mask = np.asarray(jax.device_get(part.mask))
     lanes = tuple(range(int(part.stacked), mask.ndim))
     rows = mask.any(axis=lanes)
     if not rows.any():
         return None
     if part.stacked and not rows.all():
         keep = np.flatnonzero(rows)
-        part, mask = part.map(lambda x: x[keep]), mask[keep]
+        with jax.transfer_guard("allow"):  # a guard is for what the user's program transfers
+            part, mask = part.map(lambda x: x[keep]), mask[keep]
     if mask.all():
         slot = dataclasses.replace(part.slot, masked=False)
         return dataclasses.replace(part, mask=None, slot=slot)

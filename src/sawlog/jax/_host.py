@@ -13,8 +13,10 @@ import jax
 import numpy as np
 
 from sawlog.errors import CallbackError
+from sawlog.jax import _compat
 from sawlog.jax._entries import Part, Slot, settle, stack
 from sawlog.jax._logdict import logdict
+from sawlog.jax._primitive import tap_effect
 from sawlog.jax._site import Site
 
 
@@ -116,19 +118,29 @@ def _wrap_keys(leaf: Any, kind: Any) -> Any:
     return leaf if kind is None else jax.random.wrap_key_data(leaf, impl=kind)
 
 
+def on_device(number: int) -> Any:
+    """A number by which a program names a target, as an argument of that program.
+
+    Put there explicitly, and with the token of ordered calls, so that a program can be called where
+    ``jax.transfer_guard("disallow")`` forbids transfers that nobody asked for.
+    """
+    _compat.prepare_order(tap_effect)
+    return jax.device_put(np.int32(number))
+
+
 _targets: dict[int, Target] = {}
 _targets_lock = threading.Lock()
 _numbers = itertools.count()
 
 
 @contextlib.contextmanager
-def opened(target: Target) -> Iterator[np.int32]:
+def opened(target: Target) -> Iterator[Any]:
     """A number by which a running program can name ``target``, as long as the context lasts."""
     with _targets_lock:
         number = next(_numbers) % 2**31
         _targets[number] = target
     try:
-        yield np.int32(number)
+        yield on_device(number)
     finally:
         with _targets_lock:
             del _targets[number]

@@ -17,7 +17,7 @@ import numpy as np
 
 from sawlog.jax import _compat
 from sawlog.jax._handler import Drop, Handler
-from sawlog.jax._primitive import PASSING_PRIMITIVES, subjaxprs
+from sawlog.jax._primitive import PASSING_PRIMITIVES
 from sawlog.jax._registry import rule_for
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Streams, gather
@@ -136,7 +136,7 @@ class Interpreter:
     def sites_in(self, eqn: Any) -> tuple[Site, ...]:
         """The logs inside an equation, however deep."""
         found: list[Site] = []
-        for inner in subjaxprs(eqn.params):
+        for inner in _compat.subjaxprs(eqn.params):
             found.extend(self._sites_of(getattr(inner, "jaxpr", inner)))
         return tuple(dict.fromkeys(found))
 
@@ -148,7 +148,7 @@ class Interpreter:
     @staticmethod
     def inner(eqn: Any) -> list[Any]:
         """The jaxprs that an equation holds."""
-        return subjaxprs(eqn.params)
+        return _compat.subjaxprs(eqn.params)
 
     def _sites_of(self, jaxpr: Any) -> tuple[Site, ...]:
         known = self._sites.get(id(jaxpr))

@@ -157,7 +157,13 @@ class logdict(dict):
                 self._settle()
         return self
 
+    def _only_types(self) -> bool:
+        """Whether this holds shapes and dtypes, as ``spool(f).eval_shape`` returns them."""
+        return any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(dict(self)))
+
     def _map(self, fun: Callable[[Part], Part]) -> logdict:
+        if self._only_types():
+            return jax.eval_shape(lambda logs: logs._map(fun), self)
         return self._of(map(fun, self._parts()), self._layout.empty)
 
     # -- reading --------------------------------------------------------------------------------
@@ -245,6 +251,8 @@ class logdict(dict):
 
     def entries(self) -> dict[str, Any]:
         """The values with the entry axis always there, and in front."""
+        if self._only_types():
+            return jax.eval_shape(logdict.entries, self)
         return {part.slot.key: entries_of.leading(part) for part in self._parts()}
 
     def asdict(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from sawlog.jax._runs import Run, RunState, Sink, checked_state, number_of
 from sawlog.jax._sampling import read_sampling
 from sawlog.jax._select import check_prefix, selection
 from sawlog.jax._spool import spool
-from sawlog.jax._wrap import check_callable
+from sawlog.jax._wrap import check_callable, jit_options
 from sawlog.sinks import Fallback
 
 Self = TypeVar("Self", bound="Logger")
@@ -179,6 +179,8 @@ class Logger:
         buffer: int | None = None,
         interval: int | None = None,
         reduce: Any = None,
+        static_argnums: Any = None,
+        static_argnames: Any = None,
     ) -> Callable[..., Any]:
         """Make a function like ``fun`` that writes its logs to a run as they happen.
 
@@ -189,7 +191,8 @@ class Logger:
         check_prefix(prefix)
         sampling = read_sampling(interval, reduce, buffer)
         number = number_of(state)
-        program = _sending.tapping(fun, selection(argnames, tags), prefix, sampling)
+        static = jit_options(static_argnums, static_argnames)
+        program = _sending.tapping(fun, selection(argnames, tags), prefix, sampling, static)
 
         @functools.wraps(fun)
         def writing(*args: Any, **kwargs: Any) -> Any:

@@ -24,7 +24,6 @@ from sawlog.jax._primitive import (
     SITE_PRIMITIVES,
     has_site_effect,
     is_listening,
-    subjaxprs,
 )
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Streams
@@ -75,7 +74,9 @@ def _has_logs(closed: Any) -> bool:
 def _has_passing(jaxpr: Any) -> bool:
     return any(
         eqn.primitive in PASSING_PRIMITIVES
-        or any(_has_passing(getattr(inner, "jaxpr", inner)) for inner in subjaxprs(eqn.params))
+        or any(
+            _has_passing(getattr(inner, "jaxpr", inner)) for inner in _compat.subjaxprs(eqn.params)
+        )
         for eqn in jaxpr.eqns
     )
 

@@ -22,7 +22,6 @@ from sawlog.jax._primitive import (
     context,
     has_site_effect,
     in_context,
-    subjaxprs,
 )
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Streams
@@ -31,7 +30,7 @@ _HOISTING = "hoisting"
 
 
 def _has_sites(params: dict[str, Any]) -> bool:
-    return "site" in params or any(has_site_effect(j.effects) for j in subjaxprs(params))
+    return "site" in params or any(has_site_effect(j.effects) for j in _compat.subjaxprs(params))
 
 
 def _stays(params: dict[str, Any]) -> bool:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sawlog.errors import LogPlacementError, LogValueError
-from sawlog.jax import _compat
+from sawlog.jax import _compat, _libraries
 from sawlog.jax._reductions import check_mode
 from sawlog.jax._site import Site
 
@@ -90,19 +90,6 @@ PASSING_PRIMITIVES = (cotangent_p, tangent_p)
 def has_site_effect(effects: Iterable[Any]) -> bool:
     """Whether any of these effects belongs to a log site."""
     return any(isinstance(effect, LogEffect) for effect in effects)
-
-
-def subjaxprs(params: dict[str, Any]) -> list[Any]:
-    """Every jaxpr among the parameters of an equation, open or closed."""
-    found: list[Any] = []
-    stack = list(params.values())
-    while stack:
-        value = stack.pop(0)
-        if isinstance(value, (_compat.Jaxpr, _compat.ClosedJaxpr)):
-            found.append(value)
-        elif isinstance(value, (tuple, list)):
-            stack = [*value, *stack]
-    return found
 
 
 def _batch(add_axis: Any, values: Any, dims: Any, *, site: Site, **params: Any) -> None:
@@ -175,7 +162,7 @@ def log(*args: Any, **options: Any) -> None:
         LogValueError: the arguments have another form, or a value is not an array or scalar.
     """
     site, operands = read_site(args, options)
-    if site is not None and is_listening():
+    if site is not None and is_listening() and not _libraries.only_probing():
         log_p.bind(*operands, site=site)
 
 

@@ -82,6 +82,11 @@ def _add(total: Any, rest: Any, x: Any) -> tuple[Any, Any]:
     return joined, jnp.where(jnp.isfinite(joined), rest - (joined - new), 0)
 
 
+def _divide(total: Any, count: Any) -> Any:
+    """The mean, for a count from 1 on; without promotion, which may be strict."""
+    return total / jnp.maximum(count, 1).astype(total.real.dtype)
+
+
 class _Sum:
     @staticmethod
     def init(like: Any) -> Any:
@@ -154,7 +159,7 @@ def _mean() -> Reduction:
 
     def finish(state: Any, dtype: Any) -> Any:
         total = state["total"] + state["rest"]
-        return (total / jnp.maximum(state["count"], 1)).astype(_float_of(dtype))
+        return _divide(total, state["count"]).astype(_float_of(dtype))
 
     return _leafwise("mean", init, update, finish)
 
@@ -181,9 +186,9 @@ def _spread(name: str, final: Callable[[Any], Any]) -> Reduction:
         count = state["count"] + 1
         origin = jnp.where(first, x, state["origin"])
         away = x - origin
-        before = (state["total"] + state["rest"]) / jnp.maximum(state["count"], 1)
+        before = _divide(state["total"] + state["rest"], state["count"])
         total, rest = _add(state["total"], state["rest"], away)
-        after = (total + rest) / count
+        after = _divide(total + rest, count)
         term = ((away - before) * jnp.conj(away - after)).real
         squares, squares_rest = _add(state["squares"], state["squares_rest"], term)
         return {
@@ -196,7 +201,7 @@ def _spread(name: str, final: Callable[[Any], Any]) -> Reduction:
         }
 
     def finish(state: Any, dtype: Any) -> Any:
-        variance = (state["squares"] + state["squares_rest"]) / jnp.maximum(state["count"], 1)
+        variance = _divide(state["squares"] + state["squares_rest"], state["count"])
         real = jnp.zeros((), _float_of(dtype)).real.dtype
         return final(variance).astype(real)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from sawlog._exit import ended_badly
 from sawlog.errors import ArgumentError, CallbackError, StoreClosedError
-from sawlog.jax._host import Call, Flush
+from sawlog.jax._host import Call, Flush, on_device
 from sawlog.jax._logdict import logdict
 from sawlog.jax._saving import to_records
 from sawlog.sinks import Sink as Sink
@@ -247,13 +247,13 @@ def run_of(number: Any) -> Run:
 
 
 @contextlib.contextmanager
-def holding(run: Run) -> Iterator[np.int32]:
+def holding(run: Run) -> Iterator[Any]:
     """A number for ``run`` during one call; what goes wrong in its writes is raised at the end."""
     held = Held(run)
     number = _table.enter(held)
     with watched(run):
         try:
-            yield np.int32(number)
+            yield on_device(number)
         finally:
             _table.leave(number)
         if held.error is not None:

@@ -91,7 +91,13 @@ def one_entry(data: Mapping[str, Any], steps: dict[str, Any]) -> logdict:
     return logdict._of(parts)
 
 
-def tapping(fun: Callable[..., Any], chosen: Selection, prefix: str, sampling: Sampling) -> Program:
+def tapping(
+    fun: Callable[..., Any],
+    chosen: Selection,
+    prefix: str,
+    sampling: Sampling,
+    static: dict[str, tuple],
+) -> Program:
     """The program of ``fun`` that sends its logs to a run, whose number it takes besides."""
 
     def evaluate(closed: Any, values: list[Any], hidden: Sequence[Any]) -> tuple[list[Any], None]:
@@ -106,8 +112,8 @@ def tapping(fun: Callable[..., Any], chosen: Selection, prefix: str, sampling: S
         buffered.flush(left)
         return outs, None
 
-    options = (RunTap, chosen, prefix, sampling)
-    return program_for(fun, options, lambda: Program(fun, evaluate, hidden=1))
+    options = (RunTap, chosen, prefix, sampling, tuple(static.items()))
+    return program_for(fun, options, lambda: Program(fun, evaluate, hidden=1, options=static))
 
 
 class _Dispatch(Target):

@@ -19,7 +19,7 @@ from sawlog.jax._reductions import check_mode
 from sawlog.jax._select import Selection, check_prefix, selection
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Stream, Streams, from_site
-from sawlog.jax._wrap import Program, check_callable, program_for
+from sawlog.jax._wrap import Program, check_callable, jit_options, program_for, staged
 
 
 class Spool(Handler):
@@ -85,6 +85,8 @@ def spool(
     window: int | None = None,
     capacity: Any = None,
     keep: str = "first",
+    static_argnums: Any = None,
+    static_argnames: Any = None,
 ) -> Callable[..., tuple[Any, logdict]]:
     """Make a function that returns ``(output, logs)``.
 
@@ -103,10 +105,13 @@ def spool(
             or a dict by key, which then holds for these keys whatever loops they are in.
         keep: with ``capacity``, whether the ``"first"`` or the ``"last"`` entries are kept;
             ``logs.dropped`` says how many did not fit.
+        static_argnums, static_argnames: which arguments are no arrays but part of the program, as
+            for ``jax.jit``; a jitted ``fun`` keeps its own.
 
     Returns:
         A function with the arguments of ``fun``. Like ``jax.jit`` it traces each call signature
-        once. See :class:`sawlog.logdict` for what comes back.
+        once, and has ``lower``, ``trace`` and ``eval_shape``. See :class:`sawlog.logdict` for what
+        comes back.
 
     >>> import jax, jax.numpy as jnp, sawlog
     >>> def f(xs):
@@ -128,15 +133,29 @@ def spool(
         ArgumentError: an option is of the wrong kind.
     """
     return _spool(
-        fun, "spool", argnames, tags, keep_logs, interval, reduce, prefix, window, capacity, keep
+        fun,
+        "spool",
+        argnames,
+        tags,
+        keep_logs,
+        interval,
+        reduce,
+        prefix,
+        window,
+        capacity,
+        keep,
+        static=jit_options(static_argnums, static_argnames),
     )
 
 
-def logify(fun: Callable[..., Any]) -> Callable[..., tuple[Any, logdict]]:
+def logify(
+    fun: Callable[..., Any], *, static_argnums: Any = None, static_argnames: Any = None
+) -> Callable[..., tuple[Any, logdict]]:
     """Make a function that returns ``(output, logs)``, one value for each name.
 
     A log is reduced as it asks for itself, ``log("loss", loss, reduction="mean")``, and otherwise
-    replaces the one before. ``logs.asdict()`` gives ``{name: {reduction: value}}``.
+    replaces the one before. ``logs.asdict()`` gives ``{name: {reduction: value}}``. The options
+    are those of ``jax.jit``.
 
     >>> import jax, sawlog
     >>> @sawlog.logify
@@ -150,7 +169,8 @@ def logify(fun: Callable[..., Any]) -> Callable[..., tuple[Any, logdict]]:
     >>> print(jax.tree.map(float, logs.asdict()))
     {'mean_x': {'mean': 5.0}, 'x': {'replace': 6.0}}
     """
-    return _spool(fun, "logify", default="replace")
+    static = jit_options(static_argnums, static_argnames)
+    return _spool(fun, "logify", default="replace", static=static)
 
 
 def _spool(
@@ -166,6 +186,7 @@ def _spool(
     capacity: Any = None,
     keep: str = "first",
     default: str | None = None,
+    static: dict[str, tuple] | None = None,
 ) -> Callable[..., tuple[Any, logdict]]:
     check_callable(fun, name)
     check_prefix(prefix)
@@ -174,7 +195,8 @@ def _spool(
     limits = read_limits(interval, window, capacity, keep)
     chosen = selection(argnames, tags)
     modes = tuple(sorted(reduce.items())) if isinstance(reduce, Mapping) else reduce
-    options = (spool, chosen, keep_logs, limits, modes, prefix, default)
+    static = static or {}
+    options = (spool, chosen, keep_logs, limits, modes, prefix, default, tuple(static.items()))
 
     def mode_of(stream: Stream) -> Any:
         asked = reduce.get(stream.info.key) if isinstance(reduce, Mapping) else reduce
@@ -194,13 +216,14 @@ def _spool(
             logs = logs.reduce({s.info.key: mode_of(s) or "append" for s in types})
         return outs, logs.prefix(prefix) if prefix else logs
 
-    program = program_for(fun, options, lambda: Program(fun, evaluate))
+    program = program_for(fun, options, lambda: Program(fun, evaluate, options=static))
 
     @functools.wraps(fun)
     def spooled(*args: Any, **kwargs: Any) -> tuple[Any, logdict]:
         out, logs = program(args, kwargs)
         return out, logs._settled_if_known()
 
+    staged(spooled, program)
     return spooled
 
 

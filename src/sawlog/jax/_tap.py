@@ -22,7 +22,7 @@ from sawlog.jax._sampling import Sampling, read_sampling, run_sampled
 from sawlog.jax._select import Selection, check_prefix, selection
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Streams
-from sawlog.jax._wrap import Program, check_callable, program_for
+from sawlog.jax._wrap import Program, check_callable, jit_options, program_for, staged
 
 
 class Tap(Handler):
@@ -109,12 +109,15 @@ def tap(
     buffer: int | None = None,
     interval: int | None = None,
     reduce: Any = None,
+    static_argnums: Any = None,
+    static_argnames: Any = None,
 ) -> Callable[..., Any]:
     """Make a function that calls ``callback(logs)`` on the host for every log, as it happens.
 
     ``logs`` is a :class:`sawlog.logdict` of numpy arrays with the names of one call of ``log``; on
     one device the calls come in program order. Without a callback the logs are printed. The output
-    is that of ``fun``. ``argnames``, ``tags`` and ``prefix`` are those of :func:`sawlog.spool`.
+    is that of ``fun``. ``argnames``, ``tags``, ``prefix``, ``static_argnums`` and
+    ``static_argnames`` are those of :func:`sawlog.spool`.
 
     With ``buffer=n`` up to ``n`` entries of each name are collected on the device and sent
     together: the callback gets a logdict whose values have the entry axis in front. Nothing is
@@ -154,11 +157,16 @@ def tap(
 
     # Called on its own, the program names its target by a number, so that it serves any callback.
     # Inside another transformation the target becomes part of that one's program.
+    static = jit_options(static_argnums, static_argnames)
     alone = program_for(
-        fun, (tap, chosen, sampling), lambda: Program(fun, _evaluator(chosen, sampling), hidden=1)
+        fun,
+        (tap, chosen, sampling, tuple(static.items())),
+        lambda: Program(fun, _evaluator(chosen, sampling), hidden=1, options=static),
     )
     inside = Program(
-        fun, _evaluator(chosen, sampling, lambda: Target(receive, prefix, hold_errors=False))
+        fun,
+        _evaluator(chosen, sampling, lambda: Target(receive, prefix, hold_errors=False)),
+        options=static,
     )
 
     @functools.wraps(fun)
@@ -172,6 +180,7 @@ def tap(
         target.raise_held()
         return out
 
+    staged(tapped, inside)
     return tapped
 
 

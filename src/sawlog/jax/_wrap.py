@@ -2,11 +2,15 @@
 
 ``spool(f)(x)`` written twice must not trace twice, so the compiled side of a transformation is kept
 in a table by function and options. The table holds functions weakly: it never keeps one alive.
+
+Inside of a program that is being compiled there is nothing to compile: the function is called with
+the very arguments that it was given, Python scalars and all.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import weakref
 from collections.abc import Callable, Sequence
@@ -15,7 +19,7 @@ from typing import Any
 import jax
 
 from sawlog.errors import ArgumentError
-from sawlog.jax import _compat
+from sawlog.jax import _compat, _libraries
 from sawlog.jax._primitive import listening
 
 Evaluate = Callable[[Any, list[Any], Sequence[Any]], tuple[list[Any], Any]]
@@ -23,7 +27,7 @@ Evaluate = Callable[[Any, list[Any], Sequence[Any]], tuple[list[Any], Any]]
 
 @jax.tree_util.register_static
 class _Fixed:
-    """An output that is no array; it goes through ``jit`` as part of the structure."""
+    """Something that is no array; it goes through ``jit`` as part of the structure."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -39,41 +43,101 @@ class Program:
     """The compiled side of a transformation of one function.
 
     ``evaluate(closed_jaxpr, args, hidden)`` gives the flat outputs and whatever comes with them;
-    ``hidden`` are values of the transformation's own, given at each call.
+    ``hidden`` are values of the transformation's own, given at each call. ``options`` are those of
+    ``jax.jit`` that say which arguments are static.
     """
 
-    def __init__(self, fun: Callable[..., Any], evaluate: Evaluate, hidden: int = 0) -> None:
-        self._fun = _weakly(fun)
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        evaluate: Evaluate,
+        hidden: int = 0,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        self.fun = self._fun = _weakly(fun)
         self._evaluate = evaluate
         self._hidden = hidden
-        arguments = _compat.jit_arguments(fun)
+        self._calls_back = False
+        self.options = {**_compat.jit_arguments(fun), **(options or {})}
+        arguments = dict(self.options)
         for name in ("static_argnums", "donate_argnums"):
             if name in arguments:
                 arguments[name] = tuple(i + hidden if i >= 0 else i for i in arguments[name])
         self._jitted = jax.jit(_named_like(self._traced, fun, hidden), inline=True, **arguments)
         self._jitted_parts = jax.jit(self._from_parts, inline=True, static_argnums=0)
 
+    @functools.cached_property
+    def _on_states(self) -> Program:
+        """The same for a function on states in place of the objects of ``flax.nnx``."""
+        fun = _libraries.pure(self._fun, tag=self)
+        fun.__name__ = fun.__qualname__ = _name_of(self._fun())
+        self._pure = fun  # programs hold their functions weakly
+        return Program(fun, self._evaluate, self._hidden, self.options)
+
     def __call__(self, args: tuple, kwargs: dict[str, Any], *hidden: Any) -> tuple[Any, Any]:
         """The output of the function, and what the transformation adds."""
-        try:
-            (kind, out), more = self._jitted(*hidden, *args, **kwargs)
-        except TypeError:
-            leaves, tree = jax.tree.flatten((args, kwargs))
-            if all(map(_compat.is_jax_value, leaves)) or _compat.jit_arguments(self._fun()):
-                raise
-            fixed = True
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        if _libraries.holds_state((args, kwargs), tree):
+            call = functools.partial(self._on_states._call, hidden=hidden)
+            return _libraries.call_with_state(call, args, kwargs, tag=self)
+        return self._run(args, kwargs, hidden, leaves, tree)
+
+    def _call(self, args: tuple, kwargs: dict[str, Any], hidden: tuple) -> tuple[Any, Any]:
+        return self._run(args, kwargs, hidden, *jax.tree.flatten((args, kwargs)))
+
+    def _run(
+        self, args: tuple, kwargs: dict[str, Any], hidden: tuple, leaves: list[Any], tree: Any
+    ) -> tuple[Any, Any]:
+        if _compat.under_jit():
+            (kind, out), more = self._traced(*hidden, *args, **kwargs)
         else:
-            fixed = False
-        if fixed:  # out of the except block, so that an error from here stands for itself
-            (kind, out), more = self._jitted_parts(*_partition(leaves, tree), hidden)
+            (kind, out), more = self._compiled(args, kwargs, hidden, leaves, tree)
         return (out if kind is None else jax.tree.map(_unfix, out, is_leaf=_is_fixed)), more
+
+    def _compiled(
+        self, args: tuple, kwargs: dict[str, Any], hidden: tuple, leaves: list[Any], tree: Any
+    ) -> Any:
+        static = _libraries.static_scalars(self._fun(), (args, kwargs), tree, leaves)
+        if not static:
+            try:
+                return self._checked(self._jitted, *hidden, *args, **kwargs)
+            except TypeError:
+                if all(map(_compat.is_jax_value, leaves)):
+                    raise
+        # out of the except block, so that an error from here stands for itself
+        static = (*static, *self._declared_static(args, kwargs))
+        return self._checked(self._jitted_parts, *_partition(leaves, tree, static), hidden)
+
+    def _declared_static(self, args: tuple, kwargs: dict[str, Any]) -> list[int]:
+        """The places of all leaves of the arguments that ``options`` declare as static."""
+        numbers = {i % len(args) for i in self.options.get("static_argnums", ()) if i < len(args)}
+        names = set(self.options.get("static_argnames", ()))
+        with contextlib.suppress(TypeError, ValueError):
+            numbers |= {
+                i
+                for i, name in enumerate(inspect.signature(self._fun()).parameters)
+                if name in names
+            }
+        marked = (
+            tuple(jax.tree.map(lambda _, i=i: i in numbers, arg) for i, arg in enumerate(args)),
+            {name: jax.tree.map(lambda _, n=name: n in names, x) for name, x in kwargs.items()},
+        )
+        return [i for i, static in enumerate(jax.tree.leaves(marked)) if static]
+
+    def _checked(self, jitted: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call, and raise the errors of equinox as its own."""
+        with _libraries.equinox_errors():
+            result = jitted(*args, **kwargs)
+            if self._calls_back and _compat.not_tracing():
+                jax.block_until_ready(result)
+        return result
 
     def _traced(self, *args: Any, **kwargs: Any) -> Any:
         """Trace the function with its logs, and evaluate the result in the trace around."""
         hidden, args = args[: self._hidden], args[self._hidden :]
         fun, (leaves, tree) = self._fun(), jax.tree.flatten((args, kwargs))
         dynamic = [i for i, leaf in enumerate(leaves) if _compat.is_tracer(leaf)]
-        structure: list[Any] = []
+        structure: list[tuple[Any, list[Any]]] = []
 
         def flat(*values: Any) -> list[Any]:
             full = list(leaves)
@@ -81,16 +145,20 @@ class Program:
                 full[i] = value
             args, kwargs = jax.tree.unflatten(tree, full)
             outs, out_tree = jax.tree.flatten(fun(*args, **kwargs))
-            structure.append((out_tree, outs))
-            return [out for out in outs if _compat.is_jax_value(out)]
+            arrays = [out for out in outs if _compat.is_jax_value(out)]
+            # What is kept of the outputs must not be tracers, which are gone after this trace.
+            rest = [None if _compat.is_jax_value(out) else _Fixed(out) for out in outs]
+            structure.append((out_tree, rest))
+            return arrays
 
         values = [leaves[i] for i in dynamic]
         avals = [_compat.typeof(value) for value in values]
         with listening():
             closed = _compat.trace_flat(flat, avals, _name_of(fun))
+        self._calls_back = self._calls_back or _libraries.may_raise(closed)
         outs, more = self._evaluate(closed, values, hidden)
-        out_tree, originals = structure[0]
-        return _restore(out_tree, originals, outs), more
+        out_tree, rest = structure[0]
+        return _restore(out_tree, rest, outs), more
 
     def _from_parts(self, fixed: _Parts, values: list[Any], hidden: tuple) -> Any:
         args, kwargs = fixed.join(values)
@@ -102,7 +170,8 @@ class _Parts:
 
     def __init__(self, tree: Any, places: dict[int, Any]) -> None:
         self._tree, self._places = tree, places
-        self._key = (tree, tuple(places.items()))
+        # True, 1 and 1.0 are equal, and 0.0 and -0.0, yet a program for one is none for the other
+        self._key = (tree, tuple((i, type(x), _exactly(x)) for i, x in places.items()))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Parts) and self._key == other._key
@@ -117,10 +186,16 @@ class _Parts:
         return jax.tree.unflatten(self._tree, leaves)
 
 
-def _partition(leaves: list[Any], tree: Any) -> tuple[_Parts, list[Any]]:
+def _exactly(value: Any) -> Any:
+    return repr(value) if isinstance(value, (float, complex)) else value
+
+
+def _partition(
+    leaves: list[Any], tree: Any, static: Sequence[int] = ()
+) -> tuple[_Parts, list[Any]]:
     places: dict[int, Any] = {}
     for i, leaf in enumerate(leaves):
-        if _compat.is_jax_value(leaf):
+        if _compat.is_jax_value(leaf) and i not in static:
             continue
         try:
             hash(leaf)
@@ -141,11 +216,11 @@ def _path_of(tree: Any, position: int) -> str:
     return ("args", "kwargs")[which.idx] + jax.tree_util.keystr(tuple(path))
 
 
-def _restore(tree: Any, originals: list[Any], outs: list[Any]) -> tuple[Any, Any]:
+def _restore(tree: Any, fixed: list[Any], outs: list[Any]) -> tuple[Any, Any]:
     """The outputs as the function gave them; a mark, when some are no arrays and were wrapped."""
     rest = iter(outs)
-    leaves = [next(rest) if _compat.is_jax_value(x) else _Fixed(x) for x in originals]
-    mark = None if all(map(_compat.is_jax_value, originals)) else ()
+    leaves = [next(rest) if x is None else x for x in fixed]
+    mark = None if all(x is None for x in fixed) else ()
     return mark, jax.tree.unflatten(tree, leaves)
 
 
@@ -184,6 +259,80 @@ def _named_like(body: Callable[..., Any], fun: Any, hidden: int) -> Callable[...
         signature = signature.replace(parameters=[*more, *signature.parameters.values()])
         named.__signature__ = signature  # type: ignore[attr-defined]
     return named
+
+
+def jit_options(static_argnums: Any, static_argnames: Any) -> dict[str, tuple]:
+    """The options of ``jax.jit`` that say which arguments are static, as tuples.
+
+    Raises:
+        ArgumentError: they are no whole numbers, or no strings.
+    """
+    options: dict[str, tuple] = {}
+    for name, value, kind in (
+        ("static_argnums", static_argnums, int),
+        ("static_argnames", static_argnames, str),
+    ):
+        if value is None:
+            continue
+        several = (value,) if isinstance(value, kind) else tuple(value)
+        if not all(isinstance(each, kind) for each in several):
+            what = "integers" if kind is int else "strings"
+            raise ArgumentError(f"{name} must be {what}, as for jax.jit, got {value!r}.")
+        options[name] = several
+    return options
+
+
+def staged(call: Callable[..., Any], program: Program) -> None:
+    """Give ``call`` the methods that a function made by ``jax.jit`` has besides being called."""
+    fun = program.fun
+
+    def prepared(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """Arguments in which what equinox takes as static is part of the structure."""
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        static = _libraries.static_scalars(fun(), (args, kwargs), tree, leaves)
+        for i in static:
+            leaves[i] = _Scalar(leaves[i])
+        return jax.tree.unflatten(tree, leaves) if static else (args, kwargs)
+
+    def body(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = jax.tree.map(_unfix, (args, kwargs), is_leaf=_is_fixed)
+        return call(*args, **kwargs)
+
+    def jitted() -> Any:
+        return jax.jit(_named_like(body, fun(), 0), **program.options)
+
+    def lower(*args: Any, **kwargs: Any) -> Any:
+        """Trace and lower for these arguments, as ``jax.jit(f).lower``."""
+        args, kwargs = prepared(args, kwargs)
+        return jitted().lower(*args, **kwargs)
+
+    def trace(*args: Any, **kwargs: Any) -> Any:
+        """Trace for these arguments, as ``jax.jit(f).trace``."""
+        args, kwargs = prepared(args, kwargs)
+        return jitted().trace(*args, **kwargs)
+
+    def eval_shape(*args: Any, **kwargs: Any) -> Any:
+        """Shapes and dtypes of what would be returned, as ``jax.jit(f).eval_shape``."""
+        args, kwargs = prepared(args, kwargs)
+        return jitted().eval_shape(*args, **kwargs)
+
+    for method in (lower, trace, eval_shape):
+        setattr(call, method.__name__, method)
+
+
+@jax.tree_util.register_static
+class _Scalar(_Fixed):
+    """A static Python scalar: equal to another one of the same type and value."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Scalar) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple[type, Any]:
+        return type(self.value), _exactly(self.value)
 
 
 _tables: dict[int, tuple[Any, dict[Any, Program]]] = {}

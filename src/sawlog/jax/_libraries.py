@@ -1,0 +1,167 @@
+"""What libraries put into programs that JAX alone does not know: flax modules, equinox modules.
+
+None of them is ever imported from here. A library that the program did not load has no objects in
+it, so each is looked up in ``sys.modules``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from sawlog.jax import _compat
+
+SCALARS = (bool, int, float, complex)
+
+
+def loaded(name: str) -> Any:
+    """A module that the program has imported; None if it has not."""
+    return sys.modules.get(name)
+
+
+# -- flax linen ------------------------------------------------------------------------------------
+
+
+def only_probing() -> bool:
+    """Whether the present trace is made to look at a function, and will not be run.
+
+    ``flax.linen.scan`` traces its body once more than it runs it, to find out which variables are
+    the same in every iteration. A log there is not the program's.
+    """
+    if loaded("flax.core.axes_scan") is None:
+        return False
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if (
+            frame.f_code.co_name == "body_fn"
+            and frame.f_globals.get("__name__") == "flax.core.axes_scan"
+            and frame.f_locals.get("init_mode")
+        ):
+            return True
+        frame = frame.f_back
+    return False
+
+
+# -- flax nnx --------------------------------------------------------------------------------------
+
+_holds_state: dict[Any, bool] = {}
+
+
+def holds_state(arguments: Any, tree: Any) -> bool:
+    """Whether there are objects of ``flax.nnx`` in ``arguments``, whose structure is ``tree``.
+
+    A function may change such an object, and its caller sees the change.
+    """
+    nnx = loaded("flax.nnx")
+    if nnx is None:
+        return False
+    found = _holds_state.get(tree)
+    if found is None:
+        parts = jax.tree.leaves(arguments, is_leaf=lambda x: _is_state(nnx, x))
+        found = _holds_state[tree] = any(_is_state(nnx, part) for part in parts)
+    return found
+
+
+def _is_state(nnx: Any, x: Any) -> bool:
+    return isinstance(x, nnx.Variable) or bool(nnx.graph.is_graph_node(x))
+
+
+def pure(fun: Callable[[], Any], tag: Any) -> Callable[..., Any]:
+    """The function that ``fun()`` gives, on states in place of the objects of ``flax.nnx``.
+
+    It returns what became of its arguments together with the output.
+    """
+
+    def on_states(*args: Any, **kwargs: Any) -> Any:
+        nnx = loaded("flax.nnx")
+        args, kwargs = nnx.from_tree((args, kwargs), ctxtag=tag, is_inner=True)
+        out = fun()(*args, **kwargs)
+        changed = jax.tree.map(
+            lambda x: x if _is_state(nnx, x) else None,
+            (args, kwargs),
+            is_leaf=lambda x: _is_state(nnx, x),
+        )
+        return nnx.to_tree((changed, out), ctxtag=tag)
+
+    return on_states
+
+
+def call_with_state(
+    call: Callable[[tuple, dict[str, Any]], tuple[Any, Any]],
+    args: tuple,
+    kwargs: dict[str, Any],
+    tag: Any,
+) -> tuple[Any, Any]:
+    """Call a function made by :func:`pure`, and change the caller's objects as it did."""
+    nnx = loaded("flax.nnx")
+    with nnx.update_context(tag):
+        states, named = nnx.to_tree((args, kwargs), ctxtag=tag)
+        after, more = call(states, named)
+        _, out = nnx.from_tree(after, ctxtag=tag, is_inner=False)
+    return out, more
+
+
+# -- equinox ---------------------------------------------------------------------------------------
+
+_modules: dict[Any, tuple[range, ...]] = {}
+
+
+def static_scalars(fun: Any, arguments: Any, tree: Any, leaves: Sequence[Any]) -> tuple[int, ...]:
+    """Which leaves are Python scalars that equinox takes as static.
+
+    Those are the ones inside of its modules, such as ``Dropout.inference``, and all of them for a
+    function made by ``equinox.filter_jit``.
+    """
+    equinox = loaded("equinox")
+    if equinox is None or not any(type(leaf) in SCALARS for leaf in leaves):
+        return ()
+    if type(fun).__module__ == "equinox._jit":
+        places: Sequence[range] = (range(len(leaves)),)
+    else:
+        places = _places_of_modules(equinox.Module, arguments, tree)
+    return tuple(i for place in places for i in place if type(leaves[i]) in SCALARS)
+
+
+def _places_of_modules(module: type, arguments: Any, tree: Any) -> tuple[range, ...]:
+    found = _modules.get(tree)
+    if found is None:
+        places, start = [], 0
+        for item in jax.tree.leaves(arguments, is_leaf=lambda x: isinstance(x, module)):
+            end = start + len(jax.tree.leaves(item))
+            if isinstance(item, module):
+                places.append(range(start, end))
+            start = end
+        found = _modules[tree] = tuple(places)
+    return found
+
+
+def may_raise(closed: Any) -> bool:
+    """Whether a program may have an ``equinox.error_if`` inside, which calls back to raise."""
+    return loaded("equinox") is not None and any(
+        eqn.primitive.name == "pure_callback"
+        or any(may_raise(inner) for inner in _compat.subjaxprs(eqn.params))
+        for eqn in getattr(closed, "jaxpr", closed).eqns
+    )
+
+
+_EQUINOX_ERROR = "_EquinoxRuntimeError: "
+
+
+@contextlib.contextmanager
+def equinox_errors() -> Iterator[None]:
+    """Raise what ``equinox.error_if`` found as equinox does, without what JAX puts around it."""
+    equinox = loaded("equinox")
+    try:
+        yield
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        _, found, message = str(error).partition(_EQUINOX_ERROR)
+        if equinox is None or not found:
+            raise
+        own = equinox.EquinoxRuntimeError(message.partition("\n\n")[0].strip())
+    else:
+        return
+    raise own
