@@ -18,6 +18,7 @@ from sawlog.errors import ArgumentError, StoreClosedError, StoreExistsError
 from sawlog.jax import _compat, _runs, _seeds, _sending
 from sawlog.jax._failures import Failures
 from sawlog.jax._logdict import logdict
+from sawlog.jax._primitive import tap_effect
 from sawlog.jax._runs import Run, RunState, Sink, checked_state, number_of
 from sawlog.jax._sampling import read_sampling
 from sawlog.jax._select import check_prefix, selection
@@ -197,6 +198,7 @@ class Logger:
         @functools.wraps(fun)
         def writing(*args: Any, **kwargs: Any) -> Any:
             if not _compat.not_tracing():
+                _compat.prepare_order(tap_effect)
                 return program(args, kwargs, number)[0]
             with _runs.holding(_runs.run_of(number)) as own:
                 out = program(args, kwargs, own)[0]

@@ -172,6 +172,7 @@ def tap(
     @functools.wraps(fun)
     def tapped(*args: Any, **kwargs: Any) -> Any:
         if not _compat.not_tracing():
+            _compat.prepare_order(tap_effect)
             return inside(args, kwargs)[0]
         target = Target(receive, prefix, hold_errors=True)
         with opened(target) as number:
