@@ -1,5 +1,9 @@
 """Logging inside JAX programs: ``log``, and what becomes of it (``spool``, ``tap``, ``strip``)."""
 
+from sawlog._optional import require
+
+require("jax", "jax", "sawlog.jax")  # before anything below imports it
+
 from sawlog.jax import _masking as _masking
 from sawlog.jax import _once as _once
 from sawlog.jax import _rules as _rules
