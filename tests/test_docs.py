@@ -58,7 +58,7 @@ def check_page(text: str, name: str, left_out: Set[str] = frozenset()) -> int:
     blocks = blocks_of(text)
     for block in blocks:
         if needed := imports_of(block.source) & left_out:
-            pytest.skip(f"{name} from line {block.line}: {', '.join(needed)} is left out")
+            pytest.skip(f"{name} from line {block.line + 1}: {', '.join(needed)} is left out")
         run = _run_doctest if re.search(r"^\s*>>>", block.source, re.MULTILINE) else _run_plain
         run(block, name, namespace)
     return len(blocks)
@@ -150,7 +150,7 @@ def test_false_output_fails(text, error):
 )
 def test_what_needs_a_framework_is_left_out_with_a_reason(line):
     page = f"```python\n>>> 1 + 1\n{{}}\n```\n```python\n{line}\n1 / 0\n```\n"
-    with pytest.raises(pytest.skip.Exception, match=r"page\.md from line 5: torch is left out"):
+    with pytest.raises(pytest.skip.Exception, match=r"page\.md from line 6: torch is left out"):
         check_page(page.format(2), "page.md", {"torch"})
     with pytest.raises(AssertionError):  # what comes before is still run
         check_page(page.format(3), "page.md", {"torch"})
