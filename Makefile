@@ -2,38 +2,66 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-STAMP := .venv/.installed
+# Both stamps are in .venv: what is installed there is all of it (`dev`) or enough for the demo.
+DEV := .venv/.installed
+DEMO := .venv/.demo
 BENCHMARKS := $(wildcard benchmarks/[!_]*.py)
 
-.PHONY: help demo test bench lint clean
+# What runs on the newest Python and JAX: all that needs no PyTorch and is about JAX.
+NEWEST_TESTS := \
+	src/sawlog/jax src/sawlog/loggers \
+	tests/jax tests/sinks $(wildcard tests/test_*loggers*.py) tests/test_logger_options.py \
+	tests/test_docs.py tests/test_imports.py tests/test_missing_packages.py
+
+.PHONY: help demo test test-newest test-thorough bench lint clean
+.NOTPARALLEL: # there is one .venv
 
 help:
-	@echo "make demo    train a small model and look inside it"
-	@echo "make test    lint, then all the tests"
-	@echo "make bench   all the benchmarks"
-	@echo "make lint    ruff and mypy"
-	@echo "make clean   remove the environment and all caches"
+	@echo "make demo           train a small model and look inside it"
+	@echo "make test           lint, then all the tests"
+	@echo "make test-newest    the tests of the JAX half, on the newest Python and JAX"
+	@echo "make test-thorough  the same as make test, with all random examples, kills and pairs"
+	@echo "make bench          all the benchmarks"
+	@echo "make lint           ruff and mypy"
+	@echo "make clean          remove the environments and all caches"
 
-$(STAMP): pyproject.toml
-	@echo "Setting up .venv (once; takes a minute or two)"
-	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+# $(call install,EXTRA). Without a stamp, .venv is missing or its set-up was interrupted: start anew.
+define install
+	@echo "Setting up .venv for $(1) (once; takes a minute or two)"
+	@test -e $(DEV) -o -e $(DEMO) || $(PYTHON) -m venv --clear .venv
+	@rm -f $(DEV) $(DEMO)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$(1)]"
 	@touch $@
+endef
 
-demo: $(STAMP)
+$(DEV): pyproject.toml
+	$(call install,dev)
+
+$(DEMO): pyproject.toml
+	$(call install,demo)
+
+demo: $(if $(wildcard $(DEV)),$(DEV),$(DEMO))
 	@$(BIN)/python examples/demo.py
 
 test: lint
 	$(BIN)/python -m pytest
 
-bench: $(STAMP)
+test-newest:
+	SAWLOG_LEAVE_OUT=torch tools/newest_python.sh \
+		tools/in_venv.sh .venv-newest test-jax -m pytest $(NEWEST_TESTS)
+
+test-thorough: export SAWLOG_THOROUGH = 1
+test-thorough: export SAWLOG_EXAMPLES = 5
+test-thorough: test
+
+bench: $(DEV)
 	@set -e; for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python "$$file"; done
 
-lint: $(STAMP)
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-newest .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find src tests benchmarks examples -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -2,17 +2,21 @@
 
 The blocks of a page share one namespace, from top to bottom. A block with `>>>` prompts is a
 doctest. Any other block is run as it is; a `text` block right below it shows what it prints.
+Where a framework is left out (see `left_out.py`), a page runs down to the block that imports it.
 """
 
 import contextlib
 import doctest
 import io
 import re
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+
+from tests.left_out import LEFT_OUT
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -48,14 +52,22 @@ def blocks_of(text: str) -> list[Block]:
     return blocks
 
 
-def check_page(text: str, name: str) -> int:
+def check_page(text: str, name: str, left_out: Set[str] = frozenset()) -> int:
     """Run all blocks of a page and return how many there are; AssertionError on false output."""
     namespace: dict[str, object] = {"__name__": "__main__"}
     blocks = blocks_of(text)
     for block in blocks:
+        if needed := imports_of(block.source) & left_out:
+            pytest.skip(f"{name} from line {block.line + 1}: {', '.join(needed)} is left out")
         run = _run_doctest if re.search(r"^\s*>>>", block.source, re.MULTILINE) else _run_plain
         run(block, name, namespace)
     return len(blocks)
+
+
+def imports_of(source: str) -> set[str]:
+    """The packages that a block imports."""
+    lines = re.findall(r"^(?:>>> )?[ ]*(?:import|from) (.*?)(?: import .*)?$", source, re.MULTILINE)
+    return {name.strip().partition(".")[0] for line in lines for name in line.split(",")}
 
 
 def _run_doctest(block: Block, name: str, namespace: dict[str, object]) -> None:
@@ -84,7 +96,7 @@ def _run_plain(block: Block, name: str, namespace: dict[str, object]) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_page(page: Path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    count = check_page(page.read_text(encoding="utf-8"), page.name)
+    count = check_page(page.read_text(encoding="utf-8"), page.name, LEFT_OUT)
     assert count >= 1 or page.name != "README.md"
 
 
@@ -124,3 +136,27 @@ def test_true_output_passes(text):
 def test_false_output_fails(text, error):
     with pytest.raises(error):
         check_page(text, "page.md")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ">>> import torch",
+        "import tempfile, torch, numpy",
+        ">>> from torch.nn import functional",
+        ">>> import torch.nn as nn",
+        "def f():\n    import torch",
+    ],
+)
+def test_what_needs_a_framework_is_left_out_with_a_reason(line):
+    page = f"```python\n>>> 1 + 1\n{{}}\n```\n```python\n{line}\n1 / 0\n```\n"
+    with pytest.raises(pytest.skip.Exception, match=r"page\.md from line 6: torch is left out"):
+        check_page(page.format(2), "page.md", {"torch"})
+    with pytest.raises(AssertionError):  # what comes before is still run
+        check_page(page.format(3), "page.md", {"torch"})
+
+
+def test_pages_that_only_speak_of_a_framework_run():
+    page = "```python\n>>> import torches\n```\n"
+    with pytest.raises(AssertionError):
+        check_page(page, "page.md", {"torch"})

@@ -80,11 +80,41 @@ def test_readme_names_the_two_commands():
 
 
 def test_makefile_has_the_targets():
-    targets = re.findall(r"^(\w+):", text_of(ROOT / "Makefile"), re.MULTILINE)
-    assert {"demo", "test", "bench", "lint", "clean"} <= set(targets)
+    makefile = text_of(ROOT / "Makefile")
+    targets = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
+    expected = {"demo", "test", "test-newest", "test-thorough", "bench", "lint", "clean"}
+    assert expected <= targets
+    assert set(re.findall(r'echo "make ([\w-]+) ', makefile)) == expected, "make help"
 
 
-def test_ci_runs_make_test():
+def test_tests_for_the_newest_jax_exist():
+    makefile = text_of(ROOT / "Makefile").replace("\\\n", "")
+    (listed,) = re.findall(r"^NEWEST_TESTS := (.*)$", makefile, re.MULTILINE)
+    patterns = re.sub(r"\$\(wildcard (\S+)\)", r"\1", listed).split()
+    assert {"tests/jax", "src/sawlog/jax", "tests/test_docs.py"} <= set(patterns)
+    assert [pattern for pattern in patterns if not list(ROOT.glob(pattern))] == []
+
+
+def test_ci_runs_both_sets_of_tests(tmp_path):
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    assert re.search(r"^(?:exec )?make test$", text_of(script), re.MULTILINE)
+    fake = tmp_path / "make"
+    fake.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/calls\ntest "$*" != "$FAILS"\n')
+    fake.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    for fails, calls in {
+        "": ["test", "test-newest"],
+        "test": ["test"],
+        "test-newest": ["test", "test-newest"],
+    }.items():
+        (tmp_path / "calls").unlink(missing_ok=True)
+        done = subprocess.run([script], env={**os.environ, "PATH": path, "FAILS": fails})
+        assert (done.returncode != 0) == bool(fails)
+        assert text_of(tmp_path / "calls").split() == calls
+
+
+@pytest.mark.parametrize("script", [".ci/run", "tools/newest_python.sh", "tools/in_venv.sh"])
+def test_shell_scripts_are_sound(script):
+    assert os.access(ROOT / script, os.X_OK)
+    assert "\nset -euo pipefail\n" in text_of(ROOT / script)
+    subprocess.run(["bash", "-n", ROOT / script], check=True)

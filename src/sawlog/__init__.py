@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from sawlog import _optional
+
 if TYPE_CHECKING:
     from sawlog import errors as errors
     from sawlog.errors import SawlogError as SawlogError
@@ -63,6 +65,8 @@ _SUBMODULES = (
     "store",
     "torch",
 )
+# What a module cannot be imported without; it is also the name of the extra that installs it.
+_FRAMEWORK = {"sawlog.jax": "jax", "sawlog.loggers": "jax", "sawlog.torch": "torch"}
 
 __all__ = [
     "Reduction",
@@ -89,17 +93,27 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        value = getattr(importlib.import_module(_HOME[name]), name)
-    elif name in _SUBMODULES:
-        value = importlib.import_module(f"sawlog.{name}")
-    else:
+    home = _home(name)
+    if home is None:
         raise AttributeError(
             f"module 'sawlog' has no attribute {name!r}. Hint: it offers {', '.join(__all__)}"
         )
+    if home in _FRAMEWORK:
+        _optional.require(_FRAMEWORK[home], _FRAMEWORK[home], f"sawlog.{name}")
+    module = importlib.import_module(home)
+    value = getattr(module, name) if name in _HOME else module
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_SUBMODULES})
+    # Without the names that would raise: `help(sawlog)` and the like look at every one.
+    missing = {home for home, package in _FRAMEWORK.items() if not _optional.is_installed(package)}
+    return sorted(
+        name for name in {*globals(), *__all__, *_SUBMODULES} if _home(name) not in missing
+    )
+
+
+def _home(name: str) -> str | None:
+    """The module that a name is loaded from, or that it is."""
+    return _HOME.get(name, f"sawlog.{name}" if name in _SUBMODULES else None)

@@ -1,5 +1,9 @@
 """Logging inside JAX programs: ``log``, and what becomes of it (``spool``, ``tap``, ``strip``)."""
 
+from sawlog._optional import require
+
+require("jax", "jax", "sawlog.jax")  # before anything below imports it
+
 from sawlog.jax import _versions as _versions  # isort: skip  (refuses a JAX that does not fit)
 
 from sawlog.jax import _masking as _masking

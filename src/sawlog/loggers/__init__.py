@@ -20,6 +20,10 @@
 
 from __future__ import annotations
 
+from sawlog._optional import require
+
+require("jax", "jax", "sawlog.loggers")  # before anything below imports it
+
 from sawlog.jax._logger import Logger as Logger
 from sawlog.jax._runs import RunState as RunState
 from sawlog.loggers._console import ConsoleLogger as ConsoleLogger

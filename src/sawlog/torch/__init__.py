@@ -10,6 +10,10 @@
 
 from __future__ import annotations
 
+from sawlog._optional import require
+
+require("torch", "torch", "sawlog.torch")  # before anything below imports it
+
 from sawlog.torch._current import current as current
 from sawlog.torch._current import eval as eval
 from sawlog.torch._current import finalize as finalize
