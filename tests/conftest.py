@@ -6,6 +6,7 @@ but for `SAWLOG_THOROUGH=1`. Hypothesis has no deadlines, and does not mind a ma
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.thorough import THOROUGH
@@ -24,3 +25,8 @@ os.environ["XLA_FLAGS"] = " ".join(
 
 settings.register_profile("sawlog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sawlog")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests come first, so that no worker is left alone with one of them at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)

@@ -149,13 +149,19 @@ def spool_jit(case: Case) -> None:
     check_spool(case, spooled(case, jitted(case, case.fun)), "spool(jit(f))")
 
 
+def again(case: Case) -> bool:
+    """Whether to build the same thing once more, which compiles it once more."""
+    return THOROUGH or one_of([True, False, False], case.name)
+
+
 @way()
 def spool(case: Case) -> None:
     """spool(f): one wrapper called twice, then a new one."""
     wrapped = spooled(case)
     check_spool(case, wrapped, "spool(f), first call")
     check_spool(case, wrapped, "spool(f), second call")
-    check_spool(case, spooled(case), "a second spool(f)")
+    if again(case):
+        check_spool(case, spooled(case), "a second spool(f)")
 
 
 @way(lambda case: case.jit and case.tap)
@@ -173,8 +179,9 @@ def tap(case: Case) -> None:
     check_tap(case, wrapped, calls, "tap(f), first call")
     calls.clear()
     check_tap(case, wrapped, calls, "tap(f), second call")
-    again: list = []
-    check_tap(case, tapped(case, again), again, "a second tap(f)")
+    if again(case):
+        other: list = []
+        check_tap(case, tapped(case, other), other, "a second tap(f)")
 
 
 @way(lambda case: case.spool_error is None)
@@ -281,9 +288,9 @@ def same_shapes(found: PyTree, expected: PyTree) -> None:
 
 
 TURNS = (
-    ("jit_spool", "spool_jit"),
+    ("jit_spool", "spool_jit", "spool_spool", "strip", "round_trip"),
     ("tap", "jit_tap"),
-    ("spool_spool", "strip", "round_trip"),
+    ("vmap", "grad"),
 )
 """Ways that share most of what they do: by default a row goes through one of each."""
 
@@ -319,7 +326,7 @@ def test_every_way_gets_its_turn() -> None:
     for name in WAYS:
         possible = [row for row, names in every.items() if name in names]
         chosen = [row for row, names in some.items() if name in names]
-        assert len(chosen) >= min(60, len(possible)), name
+        assert len(chosen) >= min(30, len(possible)), name
     in_turn = set().union(*TURNS)
     for row, names in some.items():
         assert set(names) >= set(every[row]) - in_turn, row

@@ -20,8 +20,8 @@ import sawlog
 from sawlog import logdict
 from tests.thorough import examples
 
-EXAMPLES = examples(10, 20)
-FEWER = examples(4, 8)
+EXAMPLES = examples(6, 20)
+FEWER = examples(3, 8)
 MODES = ("mean", "sum", "min", "max", "first", "last", "replace", "count", "std", "var", "append")
 
 # -- the oracle ------------------------------------------------------------------------------------

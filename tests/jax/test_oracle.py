@@ -49,6 +49,8 @@ from .oracle import (
     interpret,
 )
 
+pytestmark = pytest.mark.long
+
 PLENTY = 1000
 """Room for all entries of the largest program."""
 
@@ -59,7 +61,7 @@ ORDERLY = ("first", "mean")
 
 
 def examples(number: int) -> settings:
-    return seeded_examples(number if number > 50 else max(2, number * 2 // 5), number)
+    return seeded_examples(number if number > 50 else max(2, number // 5), number)
 
 
 # --- Random programs ---------------------------------------------------------------------------

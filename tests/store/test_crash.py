@@ -33,7 +33,10 @@ from .numbers import expected, text_id, write_numbers
 from .plain_reader import PlainStore
 from .processes import PATIENCE, ROOT, Server, environment
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and SIGKILL")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="needs fork and SIGKILL"),
+    pytest.mark.long,
+]
 
 STORES = often(8, 20)
 KILLS = often(5, 10)  # of each store: 200 in all, if thorough

@@ -37,6 +37,7 @@ from tests.thorough import seeded_examples
 
 from .plain_reader import PlainStore
 
+pytestmark = pytest.mark.long
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 IDS = 14
 SIZES = [1, 400, 64 << 20]
