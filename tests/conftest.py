@@ -1,15 +1,37 @@
-"""Set up the test process before any test module imports jax: four CPU devices."""
+"""Set up the test process before any test module imports jax; no test may depend on the load.
+
+Four CPU devices. XLA compiles with few optimisations, which takes less time and means the same,
+but for `SAWLOG_THOROUGH=1`. Hypothesis has no deadlines, and does not mind a machine that is busy.
+"""
 
 import os
 from importlib.metadata import version
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.left_out import FRAMEWORKS, LEFT_OUT, complaint
+from tests.thorough import THOROUGH
 
-_FLAG = "--xla_force_host_platform_device_count=4"
-if _FLAG not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}".strip()
+_FLAGS = ["--xla_force_host_platform_device_count=4"]
+if not THOROUGH:
+    _FLAGS += [
+        "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
+    ]
+_GIVEN = os.environ.get("XLA_FLAGS", "").split()
+_NAMES = {flag.partition("=")[0] for flag in _GIVEN}
+os.environ["XLA_FLAGS"] = " ".join(
+    _GIVEN + [flag for flag in _FLAGS if flag.partition("=")[0] not in _NAMES]
+)
+
+settings.register_profile("sawlog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("sawlog")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests come first, so that no worker is left alone with one of them at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 def pytest_configure() -> None:

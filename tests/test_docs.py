@@ -23,6 +23,7 @@ PAGES = sorted(
     {path for name in ("README.md", "ARCHITECTURE.md") if (path := ROOT / name).exists()}
     | set((ROOT / "docs").rglob("*.md"))
 )
+pytestmark = pytest.mark.long
 FLAGS = doctest.ELLIPSIS
 FENCE = re.compile(
     r"^(?P<indent>[ \t]*)```(?P<language>\w*)[^\n`]*\n(?P<body>.*?)^(?P=indent)```[ \t]*$",

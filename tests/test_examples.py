@@ -10,6 +10,7 @@ from sawlog import influence
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.long
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 

@@ -37,8 +37,10 @@ from tests.sinks._trackers import (
     Wandb,
     imported_quietly,
 )
+from tests.thorough import often
 
-SEEDS, STEPS, BUFFER = 8, 1000, 100
+pytestmark = pytest.mark.long
+SEEDS, STEPS, BUFFER = 8, often(600, 1000), 100
 NAMES = [f"seed-{seed}" for seed in range(SEEDS)]
 
 _numbers = itertools.count()

@@ -3,10 +3,10 @@
 import os
 import pty
 import re
+import resource
 import select
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -127,7 +127,7 @@ def test_nothing_but_escapes_of_odd_names_reach_the_screen(sawlog_, tmp_path):
 
 def sawlog_process(*args: object, **env: str) -> subprocess.CompletedProcess:
     command = [*COMMAND, *map(str, args)]
-    return subprocess.run(command, env=ENV | env, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=ENV | env, capture_output=True, text=True, timeout=300)
 
 
 def test_starting_is_quick_and_loads_no_framework():
@@ -135,11 +135,16 @@ def test_starting_is_quick_and_loads_no_framework():
         "import sys; from sawlog.cli import main; main(['--help']);"
         "print([m for m in ('jax', 'torch', 'pandas', 'pyarrow', 'numpy') if m in sys.modules])"
     )
-    start = time.perf_counter()
+    before = time_of_children()
     done = subprocess.run([sys.executable, "-c", code], env=ENV, capture_output=True, text=True)
-    took = time.perf_counter() - start
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
-    assert took < 5  # a fraction of a second, on a machine that does nothing else
+    assert time_of_children() - before < 3  # a fraction of a second, really
+
+
+def time_of_children() -> float:
+    """Seconds that ended processes kept a core busy: other programs do not count."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_show_loads_no_framework(run):
@@ -175,7 +180,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
-    assert process.wait(timeout=60) == 141
+    assert process.wait(timeout=300) == 141
 
 
 def test_a_table_whose_reader_goes_away_is_no_error(tmp_path):
@@ -186,7 +191,7 @@ def test_a_table_whose_reader_goes_away_is_no_error(tmp_path):
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
-    assert process.wait(timeout=60) == 141
+    assert process.wait(timeout=300) == 141
 
 
 # ---- at a terminal
@@ -200,7 +205,7 @@ def at_terminal(*args: object, **env: str) -> tuple[int, str]:
     process = subprocess.Popen(command, env=own, stdin=slave, stdout=slave, stderr=slave)
     os.close(slave)
     shown = b""
-    while select.select([master], [], [], 60)[0]:
+    while select.select([master], [], [], 300)[0]:
         try:
             data = os.read(master, 65536)
         except OSError:  # the other end was closed
@@ -209,7 +214,7 @@ def at_terminal(*args: object, **env: str) -> tuple[int, str]:
             break
         shown += data
     os.close(master)
-    return process.wait(timeout=60), shown.decode()
+    return process.wait(timeout=300), shown.decode()
 
 
 def test_a_terminal_gets_colours_and_progress(run):

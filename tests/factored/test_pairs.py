@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import numpy as jnp
 
@@ -25,19 +24,11 @@ from sawlog.factored import (
     rows,
     vector,
 )
-
-MORE = int(os.environ.get("SAWLOG_EXAMPLES", "1"))
+from tests.thorough import seeded_examples
 
 
 def examples(number: int) -> settings:
-    return settings(
-        max_examples=number * MORE,
-        deadline=None,
-        derandomize=MORE == 1,
-        phases=[p for p in Phase if MORE > 1 or p not in (Phase.shrink, Phase.explain)],
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    return seeded_examples(max(4, number // 2), number)
 
 
 Make = Callable[[np.ndarray], Any]

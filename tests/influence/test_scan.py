@@ -202,7 +202,7 @@ def test_processes(tmp_path):
             alone = attribute(tmp_path / "logs", queries, top_k=k, **options)
             found = attribute(tmp_path / "logs", queries, top_k=k, executor=pool, **options)
             assert found.ids.tolist() == alone.ids.tolist()
-            np.testing.assert_allclose(found.values, alone.values, rtol=1e-6)
+            np.testing.assert_allclose(found.values, alone.values, rtol=1e-6, atol=1e-6)
 
 
 def test_a_store_that_grows_in_between(tmp_path, monkeypatch):

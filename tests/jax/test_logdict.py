@@ -11,16 +11,17 @@ import jax
 import jax.export
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 from jax import numpy as jnp
 
 import sawlog
 from sawlog import logdict
+from tests.thorough import examples
 
-EXAMPLES = settings(max_examples=20, deadline=None)
-FEWER = settings(max_examples=8, deadline=None)
+EXAMPLES = examples(6, 20)
+FEWER = examples(3, 8)
 MODES = ("mean", "sum", "min", "max", "first", "last", "replace", "count", "std", "var", "append")
 
 # -- the oracle ------------------------------------------------------------------------------------
@@ -396,7 +397,7 @@ def agrees_reduced(logs: logdict, table: Table, modes: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=8, deadline=None)
+@FEWER
 @given(table=tables(), device=st.booleans())
 def test_reduce(mode: str, table: Table, device: bool) -> None:
     logs = to_logs(table, device)
@@ -1189,7 +1190,7 @@ def test_a_ragged_lane_taken_out_settles(on: np.ndarray) -> None:
 
 @pytest.mark.parametrize("way", ["spool of vmap", "vmap of spool", "inside jit", "inside vmap"])
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "append"])
-@settings(max_examples=3, deadline=None)
+@examples(2, 3)
 @given(on=LANE_PATTERNS)
 def test_ragged_lanes_reduce_alone(way: str, mode: str, on: np.ndarray) -> None:
     fun = {

@@ -2,26 +2,27 @@
 
 Hypothesis builds nestings of scan, while, cond, switch, jit, remat, grad and jvp, with logs inside.
 Whatever the transformations return must be what the interpreter saw, entry by entry. A program
-takes half a second to compile, so a run is short; `SAWLOG_EXAMPLES=10` makes ten times as many, no
-longer the same ones every time, and shrinks what fails.
+takes half a second to compile, so a run is short; `SAWLOG_THOROUGH=1` makes it longer, and
+`SAWLOG_EXAMPLES=10` ten times as long, no longer of the same programs every time, and shrinks what
+fails.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, assume, example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from jax import numpy as jnp
 
 import sawlog
+from tests.thorough import seeded_examples
 
 from . import oracle
 from .oracle import (
@@ -48,6 +49,8 @@ from .oracle import (
     interpret,
 )
 
+pytestmark = pytest.mark.long
+
 PLENTY = 1000
 """Room for all entries of the largest program."""
 
@@ -57,18 +60,8 @@ ORDERLY = ("first", "mean")
 """The reductions that steps follow; for all others the last step counts."""
 
 
-MORE = int(os.environ.get("SAWLOG_EXAMPLES", "1"))
-
-
 def examples(number: int) -> settings:
-    return settings(
-        max_examples=number * MORE if MORE > 1 or number > 50 else max(2, number * 2 // 5),
-        deadline=None,
-        derandomize=MORE == 1,
-        phases=[p for p in Phase if MORE > 1 or p not in (Phase.shrink, Phase.explain)],
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    return seeded_examples(number if number > 50 else max(2, number // 5), number)
 
 
 # --- Random programs ---------------------------------------------------------------------------

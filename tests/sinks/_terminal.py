@@ -62,7 +62,9 @@ class Seen:
         return found
 
 
-def run(program: str, *, columns: int = 100, rows: int = 30, env=None, timeout: float = 60) -> Seen:
+def run(
+    program: str, *, columns: int = 100, rows: int = 30, env=None, timeout: float = 300
+) -> Seen:
     """Run Python source at a terminal of this size until it ends."""
     main, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

@@ -4,6 +4,9 @@ import threading
 
 from sawlog.sinks import MemorySink
 
+PATIENCE = 120.0
+"""Seconds to wait for what must happen, however busy the machine is."""
+
 
 class Failing(MemorySink):
     """Raises in the methods that are named, as long as they are."""
@@ -36,7 +39,7 @@ class Slow(MemorySink):
         self.callers = set()
 
     def _write(self, records):
-        assert self.go.acquire(timeout=10)
+        assert self.go.acquire(timeout=PATIENCE)
         self.callers.add(threading.current_thread())
         super()._write(records)
 

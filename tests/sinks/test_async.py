@@ -15,7 +15,7 @@ from sawlog.errors import ArgumentError, SawlogError
 from sawlog.records import Entries, Records
 from sawlog.sinks import Async, AsyncError, MemorySink
 
-from .failing import Failing, Slow
+from .failing import PATIENCE, Failing, Slow
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 
@@ -25,7 +25,7 @@ def one(i, name="x"):
 
 
 def wait_until(true):
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE
     while not true():
         assert time.monotonic() < end
         time.sleep(0.001)
@@ -60,7 +60,7 @@ def test_a_full_queue_makes_the_program_wait():
     late.join(0.05)
     assert late.is_alive()
     slow.go.release()
-    late.join(10)
+    late.join(PATIENCE)
     assert not late.is_alive()
     slow.go.release(3)
     sink.close()
@@ -110,7 +110,7 @@ def test_what_waits_behind_a_failure_is_handed_back_in_order():
         go = threading.Event()
 
         def _write(self, records):
-            assert self.go.wait(10)
+            assert self.go.wait(PATIENCE)
             super()._write(records)
 
     inner = Gated("write")
@@ -127,7 +127,7 @@ def test_what_waits_behind_a_failure_is_handed_back_in_order():
 
 def test_a_failure_frees_those_who_wait_for_room():
     slow = Slow()
-    slow._write = lambda records: slow.go.acquire(timeout=10) and 1 / 0
+    slow._write = lambda records: slow.go.acquire(timeout=PATIENCE) and 1 / 0
     sink = Async(slow, queue=1)
     sink.write(one(0))
     wait_until(lambda: sink.waiting == 0)
@@ -145,7 +145,7 @@ def test_a_failure_frees_those_who_wait_for_room():
     thread.join(0.02)
     assert thread.is_alive()
     slow.go.release()
-    thread.join(10)
+    thread.join(PATIENCE)
     assert [refused(error) for error in caught] == [[0, 1]]
     sink.close()
 
@@ -205,7 +205,7 @@ def run(code, *args):
         [sys.executable, "-W", "ignore", "-c", code, *args],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         env={"PYTHONPATH": SOURCE},
     )
     assert done.returncode == 0, done.stderr

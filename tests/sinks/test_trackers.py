@@ -18,7 +18,7 @@ from sawlog.errors import (
     StoreWriteError,
 )
 from sawlog.records import Entries, Records
-from sawlog.sinks import _values
+from sawlog.sinks import _values, _wandb_file
 from sawlog.testing import SinkContract
 from tests.sinks._trackers import (
     ALL,
@@ -390,6 +390,47 @@ class TestWandb:
         defined = {name: about.get("step_metric") for name, about in seen.definitions.items()}
         assert defined == {"loss": "step", "epoch": "step"}
         assert seen.scalars["step"] == [(1, 1.0), (2, 2.0)]
+
+    @pytest.mark.parametrize("rows", [1, 3000])
+    def test_close_waits_for_the_end_of_the_file(self, tmp_path, monkeypatch, rows):
+        """W&B's own process closes the file when it gets to it, and nobody is told."""
+        tracker = Wandb(tmp_path)
+        imported_quietly(Wandb)
+        sink = tracker.open("slow")
+        file = sink.run.settings.sync_file
+        ended_before = []
+        delayed(monkeypatch, lambda: ended_before.append(_wandb_file.has_ended(file)))
+        sink.write(records({"step": np.arange(rows)}, x=np.arange(rows) / 4))
+        sink.close()
+        assert ended_before == [False]
+        assert tracker.read(sink).scalars["x"] == [(i, i / 4) for i in range(rows)]
+
+    def test_says_so_when_the_end_does_not_come(self, tmp_path, monkeypatch):
+        imported_quietly(Wandb)
+        sink = Wandb(tmp_path).open("never")
+        sink.write(records({"step": [0]}, x=[1.0]))
+        with monkeypatch.context() as patch:
+            patch.setattr("sawlog.sinks._wandb.PATIENCE", 0.0)
+            patch.setattr("sawlog.sinks._wandb.has_ended", lambda file: False)
+            with pytest.raises(StoreWriteError, match=r"did not write the end of .*\.wandb within"):
+                sink.close()
+        sink.close()  # once more, as the end is there
+
+
+def delayed(monkeypatch, just_before):
+    """Have W&B's own process told late that a run is finished."""
+    from wandb.sdk.lib.service.service_connection import ServiceConnection
+
+    real = ServiceConnection.inform_finish
+
+    def tell(self, run_id):
+        just_before()
+        real(self, run_id)
+
+    def inform_finish(self, run_id):
+        threading.Timer(0.3, tell, (self, run_id)).start()
+
+    monkeypatch.setattr(ServiceConnection, "inform_finish", inform_finish)
 
 
 class TestMLflow:

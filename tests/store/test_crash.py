@@ -1,10 +1,10 @@
 """Whatever happens to a writer or to its files: nothing published is lost, no wrong value is read.
 
-Writers are killed with SIGKILL at 200 random moments, and before each of their changes to the file
-system in turn; compaction likewise. `crash_writer.py` has the processes that get killed. All values
-are functions of their ids, so whatever a reader returns can be checked. What is random is seeded by
-the parameter of the test, but for the moment at which a process happens to be killed;
-`SAWLOG_EXAMPLES=10` makes ten times as many.
+Writers are killed with SIGKILL at 40 random moments, 200 with `SAWLOG_THOROUGH=1`, and before each
+of their changes to the file system in turn; compaction likewise. `crash_writer.py` has the
+processes that get killed. All values are functions of their ids, so that they can be checked.
+What is random is seeded by the parameter of the test, but for the moment at which a process happens
+to be killed; `SAWLOG_EXAMPLES=10` makes ten times as many.
 """
 
 import atexit
@@ -26,17 +26,20 @@ import pytest
 from sawlog import store
 from sawlog.errors import SawlogError, StoreError, UnknownIdError
 from sawlog.testing import assert_same
+from tests.thorough import MORE, often
 
 from .crash_writer import Plan, check_put, losses
 from .numbers import expected, text_id, write_numbers
 from .plain_reader import PlainStore
-from .processes import ROOT, Server, environment
+from .processes import PATIENCE, ROOT, Server, environment
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and SIGKILL")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="needs fork and SIGKILL"),
+    pytest.mark.long,
+]
 
-MORE = int(os.environ.get("SAWLOG_EXAMPLES", "1"))
-STORES = 20
-KILLS = 10  # of each store: 200 in all
+STORES = often(8, 20)
+KILLS = often(5, 10)  # of each store: 200 in all, if thorough
 WRITERS = 4
 
 
@@ -267,7 +270,7 @@ def check_all(reader, truth):
         ask(reader, truth)
 
 
-@pytest.mark.parametrize("seed", range(20 * MORE))
+@pytest.mark.parametrize("seed", range(often(8, 20) * MORE))
 def test_killed_compaction(server, path, seed):
     delay = 0.03 * np.random.default_rng(seed).random()
     while True:
@@ -432,11 +435,11 @@ def flips_of(name, random):
     """(offset, what to xor) all over a file, and densely where the format is densest."""
     size = len(pristine().files[name])
     start = int.from_bytes(pristine().files[name][:8], "little") + 8
-    offsets = set(random.integers(0, size, 12).tolist())
+    offsets = set(random.integers(0, size, often(6, 12)).tolist())
     if name.startswith("segments/"):
         offsets |= {0, 1, 2, 7, 8, start - 1, start, size - 8, size - 1}
-        offsets |= set(random.integers(8, start, 6).tolist())
-        offsets |= set(random.integers(start, size, 10).tolist())
+        offsets |= set(random.integers(8, start, often(3, 6)).tolist())
+        offsets |= set(random.integers(start, size, often(5, 10)).tolist())
     return [(offset, int(random.integers(1, 256))) for offset in sorted(offsets)]
 
 
@@ -448,7 +451,7 @@ def damages(name, seed):
     yield "emptied", b""
     yield "a byte more", sound + b"\0"
     yield "all zero", bytes(len(sound))
-    for length in {len(sound) - 1, *random.integers(0, len(sound), 6).tolist()}:
+    for length in {len(sound) - 1, *random.integers(0, len(sound), often(3, 6)).tolist()}:
         yield f"cut to {length} of {len(sound)}", sound[:length]
     for offset, mask in flips_of(name, random):
         flipped = bytearray(sound)
@@ -786,7 +789,7 @@ def test_reading_while_others_write_and_compact(server, path):
         write_numbers(writer, range(2))
     child = server.start("write", path=path, start=2, stop=302, at=0.0, every=2)
     churn = server.start("churn", path=path, seconds=2.0)
-    reader, known, looks, deadline = store.open(path), 2, 0, time.monotonic() + 60
+    reader, known, looks, deadline = store.open(path), 2, 0, time.monotonic() + 5 * PATIENCE
     while time.monotonic() < deadline:
         event = child.next()
         reader.refresh()

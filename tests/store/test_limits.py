@@ -18,6 +18,7 @@ from sawlog import store
 from sawlog.errors import DamagedStoreError, StoreWriteError
 from sawlog.store import _segment
 from sawlog.store._files import write_all
+from tests.store.processes import PATIENCE
 
 
 def fill(path, rows, width, segment_bytes, dtype=np.float32):
@@ -282,7 +283,7 @@ def test_live_reading(tmp_path):
     path = tmp_path / "store"
     with store.create(path, interval=0.05) as writer:
         writer.log({"loss": 0.0}, step=0)
-        reader, deadline = store.open(path), time.monotonic() + 20
+        reader, deadline = store.open(path), time.monotonic() + PATIENCE
         while not reader.refresh() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert reader.entries("loss").values.tolist() == [0.0]

@@ -33,10 +33,11 @@ from sawlog import store
 from sawlog.errors import DuplicateIdError, NanError, SchemaError, UnknownIdError
 from sawlog.records import Entries, Records
 from sawlog.testing import assert_same
+from tests.thorough import seeded_examples
 
 from .plain_reader import PlainStore
 
-MORE = int(os.environ.get("SAWLOG_EXAMPLES", "1"))
+pytestmark = pytest.mark.long
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 IDS = 14
 SIZES = [1, 400, 64 << 20]
@@ -558,15 +559,7 @@ class KeepingTheFirst(StoreMachine):
 def test_histories(machine):
     run_state_machine_as_test(
         machine,
-        settings=settings(
-            max_examples=80 * MORE,
-            stateful_step_count=30,
-            deadline=None,
-            derandomize=MORE == 1,
-            phases=[p for p in Phase if MORE > 1 or p not in (Phase.shrink, Phase.explain)],
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
+        settings=settings(seeded_examples(30, 80), stateful_step_count=30),
     )
 
 

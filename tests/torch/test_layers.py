@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -19,24 +18,16 @@ from sawlog.errors import ArgumentError
 from sawlog.factored import Dense, OneHot, Pair, gradient
 from sawlog.torch._layers import Part, Rule, Use, general, register_layer, rule_for
 from sawlog.torch._layers import _registry as registry
+from tests.thorough import often, seeded_examples
 
 from .cases import CASES, FALLBACK_CANNOT, attention, double, ids, normal
 from .oracle import Call, compare, expected, found, output_weights, use_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 
-MORE = int(os.environ.get("SAWLOG_EXAMPLES", "1"))
-
 
 def examples(number: int) -> settings:
-    return settings(
-        max_examples=number * MORE,
-        deadline=None,
-        derandomize=MORE == 1,
-        phases=[p for p in Phase if MORE > 1 or p not in (Phase.shrink, Phase.explain)],
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    return seeded_examples(max(4, number // 2), number)
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +61,7 @@ def test_a_rule_gives_the_gradients_of_single_examples(name):
     compare(rule_for(call.module), call)
 
 
-@pytest.mark.parametrize("name", sorted(set(CASES) - FALLBACK_CANNOT)[:: 1 if MORE > 1 else 3])
+@pytest.mark.parametrize("name", sorted(set(CASES) - FALLBACK_CANNOT)[:: often(3, 1)])
 def test_the_fallback_gives_the_gradients_of_single_examples(name):
     call = CASES[name]()
     compare(general(whole=True), call)

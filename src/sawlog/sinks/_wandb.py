@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sawlog._optional import require
+from sawlog.errors import StoreWriteError
 from sawlog.sinks._tracker import TrackerSink
 from sawlog.sinks._values import Column, Group, Kind, bins, pixels
+from sawlog.sinks._wandb_file import has_ended, is_known
+
+PATIENCE = 60.0
+"""Seconds to wait for W&B's own process to write the end of its file."""
 
 
 class WandbSink(TrackerSink):
@@ -111,4 +117,19 @@ class WandbSink(TrackerSink):
         dict(self._run.summary)  # an answer comes after all that was sent before
 
     def _finish(self, failed: bool) -> None:
+        offline, file = self._run.offline, self._run.settings.sync_file
         self._run.finish(exit_code=int(failed))
+        if offline and is_known(file):
+            self._wait_for_the_end(file)
+
+    def _wait_for_the_end(self, file: str) -> None:
+        """``finish`` returns before the end of the file is written."""
+        end = time.monotonic() + PATIENCE
+        while not has_ended(file):
+            if time.monotonic() > end:
+                raise StoreWriteError(
+                    f"{self!r}: W&B did not write the end of {file} within {PATIENCE:g} seconds, "
+                    "so the last rows may be missing. Probably its own process was killed, or the "
+                    "disk is full. Hint: look at debug-internal.log in the folder logs next to it."
+                )
+            time.sleep(0.005)

@@ -1,0 +1,47 @@
+"""How much a run of the tests does.
+
+By default every program, every option and every check is tried, but not every pair of them: those
+that differ little take turns. `SAWLOG_THOROUGH=1`, which `make test-thorough` sets, tries all of
+them, repeats more, and lets XLA optimise as it does for users. `SAWLOG_EXAMPLES=10` makes random
+tests ten times as long, and no longer the same ones every time.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Sequence
+from typing import TypeVar
+
+from hypothesis import HealthCheck, Phase, settings
+
+T = TypeVar("T")
+
+THOROUGH = os.environ.get("SAWLOG_THOROUGH", "0") not in ("", "0")
+MORE = int(os.environ.get("SAWLOG_EXAMPLES", "1"))
+
+
+def often(default: int, thorough: int) -> int:
+    """How often to repeat something."""
+    return thorough if THOROUGH else default
+
+
+def examples(default: int, thorough: int) -> settings:
+    """The settings of a Hypothesis test with that many examples, random ones in every run."""
+    return settings(max_examples=often(default, thorough) * MORE)
+
+
+def seeded_examples(default: int, thorough: int) -> settings:
+    """The same ones in every run, and what fails is not shrunk, unless ``SAWLOG_EXAMPLES``."""
+    return settings(
+        max_examples=often(default, thorough) * MORE,
+        derandomize=MORE == 1,
+        phases=[p for p in Phase if MORE > 1 or p not in (Phase.shrink, Phase.explain)],
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def one_of(choices: Sequence[T], name: str) -> T:
+    """The choice whose turn it is; it depends on the name alone, not on what else there is."""
+    return choices[zlib.crc32(name.encode()) % len(choices)]
