@@ -244,6 +244,18 @@ def source_line(eqn: JaxprEqn) -> str:
     return str(_source_info.summarize(eqn.source_info)) or "an unknown line"
 
 
+def scopes(eqn: JaxprEqn) -> list[str]:
+    """The names of the scopes an equation was traced in, outermost first."""
+    stack = eqn.source_info.name_stack.stack
+    return [item.name for item in stack if isinstance(item, _source_info.Scope)]
+
+
+def transforms(eqn: JaxprEqn) -> list[str]:
+    """The names of the transformations an equation comes from: ``jvp``, ``transpose``, ..."""
+    stack = eqn.source_info.name_stack.stack
+    return [item.name for item in stack if isinstance(item, _source_info.Transform)]
+
+
 def exclude_from_tracebacks(path: str) -> None:
     """Keep files below ``path`` out of what JAX takes for the user's code."""
     _source_info.register_exclusion(path)
@@ -577,6 +589,10 @@ class Scan:
             params["jaxpr"], consts, carry, params["length"], bool(params["reverse"]), params
         )
 
+    def changed(self, body: ClosedJaxpr) -> dict[str, Any]:
+        """The parameters of a loop like this one, with a body of the same types."""
+        return {**self.params, "jaxpr": body}
+
     def split(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """The operands: consts, carry, xs."""
         start = self.consts + self.carry
@@ -654,6 +670,16 @@ def branches_of(eqn: JaxprEqn) -> tuple[ClosedJaxpr, ...]:
 def bind_branches(eqn: JaxprEqn, values: Sequence[Any], branches: Sequence[Any]) -> list[Any]:
     """Bind a ``cond`` with other branches."""
     return list(eqn.primitive.bind(*values, **{**eqn.params, "branches": tuple(branches)}))
+
+
+def with_branches(eqn: JaxprEqn, branches: Sequence[Any]) -> JaxprEqn:
+    """The same equation of ``cond`` with other branches, of the same types."""
+    return eqn.replace(params={**eqn.params, "branches": tuple(branches)})
+
+
+def with_equations(closed: ClosedJaxpr, eqns: Sequence[JaxprEqn]) -> ClosedJaxpr:
+    """The same program with other equations, which make the same variables."""
+    return ClosedJaxpr(closed.jaxpr.replace(eqns=list(eqns)), closed.consts)
 
 
 def linear_solver(eqn: JaxprEqn, values: Sequence[Any]) -> tuple[ClosedJaxpr, list[Any]]:
