@@ -124,7 +124,7 @@ def equinox_attention() -> Program:
         key = jax.random.key(0)
         attention = eqx.nn.MultiheadAttention(1, 3, key=key)
         identity = jnp.eye(3)
-        where = lambda a: [  # noqa: E731
+        where = lambda a: [
             getattr(a, f"{name}_proj").weight for name in ("query", "key", "value", "output")
         ]
         attention = eqx.tree_at(where, attention, [identity] * 4)

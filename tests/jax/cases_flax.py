@@ -425,5 +425,3 @@ def nnx_dropout() -> Program:
         return first + second, {"first": once(first), "second": once(second)}
 
     return fun, answer
-
-

@@ -282,7 +282,8 @@ def same_shapes(found: PyTree, expected: PyTree) -> None:
 def test_case(case: Case, check: Way) -> None:
     """One row in one way; afterwards a plain call of the same function is what it was."""
     check(case)
-    check_output(case, call(case.fun, case), "a plain call afterwards")
+    if case.ways is None or "plain" in case.ways:
+        check_output(case, call(case.fun, case), "a plain call afterwards")
 
 
 # --- Ways for a few rows only: they depend on the transformation, not on the program -------------
