@@ -12,7 +12,7 @@ from jax import numpy as jnp
 import sawlog
 
 from .cases_base import M23, X3, Program, absent, case, f32, many, once
-from .cases_flax import FEW, K322, X2
+from .cases_flax import FEW, K322, ONE_WAY, X2
 from .cases_libraries import B2, W32, EqxNet, by_hand
 
 # --- equinox: layers and filtered transformations ---------------------------------------------
@@ -45,7 +45,7 @@ def equinox_filter_vmap_ensemble() -> Program:
     return fun, answer
 
 
-@case("equinox", "grad", "checkpoint", "scan", args=(K322, X2), ways=FEW)
+@case("equinox", "grad", "checkpoint", "scan", args=(K322, X2), ways=ONE_WAY)
 def equinox_checkpointed_layers_grad() -> Program:
     """`eqx.filter_checkpoint` in a scan over layers under `eqx.filter_grad`: once each."""
 
@@ -73,7 +73,7 @@ def equinox_checkpointed_layers_grad() -> Program:
     return fun, answer
 
 
-@case("equinox", "prng", args=(X3,), ways=FEW)
+@case("equinox", "prng", args=(X3,), ways=ONE_WAY)
 def equinox_dropout() -> Program:
     """Dropout, then the same in inference mode."""
 
@@ -91,7 +91,7 @@ def equinox_dropout() -> Program:
     return fun, answer
 
 
-@case("equinox", "vmap", args=(M23,), ways=FEW, rtol=1e-4)
+@case("equinox", "vmap", args=(M23,), ways=ONE_WAY, rtol=1e-4)
 def equinox_batch_norm() -> Program:
     """Batch norm over a mapped axis, whose state comes out with the output."""
 
@@ -116,7 +116,7 @@ def equinox_batch_norm() -> Program:
     return fun, answer
 
 
-@case("equinox", "vmap", args=(M23,), ways=("jit_spool",), rtol=1e-4)
+@case("equinox", "vmap", args=(M23,), ways=ONE_WAY, rtol=1e-4)
 def equinox_attention() -> Program:
     """A log in the function that attention calls for each head."""
 
@@ -299,7 +299,7 @@ def haiku_remat_grad() -> Program:
     return fun, answer
 
 
-@case("haiku", "scan", "cond", args=(HAIKU, X2), ways=FEW)
+@case("haiku", "scan", "cond", args=(HAIKU, X2), ways=ONE_WAY)
 def haiku_scan_and_cond() -> Program:
     """`hk.scan` around a layer, then `hk.cond`."""
 
@@ -334,7 +334,7 @@ def haiku_scan_and_cond() -> Program:
     return fun, answer
 
 
-@case("haiku", "vmap", args=(HAIKU, K322[1]), ways=FEW)
+@case("haiku", "vmap", args=(HAIKU, K322[1]), ways=ONE_WAY)
 def haiku_vmap_with_state() -> Program:
     """`hk.vmap` of a layer, in a network that counts its calls."""
 

@@ -11,10 +11,11 @@ from jax import numpy as jnp
 
 import sawlog
 
-from .cases_base import M23, X3, Program, absent, case, f32, many, once
+from .cases_base import M23, X3, ZERO, Program, absent, case, f32, many, once
 from .cases_libraries import PARAMS, LinenNet, by_hand
 
 FEW = ("jit_spool", "tap")
+ONE_WAY = ("jit_spool",)
 K322 = np.array(
     [[[1.0, 0.5], [-1.0, 2.0]], [[0.5, 0.0], [1.0, 1.0]], [[2.0, -0.5], [0.0, 1.0]]], np.float32
 )
@@ -53,7 +54,7 @@ def linen_scan_over_layers() -> Program:
     return fun, answer
 
 
-@case("flax_linen", "scan", "checkpoint", "grad", args=(K322, X2), ways=FEW)
+@case("flax_linen", "scan", "checkpoint", "grad", args=(K322, X2), ways=ONE_WAY)
 def linen_remat_scan_grad() -> Program:
     """Rematerialised layers in a scan under grad: once each."""
 
@@ -78,7 +79,37 @@ def linen_remat_scan_grad() -> Program:
     return fun, answer
 
 
-@case("flax_linen", "vmap", args=({"params": {"kernel": K322}}, X2), ways=FEW)
+class LinenShared(nn.Module):
+    """A step of a loop, with a log of a parameter that all steps share."""
+
+    @nn.compact
+    def __call__(self, carry, x):
+        scale = self.param("scale", nn.initializers.ones, ())
+        sawlog.log("scale", scale)
+        jax.jit(lambda scale: sawlog.log("in_jit", scale))(scale)
+        jax.lax.cond(carry > 1, lambda: sawlog.log("large", carry), lambda: None)
+        return carry + scale * x, None
+
+
+@case("flax_linen", "scan", args=({"params": {"scale": f32(2.0)}}, X3), ways=(*FEW, "grad"))
+def linen_scan_with_shared_parameters() -> Program:
+    """What `nn.scan` does not carry is logged once an iteration as well, and no more."""
+
+    def fun(params, xs):
+        cell = nn.scan(LinenShared, variable_broadcast="params", split_rngs={"params": False})
+        return cell().apply(params, jnp.float32(0), xs)[0]
+
+    def answer(params, xs):
+        scale = params["params"]["scale"]
+        carries = np.cumsum(np.append(ZERO, scale * xs))
+        large = [carry for carry in carries[:-1] if carry > 1]
+        shared = many([scale] * 3)
+        return carries[-1], {"scale": shared, "in_jit": shared, "large": many(large)}
+
+    return fun, answer
+
+
+@case("flax_linen", "vmap", args=({"params": {"kernel": K322}}, X2), ways=ONE_WAY)
 def linen_vmap() -> Program:
     """`nn.vmap` over an ensemble: every member logs."""
 
@@ -108,7 +139,7 @@ class LinenJit(nn.Module):
         return (net(x) + net(2 * x)).sum()
 
 
-@case("flax_linen", "jit", args=({"params": {"net": PARAMS["params"]}}, M23), ways=FEW)
+@case("flax_linen", "jit", args=({"params": {"net": PARAMS["params"]}}, M23), ways=ONE_WAY)
 def linen_jit() -> Program:
     """`nn.jit`."""
 
@@ -175,7 +206,7 @@ class LinenTied(nn.Module):
         return h
 
 
-@case("flax_linen", args=({"params": {"layer": {"kernel": K322[0]}}}, X2), ways=FEW)
+@case("flax_linen", args=({"params": {"layer": {"kernel": K322[0]}}}, X2), ways=ONE_WAY)
 def linen_map_variables_and_sow() -> Program:
     """`nn.map_variables`; what is sown comes out as well."""
 
@@ -238,7 +269,7 @@ class LinenNorm(nn.Module):
         return h
 
 
-@case("flax_linen", args=(M23**2,), ways=FEW, rtol=1e-4)
+@case("flax_linen", args=(M23**2,), ways=ONE_WAY, rtol=1e-4)
 def linen_batch_norm() -> Program:
     """Statistics that a training step changes come out beside the logs."""
 
@@ -287,7 +318,7 @@ class NnxNormed(nnx.Module):
         return h
 
 
-@case("flax_nnx", args=(M23**2,), ways=FEW, rtol=1e-4)
+@case("flax_nnx", args=(M23**2,), ways=ONE_WAY, rtol=1e-4)
 def nnx_split_merge_with_state() -> Program:
     """A pure function of a module's state, which gives the changed state back."""
 
@@ -335,7 +366,7 @@ def nnx_scan_over_layers() -> Program:
     return fun, answer
 
 
-@case("flax_nnx", "vmap", args=(K322, X2), ways=FEW)
+@case("flax_nnx", "vmap", args=(K322, X2), ways=ONE_WAY)
 def nnx_vmap() -> Program:
     """`nnx.vmap` over an ensemble."""
 
@@ -350,7 +381,7 @@ def nnx_vmap() -> Program:
     return fun, answer
 
 
-@case("flax_nnx", "grad", "checkpoint", "jit", args=(K322[0], X2), ways=FEW)
+@case("flax_nnx", "grad", "checkpoint", "jit", args=(K322[0], X2), ways=ONE_WAY)
 def nnx_remat_grad() -> Program:
     """`nnx.grad` of a rematerialised call in `nnx.jit`: once."""
 
@@ -403,7 +434,7 @@ def nnx_training() -> Program:
     return fun, answer
 
 
-@case("flax_nnx", "prng", args=(X3,), ways=FEW)
+@case("flax_nnx", "prng", args=(X3,), ways=ONE_WAY)
 def nnx_dropout() -> Program:
     """Dropout draws anew at each call: what is logged is what was used."""
 
