@@ -154,3 +154,25 @@ def test_outside_of_any_transformation() -> None:
     with MemoryLogger() as memory:
         memory.tap(train, memory.init(2), interval=4)(2)
         check(in_memory(memory.runs["seed-2"]), each(lambda some: some[::4])(pure(2)))
+
+
+@pytest.mark.parametrize("options", [{}, {"buffer": 2}, {"interval": 1}], ids=str)
+def test_custom_vmap_over_runs(options: dict[str, Any]) -> None:
+    """A function with a rule of its own for vmap, mapped over runs."""
+
+    @jax.custom_batching.custom_vmap
+    def double(x: Any) -> Any:
+        sawlog.log({"x": x})
+        return 2 * x
+
+    @double.def_vmap
+    def mapped(size: int, is_mapped: Any, x: Any) -> Any:
+        return 2 * x, True
+
+    with MemoryLogger() as memory:
+        states = jax.vmap(memory.init)(jnp.arange(SEEDS))
+        xs = jnp.arange(SEEDS) * 10.0
+        out = jax.vmap(lambda state, x: memory.tap(double, state, **options)(x))(states, xs)
+    assert out.tolist() == [0, 20, 40]
+    for seed in range(SEEDS):
+        assert memory.runs[f"seed-{seed}"].records["x"].values.tolist() == [10 * seed]

@@ -14,12 +14,16 @@ from . import (
     cases_calls,
     cases_checkpoint,
     cases_custom,
+    cases_equinox,
     cases_errors,
+    cases_flax,
     cases_lanes,
     cases_libraries,
     cases_linear,
     cases_loops,
+    cases_samplers,
     cases_sharding,
+    cases_solvers,
     cases_steps,
     cases_vmap,
 )
@@ -40,6 +44,10 @@ SECTIONS = (
     cases_linear,
     cases_sharding,
     cases_libraries,
+    cases_flax,
+    cases_equinox,
+    cases_solvers,
+    cases_samplers,
     cases_errors,
 )
 

@@ -142,6 +142,8 @@ class Case:
     error_words: tuple[str, ...] = ()
     """Words that must be in the message of that exception."""
     rtol: float = 1e-5
+    ways: tuple[str, ...] | None = None
+    """The ways to run it in, for programs that take long to compile; None for all."""
 
     @property
     def program(self) -> Program:

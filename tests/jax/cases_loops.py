@@ -9,7 +9,7 @@ from jax import numpy as jnp
 
 import sawlog
 
-from .cases_base import M23, ONE, X3, X4, ZERO, Program, case, many, once
+from .cases_base import M23, ONE, X3, X4, X8, ZERO, Program, case, many, once
 
 
 def sum_and_log(carry, x):
@@ -595,6 +595,25 @@ def lax_map_batch_size() -> Program:
 
     def answer(xs):
         return xs + 1, {"x": many([xs[:2] * 10, xs[2:] * 10])}
+
+    return fun, answer
+
+
+@case("lax_map", "batch_size", args=(X8,), ways=("plain", "spool", "jit_spool", "grad"))
+def lax_map_batch_size_with_a_rest() -> Program:
+    """What is left over has fewer lanes: the others logged nothing there."""
+
+    def fun(xs):
+        def element(x):
+            sawlog.log("x", x * 10, step=x)
+            return x + 1
+
+        return lax.map(element, xs, batch_size=3)
+
+    def answer(xs):
+        padded = np.concatenate([xs, [ZERO]]).reshape(3, 3)
+        mask = (np.arange(9) < 8).reshape(3, 3)
+        return xs + 1, {"x": many(list(padded * 10), mask=list(mask), step=list(padded))}
 
     return fun, answer
 

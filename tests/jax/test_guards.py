@@ -26,7 +26,8 @@ REQUIRED = {
     "before_and_after", "cond_in_scan", "scan_in_cond", "nested_cond", "nested_vmap", "in_axes",
     "out_axes", "unbatched", "collectives", "hessian", "jacfwd", "jacrev", "double_grad", "hvp",
     "loop_invariant", "stop_gradient", "custom_vmap", "custom_linear_solve", "linear_transpose",
-    "mesh_2x2", "psum", "replicated", "flax_linen", "flax_nnx", "equinox", "optax", "forty_keys",
+    "mesh_2x2", "psum", "replicated", "flax_linen", "flax_nnx", "equinox", "optax", "haiku",
+    "diffrax", "lineax", "optimistix", "jaxopt", "blackjax", "numpyro", "forty_keys",
     "pytree_value", "pytree_args", "dtypes", "prng_key", "python_scalars", "steps", "tags",
     "argnames", "prefix", "partial", "method", "closure", "kwargs", "none_args", "scalar_args",
     "static_args", "donation", "numpy_args", "named_scope", "compile_time_eval", "vectorize",
@@ -62,6 +63,7 @@ def test_most_rows_go_through_every_way() -> None:
     assert {"plain", "spool", "jit_spool", "spool_jit", "tap", "jit_tap", "vmap", "grad"} <= set(
         WAYS
     )
+    assert sum(case.ways is None for case in CASES.values()) >= 130
     for flag in ("jit", "tap", "vmap", "grad"):
         assert sum(getattr(case, flag) for case in CASES.values()) >= 100, flag
 

@@ -244,6 +244,18 @@ def source_line(eqn: JaxprEqn) -> str:
     return str(_source_info.summarize(eqn.source_info)) or "an unknown line"
 
 
+def scopes(eqn: JaxprEqn) -> list[str]:
+    """The names of the scopes an equation was traced in, outermost first."""
+    stack = eqn.source_info.name_stack.stack
+    return [item.name for item in stack if isinstance(item, _source_info.Scope)]
+
+
+def transforms(eqn: JaxprEqn) -> list[str]:
+    """The names of the transformations an equation comes from: ``jvp``, ``transpose``, ..."""
+    stack = eqn.source_info.name_stack.stack
+    return [item.name for item in stack if isinstance(item, _source_info.Transform)]
+
+
 def exclude_from_tracebacks(path: str) -> None:
     """Keep files below ``path`` out of what JAX takes for the user's code."""
     _source_info.register_exclusion(path)
@@ -432,6 +444,27 @@ def wrap_batching(primitive: Primitive, wrap: Callable[[Any], Any]) -> None:
     rules[primitive] = wrap(rules[primitive])
 
 
+def wrap_trial_traces(file: str, scope: Callable[[], Any]) -> None:
+    """What the library file ``file`` traces by JAX's public interpreters is traced in ``scope()``.
+
+    JAX's own calls go to its private modules and are as they were.
+    """
+    from jax.interpreters import partial_eval
+
+    def wrapped(plain: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        def trace(*args: Any, **kwargs: Any) -> Any:
+            caller = sys._getframe(1).f_code.co_filename.replace("\\", "/")
+            with scope() if caller.endswith(file) else contextlib.nullcontext():
+                return plain(*args, **kwargs)
+
+        return trace
+
+    for name in ("trace_to_jaxpr_dynamic", "trace_to_jaxpr_nounits"):
+        if name in vars(partial_eval):
+            setattr(partial_eval, name, wrapped(getattr(partial_eval, name)))
+
+
 def wrap_scan_hoisting(has_logs: Callable[[Any], bool], scope: Callable[[], Any]) -> None:
     """Hoist loop-invariant work out of a differentiated scan that logs inside ``scope()``.
 
@@ -577,6 +610,10 @@ class Scan:
             params["jaxpr"], consts, carry, params["length"], bool(params["reverse"]), params
         )
 
+    def changed(self, body: ClosedJaxpr) -> dict[str, Any]:
+        """The parameters of a loop like this one, with a body of the same types."""
+        return {**self.params, "jaxpr": body}
+
     def split(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """The operands: consts, carry, xs."""
         start = self.consts + self.carry
@@ -654,6 +691,16 @@ def branches_of(eqn: JaxprEqn) -> tuple[ClosedJaxpr, ...]:
 def bind_branches(eqn: JaxprEqn, values: Sequence[Any], branches: Sequence[Any]) -> list[Any]:
     """Bind a ``cond`` with other branches."""
     return list(eqn.primitive.bind(*values, **{**eqn.params, "branches": tuple(branches)}))
+
+
+def with_branches(eqn: JaxprEqn, branches: Sequence[Any]) -> JaxprEqn:
+    """The same equation of ``cond`` with other branches, of the same types."""
+    return eqn.replace(params={**eqn.params, "branches": tuple(branches)})
+
+
+def with_equations(closed: ClosedJaxpr, eqns: Sequence[JaxprEqn]) -> ClosedJaxpr:
+    """The same program with other equations, which make the same variables."""
+    return ClosedJaxpr(closed.jaxpr.replace(eqns=list(eqns)), closed.consts)
 
 
 def linear_solver(eqn: JaxprEqn, values: Sequence[Any]) -> tuple[ClosedJaxpr, list[Any]]:

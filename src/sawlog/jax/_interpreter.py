@@ -22,6 +22,20 @@ from sawlog.jax._registry import rule_for
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Streams, gather
 
+Preparation = Callable[[Any], Any]
+
+_preparations: dict[Any, Preparation] = {}
+
+
+def register_preparation(primitive: Any) -> Callable[[Preparation], Preparation]:
+    """Say how an equation with logs inside is changed before its rule, whatever that is."""
+
+    def register(prepare: Preparation) -> Preparation:
+        _preparations[primitive] = prepare
+        return prepare
+
+    return register
+
 
 @dataclasses.dataclass(frozen=True)
 class Rewritten:
@@ -62,6 +76,7 @@ class Interpreter:
         self.handler = handler
         self._rewritten: dict[int, tuple[Any, Rewritten]] = {}
         self._sites: dict[int, tuple[Any, tuple[Site, ...]]] = {}
+        self._prepared: dict[int, tuple[Any, Any]] = {}
         self._stripper: Interpreter | None = None
 
     # -- evaluating ---------------------------------------------------------------------------
@@ -104,11 +119,20 @@ class Interpreter:
                 return self.handler.passing(eqn.primitive, params["site"], values), ()
             return [], self.handler.site(eqn.primitive, params.pop("site"), values, params)
         sites = self.sites_in(eqn)
+        if sites and eqn.primitive in _preparations:
+            eqn = self._prepare(eqn)
+            sites = self.sites_in(eqn)
         if not sites:
             return _compat.bind_equation(eqn, values), ()
         if not any(map(self.handler.wants, sites)):
             return self.without_logs(eqn)(*values), ()
         return self.rule(eqn)(self, eqn, values)
+
+    def _prepare(self, eqn: Any) -> Any:
+        known = self._prepared.get(id(eqn))
+        if known is None:
+            known = self._prepared[id(eqn)] = (eqn, _preparations[eqn.primitive](eqn))
+        return known[1]
 
     def without_logs(self, eqn: Any) -> Callable[..., list[Any]]:
         """A function that binds an equation with the logs taken out of every jaxpr it holds."""

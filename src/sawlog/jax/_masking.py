@@ -14,7 +14,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
-from jax.extend.core.primitives import cond_p, while_p
+from jax.extend.core.primitives import cond_p, scan_p, while_p
 
 from sawlog.jax import _compat
 from sawlog.jax._handler import Drop, Handler
@@ -66,7 +66,7 @@ class Mask(Handler):
         return primitive.bind(*operands, ran, site=masked, **params)
 
 
-def _has_logs(closed: Any) -> bool:
+def has_logs(closed: Any) -> bool:
     """Whether there is a log inside, or a ``log_cotangent``, which has no effect to show for it."""
     return has_site_effect(closed.effects) or (is_listening() and _has_passing(closed.jaxpr))
 
@@ -81,11 +81,29 @@ def _has_passing(jaxpr: Any) -> bool:
     )
 
 
-def _run_masked(inner: Any, args: Sequence[Any], mask: Mask) -> list[Any]:
+def run_masked(inner: Any, args: Sequence[Any], mask: Mask) -> list[Any]:
+    """Evaluate an inner program with a condition on every log."""
     return Interpreter(mask).run(inner.jaxpr, inner.consts, args)[0]
 
 
 _conds = itertools.count()
+
+Unhide = Callable[[dict[str, Any]], dict[str, Any] | None]
+
+_hidden_lanes: dict[Any, Unhide] = {}
+
+
+def register_hidden_lanes(primitive: Any) -> Callable[[Unhide], Unhide]:
+    """Say which lanes of a loop are there where its predicate does not tell.
+
+    ``unhide(params)`` gives the parameters with all logs masked, or None.
+    """
+
+    def register(unhide: Unhide) -> Unhide:
+        _hidden_lanes[primitive] = unhide
+        return unhide
+
+    return register
 
 
 def _batch_cond(rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,12 +112,12 @@ def _batch_cond(rule: Callable[..., Any]) -> Callable[..., Any]:
 
         def flat(*args: Any) -> list[Any]:
             *operands, index = args
-            return _run_masked(branch, operands, Mask(index == position, ((cond, position),)))
+            return run_masked(branch, operands, Mask(index == position, ((cond, position),)))
 
         return _compat.trace_flat(flat, [*branch.in_avals, index_aval], "branch")
 
     def batch(axis_data: Any, args: Any, dims: Any, *, branches: Any, **params: Any) -> Any:
-        if dims[0] is not None and any(map(_has_logs, branches)):
+        if dims[0] is not None and any(map(has_logs, branches)):
             index = _compat.unmapped_scalar(args[0], dims[0])
             cond = next(_conds)
             branches = tuple(masked(branch, cond, i, index) for i, branch in enumerate(branches))
@@ -115,7 +133,7 @@ def _batch_while(rule: Callable[..., Any]) -> Callable[..., Any]:
     def masked_cond(cond: Any, consts: int, running: Any) -> Any:
         def flat(*args: Any) -> list[Any]:
             here, *carry = args[consts:]
-            return _run_masked(cond, [*args[:consts], *carry], Mask(here))
+            return run_masked(cond, [*args[:consts], *carry], Mask(here))
 
         return _compat.trace_flat(flat, _insert(cond.in_avals, consts, running), "cond")
 
@@ -126,7 +144,7 @@ def _batch_while(rule: Callable[..., Any]) -> Callable[..., Any]:
         def flat(*args: Any) -> list[Any]:
             _, *carry = args[consts:]
             (here,) = silent(*args[:conds], *carry)
-            return [here, *_run_masked(body, [*args[conds:consts], *carry], Mask(here))]
+            return [here, *run_masked(body, [*args[conds:consts], *carry], Mask(here))]
 
         avals = [*cond.in_avals[:conds], *body.in_avals]
         return _compat.trace_flat(flat, _insert(avals, consts, running), "body")
@@ -136,6 +154,9 @@ def _batch_while(rule: Callable[..., Any]) -> Callable[..., Any]:
         cond, body, conds, bodies = loop.cond, loop.body, loop.cond_consts, loop.body_consts
         if not has_site_effect(body.effects) and not has_site_effect(cond.effects):
             return rule(axis_data, args, dims, **params)
+        unhidden = _hidden_lanes[while_p](params)
+        if unhidden is not None:
+            return rule(axis_data, args, dims, **unhidden)
         running = cond.out_avals[0]
         params = loop.changed(
             cond=masked_cond(cond, conds, running),
@@ -152,6 +173,15 @@ def _batch_while(rule: Callable[..., Any]) -> Callable[..., Any]:
     return batch
 
 
+def _batch_scan(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def batch(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
+        has_any = has_logs(_compat.Scan.read(params).body)
+        unhidden = _hidden_lanes[scan_p](params) if has_any else None
+        return rule(axis_data, args, dims, **(unhidden or params))
+
+    return batch
+
+
 def _insert(avals: Sequence[Any], position: int, aval: Any) -> list[Any]:
     return [*avals[:position], aval, *avals[position:]]
 
@@ -161,4 +191,5 @@ def _without_sites(closed: Any) -> Any:
 
 
 _compat.wrap_batching(cond_p, _batch_cond)
+_compat.wrap_batching(scan_p, _batch_scan)
 _compat.wrap_batching(while_p, _batch_while)

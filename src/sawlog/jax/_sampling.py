@@ -24,7 +24,7 @@ from sawlog.jax._reductions import Reduction, check_mode, reduction_of
 from sawlog.jax._select import Selection
 from sawlog.jax._site import Site
 from sawlog.jax._spool import Spool
-from sawlog.jax._stream import Stream, Streams, from_site
+from sawlog.jax._stream import Stream, Streams, from_site, widened_site
 
 Send = Callable[..., None]
 """``send(site, operands, **params)`` binds a host call; the mask, if any, is the last operand."""
@@ -195,6 +195,7 @@ class OneByOne(Group):
 
     def log(self, state: Any, site: Site, operands: Sequence[Any], send: Send) -> Any:
         """Send the entry if it is due."""
+        site, operands = widened_site(site, operands, self.counter.like)
         mask = site.split(operands).mask
         due = state["count"] % self.counter.interval == 0
         due = jnp.broadcast_to(due, operands[0].shape[: site.batch])
@@ -220,6 +221,7 @@ class Together(Group):
 
     def log(self, state: Any, site: Site, operands: Sequence[Any], send: Send) -> Any:
         """Take the entry, and send all of them when there is no more room."""
+        site, operands = widened_site(site, operands, self.collectors[0].like)
         streams = {s.info.key: s for s in from_site(site, operands, self.names)}
         ordered = [streams[name] for name in self.names]
         new = [

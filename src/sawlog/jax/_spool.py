@@ -18,7 +18,7 @@ from sawlog.jax._primitive import is_listening
 from sawlog.jax._reductions import check_mode
 from sawlog.jax._select import Selection, check_prefix, selection
 from sawlog.jax._site import Site
-from sawlog.jax._stream import Stream, Streams, from_site
+from sawlog.jax._stream import Stream, Streams, from_site, widened_site
 from sawlog.jax._wrap import Program, check_callable, jit_options, program_for, staged
 
 
@@ -55,17 +55,17 @@ class Spool(Handler):
             primitive.bind(*operands, site=site, **params)
         streams = []
         for stream in from_site(site, operands, self._chosen.keys(site)):
-            collector = self._collectors.get(stream.info.key)
+            key = stream.info.key
+            collector = self._collectors.get(key)
             if collector is None:
                 streams.append(stream)
-            else:
-                self.carry[stream.info.key] = collector.update(
-                    self.carry[stream.info.key],
-                    stream.leaves,
-                    stream.steps,
-                    stream.mask,
-                    site.batch,
-                )
+                continue
+            wide, own = widened_site(site, operands, collector.like)
+            if wide is not site:
+                (stream,) = from_site(wide, own, (key,))
+            self.carry[key] = collector.update(
+                self.carry[key], stream.leaves, stream.steps, stream.mask, site.batch
+            )
         return tuple(streams)
 
     def collected(self) -> dict[str, Part]:

@@ -65,6 +65,12 @@ class Stream:
         """How many entries there is room for."""
         return int(self.leaves[0].shape[0]) if self.info.stacked else 1
 
+    @property
+    def lanes(self) -> tuple[int, ...]:
+        """The sizes of the axes of ``vmap``."""
+        start = int(self.info.stacked)
+        return tuple(self.leaves[0].shape[start : start + self.info.batch])
+
     def map(self, fun: Callable[[Any], Any], **changes: Any) -> Stream:
         """Apply ``fun`` to every array, the mask included."""
         return Stream(
@@ -164,9 +170,9 @@ def _either(alternatives: Sequence[Stream], depth: int) -> Stream:
 
 
 def _concatenate(group: list[Stream]) -> Stream:
-    first, *rest = group
-    if not rest:
-        return first
+    if len(group) == 1:
+        return group[0]
+    first, *rest = group = _of_equal_lanes(group)
     for other in rest:
         check_alike(first, other)
     parts = [stream.stacked() for stream in group]
@@ -179,6 +185,44 @@ def _concatenate(group: list[Stream]) -> Stream:
         join([p.full_mask() for p in parts]) if masked else None,
         dataclasses.replace(first.info, stacked=True, branches=shared, unbounded=_unbounded(group)),
     )
+
+
+def _of_equal_lanes(group: list[Stream]) -> list[Stream]:
+    """Streams with as many lanes as the widest has, along each axis of ``vmap``.
+
+    A ``lax.map`` in batches has fewer lanes in what is left over at the end.
+    """
+    lanes = [stream.lanes for stream in group]
+    if len(set(lanes)) == 1 or len(set(map(len, lanes))) > 1 or any(s.info.mesh for s in group):
+        return group
+    widest = tuple(map(max, zip(*lanes, strict=True)))
+    return [widened(stream, widest) for stream in group]
+
+
+def widened(stream: Stream, lanes: tuple[int, ...]) -> Stream:
+    """``stream`` with so many lanes along each axis of ``vmap``; the new ones log nothing."""
+    if stream.lanes == lanes:
+        return stream
+    stream = dataclasses.replace(stream, mask=stream.full_mask())
+    return stream.map(lambda x: _padded(x, lanes, int(stream.info.stacked)))
+
+
+def widened_site(site: Site, operands: Sequence[Any], like: Stream) -> tuple[Site, Sequence[Any]]:
+    """A log with as many lanes as ``like`` has, of which the new ones log nothing."""
+    lanes = tuple(operands[0].shape[: site.batch])
+    if lanes == like.lanes or len(lanes) != len(like.lanes) or like.info.mesh:
+        return site, operands
+    if not site.masked:
+        site = dataclasses.replace(site, masked=True)
+        operands = [*operands, jnp.ones(lanes, bool)]
+    return site, [_padded(x, like.lanes, 0) for x in operands]
+
+
+def _padded(x: Any, lanes: tuple[int, ...], start: int) -> Any:
+    for axis, size in enumerate(lanes, start):
+        more = (*x.shape[:axis], size - x.shape[axis], *x.shape[axis + 1 :])
+        x = jnp.concatenate([x, zeros(more, x.dtype)], axis) if more[axis] else x
+    return x
 
 
 def _unbounded(group: Sequence[Stream]) -> str:

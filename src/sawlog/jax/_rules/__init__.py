@@ -3,5 +3,6 @@
 from sawlog.jax._rules import branches as branches
 from sawlog.jax._rules import calls as calls
 from sawlog.jax._rules import derivatives as derivatives
+from sawlog.jax._rules import equinox as equinox
 from sawlog.jax._rules import loops as loops
 from sawlog.jax._rules import sharding as sharding

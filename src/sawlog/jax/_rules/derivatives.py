@@ -7,10 +7,12 @@ functions of the inputs. Called plainly, both come from one evaluation of the fu
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.extend.core import jaxpr_as_fun
 from jax.extend.core.primitives import custom_jvp_call_p, custom_vjp_call_p, linear_solve_p
 
 from sawlog.jax import _compat
@@ -61,19 +63,48 @@ def _with_own_derivative(
 def custom_vmap(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
     """The function runs as it is; mapped from outside, its rule gives the outputs."""
     inner = _compat.inner_jaxpr(eqn)
-    names, at_once, apart = _two_ways(
+    plain = walk.without_logs(eqn)
+    names, at_once, _ = _two_ways(
         walk, eqn, lambda *args: walk.run(inner.jaxpr, inner.consts, args)
     )
+    states = [walk.handler.carry[name] for name in names]
+    at_once, hoisted = _closed_over(at_once, (states, *values))
     call = jax.custom_batching.custom_vmap(at_once)
 
     @call.def_vmap
     def batch(axis_size: int, mapped: list[Any], *args: Any) -> Any:
+        def both(hoisted: Any, states: Any, *args: Any) -> Any:
+            return plain(*args), *at_once(hoisted, states, *args)[1:]
+
         in_axes = jax.tree.map(lambda is_mapped: 0 if is_mapped else None, tuple(mapped))
         with unheard():
-            outs = jax.vmap(apart, in_axes, axis_size=axis_size)(*args)
+            outs = jax.vmap(both, in_axes, axis_size=axis_size)(*args)
         return outs, jax.tree.map(lambda _: True, outs)
 
-    return _called(walk, names, call, values)
+    return _called(walk, names, functools.partial(call, hoisted), values)
+
+
+def _closed_over(fun: Callable[..., Any], args: Any) -> tuple[Callable[..., Any], list[Any]]:
+    """``fun`` with what it closes over as its first argument, and that: the number of a run, say.
+
+    ``custom_vmap`` maps arguments, and nothing else.
+    """
+    leaves, tree = jax.tree.flatten(args)
+    out_tree: list[Any] = []
+
+    def flat(*leaves: Any) -> list[Any]:
+        outs, structure = jax.tree.flatten(fun(*jax.tree.unflatten(tree, leaves)))
+        out_tree.append(structure)
+        return outs
+
+    closed = _compat.trace_flat(flat, [_compat.typeof(leaf) for leaf in leaves], "custom_vmap")
+    closed, hoisted = _compat.hoist_consts(closed)
+
+    def opened(hoisted: list[Any], *args: Any) -> Any:
+        outs = jaxpr_as_fun(closed)(*hoisted, *jax.tree.leaves(args))
+        return jax.tree.unflatten(out_tree[0], outs)
+
+    return opened, hoisted
 
 
 def _two_ways(
