@@ -39,7 +39,7 @@ class BufferedTap(Handler):
 
     def __init__(self, chosen: Selection, target: Any, room: int) -> None:
         super().__init__()
-        self.chosen = chosen
+        self.chosen = self.listens_for = chosen
         self.room = room
         self._target = target
 

@@ -30,12 +30,14 @@ try:
     from jax._src import linear_util as _lu
     from jax._src import shard_map as _shard_map
     from jax._src import source_info_util as _source_info
+    from jax._src import xla_metadata_lib as _xla_metadata_lib
     from jax._src.interpreters import ad as _ad
     from jax._src.interpreters import batching as _batching
     from jax._src.interpreters import mlir as _mlir
     from jax._src.interpreters import partial_eval as _pe
     from jax._src.lax.control_flow import loops as _loops
     from jax._src.named_sharding import UNSPECIFIED
+    from jax.experimental import xla_metadata as _xla_metadata
     from jax.extend.core import ClosedJaxpr as ClosedJaxpr
     from jax.extend.core import Jaxpr as Jaxpr
     from jax.extend.core import JaxprEqn as JaxprEqn
@@ -53,7 +55,7 @@ _USED = {
     _batching: "bdim_at_front fancy_primitive_batchers",
     _callback: "_callback_op_sharding emit_python_callback",
     _core: "AbstractValue DebugInfo ShapedArray Tracer jaxpr_as_fun mapped_aval shaped_abstractify "
-    "trace_ctx trace_state_clean typeof",
+    "set_current_trace trace_ctx trace_state_clean typeof",
     _custom_batching: "custom_vmap_p",
     _dispatch: "prim_requires_devices_during_lowering runtime_tokens",
     _effects: "Effect control_flow_allowed_effects custom_derivatives_allowed_effects "
@@ -65,6 +67,8 @@ _USED = {
     _pe: "DynamicJaxprTrace JaxprTracer convert_constvars_jaxpr custom_partial_eval_rules "
     "partial_eval_jaxpr_custom_rules trace_to_jaxpr_dynamic",
     _shard_map: "shard_map_p",
+    _xla_metadata: "set_xla_metadata",
+    _xla_metadata_lib: "current_xla_metadata",
     _source_info: "current_name_stack register_exclusion summarize user_context",
 }
 
@@ -433,6 +437,54 @@ def prepare_order(effect: Any) -> None:
 def needs_devices_to_lower(primitive: Primitive) -> None:
     """Tell JAX that a primitive must know its devices when it is lowered."""
     _dispatch.prim_requires_devices_during_lowering.add(primitive)
+
+
+#: How newer JAX calls operations that are objects; None where there is no such thing.
+call_hi_primitive_p: Any = getattr(
+    importlib.import_module("jax._src.hijax"), "call_hi_primitive_p", None
+)
+
+
+def expanded(params: dict[str, Any]) -> Callable[..., list[Any]]:
+    """What the operation of a ``call_hi_primitive`` does, on flat operands."""
+    operation = params["_prim"]
+
+    def flat(*operands: Any) -> list[Any]:
+        outs = operation.expand(*jax.tree.unflatten(operation.in_tree, operands))
+        return jax.tree.leaves(outs)
+
+    return flat
+
+
+def replace_where_bound(
+    primitive: Primitive, instead: Callable[[Sequence[Any], dict[str, Any]], Any]
+) -> None:
+    """Have ``instead(operands, params)`` give the outputs where a primitive is bound.
+
+    None means that it is bound as it is. Whatever is tracing, this comes first.
+    """
+    plain = primitive.bind_with_trace
+
+    def bind_with_trace(trace: Any, args: Any, avals: Any, params: Any) -> Any:
+        with _core.set_current_trace(trace):
+            outs = instead(args, params)
+        return plain(trace, args, avals, params) if outs is None else outs
+
+    primitive.def_bind_with_trace(bind_with_trace)
+
+
+_MARK = "sawlog"
+
+
+def marked(text: str) -> Any:
+    """A context whose equations carry ``text``, wherever they go, until they are lowered."""
+    return _xla_metadata.set_xla_metadata(**{_MARK: text})
+
+
+def mark() -> str | None:
+    """What the equation carries that is being lowered."""
+    found = _xla_metadata_lib.current_xla_metadata()
+    return None if found is None else found.get(_MARK)
 
 
 # -- rules of JAX's own primitives that must know about logs ---------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sawlog.jax._primitive import log_p
+from sawlog.jax._select import Selection
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Streams
 
@@ -23,6 +24,9 @@ class Handler:
     collects = False
     #: Whether only the types of what would be collected matter.
     surveys = False
+
+    #: The names that are lost if they are logged where no walk can see it; None: nothing is.
+    listens_for: Selection | None = None
 
     def __init__(self) -> None:
         self.carry: dict[str, Any] = {}

@@ -15,8 +15,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from sawlog.jax import _compat
+from sawlog.jax import _compat, _marks
 from sawlog.jax._handler import Drop, Handler
+from sawlog.jax._opaque import hides_functions
 from sawlog.jax._primitive import PASSING_PRIMITIVES
 from sawlog.jax._registry import rule_for
 from sawlog.jax._site import Site
@@ -77,6 +78,7 @@ class Interpreter:
         self._rewritten: dict[int, tuple[Any, Rewritten]] = {}
         self._sites: dict[int, tuple[Any, tuple[Site, ...]]] = {}
         self._prepared: dict[int, tuple[Any, Any]] = {}
+        self._hiding: dict[int, tuple[Any, bool]] = {}
         self._stripper: Interpreter | None = None
 
     # -- evaluating ---------------------------------------------------------------------------
@@ -123,10 +125,18 @@ class Interpreter:
             eqn = self._prepare(eqn)
             sites = self.sites_in(eqn)
         if not sites:
-            return _compat.bind_equation(eqn, values), ()
+            with self._listening_to(eqn):
+                return _compat.bind_equation(eqn, values), ()
         if not any(map(self.handler.wants, sites)):
             return self.without_logs(eqn)(*values), ()
         return self.rule(eqn)(self, eqn, values)
+
+    def _listening_to(self, eqn: Any) -> Any:
+        """A context for an equation in which no log is seen, though there may be one."""
+        chosen = self.handler.listens_for
+        if chosen is None or not eqn.params or not hides_functions(eqn, self._hiding):
+            return contextlib.nullcontext()
+        return _marks.listening_to(eqn, chosen)
 
     def _prepare(self, eqn: Any) -> Any:
         known = self._prepared.get(id(eqn))
@@ -140,7 +150,13 @@ class Interpreter:
             self._stripper = Interpreter(Drop(self.handler.primitives))
             self._stripper._stripper = self._stripper
         stripped = eqn.replace(params=self._stripper.clean(eqn.params))
-        return lambda *values: _compat.bind_equation(stripped, values)
+
+        def bind(*values: Any) -> list[Any]:
+            hides = hides_functions(eqn, self._hiding)
+            with _marks.dropping() if hides else contextlib.nullcontext():
+                return _compat.bind_equation(stripped, values)
+
+        return bind
 
     def clean(self, value: Any) -> Any:
         """The same parameters with every jaxpr among them rewritten."""

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sawlog.errors import LogPlacementError, LogValueError
-from sawlog.jax import _compat, _libraries
+from sawlog.jax import _compat, _libraries, _marks
 from sawlog.jax._reductions import check_mode
 from sawlog.jax._site import Site
 
@@ -122,7 +122,21 @@ def _define(primitive: Any, effect: Any) -> None:
 
 _define(log_p, log_effect)
 _define(tap_p, tap_effect)
-_compat.define_lowering(log_p, lambda ctx, *args, **params: [])
+
+
+def _lower(ctx: Any, *args: Any, site: Site) -> list[Any]:
+    """A log that is still there when a program is lowered was hidden from every transformation."""
+    del ctx, args
+    if _marks.drops():
+        return []
+    raise LogPlacementError(
+        f"The log of {', '.join(map(repr, site.keys))} at {site.where} stands in a program that "
+        "was traced while somebody listened, and that a primitive hid from sawlog. Hint: move the "
+        "log out of the function given to that primitive, or drop it there with sawlog.strip(...)."
+    )
+
+
+_compat.define_lowering(log_p, _lower, cacheable=False)
 
 
 @log_p.def_impl
@@ -162,7 +176,11 @@ def log(*args: Any, **options: Any) -> None:
         LogValueError: the arguments have another form, or a value is not an array or scalar.
     """
     site, operands = read_site(args, options)
-    if site is not None and is_listening() and not _libraries.only_probing():
+    if site is None:
+        return
+    if not is_listening():
+        _marks.check_heard(site)
+    elif not _libraries.only_probing():
         log_p.bind(*operands, site=site)
 
 

@@ -81,7 +81,7 @@ class Sampled(Handler):
 
     def __init__(self, chosen: Selection, groups: Sequence[Group], send: Send) -> None:
         super().__init__()
-        self._chosen = chosen
+        self._chosen = self.listens_for = chosen
         self._groups = groups
         self._send = send
         self.carry = {group.name: group.start() for group in groups}

@@ -35,7 +35,7 @@ class Spool(Handler):
         surveys: bool = False,
     ) -> None:
         super().__init__()
-        self._chosen = chosen
+        self._chosen = self.listens_for = chosen
         self._keep_logs = keep_logs
         self._collectors = dict(collectors or {})
         self.surveys = surveys

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from sawlog.jax import _marks
 from sawlog.jax._primitive import unheard
 from sawlog.jax._wrap import check_callable
 
@@ -24,7 +25,7 @@ def strip(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fun)
     def stripped(*args: Any, **kwargs: Any) -> Any:
-        with unheard():
+        with unheard(), _marks.stripping():
             return fun(*args, **kwargs)
 
     return stripped

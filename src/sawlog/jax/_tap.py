@@ -33,7 +33,7 @@ class Tap(Handler):
 
     def __init__(self, chosen: Selection, target: Any) -> None:
         super().__init__()
-        self._chosen = chosen
+        self._chosen = self.listens_for = chosen
         self._target = target
 
     def wants(self, site: Site) -> bool:

@@ -20,6 +20,7 @@ import jax
 
 from sawlog.errors import ArgumentError
 from sawlog.jax import _compat, _libraries
+from sawlog.jax._opaque import open_known
 from sawlog.jax._primitive import listening
 
 Evaluate = Callable[[Any, list[Any], Sequence[Any]], tuple[list[Any], Any]]
@@ -151,6 +152,7 @@ class Program:
             structure.append((out_tree, rest))
             return arrays
 
+        open_known()
         values = [leaves[i] for i in dynamic]
         avals = [_compat.typeof(value) for value in values]
         with listening():
