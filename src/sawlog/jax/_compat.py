@@ -487,6 +487,12 @@ def mark() -> str | None:
     return None if found is None else found.get(_MARK)
 
 
+def mark_of(eqn: JaxprEqn) -> str | None:
+    """What an equation carries, see :func:`marked`."""
+    found = eqn.ctx.xla_metadata
+    return None if not found else found.get(_MARK)
+
+
 # -- rules of JAX's own primitives that must know about logs ---------------------------------------
 
 

@@ -134,7 +134,9 @@ class Interpreter:
     def _listening_to(self, eqn: Any) -> Any:
         """A context for an equation in which no log is seen, though there may be one."""
         chosen = self.handler.listens_for
-        if chosen is None or not eqn.params or not hides_functions(eqn, self._hiding):
+        if chosen is None or not eqn.params or _marks.dropped(eqn):
+            return contextlib.nullcontext()
+        if not hides_functions(eqn, self._hiding):
             return contextlib.nullcontext()
         return _marks.listening_to(eqn, chosen)
 
@@ -176,6 +178,8 @@ class Interpreter:
     def sites_in(self, eqn: Any) -> tuple[Site, ...]:
         """The logs inside an equation, however deep."""
         found: list[Site] = []
+        if _marks.dropped(eqn):
+            return ()
         for inner in _compat.subjaxprs(eqn.params):
             found.extend(self._sites_of(getattr(inner, "jaxpr", inner)))
         return tuple(dict.fromkeys(found))

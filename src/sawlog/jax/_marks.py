@@ -35,6 +35,11 @@ def drops() -> bool:
     return _compat.mark() == _DROPPED
 
 
+def dropped(eqn: Any) -> bool:
+    """Whether the logs of an equation are dropped on purpose."""
+    return _compat.mark_of(eqn) == _DROPPED
+
+
 @contextlib.contextmanager
 def stripping() -> Iterator[None]:
     """While this context is entered, logs are dropped on purpose, whoever should have listened."""

@@ -11,13 +11,14 @@ from __future__ import annotations
 import functools
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 from jax.extend.core import jaxpr_as_fun
 
 from sawlog.jax import _compat, _libraries, _marks
+from sawlog.jax._autodiff import jvp_of_moving
 from sawlog.jax._primitive import has_site_effect, is_listening, unheard
 
 # -- primitives that are opened --------------------------------------------------------------------
@@ -48,8 +49,10 @@ def _open(primitive: Any, inside: Callable[[Any, dict[str, Any]], Callable[..., 
         constants = [None if _compat.is_tracer(x) else x for x in operands]
         values = [x for x in operands if _compat.is_tracer(x)]
         fun = inside(primitive, params)
+        # The outputs have the derivative of the primitive. What is logged has none: what is inside
+        # may refuse to be differentiated.
         closed = _compat.trace_flat(
-            lambda *values: fun(*_filled(constants, values)),
+            lambda *values: fun(*_filled(constants, map(jax.lax.stop_gradient, values))),
             [_compat.typeof(value) for value in values],
             primitive.name,
         )
@@ -64,7 +67,7 @@ def _open(primitive: Any, inside: Callable[[Any, dict[str, Any]], Callable[..., 
     _compat.replace_where_bound(primitive, instead)
 
 
-def _filled(constants: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+def _filled(constants: Sequence[Any], values: Iterable[Any]) -> list[Any]:
     rest = iter(values)
     return [next(rest) if constant is None else constant for constant in constants]
 
@@ -74,16 +77,16 @@ def _with_own_derivative(closed: Any, plain: Callable[..., Any]) -> Callable[...
     run = jax.custom_jvp(jaxpr_as_fun(closed))
 
     def silent(*values: Any) -> Any:
-        with unheard(), _marks.dropping():
+        with _marks.dropping():
             return plain(*values)
 
-    @run.defjvp
     def jvp(primals: Any, tangents: Any) -> Any:
         if is_listening():
             jaxpr_as_fun(closed)(*primals)  # for its logs
         with unheard():
-            return jax.jvp(silent, primals, tangents)
+            return jvp_of_moving(silent, primals, tangents)
 
+    run.defjvp(jvp, symbolic_zeros=True)
     return run
 
 

@@ -16,6 +16,7 @@ from jax.extend.core import jaxpr_as_fun
 from jax.extend.core.primitives import custom_jvp_call_p, custom_vjp_call_p, linear_solve_p
 
 from sawlog.jax import _compat
+from sawlog.jax._autodiff import jvp_of_moving
 from sawlog.jax._interpreter import Interpreter
 from sawlog.jax._primitive import unheard
 from sawlog.jax._registry import register_rule
@@ -51,11 +52,11 @@ def _with_own_derivative(
     names, at_once, apart = _two_ways(walk, eqn, run)
     call = jax.custom_jvp(at_once)
 
-    @call.defjvp
     def jvp(primals: Any, tangents: Any) -> Any:
         with unheard():
-            return jax.jvp(apart, primals, tangents)
+            return jvp_of_moving(apart, primals, tangents)
 
+    call.defjvp(jvp, symbolic_zeros=True)
     return _called(walk, names, call, values)
 
 
