@@ -15,6 +15,7 @@ from . import (
     cases_checkpoint,
     cases_custom,
     cases_errors,
+    cases_explicit,
     cases_lanes,
     cases_libraries,
     cases_linear,
@@ -39,6 +40,7 @@ SECTIONS = (
     cases_custom,
     cases_linear,
     cases_sharding,
+    cases_explicit,
     cases_libraries,
     cases_errors,
 )

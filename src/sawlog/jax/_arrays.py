@@ -228,6 +228,27 @@ def _abstract(like: Type) -> NamedSharding:
     return NamedSharding(sharding.mesh.abstract_mesh, sharding.spec)
 
 
+def mesh_context(tree: Any) -> Any:
+    """A context for computing with the arrays of ``tree``: that of the mesh that they are on."""
+    found = (type_of(leaf) for leaf in jax.tree.leaves(tree))
+    first = next((kind for kind in found if kind.sharding is not None), None)
+    return contextlib.nullcontext() if first is None else _on_mesh(first)
+
+
+def in_context(array: Any) -> Any:
+    """What comes out of a part of the program with other axis types, in those of the present one.
+
+    In such a part (``jax.sharding.auto_axes``) nothing is known about how an array is sharded.
+    """
+    mesh, now = _compat.mesh_of(array), jax.sharding.get_abstract_mesh()
+    explicit = jax.sharding.AxisType.Explicit
+    if mesh is None or now.empty or mesh == now:
+        return array
+    if explicit not in (*mesh.axis_types, *now.axis_types):
+        return array
+    return jax.sharding.reshard(array, NamedSharding(now, P()))
+
+
 def _on_mesh(like: Type) -> Any:
     """A context in which shardings on the mesh of this type can be asked for."""
     mesh = like.sharding.mesh.abstract_mesh

@@ -117,7 +117,8 @@ class Collector:
         steps = self._sharded(state, steps, like.steps, batch)
         if mask is not None and self.masked:
             (mask,) = self._sharded(state, [mask], [like.mask], batch)
-        return fun(state, leaves, steps, mask)
+        with _arrays.mesh_context(state):
+            return fun(state, leaves, steps, mask)
 
     def _sharded(
         self, state: State, arrays: Sequence[Any], types: Sequence[Any], batch: int

@@ -152,6 +152,12 @@ def explicit_sharding(value: Any) -> Any:
     return jax.sharding.NamedSharding(mesh, sharding.spec)
 
 
+def mesh_of(value: Any) -> Any:
+    """The mesh in the type of a traced array; None for any other, or where it names none."""
+    mesh = _core.typeof(value).sharding.mesh if is_tracer(value) else None
+    return None if mesh is None or mesh.empty else mesh
+
+
 def is_abstract(sharding: Any) -> bool:
     """Whether a sharding is one of types, which does not know its devices."""
     return isinstance(sharding.mesh, jax.sharding.AbstractMesh)

@@ -119,7 +119,7 @@ def gather(streams: Sequence[Stream]) -> Streams:
     """One stream for each name: the entries of equal names, one after the other."""
     by_key: dict[str, list[Stream]] = {}
     for stream in streams:
-        by_key.setdefault(stream.info.key, []).append(stream)
+        by_key.setdefault(stream.info.key, []).append(stream.map(_arrays.in_context))
     return tuple(_sequence(group, 0) for group in by_key.values())
 
 
