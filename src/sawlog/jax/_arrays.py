@@ -1,14 +1,27 @@
-"""What PRNG keys need to be treated like any other array."""
+"""Arrays like other arrays: of their dtype, PRNG keys included, and of their sharding.
+
+On a mesh with explicit axes an array's type says along which of them each of its axes is sharded,
+and JAX combines only what fits. So what sawlog adds to a program, blank entries, masks and states,
+is made like the values that it belongs to. Elsewhere a sharding is None, and nothing changes.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from sawlog.jax import _compat
+
+Type = jax.ShapeDtypeStruct
+"""A shape, a dtype and, on a mesh with explicit axes, a sharding."""
 
 
 def is_plain(array: Any) -> bool:
@@ -16,15 +29,233 @@ def is_plain(array: Any) -> bool:
     return not jnp.issubdtype(jnp.result_type(array), jax.dtypes.extended)
 
 
-def zeros(shape: tuple[int, ...], dtype: Any) -> Any:
-    """An array of zeros, or of PRNG keys whose bits are zero."""
-    kind = _compat.key_kind(dtype)
-    if kind is None:
-        return jnp.zeros(shape, dtype)
-    data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(shape, dtype))
-    return jax.random.wrap_key_data(jnp.zeros(data.shape, data.dtype), impl=kind)
-
-
 def to_numpy(array: Any) -> Any:
     """A host array, unless the dtype is one that numpy cannot hold."""
     return np.asarray(array) if is_plain(array) else array
+
+
+# -- types -----------------------------------------------------------------------------------------
+
+
+def type_of(array: Any) -> Type:
+    """The type of an array; a type as it is."""
+    if isinstance(array, Type):
+        return array
+    return Type(array.shape, array.dtype, sharding=_compat.explicit_sharding(array))
+
+
+def inner(array: Any, axes: int) -> Type:
+    """The type of what is below the first ``axes`` axes."""
+    kind = type_of(array)
+    return _typed(kind.shape[axes:], kind.dtype, kind.sharding, _spec(kind)[axes:])
+
+
+def leading(array: Any, axes: int, dtype: Any = bool) -> Type:
+    """The type of an array that has only the first ``axes`` axes."""
+    kind = type_of(array)
+    return _typed(kind.shape[:axes], dtype, kind.sharding, _spec(kind)[:axes])
+
+
+def under(lead: Any, array: Any) -> Type:
+    """The type of an array with the axes of ``lead`` in front of its own."""
+    outer, kind = type_of(lead), type_of(array)
+    sharding = kind.sharding or outer.sharding
+    return _typed(outer.shape + kind.shape, kind.dtype, sharding, _spec(outer) + _spec(kind))
+
+
+def rows(count: int, array: Any) -> Type:
+    """The type of ``count`` such arrays, stacked along a new first axis that is not sharded."""
+    return under(Type((count,), bool), array)
+
+
+def with_dtype(array: Any, dtype: Any) -> Type:
+    """The same type with another dtype."""
+    kind = type_of(array)
+    return _typed(kind.shape, dtype, kind.sharding, _spec(kind))
+
+
+def on_one_mesh(types: Sequence[Type]) -> list[Type]:
+    """The same types, all of them on the mesh that the first of them that names one is on."""
+    mesh = next((kind.sharding for kind in types if kind.sharding is not None), None)
+    return [_typed(t.shape, t.dtype, t.sharding or mesh, _spec(t)) for t in types]
+
+
+def beside(tree: Any, array: Any, axes: int) -> Type:
+    """The type below the first ``axes`` axes, on the mesh that the arrays of ``tree`` are on."""
+    kind = inner(array, axes)
+    found = (type_of(leaf).sharding for leaf in jax.tree.leaves(tree))
+    here = next((sharding for sharding in found if sharding is not None), None)
+    if here is None:
+        return Type(kind.shape, kind.dtype)
+    types = dict(zip(here.mesh.axis_names, here.mesh.axis_types, strict=True))
+    explicit = {name for name, of in types.items() if of == jax.sharding.AxisType.Explicit}
+    spec = [one if explicit.issuperset(_names(one)) else None for one in _spec(kind)]
+    return _typed(kind.shape, kind.dtype, here, spec)
+
+
+def common_type(arrays: Sequence[Any]) -> Type:
+    """The type that arrays of one shape and dtype can all be given, without gathering.
+
+    An axis is sharded where any of them has it sharded; where they disagree the first one counts.
+    """
+    types = [type_of(array) for array in arrays]
+    sharding = next((kind.sharding for kind in types if kind.sharding is not None), None)
+    spec: list[Any] = []
+    for names in zip(*map(_spec, types), strict=True):
+        taken = {name for one in spec for name in _names(one)}
+        free = (name for name in names if name and not taken & set(_names(name)))
+        spec.append(next(free, None))
+    return _typed(types[0].shape, types[0].dtype, sharding, spec)
+
+
+def _typed(shape: Sequence[int], dtype: Any, like: Any, spec: Sequence[Any]) -> Type:
+    sharding = None if like is None else NamedSharding(like.mesh, P(*spec))
+    return Type(tuple(shape), dtype, sharding=sharding)
+
+
+def _spec(kind: Type) -> tuple[Any, ...]:
+    """The mesh axes of every axis: a name, several or None."""
+    names = () if kind.sharding is None else tuple(kind.sharding.spec)
+    return names + (None,) * (len(kind.shape) - len(names))
+
+
+def _names(one: Any) -> tuple[str, ...]:
+    return () if one is None else one if isinstance(one, tuple) else (one,)
+
+
+def is_sharded_beside(array: Any, axis: int | None) -> bool:
+    """Whether any axis but this one is sharded."""
+    spec = _spec(type_of(array))
+    return any(name is not None for i, name in enumerate(spec) if i != axis)
+
+
+# -- arrays ----------------------------------------------------------------------------------------
+
+
+def zeros(like: Any) -> Any:
+    """Zeros of this type, or PRNG keys whose bits are zero."""
+    like = type_of(like)
+    kind = _compat.key_kind(like.dtype)
+    if kind is None:
+        return _full(like, 0)
+    data = jax.eval_shape(jax.random.key_data, Type(like.shape, like.dtype))
+    sharded = _typed(data.shape, data.dtype, like.sharding, _spec(like))
+    return jax.random.wrap_key_data(_full(sharded, 0), impl=kind)
+
+
+def ones(like: Any) -> Any:
+    """Ones of this type; True, if it is that of a mask."""
+    return _full(type_of(like), 1)
+
+
+def _full(like: Type, value: int) -> Any:
+    if like.sharding is None:
+        return jnp.full(like.shape, value, like.dtype)
+    if not _compat.not_tracing():
+        with _on_mesh(like):
+            return jnp.full(like.shape, value, like.dtype, out_sharding=_abstract(like))
+    concrete = None if _compat.is_abstract(like.sharding) else like.sharding
+    return jnp.full(like.shape, value, like.dtype, device=concrete)
+
+
+def broadcast(array: Any, like: Any, first: int = 0) -> Any:
+    """An array of this type (but for the dtype) whose axes, from the ``first`` on, are repeated."""
+    like = type_of(like)
+    axes = tuple(range(first, first + array.ndim))
+    if array.shape == like.shape and not first:
+        return reshard(array, like)
+    if like.sharding is None:
+        return lax.broadcast_in_dim(array, like.shape, axes)
+    spec = _spec(like)[first : first + array.ndim]
+    array = reshard(array, _typed(array.shape, array.dtype, like.sharding, spec))
+    with _on_mesh(like):
+        return lax.broadcast_in_dim(array, like.shape, axes, out_sharding=_abstract(like))
+
+
+def reshard(array: Any, like: Any) -> Any:
+    """``array`` with the sharding of this type; as it is where that has none, or the same."""
+    like = type_of(like)
+    if like.sharding is None:
+        return array
+    now = _compat.explicit_sharding(array)
+    if now is not None and _spec(type_of(array)) == _spec(like) and _same_mesh(now, like.sharding):
+        return array
+    if _compat.not_tracing():
+        return jax.device_put(array, like.sharding)
+    with _on_mesh(like):
+        return jax.sharding.reshard(array, _abstract(like))
+
+
+def select(mask: Any, array: Any, other: Any) -> Any:
+    """``array`` where the mask holds, else ``other``; the mask has the first axes of both."""
+    like = type_of(array)
+    if like.sharding is None:
+        return jnp.where(mask.reshape(mask.shape + (1,) * (array.ndim - mask.ndim)), array, other)
+    other = reshard(other, like) if np.ndim(other) else other
+    return jnp.where(broadcast(mask, like), array, other)
+
+
+def concatenate(arrays: Sequence[Any], axis: int = 0) -> Any:
+    """Arrays one after the other along an axis, with the sharding that they have in common."""
+    like = common_type([_without_axis(array, axis) for array in arrays])
+    if like.sharding is None:
+        return jnp.concatenate(arrays, axis=axis)
+    spec = _spec(like)
+    spec = (*spec[:axis], None, *spec[axis:])
+    parts = [reshard(x, _typed(x.shape, x.dtype, like.sharding, spec)) for x in arrays]
+    return jnp.concatenate(parts, axis=axis)
+
+
+def _without_axis(array: Any, axis: int) -> Type:
+    kind = type_of(array)
+    spec = _spec(kind)
+    shape = (*kind.shape[:axis], *kind.shape[axis + 1 :])
+    return _typed(shape, kind.dtype, kind.sharding, (*spec[:axis], *spec[axis + 1 :]))
+
+
+def take_rows(array: Any, order: Any) -> Any:
+    """``array[order]`` along the first axis, which is not sharded."""
+    like = type_of(array)
+    if like.sharding is None:
+        return array[order]
+    with _on_mesh(like):
+        return array.at[order].get(out_sharding=_abstract(like))
+
+
+def _abstract(like: Type) -> NamedSharding:
+    """The sharding as the types inside a traced program have it, without devices."""
+    sharding: Any = like.sharding
+    return NamedSharding(sharding.mesh.abstract_mesh, sharding.spec)
+
+
+def mesh_context(tree: Any) -> Any:
+    """A context for computing with the arrays of ``tree``: that of the mesh that they are on."""
+    found = (type_of(leaf) for leaf in jax.tree.leaves(tree))
+    first = next((kind for kind in found if kind.sharding is not None), None)
+    return contextlib.nullcontext() if first is None else _on_mesh(first)
+
+
+def in_context(array: Any) -> Any:
+    """What comes out of a part of the program with other axis types, in those of the present one.
+
+    In such a part (``jax.sharding.auto_axes``) nothing is known about how an array is sharded.
+    """
+    mesh, now = _compat.mesh_of(array), jax.sharding.get_abstract_mesh()
+    explicit = jax.sharding.AxisType.Explicit
+    if mesh is None or now.empty or mesh == now:
+        return array
+    if explicit not in (*mesh.axis_types, *now.axis_types):
+        return array
+    return jax.sharding.reshard(array, NamedSharding(now, P()))
+
+
+def _on_mesh(like: Type) -> Any:
+    """A context in which shardings on the mesh of this type can be asked for."""
+    mesh = like.sharding.mesh.abstract_mesh
+    if not _compat.not_tracing():
+        return jax.sharding.use_abstract_mesh(mesh)
+    return contextlib.nullcontext()
+
+
+def _same_mesh(one: Any, two: Any) -> bool:
+    return bool(one.mesh.abstract_mesh == two.mesh.abstract_mesh)

@@ -18,7 +18,7 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 from jax.extend.core.primitives import scan_p, while_p
 
-from sawlog.jax import _compat
+from sawlog.jax import _arrays, _compat
 from sawlog.jax._collect import Limits, plan
 from sawlog.jax._entries import Part
 from sawlog.jax._handler import Handler
@@ -169,7 +169,7 @@ def scan_in_pieces(
         return [*carry, *ys], ()
     carry, more = run(carry, head, rest)
     pairs = zip(more, ys, strict=True) if reverse else zip(ys, more, strict=True)
-    return [*carry, *(jnp.concatenate(pair) for pair in pairs)], tuple(pending)
+    return [*carry, *(_arrays.concatenate(pair) for pair in pairs)], tuple(pending)
 
 
 def _survey_body(chosen: Selection, body: Any) -> Streams:
@@ -206,7 +206,6 @@ def while_in_pieces(
         return _while_turn_by_turn(walk, eqn, values)
     turns = max(1, handler.room // per_turn)
     limits = Limits(capacity=turns * per_turn)
-    shape = cond.out_avals[0].shape
     consts, carry = values[: conds + bodies], values[conds + bodies :]
 
     def again(consts: Sequence[Any], carry: Sequence[Any]) -> Any:
@@ -220,7 +219,7 @@ def while_in_pieces(
         turn, *rest = args[bodies:]
         return [turn + 1, *jaxpr_as_fun(body)(*args[:bodies], *rest)]
 
-    counter = jax.ShapeDtypeStruct(shape, jnp.int32)
+    counter = _arrays.with_dtype(cond.out_avals[0], jnp.int32)
     short = eqn.replace(
         params=loop.changed(
             cond=_with_counter(short_cond, cond, conds, counter),
@@ -230,7 +229,7 @@ def while_in_pieces(
 
     def piece(*args: Any) -> list[Any]:
         consts, (_, *carry) = args[: conds + bodies], args[conds + bodies :]
-        operands = [*consts, jnp.zeros(shape, jnp.int32), *carry]
+        operands = [*consts, _arrays.zeros(counter), *carry]
         found = survey(handler.chosen, short, [_compat.typeof(x) for x in operands])
         collecting = Spool(handler.chosen, collectors=plan(found, lambda stream: None, limits))
         outs, _ = loops.while_loop(Interpreter(collecting), short, operands)

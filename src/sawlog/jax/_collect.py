@@ -16,11 +16,10 @@ import numpy as np
 from jax import lax
 
 from sawlog.errors import ArgumentError, UnsupportedLoopError
-from sawlog.jax import _compat
-from sawlog.jax._arrays import zeros
+from sawlog.jax import _arrays, _compat
 from sawlog.jax._entries import Part, Slot
-from sawlog.jax._reductions import Reduction, for_steps, reduction_of
-from sawlog.jax._stream import Stream
+from sawlog.jax._reductions import Reduction, begin, for_steps, reduction_of
+from sawlog.jax._stream import Stream, entry_types
 
 State = Any
 
@@ -80,13 +79,14 @@ class Collector:
     interval: int
 
     @property
+    def masked(self) -> bool:
+        """Whether lanes may log at different times."""
+        return self.like.mask is not None
+
+    @property
     def certain(self) -> bool:
         """Whether exactly ``size`` entries are logged, whatever happens."""
         return self.like.mask is None and not self.like.info.unbounded
-
-    def lead(self) -> tuple[int, ...]:
-        """The sizes of the axes along which there are separate states."""
-        return self.like.leaves[0].shape[: self.lead_axes]
 
     @property
     def lead_axes(self) -> int:
@@ -95,13 +95,15 @@ class Collector:
 
     def start(self) -> State:
         """The state before anything was logged."""
-        axes = self.lead_axes
-        one = self.init(
-            [zeros(x.shape[axes:], x.dtype) for x in self.like.leaves],
-            [zeros(x.shape[axes:], x.dtype) for x in self.like.steps],
-        )
-        lead = self.lead()
-        return jax.tree.map(lambda x: jnp.broadcast_to(x, lead + x.shape), one)
+        axes, like = self.lead_axes, self.like
+        blank = like.map(lambda x: _arrays.zeros(_arrays.inner(x, axes)))
+        one = self.init(list(blank.leaves), list(blank.steps))
+        lead = _arrays.leading(like.leaves[0], axes)
+
+        def lanes(x: Any) -> Any:
+            return _arrays.broadcast(x, _arrays.under(lead, x), first=axes)
+
+        return jax.tree.map(lanes, one)
 
     def update(
         self, state: State, leaves: Sequence[Any], steps: Sequence[Any], mask: Any, batch: int
@@ -110,7 +112,21 @@ class Collector:
         fun: Callable[..., State] = self._step
         for _ in range(batch if self.lead_axes > self.like.info.mesh else 0):
             fun = jax.vmap(fun)
-        return fun(state, tuple(leaves), tuple(steps), mask)
+        like = self.like
+        leaves = self._sharded(state, leaves, like.leaves, batch)
+        steps = self._sharded(state, steps, like.steps, batch)
+        if mask is not None and self.masked:
+            (mask,) = self._sharded(state, [mask], [like.mask], batch)
+        with _arrays.mesh_context(state):
+            return fun(state, leaves, steps, mask)
+
+    def _sharded(
+        self, state: State, arrays: Sequence[Any], types: Sequence[Any], batch: int
+    ) -> tuple[Any, ...]:
+        """What is logged here, sharded as the state is. Inside a shard it has no mesh axes."""
+        outside = self.like.info.batch - batch
+        pairs = zip(arrays, types, strict=False)
+        return tuple(_arrays.reshard(x, _arrays.beside(state, t, outside)) for x, t in pairs)
 
     def _step(self, state: State, leaves: Any, steps: Any, mask: Any) -> State:
         """One entry of one lane."""
@@ -118,7 +134,8 @@ class Collector:
         taken = here if self.interval == 1 else here & (state["count"] % self.interval == 0)
         always = mask is None and self.interval == 1
         inner = self.take(state, leaves, steps, None if always else taken)
-        return {**inner, "count": state["count"] + here.astype(np.int32)}
+        count = state["count"] + here.astype(np.int32)
+        return {**inner, "count": _like(count, state["count"])}
 
     def init(self, leaves: list[Any], steps: list[Any]) -> State:
         """The state of one lane before anything was logged."""
@@ -146,8 +163,8 @@ class Reducing(Collector):
         return _strong(
             {
                 "count": jnp.zeros((), np.int32),
-                "value": self.reduction.init(value),
-                "steps": [step.init(x) for x in steps],
+                "value": begin(self.reduction, value),
+                "steps": [begin(step, x) for x in steps],
             }
         )
 
@@ -162,7 +179,7 @@ class Reducing(Collector):
         }
         new = self._same_types(old, new)
         if taken is not None:
-            new = jax.tree.map(lambda a, b: jnp.where(taken, a, b), new, old)
+            new = jax.tree.map(lambda a, b: _arrays.select(taken, a, b), new, old)
         return {**state, **new}
 
     def _same_types(self, old: Any, new: Any) -> Any:
@@ -216,7 +233,7 @@ class Keeping(Collector):
         """A count and empty buffers."""
         return {
             "count": jnp.zeros((), np.int32),
-            "arrays": [zeros((self.room, *x.shape), x.dtype) for x in (*leaves, *steps)],
+            "arrays": [_arrays.zeros(_arrays.rows(self.room, x)) for x in (*leaves, *steps)],
         }
 
     def take(self, state: State, leaves: Any, steps: Any, taken: Any) -> State:
@@ -232,7 +249,7 @@ class Keeping(Collector):
         def write(buffer: Any, x: Any) -> Any:
             if taken is not None:
                 old = lax.dynamic_index_in_dim(buffer, place, keepdims=False)
-                x = jnp.where(taken, x, old)
+                x = _arrays.select(taken, x, old)
             return lax.dynamic_update_index_in_dim(buffer, x, place, 0)
 
         entry = (*leaves, *steps)
@@ -255,8 +272,7 @@ class Keeping(Collector):
             mask = None
         else:
             mask = jnp.moveaxis(mask, axes, 0)
-            mask = mask.reshape(mask.shape + (1,) * (info.batch - axes))
-            mask = jnp.broadcast_to(mask, leaves[0].shape[: 1 + info.batch])
+            mask = _arrays.broadcast(mask, _arrays.leading(leaves[0], 1 + info.batch))
         slot = Slot(
             key=info.key,
             steps=info.steps,
@@ -275,7 +291,7 @@ class Keeping(Collector):
         if self.ring:
             start = jnp.where(stored > self.room, stored % self.room, 0)
             order = (start + jnp.arange(self.room)) % self.room
-            arrays = [x[order] for x in arrays]
+            arrays = [_arrays.take_rows(x, order) for x in arrays]
         return arrays, jnp.arange(self.room) < kept, stored - kept
 
 
@@ -296,6 +312,7 @@ def _like(new: Any, old: Any) -> Any:
     new = jnp.asarray(new)
     if new.dtype != old.dtype or _compat.is_weak(new):
         new = lax.convert_element_type(new, old.dtype)
+    new = _arrays.reshard(new, old)
     return _compat.make_varying(new, _compat.varying_axes(old))
 
 
@@ -308,17 +325,17 @@ def plan(
         UnsupportedLoopError: a name is logged in a loop of unknown length, and nothing bounds it.
     """
     found = {}
-    for stream in types:
-        collector = _collector(stream, reduction_of(modes(stream)), limits)
+    for stream, like in zip(types, entry_types(types), strict=True):
+        collector = _collector(stream, like, reduction_of(modes(stream)), limits)
         if collector is not None:
             found[stream.info.key] = collector
     return found
 
 
-def _collector(stream: Stream, reduction: Reduction | None, limits: Limits) -> Collector | None:
+def _collector(
+    stream: Stream, like: Stream, reduction: Reduction | None, limits: Limits
+) -> Collector | None:
     info, size = stream.info, stream.size
-    at = int(info.stacked)
-    like = stream.map(lambda x: jax.ShapeDtypeStruct(x.shape[at:], x.dtype), stacked=False)
     common: dict[str, Any] = {"like": like, "size": size, "interval": limits.interval}
     if reduction is not None and limits.window is None:
         return Reducing(**common, reduction=reduction)

@@ -115,7 +115,7 @@ def as_aval(value: Any) -> Any:
     """The abstract value of a shape and dtype; an abstract value as it is."""
     if isinstance(value, _core.AbstractValue):
         return value
-    return _core.ShapedArray(value.shape, value.dtype)
+    return _core.shaped_abstractify(value)
 
 
 def is_weak(value: Any) -> bool:
@@ -134,6 +134,37 @@ def make_varying(value: Any, axes: frozenset[str]) -> Any:
     """``value``, declared to vary along ``axes`` too."""
     missing = tuple(sorted(axes - varying_axes(value)))
     return jax.lax.pcast(value, missing, to="varying") if missing else value
+
+
+def explicit_sharding(value: Any) -> Any:
+    """The sharding in the type of an array, or in a type; None unless its mesh has explicit axes.
+
+    That of an array outside of all traces knows its devices, any other has an abstract mesh.
+    """
+    if isinstance(value, _core.AbstractValue):
+        aval: Any = value
+    elif isinstance(value, jax.Array):
+        aval = _core.typeof(value)
+    else:
+        return None
+    sharding: Any = getattr(aval, "sharding", None)
+    mesh = getattr(sharding, "mesh", None)
+    if mesh is None or jax.sharding.AxisType.Explicit not in mesh.axis_types:
+        return None
+    if isinstance(value, jax.Array) and not is_tracer(value):
+        mesh = getattr(value.sharding, "mesh", mesh)
+    return jax.sharding.NamedSharding(mesh, sharding.spec)
+
+
+def mesh_of(value: Any) -> Any:
+    """The mesh in the type of a traced array; None for any other, or where it names none."""
+    mesh = _core.typeof(value).sharding.mesh if is_tracer(value) else None
+    return None if mesh is None or mesh.empty else mesh
+
+
+def is_abstract(sharding: Any) -> bool:
+    """Whether a sharding is one of types, which does not know its devices."""
+    return isinstance(sharding.mesh, jax.sharding.AbstractMesh)
 
 
 def key_kind(value: Any) -> Any:
@@ -326,14 +357,45 @@ def define_batching_with_outputs(primitive: Primitive, rule: Callable[..., Any])
     """Batch a primitive with outputs, ``rule(add_axis, values, dims, **params)``."""
 
     def batch(axis_data: Any, values: Any, dims: Any, **params: Any) -> Any:
-        def add_axis(value: Any, dim: int | None) -> Any:
-            return _batching.bdim_at_front(
-                value, dim, axis_data.size, mesh_axis=axis_data.explicit_mesh_axis
-            )
-
-        return rule(add_axis, values, dims, **params)
+        return rule(axis_adder(axis_data, values, dims), values, dims, **params)
 
     _batching.fancy_primitive_batchers[primitive] = batch
+
+
+def axis_adder(axis_data: Any, values: Any, dims: Any) -> Callable[[Any, int | None], Any]:
+    """``add_axis(value, dim)`` for the operands of one equation that is batched.
+
+    It puts the mapped axis in front, broadcasting when ``dim`` is None, and sharded as that of the
+    operands that are mapped.
+    """
+    axis = axis_data.explicit_mesh_axis
+    mapped = [x for x, dim in zip(values, dims, strict=True) if dim is not None]
+    there = next((s for s in map(explicit_sharding, mapped) if s is not None), None)
+
+    def add_axis(value: Any, dim: int | None) -> Any:
+        if dim is None and there is not None:
+            value = _on_mesh_of(value, there)
+        known = dim is not None or explicit_sharding(value) is not None
+        return _batching.bdim_at_front(
+            value, dim, axis_data.size, mesh_axis=axis if known else None
+        )
+
+    return add_axis
+
+
+def batch_program(closed: ClosedJaxpr, axis_data: Any) -> ClosedJaxpr:
+    """The program that all lanes run, with the mapped axis in front of every input and output."""
+    inputs, outputs = [True] * len(closed.in_avals), [True] * len(closed.out_avals)
+    return _batching.batch_jaxpr(closed, axis_data, inputs, outputs)[0]
+
+
+def _on_mesh_of(value: Any, sharding: Any) -> Any:
+    """A value whose type names no mesh, on the mesh of ``sharding``; any other as it is."""
+    if not _core.typeof(value).sharding.mesh.empty:
+        return value
+    mesh = sharding.mesh.abstract_mesh
+    with jax.sharding.use_abstract_mesh(mesh):
+        return jax.sharding.reshard(value, jax.sharding.NamedSharding(mesh, jax.P()))
 
 
 def define_jvp(primitive: Primitive, rule: Callable[..., Any]) -> None:

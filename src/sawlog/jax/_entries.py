@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sawlog.errors import ArgumentError, LogMismatchError
-from sawlog.jax import _compat
-from sawlog.jax._arrays import to_numpy, zeros
+from sawlog.jax import _arrays, _compat
+from sawlog.jax._arrays import Type, inner, rows, to_numpy, zeros
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +140,9 @@ def full_mask(part: Part) -> Any:
     if part.mask is not None:
         return part.mask
     axes = part.outer + int(part.stacked) + part.slot.batch
-    return namespace(part).ones(part.first.shape[:axes], bool)
+    if namespace(part) is np:
+        return np.ones(part.first.shape[:axes], bool)
+    return _arrays.ones(_arrays.leading(part.first, axes))
 
 
 def concatenate(one: Part, two: Part) -> Part:
@@ -153,10 +155,11 @@ def concatenate(one: Part, two: Part) -> Part:
     _check_alike(one, two)
     order = [two.slot.steps.index(name) for name in one.slot.steps]
     masked = one.mask is not None or two.mask is not None
-    xp = np if namespace(one) is np and namespace(two) is np else jnp
+    on_host = namespace(one) is np and namespace(two) is np
+    concatenate = np.concatenate if on_host else _arrays.concatenate
 
     def join(x: Any, y: Any) -> Any:
-        return xp.concatenate([x, y], axis=one.outer)
+        return concatenate([x, y], axis=one.outer)
 
     return Part(
         jax.tree.map(join, one.value, two.value),
@@ -255,20 +258,18 @@ class Nothing:
     """The type of a key of which no entry was logged."""
 
     tree: Any
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[Any, ...]
+    types: tuple[Type, ...]
 
     def value(self) -> Any:
         """No entries, of the right type."""
-        types = zip(self.shapes, self.dtypes, strict=True)
-        return jax.tree.unflatten(self.tree, [zeros((0, *shape), dtype) for shape, dtype in types])
+        return jax.tree.unflatten(self.tree, [zeros(rows(0, one)) for one in self.types])
 
 
 def nothing_of(part: Part) -> Nothing:
     """What is left of a key none of whose entries was logged."""
     leaves, tree = jax.tree.flatten(part.value)
     at = int(part.stacked)
-    return Nothing(tree, tuple(x.shape[at:] for x in leaves), tuple(x.dtype for x in leaves))
+    return Nothing(tree, tuple(inner(x, at) for x in leaves))
 
 
 def on_host(part: Part) -> Part:

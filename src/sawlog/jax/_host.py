@@ -54,7 +54,7 @@ class Call:
         if mask is not None and np.all(mask):
             mask = None
         if mask is not None:
-            named = named.blanked(np.where)
+            named = named.blanked(_select)
         kinds, parts, batch = iter(self.key_kinds), [], self.site.batch - self.lanes
         for key, tree, leaves in zip(self.site.keys, self.site.trees, named.values, strict=True):
             leaves = tuple(_wrap_keys(leaf, next(kinds)) for leaf in leaves)
@@ -112,6 +112,10 @@ class Flush:
             if part is not None and np.shape(part.first)[0]:
                 parts.append(part)
         return logdict._of(parts)
+
+
+def _select(mask: Any, x: Any, y: Any) -> Any:
+    return np.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, y)
 
 
 def _wrap_keys(leaf: Any, kind: Any) -> Any:

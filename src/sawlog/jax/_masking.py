@@ -12,11 +12,11 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax.numpy as jnp
+from jax import lax
 from jax.extend.core import jaxpr_as_fun
 from jax.extend.core.primitives import cond_p, scan_p, while_p
 
-from sawlog.jax import _compat
+from sawlog.jax import _arrays, _compat
 from sawlog.jax._handler import Drop, Handler
 from sawlog.jax._interpreter import Interpreter
 from sawlog.jax._primitive import (
@@ -56,8 +56,7 @@ class Mask(Handler):
     def _bind(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Any:
         # The condition has the axes of the vmaps around the branch or loop, which lead; those of
         # a vmap inside follow.
-        ran = self._ran.reshape(self._ran.shape + (1,) * (site.batch - self._ran.ndim))
-        ran = jnp.broadcast_to(ran, operands[0].shape[: site.batch])
+        ran = _arrays.broadcast(self._ran, _arrays.leading(operands[0], site.batch))
         if site.masked:
             *operands, mask = operands
             ran = ran & mask
@@ -122,9 +121,46 @@ def _batch_cond(rule: Callable[..., Any]) -> Callable[..., Any]:
             cond = next(_conds)
             branches = tuple(masked(branch, cond, i, index) for i, branch in enumerate(branches))
             args, dims = (*args, args[0]), (*dims, dims[0])
+        if dims[0] is not None and _is_refused(axis_data, args, dims, branches):
+            return _select_branches(axis_data, args, dims, branches)
         return rule(axis_data, args, dims, branches=branches, **params)
 
     return batch
+
+
+def _is_refused(axis_data: Any, args: Any, dims: Any, branches: Sequence[Any]) -> bool:
+    """Whether JAX's own rule does not take what is sharded in this way.
+
+    A branch may have such operands only for what it logs, or because ``spool`` returns it:
+    some sharded along other axes than the mapped one, some whose type names no mesh.
+    """
+    if any(map(_arrays.is_sharded_beside, args, dims)):
+        return True
+    types = [*args, *(aval for branch in branches for aval in branch.out_avals)]
+    meshless = any(_arrays.type_of(x).sharding is None for x in types)
+    return meshless and axis_data.explicit_mesh_axis is not None
+
+
+def _select_branches(axis_data: Any, args: Any, dims: Any, branches: Sequence[Any]) -> Any:
+    """Run all branches and select, as JAX's rule does, with the shardings of the operands."""
+    index, *operands = map(_compat.axis_adder(axis_data, args, dims), args, dims)
+    lane = [_compat.unmapped_scalar(x, 0) for x in operands]
+
+    def on_mesh(branch: Any) -> Any:
+        def flat(*args: Any) -> list[Any]:
+            outs = jaxpr_as_fun(branch)(*args)
+            return [_arrays.reshard(x, _arrays.beside(lane, x, 0)) for x in outs]
+
+        return _compat.batch_program(_compat.trace_flat(flat, lane, "branch"), axis_data)
+
+    outs: list[Any] = []
+    for position, branch in enumerate(branches):
+        here = index == position
+        # Lanes that do not run a branch get no gradient from it, not even a nan.
+        own = [_arrays.select(here, x, lax.stop_gradient(x)) for x in operands]
+        new = jaxpr_as_fun(on_mesh(branch))(*own)
+        outs = [_arrays.select(here, x, y) for x, y in zip(new, outs or new, strict=True)]
+    return outs, [0] * len(outs)
 
 
 def _batch_while(rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -164,7 +200,7 @@ def _batch_while(rule: Callable[..., Any]) -> Callable[..., Any]:
             body_consts=conds + bodies,
         )
         start = conds + bodies
-        here = jnp.ones(running.shape, bool)
+        here = _arrays.ones(running)
         args = [*args[:conds], *args[:start], here, *args[start:]]
         dims = [*dims[:conds], *dims[:start], None, *dims[start:]]
         outs, out_dims = rule(axis_data, args, dims, **params)

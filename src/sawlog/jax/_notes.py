@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from sawlog.errors import LogMismatchError
+from sawlog.jax._arrays import Type
 from sawlog.jax._entries import Nothing
 from sawlog.jax._leaves import dtype_from_json, dtype_to_json
 from sawlog.jax._trees import LEAF, Spec, spec_of, structure
@@ -137,15 +138,15 @@ def types_of(empty: Mapping[str, Nothing]) -> dict[str, Any]:
 
 
 def _type_of(key: str, nothing: Nothing) -> dict[str, Any]:
-    skeleton = jax.tree.unflatten(nothing.tree, range(len(nothing.shapes)))
+    skeleton = jax.tree.unflatten(nothing.tree, range(len(nothing.types)))
     return {
         "tree": spec_of(skeleton, f"the value of {key!r}"),
-        "shapes": [list(shape) for shape in nothing.shapes],
-        "dtypes": [dtype_to_json(dtype, f"the value of {key!r}") for dtype in nothing.dtypes],
+        "shapes": [list(one.shape) for one in nothing.types],
+        "dtypes": [dtype_to_json(one.dtype, f"the value of {key!r}") for one in nothing.types],
     }
 
 
 def nothing_from(noted: Mapping[str, Any]) -> Nothing:
     """The inverse of what :func:`types_of` notes about one name."""
-    shapes = tuple(tuple(shape) for shape in noted["shapes"])
-    return Nothing(structure(noted["tree"]), shapes, tuple(map(dtype_from_json, noted["dtypes"])))
+    pairs = zip(map(tuple, noted["shapes"]), map(dtype_from_json, noted["dtypes"]), strict=True)
+    return Nothing(structure(noted["tree"]), tuple(Type(*pair) for pair in pairs))

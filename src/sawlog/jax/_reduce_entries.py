@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from sawlog.jax import _entries as entries_of
-from sawlog.jax._arrays import to_numpy, zeros
+from sawlog.jax._arrays import inner, select, to_numpy, type_of, zeros
 from sawlog.jax._entries import Part
-from sawlog.jax._reductions import Reduction, check_mode, for_steps, reduction_of
+from sawlog.jax._reductions import Reduction, begin, check_mode, for_steps, reduction_of
 
 
 def reduce_part(part: Part, mode: Any) -> Part:
@@ -45,16 +44,16 @@ def _fold(reduction: Reduction, value: Any, mask: Any, part: Part) -> Any:
     """Update with one entry after the other; each lane for itself."""
 
     def fold(value: Any, mask: Any) -> Any:
-        like = jax.tree.map(lambda x: zeros(x.shape[1:], x.dtype), value)
+        like = jax.tree.map(lambda x: zeros(inner(x, 1)), value)
 
         def step(state: Any, entry: Any) -> Any:
             x, here = entry
             new = reduction.update(state, x)
             if here is not None:
-                new = jax.tree.map(lambda a, b: jnp.where(here, a, b), new, state)
+                new = jax.tree.map(lambda a, b: select(here, a, b), new, state)
             return new, None
 
-        return reduction.finish(lax.scan(step, reduction.init(like), (value, mask))[0])
+        return reduction.finish(lax.scan(step, begin(reduction, like), (value, mask))[0])
 
     # [*outer, entries, *batch, ...]: one fold for each place along outer and batch
     fun = fold
@@ -62,4 +61,6 @@ def _fold(reduction: Reduction, value: Any, mask: Any, part: Part) -> Any:
         fun = jax.vmap(fun, in_axes=1)
     for _ in range(part.outer):
         fun = jax.vmap(fun)
+    if any(type_of(x).sharding is not None for x in jax.tree.leaves((value, mask))):
+        fun = jax.jit(fun)  # only in a program do arrays say where they are, without a context
     return fun(value, mask)

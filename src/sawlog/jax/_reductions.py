@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sawlog.errors import ArgumentError
-from sawlog.jax._arrays import zeros
+from sawlog.jax import _compat
+from sawlog.jax._arrays import reshard, select, type_of, with_dtype, zeros
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +91,8 @@ def _divide(total: Any, count: Any) -> Any:
 class _Sum:
     @staticmethod
     def init(like: Any) -> Any:
-        kind = _accumulator(like.dtype)
-        return {"total": jnp.zeros(like.shape, kind), "rest": jnp.zeros(like.shape, kind)}
+        blank = zeros(with_dtype(like, _accumulator(like.dtype)))
+        return {"total": blank, "rest": blank}
 
     @staticmethod
     def update(state: Any, x: Any) -> Any:
@@ -149,9 +150,7 @@ class _State:
 
 def _mean() -> Reduction:
     def init(like: Any) -> Any:
-        kind = jax.ShapeDtypeStruct(
-            like.shape, jnp.promote_types(_float_of(like.dtype), np.float32)
-        )
+        kind = with_dtype(like, jnp.promote_types(_float_of(like.dtype), np.float32))
         return {"count": jnp.zeros((), np.int32), **_Sum.init(kind)}
 
     def update(state: Any, x: Any) -> Any:
@@ -169,8 +168,8 @@ def _spread(name: str, final: Callable[[Any], Any]) -> Reduction:
 
     def init(like: Any) -> Any:
         kind = jnp.promote_types(_float_of(like.dtype), np.float32)
-        blank = jnp.zeros(like.shape, kind)
-        real = jnp.zeros(like.shape, blank.real.dtype)
+        blank = zeros(with_dtype(like, kind))
+        real = zeros(with_dtype(like, blank.real.dtype))
         return {
             "count": jnp.zeros((), np.int32),
             "origin": blank,
@@ -184,7 +183,7 @@ def _spread(name: str, final: Callable[[Any], Any]) -> Reduction:
         x = x.astype(state["total"].dtype)
         first = state["count"] == 0
         count = state["count"] + 1
-        origin = jnp.where(first, x, state["origin"])
+        origin = select(first, x, state["origin"])
         away = x - origin
         before = _divide(state["total"] + state["rest"], state["count"])
         total, rest = _add(state["total"], state["rest"], away)
@@ -210,10 +209,10 @@ def _spread(name: str, final: Callable[[Any], Any]) -> Reduction:
 
 def _extreme(name: str, choose: Callable[[Any, Any], Any]) -> Reduction:
     def init(like: Any) -> Any:
-        return {"seen": jnp.zeros((), bool), "value": jnp.zeros(like.shape, like.dtype)}
+        return {"seen": jnp.zeros((), bool), "value": zeros(like)}
 
     def update(state: Any, x: Any) -> Any:
-        value = jnp.where(state["seen"], choose(state["value"], x), x)
+        value = select(state["seen"], choose(state["value"], x), x)
         return {"seen": state["seen"] | True, "value": value}
 
     return _leafwise(name, init, update, lambda state, dtype: state["value"])
@@ -221,10 +220,10 @@ def _extreme(name: str, choose: Callable[[Any, Any], Any]) -> Reduction:
 
 def _first() -> Reduction:
     def init(like: Any) -> Any:
-        return {"seen": jnp.zeros((), bool), "value": zeros(like.shape, like.dtype)}
+        return {"seen": jnp.zeros((), bool), "value": zeros(like)}
 
     def update(state: Any, x: Any) -> Any:
-        value = jnp.where(state["seen"], state["value"], x)
+        value = select(state["seen"], state["value"], x)
         return {"seen": state["seen"] | True, "value": value}
 
     return _leafwise("first", init, update, lambda state, dtype: state["value"])
@@ -233,7 +232,7 @@ def _first() -> Reduction:
 def _last(name: str) -> Reduction:
     return _leafwise(
         name,
-        lambda like: zeros(like.shape, like.dtype),
+        zeros,
         lambda state, x: x,
         lambda state, dtype: state,
     )
@@ -258,7 +257,7 @@ REDUCTIONS: dict[str, Reduction] = {
     "replace": _last("replace"),
     "count": _leafwise(
         "count",
-        lambda like: jnp.zeros(like.shape, np.int32),
+        lambda like: zeros(with_dtype(like, np.int32)),
         lambda state, x: state + 1,
         lambda state, dtype: state,
     ),
@@ -294,3 +293,28 @@ def reduction_of(mode: Any) -> Reduction | None:
 def for_steps(mode: Reduction) -> Reduction:
     """How the steps of the reduced entries are reduced: the first, their mean, or the last."""
     return REDUCTIONS[mode.name if mode.name in ("first", "mean") else "last"]
+
+
+def begin(reduction: Reduction, like: Any) -> Any:
+    """The state before anything was reduced, where ``like`` is an entry of zeros.
+
+    On an explicit mesh it is sharded as it will be after an update: ``init`` need not care.
+    """
+    state = reduction.init(like)
+    if all(type_of(leaf).sharding is None for leaf in jax.tree.leaves(like)):
+        return state
+    leaves, tree = jax.tree.flatten((jax.tree.map(jnp.asarray, state), like))
+
+    def flat(*args: Any) -> list[Any]:
+        return jax.tree.leaves(reduction.update(*jax.tree.unflatten(tree, args)))
+
+    after = _compat.trace_flat(flat, list(map(_compat.typeof, leaves)), "update").out_avals
+    old, structure = jax.tree.flatten(state)
+    if len(old) != len(after):
+        return state  # refused where the first entry is reduced
+    return jax.tree.unflatten(structure, map(_sharded_like, old, after))
+
+
+def _sharded_like(array: Any, like: Any) -> Any:
+    array = jnp.asarray(array)
+    return reshard(array, like) if array.shape == like.shape else array

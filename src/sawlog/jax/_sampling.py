@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sawlog.jax import _compat
+from sawlog.jax import _arrays, _compat
 from sawlog.jax._batches import Packed, batch_of, pack
 from sawlog.jax._collect import Collector, Keeping, Reducing, State, check_count
 from sawlog.jax._handler import Handler
@@ -24,7 +24,14 @@ from sawlog.jax._reductions import Reduction, check_mode, reduction_of
 from sawlog.jax._select import Selection
 from sawlog.jax._site import Site
 from sawlog.jax._spool import Spool
-from sawlog.jax._stream import Stream, Streams, from_site, widened_site
+from sawlog.jax._stream import (
+    Stream,
+    Streams,
+    entry_type,
+    entry_types,
+    from_site,
+    widened_site,
+)
 
 Send = Callable[..., None]
 """``send(site, operands, **params)`` binds a host call; the mask, if any, is the last operand."""
@@ -198,7 +205,7 @@ class OneByOne(Group):
         site, operands = widened_site(site, operands, self.counter.like)
         mask = site.split(operands).mask
         due = state["count"] % self.counter.interval == 0
-        due = jnp.broadcast_to(due, operands[0].shape[: site.batch])
+        due = _arrays.broadcast(due, _arrays.leading(operands[0], site.batch))
         send_site(send, site, operands, self.names, due if mask is None else due & mask)
         return self.counter.update(state, (), (), mask, site.batch)
 
@@ -230,7 +237,7 @@ class Together(Group):
         ]
         if self.room is None:
             return new
-        local = [_in_shard(each) for each in self.collectors]
+        local = [_in_shard(*pair) for pair in zip(self.collectors, ordered, strict=True)]
         taken = self._taken(new[0])
         full = (taken != self._taken(state[0])) & (taken % self.room == 0)
         filled = jnp.where(full, jnp.int32(self.room), jnp.int32(0))
@@ -257,17 +264,16 @@ class Together(Group):
         return -(-state["count"] // self.collectors[0].interval)
 
 
-def _in_shard(collector: Any) -> Any:
-    """The collector as it is inside a shard, without the axes of the mesh."""
-    mesh = collector.like.info.mesh
+def _in_shard(collector: Any, entry: Stream) -> Any:
+    """The collector as it is inside a shard, where ``entry`` is logged without axes of the mesh."""
+    like = collector.like
+    mesh = like.info.mesh
     if not mesh:
         return collector
-    like = collector.like.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape[mesh:], x.dtype),
-        batch=collector.like.info.batch - mesh,
-        mesh=0,
-    )
-    return dataclasses.replace(collector, like=like)
+    local = entry_type(entry)
+    mask = None if like.mask is None else local.mask_type()
+    info = dataclasses.replace(like.info, batch=like.info.batch - mesh, mesh=0)
+    return dataclasses.replace(collector, like=Stream(local.leaves, local.steps, mask, info))
 
 
 def _emptied(collector: Collector, state: Any, full: Any) -> Any:
@@ -276,7 +282,7 @@ def _emptied(collector: Collector, state: Any, full: Any) -> Any:
         return state
 
     def pick(new: Any, old: Any) -> Any:
-        return jnp.where(full.reshape(full.shape + (1,) * (old.ndim - full.ndim)), new, old)
+        return _arrays.select(full, new, old)
 
     return {**jax.tree.map(pick, collector.start(), state), "count": state["count"]}
 
@@ -289,37 +295,47 @@ def _groups(closed: Any, chosen: Selection, sampling: Sampling) -> list[Group]:
         for site in walk.wanted_in(eqn):
             for key in chosen.keys(site):
                 where.setdefault(key, {})[site] = None
-    alike: dict[Any, list[tuple[Stream, Reduction | None]]] = {}
-    for stream in walk.trace(closed).stream_types:
+    alike: dict[Any, list[Member]] = {}
+    types = walk.trace(closed).stream_types
+    for stream, like in zip(types, entry_types(types), strict=True):
         reduction = sampling.reduction_of(stream)
         treatment = (frozenset(where.get(stream.info.key, ())), reduction is None)
-        alike.setdefault(treatment, []).append((stream, reduction))
+        alike.setdefault(treatment, []).append(Member(like, stream.size, reduction))
     groups = [_group(sampling, members) for members in alike.values()]
     return [group for group in groups if group is not None]
 
 
-def _group(sampling: Sampling, members: Sequence[tuple[Stream, Reduction | None]]) -> Group | None:
-    names = tuple(stream.info.key for stream, _ in members)
-    first, reduction = members[0]
-    reduced = reduction is not None
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A name of a group: the type of an entry, how many there are, how they are reduced."""
+
+    like: Stream
+    size: int
+    reduction: Reduction | None
+
+    def options(self, sampling: Sampling) -> dict[str, Any]:
+        """What every collector needs to know."""
+        return {"like": self.like, "size": self.size, "interval": sampling.interval}
+
+
+def _group(sampling: Sampling, members: Sequence[Member]) -> Group | None:
+    names = tuple(member.like.info.key for member in members)
+    first = members[0]
+    reduced = first.reduction is not None
     room = sampling.room
     if room is None and not reduced:
         if sampling.interval == 1:
             return None
-        return OneByOne(names, Counting(**_common(first, sampling)))
+        return OneByOne(names, Counting(**first.options(sampling)))
     kept = -(-first.size // sampling.interval)
-    ends = not first.info.unbounded and (room is None or kept <= room)
+    ends = not first.like.info.unbounded and (room is None or kept <= room)
     collectors: Any
     if reduced:
-        collectors = [Reducing(**_common(s, sampling), reduction=r) for s, r in members if r]
+        collectors = [
+            Reducing(**m.options(sampling), reduction=m.reduction) for m in members if m.reduction
+        ]
     else:
         space = max(1, kept) if room is None or ends else room
-        collectors = [Keeping(**_common(s, sampling), room=space, ring=True) for s, _ in members]
+        collectors = [Keeping(**m.options(sampling), room=space, ring=True) for m in members]
     wait = ends or room is None
     return Together(names, tuple(collectors), None if wait else room, apart=room is not None)
-
-
-def _common(stream: Stream, sampling: Sampling) -> dict[str, Any]:
-    at = int(stream.info.stacked)
-    like = stream.map(lambda x: jax.ShapeDtypeStruct(x.shape[at:], x.dtype), stacked=False)
-    return {"like": like, "size": stream.size, "interval": sampling.interval}

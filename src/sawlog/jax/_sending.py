@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
 
-from sawlog.jax import _compat, _runs
+from sawlog.jax import _arrays, _compat, _runs
 from sawlog.jax._buffer import BufferedTap, BufferedWalk
 from sawlog.jax._entries import Part, Slot
 from sawlog.jax._host import Call, Flush, Target
@@ -50,12 +50,17 @@ def start(begin: Start, words: Any, arrays: list[Any]) -> Any:
     def over(lanes: tuple[int, ...]) -> Any:
         @jax.custom_batching.custom_vmap
         def call(words: Any, arrays: list[Any]) -> Any:
-            return io_callback(host, jax.ShapeDtypeStruct(lanes, np.int32), words, arrays)
+            numbers = io_callback(host, jax.ShapeDtypeStruct(lanes, np.int32), words, arrays)
+            return _arrays.reshard(numbers, _arrays.leading(words, len(lanes), np.int32))
 
         @call.def_vmap
         def mapped(size: int, is_mapped: Any, words: Any, arrays: list[Any]) -> tuple[Any, bool]:
+            flags = jax.tree.leaves(is_mapped)
+            pairs = zip(jax.tree.leaves((words, arrays)), flags, strict=True)
+            lead = next((_arrays.leading(x, 1) for x, there in pairs if there))
+
             def grown(x: Any, there: bool) -> Any:
-                return x if there else jnp.broadcast_to(x, (size, *jnp.shape(x)))
+                return x if there else _arrays.broadcast(x, _arrays.under(lead, x), first=1)
 
             words, arrays = jax.tree.map(grown, (words, arrays), tuple(is_mapped))
             return over((size, *lanes))(words, arrays), True

@@ -58,16 +58,18 @@ class Operands:
     steps: dict[str, Any]
     mask: Any
 
-    def blanked(self, where: Callable[..., Any]) -> Operands:
-        """Zeros in place of what was computed in lanes that did not log."""
+    def blanked(self, select: Callable[..., Any]) -> Operands:
+        """Zeros in place of what was computed in lanes that did not log.
+
+        ``select(mask, x, y)`` takes ``x`` where the mask, which has its first axes, holds.
+        """
         if self.mask is None or not self.mask.ndim:
             return self
 
         def blank(x: Any) -> Any:
             if jax.numpy.issubdtype(x.dtype, jax.dtypes.extended):
                 return x
-            mask = self.mask.reshape(self.mask.shape + (1,) * (x.ndim - self.mask.ndim))
-            return where(mask, x, x.dtype.type(0))
+            return select(self.mask, x, x.dtype.type(0))
 
         values = [tuple(map(blank, leaves)) for leaves in self.values]
         steps = {name: blank(step) for name, step in self.steps.items()}

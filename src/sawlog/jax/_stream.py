@@ -22,7 +22,7 @@ from jax import lax
 from jax.tree_util import PyTreeDef
 
 from sawlog.errors import LogMismatchError
-from sawlog.jax._arrays import is_plain, zeros
+from sawlog.jax import _arrays
 from sawlog.jax._site import Site
 
 
@@ -88,8 +88,11 @@ class Stream:
         """The mask, made if there is none."""
         if self.mask is not None:
             return self.mask
-        shape = self.leaves[0].shape[: int(self.info.stacked) + self.info.batch]
-        return jnp.ones(shape, bool)
+        return _arrays.ones(self.mask_type())
+
+    def mask_type(self) -> _arrays.Type:
+        """The type of a mask: the entry axis, and those of ``vmap`` or of a mesh."""
+        return _arrays.leading(self.leaves[0], int(self.info.stacked) + self.info.batch)
 
 
 Streams = tuple[Stream, ...]
@@ -97,7 +100,7 @@ Streams = tuple[Stream, ...]
 
 def from_site(site: Site, operands: Sequence[Any], keys: Sequence[str]) -> Streams:
     """The streams that one call of ``log`` starts, for the chosen keys."""
-    named = site.split(operands).blanked(jnp.where)
+    named = site.split(operands).blanked(_arrays.select)
     return tuple(
         Stream(
             leaves,
@@ -122,7 +125,7 @@ def gather(streams: Sequence[Stream]) -> Streams:
     """One stream for each name: the entries of equal names, one after the other."""
     by_key: dict[str, list[Stream]] = {}
     for stream in streams:
-        by_key.setdefault(stream.info.key, []).append(stream)
+        by_key.setdefault(stream.info.key, []).append(stream.map(_arrays.in_context))
     return tuple(_sequence(group, 0) for group in by_key.values())
 
 
@@ -157,7 +160,7 @@ def _either(alternatives: Sequence[Stream], depth: int) -> Stream:
         chosen = other.mask
 
         def pick(x: Any, y: Any, chosen: Any = chosen) -> Any:
-            return jnp.where(chosen.reshape(chosen.shape + (1,) * (x.ndim - chosen.ndim)), y, x)
+            return _arrays.select(chosen, y, x)
 
         first = Stream(
             tuple(map(pick, first.leaves, other.leaves)),
@@ -177,7 +180,7 @@ def _concatenate(group: list[Stream]) -> Stream:
         check_alike(first, other)
     parts = [stream.stacked() for stream in group]
     masked = any(part.mask is not None for part in parts)
-    join = functools.partial(jnp.concatenate, axis=0)
+    join = _arrays.concatenate
     shared = _common_branches([stream.info.branches for stream in group])
     return Stream(
         tuple(join(leaves) for leaves in zip(*(p.leaves for p in parts), strict=True)),
@@ -214,14 +217,15 @@ def widened_site(site: Site, operands: Sequence[Any], like: Stream) -> tuple[Sit
         return site, operands
     if not site.masked:
         site = dataclasses.replace(site, masked=True)
-        operands = [*operands, jnp.ones(lanes, bool)]
+        operands = [*operands, _arrays.ones(_arrays.leading(operands[0], site.batch))]
     return site, [_padded(x, like.lanes, 0) for x in operands]
 
 
 def _padded(x: Any, lanes: tuple[int, ...], start: int) -> Any:
     for axis, size in enumerate(lanes, start):
         more = (*x.shape[:axis], size - x.shape[axis], *x.shape[axis + 1 :])
-        x = jnp.concatenate([x, zeros(more, x.dtype)], axis) if more[axis] else x
+        like = _arrays.Type(more, x.dtype, sharding=_arrays.type_of(x).sharding)
+        x = jnp.concatenate([x, _arrays.zeros(like)], axis) if more[axis] else x
     return x
 
 
@@ -237,7 +241,7 @@ def _common_branches(paths: Sequence[tuple[tuple[int, int], ...]]) -> tuple[tupl
 def over_loop(stream: Stream, *, reverse: bool) -> Stream:
     """``stream`` as a scan stacked it, one slice an iteration, in the order of execution."""
     if reverse:
-        stream = stream.map(lambda x: lax.rev(x, (0,)) if is_plain(x) else jnp.flip(x, 0))
+        stream = stream.map(lambda x: lax.rev(x, (0,)) if _arrays.is_plain(x) else jnp.flip(x, 0))
     if not stream.info.stacked:
         return stream.map(lambda x: x, stacked=True)
     return stream.map(lambda x: x.reshape((x.shape[0] * x.shape[1], *x.shape[2:])))
@@ -256,7 +260,10 @@ def over_mesh(stream: Stream, axes: int) -> Stream:
 
 @dataclasses.dataclass(frozen=True)
 class BranchSlot:
-    """What every branch must return for one name: the type of a stream."""
+    """What every branch must return for one name: the type of a stream.
+
+    ``like`` has the types of one entry.
+    """
 
     like: Stream
     stacked: bool
@@ -267,6 +274,14 @@ class BranchSlot:
     def info(self) -> StreamInfo:
         """The static part of the streams that fit."""
         return dataclasses.replace(self.like.info, stacked=self.stacked)
+
+    def types(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The types of the leaves and of the steps of the streams that fit."""
+
+        def of(one: Any) -> Any:
+            return _arrays.rows(self.room, one) if self.stacked else one
+
+        return tuple(map(of, self.like.leaves)), tuple(map(of, self.like.steps))
 
 
 def plan_branches(branches: Sequence[Streams]) -> tuple[BranchSlot, ...]:
@@ -287,13 +302,37 @@ def plan_branches(branches: Sequence[Streams]) -> tuple[BranchSlot, ...]:
         uneven = any(stream.mask is not None or stream.size != room for stream in group)
         slots.append(
             BranchSlot(
-                like=group[0].map(lambda x: x, unbounded=_unbounded(group)),
+                like=_one_entry(group),
                 stacked=any(stream.info.stacked for stream in group),
                 room=room,
                 masked=uneven or len(group) < len(branches),
             )
         )
     return tuple(slots)
+
+
+def _one_entry(group: Sequence[Stream]) -> Stream:
+    """The types of one entry that fits all of these streams."""
+    entries = [entry_type(stream) for stream in group]
+
+    def fitting(arrays: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+        return tuple(map(_arrays.common_type, zip(*arrays, strict=True)))
+
+    info = dataclasses.replace(entries[0].info, unbounded=_unbounded(group))
+    leaves, steps = fitting([e.leaves for e in entries]), fitting([e.steps for e in entries])
+    return Stream(leaves, steps, None, info)
+
+
+def entry_type(stream: Stream) -> Stream:
+    """A stream of one entry, with types instead of values."""
+    at = int(stream.info.stacked)
+    return stream.map(lambda x: _arrays.inner(x, at), stacked=False)
+
+
+def entry_types(streams: Sequence[Stream]) -> list[Stream]:
+    """The entry type of each stream; those that name no mesh are on that of the others."""
+    leaves, tree = jax.tree.flatten([entry_type(stream) for stream in streams])
+    return list(jax.tree.unflatten(tree, _arrays.on_one_mesh(leaves)))
 
 
 def over_branches(slots: Sequence[BranchSlot], streams: Streams) -> Streams:
@@ -312,27 +351,26 @@ def _fit(slot: BranchSlot, stream: Stream) -> Stream:
         stream = stream.stacked()
         missing = slot.room - stream.size
         if missing:
-            stream = stream.map(
-                lambda x: jnp.concatenate([x, zeros((missing, *x.shape[1:]), x.dtype)])
-            )
-    return dataclasses.replace(stream, info=slot.info)
+            stream = stream.map(lambda x: _lengthen(x, missing))
+    leaves, steps = slot.types()
+    return Stream(
+        tuple(map(_arrays.reshard, stream.leaves, leaves)),
+        tuple(map(_arrays.reshard, stream.steps, steps)),
+        stream.mask,
+        slot.info,
+    )
 
 
 def _lengthen(x: Any, missing: int) -> Any:
-    return jnp.concatenate([x, zeros((missing, *x.shape[1:]), x.dtype)])
+    blank = _arrays.zeros(_arrays.rows(missing, _arrays.inner(x, 1)))
+    return _arrays.concatenate([x, blank])
 
 
 def _absent(slot: BranchSlot) -> Stream:
     """As many entries as there is room for, none of which was logged."""
-    like = slot.like
-
-    def blank(x: Any) -> Any:
-        shape = x.shape[1:] if like.info.stacked else x.shape
-        return zeros((slot.room, *shape) if slot.stacked else shape, x.dtype)
-
-    leaves, steps = tuple(map(blank, like.leaves)), tuple(map(blank, like.steps))
-    mask = jnp.zeros(leaves[0].shape[: int(slot.stacked) + like.info.batch], bool)
-    return Stream(leaves, steps, mask, slot.info)
+    leaves, steps = (tuple(map(_arrays.zeros, types)) for types in slot.types())
+    absent = Stream(leaves, steps, None, slot.info)
+    return dataclasses.replace(absent, mask=_arrays.zeros(absent.mask_type()))
 
 
 def check_alike(first: Stream, other: Stream) -> None:
