@@ -15,7 +15,7 @@ import jax
 from jax.extend.core import jaxpr_as_fun
 from jax.extend.core.primitives import custom_jvp_call_p, custom_vjp_call_p, linear_solve_p
 
-from sawlog.jax import _compat
+from sawlog.jax import _compat, _marks
 from sawlog.jax._autodiff import jvp_of_moving
 from sawlog.jax._interpreter import Interpreter
 from sawlog.jax._primitive import unheard
@@ -64,7 +64,7 @@ def _with_own_derivative(
 def custom_vmap(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
     """The function runs as it is; mapped from outside, its rule gives the outputs."""
     inner = _compat.inner_jaxpr(eqn)
-    plain = walk.without_logs(eqn)
+    plain = _plain(walk, eqn)
     names, at_once, _ = _two_ways(
         walk, eqn, lambda *args: walk.run(inner.jaxpr, inner.consts, args)
     )
@@ -112,7 +112,7 @@ def _two_ways(
     walk: Interpreter, eqn: Any, run: Callable[..., Result]
 ) -> tuple[tuple[str, ...], Callable[..., Any], Callable[..., Any]]:
     """Outputs, logs and carry by one evaluation, or the outputs apart, by the user's rule."""
-    plain, names = walk.without_logs(eqn), walk.carried_by(walk.sites_in(eqn))
+    plain, names = _plain(walk, eqn), walk.carried_by(walk.sites_in(eqn))
 
     def at_once(states: Any, *args: Any) -> Any:
         with walk.carrying(names, states) as after:
@@ -123,6 +123,17 @@ def _two_ways(
         return plain(*args), *at_once(states, *args)[1:]
 
     return names, at_once, apart
+
+
+def _plain(walk: Interpreter, eqn: Any) -> Callable[..., list[Any]]:
+    """The equation without logs; those that the user's rules hold are dropped as well."""
+    bind = walk.without_logs(eqn)
+
+    def plain(*args: Any) -> list[Any]:
+        with _marks.dropping():
+            return bind(*args)
+
+    return plain
 
 
 def _called(
