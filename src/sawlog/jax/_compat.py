@@ -564,27 +564,6 @@ def wrap_batching(primitive: Primitive, wrap: Callable[[Any], Any]) -> None:
     rules[primitive] = wrap(rules[primitive])
 
 
-def wrap_trial_traces(file: str, scope: Callable[[], Any]) -> None:
-    """What the library file ``file`` traces by JAX's public interpreters is traced in ``scope()``.
-
-    JAX's own calls go to its private modules and are as they were.
-    """
-    from jax.interpreters import partial_eval
-
-    def wrapped(plain: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(plain)
-        def trace(*args: Any, **kwargs: Any) -> Any:
-            caller = sys._getframe(1).f_code.co_filename.replace("\\", "/")
-            with scope() if caller.endswith(file) else contextlib.nullcontext():
-                return plain(*args, **kwargs)
-
-        return trace
-
-    for name in ("trace_to_jaxpr_dynamic", "trace_to_jaxpr_nounits"):
-        if name in vars(partial_eval):
-            setattr(partial_eval, name, wrapped(getattr(partial_eval, name)))
-
-
 def wrap_scan_hoisting(has_logs: Callable[[Any], bool], scope: Callable[[], Any]) -> None:
     """Hoist loop-invariant work out of a differentiated scan that logs inside ``scope()``.
 

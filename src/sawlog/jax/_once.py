@@ -1,11 +1,9 @@
 """A log runs as often as the program comes there, though JAX would run it once, or twice.
 
-Two habits of differentiation need a hand, and one of flax. Work that does not change from one
-iteration to the next is hoisted out of a differentiated ``scan``; a log must stay in its loop. And
-a ``while_loop`` that is linearised, or differentiated inside ``checkpoint``, is run for its known
-part and again for the rest; the second run must not log. And ``flax.linen.scan`` looks at its body
-in a trace of its own first, and runs what does not depend on the loop; that run must not log
-either.
+Two habits of differentiation need a hand. Work that does not change from one iteration to the next
+is hoisted out of a differentiated ``scan``; a log must stay in its loop. And a ``while_loop`` that
+is linearised, or differentiated inside ``checkpoint``, is run for its known part and again for the
+rest; the second run must not log.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ from sawlog.jax._primitive import (
     context,
     has_site_effect,
     in_context,
-    unheard,
 )
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Streams
@@ -79,4 +76,3 @@ _compat.stage_instead_of_running(
 _compat.wrap_scan_hoisting(has_site_effect, lambda: in_context(_HOISTING))
 _compat.wrap_while_recomputation(_silenced)
 _compat.wrap_jvp(while_p, _jvp_of_while)
-_compat.wrap_trial_traces("flax/core/axes_scan.py", unheard)
