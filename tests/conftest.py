@@ -1,7 +1,6 @@
 """Set up the test process before any test module imports jax; no test may depend on the load.
 
-Four CPU devices. XLA compiles with few optimisations, which takes less time and means the same,
-but for `SAWLOG_THOROUGH=1`. Hypothesis has no deadlines, and does not mind a machine that is busy.
+Hypothesis has no deadlines, and does not mind a machine that is busy.
 """
 
 import os
@@ -12,18 +11,10 @@ from hypothesis import HealthCheck, settings
 
 from tests.left_out import FRAMEWORKS, LEFT_OUT, complaint
 from tests.thorough import THOROUGH
+from tests.xla_flags import DEVICES, QUICK, joined, known
 
-_FLAGS = ["--xla_force_host_platform_device_count=4"]
-if not THOROUGH:
-    _FLAGS += [
-        "--xla_backend_optimization_level=0",
-        "--xla_llvm_disable_expensive_passes=true",
-    ]
-_GIVEN = os.environ.get("XLA_FLAGS", "").split()
-_NAMES = {flag.partition("=")[0] for flag in _GIVEN}
-os.environ["XLA_FLAGS"] = " ".join(
-    _GIVEN + [flag for flag in _FLAGS if flag.partition("=")[0] not in _NAMES]
-)
+_MORE = [DEVICES] if THOROUGH else [DEVICES, *known(QUICK)]
+os.environ["XLA_FLAGS"] = joined(os.environ.get("XLA_FLAGS", ""), _MORE)
 
 settings.register_profile("sawlog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sawlog")

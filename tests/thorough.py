@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from hypothesis import HealthCheck, Phase, settings
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 THOROUGH = os.environ.get("SAWLOG_THOROUGH", "0") not in ("", "0")
@@ -40,6 +41,14 @@ def seeded_examples(default: int, thorough: int) -> settings:
         database=None,
         suppress_health_check=list(HealthCheck),
     )
+
+
+def pairs(first: Iterable[S], second: Sequence[T], few: int) -> list[tuple[S, T]]:
+    """All pairs if thorough; else each of the first with a few of the second, which take turns."""
+    number = len(second) if THOROUGH else few
+    return [
+        (one, second[(i + j) % len(second)]) for i, one in enumerate(first) for j in range(number)
+    ]
 
 
 def one_of(choices: Sequence[T], name: str) -> T:

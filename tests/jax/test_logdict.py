@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import pickle
 from typing import Any
 
@@ -18,7 +19,7 @@ from jax import numpy as jnp
 
 import sawlog
 from sawlog import logdict
-from tests.thorough import examples
+from tests.thorough import examples, pairs
 
 EXAMPLES = examples(6, 20)
 FEWER = examples(3, 8)
@@ -825,13 +826,16 @@ def over_lanes(make: Any) -> Any:
     return stacked([make(x) for x in BATCH])
 
 
+@functools.cache
+def spooled_lanes() -> logdict:
+    return jax.vmap(sawlog.spool(loop))(BATCH)[1]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_reduce_under_an_outer_vmap(mode: str) -> None:
     """Both ways: on the mapped logs, and inside of the mapped function."""
-    outside = lambda x: jax.vmap(sawlog.spool(loop))(x)[1].reduce(mode)
     inside = jax.jit(jax.vmap(lambda x: sawlog.spool(loop)(x)[1].reduce(mode)))
-    for fun in (outside, inside):
-        logs = fun(BATCH)
+    for logs in (spooled_lanes().reduce(mode), inside(BATCH)):
         assert set(logs) == {"once", "v", "w"}
         for key in logs:
             columns = [loop_oracle(x)[key] for x in BATCH]
@@ -1188,8 +1192,10 @@ def test_a_ragged_lane_taken_out_settles(on: np.ndarray) -> None:
         agrees(one, sometimes_oracle(LANE_XS[lane], on[lane]))
 
 
-@pytest.mark.parametrize("way", ["spool of vmap", "vmap of spool", "inside jit", "inside vmap"])
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "append"])
+WAYS = ["spool of vmap", "inside jit", "vmap of spool", "inside vmap"]
+
+
+@pytest.mark.parametrize(("mode", "way"), pairs([m for m in MODES if m != "append"], WAYS, few=2))
 @examples(2, 3)
 @given(on=LANE_PATTERNS)
 def test_ragged_lanes_reduce_alone(way: str, mode: str, on: np.ndarray) -> None:

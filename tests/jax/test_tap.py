@@ -16,6 +16,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import sawlog
+from tests.thorough import pairs
 
 THIS_FILE = __file__
 
@@ -669,8 +670,7 @@ AROUND = {
 }
 
 
-@pytest.mark.parametrize("jit", [False, True])
-@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize(("around", "jit"), pairs(AROUND, [False, True], few=1))
 def test_derivatives_call_once_and_in_order(around: str, jit: bool) -> None:
     """With tap inside of the derivative, and outside."""
     wrap = jax.jit if jit else (lambda f: f)
