@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, settings
 
 from tests.left_out import FRAMEWORKS, LEFT_OUT, complaint
 from tests.thorough import THOROUGH
-from tests.xla_flags import DEVICES, QUICK, joined, known
+from tests.xla_flags import DEVICES, joined, quick
 
-_MORE = [DEVICES] if THOROUGH else [DEVICES, *known(QUICK)]
+_MORE = [DEVICES] if THOROUGH else [DEVICES, *quick(version("jaxlib"))]
 os.environ["XLA_FLAGS"] = joined(os.environ.get("XLA_FLAGS", ""), _MORE)
 
 settings.register_profile("sawlog", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -2,41 +2,31 @@
 
 Nearly half of the time of a JAX test is XLA's, for a program that runs once on a few numbers. The
 flags leave out LLVM's optimisations and the slower of two ways to generate code on the CPU; what
-programs mean is the same. XLA ends the process at a flag that it does not know, so those that this
-version of jaxlib does not have are left out.
+programs mean is the same. XLA ends the process at a flag that it does not know.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import mmap
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 DEVICES = "--xla_force_host_platform_device_count=4"
-QUICK = (
-    "--xla_backend_optimization_level=0",
-    "--xla_llvm_disable_expensive_passes=true",
-    "--xla_cpu_use_fusion_emitters=false",
-)
+QUICK = ("--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true")
+QUICK_BEFORE_0_11 = ("--xla_cpu_use_fusion_emitters=false",)
+
+
+def quick(jaxlib: str) -> tuple[str, ...]:
+    """The flags for quick compilation that this version of jaxlib has.
+
+    >>> len(quick("0.10.2")), len(quick("0.12.0.1"))
+    (3, 2)
+    """
+    older = tuple(map(int, jaxlib.split(".")[:2])) < (0, 11)
+    return QUICK + QUICK_BEFORE_0_11 if older else QUICK
 
 
 def name_of(flag: str) -> str:
     """Without dashes and value."""
     return flag.lstrip("-").partition("=")[0]
-
-
-def known(flags: Iterable[str]) -> list[str]:
-    """The flags whose names are in the library of the jaxlib that is installed."""
-    spec = importlib.util.find_spec("jaxlib")
-    found = Path(spec.origin).parent.glob("libjax_common*") if spec and spec.origin else ()
-    for library in found:
-        with (
-            library.open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-        ):
-            return [flag for flag in flags if data.find(name_of(flag).encode()) >= 0]
-    return []
 
 
 def joined(given: str, more: Sequence[str]) -> str:

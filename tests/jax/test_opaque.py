@@ -1,0 +1,254 @@
+"""Functions that JAX traces only when a program is lowered: seen, or refused; never lost."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import equinox.internal as eqxi
+import jax
+import lineax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+import sawlog
+import sawlog.errors
+
+THREE = jnp.float32(3)
+
+
+def double(x):
+    """Twice x, and logs it."""
+    sawlog.log("x", x)
+    return x * 2
+
+
+def noinlined(x):
+    """Calls a function that is compiled on its own."""
+    return eqxi.noinline(double)(x) + 1
+
+
+# --- Equinox: noinline ----------------------------------------------------------------------------
+
+WAYS: dict[str, tuple[Callable[..., Any], Any, Any]] = {
+    "plain": (noinlined, THREE, 3),
+    "jit": (jax.jit(noinlined), THREE, 3),
+    "vmap": (jax.vmap(noinlined), jnp.arange(3.0), [0, 1, 2]),
+    "grad": (jax.grad(noinlined), THREE, 3),
+    "checkpoint": (jax.grad(jax.checkpoint(noinlined)), THREE, 3),
+    "vmap of grad": (jax.vmap(jax.grad(noinlined)), jnp.arange(3.0), [0, 1, 2]),
+    "scan": (
+        lambda x: lax.scan(lambda c, _: (noinlined(c), None), x, None, length=3)[0],
+        THREE,
+        [3, 7, 15],
+    ),
+    "grad of scan": (
+        jax.grad(lambda x: lax.scan(lambda c, _: (noinlined(c), None), x, None, length=3)[0]),
+        THREE,
+        [3, 7, 15],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_noinline(name: str) -> None:
+    fun, x, expected = WAYS[name]
+    out, logs = sawlog.spool(fun)(x)
+    np.testing.assert_allclose(logs["x"], expected)
+    np.testing.assert_allclose(out, fun(x))
+    seen: list = []
+    np.testing.assert_allclose(sawlog.tap(fun, seen.append)(x), out)
+    shown = np.stack([logs["x"] for logs in seen])
+    np.testing.assert_allclose(shown.reshape(np.shape(expected)), expected)
+
+
+def test_noinline_differentiated_from_outside() -> None:
+    slope, logs = jax.grad(sawlog.spool(noinlined), has_aux=True)(THREE)
+    assert slope == 2
+    assert logs["x"] == 3
+    _, logs = jax.vmap(sawlog.spool(noinlined))(jnp.arange(3.0))
+    np.testing.assert_allclose(logs["x"], [0, 1, 2])
+
+
+def test_noinline_in_a_branch_that_some_lanes_take() -> None:
+    fun = jax.vmap(lambda x: lax.cond(x > 1, noinlined, lambda x: x, x))
+    _, logs = sawlog.spool(fun)(jnp.arange(3.0))
+    np.testing.assert_array_equal(logs.mask["x"], [False, False, True])
+
+
+def test_noinline_is_left_alone_where_nobody_wants_its_logs() -> None:
+    for fun in (
+        sawlog.spool(noinlined, argnames="other"),
+        sawlog.spool(sawlog.strip(noinlined)),
+    ):
+        out, logs = fun(THREE)
+        assert out == 7
+        assert not logs
+    assert jax.jit(noinlined)(THREE) == 7
+
+
+# --- lineax: an operator that is a function -------------------------------------------------------
+
+MATRIX, TARGET = jnp.array([[2.0, 1.0], [1.0, 3.0]]), jnp.array([1.0, 2.0])
+SOLVERS = {
+    "cg": lineax.CG(rtol=1e-5, atol=1e-5),
+    "gmres": lineax.GMRES(rtol=1e-5, atol=1e-5),
+}
+
+
+def solve(target, matrix=MATRIX, solver=SOLVERS["cg"], log=sawlog.log):
+    """The solution, with a log for each product with the matrix while it is solved."""
+
+    def multiply(vector):
+        log("vector", vector)
+        return matrix @ vector
+
+    shape = jax.ShapeDtypeStruct((2,), jnp.float32)
+    operator = lineax.FunctionLinearOperator(multiply, shape, lineax.positive_semidefinite_tag)
+    return lineax.linear_solve(operator, target, solver).value
+
+
+def products(**options: Any) -> np.ndarray:
+    """What JAX's own callback sees of the same program."""
+    seen: list[np.ndarray] = []
+
+    def log(name, vector):
+        del name
+        jax.debug.callback(lambda v: seen.append(np.array(v)), vector)  # cannot be ordered here
+
+    jax.block_until_ready(jax.jit(lambda t: solve(t, log=log, **options))(TARGET))
+    jax.effects_barrier()
+    return in_any_order(seen)
+
+
+def in_any_order(vectors: Any) -> np.ndarray:
+    """Vectors, sorted."""
+    return np.array(sorted(np.asarray(vectors).tolist()))
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_lineax(name: str) -> None:
+    expected = products(solver=SOLVERS[name])
+    assert len(expected) > 1
+    fun = functools.partial(solve, solver=SOLVERS[name])
+    out, logs = sawlog.spool(fun, capacity=64)(TARGET)
+    np.testing.assert_allclose(out, np.linalg.solve(MATRIX, TARGET), rtol=1e-4)
+    np.testing.assert_allclose(in_any_order(logs["vector"]), expected, atol=1e-6)
+
+
+def test_lineax_differentiated() -> None:
+    """The way forward is logged once, and the solves that derivatives add are not."""
+    expected, inverse = products(), np.linalg.inv(MATRIX)
+    slope, logs = sawlog.spool(jax.grad(lambda t: solve(t).sum()), capacity=64)(TARGET)
+    np.testing.assert_allclose(slope, inverse.sum(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(in_any_order(logs["vector"]), expected, atol=1e-6)
+
+    def outside(target):
+        out, logs = sawlog.spool(solve, capacity=64)(target)
+        return out.sum(), logs
+
+    slope, logs = jax.grad(outside, has_aux=True)(TARGET)
+    np.testing.assert_allclose(slope, inverse.sum(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(in_any_order(logs["vector"]), expected, atol=1e-6)
+
+
+def test_lineax_without_its_logs() -> None:
+    for fun in (sawlog.spool(solve, argnames="other"), sawlog.spool(sawlog.strip(solve))):
+        out, logs = fun(TARGET)
+        np.testing.assert_allclose(out, np.linalg.solve(MATRIX, TARGET), rtol=1e-4)
+        assert not logs
+
+
+# --- Any other primitive --------------------------------------------------------------------------
+
+call_p = Primitive("call_later")
+call_p.def_impl(lambda x, fun: jax.jit(fun)(x))
+call_p.def_abstract_eval(lambda x, fun: x)
+mlir.register_lowering(
+    call_p, mlir.lower_fun(lambda x, fun: fun(x), multiple_results=False), cacheable=False
+)
+
+
+class Holder:
+    """A callable object with a function in it."""
+
+    def __init__(self, fun: Callable[..., Any]) -> None:
+        self.fun = fun
+
+    def __call__(self, x: Any) -> Any:
+        return self.fun(x)
+
+
+HELD = {
+    "function": double,
+    "object": Holder(double),
+    "partial": functools.partial(lambda _, x: double(x), 1),
+    "method": Holder(double).__call__,
+}
+
+
+@pytest.mark.parametrize("held", HELD)
+@pytest.mark.parametrize("way", ["spool", "jit", "tap", "reduce", "buffer", "interval", "scan"])
+def test_other_primitives_are_refused(held: str, way: str) -> None:
+    def fun(x):
+        return call_p.bind(x, fun=HELD[held]) + 1
+
+    def loop(x):
+        return lax.scan(lambda c, _: (jax.jit(fun)(c), None), x, None, length=2)[0]
+
+    wrapped = {
+        "spool": lambda: sawlog.spool(fun),
+        "jit": lambda: jax.jit(sawlog.spool(fun)),
+        "tap": lambda: sawlog.tap(fun, lambda logs: None),
+        "reduce": lambda: sawlog.spool(fun, reduce="mean"),
+        "buffer": lambda: sawlog.tap(fun, lambda logs: None, buffer=2),
+        "interval": lambda: sawlog.tap(fun, lambda logs: None, interval=2),
+        "scan": lambda: sawlog.spool(loop),
+    }[way]()
+    with pytest.raises(sawlog.errors.UnsupportedPrimitiveError) as caught:
+        wrapped(THREE)
+    text = str(caught.value)
+    assert "'x'" in text
+    assert "test_opaque.py" in text
+    assert ("'scan'" if way == "scan" else "'call_later'") in text
+    assert "Hint:" in text
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_other_primitives_run_where_nothing_is_lost(held: str) -> None:
+    def fun(x):
+        return call_p.bind(x, fun=HELD[held]) + 1
+
+    assert jax.jit(fun)(THREE) == 7
+    assert sawlog.spool(fun, argnames="other")(THREE)[0] == 7
+    assert sawlog.spool(lambda x: call_p.bind(x, fun=sawlog.strip(HELD[held])))(THREE)[0] == 6
+    assert jax.jit(fun)(THREE) == 7
+
+
+def test_a_hidden_jaxpr_is_refused() -> None:
+    """One that was traced while somebody listened, and evaluated when the program is lowered."""
+
+    class Hidden:
+        """Not a function, and no parameter that is searched."""
+
+        __slots__ = ("run",)
+
+    def fun(x):
+        hidden = Hidden()
+        hidden.run = jax.make_jaxpr(double)(x)
+        return later_p.bind(x, hidden=hidden)
+
+    later_p = Primitive("evaluate_later")
+    later_p.def_abstract_eval(lambda x, hidden: x)
+
+    def evaluate(x, hidden):
+        return jax.core.eval_jaxpr(hidden.run.jaxpr, hidden.run.consts, x)[0]
+
+    mlir.register_lowering(later_p, mlir.lower_fun(evaluate, multiple_results=False))
+    with pytest.raises(sawlog.errors.LogPlacementError, match="hid from sawlog"):
+        sawlog.spool(fun)(THREE)
