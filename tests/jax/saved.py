@@ -149,4 +149,4 @@ def nothings(draw: Any) -> Nothing:
     """What is known of a key that was never logged."""
     value = tree_of(draw(st.sampled_from(TREES)), draw(leaves((1,))), draw(leaves((1,))))
     found, tree = jax.tree.flatten(value)
-    return Nothing(tree, tuple(x.shape[1:] for x in found), tuple(x.dtype for x in found))
+    return Nothing(tree, tuple(jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in found))

@@ -256,6 +256,24 @@ def test_lanes_that_end_at_different_times(chosen: dict) -> None:
             np.testing.assert_allclose(kept, np.stack(logged[-2:]), rtol=1e-6)
 
 
+@pytest.mark.parametrize("chosen", [{}, {"reduce": "mean"}, {"window": 1}], ids=str)
+def test_map_with_a_rest(chosen: dict) -> None:
+    """`lax.map` in batches: what is left over has fewer lanes."""
+
+    def row(x: Any) -> Any:
+        sawlog.log({"x": x})
+        return x * 2
+
+    def fun(x: Any) -> Any:
+        return lax.map(row, x, batch_size=3)
+
+    with jax.set_mesh(line()):
+        _, logs = sawlog.spool(fun, **chosen)(placed(M48, line(), None, "x"))
+    assert spec_of(logs["x"])[-1] == "x"
+    _, want = sawlog.spool(fun, **chosen)(M48)
+    np.testing.assert_allclose(logs["x"], want["x"], rtol=1e-6)
+
+
 def test_keys() -> None:
     """PRNG keys are sharded as any other array."""
 

@@ -68,6 +68,14 @@ def rows(count: int, array: Any) -> Type:
     return under(Type((count,), bool), array)
 
 
+def resized(array: Any, axis: int, size: int) -> Type:
+    """The type of an array with another size along an axis, which is then not sharded."""
+    kind = type_of(array)
+    shape, spec = list(kind.shape), list(_spec(kind))
+    shape[axis], spec[axis] = size, None
+    return _typed(shape, kind.dtype, kind.sharding, spec)
+
+
 def with_dtype(array: Any, dtype: Any) -> Type:
     """The same type with another dtype."""
     kind = type_of(array)

@@ -223,9 +223,9 @@ def widened_site(site: Site, operands: Sequence[Any], like: Stream) -> tuple[Sit
 
 def _padded(x: Any, lanes: tuple[int, ...], start: int) -> Any:
     for axis, size in enumerate(lanes, start):
-        more = (*x.shape[:axis], size - x.shape[axis], *x.shape[axis + 1 :])
-        like = _arrays.Type(more, x.dtype, sharding=_arrays.type_of(x).sharding)
-        x = jnp.concatenate([x, _arrays.zeros(like)], axis) if more[axis] else x
+        missing = size - x.shape[axis]
+        if missing:
+            x = _arrays.concatenate([x, _arrays.zeros(_arrays.resized(x, axis, missing))], axis)
     return x
 
 
@@ -362,8 +362,7 @@ def _fit(slot: BranchSlot, stream: Stream) -> Stream:
 
 
 def _lengthen(x: Any, missing: int) -> Any:
-    blank = _arrays.zeros(_arrays.rows(missing, _arrays.inner(x, 1)))
-    return _arrays.concatenate([x, blank])
+    return _arrays.concatenate([x, _arrays.zeros(_arrays.resized(x, 0, missing))])
 
 
 def _absent(slot: BranchSlot) -> Stream:
