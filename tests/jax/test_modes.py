@@ -10,7 +10,6 @@ import jax
 import numpy as np
 import pytest
 from jax import lax
-from jax import numpy as jnp
 
 import sawlog
 from tests.thorough import THOROUGH
@@ -29,7 +28,7 @@ MODES: dict[str, Callable[[], Any]] = {
     "no jit": jax.disable_jit,
 }
 
-# --- Every option -----------------------------------------------------------------------------------
+# --- Every option ---------------------------------------------------------------------------------
 
 XS = np.arange(4, dtype=np.float32)
 
@@ -131,10 +130,10 @@ def test_logger(mode: str) -> None:
         logger.spool(program, state, argnames="c")(args)
     logger.finish()
     (run,) = logger.runs.values()
-    np.testing.assert_allclose(np.ravel(run["c"]), np.tile(LOGGED["c"], 2))
+    np.testing.assert_allclose(np.ravel(run.logs["c"]), np.tile(LOGGED["c"], 2))
 
 
-# --- Rows of the table --------------------------------------------------------------------------------
+# --- Rows of the table ----------------------------------------------------------------------------
 
 #: Rows whose own programs do what a mode forbids, and why.
 NOT_MEANT = {

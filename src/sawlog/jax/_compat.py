@@ -65,7 +65,7 @@ _USED = {
     _lu: "wrap_init",
     _mlir: "TokenSet register_lowering",
     _pe: "DynamicJaxprTrace JaxprTracer convert_constvars_jaxpr custom_partial_eval_rules "
-    "partial_eval_jaxpr_custom_rules trace_to_jaxpr_dynamic",
+    "partial_eval_jaxpr_custom_rules trace_to_jaxpr_dynamic tracers_to_jaxpr",
     _shard_map: "shard_map_p",
     _xla_metadata: "set_xla_metadata",
     _xla_metadata_lib: "current_xla_metadata",
@@ -562,6 +562,24 @@ def wrap_batching(primitive: Primitive, wrap: Callable[[Any], Any]) -> None:
     """Replace the batching rule of a primitive by ``wrap(rule)``."""
     rules = _batching.fancy_primitive_batchers
     rules[primitive] = wrap(rules[primitive])
+
+
+def forget_kept_effects() -> None:
+    """Let partial evaluation forget, when it is done, the equations that it kept for their effects.
+
+    They would go on holding tracers, which ``jax.checking_leaks`` takes for a leak of the user's.
+    """
+    module: Any = _pe
+    plain = module.tracers_to_jaxpr
+
+    @functools.wraps(plain)
+    def tracers_to_jaxpr(inputs: Any, outputs: Any, kept: Any, debug_info: Any) -> Any:
+        result = plain(inputs, outputs, kept, debug_info)
+        if kept:
+            kept.clear()
+        return result
+
+    module.tracers_to_jaxpr = tracers_to_jaxpr
 
 
 def wrap_scan_hoisting(has_logs: Callable[[Any], bool], scope: Callable[[], Any]) -> None:

@@ -153,8 +153,9 @@ class Interpreter:
             self._stripper._stripper = self._stripper
         stripped = eqn.replace(params=self._stripper.clean(eqn.params))
 
+        hides = hides_functions(eqn, self._hiding)
+
         def bind(*values: Any) -> list[Any]:
-            hides = hides_functions(eqn, self._hiding)
             with _marks.dropping() if hides else contextlib.nullcontext():
                 return _compat.bind_equation(stripped, values)
 

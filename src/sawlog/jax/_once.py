@@ -76,3 +76,4 @@ _compat.stage_instead_of_running(
 _compat.wrap_scan_hoisting(has_site_effect, lambda: in_context(_HOISTING))
 _compat.wrap_while_recomputation(_silenced)
 _compat.wrap_jvp(while_p, _jvp_of_while)
+_compat.forget_kept_effects()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from sawlog.jax._reductions import check_mode
 from sawlog.jax._select import Selection, check_prefix, selection
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Stream, Streams, from_site, widened_site
-from sawlog.jax._wrap import Program, check_callable, jit_options, program_for, staged
+from sawlog.jax._wrap import Program, Transformed, check_callable, jit_options, program_for
 
 
 class Spool(Handler):
@@ -218,13 +217,11 @@ def _spool(
 
     program = program_for(fun, options, lambda: Program(fun, evaluate, options=static))
 
-    @functools.wraps(fun)
     def spooled(*args: Any, **kwargs: Any) -> tuple[Any, logdict]:
         out, logs = program(args, kwargs)
         return out, logs._settled_if_known()
 
-    staged(spooled, program)
-    return spooled
+    return Transformed(fun, spooled, program)
 
 
 def _survey(closed: Any, chosen: Selection) -> Streams:

@@ -22,7 +22,7 @@ from sawlog.jax._sampling import Sampling, read_sampling, run_sampled
 from sawlog.jax._select import Selection, check_prefix, selection
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Streams
-from sawlog.jax._wrap import Program, check_callable, jit_options, program_for, staged
+from sawlog.jax._wrap import Program, Transformed, check_callable, jit_options, program_for
 
 
 class Tap(Handler):
@@ -169,7 +169,6 @@ def tap(
         options=static,
     )
 
-    @functools.wraps(fun)
     def tapped(*args: Any, **kwargs: Any) -> Any:
         if not _compat.not_tracing():
             _compat.prepare_order(tap_effect)
@@ -181,8 +180,7 @@ def tap(
         target.raise_held()
         return out
 
-    staged(tapped, inside)
-    return tapped
+    return Transformed(fun, tapped, inside)
 
 
 def _evaluator(

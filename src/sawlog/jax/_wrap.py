@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import types
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -284,42 +285,58 @@ def jit_options(static_argnums: Any, static_argnames: Any) -> dict[str, tuple]:
     return options
 
 
-def staged(call: Callable[..., Any], program: Program) -> None:
-    """Give ``call`` the methods that a function made by ``jax.jit`` has besides being called."""
-    fun = program.fun
+class Transformed:
+    """A function that looks like ``fun`` and does ``call``, with what ``jax.jit`` gives besides.
 
-    def prepared(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    ``lower``, ``trace`` and ``eval_shape`` are methods, and nothing of this class is in its
+    ``__dict__``: ``jax.vmap(spool(f))`` copies that, and is not to lower like ``spool(f)``.
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "_call", "_program")
+
+    def __init__(self, fun: Callable[..., Any], call: Callable[..., Any], program: Program) -> None:
+        self._call = call
+        self._program = program
+        functools.update_wrapper(self, fun)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<sawlog function {_name_of(self)}>"
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """Trace and lower for these arguments, as ``jax.jit(f).lower``."""
+        args, kwargs = self._prepared(args, kwargs)
+        return self._jitted().lower(*args, **kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """Trace for these arguments, as ``jax.jit(f).trace``."""
+        args, kwargs = self._prepared(args, kwargs)
+        return self._jitted().trace(*args, **kwargs)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Shapes and dtypes of what would be returned, as ``jax.jit(f).eval_shape``."""
+        args, kwargs = self._prepared(args, kwargs)
+        return self._jitted().eval_shape(*args, **kwargs)
+
+    def _prepared(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Arguments in which what equinox takes as static is part of the structure."""
         leaves, tree = jax.tree.flatten((args, kwargs))
-        static = _libraries.static_scalars(fun(), (args, kwargs), tree, leaves)
+        static = _libraries.static_scalars(self._program.fun(), (args, kwargs), tree, leaves)
         for i in static:
             leaves[i] = _Scalar(leaves[i])
         return jax.tree.unflatten(tree, leaves) if static else (args, kwargs)
 
-    def body(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = jax.tree.map(_unfix, (args, kwargs), is_leaf=_is_fixed)
-        return call(*args, **kwargs)
+    def _jitted(self) -> Any:
+        def body(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = jax.tree.map(_unfix, (args, kwargs), is_leaf=_is_fixed)
+            return self._call(*args, **kwargs)
 
-    def jitted() -> Any:
-        return jax.jit(_named_like(body, fun(), 0), **program.options)
-
-    def lower(*args: Any, **kwargs: Any) -> Any:
-        """Trace and lower for these arguments, as ``jax.jit(f).lower``."""
-        args, kwargs = prepared(args, kwargs)
-        return jitted().lower(*args, **kwargs)
-
-    def trace(*args: Any, **kwargs: Any) -> Any:
-        """Trace for these arguments, as ``jax.jit(f).trace``."""
-        args, kwargs = prepared(args, kwargs)
-        return jitted().trace(*args, **kwargs)
-
-    def eval_shape(*args: Any, **kwargs: Any) -> Any:
-        """Shapes and dtypes of what would be returned, as ``jax.jit(f).eval_shape``."""
-        args, kwargs = prepared(args, kwargs)
-        return jitted().eval_shape(*args, **kwargs)
-
-    for method in (lower, trace, eval_shape):
-        setattr(call, method.__name__, method)
+        return jax.jit(_named_like(body, self._program.fun(), 0), **self._program.options)
 
 
 @jax.tree_util.register_static

@@ -7,6 +7,7 @@ functions of the inputs. Called plainly, both come from one evaluation of the fu
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -49,96 +50,84 @@ def _with_own_derivative(
     walk: Interpreter, eqn: Any, run: Callable[..., Result], values: Sequence[Any]
 ) -> Result:
     """Call ``run``, whose outputs are differentiated as those of the equation without logs."""
-    names, at_once, apart = _two_ways(walk, eqn, run)
-    call = jax.custom_jvp(at_once)
+    ways = _TwoWays.of(walk, eqn, run, values)
+    call, apart = jax.custom_jvp(ways.at_once), ways.apart
 
     def jvp(primals: Any, tangents: Any) -> Any:
         with unheard():
             return jvp_of_moving(apart, primals, tangents)
 
     call.defjvp(jvp, symbolic_zeros=True)
-    return _called(walk, names, call, values)
+    return ways.result(walk, call(ways.hoisted, ways.states, *values))
 
 
 @register_rule(_compat.custom_vmap_p)
 def custom_vmap(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
     """The function runs as it is; mapped from outside, its rule gives the outputs."""
     inner = _compat.inner_jaxpr(eqn)
-    plain = _plain(walk, eqn)
-    names, at_once, _ = _two_ways(
-        walk, eqn, lambda *args: walk.run(inner.jaxpr, inner.consts, args)
-    )
-    states = [walk.handler.carry[name] for name in names]
-    at_once, hoisted = _closed_over(at_once, (states, *values))
-    call = jax.custom_batching.custom_vmap(at_once)
+    run = functools.partial(walk.run, inner.jaxpr, inner.consts)
+    ways = _TwoWays.of(walk, eqn, lambda *args: run(args), values)
+    call, apart = jax.custom_batching.custom_vmap(ways.at_once), ways.apart
 
     @call.def_vmap
     def batch(axis_size: int, mapped: list[Any], *args: Any) -> Any:
-        def both(hoisted: Any, states: Any, *args: Any) -> Any:
-            return plain(*args), *at_once(hoisted, states, *args)[1:]
-
         in_axes = jax.tree.map(lambda is_mapped: 0 if is_mapped else None, tuple(mapped))
         with unheard():
-            outs = jax.vmap(both, in_axes, axis_size=axis_size)(*args)
+            outs = jax.vmap(apart, in_axes, axis_size=axis_size)(*args)
         return outs, jax.tree.map(lambda _: True, outs)
 
-    return _called(walk, names, functools.partial(call, hoisted), values)
+    return ways.result(walk, call(ways.hoisted, ways.states, *values))
 
 
-def _closed_over(fun: Callable[..., Any], args: Any) -> tuple[Callable[..., Any], list[Any]]:
-    """``fun`` with what it closes over as its first argument, and that: the number of a run, say.
+@dataclasses.dataclass(frozen=True)
+class _TwoWays:
+    """An equation with logs, as functions of [hoisted, states, operands] that close over no tracer.
 
-    ``custom_vmap`` maps arguments, and nothing else.
+    ``at_once`` gives the outputs, logs and carry by one evaluation; ``apart`` gives the outputs by
+    the equation itself, with the user's rule, and the rest as ``at_once`` does.
     """
-    leaves, tree = jax.tree.flatten(args)
-    out_tree: list[Any] = []
 
-    def flat(*leaves: Any) -> list[Any]:
-        outs, structure = jax.tree.flatten(fun(*jax.tree.unflatten(tree, leaves)))
-        out_tree.append(structure)
-        return outs
+    names: tuple[str, ...]
+    states: list[Any]
+    hoisted: list[Any]
+    at_once: Callable[..., Any]
+    apart: Callable[..., Any]
 
-    closed = _compat.trace_flat(flat, [_compat.typeof(leaf) for leaf in leaves], "custom_vmap")
-    closed, hoisted = _compat.hoist_consts(closed)
+    @classmethod
+    def of(
+        cls, walk: Interpreter, eqn: Any, run: Callable[..., Result], values: Sequence[Any]
+    ) -> _TwoWays:
+        """Trace ``run`` once for both."""
+        names = walk.carried_by(walk.sites_in(eqn))
+        states = [walk.handler.carry[name] for name in names]
+        leaves, tree = jax.tree.flatten((states, *values))
+        out_tree: list[Any] = []
 
-    def opened(hoisted: list[Any], *args: Any) -> Any:
-        outs = jaxpr_as_fun(closed)(*hoisted, *jax.tree.leaves(args))
-        return jax.tree.unflatten(out_tree[0], outs)
+        def flat(*leaves: Any) -> list[Any]:
+            states, *args = jax.tree.unflatten(tree, leaves)
+            with walk.carrying(names, states) as after:
+                outs, streams = run(*args)
+            flat_outs, structure = jax.tree.flatten((outs, streams, after()))
+            out_tree.append(structure)
+            return flat_outs
 
-    return opened, hoisted
+        closed = _compat.trace_flat(flat, [_compat.typeof(leaf) for leaf in leaves], "a function")
+        closed, hoisted = _compat.hoist_consts(closed)
+        plain = walk.without_logs(eqn)
 
+        def at_once(hoisted: list[Any], *args: Any) -> Any:
+            outs = jaxpr_as_fun(closed)(*hoisted, *jax.tree.leaves(args))
+            return jax.tree.unflatten(out_tree[0], outs)
 
-def _two_ways(
-    walk: Interpreter, eqn: Any, run: Callable[..., Result]
-) -> tuple[tuple[str, ...], Callable[..., Any], Callable[..., Any]]:
-    """Outputs, logs and carry by one evaluation, or the outputs apart, by the user's rule."""
-    plain, names = _plain(walk, eqn), walk.carried_by(walk.sites_in(eqn))
+        def apart(hoisted: list[Any], states: list[Any], *args: Any) -> Any:
+            with _marks.dropping():  # also of what the user's rules log
+                outs = plain(*args)
+            return outs, *at_once(hoisted, states, *args)[1:]
 
-    def at_once(states: Any, *args: Any) -> Any:
-        with walk.carrying(names, states) as after:
-            outs, streams = run(*args)
-        return outs, streams, after()
+        return cls(names, states, hoisted, at_once, apart)
 
-    def apart(states: Any, *args: Any) -> Any:
-        return plain(*args), *at_once(states, *args)[1:]
-
-    return names, at_once, apart
-
-
-def _plain(walk: Interpreter, eqn: Any) -> Callable[..., list[Any]]:
-    """The equation without logs; those that the user's rules hold are dropped as well."""
-    bind = walk.without_logs(eqn)
-
-    def plain(*args: Any) -> list[Any]:
-        with _marks.dropping():
-            return bind(*args)
-
-    return plain
-
-
-def _called(
-    walk: Interpreter, names: Sequence[str], call: Callable[..., Any], values: Sequence[Any]
-) -> Result:
-    outs, streams, states = call([walk.handler.carry[name] for name in names], *values)
-    walk.handler.carry.update(zip(names, states, strict=True))
-    return outs, streams
+    def result(self, walk: Interpreter, outs: Any) -> Result:
+        """Take back the carry."""
+        outs, streams, states = outs
+        walk.handler.carry.update(zip(self.names, states, strict=True))
+        return outs, streams
