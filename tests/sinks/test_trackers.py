@@ -398,13 +398,13 @@ class TestWandb:
         tracker = Wandb(tmp_path)
         imported_quietly(Wandb)
         sink = tracker.open("slow")
-        file = sink.run.settings.sync_file
-        ended_before = []
-        delayed(monkeypatch, lambda: ended_before.append(_wandb_file.has_ended(file)))
+        late = told_late(monkeypatch)
         sink.write(records({"step": np.arange(rows)}, x=np.arange(rows) / 4))
         sink.close()
-        assert ended_before == [False]
         assert tracker.read(sink).scalars["x"] == [(i, i / 4) for i in range(rows)]
+        (timer,) = late
+        timer.join()
+        assert _wandb_file.has_ended(sink.run.settings.sync_file)
 
     def test_says_so_when_the_end_does_not_come(self, tmp_path, monkeypatch):
         imported_quietly(Wandb)
@@ -418,20 +418,18 @@ class TestWandb:
         sink.close()  # once more, as the end is there
 
 
-def delayed(monkeypatch, just_before):
-    """Have W&B's own process told late that a run is finished."""
+def told_late(monkeypatch):
+    """Have W&B's own process told late that a run is finished; by these timers."""
     from wandb.sdk.lib.service.service_connection import ServiceConnection
 
-    real = ServiceConnection.inform_finish
-
-    def tell(self, run_id):
-        just_before()
-        real(self, run_id)
+    real, timers = ServiceConnection.inform_finish, []
 
     def inform_finish(self, run_id):
-        threading.Timer(0.3, tell, (self, run_id)).start()
+        timers.append(threading.Timer(0.3, real, (self, run_id)))
+        timers[-1].start()
 
     monkeypatch.setattr(ServiceConnection, "inform_finish", inform_finish)
+    return timers
 
 
 class TestMLflow:
