@@ -66,6 +66,7 @@ FRAMEWORK_FREE = {
 }
 
 COMPAT = "jax/_compat.py"
+VERSIONS = "jax/_versions.py"  # may ask for the version
 
 Modules = dict[str, ast.Module]
 Check = Callable[[Modules], list[str]]
@@ -174,9 +175,45 @@ def check_internals(modules: Modules) -> list[str]:
                 found.append(f"{path}:{item.line}: {item.name} belongs in {COMPAT}")
         docstrings = _docstrings(tree)
         for node in ast.walk(tree):
+            if path == VERSIONS and _is_version(node):
+                continue
             if node not in docstrings and _mentions_internal(node):
                 found.append(f"{path}:{node.lineno}: {ast.unparse(node)} belongs in {COMPAT}")
     return found
+
+
+# Parameters of sawlog's own primitives.
+OWN_PARAMETERS = {"gated", "keys", "site"}
+
+
+def check_parameters(modules: Modules) -> list[str]:
+    """Only `jax/_compat.py` knows what JAX calls the parameters of its primitives."""
+    found = []
+    for path, tree in modules.items():
+        if path == COMPAT or unit_of(path) != "jax":
+            continue
+        for node in ast.walk(tree):
+            name = _parameter(node)
+            if name is not None and name not in OWN_PARAMETERS:
+                found.append(f"{path}:{node.lineno}: {ast.unparse(node)} belongs in {COMPAT}")
+    return found
+
+
+def _parameter(node: ast.AST) -> str | None:
+    match node:
+        case ast.Subscript(
+            value=ast.Name(id="params") | ast.Attribute(attr="params"),
+            slice=ast.Constant(value=str(name)),
+        ):
+            return name
+        case ast.Call(
+            func=ast.Attribute(
+                value=ast.Name(id="params") | ast.Attribute(attr="params"), attr="get" | "pop"
+            ),
+            args=[ast.Constant(value=str(name)), *_],
+        ):
+            return name
+    return None
 
 
 def _is_internal(dotted: str) -> bool:
@@ -188,6 +225,10 @@ def _is_internal(dotted: str) -> bool:
         "__version__",
         "__version_info__",
     )
+
+
+def _is_version(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr in ("__version__", "__version_info__")
 
 
 def _mentions_internal(node: ast.AST) -> bool:
@@ -222,7 +263,9 @@ def modules() -> Modules:
     return found
 
 
-@pytest.mark.parametrize("check", [check_direction, check_optional, check_internals])
+@pytest.mark.parametrize(
+    "check", [check_direction, check_optional, check_internals, check_parameters]
+)
 def test_the_tree_is_clean(modules, check: Check):
     assert check(modules) == []
 
@@ -286,6 +329,9 @@ DIRTY = [
     (check_internals, "jax/_spool.py", "import jax._src.core as core"),
     (check_internals, "jax/_spool.py", "import jax as j\nx = j._src.core"),
     (check_internals, "jax/_spool.py", "import_module('jax._src.core')"),
+    (check_internals, "jax/_versions.py", "from jax._src import core"),
+    (check_parameters, "jax/_spool.py", "x = eqn.params['jaxpr']"),
+    (check_parameters, "jax/_rules/loops.py", "x = params.get('num_consts')"),
     (check_internals, "jax/_spool.py", "import jax\nnew = jax.__version__ > '0.10'"),
     (check_internals, "jax/_spool.py", "import jax\nnew = jax.version.__version_info__"),
     (check_internals, "jax/_spool.py", "from jax import __version_info__"),

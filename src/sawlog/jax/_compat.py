@@ -52,7 +52,7 @@ _USED = {
     _ad: "JVPTrace instantiate_zeros primitive_jvps primitive_linearizations primitive_transposes",
     _ad_util: "Zero",
     _api: "__file__ jacfwd",
-    _batching: "bdim_at_front fancy_primitive_batchers",
+    _batching: "batch_jaxpr bdim_at_front fancy_primitive_batchers",
     _callback: "_callback_op_sharding emit_python_callback",
     _core: "AbstractValue DebugInfo ShapedArray Tracer jaxpr_as_fun mapped_aval shaped_abstractify "
     "set_current_trace trace_ctx trace_state_clean typeof",
@@ -69,24 +69,24 @@ _USED = {
     _shard_map: "shard_map_p",
     _xla_metadata: "set_xla_metadata",
     _xla_metadata_lib: "current_xla_metadata",
-    _source_info: "current_name_stack register_exclusion summarize user_context",
+    _source_info: "Scope Transform current_name_stack register_exclusion summarize user_context",
 }
 
 #: Tables in which rules of JAX's own primitives are wrapped.
 _WRAPPED = (
-    ("batching rule of while_loop", _batching.fancy_primitive_batchers, while_p),
-    ("forward rule of while_loop", _ad.primitive_jvps, while_p),
-    ("partial evaluation of while_loop", _pe.custom_partial_eval_rules, while_p),
-    ("partial evaluation of while_loop", _pe.partial_eval_jaxpr_custom_rules, while_p),
-    ("partial evaluation of scan", _pe.partial_eval_jaxpr_custom_rules, scan_p),
+    ("batching rule of while_loop", _batching, "fancy_primitive_batchers", while_p),
+    ("forward rule of while_loop", _ad, "primitive_jvps", while_p),
+    ("partial evaluation of while_loop", _pe, "custom_partial_eval_rules", while_p),
+    ("partial evaluation of while_loop", _pe, "partial_eval_jaxpr_custom_rules", while_p),
+    ("partial evaluation of scan", _pe, "partial_eval_jaxpr_custom_rules", scan_p),
 )
 
 
 def _missing() -> Iterator[str]:
     for module, names in _USED.items():
         yield from (f"{module.__name__}.{n}" for n in names.split() if not hasattr(module, n))
-    for what, table, primitive in _WRAPPED:
-        if primitive not in table:
+    for what, module, table, primitive in _WRAPPED:
+        if primitive not in getattr(module, table, ()):
             yield f"the {what}"
 
 

@@ -1,0 +1,108 @@
+"""A JAX that does not fit is refused at once, by one error that names the versions that do."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+import jax
+import pytest
+
+from sawlog.errors import UnsupportedJaxError
+from sawlog.jax import _compat, _versions
+
+ROOT = Path(__file__).parents[2]
+
+
+def imported(before: str) -> str:
+    """What a fresh process says that imports sawlog.jax after ``before``."""
+    program = f"""
+        import jax
+        {before}
+        try:
+            import sawlog.jax
+        except ImportError as error:
+            print(type(error).__name__, error)
+        else:
+            print("imported")
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True
+    )
+    return result.stdout
+
+
+def test_the_installed_one_fits() -> None:
+    assert _versions.OLDEST <= jax.__version_info__ < _versions.UNTRIED
+    _versions.check()
+
+
+@pytest.mark.parametrize("version", [(0, 4, 38), (0, 10, 1), (0, 13, 0), (1, 0, 0)])
+def test_others_are_refused(version: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "__version_info__", version)
+    monkeypatch.setattr(jax, "__version__", ".".join(map(str, version)))
+    with pytest.raises(UnsupportedJaxError) as caught:
+        _versions.check()
+    text = str(caught.value)
+    assert jax.__version__ in text
+    assert "0.10.2" in text
+    assert "0.13" in text
+    assert 'pip install "jax>=0.10.2,<0.13"' in text
+    assert isinstance(caught.value, ImportError)
+
+
+def test_a_newer_one_can_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "__version_info__", (0, 13, 0))
+    monkeypatch.setenv("SAWLOG_ANY_JAX", "1")
+    _versions.check()
+    monkeypatch.setattr(jax, "__version_info__", (0, 9, 0))
+    with pytest.raises(UnsupportedJaxError):
+        _versions.check()
+
+
+@pytest.mark.parametrize(
+    ("gone", "named"),
+    [
+        (
+            "import jax._src.lax.control_flow.loops as m; del m._scan_known_hoisting",
+            "_scan_known_hoisting",
+        ),
+        ("import jax._src.callback as m; del m.emit_python_callback", "emit_python_callback"),
+        (
+            "import sys; del jax._src.custom_batching; "
+            "sys.modules['jax._src.custom_batching'] = None",
+            "custom_batching",
+        ),
+        (
+            "import jax._src.interpreters.batching as m; from jax.extend.core.primitives import "
+            "while_p; del m.fancy_primitive_batchers[while_p]",
+            "batching rule of while_loop",
+        ),
+    ],
+)
+def test_private_names_are_looked_for_at_import(gone: str, named: str) -> None:
+    said = imported(gone)
+    assert said.startswith("UnsupportedJaxError")
+    assert named in said
+    assert "0.10.2" in said
+
+
+def test_every_private_name_that_is_used_is_looked_for() -> None:
+    text = Path(_compat.__file__).read_text()
+    aliases = dict(re.findall(r"from jax\._src(?:\.[\w.]+)? import (\w+) as (_\w+)", text))
+    listed = {module.__name__.rpartition(".")[2]: names for module, names in _compat._USED.items()}
+    for module, alias in aliases.items():
+        used = {name.split(".")[0] for name in re.findall(rf"\b{alias}\.(\w+)", text)}
+        missing = used - set(listed[module].split())
+        assert not missing, f"{module}: {missing}"
+
+
+def test_pyproject_says_the_same() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (needed,) = project["project"]["optional-dependencies"]["jax"]
+    oldest, untried = (".".join(map(str, v)) for v in (_versions.OLDEST, _versions.UNTRIED))
+    assert needed == f"jax>={oldest},<{untried}"
