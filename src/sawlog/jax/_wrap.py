@@ -107,10 +107,10 @@ class Program:
                 if all(map(_compat.is_jax_value, leaves)):
                     raise
         # out of the except block, so that an error from here stands for itself
-        static = (*static, *self._declared_static(args, kwargs))
+        static = (*static, *self.declared_static(args, kwargs))
         return self._checked(self._jitted_parts, *_partition(leaves, tree, static), hidden)
 
-    def _declared_static(self, args: tuple, kwargs: dict[str, Any]) -> list[int]:
+    def declared_static(self, args: tuple, kwargs: dict[str, Any]) -> list[int]:
         """The places of all leaves of the arguments that ``options`` declare as static."""
         numbers = {i % len(args) for i in self.options.get("static_argnums", ()) if i < len(args)}
         names = set(self.options.get("static_argnames", ()))
@@ -324,11 +324,14 @@ class Transformed:
         return self._jitted().eval_shape(*args, **kwargs)
 
     def _prepared(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        """Arguments in which what equinox takes as static is part of the structure."""
+        """Arguments in which what is static is part of the structure, but for what is declared."""
         leaves, tree = jax.tree.flatten((args, kwargs))
-        static = _libraries.static_scalars(self._program.fun(), (args, kwargs), tree, leaves)
-        for i in static:
-            leaves[i] = _Scalar(leaves[i])
+        static = {
+            *_libraries.static_scalars(self._program.fun(), (args, kwargs), tree, leaves),
+            *(i for i, leaf in enumerate(leaves) if not _compat.is_jax_value(leaf)),
+        }
+        for i in static.difference(self._program.declared_static(args, kwargs)):
+            leaves[i] = _Static(leaves[i])
         return jax.tree.unflatten(tree, leaves) if static else (args, kwargs)
 
     def _jitted(self) -> Any:
@@ -340,11 +343,11 @@ class Transformed:
 
 
 @jax.tree_util.register_static
-class _Scalar(_Fixed):
-    """A static Python scalar: equal to another one of the same type and value."""
+class _Static(_Fixed):
+    """A static argument: equal to another one of the same type and value."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Scalar) and self._key == other._key
+        return isinstance(other, _Static) and self._key == other._key
 
     def __hash__(self) -> int:
         return hash(self._key)
