@@ -23,6 +23,23 @@ def loaded(name: str) -> Any:
     return sys.modules.get(name)
 
 
+_REMEMBERED = 1024
+_memory: dict[tuple[str, Any], Any] = {}
+
+
+def _remembered(what: str, tree: Any, look: Callable[[], Any]) -> Any:
+    """What is known of arguments with this structure, looked at only the first time."""
+    try:
+        return _memory[what, tree]
+    except KeyError:
+        if len(_memory) >= _REMEMBERED:
+            _memory.clear()
+        found = _memory[what, tree] = look()
+        return found
+    except TypeError:  # a structure that has no hash
+        return look()
+
+
 # -- flax linen ------------------------------------------------------------------------------------
 
 
@@ -48,8 +65,6 @@ def only_probing() -> bool:
 
 # -- flax nnx --------------------------------------------------------------------------------------
 
-_holds_state: dict[Any, bool] = {}
-
 
 def holds_state(arguments: Any, tree: Any) -> bool:
     """Whether there are objects of ``flax.nnx`` in ``arguments``, whose structure is ``tree``.
@@ -59,11 +74,12 @@ def holds_state(arguments: Any, tree: Any) -> bool:
     nnx = loaded("flax.nnx")
     if nnx is None:
         return False
-    found = _holds_state.get(tree)
-    if found is None:
+
+    def look() -> bool:
         parts = jax.tree.leaves(arguments, is_leaf=lambda x: _is_state(nnx, x))
-        found = _holds_state[tree] = any(_is_state(nnx, part) for part in parts)
-    return found
+        return any(_is_state(nnx, part) for part in parts)
+
+    return bool(_remembered("state", tree, look))
 
 
 def _is_state(nnx: Any, x: Any) -> bool:
@@ -107,8 +123,6 @@ def call_with_state(
 
 # -- equinox ---------------------------------------------------------------------------------------
 
-_modules: dict[Any, tuple[range, ...]] = {}
-
 
 def static_scalars(fun: Any, arguments: Any, tree: Any, leaves: Sequence[Any]) -> tuple[int, ...]:
     """Which leaves are Python scalars that equinox takes as static.
@@ -127,15 +141,16 @@ def static_scalars(fun: Any, arguments: Any, tree: Any, leaves: Sequence[Any]) -
 
 
 def _places_of_modules(module: type, arguments: Any, tree: Any) -> tuple[range, ...]:
-    found = _modules.get(tree)
-    if found is None:
+    def look() -> tuple[range, ...]:
         places, start = [], 0
         for item in jax.tree.leaves(arguments, is_leaf=lambda x: isinstance(x, module)):
             end = start + len(jax.tree.leaves(item))
             if isinstance(item, module):
                 places.append(range(start, end))
             start = end
-        found = _modules[tree] = tuple(places)
+        return tuple(places)
+
+    found: tuple[range, ...] = _remembered("modules", tree, look)
     return found
 
 
