@@ -265,6 +265,21 @@ def test_equinox_layers(name: str) -> None:
             np.testing.assert_allclose(one, two, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", [*EQUINOX, "tap"])
+def test_equinox_modules_come_back_as_they_were(name: str) -> None:
+    def step(model, x):
+        sawlog.log({"x": x.sum()})
+        return model, model(x, key=jax.random.key(0))
+
+    wrapped = sawlog.tap(step, lambda logs: None) if name == "tap" else EQUINOX[name](step)
+    first = model = eqx.nn.Dropout(0.5)
+    for _ in range(3):
+        result = wrapped(model, jnp.ones(4))
+        model, _ = result if name == "tap" else result[0]
+        assert model == first
+        assert (type(model.p), type(model.inference)) == (float, bool)
+
+
 def test_equinox_numbers_given_to_filter_jit_are_static() -> None:
     def f(x, n):
         for i in range(n):
@@ -278,7 +293,8 @@ def test_equinox_numbers_given_to_filter_jit_are_static() -> None:
 def test_equinox_lower_and_shapes() -> None:
     fun = sawlog.spool(lambda model, x: model(x))
     assert fun.eval_shape(rectifier(), jnp.float32(3))[1]["h"].shape == ()
-    assert fun.lower(rectifier(), jnp.float32(3)).compile() is not None
+    compiled = fun.lower(rectifier(), jnp.float32(3)).compile()
+    assert compiled(rectifier(), jnp.float32(3))[1]["h"] == 4
     assert fun.trace(rectifier(), jnp.float32(3)).jaxpr is not None
 
 

@@ -157,11 +157,59 @@ def test_lineax_differentiated() -> None:
     np.testing.assert_allclose(in_any_order(logs["vector"]), expected, atol=1e-6)
 
 
+def test_lineax_mapped() -> None:
+    targets = jnp.stack([TARGET, 3 * TARGET])
+    expected = [in_any_order(sawlog.spool(solve, capacity=64)(t)[1]["vector"]) for t in targets]
+    out, logs = sawlog.spool(jax.vmap(solve), capacity=64)(targets)
+    np.testing.assert_allclose(out, np.linalg.solve(MATRIX, targets.T).T, rtol=1e-4)
+    lanes, mask = np.moveaxis(logs["vector"], 1, 0), np.ones(logs["vector"].shape[:2], bool)
+    mask = np.asarray(logs.mask.get("vector", mask)).T
+    for lane, here, vectors in zip(lanes, mask, expected, strict=True):
+        np.testing.assert_allclose(in_any_order(lane[here]), vectors, atol=1e-5)
+    _, logs = jax.vmap(sawlog.spool(solve, capacity=64))(targets)
+    for i, vectors in enumerate(expected):
+        here = np.asarray(logs.mask["vector"][i])
+        np.testing.assert_allclose(in_any_order(logs["vector"][i][here]), vectors, atol=1e-5)
+
+
 def test_lineax_without_its_logs() -> None:
     for fun in (sawlog.spool(solve, argnames="other"), sawlog.spool(sawlog.strip(solve))):
         out, logs = fun(TARGET)
         np.testing.assert_allclose(out, np.linalg.solve(MATRIX, TARGET), rtol=1e-4)
         assert not logs
+
+
+# --- custom_root, which is an object in newer JAX -------------------------------------------------
+
+
+def root(a):
+    """The root of x - a, found in one step; the function and the tangent solver log."""
+
+    def residual(x):
+        sawlog.log({"residual": x})
+        return x - a
+
+    def solve_tangent(g, y):
+        sawlog.log({"tangent": y})
+        return y / g(1.0)
+
+    return lax.custom_root(residual, 0.0, lambda g, x: x - g(x), solve_tangent)
+
+
+def test_custom_root() -> None:
+    _, logs = sawlog.spool(root)(2.0)
+    assert logs["residual"] == 0
+    assert list(logs) == ["residual"]
+    _, logs = sawlog.spool(lambda a: jax.jvp(root, (a,), (1.0,)))(2.0)
+    np.testing.assert_array_equal(logs["residual"], [0, 2, 2])
+    assert logs["tangent"] == -1
+    slope, logs = sawlog.spool(jax.grad(root))(2.0)
+    assert slope == 1
+    np.testing.assert_array_equal(logs["residual"], [0, 2, 2])
+    _, logs = sawlog.spool(jax.vmap(jax.grad(root)))(jnp.array([2.0, 3.0]))
+    np.testing.assert_array_equal(logs["residual"], [[0, 0], [2, 3], [2, 3]])
+    slope, logs = jax.grad(sawlog.spool(root), has_aux=True)(2.0)
+    assert (slope, logs["residual"]) == (1, 0)
 
 
 # --- Any other primitive --------------------------------------------------------------------------

@@ -656,3 +656,23 @@ def test_wrong_options(options: Any, text: str) -> None:
         with pytest.raises(ArgumentError, match=re.escape(text)):
             wrap()
     logger.close()
+
+
+def test_a_buffer_never_sends_more_than_it_holds() -> None:
+    def mapped(x: Any) -> Any:
+        sawlog.log({"x": x})
+        return x
+
+    calls: list = []
+    loop = lambda xs: lax.map(mapped, xs, batch_size=3)
+    sawlog.tap(loop, calls.append, buffer=2)(jnp.arange(8.0))
+    assert [logs["x"].shape for logs in calls] == [(2, 3), (1, 2)]
+
+    def after_a_loop(xs: Any) -> Any:
+        out = lax.map(mapped, xs)
+        sawlog.log({"x": xs[0]})
+        return out
+
+    calls.clear()
+    sawlog.tap(after_a_loop, calls.append, buffer=2)(jnp.arange(2.0))
+    assert [len(logs["x"]) for logs in calls] == [2, 1]

@@ -77,8 +77,8 @@ class BufferedWalk(Interpreter):
     handler: BufferedTap
 
     def before(self, eqn: Any, pending: list[Any]) -> None:
-        """Send what is pending before an equation that will send by itself."""
-        if pending and self._sends(eqn):
+        """Send what is pending before an equation that will send by itself, or that has no room."""
+        if pending and (self._sends(eqn) or self._overflows(eqn, pending)):
             self.handler.flush(tuple(pending))
             pending.clear()
 
@@ -100,14 +100,20 @@ class BufferedWalk(Interpreter):
         size = self.size_of(eqn)
         return size is None or size > self.handler.room
 
+    def _overflows(self, eqn: Any, pending: list[Any]) -> bool:
+        types = self._types(eqn)
+        return bool(types) and _entries([*pending, *types]) > self.handler.room
+
     def size_of(self, eqn: Any) -> int | None:
         """How many entries of a name an equation can log; None where nobody knows."""
-        if not self.wanted_in(eqn):
-            return 0
-        types = survey(self.handler.chosen, eqn)
+        types = self._types(eqn)
         if any(stream.info.unbounded for stream in types):
             return None
         return _entries(types)
+
+    def _types(self, eqn: Any) -> Streams:
+        """The types of what an equation logs."""
+        return survey(self.handler.chosen, eqn) if self.wanted_in(eqn) else ()
 
 
 def survey(chosen: Selection, eqn: Any, avals: Sequence[Any] | None = None) -> Streams:

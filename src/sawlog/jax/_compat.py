@@ -49,7 +49,8 @@ except ImportError as _error:  # a module or a name is gone
 
 #: What is used of each private module; ``a.b`` is an attribute of an attribute.
 _USED = {
-    _ad: "JVPTrace instantiate_zeros primitive_jvps primitive_linearizations primitive_transposes",
+    _ad: "JVPTrace LinearizeTrace instantiate_zeros primitive_jvps primitive_linearizations "
+    "primitive_transposes",
     _ad_util: "Zero",
     _api: "__file__ jacfwd",
     _batching: "batch_jaxpr bdim_at_front fancy_primitive_batchers",
@@ -519,17 +520,18 @@ def expanded(params: dict[str, Any]) -> Callable[..., list[Any]]:
 
 
 def replace_where_bound(
-    primitive: Primitive, instead: Callable[[Sequence[Any], dict[str, Any]], Any]
+    primitive: Primitive, instead: Callable[[Sequence[Any], dict[str, Any], bool], Any]
 ) -> None:
-    """Have ``instead(operands, params)`` give the outputs where a primitive is bound.
+    """Have ``instead(operands, params, differentiated)`` give the outputs of a primitive.
 
-    None means that it is bound as it is. Whatever is tracing, this comes first.
+    None means that it is bound as it is. Whatever is tracing, this comes first; ``differentiated``
+    says whether it is differentiation.
     """
     plain = primitive.bind_with_trace
 
     def bind_with_trace(trace: Any, args: Any, avals: Any, params: Any) -> Any:
         with _core.set_current_trace(trace):
-            outs = instead(args, params)
+            outs = instead(args, params, isinstance(trace, (_ad.JVPTrace, _ad.LinearizeTrace)))
         return plain(trace, args, avals, params) if outs is None else outs
 
     primitive.def_bind_with_trace(bind_with_trace)

@@ -23,28 +23,50 @@ from sawlog.jax._primitive import has_site_effect, is_listening, unheard
 
 # -- primitives that are opened --------------------------------------------------------------------
 
-#: Where libraries keep primitives whose ``impl`` is an ordinary function of JAX arrays.
-_KNOWN = (("equinox.internal._noinline", "noinline_p"), ("lineax._solve", "linear_solve_p"))
+Inside = Callable[[Any, dict[str, Any]], Callable[..., Any]]
+"""``inside(primitive, params)`` is what a primitive does, as a function of its operands."""
+
+
+def _implementation(primitive: Any, params: dict[str, Any]) -> Callable[..., Any]:
+    return functools.partial(primitive.impl, **params)
+
+
+def _linear_solve(primitive: Any, params: dict[str, Any]) -> Callable[..., Any]:
+    """As it is, ``impl`` refuses to be mapped: it is meant to find tracers that leaked."""
+    solve, equinox = _libraries.loaded("lineax._solve"), _libraries.loaded("equinox.internal")
+    implementation = getattr(solve, "_linear_solve_impl", None)
+    if implementation is None:
+        return _implementation(primitive, params)
+    unchecked = functools.partial(implementation, check_closure=False)
+    return functools.partial(equinox.filter_primitive_def(unchecked), **params)
+
+
+#: Where libraries keep primitives that do what an ordinary function of JAX arrays does.
+_KNOWN: tuple[tuple[str, str, Inside], ...] = (
+    ("equinox.internal._noinline", "noinline_p", _implementation),
+    ("lineax._solve", "linear_solve_p", _linear_solve),
+)
 _opened: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def open_known() -> None:
     """Have the primitives opened that libraries loaded so far brought with them."""
-    for module, name in _KNOWN:
+    for module, name, inside in _KNOWN:
         primitive = getattr(_libraries.loaded(module), name, None)
         if primitive is not None and primitive not in _opened:
             _opened.add(primitive)
-            _open(primitive, lambda p, params: functools.partial(p.impl, **params))
+            _open(primitive, inside)
 
 
-def _open(primitive: Any, inside: Callable[[Any, dict[str, Any]], Callable[..., Any]]) -> None:
-    """Do ``inside(primitive, params)``, which is what a primitive does, in its place if that logs.
+def _open(primitive: Any, inside: Inside, own_rules: bool = False) -> None:
+    """Do what a primitive does in its place, if that logs.
 
-    That happens where the primitive is bound, before any transformation makes something else of it.
+    That happens where the primitive is bound, before any transformation makes something else of
+    it. With ``own_rules`` it is differentiated by its rules first: they bind it again, and may log.
     """
 
-    def instead(operands: Sequence[Any], params: dict[str, Any]) -> Any:
-        if not is_listening() or _marks.drops():
+    def instead(operands: Sequence[Any], params: dict[str, Any], differentiated: bool) -> Any:
+        if not is_listening() or _marks.drops() or (own_rules and differentiated):
             return None
         constants = [None if _compat.is_tracer(x) else x for x in operands]
         values = [x for x in operands if _compat.is_tracer(x)]
@@ -91,7 +113,7 @@ def _with_own_derivative(closed: Any, plain: Callable[..., Any]) -> Callable[...
 
 
 if _compat.call_hi_primitive_p is not None:
-    _open(_compat.call_hi_primitive_p, lambda p, params: _compat.expanded(params))
+    _open(_compat.call_hi_primitive_p, lambda p, params: _compat.expanded(params), own_rules=True)
 
 # -- primitives that are marked --------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ class Program:
         self, args: tuple, kwargs: dict[str, Any], hidden: tuple, leaves: list[Any], tree: Any
     ) -> tuple[Any, Any]:
         if _compat.under_jit():
-            (kind, out), more = self._traced(*hidden, *args, **kwargs)
+            (kind, out), more = self._trace(hidden, args, kwargs, inline=True)
         else:
             (kind, out), more = self._compiled(args, kwargs, hidden, leaves, tree)
         return (out if kind is None else jax.tree.map(_unfix, out, is_leaf=_is_fixed)), more
@@ -135,8 +135,17 @@ class Program:
         return result
 
     def _traced(self, *args: Any, **kwargs: Any) -> Any:
-        """Trace the function with its logs, and evaluate the result in the trace around."""
-        hidden, args = args[: self._hidden], args[self._hidden :]
+        """What is compiled: a function of the hidden values and the arguments."""
+        return self._trace(args[: self._hidden], args[self._hidden :], kwargs)
+
+    def _trace(
+        self, hidden: tuple, args: tuple, kwargs: dict[str, Any], inline: bool = False
+    ) -> Any:
+        """Trace the function with its logs, and evaluate the result in the trace around.
+
+        Outputs are arrays as those of ``jax.jit`` are, but for what cannot be, and for Python
+        scalars that are static: all of them where nothing is compiled (``inline``).
+        """
         fun, (leaves, tree) = self._fun(), jax.tree.flatten((args, kwargs))
         dynamic = [i for i, leaf in enumerate(leaves) if _compat.is_tracer(leaf)]
         structure: list[tuple[Any, list[Any]]] = []
@@ -146,12 +155,19 @@ class Program:
             for i, value in zip(dynamic, values, strict=True):
                 full[i] = value
             args, kwargs = jax.tree.unflatten(tree, full)
-            outs, out_tree = jax.tree.flatten(fun(*args, **kwargs))
-            arrays = [out for out in outs if _compat.is_jax_value(out)]
+            result = fun(*args, **kwargs)
+            outs, out_tree = jax.tree.flatten(result)
+            fixed = _libraries.static_scalars(fun, result, out_tree, outs)
+            is_array = [
+                _compat.is_jax_value(out)
+                and i not in fixed
+                and not (inline and type(out) in _libraries.SCALARS)
+                for i, out in enumerate(outs)
+            ]
             # What is kept of the outputs must not be tracers, which are gone after this trace.
-            rest = [None if _compat.is_jax_value(out) else _Fixed(out) for out in outs]
-            structure.append((out_tree, rest))
-            return arrays
+            pairs = list(zip(outs, is_array, strict=True))
+            structure.append((out_tree, [None if array else _Fixed(out) for out, array in pairs]))
+            return [out for out, array in pairs if array]
 
         open_known()
         values = [leaves[i] for i in dynamic]
@@ -165,7 +181,7 @@ class Program:
 
     def _from_parts(self, fixed: _Parts, values: list[Any], hidden: tuple) -> Any:
         args, kwargs = fixed.join(values)
-        return self._traced(*hidden, *args, **kwargs)
+        return self._trace(hidden, args, kwargs)
 
 
 class _Parts:
@@ -310,8 +326,9 @@ class Transformed:
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Trace and lower for these arguments, as ``jax.jit(f).lower``."""
-        args, kwargs = self._prepared(args, kwargs)
-        return self._jitted().lower(*args, **kwargs)
+        new_args, new_kwargs = self._prepared(args, kwargs)
+        lowered = self._jitted().lower(*new_args, **new_kwargs)
+        return lowered if new_args is args else _Prepared(lowered, self._prepared)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """Trace for these arguments, as ``jax.jit(f).trace``."""
@@ -330,7 +347,8 @@ class Transformed:
             *_libraries.static_scalars(self._program.fun(), (args, kwargs), tree, leaves),
             *(i for i, leaf in enumerate(leaves) if not _compat.is_jax_value(leaf)),
         }
-        for i in static.difference(self._program.declared_static(args, kwargs)):
+        static.difference_update(self._program.declared_static(args, kwargs))
+        for i in static:
             leaves[i] = _Static(leaves[i])
         return jax.tree.unflatten(tree, leaves) if static else (args, kwargs)
 
@@ -340,6 +358,25 @@ class Transformed:
             return self._call(*args, **kwargs)
 
         return jax.jit(_named_like(body, self._program.fun(), 0), **self._program.options)
+
+
+class _Prepared:
+    """What JAX lowered or compiled for prepared arguments, to be called with those of the user."""
+
+    def __init__(self, own: Any, prepare: Callable[..., Any]) -> None:
+        self._own = own
+        self._prepare = prepare
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+    def compile(self, *args: Any, **kwargs: Any) -> _Prepared:
+        """As ``jax.stages.Lowered.compile``."""
+        return _Prepared(self._own.compile(*args, **kwargs), self._prepare)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = self._prepare(args, kwargs)
+        return self._own(*args, **kwargs)
 
 
 @jax.tree_util.register_static
