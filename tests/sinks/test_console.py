@@ -547,7 +547,7 @@ if os.fork() == 0:
 os.wait()
 """
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program],  # of forking threads
         capture_output=True,
         text=True,
         env={"PYTHONPATH": SOURCE, "PYTHONIOENCODING": "utf-8"},
