@@ -20,9 +20,26 @@ settings.register_profile("sawlog", deadline=None, suppress_health_check=[Health
 settings.load_profile("sawlog")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests come first, so that no worker is left alone with one of them at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Variants take turns; long tests come first, so that no worker is left alone with one."""
+    if not THOROUGH and "::" not in "".join(config.args):
+        left_out = set(variants_left_out(items))
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+def variants_left_out(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Every second variant of each test that is marked with ``turns``."""
+    seen: dict[str, int] = {}
+    left_out = []
+    for item in items:
+        if item.get_closest_marker("turns") is not None:
+            test = item.nodeid.partition("[")[0]
+            seen[test] = seen.get(test, 0) + 1
+            if seen[test] % 2 == 0:
+                left_out.append(item)
+    return left_out
 
 
 def pytest_configure() -> None:

@@ -22,6 +22,9 @@ from sawlog.loggers import SaveLogger
 
 from .cases_explicit import M48, line, placed, square
 
+pytestmark = pytest.mark.turns
+
+
 STEPS = 5
 ROWS = [M48 * 0.5**i for i in range(1, STEPS + 1)]
 """What `train` logs, by hand."""

@@ -17,6 +17,8 @@ from tests.thorough import THOROUGH, one_of
 from .cases import CASES
 from .test_cases import WAYS, ways_of
 
+pytestmark = pytest.mark.turns
+
 MODES: dict[str, Callable[[], Any]] = {
     "strict promotion": lambda: jax.numpy_dtype_promotion("strict"),
     "rank promotion": lambda: jax.numpy_rank_promotion("raise"),

@@ -240,6 +240,7 @@ HELD = {
 }
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("held", HELD)
 @pytest.mark.parametrize("way", ["spool", "jit", "tap", "reduce", "buffer", "interval", "scan"])
 def test_other_primitives_are_refused(held: str, way: str) -> None:
