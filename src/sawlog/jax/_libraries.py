@@ -23,6 +23,11 @@ def loaded(name: str) -> Any:
     return sys.modules.get(name)
 
 
+def any_loaded() -> bool:
+    """Whether a library is there whose objects need more than JAX does for them."""
+    return "flax.nnx" in sys.modules or "equinox" in sys.modules
+
+
 _REMEMBERED = 1024
 _memory: dict[tuple[str, Any], Any] = {}
 

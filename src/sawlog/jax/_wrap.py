@@ -78,6 +78,13 @@ class Program:
 
     def __call__(self, args: tuple, kwargs: dict[str, Any], *hidden: Any) -> tuple[Any, Any]:
         """The output of the function, and what the transformation adds."""
+        if not _libraries.any_loaded() and not _compat.under_jit():
+            try:  # most calls are no more than this
+                (kind, out), more = self._jitted(*hidden, *args, **kwargs)
+                return (out, more) if kind is None else _unfixed(((kind, out), more))
+            except TypeError:
+                if all(map(_compat.is_jax_value, jax.tree.leaves((args, kwargs)))):
+                    raise
         leaves, tree = jax.tree.flatten((args, kwargs))
         if _libraries.holds_state((args, kwargs), tree):
             call = functools.partial(self._on_states._call, hidden=hidden)
@@ -91,10 +98,8 @@ class Program:
         self, args: tuple, kwargs: dict[str, Any], hidden: tuple, leaves: list[Any], tree: Any
     ) -> tuple[Any, Any]:
         if _compat.under_jit():
-            (kind, out), more = self._trace(hidden, args, kwargs, inline=True)
-        else:
-            (kind, out), more = self._compiled(args, kwargs, hidden, leaves, tree)
-        return (out if kind is None else jax.tree.map(_unfix, out, is_leaf=_is_fixed)), more
+            return _unfixed(self._trace(hidden, args, kwargs, inline=True))
+        return _unfixed(self._compiled(args, kwargs, hidden, leaves, tree))
 
     def _compiled(
         self, args: tuple, kwargs: dict[str, Any], hidden: tuple, leaves: list[Any], tree: Any
@@ -241,6 +246,11 @@ def _restore(tree: Any, fixed: list[Any], outs: list[Any]) -> tuple[Any, Any]:
     leaves = [next(rest) if x is None else x for x in fixed]
     mark = None if all(x is None for x in fixed) else ()
     return mark, jax.tree.unflatten(tree, leaves)
+
+
+def _unfixed(result: Any) -> tuple[Any, Any]:
+    (kind, out), more = result
+    return (out if kind is None else jax.tree.map(_unfix, out, is_leaf=_is_fixed)), more
 
 
 def _is_fixed(leaf: Any) -> bool:
