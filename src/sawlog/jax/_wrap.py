@@ -117,7 +117,9 @@ class Program:
 
     def declared_static(self, args: tuple, kwargs: dict[str, Any]) -> list[int]:
         """The places of all leaves of the arguments that ``options`` declare as static."""
-        numbers = {i % len(args) for i in self.options.get("static_argnums", ()) if i < len(args)}
+        count = len(args)
+        given = self.options.get("static_argnums", ())
+        numbers = {i % count for i in given if -count <= i < count}
         names = set(self.options.get("static_argnames", ()))
         with contextlib.suppress(TypeError, ValueError):
             numbers |= {
