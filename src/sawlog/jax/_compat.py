@@ -198,7 +198,9 @@ def not_tracing() -> bool:
 
 def under_jit() -> bool:
     """Whether a program is traced to be compiled, however deep below other transformations."""
-    trace: Any = None if _core.trace_state_clean() else _core.trace_ctx.trace
+    trace: Any = _core.trace_ctx.trace
+    if type(trace) is _core.EvalTrace:
+        return False
     while trace is not None and not isinstance(trace, _pe.DynamicJaxprTrace):
         trace = getattr(trace, "parent_trace", None)
     return trace is not None

@@ -427,12 +427,13 @@ def _flatten_with_keys(logs: logdict) -> tuple[tuple[Any, ...], Layout]:
 
 def _unflatten(layout: Layout, children: Any) -> logdict:
     children = tuple(children)
-    logs = dict.__new__(logdict)
     keys = layout.keys
-    dict.update(logs, zip(keys, children, strict=False))
+    count = len(keys)
+    logs = dict.__new__(logdict)
+    dict.update(logs, zip(keys, children, strict=False))  # steps and masks come after the values
     logs._layout = layout
-    logs._rest = children[len(keys) :]
-    logs._pending = layout.masked and _all_known(children[: len(keys)], logs._rest)
+    logs._rest = children[count:]
+    logs._pending = layout.masked and _all_known(children[:count], logs._rest)
     return logs
 
 

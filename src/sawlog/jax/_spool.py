@@ -216,12 +216,11 @@ def _spool(
         return outs, logs.prefix(prefix) if prefix else logs
 
     program = program_for(fun, options, lambda: Program(fun, evaluate, options=static))
+    return Transformed(fun, program.as_function(_settled), program)
 
-    def spooled(*args: Any, **kwargs: Any) -> tuple[Any, logdict]:
-        out, logs = program(args, kwargs)
-        return out, logs._settled_if_known()
 
-    return Transformed(fun, spooled, program)
+def _settled(logs: logdict) -> logdict:
+    return logs._settled_if_known() if logs._layout.masked else logs
 
 
 def _survey(closed: Any, chosen: Selection) -> Streams:
