@@ -3,7 +3,9 @@
 Hypothesis has no deadlines, and does not mind a machine that is busy.
 """
 
+import gc
 import os
+import sys
 from importlib.metadata import version
 
 import pytest
@@ -30,16 +32,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def variants_left_out(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Every second variant of each test that is marked with ``turns``."""
+    """Of tests marked with ``turns(n)`` all variants but every n-th; n is 2 if not given."""
     seen: dict[str, int] = {}
     left_out = []
     for item in items:
-        if item.get_closest_marker("turns") is not None:
+        if (mark := item.get_closest_marker("turns")) is not None:
             test = item.nodeid.partition("[")[0]
-            seen[test] = seen.get(test, 0) + 1
-            if seen[test] % 2 == 0:
+            seen[test] = seen.get(test, -1) + 1
+            if seen[test] % (mark.args[0] if mark.args else 2):
                 left_out.append(item)
     return left_out
+
+
+# What JAX keeps of thousands of programs is gigabytes, which every collection of garbage walks
+# through: what was imported is left out of that, and the rest is dropped from time to time.
+_TESTS_BETWEEN = 200
+_run_since = 0
+
+
+def pytest_collection_finish() -> None:
+    """All that is there from here on stays."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
+def pytest_runtest_teardown() -> None:
+    """Forget compiled programs."""
+    global _run_since
+    _run_since += 1
+    if _run_since >= _TESTS_BETWEEN and "jax" in sys.modules:
+        _run_since = 0
+        sys.modules["jax"].clear_caches()
 
 
 def pytest_configure() -> None:

@@ -40,7 +40,7 @@ from tests.sinks._trackers import (
 from tests.thorough import often
 
 pytestmark = pytest.mark.long
-SEEDS, STEPS, BUFFER = 8, often(300, 1000), 100
+SEEDS, STEPS, BUFFER = 8, often(120, 1000), often(50, 100)
 NAMES = [f"seed-{seed}" for seed in range(SEEDS)]
 
 _numbers = itertools.count()

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import numpy as jnp
 
@@ -26,11 +26,6 @@ from sawlog.factored import (
 )
 from tests.thorough import seeded_examples
 
-
-def examples(number: int) -> settings:
-    return seeded_examples(max(4, number // 2), number)
-
-
 Make = Callable[[np.ndarray], Any]
 
 MAKERS: dict[str, Make] = {
@@ -44,8 +39,8 @@ def for_random(library: str, number: int, **strategies: Any) -> Callable[[Callab
     """Run a function on drawn pairs; few of them by JAX, which compiles for every shape anew."""
 
     def run(function: Callable) -> None:
-        few = min(number, 3) if library == "jax" else number
-        examples(few)(given(**strategies)(function))()
+        few = 2 if library == "jax" else max(4, number // 2)
+        seeded_examples(few, number)(given(**strategies)(function))()
 
     return run
 

@@ -431,7 +431,8 @@ def spooled_place(place: str, **options: Any) -> Any:
     return logs
 
 
-@pytest.mark.parametrize(("place", "mode"), rows_of(FOLDS, often(1, 4)))
+@pytest.mark.turns
+@pytest.mark.parametrize(("place", "mode"), rows_of(FOLDS, often(2, 4)))
 def test_reduction(place: str, mode: str) -> None:
     row = PLACES[place]
     logs = spooled_place(place, reduce=mode)
@@ -452,6 +453,7 @@ def test_reduction(place: str, mode: str) -> None:
         close(steps[i], fold_steps(mode, row.lanes[i].steps))
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("place", [name for name in PLACES if not re.search("while|fori", name)])
 def test_all_entries(place: str, jit: bool) -> None:
@@ -496,7 +498,8 @@ BOUNDS: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("place", "bounds"), rows_of(BOUNDS, often(1, 4)))
+@pytest.mark.turns
+@pytest.mark.parametrize(("place", "bounds"), rows_of(BOUNDS, often(2, 4)))
 def test_bounds(place: str, bounds: str) -> None:
     row, (options, keep) = PLACES[place], BOUNDS[bounds]
     logs = spooled_place(place, **options)

@@ -121,9 +121,11 @@ def check_refusal(case: Case, fun: Callable[..., Any], error: str) -> None:
 @way()
 def plain(case: Case) -> None:
     """Without a transformation nothing is bound: the jaxpr is that of the program without logs."""
-    check_output(case, call(case.fun, case), "the plain call")
     if case.static_argnums or not case.jit:
+        check_output(case, call(case.fun, case), "the plain call")
         return
+    fun = case.fun if again(case) else jax.jit(case.fun)  # one by one every operation is compiled
+    check_output(case, call(fun, case), "the plain call")
     assert jaxpr_of(case) == jaxpr_of(case, without_logs=True)
 
 
@@ -288,11 +290,14 @@ def same_shapes(found: PyTree, expected: PyTree) -> None:
 
 
 TURNS = (
-    ("jit_spool", "spool_jit", "spool_spool", "strip", "round_trip"),
+    ("spool", "jit_spool", "spool", "spool_jit", "spool_spool", "spool", "strip", "round_trip"),
     ("tap", "jit_tap"),
     ("vmap", "grad"),
 )
-"""Ways that share most of what they do: by default a row goes through one of each."""
+"""Ways that share most of what they do: by default a row goes through one of each.
+
+One that is named several times has its turn as often.
+"""
 
 
 def ways_of(case: Case, *, thorough: bool = THOROUGH) -> list[str]:
@@ -321,7 +326,8 @@ def test_case(case: Case, name: str) -> None:
     if case.ways is not None and "plain" not in case.ways:
         return
     if THOROUGH or name == ways_of(case)[-1]:
-        check_output(case, call(case.fun, case), f"a plain call after {ways_of(case)}")
+        plainly = case.fun if again(case) or not case.jit else jitted(case, case.fun)
+        check_output(case, call(plainly, case), f"a plain call after {ways_of(case)}")
 
 
 def test_every_way_gets_its_turn() -> None:
@@ -332,7 +338,7 @@ def test_every_way_gets_its_turn() -> None:
     for name in WAYS:
         possible = [row for row, names in every.items() if name in names]
         chosen = [row for row, names in some.items() if name in names]
-        assert len(chosen) >= min(30, len(possible)), name
+        assert len(chosen) >= min(20, len(possible)), name
     in_turn = set().union(*TURNS)
     for row, names in some.items():
         assert set(names) >= set(every[row]) - in_turn, row

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
-import textwrap
 import tomllib
 from pathlib import Path
 
@@ -18,22 +18,30 @@ from sawlog.jax import _compat, _versions
 ROOT = Path(__file__).parents[2]
 
 
-def imported(before: str) -> str:
-    """What a fresh process says that imports sawlog.jax after ``before``."""
-    program = f"""
-        import jax
-        {before}
+PROBE = """
+import json, os, sys
+import jax
+
+for before in json.loads(sys.argv[1]):
+    if os.fork() == 0:  # so that JAX is imported once for all of them
+        exec(before)
         try:
             import sawlog.jax
         except ImportError as error:
-            print(type(error).__name__, error)
+            said = f"{type(error).__name__} {error}"
         else:
-            print("imported")
-    """
-    result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True
-    )
-    return result.stdout
+            said = "imported"
+        print(json.dumps(said), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def imported(befores: list[str]) -> list[str]:
+    """What fresh processes say that import sawlog.jax after each of these."""
+    command = [sys.executable, "-W", "ignore", "-c", PROBE, json.dumps(befores)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_the_installed_one_fits() -> None:
@@ -64,31 +72,24 @@ def test_a_newer_one_can_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         _versions.check()
 
 
-@pytest.mark.parametrize(
-    ("gone", "named"),
-    [
-        (
-            "import jax._src.lax.control_flow.loops as m; del m._scan_known_hoisting",
-            "_scan_known_hoisting",
-        ),
-        ("import jax._src.callback as m; del m.emit_python_callback", "emit_python_callback"),
-        (
-            "import sys; del jax._src.custom_batching; "
-            "sys.modules['jax._src.custom_batching'] = None",
-            "custom_batching",
-        ),
-        (
-            "import jax._src.interpreters.batching as m; from jax.extend.core.primitives import "
-            "while_p; del m.fancy_primitive_batchers[while_p]",
-            "batching rule of while_loop",
-        ),
-    ],
-)
-def test_private_names_are_looked_for_at_import(gone: str, named: str) -> None:
-    said = imported(gone)
-    assert said.startswith("UnsupportedJaxError")
-    assert named in said
-    assert "0.10.2" in said
+GONE = {
+    "_scan_known_hoisting": "import jax._src.lax.control_flow.loops as m; "
+    "del m._scan_known_hoisting",
+    "emit_python_callback": "import jax._src.callback as m; del m.emit_python_callback",
+    "custom_batching": "import sys; del jax._src.custom_batching; "
+    "sys.modules['jax._src.custom_batching'] = None",
+    "batching rule of while_loop": "import jax._src.interpreters.batching as m; "
+    "from jax.extend.core.primitives import while_p; del m.fancy_primitive_batchers[while_p]",
+}
+
+
+def test_private_names_are_looked_for_at_import() -> None:
+    *without, with_all = imported([*GONE.values(), ""])
+    assert with_all == "imported"
+    for named, said in zip(GONE, without, strict=True):
+        assert said.startswith("UnsupportedJaxError")
+        assert named in said
+        assert "0.10.2" in said
 
 
 def test_every_private_name_that_is_used_is_looked_for() -> None:

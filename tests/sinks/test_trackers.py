@@ -35,7 +35,7 @@ from tests.sinks._trackers import (
 )
 from tests.thorough import often
 
-RUNS, STEPS, CHUNK = often(4, 8), 600, 100  # 1,200 numbers a run, more than MLflow takes at a time
+RUNS, STEPS, CHUNK = often(3, 8), 600, 100  # 1,200 numbers a run, more than MLflow takes at a time
 
 
 _numbers = itertools.count()

@@ -55,8 +55,8 @@ _USED = {
     _api: "__file__ jacfwd",
     _batching: "batch_jaxpr bdim_at_front fancy_primitive_batchers",
     _callback: "_callback_op_sharding emit_python_callback",
-    _core: "AbstractValue DebugInfo ShapedArray Tracer jaxpr_as_fun mapped_aval shaped_abstractify "
-    "set_current_trace trace_ctx trace_state_clean typeof",
+    _core: "AbstractValue DebugInfo EvalTrace ShapedArray Tracer jaxpr_as_fun mapped_aval "
+    "set_current_trace shaped_abstractify trace_ctx trace_state_clean typeof",
     _custom_batching: "custom_vmap_p",
     _dispatch: "prim_requires_devices_during_lowering runtime_tokens",
     _effects: "Effect control_flow_allowed_effects custom_derivatives_allowed_effects "
