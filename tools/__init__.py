@@ -1,0 +1,1 @@
+"""Tools of this project; none of them is part of the package."""
