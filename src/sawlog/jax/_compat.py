@@ -11,7 +11,9 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import inspect
 import sys
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,6 +27,7 @@ try:
     from jax._src import callback as _callback
     from jax._src import core as _core
     from jax._src import custom_batching as _custom_batching
+    from jax._src import custom_derivatives as _custom_derivatives
     from jax._src import dispatch as _dispatch
     from jax._src import effects as _effects
     from jax._src import linear_util as _lu
@@ -58,6 +61,7 @@ _USED = {
     _core: "AbstractValue DebugInfo EvalTrace ShapedArray Tracer jaxpr_as_fun mapped_aval "
     "set_current_trace shaped_abstractify trace_ctx trace_state_clean typeof",
     _custom_batching: "custom_vmap_p",
+    _custom_derivatives: "remat_opt_p",
     _dispatch: "prim_requires_devices_during_lowering runtime_tokens",
     _effects: "Effect control_flow_allowed_effects custom_derivatives_allowed_effects "
     "lowerable_effects ordered_effects partial_eval_kept_effects remat_allowed_effects "
@@ -101,6 +105,7 @@ JVPTrace = _ad.JVPTrace
 _STRUCTURED_RESIDUALS = jax.__version_info__ >= (0, 11, 1)
 
 custom_vmap_p = _custom_batching.custom_vmap_p
+remat_opt_p = _custom_derivatives.remat_opt_p
 shard_map_p = _shard_map.shard_map_p
 
 
@@ -673,7 +678,7 @@ def subjaxprs(params: dict[str, Any]) -> list[Any]:
 
 def inner_jaxpr(eqn: JaxprEqn) -> Any:
     """The program that an equation of ``jit``, ``checkpoint``, ``custom_jvp`` or the like calls."""
-    for name in ("jaxpr", "call_jaxpr", "call"):
+    for name in ("jaxpr", "call_jaxpr", "call", "fwd_jaxpr"):
         if name in eqn.params:
             return eqn.params[name]
     raise AssertionError(eqn.primitive)
@@ -855,13 +860,55 @@ class ShardMap:
 # -- functions made by jax.jit ---------------------------------------------------------------------
 
 
+_JIT_ARGUMENTS = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
+
+
 def jit_arguments(fun: Any) -> dict[str, Any]:
-    """Which arguments a function made by ``jax.jit`` takes as static and which it donates."""
+    """Which arguments a function made by ``jax.jit`` takes as static and which it donates.
+
+    Also where it is bound to an object or to some of its arguments, and where ``nnx.jit`` made it.
+    """
+    if isinstance(fun, types.MethodType):
+        return _after(jit_arguments(fun.__func__), fun.__func__, 1)
+    if isinstance(fun, functools.partial):
+        return _after(jit_arguments(fun.func), fun.func, len(fun.args), fun.keywords)
     info = getattr(fun, "_jit_info", None)
     if info is None:
-        return {}
-    names = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
+        inner = getattr(getattr(fun, "jitted_fn", None), "_jit_info", None)  # of flax.nnx
+        return {} if inner is None else _those_of(inner, _JIT_ARGUMENTS[:2])
+    return _those_of(info, _JIT_ARGUMENTS)
+
+
+def _those_of(info: Any, names: Sequence[str]) -> dict[str, Any]:
     return {name: tuple(getattr(info, name)) for name in names if getattr(info, name, None)}
+
+
+def _after(given: dict[str, Any], fun: Any, count: int, keywords: Any = ()) -> dict[str, Any]:
+    """The same for the rest of the arguments, when the first ones and some keywords are bound."""
+    bound = set(keywords)
+    with contextlib.suppress(TypeError, ValueError):
+        bound.update(list(inspect.signature(fun).parameters)[:count])
+    kept: dict[str, Any] = {}
+    for name, values in given.items():
+        if name.endswith("nums"):
+            kept[name] = tuple(i - count if i >= 0 else i for i in values if not 0 <= i < count)
+        else:
+            kept[name] = tuple(value for value in values if value not in bound)
+    return {name: values for name, values in kept.items() if values}
+
+
+def compiler_options(fun: Any) -> dict[str, Any]:
+    """The options for the compiler that a function made by ``jax.jit`` was given."""
+    return dict(getattr(getattr(fun, "_jit_info", None), "compiler_options_kvs", ()))
+
+
+#: Experimental settings under which JAX differentiates in a way that counts logs otherwise.
+_UNTRIED_SETTINGS = ("jax_remat3", "jax_custom_vjp3")
+
+
+def untried_settings() -> list[str]:
+    """Those that are on."""
+    return [name for name in _UNTRIED_SETTINGS if getattr(jax.config, name, False)]
 
 
 def is_jax_value(value: Any) -> bool:

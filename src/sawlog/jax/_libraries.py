@@ -7,7 +7,9 @@ it, so each is looked up in ``sys.modules``.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -89,6 +91,27 @@ def holds_state(arguments: Any, tree: Any) -> bool:
 
 def _is_state(nnx: Any, x: Any) -> bool:
     return isinstance(x, nnx.Variable) or bool(nnx.graph.is_graph_node(x))
+
+
+def unbound(fun: Any) -> tuple[Any, tuple]:
+    """A function and the arguments it is bound to, where ``flax.nnx`` has objects among those.
+
+    A method of a module changes the module, as one that gets it as an argument does.
+    """
+    nnx = loaded("flax.nnx")
+    if nnx is None:
+        return fun, ()
+    if isinstance(fun, types.MethodType) and _is_state(nnx, fun.__self__):
+        return fun.__func__, (fun.__self__,)
+    if isinstance(fun, functools.partial) and any(
+        _is_state(nnx, part)
+        for part in jax.tree.leaves(fun.args, is_leaf=lambda x: _is_state(nnx, x))
+    ):
+        rest = functools.partial(fun.func, **fun.keywords) if fun.keywords else fun.func
+        return rest, fun.args
+    if _is_state(nnx, fun):
+        return type(fun).__call__, (fun,)
+    return fun, ()
 
 
 def pure(fun: Callable[[], Any], tag: Any) -> Callable[..., Any]:

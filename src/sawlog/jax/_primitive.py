@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from sawlog.errors import LogPlacementError, LogValueError
@@ -181,7 +182,21 @@ def log(*args: Any, **options: Any) -> None:
     if not is_listening():
         _marks.check_heard(site)
     elif not _libraries.only_probing():
+        _support_jet()
         log_p.bind(*operands, site=site)
+
+
+def _support_jet() -> None:
+    """Under ``jax.experimental.jet``, which has a table of its own, the primal value is logged."""
+    jet = sys.modules.get("jax.experimental.jet")
+    if jet is not None:
+        jet.jet_rules.setdefault(log_p, _log_primal)
+
+
+def _log_primal(primals: Any, series: Any, **params: Any) -> tuple[list[Any], list[Any]]:
+    del series
+    log_p.bind(*primals, **params)
+    return [], []
 
 
 def read_site(args: tuple, options: dict[str, Any]) -> tuple[Site | None, list[Any]]:
@@ -269,10 +284,35 @@ def _check_step_names(steps: dict[str, Any], where: str) -> None:
 
 
 def _check_value(value: Any, what: str, where: str) -> None:
-    if not _compat.is_jax_value(value):
+    if not _compat.is_tracer(value) and isinstance(value, (int, float, np.generic, np.ndarray)):
+        _check_number(np.asarray(value), what, where)
+    if not _compat.is_jax_value(value) or isinstance(value, jax.ShapeDtypeStruct):
         raise LogValueError(
             f"log at {where}: {what} is of type {type(value).__name__}, which JAX cannot hold. "
             "Hint: log arrays, Python numbers, PRNG keys or pytrees of those."
+        )
+
+
+def _check_number(array: np.ndarray, what: str, where: str) -> None:
+    """Refuse what JAX would cut to fewer bits and so turn into another number."""
+    kind = array.dtype.kind
+    whole = kind == "O" and all(isinstance(x, int) for x in array.flat)  # too large for numpy
+    if kind in "MmSU" or (kind == "O" and not whole):
+        raise LogValueError(
+            f"log at {where}: {what} has the dtype {array.dtype}, which JAX cannot hold. "
+            "Hint: log arrays, Python numbers, PRNG keys or pytrees of those."
+        )
+    if not whole and (kind not in "iuf" or array.dtype.itemsize < 8):
+        return
+    to = jax.dtypes.canonicalize_dtype(np.int64 if whole else array.dtype)
+    bounds = np.finfo(to) if kind == "f" else np.iinfo(to)
+    known = array[np.isfinite(array)] if kind == "f" else array.reshape(-1)
+    outside = known[(known < bounds.min) | (known > bounds.max)]
+    if outside.size:
+        raise LogValueError(
+            f"log at {where}: {what} has the number {outside[0]}, which does not fit into {to}, "
+            "and JAX would make another one of it. Hint: log a float, split it into two numbers, "
+            'or jax.config.update("jax_enable_x64", True).'
         )
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, LogValueError
 from sawlog.jax import _compat
 from sawlog.jax._arrays import reshard, select, type_of, with_dtype, zeros
 
@@ -53,15 +53,22 @@ class Reduction:
 
 def _accumulator(dtype: Any) -> Any:
     """Wide enough to add in: half precision adds in float32, small integers in int32."""
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        return dtype
-    if jnp.issubdtype(dtype, jnp.floating):
-        return jnp.promote_types(dtype, jnp.float32)
-    return jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), dtype)).dtype
+    return _wide(_sum_dtype(dtype))
+
+
+def _wide(dtype: Any) -> Any:
+    """At least float32, if it is a float; without promotion, which may be strict."""
+    return np.dtype(np.float32) if _is_float(dtype) and dtype.itemsize < 4 else dtype
+
+
+def _is_float(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.floating))
 
 
 def _float_of(dtype: Any) -> Any:
     """The dtype of a mean."""
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return dtype  # also float8, which jnp.mean refuses
     return jax.eval_shape(jnp.mean, jax.ShapeDtypeStruct((1,), dtype)).dtype
 
 
@@ -85,7 +92,7 @@ def _add(total: Any, rest: Any, x: Any) -> tuple[Any, Any]:
 
 def _divide(total: Any, count: Any) -> Any:
     """The mean, for a count from 1 on; without promotion, which may be strict."""
-    return total / jnp.maximum(count, 1).astype(total.real.dtype)
+    return total / jnp.maximum(count, 1).astype(total.dtype)
 
 
 class _Sum:
@@ -107,6 +114,10 @@ def _sum_result(state: Any, dtype: Any) -> Any:
     return (state["total"] + state["rest"]).astype(dtype)
 
 
+#: Reductions that compute with what is logged.
+NUMERIC = ("max", "mean", "min", "std", "sum", "var")
+
+
 # -- the table -------------------------------------------------------------------------------------
 
 
@@ -120,6 +131,11 @@ def _leafwise(
 
     def start(like: Any) -> Any:
         leaves, tree = jax.tree.flatten(like)
+        if name in NUMERIC and any(jnp.issubdtype(x.dtype, jax.dtypes.extended) for x in leaves):
+            raise LogValueError(
+                f"PRNG keys have no {name}. Hint: reduce them by 'first', 'last' or 'count', as in "
+                'spool(f, reduce={"loss": "mean", "key": "last"}).'
+            )
         return _State(tuple(map(init, leaves)), tree, tuple(leaf.dtype for leaf in leaves))
 
     def step(state: Any, value: Any) -> Any:
@@ -150,7 +166,7 @@ class _State:
 
 def _mean() -> Reduction:
     def init(like: Any) -> Any:
-        kind = with_dtype(like, jnp.promote_types(_float_of(like.dtype), np.float32))
+        kind = with_dtype(like, _wide(_float_of(like.dtype)))
         return {"count": jnp.zeros((), np.int32), **_Sum.init(kind)}
 
     def update(state: Any, x: Any) -> Any:
@@ -167,8 +183,7 @@ def _spread(name: str, final: Callable[[Any], Any]) -> Reduction:
     """Variance by Welford's update of the distances from the first value, in double-word sums."""
 
     def init(like: Any) -> Any:
-        kind = jnp.promote_types(_float_of(like.dtype), np.float32)
-        blank = zeros(with_dtype(like, kind))
+        blank = zeros(with_dtype(like, _wide(_float_of(like.dtype))))
         real = zeros(with_dtype(like, blank.real.dtype))
         return {
             "count": jnp.zeros((), np.int32),
@@ -239,6 +254,9 @@ def _last(name: str) -> Reduction:
 
 
 def _sum_dtype(dtype: Any) -> Any:
+    """The dtype of a sum."""
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return dtype
     return jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), dtype)).dtype
 
 

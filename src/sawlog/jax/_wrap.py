@@ -14,12 +14,12 @@ import functools
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, UnsupportedJaxError
 from sawlog.jax import _compat, _libraries
 from sawlog.jax._opaque import open_known
 from sawlog.jax._primitive import listening
@@ -56,16 +56,23 @@ class Program:
         hidden: int = 0,
         options: dict[str, Any] | None = None,
     ) -> None:
-        self.fun = self._fun = _weakly(fun)
+        self.fun = _weakly(fun)
         self._evaluate = evaluate
         self._hidden = hidden
         self._calls_back = False
         self.options = {**_compat.jit_arguments(fun), **(options or {})}
-        arguments = dict(self.options)
-        for name in ("static_argnums", "donate_argnums"):
-            if name in arguments:
-                arguments[name] = tuple(i + hidden if i >= 0 else i for i in arguments[name])
-        self._jitted = jax.jit(_named_like(self._traced, fun, hidden), inline=True, **arguments)
+        own, self._bound = _libraries.unbound(fun)
+        arguments = _shifted(self.options, len(self._bound))
+        if self._bound:
+            arguments = {**_compat.jit_arguments(own), **_shifted(options or {}, len(self._bound))}
+            self._held = own  # a partial of it has no other owner
+        compiling = _compat.compiler_options(own)
+        if compiling:  # JAX takes them at the outermost jit, which is this one
+            own, arguments["compiler_options"] = own.__wrapped__, compiling
+        self._fun = _weakly(own)
+        self._own_options = arguments
+        arguments = _shifted(arguments, hidden)
+        self._jitted = jax.jit(_named_like(self._traced, own, hidden), inline=True, **arguments)
         self._jitted_parts = jax.jit(self._from_parts, inline=True, static_argnums=0)
 
     @functools.cached_property
@@ -74,10 +81,11 @@ class Program:
         fun = _libraries.pure(self._fun, tag=self)
         fun.__name__ = fun.__qualname__ = _name_of(self._fun())
         self._pure = fun  # programs hold their functions weakly
-        return Program(fun, self._evaluate, self._hidden, self.options)
+        return Program(fun, self._evaluate, self._hidden, self._own_options)
 
     def __call__(self, args: tuple, kwargs: dict[str, Any], *hidden: Any) -> tuple[Any, Any]:
         """The output of the function, and what the transformation adds."""
+        args = (*self._bound, *args)
         if not _libraries.any_loaded() and not _compat.under_jit():
             try:
                 return _unfixed(self._jitted(*hidden, *args, **kwargs))
@@ -135,26 +143,12 @@ class Program:
                 if all(map(_compat.is_jax_value, leaves)):
                     raise
         # out of the except block, so that an error from here stands for itself
-        static = (*static, *self.declared_static(args, kwargs))
+        static = (*static, *_declared_static(self._fun(), self._own_options, args, kwargs))
         return self._checked(self._jitted_parts, *_partition(leaves, tree, static), hidden)
 
     def declared_static(self, args: tuple, kwargs: dict[str, Any]) -> list[int]:
         """The places of all leaves of the arguments that ``options`` declare as static."""
-        count = len(args)
-        given = self.options.get("static_argnums", ())
-        numbers = {i % count for i in given if -count <= i < count}
-        names = set(self.options.get("static_argnames", ()))
-        with contextlib.suppress(TypeError, ValueError):
-            numbers |= {
-                i
-                for i, name in enumerate(inspect.signature(self._fun()).parameters)
-                if name in names
-            }
-        marked = (
-            tuple(jax.tree.map(lambda _, i=i: i in numbers, arg) for i, arg in enumerate(args)),
-            {name: jax.tree.map(lambda _, n=name: n in names, x) for name, x in kwargs.items()},
-        )
-        return [i for i, static in enumerate(jax.tree.leaves(marked)) if static]
+        return _declared_static(self.fun(), self.options, args, kwargs)
 
     def _checked(self, jitted: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call, and raise the errors of equinox as its own."""
@@ -176,6 +170,7 @@ class Program:
         Outputs are arrays as those of ``jax.jit`` are, but for what cannot be, and for Python
         scalars that are static: all of them where nothing is compiled (``inline``).
         """
+        _check_settings()
         fun, (leaves, tree) = self._fun(), jax.tree.flatten((args, kwargs))
         dynamic = [i for i, leaf in enumerate(leaves) if _compat.is_tracer(leaf)]
         structure: list[tuple[Any, list[Any]]] = []
@@ -185,7 +180,8 @@ class Program:
             for i, value in zip(dynamic, values, strict=True):
                 full[i] = value
             args, kwargs = jax.tree.unflatten(tree, full)
-            result = fun(*args, **kwargs)
+            with _explaining_static():
+                result = fun(*args, **kwargs)
             outs, out_tree = jax.tree.flatten(result)
             fixed = _libraries.static_scalars(fun, result, out_tree, outs)
             is_array = [
@@ -212,6 +208,57 @@ class Program:
     def _from_parts(self, fixed: _Parts, values: list[Any], hidden: tuple) -> Any:
         args, kwargs = fixed.join(values)
         return self._trace(hidden, args, kwargs)
+
+
+def _shifted(options: dict[str, Any], count: int) -> dict[str, Any]:
+    """The options of ``jax.jit`` where so many arguments stand in front."""
+    moved = dict(options)
+    for name in ("static_argnums", "donate_argnums"):
+        if name in moved:
+            moved[name] = tuple(i + count if i >= 0 else i for i in moved[name])
+    return moved
+
+
+def _declared_static(
+    fun: Any, options: dict[str, Any], args: tuple, kwargs: dict[str, Any]
+) -> list[int]:
+    count = len(args)
+    given = options.get("static_argnums", ())
+    numbers = {i % count for i in given if -count <= i < count}
+    names = set(options.get("static_argnames", ()))
+    with contextlib.suppress(TypeError, ValueError):
+        numbers |= {i for i, n in enumerate(inspect.signature(fun).parameters) if n in names}
+    marked = (
+        tuple(jax.tree.map(lambda _, i=i: i in numbers, arg) for i, arg in enumerate(args)),
+        {name: jax.tree.map(lambda _, n=name: n in names, x) for name, x in kwargs.items()},
+    )
+    return [i for i, static in enumerate(jax.tree.leaves(marked)) if static]
+
+
+def _check_settings() -> None:
+    """Refuse settings of JAX under which logs would be counted wrongly."""
+    if on := _compat.untried_settings():
+        raise UnsupportedJaxError(
+            f"The experimental setting {on[0]} of JAX is on, and with it JAX differentiates in a "
+            "way that sawlog does not know: logs could be counted twice. Hint: "
+            f"jax.config.update({on[0]!r}, False)"
+        )
+
+
+@contextlib.contextmanager
+def _explaining_static() -> Iterator[None]:
+    """Say what to do where a function that is called takes a traced value as static."""
+    try:
+        yield
+    except ValueError as error:
+        text = str(error)
+        if "Non-hashable static arguments" not in text or "Tracer" not in text:
+            raise
+        raise ArgumentError(
+            "A jitted or mapped function inside takes an argument as static, which sawlog "
+            "traced: it could not tell that it is. Hint: say so, as for jax.jit: "
+            "sawlog.spool(f, static_argnums=...) or static_argnames=..."
+        ) from error
 
 
 class _Parts:
