@@ -67,18 +67,20 @@ class IdSet:
 
     def __init__(self, kind: Kind) -> None:
         self._texts: set[str] | None = set() if kind == "str" else None
-        self._runs: list[np.ndarray] = []  # sorted, each at most half as long as the one before
+        # sorted, each at most half as long as the one before
+        self._runs: tuple[np.ndarray, ...] = ()
 
     def add(self, ids: np.ndarray | list[str]) -> None:
-        """Take in more."""
+        """Take in more. Stopped in the middle, it can be done again, and nothing is lost."""
         if self._texts is not None:
             self._texts.update(ids)
             return
-        run = np.unique(ids)
-        while self._runs and len(self._runs[-1]) < 2 * len(run):
-            run = np.sort(np.concatenate([self._runs.pop(), run]), kind="stable")
+        run, runs = np.unique(ids), self._runs
+        while runs and len(runs[-1]) < 2 * len(run):
+            run = np.sort(np.concatenate([runs[-1], run]), kind="stable")
+            runs = runs[:-1]
         if len(run):
-            self._runs.append(run)
+            self._runs = (*runs, run)
 
     def has(self, ids: np.ndarray | list[str]) -> np.ndarray:
         """For each id whether it is there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,7 +88,7 @@ def merged_attrs(chunks: Any) -> list[tuple[int, dict[str, Any]]]:
     runs: list[tuple[int, dict[str, Any]]] = []
     for chunk in chunks:
         for rows, attrs in chunk.get("attrs", [[chunk["rows"], {}]] if chunk["rows"] else []):
-            if runs and runs[-1][1] == attrs:
+            if runs and json.dumps(runs[-1][1]) == json.dumps(attrs):  # 1 is not True here
                 rows += runs.pop()[0]
             runs.append((rows, attrs))
     return runs
