@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import json
 import threading
 import time
 from typing import TypeVar
 
 from sawlog.errors import StoreError, StoreWriteError
 from sawlog.store import _segment
-from sawlog.store._files import explained, publish
+from sawlog.store._files import explained
 from sawlog.store._layout import Folder
 from sawlog.store._pending import Pending
+from sawlog.store._writer_notes import WriterNote, file_of
 
 T = TypeVar("T")
 
@@ -209,16 +209,11 @@ class Pipeline:
         tensors = {name: array for chunk in chunks for name, array in chunk.arrays().items()}
         prepared = _segment.prepare(description, tensors)
         self._sequence = sequence
-        path = self._folder.segments / _segment.file_name(self._writer, sequence)
-        return _segment.Unpublished(prepared, path, self._folder.tmp)
+        name = _segment.file_name(self._writer, sequence)
+        return _segment.Unpublished(prepared, self._folder.disk, name)
 
     def _note(self, closed: bool) -> None:
         """Say how far this writer got. Losing that is harmless, so nobody waits for the disk."""
-        said = {"published": self.published, "closed": closed}
-        if self.failed:
-            said["failed"] = True
-        data = json.dumps(said).encode()
+        note = WriterNote(self.published, closed, self.failed, 0.0)
         with contextlib.suppress(OSError):
-            publish(
-                data, self._folder.writers / f"{self._writer}.json", self._folder.tmp, durable=False
-            )
+            self._folder.disk.put(file_of(self._writer), note.to_json(), durable=False)
