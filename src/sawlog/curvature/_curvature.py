@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import math
 import os
-import shutil
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +12,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from sawlog import store
+from sawlog._atomic import new_folder
 from sawlog._place import NUMPY, Place, place_of, to_numpy
 from sawlog.curvature._damping import JOINT as JOINT_DAMPING
 from sawlog.curvature._damping import Damping, amount, inverse
@@ -158,25 +155,12 @@ class Curvature:
             entries[JOINT] = Entries(self.joint.matrix[None])
             meta["joint"] = self.joint.to_json()
         place = Path(path)
-        aside = place.with_name(f".{place.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
-        with store.create(aside, meta=meta, interval=None) as writer:
+        with (
+            new_folder(place) as aside,
+            store.create(aside, meta=meta, interval=None) as writer,
+        ):
             if entries:
                 writer.write(Records(entries))
-        _put(aside, place)
-
-
-def _put(made: Path, place: Path) -> None:
-    """A folder in the place of another, by renaming alone: nobody sees half of one."""
-    old = made.with_name(f"{made.name}.old")
-    with contextlib.suppress(FileNotFoundError):
-        os.rename(place, old)
-        shutil.rmtree(old, ignore_errors=True)
-    try:
-        os.rename(made, place)
-    except OSError as error:
-        shutil.rmtree(made, ignore_errors=True)
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # else another one was faster
-            raise
 
 
 def _doubles(rows: Any) -> tuple[Place, Any, Callable[[Any], Any]]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import threading
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from sawlog._atomic import new_folder
 from sawlog._place import NUMPY, Place, fastest, place_named, place_of
 from sawlog.capture import progress as bars
 from sawlog.curvature import Curvature, Damping
@@ -197,13 +196,10 @@ def _computed(
 
 def _save(scores: Scores, path: Path) -> None:
     """All of it or nothing, under its name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
-    scores.save(aside)
     try:
-        os.rename(aside, path)
-    except OSError:  # another process did the same part, and was faster
-        shutil.rmtree(aside, ignore_errors=True)
+        with new_folder(path, replace=False) as aside:
+            scores.save(aside)
+    except FileExistsError:  # another process did the same part, and was faster
         if not (path / "store.json").exists():
             raise
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sawlog._atomic import replacing
 from sawlog.errors import StoreExistsError
 from sawlog.jax._disk import LogSink
 from sawlog.jax._logger import Logger
@@ -23,7 +24,8 @@ def _noted(sink: Sink, path: Path, about: Mapping[str, Any], exists: str) -> Sin
                 f"cannot go on with {about['config']}. Hint: exists='replace' starts anew; or use "
                 "another key."
             )
-        path.write_text(json.dumps(about) + "\n")
+        with replacing(path) as file:
+            file.write((json.dumps(about) + "\n").encode())
     except BaseException:
         sink.close()
         raise

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -23,9 +22,10 @@ from collections.abc import Callable
 from sawlog.errors import StoreError, StoreWriteError
 from sawlog.store import _segment
 from sawlog.store._accepted import Call, Sealed, State
-from sawlog.store._files import explained, publish
+from sawlog.store._files import explained
 from sawlog.store._layout import Folder
 from sawlog.store._turn import Signal, Turn
+from sawlog.store._writer_notes import WriterNote, file_of
 
 _POLL = 1.0  # seconds between looks at the state, should nobody have said that it changed
 
@@ -288,16 +288,11 @@ class Pipeline:
         }
         tensors = {n: a for chunk, extent in parts for n, a in chunk.tensors(extent).items()}
         prepared = _segment.prepare(description, tensors)
-        path = self._folder.segments / _segment.file_name(self._writer, sealed.sequence)
-        return _segment.Unpublished(prepared, path, self._folder.tmp)
+        name = _segment.file_name(self._writer, sealed.sequence)
+        return _segment.Unpublished(prepared, self._folder.disk, name)
 
     def _note(self, closed: bool) -> None:
         """Say how far this writer got. Losing that is harmless, so nobody waits for the disk."""
-        said = {"published": self.published, "closed": closed}
-        if self.failed:
-            said["failed"] = True
-        data = json.dumps(said).encode()
+        note = WriterNote(self.published, closed, self.failed, 0.0)
         with contextlib.suppress(OSError):
-            publish(
-                data, self._folder.writers / f"{self._writer}.json", self._folder.tmp, durable=False
-            )
+            self._folder.disk.put(file_of(self._writer), note.to_json(), durable=False)
