@@ -6,7 +6,7 @@ forgotten by the program. At most ``queue`` sealed segments wait; then whoever h
 too. A failure stops the line, keeps everything, and is raised to the next caller.
 
 No exception, at whatever line, leaves anything locked or half done. Callers change the state in one
-step (:mod:`sawlog.store._accepted`), one at a time (:mod:`sawlog.store._turn`). The threads change
+step (:mod:`sawlog.store._accepted`), one at a time (:mod:`sawlog._turn`). The threads change
 nothing but the segment that they are at: a segment is in the line until it is published, and
 publishing it a second time is as good as once.
 """
@@ -19,12 +19,12 @@ import sys
 import time
 from collections.abc import Callable
 
+from sawlog._turn import Signal, Turn
 from sawlog.errors import StoreError, StoreWriteError
 from sawlog.store import _segment
 from sawlog.store._accepted import Call, Sealed, State
 from sawlog.store._files import explained
 from sawlog.store._layout import Folder
-from sawlog.store._turn import Signal, Turn
 from sawlog.store._writer_notes import WriterNote, file_of
 
 _POLL = 1.0  # seconds between looks at the state, should nobody have said that it changed
