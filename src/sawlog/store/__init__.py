@@ -16,7 +16,6 @@ Nothing here needs jax or torch.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -28,7 +27,7 @@ from sawlog.store._catalog import Problem as Problem
 from sawlog.store._compact import Compaction as Compaction
 from sawlog.store._compact import compact as compact
 from sawlog.store._dataset import RowDataset as RowDataset
-from sawlog.store._files import check_json, explained, new_name
+from sawlog.store._files import check_json, explained
 from sawlog.store._layout import (
     Config,
     Folder,
@@ -38,6 +37,7 @@ from sawlog.store._layout import (
     is_store,
 )
 from sawlog.store._reader import Reader as Reader
+from sawlog.store._removal import InUse, replace_stores
 from sawlog.store._repair import repair as repair
 from sawlog.store._schema import Column as Column
 from sawlog.store._schema import Log, Schema
@@ -120,16 +120,10 @@ def _clear_the_way(path: Path, exists: str) -> None:
     if not is_store(path):
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             _refuse_foreign(path)
-        return
-    if exists == "error":
+    elif exists == "error":
         raise _exists(path)
-    if exists == "replace":
-        aside = path.with_name(f".{path.name}.{new_name()}.replaced")
-        try:
-            os.rename(path, aside)
-            shutil.rmtree(aside)
-        except OSError as error:
-            raise explained(error, "replacing", path) from error
+    elif exists == "replace":
+        replace_stores(lambda: [path] if is_store(path) else [], f"Replacing {path}")
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -206,5 +200,13 @@ def _open_writer(folder: Folder, damaged: str, options: dict[str, Any]) -> Write
     if not os.access(folder.path, os.W_OK):
         error = PermissionError(13, "the folder is read-only")
         raise explained(error, "opening for appending", folder.path)
-    folder.make()
-    return Writer(folder, identity, Catalog(folder, identity, damaged), **options)
+    in_use = InUse(folder)
+    try:
+        identity = identity_of(folder)  # it may just have been replaced
+        InUse.written.add(identity.id)
+        folder.make()
+        catalog = Catalog(folder, identity, damaged)
+        return Writer(folder, identity, catalog, in_use=in_use, **options)
+    except BaseException:
+        in_use.release()
+        raise

@@ -25,6 +25,7 @@ from sawlog.store import _segment
 from sawlog.store._accepted import Call, Sealed, State
 from sawlog.store._files import explained
 from sawlog.store._layout import Folder
+from sawlog.store._removal import InUse
 from sawlog.store._writer_notes import WriterNote, file_of
 
 _POLL = 1.0  # seconds between looks at the state, should nobody have said that it changed
@@ -50,13 +51,14 @@ class Pipeline:
         queue: int,
         interval: float | None,
         segment_bytes: int,
+        in_use: InUse | None = None,
     ) -> None:
         self.turn = Turn()
         self.published = 0
         self.failed = False  # what is logged came to a bad end
         self._folder, self._store, self._writer, self._clock = folder, store, writer, clock
         self._queue, self._interval, self._segment_bytes = queue, interval, segment_bytes
-        self._last = State()
+        self._last, self._in_use = State(), in_use
         self._changed = Signal()
         self._failure: OSError | None = None
         self._stopped = False
@@ -159,6 +161,8 @@ class Pipeline:
         self._changed.ring()
         while not self._changed.wait(self._all_gone):
             pass
+        if self._in_use is not None:
+            self._in_use.release()
 
     def _all_gone(self) -> bool:
         here = _thread.get_ident()

@@ -22,6 +22,7 @@ from sawlog.store._files import check_json, new_name
 from sawlog.store._layout import Folder, Identity
 from sawlog.store._match import Rows, as_series, entry_values, rows_of, series_of, table_of
 from sawlog.store._pipeline import Pipeline
+from sawlog.store._removal import InUse
 from sawlog.store._schema import Log, Schema, Series, Table
 from sawlog.store._unmade import Unmade
 
@@ -46,6 +47,7 @@ class Writer:
         segment_bytes: int = 32 << 20,
         queue: int = 2,
         interval: float | None = 30.0,
+        in_use: InUse | None = None,
     ) -> None:
         self._folder, self._identity, self._catalog = folder, identity, catalog
         self._config = identity.config
@@ -59,6 +61,7 @@ class Writer:
             queue=max(1, int(queue)),
             interval=interval,
             segment_bytes=self._segment_bytes,
+            in_use=in_use,
         )
         self._known: dict[str, tuple[_ids.IdSet, set[str]]] = {}
         self._fast: dict[str, Series] = {}
