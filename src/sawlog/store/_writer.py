@@ -20,7 +20,17 @@ from sawlog.store._accepted import Call
 from sawlog.store._catalog import Catalog
 from sawlog.store._files import check_json, new_name
 from sawlog.store._layout import Folder, Identity
-from sawlog.store._match import Rows, as_series, entry_values, rows_of, series_of, table_of
+from sawlog.store._match import (
+    Rows,
+    as_array,
+    as_series,
+    entry_values,
+    is_nan,
+    plain_entries,
+    rows_of,
+    series_of,
+    table_of,
+)
 from sawlog.store._pipeline import Pipeline
 from sawlog.store._removal import InUse
 from sawlog.store._schema import Log, Schema, Series, Table
@@ -266,7 +276,7 @@ class Writer:
         """
         self._check_process()
         arrays = entry_values(self._fast, values)
-        at = {axis: np.asarray(step)[None] for axis, step in steps.items()}
+        at = {axis: as_array(axis, step)[None] for axis, step in steps.items()}
         self._write({name: Entries(array[None], at) for name, array in arrays.items()})
 
     def extend(self, values: Mapping[str, Any], /, **steps: Any) -> None:
@@ -275,8 +285,10 @@ class Writer:
         Raises:
             SchemaError, UnknownNameError, NanError, StoreWriteError: as :meth:`append`.
         """
-        at = {axis: np.asarray(step) for axis, step in steps.items()}
-        self.write({name: Entries(np.asarray(array), at) for name, array in values.items()})
+        if not isinstance(values, Mapping):
+            raise SchemaError(f"extend(values) takes a dict of arrays by name, not {values!r:.80}")
+        at = {axis: as_array(axis, step) for axis, step in steps.items()}
+        self.write({name: Entries(as_array(name, x), at) for name, x in values.items()})
 
     def write(self, records: Records | Mapping[str, Entries]) -> None:
         """Add the entries of every name, with their masks and notes, and publish them together.
@@ -285,7 +297,7 @@ class Writer:
             SchemaError, UnknownNameError, NanError, StoreWriteError: as :meth:`append`.
         """
         self._check_process()
-        self._write(dict(records))
+        self._write({name: plain_entries(name, entries) for name, entries in records.items()})
 
     def _write(self, records: dict[str, Entries]) -> None:
         self._accept(lambda call: self._stage_entries(call, records))
@@ -331,18 +343,12 @@ class Writer:
         if self._config.nan == "allow":
             return
         for name, array in values.items():
-            if (
-                array.dtype.kind in "fcV"
-                and array.dtype.names is None
-                and array.dtype.itemsize < 32
-            ):
+            if array.dtype.kind in "fcVmM":
                 self._check_nan_of(name, np.asarray(array))
 
     def _check_nan_of(self, name: str, array: np.ndarray) -> None:
-        if array.dtype.kind == "V" and array.dtype.type.__module__ != "ml_dtypes":
-            return
-        bad = np.isnan(array)
-        if not bad.any():
+        bad = is_nan(array)
+        if bad is None or not bad.any():
             return
         rows = np.flatnonzero(bad.reshape(len(array), -1).any(axis=1))
         said = f"{name!r} has values that are not numbers (NaN) in {len(rows)} of {len(array)} rows"
