@@ -111,11 +111,10 @@ def header_of(document: Document) -> Header:
         raise NewerVersion(f"version {version} of the format")
     writer = _parse.writer(_parse.field(said, "writer"), "'writer'")
     chunks = tuple(map(_chunks.parse, _parse.sequence(_parse.field(said, "chunks"), "'chunks'")))
+    renamed = _chunks.renamed(chunks) if version == 1 else {}
     tensors = _tensors(document)
-    if version == 1:
-        for old, new in _chunks.renamed(chunks).items():
-            if old in tensors:
-                tensors[new] = tensors.pop(old)
+    if renamed:  # in the same order, which is that of their checksums
+        tensors = {renamed.get(name, name): placed for name, placed in tensors.items()}
     _chunks.check_all(chunks, tensors)
     for chunk in chunks:
         if chunk.rows > _EMPTY_ROWS:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 MOST = 2**63 - 1
-_DEEPEST = 100  # levels of lists and objects in what users note
+_DEEPEST = 300  # levels of lists and objects in what users note
 _WRITER = re.compile(r"[a-z0-9]{1,32}")
 
 

@@ -194,6 +194,9 @@ class LocalDisk:
     def exists(self) -> bool:
         return os.path.isdir(self.root)
 
+    def occupied(self) -> bool:
+        return os.path.lexists(self.root)
+
     def writable(self) -> bool:
         return os.access(self.root, os.W_OK)
 
