@@ -41,7 +41,7 @@ def check_json(value: Any, where: str) -> None:
     try:
         _parse.check_depth(value, where)
     except _parse.Malformed as error:
-        raise ArgumentError(f"{error}. Hint: keep to a hundred levels, and no cycles.") from error
+        raise ArgumentError(f"{error}. Hint: keep to 300 levels, and no cycles.") from error
     _check_json(value, where)
 
 

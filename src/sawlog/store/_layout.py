@@ -263,7 +263,7 @@ def damaged_file(path: Path, what: str) -> DamagedStoreError:
 def _not_a_store(folder: Folder) -> Exception:
     path, there = folder.path, set(_names_in(folder.disk))
     if not folder.disk.exists():
-        if os.path.lexists(path):
+        if folder.disk.occupied():
             return ForeignStoreError(
                 f"{path} is a file, not a sawlog store. Hint: give the folder with a store.json."
             )

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 MOST = 2**63 - 1
-_DEEPEST = 100  # levels of lists and objects in what users note
+_DEEPEST = 300  # levels of lists and objects in what users note
 _WRITER = re.compile(r"[a-z0-9]{1,32}")
 
 
@@ -34,12 +34,7 @@ def load(data: bytes | str) -> dict[str, Any]:
             levels.
     """
     try:
-        value = json.loads(
-            data,
-            object_pairs_hook=_object,
-            parse_constant=_no_number,
-            parse_float=_finite,
-        )
+        value = _decoder.decode(data if isinstance(data, str) else data.decode())
     except Malformed:
         raise
     except RecursionError:
@@ -67,6 +62,11 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         fail(f"the number {text[:20]} is too large")
     return value
+
+
+_decoder = json.JSONDecoder(
+    object_pairs_hook=_object, parse_constant=_no_number, parse_float=_finite
+)
 
 
 def _short(error: Exception) -> str:
@@ -141,8 +141,8 @@ def name(value: Any, what: str) -> str:
 
 def texts(value: Any, what: str) -> tuple[str, ...]:
     """Strings that are all different."""
-    found = tuple(text(item, what) for item in sequence(value, what))
-    if len(set(found)) != len(found):
+    found = tuple([text(item, what) for item in sequence(value, what)])
+    if len(found) > 1 and len(set(found)) != len(found):
         fail(f"{what} has a name twice")
     return found
 

@@ -23,7 +23,7 @@ from sawlog.store._chunks import Chunk
 from sawlog.store._chunks import ids_name as ids_name
 from sawlog.store._chunks import mask_name as mask_name
 from sawlog.store._chunks import step_name as step_name
-from sawlog.store._disk import Blob, Disk, LocalDisk, Mapped, Upload
+from sawlog.store._disk import SMALL, Blob, Disk, LocalDisk, Mapped, Upload
 from sawlog.store._files import unread, write_all
 from sawlog.store._header import MOST_BYTES, Document, NewerVersion, Placed, document_of, header_of
 from sawlog.store._header import SUFFIX as SUFFIX
@@ -90,7 +90,7 @@ class _Map:
 class _OpenMaps:
     """Bounds how many files are mapped at once: a process may not have many open."""
 
-    def __init__(self, most: int = 256) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
         self._segments: collections.deque[weakref.ref[Segment]] = collections.deque()
 
@@ -104,7 +104,7 @@ class _OpenMaps:
                     oldest.forget()
 
 
-_open_maps = _OpenMaps()
+_open_maps, _small_maps = _OpenMaps(256), _OpenMaps(8192)  # small ones are in memory
 
 
 class Segment:
@@ -126,7 +126,7 @@ class Segment:
         try:
             with disk.open(f"{SEGMENTS}/{name}") as blob:
                 self.nbytes, self._key = blob.status.size, blob.status.key
-                self._take(*self._read_header(blob))
+                self._take(self._read_header(blob))
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -152,13 +152,14 @@ class Segment:
             what=what,
         )
 
-    def _read_header(self, blob: Blob) -> tuple[bytes, Document]:
+    def _read_header(self, blob: Blob) -> Document:
         head = blob.read(0, _FIRST_READ)
         length = struct.unpack("<Q", head[:8])[0] if len(head) >= 8 else 0
         if not 2 <= length <= self.nbytes - 8:
             _parse.fail("the file is cut or its beginning was changed")
         if length > MOST_BYTES:
             _parse.fail(f"its header has {length} bytes, more than {MOST_BYTES}")
+        begin = head
         if len(head) < 8 + length:
             head += blob.read(len(head), 8 + length - len(head))
         head = head[: 8 + length]
@@ -166,11 +167,13 @@ class Segment:
             document = document_of(head[8:], self.nbytes)
         except _parse.Malformed as error:
             _parse.fail(f"its header cannot be read: {error}")
-        if blob.read(document.checksums[0], 8) != struct.pack("<Q", hash_of(head)):
+        at = document.checksums[0]
+        told = begin[at : at + 8] if at + 8 <= len(begin) else blob.read(at, 8)
+        if told != struct.pack("<Q", hash_of(head)):
             _parse.fail("its header was changed after it was written")
-        return head, document
+        return document
 
-    def _take(self, head: bytes, document: Document) -> None:
+    def _take(self, document: Document) -> None:
         header = header_of(document)
         if parse_name(self.name) != (header.writer, header.sequence):
             _parse.fail(f"it was published as {file_name(header.writer, header.sequence)}")
@@ -186,7 +189,7 @@ class Segment:
         if mapped is None:  # no lock: a map that two threads make at once is only made twice
             mapped = self._open_map()
             self._map = mapped
-            _open_maps.used(self)
+            (_small_maps if self.nbytes <= SMALL else _open_maps).used(self)
         return mapped
 
     def forget(self) -> None:

@@ -4,6 +4,7 @@ Nothing else in the store touches a file. An object store would be a second impl
 :class:`Disk`.
 """
 
+from sawlog.store._disk._local import SMALL as SMALL
 from sawlog.store._disk._local import LocalDisk as LocalDisk
 from sawlog.store._disk._protocol import Blob as Blob
 from sawlog.store._disk._protocol import Disk as Disk

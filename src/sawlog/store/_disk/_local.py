@@ -18,6 +18,7 @@ from sawlog.store._disk._protocol import Lease, Mapped, Status
 _TMP = "tmp"
 _PART = ".part"
 _MINUTE, _DAY = 60.0, 86400.0
+SMALL = 1 << 16  # bytes
 _DONTNEED = getattr(mmap, "MADV_DONTNEED", None)
 _WILLNEED = getattr(mmap, "MADV_WILLNEED", None)
 _SAFELY = (  # a link is refused, and a pipe is not waited for
@@ -94,6 +95,19 @@ class _Map:
             self.data.madvise(advice, first, last - first)
 
 
+class _Bytes:
+    """A small file, read at once: a map would cost more, and keep the file open."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def release(self, start: int, stop: int) -> None:
+        pass
+
+    def prefetch(self, start: int, stop: int) -> None:
+        pass
+
+
 class _File:
     """An open regular file."""
 
@@ -112,6 +126,8 @@ class _File:
         return os.pread(self._descriptor, size, start)
 
     def map(self) -> Mapped:
+        if self.status.size <= SMALL:
+            return _Bytes(self.read(0, self.status.size))
         return _Map(self._descriptor)
 
     def close(self) -> None:
@@ -188,6 +204,9 @@ class LocalDisk:
 
     def exists(self) -> bool:
         return os.path.isdir(self.root)
+
+    def occupied(self) -> bool:
+        return os.path.lexists(self.root)
 
     def writable(self) -> bool:
         return os.access(self.root, os.W_OK)

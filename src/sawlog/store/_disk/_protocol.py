@@ -85,6 +85,9 @@ class Disk(Protocol):
     def exists(self) -> bool:
         """Return whether the folder of the store is there."""
 
+    def occupied(self) -> bool:
+        """Return whether there is anything in the place of the store, of whatever kind."""
+
     def writable(self) -> bool:
         """Return whether files may be added."""
 
