@@ -82,8 +82,8 @@ def test_every_call_of_a_writer_is_refused_at_once(tmp_path):
     thread.join()
     writer.close()
     assert all(good)
-    with store.open(tmp_path / "s") as reader:
-        assert sorted(reader.ids().tolist()) == [*taken, 10**6]
+    with store.open(tmp_path / "s") as written:
+        assert sorted(written.ids().tolist()) == [*taken, 10**6]
 
 
 def test_a_child_that_ends_as_programs_do(tmp_path):
