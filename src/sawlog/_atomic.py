@@ -11,7 +11,7 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -150,14 +150,17 @@ def replacing(
 
 
 @contextlib.contextmanager
-def new_folder(path: str | os.PathLike[str], *, replace: bool = True) -> Iterator[Path]:
+def new_folder(
+    path: str | os.PathLike[str], *, replace: Callable[[Path], None] | None = None
+) -> Iterator[Path]:
     """Make a folder aside in the block; at its end it has its name, or nothing is left.
 
-    The block gets a path that does not exist yet. With ``replace``, a folder of that name gives way
-    to the new one; if another process is putting one there at the same time, one of the two stays.
+    The block gets a path that does not exist yet. A folder that has the name already is moved aside
+    and given to ``replace``, which removes what it knows to be its own; if another process is
+    putting one there at the same time, one of the two stays.
 
     Raises:
-        FileExistsError: the name is taken, and ``replace`` is false.
+        FileExistsError: the name is taken, and there is no ``replace``.
     """
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -169,18 +172,21 @@ def new_folder(path: str | os.PathLike[str], *, replace: bool = True) -> Iterato
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _place(made: Path, place: Path, replace: bool) -> None:
+def _place(made: Path, place: Path, replace: Callable[[Path], None] | None) -> None:
     old = made.with_name(f"{made.name}.old")
-    if replace:
+    moved = False
+    if replace is not None:
         with contextlib.suppress(FileNotFoundError):
             os.rename(place, old)
+            moved = True
     try:
         os.rename(made, place)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        if not replace:  # with it, another process was faster, and its folder is as good
+        if replace is None:  # with it, another process was faster, and its folder is as good
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(place)) from error
     finally:
-        shutil.rmtree(old, ignore_errors=True)
+        if moved and replace is not None:
+            replace(old)
     sync_folder(place.parent)

@@ -6,7 +6,7 @@ of the examples that are in the statistics: a run that goes on knows which ones 
 
 from __future__ import annotations
 
-import shutil
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ import numpy as np
 
 from sawlog import store
 from sawlog._atomic import new_folder
+from sawlog.errors import StoreError
 from sawlog.records import Entries, Records
+from sawlog.store._removal import remove_store
 
 COUNTED = "counted"
 
@@ -32,7 +34,7 @@ def save(
         for name, (array, count) in arrays.items()
     }
     with (
-        new_folder(folder / f"{number:08d}", replace=False) as aside,
+        new_folder(folder / f"{number:08d}") as aside,
         store.create(aside, meta={"about": meta}, interval=None) as writer,
     ):
         if entries:
@@ -40,7 +42,8 @@ def save(
         if len(ids):
             writer.append(ids, {COUNTED: np.ones(len(ids), np.uint8)})
     for path in older:
-        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(StoreError, OSError):  # it stays, and does not count
+            remove_store(path)
 
 
 def load(folder: Path) -> tuple[dict[str, tuple[np.ndarray, int]], np.ndarray | None, Any] | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sawlog._atomic import replacing
+from sawlog._paths import absolute
 from sawlog.errors import StoreExistsError
 from sawlog.jax._disk import LogSink
 from sawlog.jax._logger import Logger
@@ -55,7 +56,7 @@ class SaveLogger(Logger):
         self, path: str | os.PathLike[str], *, exists: str = "append", **options: Any
     ) -> None:
         super().__init__(exists=exists)
-        self.path = Path(path)
+        self.path = absolute(path)
         self._options = options
 
     def __repr__(self) -> str:
@@ -75,7 +76,7 @@ class CsvLogger(Logger):
 
     def __init__(self, path: str | os.PathLike[str], *, exists: str = "append") -> None:
         super().__init__(exists=exists)
-        self.path = Path(path)
+        self.path = absolute(path)
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
         """A file with the name of the run."""

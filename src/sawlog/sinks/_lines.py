@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sawlog._atomic import replacing, sync_folder, write_all
+from sawlog._paths import absolute
 from sawlog.errors import ArgumentError, ForeignStoreError, StoreExistsError, StoreWriteError
 from sawlog.store._files import explained
 
@@ -36,7 +37,7 @@ class LineFile:
     """The file of one sink, open for appending."""
 
     def __init__(self, path: str | os.PathLike[str], exists: str, whole: Whole) -> None:
-        self.path = Path(path)
+        self.path = absolute(path)
         _check_exists(exists)
         with _explaining("opening", self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sawlog._atomic import new_name
+from sawlog._paths import absolute
 from sawlog.errors import (
     ArgumentError,
     DamagedStoreError,
@@ -61,6 +62,9 @@ class Folder:
     """The paths of a store, and the disk that has its files."""
 
     path: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", absolute(self.path))
 
     @functools.cached_property
     def disk(self) -> LocalDisk:

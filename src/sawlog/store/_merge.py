@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ def merged_attrs(chunks: Iterable[Chunk]) -> list[tuple[int, dict[str, Any]]]:
     runs: list[tuple[int, dict[str, Any]]] = []
     for chunk in chunks:
         for rows, attrs in chunk.notes:
-            if runs and runs[-1][1] == attrs:
+            if runs and json.dumps(runs[-1][1]) == json.dumps(attrs):  # 1 is not True here
                 rows += runs.pop()[0]
             runs.append((rows, attrs))
     return runs

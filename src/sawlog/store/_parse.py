@@ -39,8 +39,6 @@ def load(data: bytes | str) -> dict[str, Any]:
         raise
     except RecursionError:
         fail("it is nested too deeply")
-    except MemoryError:
-        fail("it needs more memory than there is")
     except ValueError as error:
         fail(f"it is no JSON ({_short(error)})")
     return mapping(value, "it")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from sawlog._turn import Turn
 from sawlog.errors import ArgumentError, SchemaError, StoreClosedError, UnknownIdError
 from sawlog.records import Entries, Records
 from sawlog.store import _ids
@@ -62,7 +62,7 @@ class Reader:
             check_choice("duplicates", duplicates, ("error", "first", "replace"))
         self._folder, self._identity, self._damaged = folder, identity, damaged
         self._own_policy = duplicates
-        self._lock = threading.RLock()
+        self._turn = Turn()
         self._closed = False
         self._catalog_now = Catalog(folder, identity, damaged)
         self._indices: dict[str, _ids.Index] = {}
@@ -144,7 +144,7 @@ class Reader:
 
     def refresh(self) -> bool:
         """Take in what was published since; says whether there is anything new."""
-        with self._lock:
+        with self._turn.taken():
             changed = self._catalog.refresh()
             if changed:
                 self._indices.clear()
@@ -159,7 +159,7 @@ class Reader:
         return [(s, c) for s, c in self._chunks(table) if isinstance(c, TableChunk)]
 
     def _index(self, table: Table) -> _ids.Index:
-        with self._lock:
+        with self._turn.taken():
             key = table.names[0]
             if key not in self._indices:
                 chunks = [stored_ids(segment, chunk) for segment, chunk in self._rows_of(table)]

@@ -164,9 +164,7 @@ class Schema(Mapping[str, Log]):
             SchemaError: a name cannot be used, or is there already.
         """
         self.check(logs)
-        for log in logs:
-            for name in log.names:
-                self._by_name[name] = log
+        self._by_name.update({name: log for log in logs for name in log.names})
 
     def check(self, logs: Iterable[Log]) -> None:
         """Refuse logs that could not be added.

@@ -74,14 +74,21 @@ class SchemaFiles:
         return True
 
     def _take(self, number: int) -> list[tuple[Path, str]]:
-        self._read = number
+        problems: list[tuple[Path, str]] = []
         try:
-            self.schema.add_all(self._logs(number))
+            self._add(self._logs(number))
         except FileNotFoundError:
-            return [(self._path(number), "missing")]
+            problems = [(self._path(number), "missing")]
         except (OSError, _parse.Malformed, SchemaError) as error:
-            return [(self._path(number), f"cut or changed: {error}")]
-        return []
+            problems = [(self._path(number), f"cut or changed: {error}")]
+        self._read = number  # last: stopped before, it is done again
+        return problems
+
+    def _add(self, logs: list[Log]) -> None:
+        """Take in logs; some may have been taken in before an exception came."""
+        there = self.schema
+        known = [log for log in logs if all(n in there and there[n] == log for n in log.names)]
+        self.schema.add_all([log for log in logs if log not in known] if known else logs)
 
     def _logs(self, number: int) -> list[Log]:
         said, sealed = from_json(complete_json(self._folder.disk, f"schema/{_name(number)}"))
@@ -120,8 +127,8 @@ class SchemaFiles:
             except OSError as error:
                 raise explained(error, "writing", self._path(number)) from error
             if done:
+                self._add(logs)
                 self._read = number
-                self.schema.add_all(logs)
                 return
             self.refresh()
 

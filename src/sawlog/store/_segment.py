@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import errno
 import struct
-import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -98,10 +97,11 @@ class _OpenMaps:
     def used(self, segment: Segment) -> None:
         """Note one more, and forget the oldest if there are too many."""
         self._segments.append(weakref.ref(segment))
-        while len(self._segments) > self._most:
-            oldest = self._segments.popleft()()
-            if oldest is not None and oldest is not segment:
-                oldest.forget()
+        with contextlib.suppress(IndexError):  # another thread took the last one
+            while len(self._segments) > self._most:
+                oldest = self._segments.popleft()()
+                if oldest is not None and oldest is not segment:
+                    oldest.forget()
 
 
 _open_maps, _small_maps = _OpenMaps(256), _OpenMaps(8192)  # small ones are in memory
@@ -122,7 +122,6 @@ class Segment:
         """
         self.name = name
         self._disk, self._trusting = disk, trusting
-        self._lock = threading.Lock()
         self._map: _Map | None = None
         try:
             with disk.open(f"{SEGMENTS}/{name}") as blob:
@@ -186,16 +185,16 @@ class Segment:
         self.tensors: dict[str, Placed] = header.tensors
 
     def _mapped(self) -> _Map:
-        with self._lock:
-            if self._map is None:
-                self._map = self._open_map()
-                (_small_maps if self.nbytes <= SMALL else _open_maps).used(self)
-            return self._map
+        mapped = self._map
+        if mapped is None:  # no lock: a map that two threads make at once is only made twice
+            mapped = self._open_map()
+            self._map = mapped
+            (_small_maps if self.nbytes <= SMALL else _open_maps).used(self)
+        return mapped
 
     def forget(self) -> None:
         """Let go of the map; whoever has a view of it keeps it open."""
-        with self._lock:
-            self._map = None
+        self._map = None
 
     def _open_map(self) -> _Map:
         with self._open() as blob:

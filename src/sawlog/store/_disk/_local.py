@@ -50,20 +50,30 @@ def _status(status: os.stat_result) -> Status:
     return Status(status.st_size, status.st_mtime, key)
 
 
-def _claim(descriptor: int) -> bool | None:
-    """Mark an open file as in use. False if somebody else did, None where nobody can tell.
+def _claim(descriptor: int, exclusive: bool = True) -> bool | None:
+    """Mark an open file as in use, by one or by several.
 
-    Nobody ever waits for it: it tells the leftovers of the dead from the work of the living.
+    Returns False if somebody else did, None where nobody can tell. Nobody ever waits for it: it
+    tells the leftovers of the dead from the work of the living.
     """
     try:
         import fcntl
 
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except (ImportError, OSError):
         return None
     return True
+
+
+def _let_go(descriptor: int) -> None:
+    """Undo a claim: closing does not, as long as a child of a fork has the file open too."""
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 class _Map:
@@ -158,6 +168,7 @@ class _Lock:
     def release(self) -> None:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
+            _let_go(descriptor)
             os.close(descriptor)
 
 
@@ -292,6 +303,24 @@ class LocalDisk:
         try:
             _check_regular(os.fstat(descriptor), path)
             claimed = _claim(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if claimed is False:
+            os.close(descriptor)
+            return None
+        return _Lock(descriptor, claimed is True)
+
+    def hold(self) -> Lease | None:
+        return self._lock_root(exclusive=False)
+
+    def lease_all(self) -> Lease | None:
+        return self._lock_root(exclusive=True)
+
+    def _lock_root(self, exclusive: bool) -> Lease | None:
+        descriptor = os.open(self.root, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        try:
+            claimed = _claim(descriptor, exclusive)
         except BaseException:
             os.close(descriptor)
             raise

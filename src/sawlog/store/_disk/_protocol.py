@@ -127,5 +127,11 @@ class Disk(Protocol):
     def lease(self, name: str) -> Lease | None:
         """Take the lease of this name, without waiting; None if somebody has it."""
 
+    def hold(self) -> Lease | None:
+        """Say that the store is in use; None while somebody has the lease of all of it."""
+
+    def lease_all(self) -> Lease | None:
+        """Take the lease of the whole store, without waiting; None while anybody holds it."""
+
     def sweep(self) -> int:
         """Remove what dead uploads left; return how many."""
