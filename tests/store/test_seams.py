@@ -20,10 +20,11 @@ METHODS = {
     *("lstat", "mkdir", "read_bytes", "read_text", "rename", "rglob", "rmdir", "samefile"),
     *("symlink_to", "touch", "unlink", "write_bytes", "write_text"),
 }
-# Exports go to files of the user's, anywhere; `Upload.write` and the like are the seam itself.
-ELSEWHERE = ("store/_disk/", "store/_views/", "store/__init__.py")
+# Exports go to files of the user's, anywhere; `_removal` clears whole folders, runs with several
+# stores in them; `_launch` asks the system about processes.
+ELSEWHERE = ("store/_disk/", "store/_views/", "store/_removal.py", "store/_launch.py")
 MOVES = {"os.link", "os.rename", "os.replace", "shutil.move"}
-AT_HOME = ("_atomic.py", "store/_disk/", "store/__init__.py")
+AT_HOME = ("_atomic.py", "store/_disk/")
 
 
 @functools.cache

@@ -118,7 +118,8 @@ def create(
 
 def _clear_the_way(path: Path, exists: str) -> None:
     if not is_store(path):
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        disk = Folder(path).disk
+        if disk.occupied() and (not disk.exists() or disk.list()):
             _refuse_foreign(path)
     elif exists == "error":
         raise _exists(path)
@@ -129,7 +130,8 @@ def _clear_the_way(path: Path, exists: str) -> None:
 def _refuse_foreign(path: Path) -> None:
     """A folder with other things in it is left alone, unless a store is just being made there."""
     ours = {"schema", "segments", "writers", "tmp", "store.json"}
-    if path.is_dir() and {child.name for child in path.iterdir()} <= ours:
+    disk = Folder(path).disk
+    if disk.exists() and set(disk.list()) <= ours:
         return
     raise StoreExistsError(
         f"{path} exists and is not a sawlog store. Hint: give a folder that is new or empty."
@@ -198,7 +200,7 @@ def _open_reader(path: str | Path, damaged: str, duplicates: str | None) -> Read
 
 def _open_writer(folder: Folder, damaged: str, options: dict[str, Any]) -> Writer:
     identity = identity_of(folder)
-    if not os.access(folder.path, os.W_OK):
+    if not folder.disk.writable():
         error = PermissionError(13, "the folder is read-only")
         raise explained(error, "opening for appending", folder.path)
     in_use = InUse(folder)

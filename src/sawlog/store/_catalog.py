@@ -14,6 +14,7 @@ from sawlog.store._chunks import Chunk, TableChunk
 from sawlog.store._fitting import log_of, unfit
 from sawlog.store._ids import Texts
 from sawlog.store._layout import Folder, Identity, check_choice
+from sawlog.store._many import many_objects
 from sawlog.store._ranges import Ranges
 from sawlog.store._schema import Log, Schema, Series, Table
 from sawlog.store._schema_files import SchemaFiles
@@ -94,6 +95,10 @@ class Catalog:
             StoreNotFoundError: the store is gone.
             DamagedStoreError: files are damaged or missing, unless those are to be skipped.
         """
+        with many_objects():
+            return self._refresh()
+
+    def _refresh(self) -> bool:
         before = [segment.name for segment in self.segments]
         self._look_until_settled()
         self._schema_problems += self._schema.refresh(self._skip)

@@ -51,6 +51,13 @@ class Cut(NamedTuple):
         """How many spans there are."""
         return -(-self.rows // self.span) if self.row_bytes else 0
 
+    @property
+    def hash_count(self) -> int:
+        """How many hashes there are, of spans and blocks."""
+        if not self.row_bytes:
+            return 0
+        return -(-self.rows // self.block) + -(-self.rows // self.span)
+
     def hashes(self, data: memoryview) -> bytes:
         """Span hashes, then block hashes; span by span, so that data stays in cache."""
         span, block = self.span * self.row_bytes, self.block * self.row_bytes

@@ -5,9 +5,9 @@ See FORMAT.md, section 4. Tensors of older versions are called here as the newes
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -156,6 +156,9 @@ def _offsets(entry: dict[str, Any], name: str) -> tuple[int, int]:
     pair = entry.get("data_offsets")
     if type(pair) is not list or len(pair) != 2:
         _parse.fail(f"{_parse.shown(name)} has no 'data_offsets'")
+    start, stop = pair
+    if type(start) is int and type(stop) is int and 0 <= start <= stop <= _parse.MOST:
+        return start, stop
     start = _parse.integer(pair[0], "an offset of a tensor")
     return start, _parse.integer(pair[1], "an offset of a tensor", start)
 
@@ -167,15 +170,16 @@ def _tensors(document: Document) -> dict[str, Placed]:
     cuts = _parse.mapping(_parse.field(said, "checksums"), "'checksums'")
     found: dict[str, Placed] = {}
     at, hashes = base, 0
+    kinds: dict[Any, _Kind] = {}
     for name, entry in _in_order(document.entries):
         cut = cuts.get(name)
-        placed = None if name in types else _plain(entry, cut, base)
+        placed = None if name in types else _plain(entry, cut, base, kinds)
         if placed is None:
             placed = _placed(name, entry, types.get(name), cut, base)
         if placed.start != at:
             _parse.fail(f"{_parse.shown(name)} begins at {placed.start} instead of {at}")
         at = placed.stop
-        hashes += placed.cut.spans + placed.cut.blocks
+        hashes += placed.cut.hash_count
         found[name] = placed
     first, last = document.checksums
     if at != first:
@@ -185,49 +189,63 @@ def _tensors(document: Document) -> dict[str, Placed]:
     return found
 
 
-def _in_order(entries: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def _in_order(entries: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
     """The tensors in the order of their places, which is that of the file where we wrote it."""
-    spans = []
+    at, sorted_already = 0, True
     for name, entry in entries.items():
         if type(entry) is not dict:
             _parse.fail(f"{_parse.shown(name)} is {_parse.shown(entry)}, not a tensor")
-        spans.append(_offsets(entry, name))
-    listed = list(entries.items())
-    if any(later < earlier for earlier, later in itertools.pairwise(spans)):
-        order = sorted(range(len(spans)), key=spans.__getitem__)  # stable, for those without bytes
-        listed = [listed[number] for number in order]
-    return listed
+        start, stop = _offsets(entry, name)
+        sorted_already = sorted_already and start == at
+        at = stop
+    if sorted_already:
+        return entries.items()
+    return sorted(entries.items(), key=lambda item: item[1]["data_offsets"])  # stable
 
 
-def _plain(entry: dict[str, Any], cut: Any, base: int) -> Placed | None:
+class _Kind(NamedTuple):
+    """What tensors of the same type, shape and cut have in common."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    size: int
+    cut: Cut
+
+
+def _plain(entry: dict[str, Any], cut: Any, base: int, kinds: dict[Any, _Kind]) -> Placed | None:
     """A tensor of a type of safetensors; None for one to be looked at more closely.
 
     Takes nothing that :func:`_placed` would not take: there may be a hundred thousand tensors.
     """
-    try:
-        dtype = _dtypes.dtype_stored_as(entry["dtype"])
-        shape, (start, stop), (block, span) = tuple(entry["shape"]), entry["data_offsets"], cut
-        rows = shape[0]
-    except (KeyError, TypeError, ValueError, IndexError, SchemaError):
+    stored, shape = entry.get("dtype"), entry.get("shape")
+    if type(stored) is not str or type(shape) is not list or type(cut) is not list:
         return None
-    size = dtype.itemsize
-    for axis in shape:
-        if type(axis) is not int or not 0 <= axis < 1 << 31:
+    numbers = (*shape, *cut)
+    for number in numbers:
+        if type(number) is not int:
             return None
-        size *= axis
-    if type(entry["shape"]) is not list or type(cut) is not list or len(shape) > 64:
+    key = (stored, numbers, len(cut))
+    kind = kinds.get(key)
+    if kind is None:
+        kind = _kind(stored, shape, cut)
+        if kind is None:
+            return None
+        kinds[key] = kind
+    start, stop = entry["data_offsets"]
+    if stop - start != kind.size:
         return None
-    if type(block) is not int or type(span) is not int or not 1 <= block <= span <= _parse.MOST:
+    return Placed(kind.dtype, kind.shape, base + start, base + stop, kind.cut)
+
+
+def _kind(stored: str, shape: list[int], cut: list[int]) -> _Kind | None:
+    try:
+        dtype = _dtypes.dtype_stored_as(stored)
+        rows = _parse.shape(shape, "")[0]
+        block, span = _cut("", cut)
+    except (_parse.Malformed, SchemaError, IndexError):
         return None
-    if span % block or stop - start != size:
-        return None
-    return Placed(
-        dtype,
-        shape,
-        base + start,
-        base + stop,
-        Cut(rows, size // rows if rows else 0, block, span),
-    )
+    size = math.prod(shape) * dtype.itemsize
+    return _Kind(dtype, tuple(shape), size, Cut(rows, size // rows if rows else 0, block, span))
 
 
 def _placed(name: str, entry: dict[str, Any], opaque: Any, cut: Any, base: int) -> Placed:

@@ -15,6 +15,7 @@ from sawlog.errors import SchemaError
 from sawlog.store import _chunks, _dtypes, _parse
 from sawlog.store._checksum import Cut, bytes_of, hash_of
 from sawlog.store._header import CHECKSUMS, METADATA, MOST_BYTES
+from sawlog.store._many import many_objects
 
 _ALIGN = 64
 _PAGE, _LARGE = 4096, 1 << 20  # the data of a large segment starts on a page of its own
@@ -41,6 +42,11 @@ def prepare(description: dict[str, Any], tensors: Mapping[str, np.ndarray]) -> P
     Raises:
         SchemaError: the arrays do not go with the chunks of the description, or there are too many.
     """
+    with many_objects():
+        return _prepare(description, tensors)
+
+
+def _prepare(description: dict[str, Any], tensors: Mapping[str, np.ndarray]) -> Prepared:
     _check(description, tensors)
     order = sorted(tensors, key=lambda name: -_alignment(tensors[name].dtype))
     cuts = {name: _cut(tensors[name]) for name in order}

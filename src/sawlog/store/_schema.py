@@ -49,6 +49,9 @@ class Column:
             Malformed, SchemaError: it is something else.
         """
         said = _parse.mapping(value, "a column")
+        name, dtype = said.get("name"), said.get("dtype")
+        if type(name) is str and name.isascii() and said.get("shape") == [] and type(dtype) is str:
+            return cls._made(name, _dtypes.dtype_of(dtype), ())
         name = _parse.text(said.get("name"), "the name of a column")
         shape = _parse.shape(said.get("shape"), f"the shape of {_parse.shown(name)}")
         return cls._made(name, _dtypes.dtype_of(said.get("dtype")), shape)

@@ -10,6 +10,7 @@ from sawlog.errors import DamagedStoreError, SchemaError
 from sawlog.store import _parse
 from sawlog.store._files import explained, from_json, to_json
 from sawlog.store._layout import Folder, complete_json
+from sawlog.store._many import many_objects
 from sawlog.store._schema import Log, Schema, check_axes, log_from_json
 
 _NAME = re.compile(r"(\d{8,19})\.json")
@@ -109,6 +110,10 @@ class SchemaFiles:
         ``wanted`` is asked again after each miss, and raises where what others declared
         in the meantime does not fit.
         """
+        with many_objects():
+            self._declare(wanted)
+
+    def _declare(self, wanted: Callable[[Schema], list[Log]]) -> None:
         while True:
             logs = wanted(self.schema)
             if not logs:
