@@ -1,7 +1,8 @@
 """The store against a raw file and a memory map, and against other formats, in one run.
 
 1 GB in batches of 4 MB on one disk: append, read all of it, gather 10,000 random rows, and find
-10,000 ids among a million. Run with --quick for a quarter of that.
+10,000 ids among a million. Then how opening, showing and compacting grow with the number of
+segments, flushes and names. Run with --quick for a quarter of that.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from _store_peers import PEERS, Peer, Raw, Sawlog
+from _store_scale import scale
 from _timing import Contestant, Row, compare, report, seconds_of
 
 import sawlog.store
@@ -127,9 +129,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a quarter of the data, fewer rounds")
     parser.add_argument("--no-peers", action="store_true", help="only the store and the raw file")
+    parser.add_argument("--only-scale", action="store_true", help="only what grows with counts")
     parser.add_argument("--folder", type=Path, help="on the disk to measure")
     parser.add_argument("--save", type=Path, help="write the figures there as JSON")
     args = parser.parse_args()
+    if args.only_scale:
+        with tempfile.TemporaryDirectory(dir=args.folder, prefix="sawlog-bench-") as name:
+            rows = scale(Path(name), args.quick)
+        sys.exit(0 if report(rows, "The store; how it grows", args.save) else 1)
     batches, rounds = (64, 5) if args.quick else (256, 9)
     batch = np.random.default_rng(0).standard_normal((ROWS, WIDTH)).astype(np.float32)
     with tempfile.TemporaryDirectory(dir=args.folder, prefix="sawlog-bench-") as name:
@@ -139,6 +146,7 @@ def main() -> None:
         rows += reading(raw, own, 2 * rounds + 1)
         rows += finding(folder, rounds)
         shutil.rmtree(own.folder)
+        rows += scale(folder, args.quick)
         if not args.no_peers:
             rows += peers(folder, raw, 1 if args.quick else 3)
         os.sync()

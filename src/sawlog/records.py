@@ -71,3 +71,19 @@ class Records(Mapping[str, Entries]):
             f"{k}: {len(e)} x {e.values.dtype}{list(e.values.shape[1:])}" for k, e in self.items()
         )
         return f"Records({', '.join(parts)})"
+
+
+def lost_by_numpy(value: Any) -> str | None:
+    """Say what ``np.asarray`` would drop of a value without a word, if anything.
+
+    >>> lost_by_numpy(["a", "b\\0"])
+    "the last NUL of 'b\\\\x00'"
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        return "its mask" if any(np.ma.getmaskarray(value).tobytes()) else None
+    if isinstance(value, (list, tuple)):
+        items = (lost_by_numpy(item) for item in value if not isinstance(item, (int, float)))
+        return next((lost for lost in items if lost), None)
+    if isinstance(value, (str, bytes)) and value[-1:] in ("\0", b"\0"):
+        return f"the last NUL of {value!r}"
+    return None

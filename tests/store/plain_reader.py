@@ -84,7 +84,7 @@ class Segment:
         self.description = json.loads(header.pop("__metadata__")["sawlog"])
         self.tensors = self._tensors(header)
         match = SEGMENT.fullmatch(self.file.name)
-        need(self.description["version"] == 1, file, "version")
+        need(self.description["version"] in (1, 2), file, "version")
         need(self.description["writer"] == match[1], file, "not the writer of the name")
         need(self.description["sequence"] == int(match[2]), file, "not the sequence of the name")
         if hash is not None:
@@ -119,6 +119,7 @@ class Segment:
         if type is None:
             return stored
         need(self.tensors[name].dtype == "U8", self.file, f"{name} has a type and is not U8")
+        need(type.get("codec") is None, self.file, f"{name} has a codec")
         dtype = dtype_of(type["dtype"])
         shape = tuple(type["shape"])
         need(stored.shape[:-1] == shape, self.file, f"shape of {name}")
@@ -149,6 +150,12 @@ class Segment:
             for rows in (span, block)
             for begin in range(tensor.begin, tensor.end, rows * row)
         ]
+
+    def step(self, axis, series):
+        """The tensor of a step axis: version 1 wrote the axis as it is."""
+        if self.description["version"] > 1:
+            axis = axis.replace("%", "%25").replace("/", "%2F")
+        return f"sawlog.step/{axis}/{series}"
 
     def ids(self, chunk):
         first = chunk["table"][0]
@@ -203,7 +210,7 @@ class PlainStore:
         self.path, self.hash = Path(path), hash
         self.info = read_json(self.path / "store.json", hash)
         need(self.info["format"] == "sawlog-store", "store.json", "format")
-        need(self.info["version"] <= 1, "store.json", "version")
+        need(self.info["version"] in (1, 2), "store.json", "version")
         self.schema = self._schema()
         self.all = {}
         for name in os.listdir(self.path / "segments"):
@@ -307,7 +314,7 @@ class PlainStore:
             rows = chunk["rows"]
             all.values.append(self._values(segment, chunk, name))
             for axis in chunk["steps"]:
-                steps = segment.tensor(f"sawlog.step/{axis}/{name}")
+                steps = segment.tensor(segment.step(axis, name))
                 need(len(steps) == rows, segment.file, f"steps of {name}")
                 all.steps.setdefault(axis, []).append(steps)
             masked = chunk.get("mask", False)

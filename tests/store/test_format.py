@@ -247,7 +247,7 @@ def test_files_of_a_store(filled):
 def test_store_json(filled):
     info = json.loads((filled / "store.json").read_bytes())
     assert info["format"] == "sawlog-store"
-    assert info["version"] == 1
+    assert info["version"] == 2
     assert re.fullmatch(r"[0-9a-f]{32}", info["id"])
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", info["created"])
     assert info["config"] == {"duplicates": "error", "nan": "allow", "fixed": False}
@@ -260,7 +260,7 @@ def test_store_json(filled):
     [
         ({"format": "other"}, ForeignStoreError),
         ({"format": None}, ForeignStoreError),
-        ({"version": 2}, NewerStoreError),
+        ({"version": 3}, NewerStoreError),
         ({"version": 1000, "config": "different"}, NewerStoreError),
     ],
 )

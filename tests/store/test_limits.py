@@ -315,7 +315,7 @@ def test_replaced_rows_are_gone_everywhere(tmp_path):
     assert reader.nbytes < size
     after = reader.gather(np.arange(35))["row"]
     assert after.tolist() == [i * 10 + 2 for i in range(35)]
-    assert sum(chunk["rows"] for s in reader.segments for chunk in s.chunks) == 35
+    assert sum(chunk.rows for s in reader.segments for chunk in s.chunks) == 35
 
 
 def pair(block):

@@ -6,8 +6,7 @@ of the examples that are in the statistics: a run that goes on knows which ones 
 
 from __future__ import annotations
 
-import os
-import shutil
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,10 @@ from typing import Any
 import numpy as np
 
 from sawlog import store
+from sawlog._atomic import new_folder
+from sawlog.errors import StoreError
 from sawlog.records import Entries, Records
+from sawlog.store._removal import remove_store
 
 COUNTED = "counted"
 
@@ -27,20 +29,21 @@ def save(
     folder.mkdir(parents=True, exist_ok=True)
     older = _saved(folder)
     number = int(older[-1].name) + 1 if older else 1
-    aside = folder / f".new-{os.getpid()}"
-    shutil.rmtree(aside, ignore_errors=True)
-    with store.create(aside, meta={"about": meta}, interval=None) as writer:
-        entries = {
-            name: Entries(np.asarray(array)[None], attrs={"count": count})
-            for name, (array, count) in arrays.items()
-        }
+    entries = {
+        name: Entries(np.asarray(array)[None], attrs={"count": count})
+        for name, (array, count) in arrays.items()
+    }
+    with (
+        new_folder(folder / f"{number:08d}") as aside,
+        store.create(aside, meta={"about": meta}, interval=None) as writer,
+    ):
         if entries:
             writer.write(Records(entries))
         if len(ids):
             writer.append(ids, {COUNTED: np.ones(len(ids), np.uint8)})
-    os.rename(aside, folder / f"{number:08d}")
     for path in older:
-        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(StoreError, OSError):  # it stays, and does not count
+            remove_store(path)
 
 
 def load(folder: Path) -> tuple[dict[str, tuple[np.ndarray, int]], np.ndarray | None, Any] | None:

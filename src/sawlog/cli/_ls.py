@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator
@@ -24,6 +25,9 @@ from sawlog.errors import (
     SawlogError,
     StoreNotFoundError,
 )
+from sawlog.store._chunks import TableChunk
+from sawlog.store._layout import MOST_JSON, Folder
+from sawlog.store._segment import parse_name
 
 _COLUMNS = (
     Column("store", folds=16, style="bold"),
@@ -116,7 +120,7 @@ def _is_store(folder: Path, below: list[str], files: list[str]) -> bool:
     if "store.json" not in files:
         return False
     try:
-        return b'"sawlog-store"' in (folder / "store.json").read_bytes()
+        return b'"sawlog-store"' in Folder(folder).disk.read("store.json", MOST_JSON)
     except OSError:
         return True
 
@@ -142,20 +146,28 @@ def _counts(reader: sawlog.store.Reader) -> tuple[int, int]:
     rows = entries = 0
     for segment in reader.segments:
         for chunk in segment.chunks:
-            if "table" in chunk:
-                rows += chunk["rows"]
+            if isinstance(chunk, TableChunk):
+                rows += chunk.rows
             else:
-                entries += chunk["rows"]
+                entries += chunk.rows
     return rows, entries
 
 
 def _broken(path: Path, error: Exception) -> Listed:
     state = {DamagedStoreError: "damaged", NewerStoreError: "newer"}.get(type(error), "unreadable")
-    sizes = []
-    for file in (path / "segments").glob("*.safetensors"):
-        try:
-            sizes.append(file.stat().st_size)
-        except OSError:
-            continue
+    sizes = _sizes(Folder(path))
     said = str(error).partition(" Hint:")[0]
     return Listed(path, state, activity(path).written, len(sizes), sum(sizes), problem=said)
+
+
+def _sizes(folder: Folder) -> list[int]:
+    """The bytes of each segment that is there."""
+    try:
+        names = [name for name in folder.names("segments") if parse_name(name)]
+    except SawlogError:
+        return []
+    sizes = []
+    for name in names:
+        with contextlib.suppress(OSError):
+            sizes.append(folder.disk.status(f"segments/{name}").size)
+    return sizes

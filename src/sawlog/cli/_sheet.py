@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from sawlog import store
+from sawlog._atomic import replacing
 from sawlog._optional import require
+from sawlog._text import guarded
 from sawlog.errors import ArgumentError, StoreError, StoreExistsError
 
 SUFFIXES = (".csv", ".parquet")
@@ -54,24 +54,22 @@ def _is_scores(path: Path) -> bool:
 def write(path: Path, columns: Mapping[str, Any]) -> None:
     """Write columns of one length; the file is there when it is complete, and not before."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    try:
+    with replacing(path) as file:
         if path.suffix.lower() == ".parquet":
             arrow: Any = require("pyarrow", "arrow", "--out with a .parquet file")
             parquet: Any = require("pyarrow.parquet", "arrow", "--out with a .parquet file")
-            parquet.write_table(arrow.table({n: arrow.array(v) for n, v in columns.items()}), aside)
+            made = arrow.table({n: arrow.array(v) for n, v in columns.items()})
+            parquet.write_table(made, file.aside)
         else:
-            _write_csv(aside, columns)
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+            _write_csv(file.aside, columns)
 
 
 def _write_csv(path: Path, columns: Mapping[str, Any]) -> None:
-    plain = [v.tolist() if isinstance(v, np.ndarray) else v for v in columns.values()]
+    lists = [v.tolist() if isinstance(v, np.ndarray) else v for v in columns.values()]
+    plain = [[guarded(x) if isinstance(x, str) else x for x in column] for column in lists]
     with path.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow(columns)
+        rows.writerow(map(guarded, columns))
         rows.writerows(zip(*plain, strict=True))
 
 

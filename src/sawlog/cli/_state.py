@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from pathlib import Path
+
+from sawlog.errors import StoreError
+from sawlog.store._layout import Folder
+from sawlog.store._segment import parse_name
+from sawlog.store._writer_notes import notes_of
 
 _SILENCE = 600.0  # seconds without a publication after which a writer may be dead
 
@@ -31,19 +35,16 @@ def activity(path: Path) -> Activity:
 
 def _writers(path: Path) -> list[tuple[float, str]]:
     """For each writer when it spoke last, and whether it is open, closed or failed."""
-    found = []
-    for file in (path / "writers").glob("*.json"):
-        try:
-            said = json.loads(file.read_bytes())
-            ended = "failed" if said.get("failed") is True else "closed"
-            found.append((file.stat().st_mtime, ended if said["closed"] is True else "open"))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # only a help, as the format says
-    return found
+    notes = notes_of(Folder(path).disk).values()
+    ended = {True: "failed", False: "closed"}
+    return [(n.modified, ended[n.failed] if n.closed else "open") for n in notes]
 
 
 def _is_empty(path: Path) -> bool:
-    return not any((path / "segments").glob("*.safetensors"))
+    try:
+        return not any(map(parse_name, Folder(path).names("segments")))
+    except StoreError:
+        return False
 
 
 def _time_of(file: Path) -> float | None:

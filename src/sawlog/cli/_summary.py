@@ -7,7 +7,6 @@ only the first ids and the last row are read, so that the store may be larger th
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,8 +20,11 @@ from sawlog.cli._spark import Trend
 from sawlog.cli._state import Activity, activity
 from sawlog.errors import DamagedStoreError, DuplicateIdError
 from sawlog.store import Column, Problem, Reader, Series, Table
+from sawlog.store._chunks import Chunk, SeriesChunk, TableChunk
 from sawlog.store._dtypes import is_extension
+from sawlog.store._ids import Texts
 from sawlog.store._segment import Segment, ids_name, mask_name, step_name
+from sawlog.store._stored_ids import stored_ids
 
 _PIECE = 1 << 20  # values at a time
 _MOST_IDS = 10_000_000  # more are not sorted only to count them
@@ -115,12 +117,12 @@ class Part:
 
     segment: Segment
     rows: int
-    chunk: dict[str, Any]
+    chunk: Chunk
 
     @property
     def masked(self) -> bool:
         """Whether some of its entries may not have been logged."""
-        return bool(self.chunk.get("mask"))
+        return isinstance(self.chunk, SeriesChunk) and self.chunk.mask
 
 
 def _parts(reader: Reader, names: set[str]) -> dict[str, list[Part]]:
@@ -128,11 +130,11 @@ def _parts(reader: Reader, names: set[str]) -> dict[str, list[Part]]:
     found: dict[str, list[Part]] = {}
     for segment in reader.segments:
         for chunk in segment.chunks:
-            if not chunk["rows"]:
+            if not chunk.rows:
                 continue
-            for name in chunk.get("table") or [chunk["series"]]:
+            for name in chunk.names:
                 if name in names:
-                    found.setdefault(name, []).append(Part(segment, chunk["rows"], chunk))
+                    found.setdefault(name, []).append(Part(segment, chunk.rows, chunk))
     return found
 
 
@@ -254,15 +256,12 @@ def _distinct(reader: Reader, table: Table, stored: int) -> tuple[int | None, st
 
 
 def _ids(part: Part, start: int, stop: int) -> list[Any]:
-    names = part.chunk["table"]
-    if part.chunk["ids"] == "int":
-        return list(part.segment.values(ids_name(names), start, stop).tolist())
-    before = max(0, start - 1)
-    ends = part.segment.values(ids_name(names, "ends"), before, stop).tolist()
-    bounds = ends if start else [0, *ends]
-    data = part.segment.values(ids_name(names, "text"), bounds[0], bounds[-1]).tobytes()
-    pairs = itertools.pairwise(bounds)
-    return [data[a - bounds[0] : b - bounds[0]].decode() for a, b in pairs]
+    assert isinstance(part.chunk, TableChunk)
+    if part.chunk.ids == "int":
+        return list(part.segment.values(ids_name(part.chunk.names), start, stop).tolist())
+    ids = stored_ids(part.segment, part.chunk)
+    assert isinstance(ids, Texts)
+    return ids.take(slice(start, stop))
 
 
 def _with_last(reader: Reader, named: Named, part: Part, wanted: int | str | None) -> Named:

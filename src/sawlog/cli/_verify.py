@@ -71,7 +71,7 @@ def show_report(result: Report, screen: Screen) -> None:
             for name, lost in result.lost.items()
         ]
         screen.print("", "rows and entries in damaged files:", table(_LOSSES, rows, screen.width))
-    if any(problem.what == "missing" for problem in result.problems):
+    if any(problem.what.startswith("missing") for problem in result.problems):
         screen.print("", "What was in missing files is not known.")
 
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import os
-import shutil
-import uuid
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +17,9 @@ from sawlog.curvature._damping import JOINT as JOINT_DAMPING
 from sawlog.curvature._damping import Damping, amount, inverse
 from sawlog.curvature._joint import Joint
 from sawlog.curvature._layer import Layer, layer_from
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, ForeignStoreError, StoreNotFoundError
 from sawlog.records import Entries, Records
+from sawlog.store._removal import new_store
 
 StrPath = str | os.PathLike[str]
 Rows = Mapping[str, Any]
@@ -146,7 +143,13 @@ class Curvature:
         """Write it to a store, with notes that JSON can hold; :func:`load` reads it.
 
         It is there as a whole or not at all, whoever else saves one to the same path.
+
+        Raises:
+            ArgumentError: there is a store of something else.
+            StoreExistsError: there is something that is no store.
         """
+        with contextlib.suppress(StoreNotFoundError, ForeignStoreError), store.open(path) as reader:
+            _check_curvature(reader)
         entries = {
             f"{name}@{part}": Entries(np.asarray(array)[None])
             for name, layer in self.layers.items()
@@ -157,26 +160,12 @@ class Curvature:
         if self.joint is not None:
             entries[JOINT] = Entries(self.joint.matrix[None])
             meta["joint"] = self.joint.to_json()
-        place = Path(path)
-        aside = place.with_name(f".{place.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
-        with store.create(aside, meta=meta, interval=None) as writer:
+        with (
+            new_store(path) as aside,
+            store.create(aside, meta=meta, interval=None) as writer,
+        ):
             if entries:
                 writer.write(Records(entries))
-        _put(aside, place)
-
-
-def _put(made: Path, place: Path) -> None:
-    """A folder in the place of another, by renaming alone: nobody sees half of one."""
-    old = made.with_name(f"{made.name}.old")
-    with contextlib.suppress(FileNotFoundError):
-        os.rename(place, old)
-        shutil.rmtree(old, ignore_errors=True)
-    try:
-        os.rename(made, place)
-    except OSError as error:
-        shutil.rmtree(made, ignore_errors=True)
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # else another one was faster
-            raise
 
 
 def _doubles(rows: Any) -> tuple[Place, Any, Callable[[Any], Any]]:
@@ -222,8 +211,7 @@ def load(path: StrPath) -> Curvature:
 def load_with_notes(path: StrPath) -> tuple[Curvature, dict[str, Any]]:
     """A curvature that was saved, and what was noted with it."""
     with store.open(path) as reader:
-        if "curvature" not in reader.meta:
-            raise ArgumentError(f"{Path(path)} is the store of something else than a curvature.")
+        _check_curvature(reader)
         kind, count = reader.meta["curvature"], reader.meta.get("count")
         if "joint" in reader.meta:
             joint = Joint.of(np.array(reader.read(JOINT)[0]), reader.meta["joint"])
@@ -234,6 +222,11 @@ def load_with_notes(path: StrPath) -> tuple[Curvature, dict[str, Any]]:
             parts[name][part] = np.array(reader.read(series.column.name)[0])
         layers = {name: layer_from(arrays) for name, arrays in parts.items()}
         return Curvature(kind, layers, count=count), reader.meta["notes"]
+
+
+def _check_curvature(reader: store.Reader) -> None:
+    if "curvature" not in reader.meta:
+        raise ArgumentError(f"{reader.path} is the store of something else than a curvature.")
 
 
 IDENTITY = Curvature("identity", {})

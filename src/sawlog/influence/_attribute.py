@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import threading
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from pathlib import Path
@@ -14,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from sawlog._atomic import new_folder
+from sawlog._paths import absolute
 from sawlog._place import NUMPY, Place, fastest, place_named, place_of
 from sawlog.capture import progress as bars
 from sawlog.curvature import Curvature, Damping
@@ -108,7 +108,7 @@ def attribute(
     found = []
     for batch in asked.batches(max(1, budget // 4 // (8 * logs.elements))):
         work = prepared(logs, batch, fitted, exact, **options)
-        folder = None if checkpoint is None else Path(checkpoint) / work.fingerprint()
+        folder = None if checkpoint is None else absolute(checkpoint) / work.fingerprint()
         scores = _joined(_done(work, executor, folder, progress), work)
         if per_layer and top_k is not None:
             scores = dataclasses.replace(scores, layers=_of_layers(scores, work))
@@ -197,13 +197,10 @@ def _computed(
 
 def _save(scores: Scores, path: Path) -> None:
     """All of it or nothing, under its name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
-    scores.save(aside)
     try:
-        os.rename(aside, path)
-    except OSError:  # another process did the same part, and was faster
-        shutil.rmtree(aside, ignore_errors=True)
+        with new_folder(path) as aside:
+            scores.save(aside)
+    except FileExistsError:  # another process did the same part, and was faster
         if not (path / "store.json").exists():
             raise
 

@@ -18,6 +18,7 @@ from sawlog._text import printable
 from sawlog.errors import ArgumentError
 from sawlog.influence._best import Best, check_best
 from sawlog.records import Entries, Records
+from sawlog.store._removal import new_store
 
 StrPath = str | os.PathLike[str]
 
@@ -161,6 +162,7 @@ class Scores:
 
         Raises:
             ArgumentError: there is a store of something else.
+            StoreExistsError: there is something that is no store.
         """
         if (Path(path) / "store.json").exists():
             _check_scores(path)
@@ -168,7 +170,10 @@ class Scores:
         arrays |= {f"layer/{name}": values for name, values in self.layers.items()}
         texts = [name for name in ("queries", "ids") if arrays[name].dtype.kind == "U"]
         meta = {"scores": 1, "about": dict(self.about), "texts": texts}
-        with store.create(path, exists="replace", meta=meta, interval=None) as writer:
+        with (
+            new_store(path) as aside,
+            store.create(aside, meta=meta, interval=None) as writer,
+        ):
             writer.write(Records({n: Entries(_coded(a)[None]) for n, a in arrays.items()}))
 
 

@@ -7,13 +7,13 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
+from sawlog._paths import absolute
 from sawlog.errors import ArgumentError, StoreClosedError, StoreExistsError
 from sawlog.jax import _compat, _runs, _seeds, _sending
 from sawlog.jax._failures import Failures
@@ -56,7 +56,7 @@ class Logger:
     ) -> None:
         self._exists = _chosen("exists", exists, EXISTS)
         self._on_error = _chosen("on_error", on_error, ON_ERROR)
-        self._fallback = Path(fallback)
+        self._fallback = absolute(fallback)
         self._failures = Failures(type(self).__name__)
         self._seen = False
         self._open: dict[str, Run] = {}

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sawlog._atomic import replacing
+from sawlog._paths import absolute
 from sawlog.errors import StoreExistsError
 from sawlog.jax._disk import LogSink
 from sawlog.jax._logger import Logger
@@ -23,7 +25,8 @@ def _noted(sink: Sink, path: Path, about: Mapping[str, Any], exists: str) -> Sin
                 f"cannot go on with {about['config']}. Hint: exists='replace' starts anew; or use "
                 "another key."
             )
-        path.write_text(json.dumps(about) + "\n")
+        with replacing(path) as file:
+            file.write((json.dumps(about) + "\n").encode())
     except BaseException:
         sink.close()
         raise
@@ -53,7 +56,7 @@ class SaveLogger(Logger):
         self, path: str | os.PathLike[str], *, exists: str = "append", **options: Any
     ) -> None:
         super().__init__(exists=exists)
-        self.path = Path(path)
+        self.path = absolute(path)
         self._options = options
 
     def __repr__(self) -> str:
@@ -73,7 +76,7 @@ class CsvLogger(Logger):
 
     def __init__(self, path: str | os.PathLike[str], *, exists: str = "append") -> None:
         super().__init__(exists=exists)
-        self.path = Path(path)
+        self.path = absolute(path)
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
         """A file with the name of the run."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from sawlog._optional import require
+from sawlog._paths import absolute
 from sawlog.jax._logger import FALLBACK, Logger
 from sawlog.sinks import (
     Async,
@@ -92,7 +92,7 @@ class TensorBoardLogger(TrackerLogger):
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         super().__init__(**options)
-        self.path = Path(path)
+        self.path = absolute(path)
 
     def __repr__(self) -> str:
         return f"TensorBoardLogger({str(self.path)!r})"

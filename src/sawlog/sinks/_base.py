@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import abc
 import os
-import threading
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
+from sawlog._turn import Turn
 from sawlog.errors import ArgumentError, StoreClosedError
 from sawlog.records import Entries, Records
 from sawlog.sinks._entries import normal
@@ -51,7 +51,7 @@ class BaseSink(abc.ABC):
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._turn = Turn()
         self._closed = False
         self._failed = False
         self._process = os.getpid()
@@ -76,7 +76,7 @@ class BaseSink(abc.ABC):
         """
         checked = normal(records)
         self._check_process()
-        with self._lock:
+        with self._turn.taken():
             self._check_open()
             self._write(checked)
 
@@ -87,7 +87,7 @@ class BaseSink(abc.ABC):
             StoreClosedError: the sink is closed, or belongs to another process.
         """
         self._check_process()
-        with self._lock:
+        with self._turn.taken():
             self._check_open()
             self._flush()
 
@@ -95,7 +95,7 @@ class BaseSink(abc.ABC):
         """Flush and end. A second call does nothing; where the first failed, it tries again."""
         if os.getpid() != self._process:
             return
-        with self._lock:
+        with self._turn.taken():
             if not self._closed:
                 self._close()
                 self._closed = True

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sawlog.errors import ArgumentError, LogMismatchError, LogValueError
-from sawlog.records import Entries, Records
+from sawlog.records import Entries, Records, lost_by_numpy
 
 
 def normal(records: Any) -> Records:
@@ -37,6 +37,12 @@ def _normal(name: Any, entries: Any) -> Entries:
     mask = entries.mask
     usual = all(type(array) is np.ndarray for array in arrays)
     if not usual or (mask is not None and type(mask) is not np.ndarray):
+        for part in (*arrays, mask):
+            if lost := lost_by_numpy(part):
+                raise LogValueError(
+                    f"numpy would drop {lost} from {name!r}. Nothing of the call was taken. Hint: "
+                    "x.filled(...), or Entries(x.data, steps, mask=~x.mask); strip strings."
+                )
         steps = {axis: np.asarray(array) for axis, array in entries.steps.items()}
         mask = None if mask is None else np.asarray(mask)
         entries = Entries(np.asarray(entries.values), steps, mask, entries.attrs)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sawlog._paths import absolute
 from sawlog.errors import SinkWarning
 from sawlog.records import Entries, Records
 from sawlog.sinks._base import BaseSink, Sink, checked_count, checked_sink, fail
@@ -68,7 +69,7 @@ class Fallback(BaseSink):
     ) -> None:
         super().__init__()
         self._sink = checked_sink(sink, "Fallback")
-        self._path = Path(path)
+        self._path = absolute(path)
         self._report = _warn if report is None else report
         self._most = checked_count(keep, "keep of Fallback(sink, path)")
         self._options = options

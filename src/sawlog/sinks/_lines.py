@@ -16,8 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sawlog._atomic import replacing, sync_folder, write_all
+from sawlog._paths import absolute
 from sawlog.errors import ArgumentError, ForeignStoreError, StoreExistsError, StoreWriteError
-from sawlog.store._files import explained, new_name, sync_folder, write_all
+from sawlog.store._files import explained
 
 try:
     import fcntl
@@ -35,7 +37,7 @@ class LineFile:
     """The file of one sink, open for appending."""
 
     def __init__(self, path: str | os.PathLike[str], exists: str, whole: Whole) -> None:
-        self.path = Path(path)
+        self.path = absolute(path)
         _check_exists(exists)
         with _explaining("opening", self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,19 +130,18 @@ class LineFile:
 
     def replace(self, write: Callable[[Any], None]) -> None:
         """Put what ``write`` writes in the place of the file, in one step."""
-        aside = self.path.with_name(f".{self.path.name}.{new_name()}.part")
         with _explaining("rewriting", self.path):
+            fresh = -1
             try:
-                with open(aside, "xb") as file:
-                    write(file)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.chmod(aside, os.fstat(self._descriptor).st_mode & 0o777)
-                fresh = os.open(aside, os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0))
-                os.replace(aside, self.path)
+                with replacing(self.path) as aside:
+                    with open(aside.aside, "wb") as file:
+                        write(file)
+                    os.chmod(aside.aside, os.fstat(self._descriptor).st_mode & 0o777)
+                    flags = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0)
+                    fresh = os.open(aside.aside, flags)
             except BaseException:
-                with contextlib.suppress(OSError):
-                    aside.unlink()
+                if fresh >= 0:
+                    os.close(fresh)
                 raise
         self._let_go()
         self._hold(fresh)

@@ -42,7 +42,7 @@ class MemorySink(BaseSink):
     @property
     def records(self) -> Records:
         """All entries of every name, with steps, masks, and the notes of the first write."""
-        with self._lock:
+        with self._turn.taken():
             for name, parts in self._parts.items():
                 self._parts[name] = [joined(parts)]
             return Records({name: parts[0] for name, parts in self._parts.items()})
@@ -55,5 +55,5 @@ class MemorySink(BaseSink):
 
     def clear(self) -> None:
         """Forget everything."""
-        with self._lock:
+        with self._turn.taken():
             self._parts.clear()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from sawlog._optional import require
+from sawlog._paths import absolute
 from sawlog.sinks._tracker import TrackerSink
 from sawlog.sinks._values import Column, Group, Kind, bins, pixels
 
@@ -47,7 +48,7 @@ class TensorBoardSink(TrackerSink):
         histograms: bool = True,
     ) -> None:
         super().__init__(images=images, histograms=histograms)
-        self.path = os.fspath(path)
+        self.path = str(path) if "://" in os.fspath(path) else str(absolute(path))
         self._protos = _Protos(type(self).__name__)
         self._writer = self._protos.writer(self.path)
         if config:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
-import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sawlog.errors import ArgumentError, DamagedStoreError
+from sawlog.store._chunks import Chunk, TableChunk
+from sawlog.store._fitting import log_of, unfit
 from sawlog.store._ids import Texts
-from sawlog.store._layout import Folder, Identity, SchemaFiles, check_choice
-from sawlog.store._schema import Column, Log, Schema, Series, Table
-from sawlog.store._segment import Segment, file_name, ids_name, parse_name, step_name, tensors_of
+from sawlog.store._layout import Folder, Identity, check_choice
+from sawlog.store._many import many_objects
+from sawlog.store._ranges import Ranges
+from sawlog.store._schema import Log, Schema, Series, Table
+from sawlog.store._schema_files import SchemaFiles
+from sawlog.store._segment import Segment, file_name, parse_name
+from sawlog.store._stored_ids import id_faults, stored_ids
+from sawlog.store._writer_notes import notes_of
 
 _PATIENCE = (0.0, 0.01, 0.03, 0.1)  # seconds before looking again for what seems missing
+_LOOKS = 100  # at most, however much others change meanwhile
+_FEW = 100  # missing segments that are named one by one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +49,15 @@ class Catalog:
         self._schema = SchemaFiles(folder)
         self._loaded: dict[str, Segment] = {}
         self._broken: dict[str, Problem] = {}
-        self._schema_problems: list[tuple[Path, str]] = []
-        self.segments: list[Segment] = []
-        self.problems: list[Problem] = []
-        self.lost_chunks: list[dict[str, Any]] = []
         self._partly: dict[str, Problem] = {}
-        self._by_log: dict[str, list[tuple[Segment, dict[str, Any]]]] = {}
+        self._fitted: set[str] = set()
+        self._schema_problems: list[tuple[Path, str]] = []
+        self._by_log: dict[str, list[tuple[Segment, Chunk]]] | None = None
+        self.segments: list[Segment] = []
+        self.replaced: list[Segment] = []  # those that are still there and do not count
+        self.missing = Ranges()
+        self.problems: list[Problem] = []
+        self.lost_chunks: list[Chunk] = []
         self.progress: Callable[[int, int], None] | None = None
         if look:
             self.refresh()
@@ -64,6 +72,16 @@ class Catalog:
         """The greatest clock of any segment."""
         return max((segment.order[0] for segment in self._loaded.values()), default=0)
 
+    @property
+    def broken(self) -> list[str]:
+        """The names of segments of which nothing can be read."""
+        return list(self._broken)
+
+    @property
+    def partly(self) -> list[str]:
+        """The names of segments that count and of which only some chunks can be read."""
+        return [segment.name for segment in self.segments if segment.name in self._partly]
+
     def declare(self, wanted: Callable[[Schema], list[Log]]) -> None:
         """Add names to the schema; see :meth:`SchemaFiles.declare`."""
         self._schema.declare(wanted)
@@ -74,88 +92,92 @@ class Catalog:
         """Look at the folder again; says whether there is anything new.
 
         Raises:
+            StoreNotFoundError: the store is gone.
             DamagedStoreError: files are damaged or missing, unless those are to be skipped.
         """
+        with many_objects():
+            return self._refresh()
+
+    def _refresh(self) -> bool:
         before = [segment.name for segment in self.segments]
-        for wait in _PATIENCE:
-            time.sleep(wait)
-            missing = self._look()
-            if not missing:
-                break
+        self._look_until_settled()
         self._schema_problems += self._schema.refresh(self._skip)
         self._schema_problems += self._fit_schema()
-        self._by_log = _by_log(self.segments)
+        self._by_log = None
         self.problems = [
             *(Problem(self._relative(path), what) for path, what in self._schema_problems),
             *self._broken.values(),
             *(self._partly[s.name] for s in self.segments if s.name in self._partly),
-            *(Problem(f"segments/{name}", "missing") for name in missing),
+            *_named(self.missing),
         ]
         if self.problems and not self._skip:
             raise damaged_store(self._folder.path, self.problems)
         return [segment.name for segment in self.segments] != before
 
+    def _look_until_settled(self) -> None:
+        """Look again while segments seem missing: others publish and merge meanwhile."""
+        self._look()
+        waits, looks = iter(_PATIENCE), 0
+        while self.missing and looks < _LOOKS and (wait := next(waits, None)) is not None:
+            time.sleep(wait)
+            before, looks = self.missing.to_json(), looks + 1
+            self._look()
+            if self.missing.to_json() != before:  # somebody is at work
+                waits = iter(_PATIENCE)
+
     def _relative(self, path: Path) -> str:
         return str(path.relative_to(self._folder.path))
 
-    def _look(self) -> list[str]:
-        """List the folder, load what is new; returns the names of missing segments."""
-        told = self._told()  # first: a segment that a writer told of is there when we list
-        names = {n: parsed for n in self._listing() if (parsed := parse_name(n)) is not None}
+    def _look(self) -> None:
+        """List the folder, load what is new, and see what is missing."""
+        notes = notes_of(self._folder.disk)  # first: a segment that is told of is then listed
+        names = self._load_new()
+        self._loaded = {name: s for name, s in self._loaded.items() if name in names}
+        self._broken = {name: p for name, p in self._broken.items() if name in names}
+        replaced = Ranges.union(s.replaces for s in self._loaded.values())
+        self.segments, self.replaced = [], []
+        for segment in self._loaded.values():
+            counts = not replaced.has(segment.writer, segment.sequence)
+            (self.segments if counts else self.replaced).append(segment)
+        self.segments.sort(key=lambda segment: segment.order)
+        self._broken = {n: p for n, p in self._broken.items() if not replaced.has(*names[n])}
+        self._check_replaced()
+        there = Ranges.union([Ranges.of(names.values()), replaced])
+        last = there.last()
+        for writer, note in notes.items():
+            last[writer] = max(last.get(writer, 0), note.published)
+        self.missing = there.gaps(last)
+
+    def _load_new(self) -> dict[str, tuple[str, int]]:
+        """Load segments that were not looked at; returns all that are there."""
+        listed = self._folder.names("segments")
+        names = {name: parsed for name in listed if (parsed := parse_name(name)) is not None}
         new = [n for n in names if n not in self._loaded and n not in self._broken]
         for done, name in enumerate(sorted(new), 1):
             if not self._load(name):
                 del names[name]  # compacted away since the listing, or else it is missing
             if self.progress is not None:
                 self.progress(done, len(new))
-        self._loaded = {name: s for name, s in self._loaded.items() if name in names}
-        self._broken = {name: p for name, p in self._broken.items() if name in names}
-        replaced = Ranges(segment.replaces for segment in self._loaded.values())
-        live = [s for s in self._loaded.values() if not replaced.has(s.writer, s.sequence)]
-        self.segments = sorted(live, key=lambda segment: segment.order)
-        self._broken = {n: p for n, p in self._broken.items() if not replaced.has(*names[n])}
-        for writer, last in replaced.last().items():
-            told[writer] = max(told.get(writer, 0), last)
-        for writer, sequence in names.values():
-            told[writer] = max(told.get(writer, 0), sequence)
-        present = set(names.values())
-        return [
-            file_name(writer, sequence)
-            for writer, last in sorted(told.items())
-            for sequence in range(1, last + 1)
-            if (writer, sequence) not in present and not replaced.has(writer, sequence)
-        ]
+        return names
 
-    def _listing(self) -> list[str]:
-        try:
-            return os.listdir(self._folder.segments)
-        except FileNotFoundError:
-            return []
-
-    def _told(self) -> dict[str, int]:
-        """How many segments each writer says it published."""
-        told: dict[str, int] = {}
-        for path in self._folder.writers.glob("*.json"):
-            try:
-                told[path.stem] = int(json.loads(path.read_bytes())["published"])
-            except (OSError, ValueError, KeyError, TypeError):
-                continue  # only a help: what it says is in the segments too
-        return told
+    def _check_replaced(self) -> None:
+        """What a segment replaces, the one that replaces it replaces as well (FORMAT.md, 5.1)."""
+        covered = Ranges.union(segment.replaces for segment in self.segments)
+        for segment in self.replaced:
+            if not covered.has(segment.writer, segment.sequence):
+                what = "replaced only by segments that do not count themselves"
+                self._broken[segment.name] = Problem(f"segments/{segment.name}", what)
 
     @property
     def failed(self) -> bool:
         """Whether the last writer to say something said that its program failed."""
-        told: list[tuple[int, bool]] = []
-        for path in self._folder.writers.glob("*.json"):
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                said = json.loads(path.read_bytes())
-                told.append((path.stat().st_mtime_ns, said.get("failed") is True))
-        return max(told, default=(0, False))[1]
+        told = [(note.modified, note.failed) for note in notes_of(self._folder.disk).values()]
+        return max(told, default=(0.0, False))[1]
 
     def _load(self, name: str) -> bool:
         """Read the header of a segment; says whether the file is there."""
         try:
-            segment = Segment(self._folder.segments / name, trusting=not self._skip)
+            segment = Segment(self._folder.disk, name, trusting=not self._skip)
         except FileNotFoundError:
             return False
         except DamagedStoreError as error:
@@ -164,7 +186,7 @@ class Catalog:
         if segment.store != self._identity.id and self._identity.id:
             self._broken[name] = Problem(f"segments/{name}", "belongs to another store")
             return True
-        if self._skip and (faults := segment.faults()):
+        if self._skip and (faults := _faults(segment)):
             self._leave_out(segment, faults)
         self._loaded[name] = segment
         return True
@@ -173,32 +195,54 @@ class Catalog:
         """Keep the chunks of a segment that are intact."""
         what = "; ".join(dict.fromkeys(faults.values()))
         self._partly[segment.name] = Problem(f"segments/{segment.name}", what)
-        intact = [c for c in segment.chunks if not set(tensors_of(c)) & set(faults)]
+        intact = [chunk for chunk in segment.chunks if not faults.keys() & set(chunk.tensors)]
         self.lost_chunks += [chunk for chunk in segment.chunks if chunk not in intact]
         segment.chunks = intact
 
     def _fit_schema(self) -> list[tuple[Path, str]]:
         """Set segments aside that do not fit the schema; where it is damaged, learn from them."""
         lost: list[tuple[Path, str]] = []
-        for segment in list(self.segments):
-            for log in (log_of(segment, chunk) for chunk in segment.chunks):
-                known = [name for name in log.names if name in self.schema]
+        misfits: set[str] = set()
+        for segment in self.segments:
+            if segment.name in self._fitted:
+                continue
+            for chunk in segment.chunks:
+                known = [name for name in chunk.names if name in self.schema]
                 if not known:  # a name is declared before it is written, so a schema file is gone
-                    if not self._schema_problems:
+                    what = self._learn(segment, chunk)
+                    if what is None and not self._schema_problems:
                         lost = [(self._schema.next_path, "missing")]
-                    self.schema.add(log)
-                elif self.schema[known[0]] != log:
-                    problem = Problem(f"segments/{segment.name}", "does not fit the schema")
-                    self._broken[segment.name] = problem
-                    self._loaded.pop(segment.name, None)
-                    self.segments = [s for s in self.segments if s is not segment]
+                else:
+                    what = unfit(self.schema[known[0]], segment, chunk)
+                if what is not None:
+                    misfits.add(segment.name)
+                    self._broken[segment.name] = Problem(f"segments/{segment.name}", what)
                     break
+            else:
+                self._fitted.add(segment.name)
+        if misfits:
+            self.segments = [s for s in self.segments if s.name not in misfits]
+            self._loaded = {n: s for n, s in self._loaded.items() if n not in misfits}
         return lost
+
+    def _learn(self, segment: Segment, chunk: Chunk) -> str | None:
+        """Take the type of a log from a segment; what is wrong with it, if anything."""
+        try:
+            self.schema.add(log_of(segment, chunk))
+        except ValueError as error:
+            return f"has names that no store can have: {error}"
+        return None
 
     # -- asking -----------------------------------------------------------------------------------
 
-    def chunks(self, name: str) -> list[tuple[Segment, dict[str, Any]]]:
+    def chunks(self, name: str) -> list[tuple[Segment, Chunk]]:
         """The chunks of a table (by its first name) or series, in order."""
+        if self._by_log is None:
+            found: dict[str, list[tuple[Segment, Chunk]]] = {}
+            for segment in self.segments:
+                for chunk in segment.chunks:
+                    found.setdefault(chunk.first, []).append((segment, chunk))
+            self._by_log = found
         return self._by_log.get(name, [])
 
     def table(self, name: str | None) -> Table:
@@ -208,17 +252,8 @@ class Catalog:
             UnknownNameError: there is no such name.
             ArgumentError: there are several tables, or none, or the name is of a series.
         """
-        tables = self.schema.tables
         if name is None:
-            if len(tables) == 1:
-                return tables[0]
-            listed = ", ".join(repr(table.names[0]) for table in tables)
-            raise ArgumentError(
-                f"{self._folder.path} has several tables: give one of the names {listed}."
-                if tables
-                else f"{self._folder.path} has no rows with ids; its entries are read with "
-                "reader.entries(name)."
-            )
+            return self._only_table()
         log = self.schema[name]
         if isinstance(log, Series):
             raise ArgumentError(
@@ -226,46 +261,54 @@ class Catalog:
             )
         return log
 
+    def _only_table(self) -> Table:
+        tables = self.schema.tables
+        if len(tables) == 1:
+            return tables[0]
+        listed = ", ".join(repr(table.names[0]) for table in tables)
+        raise ArgumentError(
+            f"{self._folder.path} has several tables: give one of the names {listed}."
+            if tables
+            else f"{self._folder.path} has no rows with ids; its entries are read with "
+            "reader.entries(name)."
+        )
+
     def ids(
         self, table: Table, without: Collection[str] = (), writer: str | None = None
     ) -> Iterator[tuple[str, np.ndarray | list[str]]]:
         """The ids of a table, segment by segment, without some of them and those of a writer."""
         for segment, chunk in self.chunks(table.names[0]):
             if segment.name not in without and segment.writer != writer:
+                assert isinstance(chunk, TableChunk)
                 ids = stored_ids(segment, chunk)
                 yield segment.name, ids.take() if isinstance(ids, Texts) else ids
 
 
-def _by_log(segments: list[Segment]) -> dict[str, list[tuple[Segment, dict[str, Any]]]]:
-    found: dict[str, list[tuple[Segment, dict[str, Any]]]] = {}
-    for segment in segments:
-        for chunk in segment.chunks:
-            name = chunk["table"][0] if "table" in chunk else chunk["series"]
-            found.setdefault(name, []).append((segment, chunk))
+def _faults(segment: Segment) -> dict[str, str]:
+    """What is wrong with which tensor, after reading all of them."""
+    faults = segment.faults()
+    for chunk in segment.chunks:
+        if isinstance(chunk, TableChunk) and not faults.keys() & set(chunk.tensors):
+            what = id_faults(segment, chunk)
+            if what is not None:
+                faults[chunk.tensors[-1]] = what
+    return faults
+
+
+def _named(missing: Ranges) -> list[Problem]:
+    """Missing segments: each by its name, or many of a row as one."""
+    found: list[Problem] = []
+    for writer, first, last in missing:
+        if last - first < _FEW and len(found) < 10 * _FEW:
+            found += [_lost(file_name(writer, n), "missing") for n in range(first, last + 1)]
+        else:
+            what = f"missing, and all others up to {file_name(writer, last)}"
+            found.append(_lost(file_name(writer, first), what))
     return found
 
 
-def stored_ids(segment: Segment, chunk: dict[str, Any]) -> np.ndarray | Texts:
-    """The ids of a chunk, checked, and copied: they are kept, and must not keep a file open."""
-    names = chunk["table"]
-    if chunk["ids"] == "int":
-        return segment.values(ids_name(names)).copy()
-    parts = [segment.values(ids_name(names, part)).copy() for part in ("text", "ends", "hash")]
-    return Texts(*parts)
-
-
-def log_of(segment: Segment, chunk: dict[str, Any]) -> Log:
-    """The table or series that a chunk is a part of, by the types in the segment."""
-
-    def column(tensor: str, name: str) -> Column:
-        placed = segment.tensors[tensor]
-        return Column(name, placed.dtype, placed.shape[1:])
-
-    if "table" in chunk:
-        return Table(tuple(column(name, name) for name in chunk["table"]), chunk["ids"])
-    name = chunk["series"]
-    steps = tuple(column(step_name(axis, name), axis) for axis in chunk["steps"])
-    return Series(column(name, name), steps)
+def _lost(name: str, what: str) -> Problem:
+    return Problem(f"segments/{name}", what)
 
 
 def damaged_store(path: Path, problems: list[Problem]) -> DamagedStoreError:
@@ -277,37 +320,3 @@ def damaged_store(path: Path, problems: list[Problem]) -> DamagedStoreError:
         "All others are readable. Hint: sawlog verify PATH says what is lost; open(path, "
         "damaged='skip') reads the rest; sawlog.store.repair(path) gives the lost files up."
     )
-
-
-class Ranges:
-    """Which sequences of which writers were replaced."""
-
-    def __init__(self, parts: Iterable[dict[str, list[list[int]]]]) -> None:
-        self._by_writer: dict[str, list[list[int]]] = {}
-        for part in parts:
-            for writer, ranges in part.items():
-                self._by_writer.setdefault(writer, []).extend(ranges)
-
-    def has(self, writer: str, sequence: int) -> bool:
-        """Whether a segment was replaced."""
-        return any(a <= sequence <= b for a, b in self._by_writer.get(writer, ()))
-
-    def last(self) -> dict[str, int]:
-        """The greatest replaced sequence of each writer."""
-        return {writer: max(b for _, b in ranges) for writer, ranges in self._by_writer.items()}
-
-    @classmethod
-    def of(cls, pairs: Iterable[tuple[str, int]]) -> dict[str, list[list[int]]]:
-        """Ranges as a segment describes them.
-
-        >>> Ranges.of([("a", 2), ("a", 1), ("b", 1), ("a", 4)])
-        {'a': [[1, 2], [4, 4]], 'b': [[1, 1]]}
-        """
-        out: dict[str, list[list[int]]] = {}
-        for writer, sequence in sorted(pairs):
-            ranges = out.setdefault(writer, [])
-            if ranges and ranges[-1][1] == sequence - 1:
-                ranges[-1][1] = sequence
-            else:
-                ranges.append([sequence, sequence])
-        return out

@@ -6,9 +6,9 @@ checked at the speed of memory, because one call hashes 256 blocks.
 
 from __future__ import annotations
 
-import dataclasses
-import os
+import struct
 import time
+from typing import NamedTuple
 
 import numpy as np
 import xxhash
@@ -26,8 +26,7 @@ def bytes_of(array: np.ndarray) -> memoryview:
     return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
 
 
-@dataclasses.dataclass(frozen=True)
-class Cut:
+class Cut(NamedTuple):
     """How the rows of one tensor are cut: rows of a block, rows of a span."""
 
     rows: int
@@ -52,17 +51,26 @@ class Cut:
         """How many spans there are."""
         return -(-self.rows // self.span) if self.row_bytes else 0
 
-    def hashes(self, data: memoryview) -> np.ndarray:
-        """Those of all spans, then those of all blocks; a span at a time, while it is at hand."""
+    @property
+    def hash_count(self) -> int:
+        """How many hashes there are, of spans and blocks."""
+        if not self.row_bytes:
+            return 0
+        return -(-self.rows // self.block) + -(-self.rows // self.span)
+
+    def hashes(self, data: memoryview) -> bytes:
+        """Span hashes, then block hashes; span by span, so that data stays in cache."""
         span, block = self.span * self.row_bytes, self.block * self.row_bytes
-        if not span:
-            return np.zeros(0, dtype="<u8")
+        if not span or not len(data):
+            return b""
+        if len(data) <= block:  # one of each, and of the same bytes
+            return struct.pack("<Q", hash_of(data)) * 2
         spans, blocks = [], []
         for start in range(0, len(data), span):
             part = data[start : start + span]
             spans.append(hash_of(part))
             blocks += [hash_of(part[i : i + block]) for i in range(0, len(part), block)]
-        return np.array(spans + blocks, dtype="<u8")
+        return np.array(spans + blocks, dtype="<u8").tobytes()
 
 
 class Memory:
@@ -76,12 +84,6 @@ class Memory:
     def __init__(self, files: int = 1 << 16) -> None:
         self._files = files
         self._intact: dict[tuple[int, ...], set[str]] = {}
-
-    @staticmethod
-    def key(status: os.stat_result) -> tuple[int, ...]:
-        """What a file is known by."""
-        times = (status.st_mtime_ns, status.st_ctime_ns)
-        return (status.st_dev, status.st_ino, status.st_size, *times)
 
     def knows(self, key: tuple[int, ...], tensor: str) -> bool:
         """Whether a tensor was checked."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from sawlog.errors import SchemaError
+from sawlog.store import _parse
 
 SAFETENSORS = {
     "bool": "BOOL",
@@ -28,7 +30,7 @@ SAFETENSORS = {
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
 }
-_NUMPY_OF = {stored: name for name, stored in SAFETENSORS.items()}
+_SIMPLE = re.compile(r"[<|]?[A-Za-z][A-Za-z0-9_]*(\[[A-Za-z0-9/]*\])?")
 _PLAIN = {*SAFETENSORS, "complex128"}
 
 
@@ -77,17 +79,38 @@ def dtype_of(name: Any) -> np.dtype:
     """The inverse of :func:`name_of`.
 
     Raises:
-        SchemaError: no such dtype.
+        SchemaError: no such dtype, or none that a store has.
     """
+    return _named(name) if isinstance(name, str) else _checked(name)
+
+
+@functools.lru_cache(1024)
+def _named(name: str) -> np.dtype:
+    return _checked(name)
+
+
+def _checked(name: Any) -> np.dtype:
     try:
-        if isinstance(name, str) and isinstance(getattr(ml_dtypes, name, None), type):
-            return np.dtype(getattr(ml_dtypes, name))
-        return np.lib.format.descr_to_dtype(_as_tuples(name))
-    except (TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
+        dtype = _unchecked(name)
+        if dtype.subdtype is not None or normal(dtype, "it") != dtype:
+            raise TypeError("no dtype of a store")
+        return dtype
+    except Exception as error:  # numpy has many ways to refuse
         raise SchemaError(
-            f"{name!r} is not a dtype that this machine knows: {error}. "
+            f"{_parse.shown(name)} is not a dtype that this machine knows: {str(error)[:200]}. "
             "Hint: a newer numpy or ml_dtypes may have it."
         ) from error
+
+
+def _unchecked(name: Any) -> np.dtype:
+    if isinstance(name, list):
+        return np.lib.format.descr_to_dtype(_as_tuples(name))
+    if not isinstance(name, str):
+        raise TypeError("a dtype is a string, or a list of fields")
+    if not _SIMPLE.fullmatch(name):
+        raise TypeError("an odd name")
+    own = getattr(ml_dtypes, name, None)
+    return np.dtype(own) if isinstance(own, type) else np.dtype(name)
 
 
 def _as_lists(descr: Any) -> Any:
@@ -107,17 +130,21 @@ def _field(field: list) -> tuple:
     return (title, _as_tuples(dtype), *(tuple(s) for s in shape))
 
 
+@functools.lru_cache(1024)
 def stored_as(dtype: np.dtype) -> str | None:
     """The safetensors type, or None where it has none and bytes are stored."""
     return SAFETENSORS.get(dtype.name) if dtype.names is None else None
 
 
-def dtype_stored_as(stored: str) -> np.dtype:
+def dtype_stored_as(stored: Any) -> np.dtype:
     """The dtype of a safetensors type.
 
     Raises:
         SchemaError: one that no store has.
     """
-    if stored not in _NUMPY_OF:
-        raise SchemaError(f"safetensors type {stored!r} is not one that a store uses")
-    return dtype_of(_NUMPY_OF[stored])
+    if type(stored) is not str or stored not in _NUMPY_OF:
+        raise SchemaError(f"safetensors type {_parse.shown(stored)} is not one that a store uses")
+    return _NUMPY_OF[stored]
+
+
+_NUMPY_OF = {stored: dtype_of(name) for name, stored in SAFETENSORS.items()}

@@ -1,119 +1,35 @@
-"""Files that are complete or not there: written aside, synced, and moved to their name."""
+"""What the small files of a store have in common: JSON with a checksum, and errors that explain."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import math
-import os
-import secrets
+import re
 from pathlib import Path
 from typing import Any
 
+from sawlog._atomic import new_name as new_name
 from sawlog.errors import (
     ArgumentError,
-    DamagedStoreError,
     StoreFullError,
     StorePermissionError,
     StoreWriteError,
 )
+from sawlog.store import _parse
 from sawlog.store._checksum import hash_of
+from sawlog.store._disk import Upload
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
-_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
-_CHECKSUM = '"checksum": "'
-_ZEROS = "0" * 16
+_MOST_BITS = 12_000  # what Python takes without a change of its limits
+_ZEROS = b"0" * 16
+_SEAL = re.compile(rb'"checksum": "([0-9a-f]{16})"\s*\}\s*\Z')
 
 
-def new_name(length: int = 12) -> str:
-    """A name that nobody else has."""
-    return secrets.token_hex((length + 1) // 2)[:length]
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:  # some network disks sync names by themselves and refuse this
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def write_all(descriptor: int, data: Any) -> None:
-    """Write every byte, however many calls that takes."""
-    view = memoryview(data)
-    while len(view):
-        view = view[os.write(descriptor, view) :]
-
-
-def publish(data: bytes, path: Path, tmp: Path, *, durable: bool = True) -> None:
-    """Put ``data`` at ``path`` in one step, in place of what was there."""
-    aside = _write_aside(data, tmp, durable)
-    try:
-        os.replace(aside, path)
-    except OSError:
-        discard(aside)
-        raise
-    if durable:
-        sync_folder(path.parent)
-
-
-def publish_new(data: bytes, path: Path, tmp: Path) -> bool:
-    """Put ``data`` at ``path`` in one step if nothing is there; say whether that was so."""
-    aside = _write_aside(data, tmp, True)
-    try:
-        try:
-            os.link(aside, path)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            return _create_in_place(data, path)
-    finally:
-        discard(aside)
-    sync_folder(path.parent)
-    return True
-
-
-def _create_in_place(data: bytes, path: Path) -> bool:
-    """For disks without hard links: whoever creates the file wins, readers wait for the rest."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    except FileExistsError:
-        return False
-    with contextlib.closing(os.fdopen(descriptor, "wb")) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_folder(path.parent)
-    return True
-
-
-def _write_aside(data: bytes, tmp: Path, durable: bool) -> Path:
-    aside = tmp / f"{new_name()}.part"
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        write_all(descriptor, data)
-        if durable:
-            os.fsync(descriptor)
-    except OSError:
-        discard(aside)
-        raise
-    finally:
-        os.close(descriptor)
-    return aside
-
-
-def discard(path: Path) -> None:
-    """Remove a file that nobody needs."""
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()
+def write_all(upload: Upload, data: Any) -> None:
+    """Add every byte to a file on its way."""
+    upload.write(data)
 
 
 def check_json(value: Any, where: str) -> None:
@@ -122,16 +38,29 @@ def check_json(value: Any, where: str) -> None:
     Raises:
         ArgumentError: naming the place.
     """
+    try:
+        _parse.check_depth(value, where)
+    except _parse.Malformed as error:
+        raise ArgumentError(f"{error}. Hint: keep to 300 levels, and no cycles.") from error
+    _check_json(value, where)
+
+
+def _check_json(value: Any, where: str) -> None:
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
                 raise ArgumentError(f"{where} has the key {key!r}, which is no string.")
-            check_json(item, f"{where}[{key!r}]")
+            _check_text(key, f"a key of {where}")
+            _check_json(item, f"{where}[{key!r}]")
     elif isinstance(value, (list, tuple)):
         for number, item in enumerate(value):
-            check_json(item, f"{where}[{number}]")
+            _check_json(item, f"{where}[{number}]")
     elif isinstance(value, float) and not math.isfinite(value):
         raise ArgumentError(f"{where} is {value}, which JSON lacks. Hint: write it as text.")
+    elif type(value) is str:
+        _check_text(value, where)
+    elif type(value) is int and value.bit_length() > _MOST_BITS:
+        raise ArgumentError(f"{where} is an integer of {value.bit_length()} bits. Hint: use text.")
     elif type(value) not in (str, int, float, bool, type(None)):
         raise ArgumentError(
             f"{where} is a {type(value).__name__}, which JSON does not have. "
@@ -139,40 +68,58 @@ def check_json(value: Any, where: str) -> None:
         )
 
 
+def _check_text(value: str, where: str) -> None:
+    try:
+        _parse.text(value, where)
+    except _parse.Malformed as error:
+        raise ArgumentError(f"{error}. Hint: encode it otherwise, as with repr().") from error
+
+
 def to_json(value: dict[str, Any]) -> bytes:
-    """JSON with a checksum of itself as its last key."""
-    text = json.dumps({**value, "checksum": _ZEROS}, indent=1, ensure_ascii=False) + "\n"
-    data = text.encode()
-    return data.replace((_CHECKSUM + _ZEROS).encode(), f"{_CHECKSUM}{hash_of(data):016x}".encode())
+    """JSON with a checksum of itself as its last key; a list has one line for each item."""
+    lines = [f" {_dumps(key)}: {_lines(item)}" for key, item in value.items()]
+    start = ("{\n" + "".join(line + ",\n" for line in lines) + ' "checksum": "').encode()
+    end = b'"\n}\n'
+    return start + b"%016x" % hash_of(start + _ZEROS + end) + end
 
 
-def from_json(data: bytes, path: Path) -> dict[str, Any]:
-    """The object of a JSON file with a checksum.
+def _lines(value: Any) -> str:
+    if not isinstance(value, list) or not value:
+        return _dumps(value)
+    return "[\n  " + ",\n  ".join(map(_dumps, value)) + "\n ]"
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def from_json(data: bytes) -> tuple[dict[str, Any], bool]:
+    """The object of a JSON file, and whether it has a checksum, which is then right.
+
+    Only the very last key of the file is its checksum, whatever else is called so.
 
     Raises:
-        DamagedStoreError: it was cut or changed.
+        Malformed: it was cut or changed.
     """
-    head, mark, tail = data.rpartition(_CHECKSUM.encode())
-    if not mark and (other := _other_json(data)) is not None:
-        return {**other, "unchecked": True}  # perhaps not ours: whoever knows the format says so
-    told, rest = tail[:16], tail[16:]
-    if not mark or f"{hash_of(head + mark + _ZEROS.encode() + rest):016x}".encode() != told:
-        raise DamagedStoreError(
-            f"{path} was cut or changed after it was written. "
-            "Hint: sawlog verify shows what is readable; damaged='skip' reads the rest."
-        )
-    value = json.loads(data)
+    found = _SEAL.search(data)
+    if found is None:
+        return _parse.load(data), False
+    start, stop = found.span(1)
+    if b"%016x" % hash_of(data[:start] + _ZEROS + data[stop:]) != found[1]:
+        _parse.fail("it was cut or changed after it was written")
+    value = _parse.load(data)
     del value["checksum"]
-    return value
+    return value, True
 
 
-def _other_json(data: bytes) -> dict[str, Any] | None:
-    """An object without a checksum that says of which format and version it is."""
-    try:
-        value = json.loads(data)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) and {"format", "version"} & set(value) else None
+def unread(error: OSError, path: Path) -> OSError:
+    """The error for a file that is there and cannot be read."""
+    if error.errno in _DENIED:
+        return StorePermissionError(
+            f"Not permitted while reading {path}: {error.strerror}. "
+            "Hint: check who owns the folder and how it is mounted."
+        )
+    return error
 
 
 def explained(error: OSError, doing: str, path: Path) -> OSError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Literal
 
 import numpy as np
@@ -24,18 +24,66 @@ def normal(ids: Any) -> np.ndarray | list[str]:
     Raises:
         SchemaError: they are neither.
     """
-    if isinstance(ids, str) or not isinstance(ids, Iterable) or getattr(ids, "ndim", 1) == 0:
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable) or _is_scalar(ids):
         raise SchemaError(f"ids are a sequence, one for each row, not {ids!r}. Hint: [{ids!r}]")
+    if isinstance(ids, (Set, Mapping)):
+        raise SchemaError(
+            f"ids are a sequence, in the order of the rows, not a {type(ids).__name__}. "
+            "Hint: a list, or an array."
+        )
     if isinstance(ids, range):
         ids = np.arange(ids.start, ids.stop, ids.step, dtype=np.int64)
     if not isinstance(ids, (list, tuple)):
-        ids = np.asarray(ids) if hasattr(ids, "__array__") else list(ids)
+        ids = _array(ids) if hasattr(ids, "__array__") else list(ids)
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "US":
-        ids = [x.decode() if isinstance(x, bytes) else x for x in ids.tolist()]
+        ids = _decoded(ids)
     kinds = set(map(type, ids)) if isinstance(ids, (list, tuple)) else set()
-    if kinds and kinds <= {str, np.str_}:
-        return list(ids) if kinds == {str} else list(map(str, ids))
+    if kinds and all(issubclass(kind, str) for kind in kinds):
+        return _texts(list(ids) if kinds == {str} else [str.__str__(text) for text in ids])
+    if kinds & {bool, np.bool_}:
+        raise SchemaError(
+            "ids are integers or strings, not truth values. Hint: list(map(int, ids))"
+        )
     return _integers(np.asarray(ids) if len(ids) else np.zeros(0, np.int64))
+
+
+def _is_scalar(ids: Any) -> bool:
+    return getattr(ids, "ndim", 1) == 0
+
+
+def _array(ids: Any) -> np.ndarray:
+    if np.ma.is_masked(ids):
+        raise SchemaError("Some ids are masked, and every row needs one. Hint: ids.compressed()")
+    return np.asarray(ids)
+
+
+def _decoded(ids: np.ndarray) -> Any:
+    """An array of strings or bytes as a list of strings."""
+    if ids.ndim != 1 or ids.dtype.kind == "U":
+        return ids.tolist()
+    try:
+        return [text.decode() for text in ids.tolist()]
+    except UnicodeDecodeError as error:
+        raise SchemaError(
+            f"ids in bytes are UTF-8, and {error.object!r} is not: {error.reason}. "
+            "Hint: np.char.decode(ids, 'latin-1')"
+        ) from error
+
+
+def _texts(ids: list[str]) -> list[str]:
+    """Refuse strings that are no Unicode text, and could not be written."""
+    try:
+        "".join(ids).encode()
+    except UnicodeEncodeError:
+        for text in ids:
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise SchemaError(
+                    f"The id {text!r} is not valid Unicode text: {error.reason}. Hint: read files "
+                    "as UTF-8, or use os.fsencode(name).hex()."
+                ) from error
+    return ids
 
 
 def _integers(array: np.ndarray) -> np.ndarray:
@@ -67,18 +115,20 @@ class IdSet:
 
     def __init__(self, kind: Kind) -> None:
         self._texts: set[str] | None = set() if kind == "str" else None
-        self._runs: list[np.ndarray] = []  # sorted, each at most half as long as the one before
+        # sorted, each at most half as long as the one before
+        self._runs: tuple[np.ndarray, ...] = ()
 
     def add(self, ids: np.ndarray | list[str]) -> None:
-        """Take in more."""
+        """Take in more. Stopped in the middle, it can be done again, and nothing is lost."""
         if self._texts is not None:
             self._texts.update(ids)
             return
-        run = np.unique(ids)
-        while self._runs and len(self._runs[-1]) < 2 * len(run):
-            run = np.sort(np.concatenate([self._runs.pop(), run]), kind="stable")
+        run, runs = np.unique(ids), self._runs
+        while runs and len(runs[-1]) < 2 * len(run):
+            run = np.sort(np.concatenate([runs[-1], run]), kind="stable")
+            runs = runs[:-1]
         if len(run):
-            self._runs.append(run)
+            self._runs = (*runs, run)
 
     def has(self, ids: np.ndarray | list[str]) -> np.ndarray:
         """For each id whether it is there."""

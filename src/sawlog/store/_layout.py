@@ -1,16 +1,18 @@
-"""The folder of a store: where its files lie, what ``store.json`` says, and the schema files."""
+"""The folder of a store: where its files lie, and what ``store.json`` says."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import os
-import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from sawlog._atomic import new_name
+from sawlog._paths import absolute
 from sawlog.errors import (
     ArgumentError,
     DamagedStoreError,
@@ -18,13 +20,17 @@ from sawlog.errors import (
     NewerStoreError,
     StoreNotFoundError,
 )
-from sawlog.store._files import explained, from_json, new_name, publish_new, to_json
-from sawlog.store._schema import Log, Schema, log_from_json
-from sawlog.store._segment import REPLACED, VERSION
+from sawlog.store import _parse
+from sawlog.store._disk import Disk, LocalDisk
+from sawlog.store._files import explained, from_json, to_json, unread
+from sawlog.store._header import VERSION
 
 FORMAT = "sawlog-store"
+IDENTITY = "store.json"
 POLICIES = {"duplicates": ("error", "first", "replace"), "nan": ("allow", "warn", "error")}
-_SCHEMA_FILE = re.compile(r"\d{8,}\.json")
+FOLDERS = ("schema", "segments", "writers", "tmp")
+MOST_JSON = 1 << 28  # bytes of a JSON file
+_PATIENCE = 0.3  # seconds for a file that is just being written
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,14 +59,22 @@ def check_choice(option: str, value: object, choices: Iterable[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """The paths of a store."""
+    """The paths of a store, and the disk that has its files."""
 
     path: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", absolute(self.path))
+
+    @functools.cached_property
+    def disk(self) -> LocalDisk:
+        """Where the files are; names are relative to the store."""
+        return LocalDisk(self.path)
 
     @property
     def identity(self) -> Path:
         """What this is."""
-        return self.path / "store.json"
+        return self.path / IDENTITY
 
     @property
     def schema(self) -> Path:
@@ -77,27 +91,68 @@ class Folder:
         """How far each writer got."""
         return self.path / "writers"
 
-    @property
-    def replaced(self) -> Path:
-        """Segments that were compacted away, for those who still read them."""
-        return self.path / REPLACED
-
-    @property
-    def tmp(self) -> Path:
-        """Files that have no name yet."""
-        return self.path / "tmp"
-
     def make(self) -> None:
-        """Create the folders.
+        """Create the folders of a store that is new; those of one that is there must be there.
 
         Raises:
+            DamagedStoreError: there is a store, and its segments are gone.
             StorePermissionError, StoreFullError, StoreWriteError: they cannot be created.
         """
+        if is_store(self.path):
+            self.check()
+        self.make_all()
+
+    def make_all(self) -> None:
+        """Create what is not there of the folders, also in a store that has lost some."""
         try:
-            for folder in (self.schema, self.segments, self.writers, self.tmp):
-                folder.mkdir(parents=True, exist_ok=True)
+            self.disk.make(FOLDERS)
         except OSError as error:
             raise explained(error, "creating the store", self.path) from error
+
+    def check(self) -> None:
+        """Refuse a store that is gone, or whose segments are: that is not an empty store.
+
+        Raises:
+            StoreNotFoundError, DamagedStoreError.
+        """
+        self.names("segments")
+
+    def names(self, folder: str) -> list[str]:
+        """The names in one of the folders.
+
+        Raises:
+            StoreNotFoundError: the whole store is gone.
+            DamagedStoreError: the folder is missing, or something else.
+            StorePermissionError: it cannot be read.
+        """
+        try:
+            return self.disk.list(folder)
+        except FileNotFoundError as error:
+            if not self.disk.exists():
+                raise gone(self.path) from error
+            raise self._lost(folder, "missing") from error
+        except NotADirectoryError as error:
+            raise self._lost(folder, "no folder") from error
+        except OSError as error:
+            reason = unread(error, self.path / folder)
+            if reason is not error:
+                raise reason from error
+            raise self._lost(folder, error.strerror or str(error)) from error
+
+    def _lost(self, folder: str, what: str) -> DamagedStoreError:
+        return DamagedStoreError(
+            f"{self.path / folder} is damaged: {what}. Hint: look whether the disk is mounted and "
+            "whether all of the store was copied; sawlog repair gives up what is lost.",
+            what=f"{folder}/: {what}",
+        )
+
+
+def gone(path: Path) -> StoreNotFoundError:
+    """The error for a store that was there before."""
+    return StoreNotFoundError(
+        f"The store at {path} is gone. Hint: look whether its disk is mounted, and whether the "
+        "folder was moved."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,151 +164,143 @@ class Identity:
     config: Config
     meta: dict[str, Any]
 
+    def to_json(self) -> dict[str, Any]:
+        """As in FORMAT.md."""
+        said = {"format": FORMAT, "version": VERSION, "id": self.id, "created": self.created}
+        return {**said, "config": dataclasses.asdict(self.config), "meta": self.meta}
+
+    @classmethod
+    def from_json(cls, said: dict[str, Any]) -> Identity:
+        """As in FORMAT.md.
+
+        Raises:
+            Malformed: it is something else.
+        """
+        config = _parse.mapping(_parse.field(said, "config"), "'config'")
+        chosen = {
+            option: _parse.choice(config.get(option, choices[0]), f"'{option}'", choices)
+            for option, choices in POLICIES.items()
+        }
+        fixed = _parse.flag(config.get("fixed", False), "'fixed'")
+        return cls(
+            _parse.text(_parse.field(said, "id"), "'id'"),
+            _parse.text(_parse.field(said, "created"), "'created'"),
+            Config(**chosen, fixed=fixed),
+            _parse.notes(_parse.field(said, "meta"), "'meta'"),
+        )
+
 
 def declare_store(folder: Folder, config: Config, meta: dict[str, Any]) -> bool:
     """Publish ``store.json`` unless there is one; say whether this did it."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    said = {"format": FORMAT, "version": VERSION, "id": new_name(32), "created": now}
-    said.update(config=dataclasses.asdict(config), meta=meta)
+    said = Identity(new_name(32), now, config, meta).to_json()
     try:
-        return publish_new(to_json(said), folder.identity, folder.tmp)
+        return folder.disk.put_new(IDENTITY, to_json(said))
     except OSError as error:
         raise explained(error, "creating", folder.identity) from error
 
 
-def is_store(path: Path) -> bool:
+def is_store(path: str | os.PathLike[str]) -> bool:
     """Whether a store is at ``path``, of whatever version."""
-    return (path / "store.json").is_file()
+    try:
+        LocalDisk(path).status(IDENTITY)
+    except OSError:
+        return False
+    return True
 
 
 def identity_of(folder: Folder) -> Identity:
     """What ``store.json`` says.
 
     Raises:
-        StoreNotFoundError: there is nothing at this path.
+        StoreNotFoundError: there is nothing at this path, or nothing yet.
         ForeignStoreError: there is something else.
         NewerStoreError: the version is one this sawlog does not know.
         DamagedStoreError: the file was cut or changed.
     """
     try:
-        said = complete_json(folder.identity)
+        said, sealed = from_json(complete_json(folder.disk, IDENTITY))
+        return _identity(folder, said, sealed)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise _not_a_store(folder.path) from error
+        raise _not_a_store(folder) from error
+    except OSError as error:
+        reason = unread(error, folder.identity)
+        if reason is not error:
+            raise reason from error
+        raise damaged_file(folder.identity, error.strerror or str(error)) from error
+    except _parse.Malformed as error:
+        raise damaged_file(folder.identity, str(error)) from error
+
+
+def _identity(folder: Folder, said: dict[str, Any], sealed: bool) -> Identity:
+    if not sealed and not {"format", "version"} & set(said):
+        _parse.fail("it was cut or changed after it was written")
     if said.get("format") != FORMAT:
         raise ForeignStoreError(
-            f"{folder.path} is no sawlog store: its store.json says format {said.get('format')!r}."
+            f"{folder.path} is no sawlog store: its store.json says format "
+            f"{_parse.shown(said.get('format'))}."
         )
-    version = said.get("version")
-    if not isinstance(version, int) or version > VERSION:
+    version = _parse.integer(said.get("version"), "'version'", 1)
+    if version > VERSION:
         raise NewerStoreError(
-            f"{folder.path} has version {version!r} of the format, and this sawlog knows "
+            f"{folder.path} has version {version} of the format, and this sawlog knows "
             f"{VERSION}. Hint: pip install --upgrade sawlog"
         )
-    if "unchecked" in said:
-        raise DamagedStoreError(f"{folder.identity} has lost its checksum.")
-    known = {field.name for field in dataclasses.fields(Config)}
-    config = Config(**{k: v for k, v in said["config"].items() if k in known})
-    return Identity(said["id"], said["created"], config, said["meta"])
+    if not sealed:
+        _parse.fail("it has lost its checksum")
+    return Identity.from_json(said)
 
 
-def _not_a_store(path: Path) -> Exception:
-    if not path.exists():
+def damaged_file(path: Path, what: str) -> DamagedStoreError:
+    """The error for a JSON file that is not what was written."""
+    return DamagedStoreError(
+        f"{path} is damaged: {what}. Hint: sawlog verify shows what is readable; "
+        "open(path, damaged='skip') reads the rest.",
+        what=what,
+    )
+
+
+def _not_a_store(folder: Folder) -> Exception:
+    path, there = folder.path, set(_names_in(folder.disk))
+    if not folder.disk.exists():
+        if folder.disk.occupied():
+            return ForeignStoreError(
+                f"{path} is a file, not a sawlog store. Hint: give the folder with a store.json."
+            )
         return StoreNotFoundError(
             f"There is no store at {path}. Hint: sawlog.store.create(path) makes one; "
             "sawlog ls FOLDER lists those under a folder."
         )
-    if path.is_dir() and (path / "segments").is_dir():
-        return DamagedStoreError(
-            f"{path / 'store.json'} is missing, though the folder looks like a store. "
-            "Hint: open(path, damaged='skip') reads the segments; sawlog repair makes it anew."
+    if "segments" not in there:
+        return ForeignStoreError(
+            f"{path} is a folder without store.json, not a sawlog store. "
+            "Hint: give the folder that has a store.json."
         )
-    what = "a folder without store.json" if path.is_dir() else "a file"
-    return ForeignStoreError(
-        f"{path} is {what}, not a sawlog store. Hint: give the folder that has a store.json."
+    if not any(_names_in(folder.disk, name) for name in ("schema", "segments", "writers")):
+        return StoreNotFoundError(
+            f"There is no store at {path} yet: somebody is making one, or stopped before it was "
+            "there. Hint: sawlog.store.create(path, exists='append') makes it, or goes on with it."
+        )
+    return DamagedStoreError(
+        f"{path / IDENTITY} is missing, though the folder looks like a store. "
+        "Hint: open(path, damaged='skip') reads the segments; sawlog repair makes it anew."
     )
 
 
-def complete_json(path: Path) -> dict[str, Any]:
+def _names_in(disk: Disk, folder: str = "") -> list[str]:
+    try:
+        return disk.list(folder)
+    except OSError:
+        return []
+
+
+def complete_json(disk: Disk, name: str) -> bytes:
     """A JSON file, waiting a little for one that is just being written (disks without links)."""
+    deadline = time.monotonic() + _PATIENCE
     while True:
-        data = path.read_bytes()
-        if data.endswith(b"}\n") or time.time() - path.stat().st_mtime > 0.2:
-            return from_json(data, path)
+        data = disk.read(name, MOST_JSON)
+        if data.rstrip().endswith(b"}") or time.monotonic() > deadline:
+            return data
+        if abs(time.time() - disk.status(name).modified) > _PATIENCE:
+            return data
         time.sleep(0.01)
-
-
-class SchemaFiles:
-    """The schema of a store as a list of numbered files, to which anybody may add one."""
-
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
-        self._read = 0
-        self.schema = Schema()
-
-    def refresh(self, skip_damaged: bool = False) -> list[tuple[Path, str]]:
-        """Read what was added since; returns the files that were skipped as damaged.
-
-        Raises:
-            DamagedStoreError: a file is missing, cut or changed.
-        """
-        problems: list[tuple[Path, str]] = []
-        last = self._last()
-        while True:
-            path = self._path(self._read + 1)
-            try:
-                said = complete_json(path)
-                for log in map(log_from_json, said["add"]):
-                    self.schema.add(log)
-            except FileNotFoundError:
-                if self._read >= last:
-                    return problems
-                problems.append((path, "missing"))
-            except DamagedStoreError:
-                problems.append((path, "cut or changed"))
-            if problems and not skip_damaged:
-                raise DamagedStoreError(
-                    f"{path} is {problems[-1][1]}. Hint: open(path, damaged='skip') takes the "
-                    "types from the segments instead."
-                )
-            self._read += 1
-
-    def _last(self) -> int:
-        """The greatest number there is."""
-        try:
-            names = os.listdir(self._folder.schema)
-        except FileNotFoundError:
-            return 0
-        return max((int(n[:-5]) for n in names if _SCHEMA_FILE.fullmatch(n)), default=0)
-
-    @property
-    def next_path(self) -> Path:
-        """The file that the next names will be declared in."""
-        return self._path(self._read + 1)
-
-    def _path(self, number: int) -> Path:
-        return self._folder.schema / f"{number:08d}.json"
-
-    def declare(self, wanted: Callable[[Schema], list[Log]]) -> None:
-        """Add what ``wanted`` says is not there yet, as often as others get ahead.
-
-        ``wanted`` is asked again after each miss, and raises where what others declared
-        in the meantime does not fit.
-        """
-        while True:
-            logs = wanted(self.schema)
-            if not logs:
-                return
-            trial = Schema(dict.fromkeys(self.schema[name] for name in self.schema))
-            for log in logs:
-                trial.add(log)
-            path = self._path(self._read + 1)
-            data = to_json({"add": [log.to_json() for log in logs]})
-            try:
-                done = publish_new(data, path, self._folder.tmp)
-            except OSError as error:
-                raise explained(error, "writing", path) from error
-            if done:
-                self._read += 1
-                self.schema = trial
-                return
-            self.refresh()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sawlog.errors import SchemaError
-from sawlog.records import Entries
+from sawlog.records import Entries, lost_by_numpy
 from sawlog.store import _dtypes, _ids
 from sawlog.store._schema import Column, Schema, Series, Table, check_name, unknown_name
 from sawlog.store._unmade import Unmade
@@ -23,6 +23,12 @@ def as_array(name: str, value: Any) -> np.ndarray:
     Raises:
         SchemaError: it is nothing that numpy knows.
     """
+    if lost := lost_by_numpy(value):
+        raise SchemaError(
+            f"numpy would drop {lost} from the value of {name!r}. Nothing of the call was taken. "
+            "Hint: x.filled(...) for masked arrays, or, for entries, "
+            "write({name: Entries(x.data, steps, mask=~x.mask)}); strip strings."
+        )
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -32,6 +38,31 @@ def as_array(name: str, value: Any) -> np.ndarray:
         ) from error
     _dtypes.normal(array.dtype, repr(name))
     return array
+
+
+def plain_entries(name: str, entries: Entries) -> Entries:
+    """Entries whose parts are arrays that can be stored.
+
+    Raises:
+        SchemaError: one of them cannot, or the mask is no mask of these values.
+    """
+    values = as_array(name, entries.values)
+    steps = {axis: as_array(axis, array) for axis, array in entries.steps.items()}
+    mask = entries.mask
+    if mask is not None:
+        mask = as_array(f"mask of {name}", mask)
+        if mask.dtype != bool or mask.shape != values.shape[: mask.ndim]:
+            raise SchemaError(
+                f"The mask of {name!r} is {mask.dtype}{list(mask.shape)}, and its values have the "
+                f"shape {list(values.shape)}. Hint: a mask is of bool, with the first axes of them."
+            )
+    if values is entries.values and mask is entries.mask and _same(steps, entries.steps):
+        return entries
+    return Entries(values, steps, mask, entries.attrs)
+
+
+def _same(steps: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    return all(steps[axis] is others[axis] for axis in steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +219,6 @@ def as_series(schema: Schema, name: str, entries: Entries, fixed: bool) -> Serie
     check_name(name)
     if fixed:
         raise unknown_name(name, schema, _FIXED)
-    as_array(name, entries.values)
     steps = [Column(axis, array.dtype, array.shape[1:]) for axis, array in entries.steps.items()]
     return Series(Column(name, entries.values.dtype, entries.values.shape[1:]), tuple(steps))
 
@@ -212,3 +242,26 @@ def entry_values(known: Mapping[str, Series], values: Mapping[str, Any]) -> dict
             array = cast if int(cast) == value else array
         out[name] = array
     return out
+
+
+def is_nan(array: np.ndarray) -> np.ndarray | None:
+    """Where an array has no number, or no time; None for a type that always has one."""
+    dtype = array.dtype
+    if dtype.names is not None:
+        found = [
+            _within_rows(part, array) for part in map(is_nan, map(array.__getitem__, dtype.names))
+        ]
+        parts = [part for part in found if part is not None]
+        return np.any(np.stack(parts), axis=0) if parts else None
+    if dtype.kind in "mM":
+        return np.isnat(array)
+    if dtype.kind in "fc" or _dtypes.is_extension(dtype):
+        return np.isnan(array)
+    return None
+
+
+def _within_rows(found: np.ndarray | None, array: np.ndarray) -> np.ndarray | None:
+    """What was found in a field that may have axes of its own."""
+    if found is None or found.ndim == array.ndim:
+        return found
+    return np.asarray(found.any(axis=tuple(range(array.ndim, found.ndim))))

@@ -1,13 +1,19 @@
-"""What was accepted and is not in a segment yet: growing buffers, one chunk a table or series."""
+"""What was accepted and is not in a segment yet: buffers, one chunk for each table or series.
+
+How much of a chunk counts is its ``Extent``, and nothing else is: what lies behind it in the
+buffers was begun by a call that did not come to its end, and the next call writes over it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from sawlog.errors import StoreWriteError
 from sawlog.records import Entries
 from sawlog.store._ids import Texts
 from sawlog.store._schema import Column, Series, Table
@@ -17,164 +23,206 @@ from sawlog.store._unmade import Unmade
 _LARGE = 1 << 20  # bytes: from here on room for a whole segment is made, and filled as needed
 
 
-class Growing:
-    """An array that rows are added to; its memory is used again for the next segment."""
+class Extent(NamedTuple):
+    """How much of a chunk counts."""
 
-    def __init__(self, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-        self._array = np.empty((0, *shape), dtype)
-        self.rows = 0
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of a row."""
-        return self._array.shape[1:]
-
-    def add(self, rows: np.ndarray | Unmade, at_most: int) -> None:
-        """Copy rows in; ``at_most`` is how many there will be before the buffer is emptied."""
-        need = self.rows + len(rows)
-        if need > len(self._array):
-            roomy = need * max(1, rows[:1].nbytes) >= _LARGE
-            size = max(need, at_most if roomy else min(2 * need, at_most))
-            grown = np.empty((size, *self._array.shape[1:]), self._array.dtype)
-            grown[: self.rows] = self._array[: self.rows]
-            self._array = grown
-        if isinstance(rows, Unmade):
-            rows.into(self._array[self.rows : need])
-        else:
-            self._array[self.rows : need] = rows
-        self.rows = need
-
-    def view(self) -> np.ndarray:
-        """The rows so far."""
-        return self._array[: self.rows]
-
-
-@dataclasses.dataclass
-class Chunk:
-    """The buffers of one table or series."""
-
-    log: Table | Series
-    tensors: dict[str, Growing]
-    texts: list[str] = dataclasses.field(default_factory=list)
-    attrs: list[tuple[int, dict[str, Any]]] = dataclasses.field(default_factory=list)
     rows: int = 0
-
-    @classmethod
-    def of(cls, log: Table | Series) -> Chunk:
-        """Empty buffers."""
-        columns: dict[str, Column] = {}
-        if isinstance(log, Table):
-            columns.update((column.name, column) for column in log.columns)
-            if log.ids == "int":
-                columns[ids_name(log.names)] = Column("", np.dtype(np.int64))
-        else:
-            columns[log.column.name] = log.column
-            columns.update((step_name(s.name, log.column.name), s) for s in log.steps)
-        return cls(log, {name: Growing(c.dtype, c.shape) for name, c in columns.items()})
+    notes: int = 0
+    masked: bool = False
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is in it, not even a note."""
-        return not self.rows and not self.attrs
+        """Whether nothing counts, not even a note."""
+        return not self.rows and not self.notes
 
-    def clear(self) -> None:
-        """Forget the rows and keep the memory."""
-        self.rows, self.texts, self.attrs = 0, [], []
-        if isinstance(self.log, Series):
-            self.tensors.pop(mask_name(self.log.column.name), None)
-        for tensor in self.tensors.values():
-            tensor.rows = 0
+
+_EMPTY = Extent()
+
+
+class Chunk:
+    """The buffers of one table or series."""
+
+    def __init__(self, log: Table | Series, arrays: dict[str, np.ndarray] | None = None) -> None:
+        self.log = log
+        self._arrays = _buffers(log) if arrays is None else arrays
+        self._texts: list[str] = []
+        self._notes: list[tuple[int, str]] = []  # from which row on, and the note as JSON
+        self._staged: tuple[object, Extent, Extent] = (None, _EMPTY, _EMPTY)
+
+    def recycled(self) -> Chunk:
+        """An empty chunk in the same memory."""
+        return Chunk(self.log, dict(self._arrays))
+
+    # -- how much counts --------------------------------------------------------------------------
+
+    def extent(self, call: object) -> Extent:
+        """What counts if ``call`` counts, and nothing else that was not settled."""
+        by, staged, settled = self._staged
+        return staged if by is call else settled
+
+    def settle(self, call: object) -> None:
+        """Let what ``call`` added count for good."""
+        by, staged, _ = self._staged
+        if by is call:
+            self._staged = (None, staged, staged)
+
+    def _stage(self, call: object, extent: Extent) -> None:
+        self._staged = (call, extent, self._staged[2])
+
+    # -- adding -----------------------------------------------------------------------------------
 
     def add_rows(
-        self, ids: np.ndarray | list[str], values: Mapping[str, np.ndarray | Unmade], at_most: int
+        self,
+        call: object,
+        ids: np.ndarray | list[str],
+        values: Mapping[str, np.ndarray | Unmade],
+        at_most: int,
     ) -> None:
-        """Add rows of a table."""
+        """Add rows of a table; ``at_most`` is how many there will be before it is sealed."""
+        before = self.extent(call)
         for name, array in values.items():
-            self.tensors[name].add(array, at_most)
+            self._put(name, before.rows, array, at_most)
         if isinstance(ids, list):
-            self.texts += ids
+            del self._texts[before.rows :]
+            self._texts += ids
         else:
-            self.tensors[ids_name(self.log.names)].add(ids, at_most)
-        self.rows += len(ids)
+            self._put(ids_name(self.log.names), before.rows, ids, at_most)
+        self._stage(call, before._replace(rows=before.rows + len(ids)))
 
-    def takes(self, mask: np.ndarray | None) -> bool:
+    def takes(self, call: object, mask: np.ndarray | None) -> bool:
         """Whether entries with this mask fit behind those that are here."""
-        assert isinstance(self.log, Series)
-        own = self.tensors.get(mask_name(self.log.column.name))
-        return mask is None or own is None or own.shape == mask.shape[1:]
+        name = mask_name(self.log.names[0])
+        masked = self.extent(call).masked
+        return mask is None or not masked or self._arrays[name].shape[1:] == mask.shape[1:]
 
-    def add_entries(self, entries: Entries, at_most: int) -> None:
+    def add_entries(self, call: object, entries: Entries, at_most: int) -> None:
         """Add entries of a series."""
         assert isinstance(self.log, Series)
-        name, count = self.log.column.name, len(entries)
-        self.tensors[name].add(entries.values, at_most)
+        name, before = self.log.column.name, self.extent(call)
+        self._put(name, before.rows, entries.values, at_most)
         for axis, array in entries.steps.items():
-            self.tensors[step_name(axis, name)].add(array, at_most)
-        self._add_mask(entries.mask, count, at_most)
-        self._add_attrs(dict(entries.attrs), count)
-        self.rows += count
+            self._put(step_name(axis, name), before.rows, array, at_most)
+        masked = self._put_mask(before, entries.mask, len(entries), at_most)
+        notes = self._put_note(before, entries.attrs)
+        self._stage(call, Extent(before.rows + len(entries), notes, masked))
 
-    def _add_mask(self, mask: np.ndarray | None, count: int, at_most: int) -> None:
+    def _put(self, name: str, start: int, rows: np.ndarray | Unmade, at_most: int) -> None:
+        """Copy rows behind those that count."""
+        array, need = self._arrays[name], start + len(rows)
+        if need > len(array):
+            array = _grown(array, start, need, at_most)
+            self._arrays[name] = array
+        if isinstance(rows, Unmade):
+            rows.into(array[start:need])
+        else:
+            array[start:need] = rows
+
+    def _put_mask(self, before: Extent, mask: np.ndarray | None, count: int, at_most: int) -> bool:
         name = mask_name(self.log.names[0])
-        if mask is not None and name not in self.tensors:
-            self.tensors[name] = Growing(np.dtype(bool), mask.shape[1:])
-            self.tensors[name].add(np.ones((self.rows, *mask.shape[1:]), bool), at_most)
-        if name in self.tensors:
-            shape = (count, *self.tensors[name].shape)
-            self.tensors[name].add(np.ones(shape, bool) if mask is None else mask, at_most)
+        if mask is not None and not before.masked:  # those before were all there
+            self._arrays[name] = np.ones((before.rows, *mask.shape[1:]), bool)
+        if mask is None and not before.masked:
+            return False
+        shape = (count, *self._arrays[name].shape[1:])
+        self._put(name, before.rows, np.ones(shape, bool) if mask is None else mask, at_most)
+        return True
 
-    def _add_attrs(self, attrs: dict[str, Any], count: int) -> None:
-        if not attrs and not self.attrs:
-            return
-        if not self.attrs and self.rows:
-            self.attrs.append((self.rows, {}))
-        if self.attrs and self.attrs[-1][1] == attrs:
-            count += self.attrs.pop()[0]
-        self.attrs.append((count, attrs))
+    def _put_note(self, before: Extent, attrs: Mapping[str, Any]) -> int:
+        """Add the note of entries unless it is that of the ones before; returns how many count."""
+        count = before.notes
+        if not attrs and not count:
+            return 0
+        del self._notes[count:]
+        if not count and before.rows:
+            self._notes.append((0, "{}"))
+        text = json.dumps(dict(attrs))
+        if not self._notes or self._notes[-1][1] != text:
+            self._notes.append((before.rows, text))
+        return len(self._notes)
 
-    def describe(self) -> dict[str, Any]:
+    # -- a segment of it --------------------------------------------------------------------------
+
+    def describe(self, extent: Extent) -> dict[str, Any]:
         """The chunk as FORMAT.md has it."""
         if isinstance(self.log, Table):
-            return {"table": list(self.log.names), "rows": self.rows, "ids": self.log.ids}
+            return {"table": list(self.log.names), "rows": extent.rows, "ids": self.log.ids}
         name = self.log.column.name
-        said: dict[str, Any] = {"series": name, "rows": self.rows, "steps": list(self.log.axes)}
-        if mask_name(name) in self.tensors:
+        said: dict[str, Any] = {"series": name, "rows": extent.rows, "steps": list(self.log.axes)}
+        if extent.masked:
             said["mask"] = True
-        if self.attrs:
-            said["attrs"] = [[rows, attrs] for rows, attrs in self.attrs]
+        if extent.notes:
+            notes = self._notes[: extent.notes]
+            ends = [*(start for start, _ in notes[1:]), extent.rows]
+            said["attrs"] = [
+                [end - start, json.loads(text)]
+                for (start, text), end in zip(notes, ends, strict=True)
+            ]
         return said
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The tensors of the chunk."""
-        out = {name: tensor.view() for name, tensor in self.tensors.items()}
+    def tensors(self, extent: Extent) -> dict[str, np.ndarray]:
+        """The tensors of the chunk, each as long as the extent says."""
+        mask = mask_name(self.log.names[0])
+        out = {
+            name: array[: extent.rows]
+            for name, array in self._arrays.items()
+            if name != mask or extent.masked
+        }
         if isinstance(self.log, Table) and self.log.ids == "str":
-            texts = Texts.of(self.texts)
+            texts = Texts.of(self._texts[: extent.rows])
             for part, array in (("text", texts.data), ("ends", texts.ends), ("hash", texts.hashes)):
                 out[ids_name(self.log.names, part)] = array
+        lengths = {name: len(array) for name, array in out.items()}
+        lengths.pop(ids_name(self.log.names, "text"), None)  # as long as all texts together
+        if wrong := {name for name, length in lengths.items() if length != extent.rows}:
+            raise StoreWriteError(f"{sorted(wrong)} are not as long as {extent.rows} rows: a bug.")
         return out
+
+
+def _buffers(log: Table | Series) -> dict[str, np.ndarray]:
+    """An empty array for each tensor."""
+    columns: dict[str, Column] = {}
+    if isinstance(log, Table):
+        columns.update((column.name, column) for column in log.columns)
+        if log.ids == "int":
+            columns[ids_name(log.names)] = Column("", np.dtype(np.int64))
+    else:
+        columns[log.column.name] = log.column
+        columns.update((step_name(s.name, log.column.name), s) for s in log.steps)
+    return {name: np.empty((0, *c.shape), c.dtype) for name, c in columns.items()}
+
+
+def _grown(array: np.ndarray, rows: int, need: int, at_most: int) -> np.ndarray:
+    """A longer array with the same first rows."""
+    row_bytes = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+    roomy = need * max(1, row_bytes) >= _LARGE
+    size = max(need, at_most if roomy else min(2 * need, at_most))
+    grown = np.empty((size, *array.shape[1:]), array.dtype)
+    grown[:rows] = array[:rows]
+    return grown
 
 
 @dataclasses.dataclass
 class Pending:
-    """The chunks of the next segment."""
+    """The chunks of the next segment, and those of a published one whose memory may be used."""
 
     chunks: dict[str, Chunk] = dataclasses.field(default_factory=dict)
-    nbytes: int = 0
+    spare: dict[str, Chunk] = dataclasses.field(default_factory=dict)
 
     def chunk(self, log: Table | Series) -> Chunk:
         """The chunk of a table or series."""
         first = log.names[0]
-        if first not in self.chunks:
-            self.chunks[first] = Chunk.of(log)
-        return self.chunks[first]
+        found = self.chunks.get(first)
+        if found is None:
+            spare = self.spare.get(first)
+            found = Chunk(log) if spare is None else spare.recycled()
+            self.chunks[first] = found
+        return found
 
-    @property
-    def filled(self) -> list[Chunk]:
-        """Those that hold anything."""
-        return [chunk for chunk in self.chunks.values() if not chunk.empty]
+    def recycled(self) -> Pending:
+        """Empty, in the same memory."""
+        return Pending(spare=self.chunks)
 
-    def clear(self) -> None:
-        """Forget everything and keep the memory."""
-        self.nbytes = 0
-        for chunk in self.chunks.values():
-            chunk.clear()
+    def filled(self, call: object) -> list[tuple[Chunk, Extent]]:
+        """The chunks that hold anything, if ``call`` counts, and how much of each does."""
+        found = [(chunk, chunk.extent(call)) for chunk in self.chunks.values()]
+        return [(chunk, extent) for chunk, extent in found if not extent.empty]

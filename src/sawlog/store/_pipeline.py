@@ -4,24 +4,41 @@ for the disk and gives the file its name, while the first is at the next segment
 ``Pipeline`` owns what was accepted, so that it can be published even where the writer itself was
 forgotten by the program. At most ``queue`` sealed segments wait; then whoever has more must wait
 too. A failure stops the line, keeps everything, and is raised to the next caller.
+
+No exception, at whatever line, leaves anything locked or half done. Callers change the state in one
+step (:mod:`sawlog.store._accepted`), one at a time (:mod:`sawlog._turn`). The threads change
+nothing but the segment that they are at: a segment is in the line until it is published, and
+publishing it a second time is as good as once.
 """
 
 from __future__ import annotations
 
-import collections
+import _thread
 import contextlib
-import json
-import threading
+import sys
 import time
-from typing import TypeVar
+from collections.abc import Callable
 
+from sawlog._turn import Signal, Turn
 from sawlog.errors import StoreError, StoreWriteError
 from sawlog.store import _segment
-from sawlog.store._files import explained, publish
+from sawlog.store._accepted import Call, Sealed, State
+from sawlog.store._files import explained
 from sawlog.store._layout import Folder
-from sawlog.store._pending import Pending
+from sawlog.store._removal import InUse
+from sawlog.store._upkeep import FAN, Upkeep
+from sawlog.store._writer_notes import WriterNote, file_of
 
-T = TypeVar("T")
+_SHARE = 20  # publishing without being asked takes at most a twentieth of the time,
+_SELDOM = 30.0  # but what is pending never waits longer than so many seconds for that
+_POLL = 1.0  # seconds between looks at the state, should nobody have said that it changed
+
+
+class _Role:
+    """What one of the threads does, as long as it lives."""
+
+    def __init__(self) -> None:
+        self.thread, self.gone = _thread.get_ident(), False
 
 
 class Pipeline:
@@ -33,62 +50,81 @@ class Pipeline:
         store: str,
         writer: str,
         clock: int,
+        *,
         queue: int,
         interval: float | None,
+        segment_bytes: int,
+        in_use: InUse | None = None,
+        upkeep: Upkeep | None = None,
     ) -> None:
-        self.lock = threading.RLock()
-        self.pending = Pending()
+        self.turn = Turn()
         self.published = 0
-        self._changed = threading.Condition(self.lock)
-        self._folder, self._store, self._writer = folder, store, writer
-        self._clock, self._queue, self._interval = clock, queue, interval
-        self._sealed: collections.deque[Pending] = collections.deque()
-        self._ready: collections.deque[tuple[Pending, _segment.Unpublished]] = collections.deque()
-        self._in_flight = 0
-        self._free: list[Pending] = []
-        self._sequence = 0
-        self._failure: OSError | None = None
-        self._since: float | None = None
-        self._stopped = False
         self.failed = False  # what is logged came to a bad end
-        self._threads: list[threading.Thread] = []
+        self._folder, self._store, self._writer, self._clock = folder, store, writer, clock
+        self._queue, self._interval, self._segment_bytes = queue, interval, segment_bytes
+        self._last, self._in_use, self._upkeep = State(), in_use, upkeep
+        self._small = 0  # segments published since small ones were merged
+        self._spent = 0.0  # seconds that the last publication took
+        self._not_before = 0.0  # when the next one may begin, if nobody asks for it
+        self._changed = Signal()
+        self._failure: OSError | None = None
+        self._stopped = False
+        self._roles: dict[str, _Role] = {}
+        self._begun: set[str] = set()
 
-    # -- the callers' side; all under the lock ----------------------------------------------------
+    # -- the callers' side ------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """All that was accepted until now."""
+        state = self._last
+        while (after := state.after.get(0)) is not None:
+            state = after
+        self._last = state
+        return state
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is accepted any more."""
+        return self._stopped or self.state.closed
 
     def raise_failure(self) -> None:
         """Tell the caller what failed in the background, if anything did."""
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)
+        failure = self._failure
+        if failure is not None:
+            raise failure.with_traceback(None)
 
-    def accepted(self, nbytes: int) -> None:
-        """Note that something was put into ``pending``."""
-        self.pending.nbytes += nbytes
-        if self._since is None and self._interval is not None:
-            self._since = time.monotonic()
+    def begin(self, nested: bool) -> Call:
+        """A call, to be staged and committed within one turn."""
+        return Call(self.state, nested, self._segment_bytes * 2)
+
+    def wait_for_room(self, nbytes: int) -> None:
+        """Wait until a call may bring so many bytes more, some of them in sealed segments.
+
+        No more of them wait for the disk than the call itself brings, or what the queue allows.
+
+        Raises:
+            StoreWriteError: the disk refuses.
+        """
+        most = max(nbytes, (self._queue + 1) * self._segment_bytes - nbytes)
+
+        def roomy() -> bool:
+            waiting = self.state.waiting
+            room = len(waiting) < self._queue and sum(s.nbytes for s in waiting) <= most
+            return room or self._failure is not None or self._stopped
+
+        while not self._changed.wait(roomy):
             self._start()
-            self._changed.notify_all()
-
-    def seal(self) -> None:
-        """Send ``pending`` on its way, once there is room for it."""
-        if not self.pending.filled:
-            return
-        self._start()
-        while self._in_flight >= self._queue and self._failure is None:
-            self._changed.wait()
         self.raise_failure()
-        self._seal_now()
 
-    def seal_if_possible(self) -> None:
-        """As :meth:`seal`; after a failure ``pending`` just grows, and the next caller is told."""
-        with contextlib.suppress(OSError):
-            self.seal()
-
-    def _seal_now(self) -> None:
-        self._sealed.append(self.pending)
-        self._in_flight += 1
-        self.pending = self._free.pop() if self._free else Pending()
-        self._since = None
-        self._changed.notify_all()
+    def accepted(self, before: State) -> None:
+        """Have the threads look at what was accepted since ``before``."""
+        state = self.state
+        if state.sequence != before.sequence or (
+            before.since is None and self._interval is not None
+        ):
+            self._start()
+            self._changed.ring()
 
     def flush(self) -> None:
         """Wait until everything is on disk; what failed before is tried again.
@@ -96,129 +132,201 @@ class Pipeline:
         Raises:
             StoreWriteError: it failed, again.
         """
-        with self.lock:
-            self._failure = None
-            self._changed.notify_all()
-            self.seal()
-            while self._in_flight and self._failure is None:
-                self._changed.wait()
-            self.raise_failure()
+        self._failure = None
+        with self.turn.taken() as nested:
+            while True:
+                call = self.begin(nested)
+                call.seal()
+                if call.commit():
+                    break
+        line = self.state.line
+        self._changed.ring()
+        if any(not sealed.done for sealed in line):
+            self._start()
+        while not self._changed.wait(lambda: self._stuck or all(s.done for s in line)):
+            self._start()
+        self.raise_failure()
+
+    @property
+    def _stuck(self) -> bool:
+        return self._failure is not None or self._stopped
+
+    def finish(self) -> None:
+        """Flush, accept nothing more, note that the writer is done, and stop."""
+        while not self.closed:
+            self.flush()
+            with self.turn.taken() as nested:
+                call = self.begin(nested)
+                call.closed = call.idle
+                call.commit()
+        self._note(closed=True)
+        self.stop()
 
     def stop(self) -> None:
         """End the threads."""
-        with self.lock:
-            self._stopped = True
-            self._changed.notify_all()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
+        self._stopped = True
+        self._changed.ring()
+        while not self._changed.wait(self._all_gone):
+            pass
+        if self._in_use is not None:
+            self._in_use.release()
+
+    def _all_gone(self) -> bool:
+        here = _thread.get_ident()
+        return all(role.gone or role.thread == here for role in self._roles.values())
 
     @property
     def is_here(self) -> bool:
         """Whether this is one of its own threads, which must not wait for itself."""
-        return threading.current_thread() in self._threads
-
-    def finish(self) -> None:
-        """Flush, note that the writer is done, and stop."""
-        self.flush()
-        self._note(closed=True)
-        self.stop()
+        here = _thread.get_ident()
+        return any(role.thread == here and not role.gone for role in self._roles.values())
 
     # -- the threads ------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        if not self._threads:
-            for work, name in ((self._write, "write"), (self._commit, "commit")):
-                thread = threading.Thread(target=work, name=f"sawlog-{name}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+        """Start the threads unless they run. One that is started twice ends at once."""
+        self._start_one("write", self._write_next)
+        self._start_one("commit", self._commit_next)
 
-    def _write(self) -> None:
-        while (sealed := self._next(self._sealed)) is not None:
-            try:
-                unpublished = self._prepare(sealed)
-            except Exception as error:
-                self._fail(error, self._sealed, sealed)
-                continue
-            with contextlib.suppress(OSError):  # tried again, and reported, when it is committed
-                unpublished.write()
-            with self.lock:
-                self._ready.append((sealed, unpublished))
-                self._changed.notify_all()
+    def _start_one(self, name: str, step: Callable[[], bool]) -> None:
+        if name not in self._begun and not self._stopped:
+            _thread.start_new_thread(self._run, (name, step))
+            self._begun.add(name)
 
-    def _commit(self) -> None:
-        while (item := self._next(self._ready)) is not None:
-            pending, unpublished = item
-            try:
-                unpublished.commit()
-            except Exception as error:
-                self._fail(error, self._ready, item)
-                continue
-            self.published += 1
-            self._note(closed=False)
-            with self.lock:
-                pending.clear()
-                self._free.append(pending)
-                self._in_flight -= 1
-                self._changed.notify_all()
-
-    def _next(self, queue: collections.deque[T]) -> T | None:
-        """The next item once there is one and nothing failed; None when it is time to stop."""
-        with self.lock:
+    def _run(self, name: str, step: Callable[[], bool]) -> None:
+        role = _Role()
+        if self._roles.setdefault(name, role) is not role:
+            return
+        try:
             while not self._stopped:
-                patience = self._seal_if_old()
-                if queue and self._failure is None:
-                    return queue.popleft()
-                self._changed.wait(patience)
-        return None
+                try:
+                    self._work(step)
+                except BaseException:  # even noting a failure failed: the line must go on
+                    time.sleep(0.05)
+        finally:
+            role.gone = True
+            self._changed.ring()
 
-    def _seal_if_old(self) -> float | None:
+    def _work(self, step: Callable[[], bool]) -> None:
+        """Do what there is to do, then wait until there may be more."""
+        seen, failure = self.state, self._failure
+        try:
+            patience = self._seal_if_old()
+            if failure is None and step():
+                return
+        except BaseException as error:
+            self._fail(error)
+            patience = _POLL
+
+        def changed() -> bool:
+            same = self.state is seen and self._failure is failure
+            return self._stopped or not same or (failure is None and bool(self._next_of(step)))
+
+        self._changed.wait(changed, patience)
+
+    def _next_of(self, step: Callable[[], bool]) -> object:
+        if step == self._merge_small:
+            return self._small >= FAN
+        return self._unwritten() if step == self._write_next else self._written()
+
+    def _unwritten(self) -> Sealed | None:
+        """The next segment to write."""
+        waiting = (s for s in self.state.line if s.unpublished is None and not s.done)
+        return next(waiting, None)
+
+    def _written(self) -> Sealed | None:
+        """The next segment to publish, if it is written."""
+        first = next((s for s in self.state.line if not s.done), None)
+        return first if first is not None and first.unpublished is not None else None
+
+    def _write_next(self) -> bool:
+        sealed = self._unwritten()
+        if sealed is None:
+            return False
+        began = time.monotonic()
+        unpublished = self._prepare(sealed)
+        with contextlib.suppress(OSError):  # tried again, and reported, when it is committed
+            unpublished.write()
+        self._spent = time.monotonic() - began
+        sealed.unpublished = unpublished
+        self._changed.ring()
+        return True
+
+    def _commit_next(self) -> bool:
+        sealed = self._written()
+        if sealed is None or sealed.unpublished is None:
+            return False
+        began = time.monotonic()
+        sealed.unpublished.commit()
+        now = time.monotonic()
+        self._not_before = now + min(_SELDOM, _SHARE * (self._spent + now - began))
+        self.published = sealed.sequence
+        if self._upkeep is not None and sealed.nbytes < self._segment_bytes // 2:
+            self._small += 1
+        sealed.finish()
+        self._changed.ring()
+        self._note(closed=False)
+        if self._small >= FAN:
+            self._start_one("merge", self._merge_small)
+        return True
+
+    def _merge_small(self) -> bool:
+        """Merge small segments; what fails is left to a later time."""
+        if self._upkeep is None or self._small < FAN:
+            return False
+        self._small = 0
+        with contextlib.suppress(Exception):
+            self._upkeep.merge()
+        return True
+
+    def _seal_if_old(self) -> float:
         """Seal what has waited for the interval; returns how long there is until then."""
-        if self._since is None or self._interval is None or self._failure is not None:
-            return None
-        left = self._since + self._interval - time.monotonic()
-        if left <= 0 and self._in_flight < self._queue and self.pending.filled:
-            self._seal_now()
-            return None
-        return max(left, 0.05)
+        state = self.state
+        if state.since is None or self._interval is None or self._stuck:
+            return _POLL
+        left = max(state.since + self._interval, self._not_before) - time.monotonic()
+        if left > 0:
+            return min(left, _POLL)
+        if len(state.waiting) < self._queue:
+            hold = self.turn.take(sys._getframe(), wait=False)
+            if hold is not None:
+                call = self.begin(nested=False)
+                call.seal()
+                call.commit()
+                self.turn.end(hold)
+                self._changed.ring()
+                return _POLL
+        return 0.05
 
-    def _fail(self, error: Exception, queue: collections.deque[T], item: T) -> None:
-        with self.lock:
-            queue.appendleft(item)
-            if isinstance(error, OSError) and not isinstance(error, StoreError):
-                self._failure = explained(error, "writing to", self._folder.segments)
-            else:
-                self._failure = StoreWriteError(
-                    f"Writing to {self._folder.segments} failed: {type(error).__name__}: {error}. "
-                    "What was published before is safe. Hint: call flush() to try again."
-                )
-            self._failure.__cause__ = error
-            self._changed.notify_all()
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, OSError) and not isinstance(error, StoreError):
+            failure = explained(error, "writing to", self._folder.segments)
+        else:
+            failure = StoreWriteError(
+                f"Writing to {self._folder.segments} failed: {type(error).__name__}: {error}. "
+                "What was published before is safe. Hint: call flush() to try again."
+            )
+        failure.__cause__ = error
+        self._failure = failure
+        self._changed.ring()
 
-    def _prepare(self, sealed: Pending) -> _segment.Unpublished:
-        sequence = self._sequence + 1
-        chunks = sealed.filled
+    def _prepare(self, sealed: Sealed) -> _segment.Unpublished:
+        parts = sealed.parts
         description = {
             "version": _segment.VERSION,
             "store": self._store,
             "writer": self._writer,
-            "sequence": sequence,
-            "order": [self._clock + sequence, self._writer, sequence],
-            "chunks": [chunk.describe() for chunk in chunks],
+            "sequence": sealed.sequence,
+            "order": [self._clock + sealed.sequence, self._writer, sealed.sequence],
+            "chunks": [chunk.describe(extent) for chunk, extent in parts],
         }
-        tensors = {name: array for chunk in chunks for name, array in chunk.arrays().items()}
+        tensors = {n: a for chunk, extent in parts for n, a in chunk.tensors(extent).items()}
         prepared = _segment.prepare(description, tensors)
-        self._sequence = sequence
-        path = self._folder.segments / _segment.file_name(self._writer, sequence)
-        return _segment.Unpublished(prepared, path, self._folder.tmp)
+        name = _segment.file_name(self._writer, sealed.sequence)
+        return _segment.Unpublished(prepared, self._folder.disk, name)
 
     def _note(self, closed: bool) -> None:
         """Say how far this writer got. Losing that is harmless, so nobody waits for the disk."""
-        said = {"published": self.published, "closed": closed}
-        if self.failed:
-            said["failed"] = True
-        data = json.dumps(said).encode()
+        note = WriterNote(self.published, closed, self.failed, 0.0)
         with contextlib.suppress(OSError):
-            publish(
-                data, self._folder.writers / f"{self._writer}.json", self._folder.tmp, durable=False
-            )
+            self._folder.disk.put(file_of(self._writer), note.to_json(), durable=False)

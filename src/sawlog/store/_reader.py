@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -12,16 +11,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from sawlog._turn import Turn
 from sawlog.errors import ArgumentError, SchemaError, StoreClosedError, UnknownIdError
 from sawlog.records import Entries, Records
 from sawlog.store import _ids
 from sawlog.store._blocks import Block, Piece, rows_within, scan
-from sawlog.store._catalog import Catalog, Problem, stored_ids
+from sawlog.store._catalog import Catalog, Problem
+from sawlog.store._chunks import Chunk, TableChunk
 from sawlog.store._dataset import RowDataset
 from sawlog.store._layout import Config, Folder, Identity, check_choice
 from sawlog.store._merge import joined, merged_attrs, merged_mask
 from sawlog.store._schema import Column, Schema, Series, Table
 from sawlog.store._segment import Segment, step_name
+from sawlog.store._stored_ids import stored_ids
 from sawlog.store._verify import Progress, Report, verify
 
 T = TypeVar("T")
@@ -60,7 +62,7 @@ class Reader:
             check_choice("duplicates", duplicates, ("error", "first", "replace"))
         self._folder, self._identity, self._damaged = folder, identity, damaged
         self._own_policy = duplicates
-        self._lock = threading.RLock()
+        self._turn = Turn()
         self._closed = False
         self._catalog_now = Catalog(folder, identity, damaged)
         self._indices: dict[str, _ids.Index] = {}
@@ -138,26 +140,29 @@ class Reader:
         log = self.schema[name]
         if isinstance(log, Table) and (dropped := self._index(log).superseded) is not None:
             return int((~dropped).sum())
-        return sum(chunk["rows"] for _, chunk in self._chunks(log))
+        return sum(chunk.rows for _, chunk in self._chunks(log))
 
     def refresh(self) -> bool:
         """Take in what was published since; says whether there is anything new."""
-        with self._lock:
+        with self._turn.taken():
             changed = self._catalog.refresh()
             if changed:
                 self._indices.clear()
             return changed
 
-    def _chunks(self, log: Table | Series) -> list[tuple[Segment, dict[str, Any]]]:
+    def _chunks(self, log: Table | Series) -> list[tuple[Segment, Chunk]]:
         return self._catalog.chunks(log.names[0])
 
     # -- rows -------------------------------------------------------------------------------------
 
+    def _rows_of(self, table: Table) -> list[tuple[Segment, TableChunk]]:
+        return [(s, c) for s, c in self._chunks(table) if isinstance(c, TableChunk)]
+
     def _index(self, table: Table) -> _ids.Index:
-        with self._lock:
+        with self._turn.taken():
             key = table.names[0]
             if key not in self._indices:
-                chunks = [stored_ids(segment, chunk) for segment, chunk in self._chunks(table)]
+                chunks = [stored_ids(segment, chunk) for segment, chunk in self._rows_of(table)]
                 policy = self._own_policy or self.config.duplicates
                 self._indices[key] = _ids.Index(chunks, policy, repr(key))
             return self._indices[key]
@@ -271,14 +276,14 @@ class Reader:
     def _pieces(
         self, table: Table, names: tuple[str, ...], budget: int, place: int, parts: int
     ) -> Iterator[Piece]:
-        index, chunks = self._index(table), self._chunks(table)
+        index, chunks = self._index(table), self._rows_of(table)
         for number, (segment, chunk) in enumerate(chunks):
             if number * parts // len(chunks) != place:
                 continue
             ids, first = stored_ids(segment, chunk), int(index.starts[number])
             step = rows_within(segment, names, budget)
-            for start in range(0, chunk["rows"], step):
-                stop = min(chunk["rows"], start + step)
+            for start in range(0, chunk.rows, step):
+                stop = min(chunk.rows, start + step)
                 old = index.superseded
                 old = None if old is None else old[first + start : first + stop]
                 yield Piece(segment, ids, names, start, stop, old)
@@ -308,7 +313,7 @@ class Reader:
         if len(chunks) == 1:
             return chunks[0][0].values(tensor)
         if chunks:
-            return joined([(*chunk, None) for chunk in chunks], tensor)
+            return joined(chunks, tensor)
         return np.empty((0, *column.shape), column.dtype)
 
     def entries(self, name: str) -> Entries:

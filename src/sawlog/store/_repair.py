@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from pathlib import Path
 
-from sawlog.errors import DamagedStoreError
-from sawlog.store._catalog import Catalog, Problem, Ranges
-from sawlog.store._compact import Output, alone
-from sawlog.store._files import explained, publish, to_json
-from sawlog.store._layout import FORMAT, Folder, identity_of
-from sawlog.store._segment import VERSION, parse_name
+from sawlog._atomic import new_name
+from sawlog.errors import DamagedStoreError, StoreNotFoundError
+from sawlog.store._catalog import Catalog, Problem
+from sawlog.store._files import explained, to_json
+from sawlog.store._layout import IDENTITY, Folder, Identity, identity_of
+from sawlog.store._ranges import Ranges
+from sawlog.store._replacing import Output, alone
+from sawlog.store._segment import parse_name
 from sawlog.store._verify import Progress, salvaged_identity
+
+_DAMAGED = "damaged"
 
 
 def repair(path: str | os.PathLike[str], progress: Progress | None = None) -> list[Problem]:
@@ -27,61 +32,86 @@ def repair(path: str | os.PathLike[str], progress: Progress | None = None) -> li
     """
     folder = Folder(Path(path))
     identity = salvaged_identity(folder)
-    folder.make()
+    lost = _lost_folders(folder)
+    folder.make_all()
     with alone(folder):
+        identity, problems = _repair_identity(folder, identity)
+        problems += lost
         catalog = Catalog(folder, identity, "skip", look=False)
         catalog.progress = progress
         catalog.refresh()
-        problems = list(catalog.problems)
+        problems += catalog.problems
         try:
-            problems = _repair_identity(folder, problems)
             _repair_schema(folder, catalog, problems)
-            _give_up(folder, catalog, problems)
+            _give_up(folder, identity, catalog)
         except OSError as error:
             raise explained(error, "repairing", folder.path) from error
     return problems
 
 
-def _repair_identity(folder: Folder, problems: list[Problem]) -> list[Problem]:
+def _lost_folders(folder: Folder) -> list[Problem]:
+    """What is not there of the folders; something else in its place is an error."""
     try:
-        identity_of(folder)
-    except DamagedStoreError:
-        identity = salvaged_identity(folder)
-        _set_aside(folder, "store.json")
-        said = {"format": FORMAT, "version": VERSION, "id": identity.id, "created": ""}
-        said.update(config=dataclasses.asdict(identity.config), meta={})
-        publish(to_json(said), folder.identity, folder.tmp)
-        return [Problem("store.json", "missing, cut or changed; its notes are lost"), *problems]
-    return problems
+        folder.check()
+    except StoreNotFoundError:
+        raise
+    except DamagedStoreError as error:
+        if not error.what.endswith("missing"):
+            raise
+        return [Problem("segments", "the folder is missing")]
+    return []
+
+
+def _repair_identity(folder: Folder, identity: Identity) -> tuple[Identity, list[Problem]]:
+    """Make ``store.json`` anew where it is damaged, never in place of one that is not."""
+    try:
+        return identity_of(folder), []
+    except DamagedStoreError as error:
+        what = f"missing, cut or changed; its notes are lost ({error.what})"
+    made = dataclasses.replace(identity, id=identity.id or new_name(32))
+    try:
+        _set_aside(folder, IDENTITY)
+        folder.disk.put_new(IDENTITY, to_json(made.to_json()))
+    except OSError as error:
+        raise explained(error, "repairing", folder.path) from error
+    return identity_of(folder), [Problem(IDENTITY, what)]
 
 
 def _repair_schema(folder: Folder, catalog: Catalog, problems: list[Problem]) -> None:
-    if not any(problem.file.startswith("schema") for problem in problems):
+    if not any(problem.file.startswith("schema/") for problem in problems):
         return
     logs = list(dict.fromkeys(catalog.schema.values()))
-    for path in sorted(folder.schema.glob("*.json")):
-        _set_aside(folder, f"schema/{path.name}")
+    for name in sorted(folder.names("schema")):
+        if name.endswith(".json"):
+            _set_aside(folder, f"schema/{name}")
     data = to_json({"add": [log.to_json() for log in logs]})
-    publish(data, folder.schema / f"{1:08d}.json", folder.tmp)
+    folder.disk.put(f"schema/{1:08d}.json", data)
 
 
-def _give_up(folder: Folder, catalog: Catalog, problems: list[Problem]) -> None:
-    files = [Path(p.file).name for p in problems if p.file.startswith("segments/")]
-    pairs = [pair for name in files if (pair := parse_name(name)) is not None]
-    if not pairs:
+def _give_up(folder: Folder, identity: Identity, catalog: Catalog) -> None:
+    """Publish anew what is intact of damaged segments, and a segment that replaces the rest."""
+    if not (catalog.missing or catalog.broken or catalog.partly):
         return
-    out = Output(folder, salvaged_identity(folder))
-    for segment in catalog.segments:
-        if segment.name in files:  # some of it is intact, and is published anew
-            out.merge([segment], {})
-            pairs.remove((segment.writer, segment.sequence))
-    out.publish([], {}, out.after(catalog.clock), Ranges.of(pairs))
-    for name in files:
+    out = Output(folder, identity)
+    intact = [segment for segment in catalog.segments if segment.name in catalog.partly]
+    for segment in intact:
+        out.merge([segment], {})
+    broken = [parsed for name in catalog.broken if (parsed := parse_name(name)) is not None]
+    lost = Ranges.union([catalog.missing, Ranges.of(broken)])
+    if lost:
+        out.publish([], {}, out.after(catalog.clock), lost)
+    for name in (*catalog.broken, *catalog.partly):
         _set_aside(folder, f"segments/{name}")
 
 
 def _set_aside(folder: Folder, file: str) -> None:
-    target = folder.path / "damaged" / file.replace("/", "-")
-    target.parent.mkdir(exist_ok=True)
-    if (folder.path / file).exists():
-        os.replace(folder.path / file, target)
+    """Move a file to ``damaged/``, where nothing of that name is overwritten."""
+    folder.disk.make((_DAMAGED,))
+    taken = set(folder.disk.list(_DAMAGED))
+    target = name = file.replace("/", "-")
+    number = 1
+    while target in taken:
+        number += 1
+        target = f"{name}.{number}"
+    with contextlib.suppress(FileNotFoundError):
+        folder.disk.move(file, f"{_DAMAGED}/{target}")

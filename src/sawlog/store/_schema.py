@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from sawlog.errors import SchemaError, UnknownNameError
-from sawlog.store import _dtypes
+from sawlog.store import _dtypes, _parse
 
 RESERVED = "sawlog."
 
@@ -42,9 +42,26 @@ class Column:
         return {"name": self.name, "dtype": name, "shape": list(self.shape)}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Column:
-        """As in FORMAT.md."""
-        return cls(value["name"], _dtypes.dtype_of(value["dtype"]), tuple(value["shape"]))
+    def from_json(cls, value: Any) -> Column:
+        """As in FORMAT.md.
+
+        Raises:
+            Malformed, SchemaError: it is something else.
+        """
+        said = _parse.mapping(value, "a column")
+        name, dtype = said.get("name"), said.get("dtype")
+        if type(name) is str and name.isascii() and said.get("shape") == [] and type(dtype) is str:
+            return cls._made(name, _dtypes.dtype_of(dtype), ())
+        name = _parse.text(said.get("name"), "the name of a column")
+        shape = _parse.shape(said.get("shape"), f"the shape of {_parse.shown(name)}")
+        return cls._made(name, _dtypes.dtype_of(said.get("dtype")), shape)
+
+    @classmethod
+    def _made(cls, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> Column:
+        """A column of parts that are known to be good: there may be a hundred thousand."""
+        made = object.__new__(cls)
+        made.__dict__.update(name=name, dtype=dtype, shape=shape)
+        return made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,12 +123,22 @@ class Series:
 Log = Table | Series
 
 
-def log_from_json(value: Mapping[str, Any]) -> Log:
-    """A table or series as in FORMAT.md."""
-    if value["kind"] == "table":
-        return Table(tuple(map(Column.from_json, value["columns"])), value["ids"])
-    steps = tuple(map(Column.from_json, value["steps"]))
-    return Series(Column.from_json(value["column"]), steps)
+def log_from_json(value: Any) -> Log:
+    """A table or series as in FORMAT.md.
+
+    Raises:
+        Malformed, SchemaError: it is something else.
+    """
+    said = _parse.mapping(value, "a log")
+    kind = _parse.choice(said.get("kind"), "'kind' of a log", ("table", "series"))
+    if kind == "table":
+        columns = _parse.sequence(said.get("columns"), "'columns' of a table")
+        ids = _parse.choice(said.get("ids"), "'ids' of a table", ("int", "str"))
+        return Table(tuple(map(Column.from_json, columns)), cast(Literal["int", "str"], ids))
+    steps = tuple(map(Column.from_json, _parse.sequence(said.get("steps"), "'steps' of a series")))
+    if len(steps) > 1 and len({step.name for step in steps}) != len(steps):
+        _parse.fail("a series has a step axis twice")
+    return Series(Column.from_json(said.get("column")), steps)
 
 
 class Schema(Mapping[str, Log]):
@@ -128,12 +155,32 @@ class Schema(Mapping[str, Log]):
         Raises:
             SchemaError: a name cannot be used, or is there already.
         """
-        for name in log.names:
-            check_name(name)
-            if name in self._by_name or log.names.count(name) > 1:
-                raise SchemaError(f"The name {name!r} is there twice. Hint: rename one of them.")
-        for name in log.names:
-            self._by_name[name] = log
+        self.add_all((log,))
+
+    def add_all(self, logs: Sequence[Log]) -> None:
+        """Take in some more, all of them or none.
+
+        Raises:
+            SchemaError: a name cannot be used, or is there already.
+        """
+        self.check(logs)
+        self._by_name.update({name: log for log in logs for name in log.names})
+
+    def check(self, logs: Iterable[Log]) -> None:
+        """Refuse logs that could not be added.
+
+        Raises:
+            SchemaError: a name cannot be used, or is there already.
+        """
+        new: set[str] = set()
+        for log in logs:
+            for name in log.names:
+                check_name(name)
+                if name in self._by_name or name in new:
+                    raise SchemaError(
+                        f"The name {name!r} is there twice. Hint: rename one of them."
+                    )
+                new.add(name)
 
     def __getitem__(self, name: str) -> Log:
         if name not in self._by_name:
@@ -183,10 +230,29 @@ def check_name(name: object) -> None:
             f"The name {name!r} is one the store needs for itself. "
             f"Hint: choose one that does not begin with {RESERVED!r}."
         )
+    if name.isascii():
+        return
     try:
         name.encode()
     except UnicodeEncodeError as error:
         raise SchemaError(f"The name {name!r} is not valid Unicode text: {error}") from error
+
+
+def check_axes(logs: Iterable[Log]) -> None:
+    """Refuse step axes whose names cannot be stored.
+
+    Raises:
+        SchemaError: saying which and why.
+    """
+    for log in logs:
+        if isinstance(log, Series):
+            for axis in log.axes:
+                try:
+                    check_name(axis)
+                except SchemaError as error:
+                    raise SchemaError(f"A step axis of {log.column.name!r}: {error}") from error
+            if len(set(log.axes)) != len(log.axes):
+                raise SchemaError(f"{log.column.name!r} has a step axis twice: {log.axes}")
 
 
 def unknown_name(name: str, known: Iterable[str], hint: str = "") -> UnknownNameError:

@@ -8,262 +8,141 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import json
-import mmap
-import os
-import re
+import errno
 import struct
-import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
-from io import FileIO
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from sawlog.errors import DamagedStoreError, NewerStoreError, SchemaError
-from sawlog.store import _dtypes
-from sawlog.store._checksum import Checked, Cut, Memory, bytes_of, hash_of
-from sawlog.store._files import sync_folder, write_all
+from sawlog.errors import DamagedStoreError, NewerStoreError
+from sawlog.store import _parse
+from sawlog.store._checksum import Checked, Memory, hash_of
+from sawlog.store._chunks import Chunk
+from sawlog.store._chunks import ids_name as ids_name
+from sawlog.store._chunks import mask_name as mask_name
+from sawlog.store._chunks import step_name as step_name
+from sawlog.store._disk import SMALL, Blob, Disk, LocalDisk, Mapped, Upload
+from sawlog.store._files import unread, write_all
+from sawlog.store._header import MOST_BYTES, Document, NewerVersion, Placed, document_of, header_of
+from sawlog.store._header import SUFFIX as SUFFIX
+from sawlog.store._header import VERSION as VERSION
+from sawlog.store._header import file_name as file_name
+from sawlog.store._header import parse_name as parse_name
+from sawlog.store._prepare import Prepared as Prepared
+from sawlog.store._prepare import prepare as prepare
 
-VERSION = 1
-CHECKSUMS = "sawlog.checksums"
-SUFFIX = ".safetensors"
+SEGMENTS = "segments"
 REPLACED = "replaced"
-_NAME = re.compile(r"([a-z0-9]{1,32})-(\d{8,})\.safetensors")
-_ALIGN = 64
-_PAGE, _LARGE = 4096, 1 << 20  # the data of a large segment starts on a page of its own
+_FIRST_READ = 1 << 14  # bytes: most headers are smaller
+_PAGE = 4096
+_ODD = {errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.ENXIO}
 _checked_before = Memory()
-
-
-def file_name(writer: str, sequence: int) -> str:
-    """The name of a segment."""
-    return f"{writer}-{sequence:08d}{SUFFIX}"
-
-
-def parse_name(name: str) -> tuple[str, int] | None:
-    """Writer and sequence, or None for a file that is no segment."""
-    match = _NAME.fullmatch(name)
-    return (match[1], int(match[2])) if match else None
-
-
-# -- tensor names ---------------------------------------------------------------------------------
-
-
-def ids_name(table: Iterable[str], part: str = "") -> str:
-    """The tensor with the ids of a table's chunk, or with a part of them."""
-    first = next(iter(table))
-    return f"sawlog.ids.{part}/{first}" if part else f"sawlog.ids/{first}"
-
-
-def step_name(axis: str, series: str) -> str:
-    """The tensor with a step axis of a series."""
-    return f"sawlog.step/{axis}/{series}"
-
-
-def mask_name(series: str) -> str:
-    """The tensor with the mask of a series."""
-    return f"sawlog.mask/{series}"
-
-
-def tensors_of(chunk: Mapping[str, Any]) -> list[str]:
-    """The names of all tensors of a chunk."""
-    if "table" in chunk:
-        names = chunk["table"]
-        parts = ("",) if chunk["ids"] == "int" else ("text", "ends", "hash")
-        return [*names, *(ids_name(names, part) for part in parts)]
-    name = chunk["series"]
-    mask = [mask_name(name)] if chunk.get("mask") else []
-    return [name, *(step_name(axis, name) for axis in chunk["steps"]), *mask]
-
-
-# -- writing --------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-    """A segment that is ready to be written: its bytes, piece by piece."""
-
-    header: bytes
-    pieces: list[memoryview]
-    checksums: bytes
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the file."""
-        return len(self.header) + sum(map(len, self.pieces)) + len(self.checksums)
-
-
-def prepare(description: dict[str, Any], tensors: Mapping[str, np.ndarray]) -> Prepared:
-    """Lay out a segment and hash it. Arrays must be contiguous, with their rows first."""
-    order = sorted(tensors, key=lambda name: -_alignment(tensors[name].dtype))
-    cuts = {name: _cut(tensors[name]) for name in order}
-    pieces = [bytes_of(tensors[name]) for name in order]
-    header = _header(description, {name: tensors[name] for name in order}, cuts)
-    hashes = [cuts[name].hashes(piece) for name, piece in zip(order, pieces, strict=True)]
-    body = struct.pack("<Q", hash_of(header)) + b"".join(h.tobytes() for h in hashes)
-    return Prepared(header, pieces, body + struct.pack("<Q", hash_of(body)))
-
-
-def _alignment(dtype: np.dtype) -> int:
-    """Sorted by this, widest first, every tensor starts at a multiple of it."""
-    return dtype.alignment if _dtypes.stored_as(dtype) is None else dtype.itemsize
-
-
-def _cut(array: np.ndarray) -> Cut:
-    rows = len(array)
-    return Cut.of(rows, array.nbytes // rows if rows else 0)
-
-
-def _header(
-    description: dict[str, Any], tensors: Mapping[str, np.ndarray], cuts: Mapping[str, Cut]
-) -> bytes:
-    entries, types, offset = {}, {}, 0
-    for name, array in tensors.items():
-        stored, shape = _dtypes.stored_as(array.dtype), list(array.shape)
-        if stored is None:
-            types[name] = {"dtype": _dtypes.name_of(array.dtype), "shape": shape}
-            stored, shape = "U8", [*shape, array.dtype.itemsize]
-        entries[name] = _entry(stored, shape, offset, array.nbytes)
-        offset += array.nbytes
-    size = 8 * (2 + sum(cut.spans + cut.blocks for cut in cuts.values()))
-    entries[CHECKSUMS] = _entry("U8", [size], offset, size)
-    said = {
-        **description,
-        "types": types,
-        "checksums": {name: [cut.block, cut.span] for name, cut in cuts.items()},
-    }
-    document = {"__metadata__": {"sawlog": json.dumps(said)}, **entries}
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-(len(text) + 8) % (_PAGE if offset >= _LARGE else _ALIGN))
-    return struct.pack("<Q", len(text)) + text
-
-
-def _entry(stored: str, shape: list[int], offset: int, size: int) -> dict[str, Any]:
-    return {"dtype": stored, "shape": shape, "data_offsets": [offset, offset + size]}
 
 
 class Unpublished:
     """A prepared segment on its way: ``write`` puts it aside, ``commit`` gives it its name."""
 
-    def __init__(self, prepared: Prepared, path: Path, tmp: Path) -> None:
-        self._prepared, self._path = prepared, path
-        self._aside = tmp / (path.name + ".part")
-        self._descriptor: int | None = None
+    def __init__(self, prepared: Prepared, disk: Disk, name: str) -> None:
+        self._prepared, self._disk, self._name = prepared, disk, name
+        self._upload: Upload | None = None
 
     def write(self) -> None:
         """Hand all bytes to the system. Raises OSError, and then nothing is left of it."""
         with self._or_discard():
-            self._descriptor = os.open(self._aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-            claim(self._descriptor)
+            self._upload = self._disk.upload(f"{SEGMENTS}/{self._name}")
             for piece in (self._prepared.header, *self._prepared.pieces, self._prepared.checksums):
-                write_all(self._descriptor, piece)
+                write_all(self._upload, piece)
 
     def commit(self) -> None:
         """Wait for the disk, and publish. Raises OSError, and then it can be called again."""
-        if self._descriptor is None:
+        if self._upload is None:
             self.write()
         with self._or_discard():
-            assert self._descriptor is not None
-            os.fsync(self._descriptor)
-            os.rename(self._aside, self._path)
-        self._close()
-        sync_folder(self._path.parent)
+            assert self._upload is not None
+            self._upload.commit()
+        self._upload = None
 
     @contextlib.contextmanager
     def _or_discard(self) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            self._close()
-            with contextlib.suppress(OSError):
-                self._aside.unlink()
+            upload, self._upload = self._upload, None
+            if upload is not None:
+                with contextlib.suppress(OSError):
+                    upload.discard()
             raise
-
-    def _close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
-def claim(descriptor: int) -> bool | None:
-    """Mark an open file as in use. False if somebody else did, None where nobody can tell.
-
-    Nobody ever waits for it: it tells the leftovers of the dead from the work of the living.
-    """
-    try:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except (ImportError, OSError):
-        return None
-    return True
 
 
 # -- reading --------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
-class Placed:
-    """Where a tensor lies in the file."""
-
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    start: int
-    stop: int
-    cut: Cut
-
-
-@dataclasses.dataclass(frozen=True)
 class _Map:
     """The mapped bytes of a file, and what of them was checked."""
 
-    data: mmap.mmap
+    memory: Mapped
     checked: dict[str, Checked]
 
 
 class _OpenMaps:
     """Bounds how many files are mapped at once: a process may not have many open."""
 
-    def __init__(self, most: int = 256) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
         self._segments: collections.deque[weakref.ref[Segment]] = collections.deque()
 
     def used(self, segment: Segment) -> None:
         """Note one more, and forget the oldest if there are too many."""
         self._segments.append(weakref.ref(segment))
-        while len(self._segments) > self._most:
-            oldest = self._segments.popleft()()
-            if oldest is not None and oldest is not segment:
-                oldest.forget()
+        with contextlib.suppress(IndexError):  # another thread took the last one
+            while len(self._segments) > self._most:
+                oldest = self._segments.popleft()()
+                if oldest is not None and oldest is not segment:
+                    oldest.forget()
 
 
-_open_maps = _OpenMaps()
+_open_maps, _small_maps = _OpenMaps(256), _OpenMaps(8192)  # small ones are in memory
 
 
 class Segment:
     """A published segment: its description at once, its data through a map when it is needed."""
 
-    def __init__(self, path: Path, trusting: bool = True) -> None:
+    def __init__(self, disk: LocalDisk, name: str, trusting: bool = True) -> None:
         """Read and check the header.
 
         ``trusting``: what this process has checked before need not be checked again.
 
         Raises:
-            DamagedStoreError: the file was cut or changed.
+            FileNotFoundError: there is no such file.
+            DamagedStoreError: the file was cut or changed, or is no regular file.
             NewerStoreError: it was written in a newer version of the format.
         """
-        self.path = path
-        self.name = path.name
-        self._lock = threading.Lock()
+        self.name = name
+        self._disk, self._trusting = disk, trusting
         self._map: _Map | None = None
-        with open(path, "rb", buffering=0) as file:
-            status = os.fstat(file.fileno())
-            self.nbytes, self._key, self._trusting = status.st_size, Memory.key(status), trusting
-            self._read_header(file.fileno())
+        try:
+            with disk.open(f"{SEGMENTS}/{name}") as blob:
+                self.nbytes, self._key = blob.status.size, blob.status.key
+                self._take(self._read_header(blob))
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self._unreadable(error) from error
+        except _parse.Malformed as error:
+            raise self.damaged(str(error)) from error
+        except NewerVersion as error:
+            raise NewerStoreError(
+                f"{self.path} has {error}, and this sawlog knows {VERSION}. "
+                "Hint: pip install --upgrade sawlog"
+            ) from error
+
+    @property
+    def path(self) -> Path:
+        """Where it was published."""
+        return Path(self._disk.root, SEGMENTS, self.name)
 
     def damaged(self, what: str) -> DamagedStoreError:
         """The error that names this file."""
@@ -273,104 +152,100 @@ class Segment:
             what=what,
         )
 
-    def _read_header(self, file: int) -> None:
-        head = os.pread(file, 1 << 16, 0)
+    def _read_header(self, blob: Blob) -> Document:
+        head = blob.read(0, _FIRST_READ)
         length = struct.unpack("<Q", head[:8])[0] if len(head) >= 8 else 0
         if not 2 <= length <= self.nbytes - 8:
-            raise self.damaged("the file is cut or its beginning was changed")
+            _parse.fail("the file is cut or its beginning was changed")
+        if length > MOST_BYTES:
+            _parse.fail(f"its header has {length} bytes, more than {MOST_BYTES}")
+        begin = head
         if len(head) < 8 + length:
-            head += os.pread(file, 8 + length - len(head), len(head))
+            head += blob.read(len(head), 8 + length - len(head))
         head = head[: 8 + length]
         try:
-            document = json.loads(head[8:])
-            said = json.loads(document["__metadata__"]["sawlog"])
-            last = document[CHECKSUMS]["data_offsets"]
-            self._base = 8 + length
-            self._tail = (self._base + last[0], self._base + last[1])
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise self.damaged(f"its header cannot be read ({error})") from error
-        if self.nbytes != self._tail[1]:
-            raise self.damaged(f"it has {self.nbytes} bytes instead of {self._tail[1]}")
-        if os.pread(file, 8, self._tail[0]) != struct.pack("<Q", hash_of(head)):
-            raise self.damaged("its header was changed after it was written")
-        if said["version"] > VERSION:
-            raise NewerStoreError(
-                f"{self.path} has version {said['version']} of the format, and this sawlog knows "
-                f"{VERSION}. Hint: pip install --upgrade sawlog"
-            )
-        self._take(said, document)
+            document = document_of(head[8:], self.nbytes)
+        except _parse.Malformed as error:
+            _parse.fail(f"its header cannot be read: {error}")
+        at = document.checksums[0]
+        told = begin[at : at + 8] if at + 8 <= len(begin) else blob.read(at, 8)
+        if told != struct.pack("<Q", hash_of(head)):
+            _parse.fail("its header was changed after it was written")
+        return document
 
-    def _take(self, said: dict[str, Any], document: dict[str, Any]) -> None:
-        self.store: str = said["store"]
-        self.writer: str = said["writer"]
-        self.sequence: int = said["sequence"]
-        self.order = (said["order"][0], said["order"][1], said["order"][2])
-        self.chunks: list[dict[str, Any]] = said["chunks"]
-        self.replaces: dict[str, list[list[int]]] = said.get("replaces", {})
-        if parse_name(self.name) != (self.writer, self.sequence):
-            raise self.damaged(f"it was published as {file_name(self.writer, self.sequence)}")
-        self.tensors: dict[str, Placed] = {}
-        for name, entry in document.items():
-            if name not in ("__metadata__", CHECKSUMS):
-                self.tensors[name] = self._placed(name, entry, said)
-
-    def _placed(self, name: str, entry: dict[str, Any], said: dict[str, Any]) -> Placed:
-        opaque = said["types"].get(name)
-        try:
-            kind = opaque["dtype"] if opaque else None
-            dtype = _dtypes.dtype_of(kind) if opaque else _dtypes.dtype_stored_as(entry["dtype"])
-        except SchemaError as error:
-            raise self.damaged(f"{name!r}: {error}") from error
-        shape = tuple(opaque["shape"] if opaque else entry["shape"])
-        start, stop = entry["data_offsets"]
-        rows = shape[0]
-        cut = Cut(rows, (stop - start) // rows if rows else 0, *said["checksums"][name])
-        return Placed(dtype, shape, self._base + start, self._base + stop, cut)
+    def _take(self, document: Document) -> None:
+        header = header_of(document)
+        if parse_name(self.name) != (header.writer, header.sequence):
+            _parse.fail(f"it was published as {file_name(header.writer, header.sequence)}")
+        self._tail = document.checksums
+        self.version, self.store = header.version, header.store
+        self.writer, self.sequence = header.writer, header.sequence
+        self.order, self.replaces = header.order, header.replaces
+        self.chunks: list[Chunk] = list(header.chunks)
+        self.tensors: dict[str, Placed] = header.tensors
 
     def _mapped(self) -> _Map:
-        with self._lock:
-            if self._map is None:
-                self._map = self._open_map()
-                _open_maps.used(self)
-            return self._map
+        mapped = self._map
+        if mapped is None:  # no lock: a map that two threads make at once is only made twice
+            mapped = self._open_map()
+            self._map = mapped
+            (_small_maps if self.nbytes <= SMALL else _open_maps).used(self)
+        return mapped
 
     def forget(self) -> None:
         """Let go of the map; whoever has a view of it keeps it open."""
-        with self._lock:
-            self._map = None
+        self._map = None
 
     def _open_map(self) -> _Map:
-        with self._open() as file:
-            if Memory.key(os.fstat(file.fileno()))[:-1] != self._key[:-1]:  # it may have been moved
+        with self._open() as blob:
+            if blob.status.key[:-1] != self._key[:-1]:  # it may have been moved
                 raise self.damaged("the file was changed after it was opened")
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            memory = blob.map()
         start, stop = self._tail
-        tail = data[start:stop]
+        tail = memory.data[start:stop]
         if struct.unpack("<Q", tail[-8:])[0] != hash_of(tail[:-8]):
             raise self.damaged("its checksums were changed after it was written")
-        hashes, at, view, checked = np.frombuffer(tail, dtype="<u8"), 1, memoryview(data), {}
+        hashes, at, checked = np.frombuffer(tail, dtype="<u8"), 1, {}
+        view = memoryview(memory.data)
         for name, placed in self.tensors.items():
             count = placed.cut.spans + placed.cut.blocks
             known = self._trusting and _checked_before.knows(self._key, name)
             own = view[placed.start : placed.stop]
             checked[name] = Checked(own, placed.cut, hashes[at : at + count], known)
             at += count
-        return _Map(data, checked)
+        return _Map(memory, checked)
 
-    def _open(self) -> FileIO:
+    def _open(self) -> Blob:
         """The file, also if it was compacted away since its header was read."""
         with contextlib.suppress(FileNotFoundError):
-            return FileIO(self.path)
-        for path in (self.path.parent.parent / REPLACED).glob(f"*/{self.name}"):
-            with contextlib.suppress(FileNotFoundError):
-                return FileIO(path)
+            return self._open_at(f"{SEGMENTS}/{self.name}")
+        with contextlib.suppress(OSError):
+            for folder in sorted(self._disk.list(REPLACED), reverse=True):
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    return self._open_at(f"{REPLACED}/{folder}/{self.name}")
         raise self.damaged(
             "it was removed after it was opened, perhaps compacted away: refresh() or open again"
         )
 
+    def _open_at(self, name: str) -> Blob:
+        try:
+            return self._disk.open(name)
+        except (FileNotFoundError, NotADirectoryError):
+            raise
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> OSError | DamagedStoreError:
+        """What is no file is damage; a disk that refuses to read one is not."""
+        if error.errno == errno.ELOOP:
+            return self.damaged("missing: a link is in its place, which is not followed")
+        if error.errno in _ODD:
+            return self.damaged(f"{error.strerror}")
+        return unread(error, self.path)
+
     def unchecked(self, name: str) -> np.ndarray:
         """A whole tensor as a read-only view of the map, as it is on disk."""
-        placed, mapped = self.tensors[name], self._mapped().data
+        placed, mapped = self.tensors[name], self._mapped().memory.data
         if placed.stop == placed.start:
             return _read_only(np.empty(placed.shape, placed.dtype))
         size = placed.stop - placed.start
@@ -420,37 +295,29 @@ class Segment:
 
     def release(self, names: Iterable[str], start: int, stop: int) -> None:
         """Give back the memory that rows of the map take; they are read anew if needed."""
-        self._advise(names, start, stop, getattr(mmap, "MADV_DONTNEED", None))
+        if (mapped := self._map) is not None:
+            for first, last in self._ranges(names, start, stop):
+                mapped.memory.release(first, last)
 
     def will_need(self, names: Iterable[str], start: int, stop: int) -> None:
         """Let the system read rows ahead, if they are not in its cache."""
-        self._mapped()
-        self._advise(names, start, stop, getattr(mmap, "MADV_WILLNEED", None))
+        mapped = self._mapped()
+        for first, last in self._ranges(names, start, stop):
+            mapped.memory.prefetch(first, last)
 
     def is_checked(self, name: str) -> bool:
         """Whether all of a tensor was checked before."""
         return self._mapped().checked[name].complete
 
-    def _advise(self, names: Iterable[str], start: int, stop: int, advice: int | None) -> None:
-        """Tell the system what becomes of the pages of some rows."""
-        mapped = self._map
-        if advice is None or mapped is None:
-            return
-        for first, last in self._pages(names, start, stop):
-            mapped.data.madvise(advice, first, min(last, len(mapped.data)) - first)
-
-    def _pages(self, names: Iterable[str], start: int, stop: int) -> list[tuple[int, int]]:
-        """From where to where the pages of some rows lie; tensors side by side are one range."""
-        page = mmap.PAGESIZE
+    def _ranges(self, names: Iterable[str], start: int, stop: int) -> list[tuple[int, int]]:
+        """From where to where the bytes of some rows lie; tensors side by side are one range."""
         cuts = [(self.tensors[name].start, self.tensors[name].cut.row_bytes) for name in names]
         ranges = sorted(
-            ((base + start * row) // page * page, -(-(base + stop * row) // page) * page)
-            for base, row in cuts
-            if row and stop > start
+            (base + start * row, base + stop * row) for base, row in cuts if row and stop > start
         )
         joined: list[tuple[int, int]] = []
         for first, last in ranges:
-            if joined and first <= joined[-1][1]:
+            if joined and first <= joined[-1][1] + _PAGE:
                 joined[-1] = (joined[-1][0], last)
             else:
                 joined.append((first, last))

@@ -6,10 +6,10 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
-from sawlog.errors import DamagedStoreError
+from sawlog.errors import DamagedStoreError, StoreError
 from sawlog.store._catalog import Catalog, Problem
+from sawlog.store._chunks import Chunk
 from sawlog.store._layout import Config, Folder, Identity, identity_of
 from sawlog.store._segment import Segment, parse_name
 
@@ -48,7 +48,7 @@ def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> Re
     try:
         identity = identity_of(folder)
     except DamagedStoreError as error:
-        problems.append(Problem("store.json", "missing, cut or changed"))
+        problems.append(Problem("store.json", f"missing, cut or changed: {error.what}"))
         if not _has_segments(folder):
             raise error
         identity = salvaged_identity(folder)
@@ -65,15 +65,22 @@ def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> Re
     return Report(folder.path, problems, len(catalog.segments), nbytes, readable, lost)
 
 
+def _segment_names(folder: Folder) -> list[str]:
+    try:
+        return sorted(name for name in folder.names("segments") if parse_name(name))
+    except StoreError:
+        return []
+
+
 def _has_segments(folder: Folder) -> bool:
-    return any(parse_name(path.name) for path in folder.segments.glob("*"))
+    return bool(_segment_names(folder))
 
 
-def _counts(chunks: Iterable[dict[str, Any]]) -> dict[str, int]:
+def _counts(chunks: Iterable[Chunk]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for chunk in chunks:
-        for name in chunk.get("table") or [chunk["series"]]:
-            counts[name] = counts.get(name, 0) + chunk["rows"]
+        for name in chunk.names:
+            counts[name] = counts.get(name, 0) + chunk.rows
     return counts
 
 
@@ -86,10 +93,9 @@ def salvaged_identity(folder: Folder) -> Identity:
 
 
 def _id_in_segments(folder: Folder) -> str:
-    for path in sorted(folder.segments.glob("*")):
-        if parse_name(path.name) is not None:
-            try:
-                return Segment(path).store
-            except DamagedStoreError:
-                continue
+    for name in _segment_names(folder):
+        try:
+            return Segment(folder.disk, name).store
+        except (StoreError, OSError):
+            continue
     return ""

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+import _thread
 import os
-import threading
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from sawlog.errors import DuplicateIdError, NanError, SchemaError, StoreClosedError, StoreError
 from sawlog.records import Entries, Records
 from sawlog.store import _ids
+from sawlog.store._accepted import Call
 from sawlog.store._catalog import Catalog
 from sawlog.store._files import check_json, new_name
 from sawlog.store._layout import Folder, Identity
-from sawlog.store._match import Rows, as_series, entry_values, rows_of, series_of, table_of
+from sawlog.store._match import (
+    Rows,
+    as_array,
+    as_series,
+    entry_values,
+    is_nan,
+    plain_entries,
+    rows_of,
+    series_of,
+    table_of,
+)
 from sawlog.store._pipeline import Pipeline
+from sawlog.store._removal import InUse
 from sawlog.store._schema import Log, Schema, Series, Table
 from sawlog.store._unmade import Unmade
+from sawlog.store._upkeep import Upkeep
+
+T = TypeVar("T")
 
 
 class Writer:
@@ -42,20 +57,27 @@ class Writer:
         *,
         segment_bytes: int = 32 << 20,
         queue: int = 2,
-        interval: float | None = 30.0,
+        interval: float | None = 1.0,
+        in_use: InUse | None = None,
     ) -> None:
         self._folder, self._identity, self._catalog = folder, identity, catalog
         self._config = identity.config
         self._segment_bytes = max(1, int(segment_bytes))
         self._id = new_name()
         self._pipeline = Pipeline(
-            folder, identity.id, self._id, catalog.clock, max(1, int(queue)), interval
+            folder,
+            identity.id,
+            self._id,
+            catalog.clock,
+            queue=max(1, int(queue)),
+            interval=interval,
+            segment_bytes=self._segment_bytes,
+            in_use=in_use,
+            upkeep=Upkeep(folder, identity),
         )
         self._known: dict[str, tuple[_ids.IdSet, set[str]]] = {}
         self._fast: dict[str, Series] = {}
         self._process = os.getpid()
-        self._closed = False
-        self._closing = threading.Lock()
         # A writer that the program forgets, or leaves open at its end, still publishes.
         self._finalizer = weakref.finalize(self, _finish_quietly, self._pipeline, self._process)
 
@@ -85,22 +107,38 @@ class Writer:
         return self._pipeline.published
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self.published} segments published"
+        state = "closed" if self._pipeline.closed else f"{self.published} segments published"
         return f"Writer({str(self.path)!r}, {state})"
 
-    def _ready(self) -> None:
-        if self._closed:
-            raise StoreClosedError(
-                f"This writer of {self.path} is closed. "
-                'Hint: sawlog.store.open(path, "append") goes on where it stopped.'
-            )
+    def _check_process(self) -> None:  # before anything that a fork may have caught in the middle
         if os.getpid() != self._process:
             raise StoreClosedError(
                 f"This writer of {self.path} belongs to process {self._process}, and this is "
                 f"process {os.getpid()}. Hint: open one in each process, after the fork: "
                 'sawlog.store.open(path, "append"); they may write at the same time.'
             )
-        self._pipeline.raise_failure()
+
+    def _check_open(self, closed: bool) -> None:
+        if closed:
+            raise StoreClosedError(
+                f"This writer of {self.path} is closed. "
+                'Hint: sawlog.store.open(path, "append") goes on where it stopped.'
+            )
+
+    def _accept(self, stage: Callable[[Call], T]) -> T:
+        """Have a call staged, and accept it in one step; again if another came in between."""
+        self._check_process()
+        with self._pipeline.turn.taken() as nested:
+            while True:
+                before = self._pipeline.state
+                self._check_open(self._pipeline.closed)
+                self._pipeline.raise_failure()
+                call = self._pipeline.begin(nested)
+                out = stage(call)
+                if call.commit():
+                    break
+        self._pipeline.accepted(before)
+        return out
 
     # -- rows -------------------------------------------------------------------------------------
 
@@ -116,17 +154,21 @@ class Writer:
             NanError: a value is not a number and the store refuses that.
             StoreWriteError: an earlier write failed in the background.
         """
+        self._check_process()
         rows = rows_of(ids, values)
-        with self._pipeline.lock:
-            self._ready()
-            table = table_of(self.schema, rows)
-            if not len(rows.ids):
-                return 0  # says nothing about the ids to come
-            if table is None:
-                table = self._declare_table(rows)
-            self._check_nan(rows.values)
-            rows = self._without_known(table, rows)
-            self._put_rows(table, rows)
+        return self._accept(lambda call: self._stage_rows(call, rows))
+
+    def _stage_rows(self, call: Call, rows: Rows) -> int:
+        table = table_of(self.schema, rows)
+        if not len(rows.ids):
+            return 0  # says nothing about the ids to come
+        if table is None:
+            table = self._declare_table(rows)
+        self._check_nan(rows.values)
+        known = self._known_ids(table)
+        rows = self._without_known(table, rows, known)
+        call.know(known, rows.ids)
+        self._put_rows(call, table, rows)
         return len(rows.ids)
 
     def _declare_table(self, rows: Rows) -> Table:
@@ -142,28 +184,24 @@ class Writer:
         """The ids of a table that are published, as far as looked, or accepted here."""
         key = table.names[0]
         if key not in self._known:
-            self._known[key] = (_ids.IdSet(table.ids), set())
-            self._look(table)
+            self._look(table, _ids.IdSet(table.ids), set())
         return self._known[key][0]
 
-    def _look(self, table: Table) -> None:
+    def _look(self, table: Table, known: _ids.IdSet, looked: set[str]) -> None:
         """Take in the ids of segments that were not looked at."""
-        known, looked = self._known[table.names[0]]
         for segment, ids in self._catalog.ids(table, without=looked, writer=self._id):
-            looked.add(segment)
             known.add(ids)
+            looked.add(segment)
+        self._known[table.names[0]] = (known, looked)
 
-    def _without_known(self, table: Table, rows: Rows) -> Rows:
-        known = self._known_ids(table)
+    def _without_known(self, table: Table, rows: Rows, known: _ids.IdSet) -> Rows:
         if self._config.duplicates == "replace":
-            known.add(rows.ids)
             return rows
         fresh = _ids.first_of_each(rows.ids) & ~known.has(rows.ids)
         if not fresh.all():
             if self._config.duplicates == "error":
                 raise self._duplicates(table, rows.take(~fresh).ids)
             rows = rows.take(fresh)
-        known.add(rows.ids)
         return rows
 
     def _duplicates(self, table: Table, ids: Any) -> DuplicateIdError:
@@ -174,22 +212,21 @@ class Writer:
             "known ids, 'replace' lets the new row count."
         )
 
-    def _put_rows(self, table: Table, rows: Rows) -> None:
+    def _put_rows(self, call: Call, table: Table, rows: Rows) -> None:
         row_bytes = max(1, table.row_bytes + 8)
         most, start, total = _rows_of(self._segment_bytes // row_bytes), 0, len(rows.ids)
         full = most * row_bytes
+        if call.nbytes + (total + 1) * row_bytes > full:
+            self._pipeline.wait_for_room(total * row_bytes)
         while start < total:
-            room = max(1, (full - self._pipeline.pending.nbytes) // row_bytes)
+            room = max(1, (full - call.nbytes) // row_bytes)
             part = slice(start, min(total, start + room))
             values = {name: array[part] for name, array in rows.values.items()}
-            self._pipeline.pending.chunk(table).add_rows(rows.ids[part], values, most)
-            self._pipeline.accepted((part.stop - start) * row_bytes)
+            call.chunk(table).add_rows(call.key, rows.ids[part], values, most)
+            call.count((part.stop - start) * row_bytes)
             start = part.stop
-            self._seal_if_full(row_bytes, full)
-
-    def _seal_if_full(self, more: int, full: int | None = None) -> None:
-        if self._pipeline.pending.nbytes + more > (full or self._segment_bytes):
-            self._pipeline.seal_if_possible()  # what was begun is accepted whole
+            if call.nbytes + row_bytes > full:
+                call.seal()
 
     def missing(self, ids: Any, name: str | None = None) -> Any:
         """Those of ``ids`` that are not there yet, in the order given.
@@ -200,26 +237,33 @@ class Writer:
         Raises:
             UnknownNameError: there is no such table.
         """
+        self._check_process()
         wanted = _ids.normal(ids)
-        with self._pipeline.lock:
-            self._ready()
-            self._catalog.refresh()
-            if not self.schema.tables and name is None:
-                return wanted
-            table = self._catalog.table(name)
-            if _ids.kind_of(wanted) != table.ids:
-                if not len(wanted):
-                    return wanted
-                raise SchemaError(
-                    f"{table.names[0]!r} has ids of the kind {table.ids!r}, and these are "
-                    f"{_ids.some(wanted)}. Hint: ask with the ids that were written."
-                )
-            self._known_ids(table)
-            self._look(table)
-            there = self._known[table.names[0]][0].has(wanted)
+        with self._pipeline.turn.taken():
+            self._check_open(self._pipeline.closed)
+            self._pipeline.raise_failure()
+            self._pipeline.state.added.settle()
+            there = self._there(wanted, name)
         if isinstance(wanted, list):
             return [text for text, found in zip(wanted, there, strict=True) if not found]
         return wanted[~there]
+
+    def _there(self, wanted: Any, name: str | None) -> np.ndarray:
+        """For each of these ids whether it is there."""
+        self._catalog.refresh()
+        if not self.schema.tables and name is None:
+            return np.zeros(len(wanted), bool)
+        table = self._catalog.table(name)
+        if not len(wanted):
+            return np.zeros(0, bool)
+        if _ids.kind_of(wanted) != table.ids:
+            raise SchemaError(
+                f"{table.names[0]!r} has ids of the kind {table.ids!r}, and these are "
+                f"{_ids.some(wanted)}. Hint: ask with the ids that were written."
+            )
+        self._known_ids(table)
+        self._look(table, *self._known[table.names[0]])
+        return self._known[table.names[0]][0].has(wanted)
 
     # -- entries ----------------------------------------------------------------------------------
 
@@ -232,11 +276,10 @@ class Writer:
         Raises:
             SchemaError, UnknownNameError, NanError, StoreWriteError: as :meth:`append`.
         """
-        with self._pipeline.lock:
-            self._ready()
-            arrays = entry_values(self._fast, values)
-            at = {axis: np.asarray(step)[None] for axis, step in steps.items()}
-            self._write({name: Entries(array[None], at) for name, array in arrays.items()})
+        self._check_process()
+        arrays = entry_values(self._fast, values)
+        at = {axis: as_array(axis, step)[None] for axis, step in steps.items()}
+        self._write({name: Entries(array[None], at) for name, array in arrays.items()})
 
     def extend(self, values: Mapping[str, Any], /, **steps: Any) -> None:
         """Add many entries to each of the names: arrays ``[n, ...]``, and steps ``[n, ...]``.
@@ -244,8 +287,10 @@ class Writer:
         Raises:
             SchemaError, UnknownNameError, NanError, StoreWriteError: as :meth:`append`.
         """
-        at = {axis: np.asarray(step) for axis, step in steps.items()}
-        self.write({name: Entries(np.asarray(array), at) for name, array in values.items()})
+        if not isinstance(values, Mapping):
+            raise SchemaError(f"extend(values) takes a dict of arrays by name, not {values!r:.80}")
+        at = {axis: as_array(axis, step) for axis, step in steps.items()}
+        self.write({name: Entries(as_array(name, x), at) for name, x in values.items()})
 
     def write(self, records: Records | Mapping[str, Entries]) -> None:
         """Add the entries of every name, with their masks and notes, and publish them together.
@@ -253,11 +298,13 @@ class Writer:
         Raises:
             SchemaError, UnknownNameError, NanError, StoreWriteError: as :meth:`append`.
         """
-        with self._pipeline.lock:
-            self._ready()
-            self._write(dict(records))
+        self._check_process()
+        self._write({name: plain_entries(name, entries) for name, entries in records.items()})
 
     def _write(self, records: dict[str, Entries]) -> None:
+        self._accept(lambda call: self._stage_entries(call, records))
+
+    def _stage_entries(self, call: Call, records: dict[str, Entries]) -> None:
         for name, entries in records.items():
             if entries.attrs:
                 check_json(dict(entries.attrs), f"attrs of {name!r}")
@@ -266,7 +313,7 @@ class Writer:
             self._declare_series(records)
             found = {name: series_of(self.schema, name, e) for name, e in records.items()}
         self._check_nan({name: entries.values for name, entries in records.items()})
-        self._put_entries([(s, records[n]) for n, s in found.items() if s is not None])
+        self._put_entries(call, [(s, records[n]) for n, s in found.items() if s is not None])
         self._fast.update((n, s) for n, s in found.items() if s is not None)
 
     def _declare_series(self, records: dict[str, Entries]) -> None:
@@ -276,36 +323,34 @@ class Writer:
 
         self._catalog.declare(wanted)
 
-    def _put_entries(self, found: list[tuple[Series, Entries]]) -> None:
+    def _put_entries(self, call: Call, found: list[tuple[Series, Entries]]) -> None:
         """The entries of one call go into one segment: they are published together."""
         sizes = [_bytes_per_entry(series, entries) for series, entries in found]
         total = sum(n * len(entries) for n, (_, entries) in zip(sizes, found, strict=True))
-        self._seal_if_full(total)
-        if not all(self._pipeline.pending.chunk(s).takes(entries.mask) for s, entries in found):
-            self._pipeline.seal()
+        if call.nbytes + total + 1 > self._segment_bytes:
+            self._pipeline.wait_for_room(total)
+            if call.nbytes + total > self._segment_bytes:
+                call.seal()
+        if not all(call.chunk(s).takes(call.key, entries.mask) for s, entries in found):
+            call.seal()
         for size, (series, entries) in zip(sizes, found, strict=True):
             if len(entries) or entries.attrs:
                 most = max(1, self._segment_bytes // size)
-                self._pipeline.pending.chunk(series).add_entries(entries, most)
-        self._pipeline.accepted(total)
-        self._seal_if_full(1)
+                call.chunk(series).add_entries(call.key, entries, most)
+        call.count(total)
+        if call.nbytes + 1 > self._segment_bytes:
+            call.seal()
 
     def _check_nan(self, values: Mapping[str, np.ndarray | Unmade]) -> None:
         if self._config.nan == "allow":
             return
         for name, array in values.items():
-            if (
-                array.dtype.kind in "fcV"
-                and array.dtype.names is None
-                and array.dtype.itemsize < 32
-            ):
+            if array.dtype.kind in "fcVmM":
                 self._check_nan_of(name, np.asarray(array))
 
     def _check_nan_of(self, name: str, array: np.ndarray) -> None:
-        if array.dtype.kind == "V" and array.dtype.type.__module__ != "ml_dtypes":
-            return
-        bad = np.isnan(array)
-        if not bad.any():
+        bad = is_nan(array)
+        if bad is None or not bad.any():
             return
         rows = np.flatnonzero(bad.reshape(len(array), -1).any(axis=1))
         said = f"{name!r} has values that are not numbers (NaN) in {len(rows)} of {len(array)} rows"
@@ -324,9 +369,8 @@ class Writer:
         Raises:
             StoreWriteError: the disk refuses; nothing is given up, and flush can be called again.
         """
-        with self._pipeline.lock:
-            if self._closed or os.getpid() != self._process:
-                self._ready()
+        self._check_process()
+        self._check_open(self._pipeline.closed)
         self._pipeline.flush()
 
     def close(self) -> None:
@@ -335,12 +379,10 @@ class Writer:
         Raises:
             StoreWriteError: the disk refuses. The writer is then still open.
         """
-        with self._closing:
-            if self._closed or os.getpid() != self._process:
-                return
-            self._pipeline.finish()
-            self._closed = True
-            self._finalizer.detach()
+        if os.getpid() != self._process or not self._finalizer.alive:
+            return
+        self._pipeline.finish()
+        self._finalizer.detach()
 
     def fail(self) -> None:
         """Note, on :meth:`close`, that what is logged came to a bad end; see ``Reader.failed``."""
@@ -348,11 +390,9 @@ class Writer:
 
     def abort(self) -> None:
         """End without publishing what is pending, as if the process had been killed."""
-        with self._closing:
-            if not self._closed:
-                self._closed = True
-                self._finalizer.detach()
-                self._pipeline.stop()
+        if os.getpid() == self._process:
+            self._finalizer.detach()
+            self._pipeline.stop()
 
     def __enter__(self) -> Writer:
         return self
@@ -394,7 +434,7 @@ def _finish_quietly(pipeline: Pipeline, process: int) -> None:
     if os.getpid() != process:
         return
     if pipeline.is_here:  # the garbage collector may run anywhere
-        threading.Thread(target=_finish_quietly, args=(pipeline, process), daemon=True).start()
+        _thread.start_new_thread(_finish_quietly, (pipeline, process))
         return
     try:
         pipeline.finish()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +15,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from sawlog._exit import close_at_exit
+from sawlog._paths import absolute
 from sawlog.capture import (
     Block,
     Measured,
@@ -29,6 +29,7 @@ from sawlog.capture import (
     progress,
     read,
 )
+from sawlog.capture._replace import replace_run
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.influence import Influence, LogLoader, Logs
 from sawlog.torch._capture import Gathering
@@ -70,7 +71,7 @@ class Run:
         exists: str = "append",
         config: Mapping[str, Any] | StrPath | None = None,
     ) -> None:
-        if not isinstance(project, str) or not project or Path(project).name != project:
+        if not isinstance(project, str) or project in ("", "..") or Path(project).name != project:
             raise ArgumentError(
                 f"project is the name of a folder, as 'my_project', got {project!r}."
             )
@@ -78,14 +79,14 @@ class Run:
             listed = ", ".join(map(repr, EXISTS))
             raise ArgumentError(f"exists is one of {listed}, got {exists!r}.")
         self.project = project
-        self.path = Path(root) / project
+        self.path = absolute(root) / project
         if self.path.exists() and exists == "error":
             raise ArgumentError(
                 f"There is a run at {self.path} already. Hint: exists='append' goes on with it, "
                 "exists='replace' starts anew."
             )
         if exists == "replace":
-            shutil.rmtree(self.path, ignore_errors=True)
+            replace_run(self.path)
         self._options = read(config)
         self._model: nn.Module | None = None
         self._watched: Watched | None = None

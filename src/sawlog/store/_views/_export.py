@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sawlog._atomic import AsideFile
 from sawlog.errors import ArgumentError, StoreError, StoreExistsError
-from sawlog.store._files import discard, explained, new_name, sync_folder
+from sawlog.store._files import explained
 from sawlog.store._layout import check_choice
 from sawlog.store._views._cells import Sheet
 from sawlog.store._views._plain import write_safetensors
@@ -212,45 +213,28 @@ def _publish(writes: dict[Path, Write], overwrite: bool) -> list[Path]:
     for path in writes:
         if path.is_dir() or (path.exists() and not overwrite):
             raise _exists(path)
-    asides: dict[Path, Path] = {}
+    files: dict[Path, AsideFile] = {}
     try:
         for path, write in writes.items():
             with _explaining(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                aside = path.with_name(f".{path.name[:100]}.{new_name()}.part")
-                asides[path] = aside
-                write(aside)
-                _sync(aside)
-        for path, aside in asides.items():
+                files[path] = file = AsideFile(path)
+                write(file.aside)
+                file.sync()
+        for path, file in files.items():
             with _explaining(path):
-                _move(aside, path, overwrite)
+                _commit(file, overwrite)
     finally:
-        for aside in asides.values():
-            discard(aside)
+        for file in files.values():
+            file.discard()
     return list(writes)
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDWR)
+def _commit(file: AsideFile, overwrite: bool) -> None:
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _move(aside: Path, path: Path, overwrite: bool) -> None:
-    if overwrite:
-        os.replace(aside, path)
-    else:
-        try:
-            os.link(aside, path)  # unlike a rename, never in place of a file that came meanwhile
-        except FileExistsError as error:
-            raise _exists(path) from error
-        except OSError:  # a disk without links
-            if path.exists():
-                raise _exists(path) from None
-            os.rename(aside, path)
-    sync_folder(path.parent)
+        file.commit(replace=overwrite)
+    except FileExistsError as error:
+        raise _exists(file.path) from error
 
 
 def _exists(path: Path) -> StoreExistsError:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -24,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sawlog._atomic import write_all
 from sawlog.errors import ArgumentError
 from sawlog.store import _dtypes
-from sawlog.store._catalog import stored_ids
 from sawlog.store._checksum import bytes_of
-from sawlog.store._files import write_all
 from sawlog.store._ids import Texts
 from sawlog.store._schema import Series, Table
 from sawlog.store._segment import ids_name, mask_name, step_name
+from sawlog.store._stored_ids import stored_ids
 from sawlog.store._views._sheets import chosen_names
 from sawlog.store._views._stored import Stored, StoredSeries, windows
 
@@ -105,17 +104,14 @@ def write_safetensors(
     tensors.sort(key=lambda tensor: -_alignment(tensor))
     header = _header(tensors, {**notes, **said})
     total, done = sum(tensor.nbytes for tensor in tensors), 0
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        write_all(descriptor, header)
+    with open(path, "wb", buffering=0) as file:
+        write_all(file.fileno(), header)
         for tensor in tensors:
             for array in tensor.arrays(budget):
-                write_all(descriptor, bytes_of(np.ascontiguousarray(array)))
+                write_all(file.fileno(), bytes_of(np.ascontiguousarray(array)))
                 done += array.nbytes
                 tell(done, total)
-        assert os.fstat(descriptor).st_size == len(header) + total
-    finally:
-        os.close(descriptor)
+        assert file.tell() == len(header) + total
 
 
 def _alignment(tensor: Tensor) -> int:
@@ -221,7 +217,7 @@ def _text_ids(
 
     def parts() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Of each segment the bytes, and the lengths of the ids."""
-        for number, (segment, chunk) in enumerate(reader._chunks(table)):
+        for number, (segment, chunk) in enumerate(reader._rows_of(table)):
             texts = stored_ids(segment, chunk)
             assert isinstance(texts, Texts)
             lengths = np.diff(texts.ends, prepend=0)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sawlog.store._chunks import Chunk, SeriesChunk
 from sawlog.store._schema import Series
 from sawlog.store._segment import Segment, mask_name, step_name
 
 if TYPE_CHECKING:
     from sawlog.store._reader import Reader
 
-Chunks = Sequence[tuple[Segment, dict[str, Any]]]
+Chunks = Sequence[tuple[Segment, Chunk]]
 
 
 class Stored:
@@ -22,9 +23,9 @@ class Stored:
     def __init__(
         self, chunks: Chunks, tensor: str, dtype: np.dtype, shape: tuple[int, ...]
     ) -> None:
-        self._chunks = [(segment, chunk) for segment, chunk in chunks if chunk["rows"]]
+        self._chunks = [(segment, chunk) for segment, chunk in chunks if chunk.rows]
         self.tensor, self.dtype, self.shape = tensor, dtype, shape
-        self.starts = np.cumsum([0, *(chunk["rows"] for _, chunk in self._chunks)])
+        self.starts = np.cumsum([0, *(chunk.rows for _, chunk in self._chunks)])
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -73,19 +74,23 @@ class Stored:
                 segment.release((self.tensor,), low, high)
 
 
+def _masked(chunk: Chunk) -> bool:
+    return isinstance(chunk, SeriesChunk) and chunk.mask
+
+
 class StoredMask(Stored):
     """The mask of a series, of which some segments have none and some one with fewer axes."""
 
     def _part(self, number: int, low: int, high: int) -> np.ndarray:
         segment, chunk = self._chunks[number]
         shape = (high - low, *self.shape)
-        if not chunk.get("mask"):
+        if not _masked(chunk):
             return np.ones(shape, bool)
         return self._grown(segment.values(self.tensor, low, high), shape)
 
     def _rows(self, number: int, rows: np.ndarray) -> np.ndarray:
         shape = (len(rows), *self.shape)
-        if not self._chunks[number][1].get("mask"):
+        if not _masked(self._chunks[number][1]):
             return np.ones(shape, bool)
         return self._grown(super()._rows(number, rows), shape)
 
@@ -130,7 +135,7 @@ class StoredSeries:
 
 def _mask_of(chunks: Chunks, name: str) -> StoredMask | None:
     tensor = mask_name(name)
-    shapes = [s.tensors[tensor].shape[1:] for s, c in chunks if c.get("mask") and c["rows"]]
+    shapes = [s.tensors[tensor].shape[1:] for s, c in chunks if _masked(c) and c.rows]
     return StoredMask(chunks, tensor, np.dtype(bool), max(shapes, key=len)) if shapes else None
 
 

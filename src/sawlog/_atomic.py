@@ -1,0 +1,192 @@
+"""Files and folders that are complete or not there: written aside, then moved to their name.
+
+Everything in the package that puts a file or a folder in place does it with one of these two:
+:class:`AsideFile`, with :func:`replacing` around it for the usual case, and :func:`new_folder`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
+_CREATE = (
+    os.O_WRONLY
+    | os.O_CREAT
+    | os.O_EXCL
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+)
+
+
+def new_name(length: int = 12) -> str:
+    """Return a random name of hexadecimal digits that nobody else has."""
+    return secrets.token_hex((length + 1) // 2)[:length]
+
+
+def write_all(descriptor: int, data: Any) -> None:
+    """Write every byte to an open file, however many calls that takes."""
+    view = memoryview(data)
+    while len(view):
+        view = view[os.write(descriptor, view) :]
+
+
+def sync_folder(folder: str | os.PathLike[str]) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:  # some network disks sync names by themselves and refuse this
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def discard(path: str | os.PathLike[str]) -> None:
+    """Remove a file that nobody needs, if it is there."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def aside_of(path: Path) -> Path:
+    """Return an unused hidden name beside ``path``."""
+    return path.with_name(f".{path.name[:100]}.{new_name()}.part")
+
+
+class AsideFile:
+    """A file that is written under another name, and gets its own in one step.
+
+    ``aside`` is on the same disk as ``path``: a hidden name beside it, unless one is given. It is
+    created exclusively, so nothing that is there is ever opened or overwritten.
+    """
+
+    def __init__(self, path: Path, aside: Path | None = None) -> None:
+        self.path = path
+        self.aside = aside_of(path) if aside is None else aside
+        self.descriptor = os.open(self.aside, _CREATE, 0o666)
+
+    def write(self, data: Any) -> None:
+        """Add bytes."""
+        write_all(self.descriptor, data)
+
+    def sync(self) -> None:
+        """Return when all bytes are on disk, whoever wrote them."""
+        os.fsync(self.descriptor)
+
+    def commit(self, *, replace: bool = True, durable: bool = True) -> None:
+        """Give the file its name.
+
+        Raises:
+            FileExistsError: something has that name, and ``replace`` is false.
+        """
+        if durable:
+            self.sync()
+        if replace:
+            os.replace(self.aside, self.path)
+        else:
+            self._link()
+        self._close()
+        if durable:
+            sync_folder(self.path.parent)
+
+    def _link(self) -> None:
+        """Unlike a rename, a link never takes the place of what came meanwhile."""
+        try:
+            os.link(self.aside, self.path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            self._copy()  # a disk without links: whoever creates the file wins
+        discard(self.aside)
+
+    def _copy(self) -> None:
+        descriptor = os.open(self.path, _CREATE, 0o666)
+        try:
+            with open(self.aside, "rb") as file:
+                while piece := file.read(1 << 20):
+                    write_all(descriptor, piece)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def discard(self) -> None:
+        """Remove what was written, unless it has its name by now."""
+        self._close()
+        discard(self.aside)
+
+    def _close(self) -> None:
+        if self.descriptor >= 0:
+            descriptor, self.descriptor = self.descriptor, -1
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def replacing(
+    path: str | os.PathLike[str], *, replace: bool = True, durable: bool = True
+) -> Iterator[AsideFile]:
+    """Write a file aside in the block; at its end the file has its name, or nothing is left.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "notes.txt")
+    >>> with replacing(path) as file:
+    ...     file.write(b"complete")
+    >>> path.read_text()
+    'complete'
+    """
+    file = AsideFile(Path(path))
+    try:
+        yield file
+        file.commit(replace=replace, durable=durable)
+    finally:
+        file.discard()
+
+
+@contextlib.contextmanager
+def new_folder(
+    path: str | os.PathLike[str], *, replace: Callable[[Path], None] | None = None
+) -> Iterator[Path]:
+    """Make a folder aside in the block; at its end it has its name, or nothing is left.
+
+    The block gets a path that does not exist yet. A folder that has the name already is moved aside
+    and given to ``replace``, which removes what it knows to be its own; if another process is
+    putting one there at the same time, one of the two stays.
+
+    Raises:
+        FileExistsError: the name is taken, and there is no ``replace``.
+    """
+    place = Path(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    aside = place.with_name(f".{place.name}.{new_name()}.new")
+    try:
+        yield aside
+        _place(aside, place, replace)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _place(made: Path, place: Path, replace: Callable[[Path], None] | None) -> None:
+    old = made.with_name(f"{made.name}.old")
+    moved = False
+    if replace is not None:
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(place, old)
+            moved = True
+    try:
+        os.rename(made, place)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        if replace is None:  # with it, another process was faster, and its folder is as good
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(place)) from error
+    finally:
+        if moved and replace is not None:
+            replace(old)
+    sync_folder(place.parent)

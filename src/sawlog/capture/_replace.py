@@ -1,0 +1,70 @@
+"""Starting a run anew: what an earlier one left is removed, store by store, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from sawlog.store._layout import is_store
+from sawlog.store._removal import check_ours, in_the_way, replace_stores
+
+_PARTS = {"logs": 1, "statistics": 3, "curvature": 2}  # how deep below each the stores are
+
+
+def replace_run(path: Path) -> None:
+    """Remove the stores of a run, unless they were made by processes that started with this one.
+
+    Raises:
+        StoreExistsError: something else lies there; nothing was removed.
+        StoreWriteError: one of the stores is being written.
+    """
+    doing = f"Replacing the run {path}"
+
+    def find() -> list[Path]:
+        stores, others = _stores(path)
+        if others:
+            raise in_the_way(others, doing)
+        for store in stores:
+            check_ours(store)
+        return stores
+
+    for store in replace_stores(find, doing):
+        _remove_empty(store, path)
+
+
+def _stores(path: Path) -> tuple[list[Path], list[Path]]:
+    """The stores of a run, and all that is neither one nor a folder of theirs."""
+    stores: list[Path] = []
+    others: list[Path] = []
+
+    def look(place: Path, depth: int) -> None:
+        if place.is_symlink() or not place.is_dir():
+            others.append(place)
+        elif depth:
+            for child in _children(place):
+                look(child, depth - 1)
+        elif is_store(place):
+            stores.append(place)
+        elif _children(place):
+            others.append(place)
+
+    for part in _children(path):
+        if part.name in _PARTS:
+            look(part, _PARTS[part.name])
+        else:
+            others.append(part)
+    return stores, others
+
+
+def _children(path: Path) -> list[Path]:
+    with contextlib.suppress(FileNotFoundError):
+        return sorted(path.iterdir())
+    return []
+
+
+def _remove_empty(folder: Path, top: Path) -> None:
+    """Remove the folder of a store that was, and those above it that are empty now."""
+    while folder != top:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        folder = folder.parent

@@ -1,0 +1,357 @@
+"""A store in a folder of a local disk, or of one that behaves like it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import stat
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from sawlog._atomic import AsideFile, discard, new_name
+from sawlog.store._disk._protocol import Lease, Mapped, Status
+
+_TMP = "tmp"
+_PART = ".part"
+_MINUTE, _DAY = 60.0, 86400.0
+SMALL = 1 << 16  # bytes
+_DONTNEED = getattr(mmap, "MADV_DONTNEED", None)
+_WILLNEED = getattr(mmap, "MADV_WILLNEED", None)
+_SAFELY = (  # a link is refused, and a pipe is not waited for
+    getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+)
+
+
+def _link(path: str) -> OSError:
+    return OSError(errno.ELOOP, "it is a link, which a store does not follow", path)
+
+
+def _odd(path: str) -> OSError:
+    return OSError(errno.EINVAL, "it is no regular file", path)
+
+
+def _check_regular(status: os.stat_result, path: str) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        raise _link(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise _odd(path)
+
+
+def _status(status: os.stat_result) -> Status:
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    key = (status.st_dev, status.st_ino, status.st_size, *times)
+    return Status(status.st_size, status.st_mtime, key)
+
+
+def _claim(descriptor: int, exclusive: bool = True) -> bool | None:
+    """Mark an open file as in use, by one or by several.
+
+    Returns False if somebody else did, None where nobody can tell. Nobody ever waits for it: it
+    tells the leftovers of the dead from the work of the living.
+    """
+    try:
+        import fcntl
+
+        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return None
+    return True
+
+
+def _let_go(descriptor: int) -> None:
+    """Undo a claim: closing does not, as long as a child of a fork has the file open too."""
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+class _Map:
+    """A memory map that can be told which of its pages are needed."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+
+    def release(self, start: int, stop: int) -> None:
+        self._advise(start, stop, _DONTNEED)
+
+    def prefetch(self, start: int, stop: int) -> None:
+        self._advise(start, stop, _WILLNEED)
+
+    def _advise(self, start: int, stop: int, advice: int | None) -> None:
+        first = start // mmap.PAGESIZE * mmap.PAGESIZE
+        last = min(-(-stop // mmap.PAGESIZE) * mmap.PAGESIZE, len(self.data))
+        if advice is not None and first < last:
+            self.data.madvise(advice, first, last - first)
+
+
+class _Bytes:
+    """A small file, read at once: a map would cost more, and keep the file open."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def release(self, start: int, stop: int) -> None:
+        pass
+
+    def prefetch(self, start: int, stop: int) -> None:
+        pass
+
+
+class _File:
+    """An open regular file."""
+
+    def __init__(self, path: str) -> None:
+        _check_regular(os.lstat(path), path)  # first: to open a device can do something
+        self._descriptor = os.open(path, os.O_RDONLY | _SAFELY)
+        try:
+            found = os.fstat(self._descriptor)
+            _check_regular(found, path)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        self.status = _status(found)
+
+    def read(self, start: int, size: int) -> bytes:
+        return os.pread(self._descriptor, size, start)
+
+    def map(self) -> Mapped:
+        if self.status.size <= SMALL:
+            return _Bytes(self.read(0, self.status.size))
+        return _Map(self._descriptor)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+    def __enter__(self) -> _File:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _Upload:
+    """A file in ``tmp/``, claimed, so that nobody sweeps it away."""
+
+    def __init__(self, path: Path, aside: Path) -> None:
+        self._file = AsideFile(path, aside)
+        _claim(self._file.descriptor)
+
+    def write(self, data: Any) -> None:
+        self._file.write(data)
+
+    def commit(self) -> None:
+        self._file.commit()
+
+    def discard(self) -> None:
+        self._file.discard()
+
+
+class _Lock:
+    """A locked file; the lock goes with the process."""
+
+    def __init__(self, descriptor: int, certain: bool) -> None:
+        self._descriptor, self.certain = descriptor, certain
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            _let_go(descriptor)
+            os.close(descriptor)
+
+
+class LocalDisk:
+    """The files under one folder; see :class:`sawlog.store._disk.Disk`.
+
+    The folder itself may be a link: the user named it. Nothing in it may be.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = os.path.abspath(root)
+
+    def _path(self, name: str) -> str:
+        """The path of a name, all of whose folders are real ones.
+
+        Raises:
+            OSError: ELOOP where a folder is a link, ENOTDIR where it is something else.
+        """
+        *folders, last = parts = name.split("/")
+        if any(part in ("", ".", "..") or os.sep in part for part in parts):
+            raise ValueError(f"{name!r} is no name of a file in a store")
+        path = self.root
+        for part in folders:
+            path = f"{path}{os.sep}{part}"
+            found = os.lstat(path)
+            if stat.S_ISLNK(found.st_mode):
+                raise _link(path)
+            if not stat.S_ISDIR(found.st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, "it is no folder", path)
+        return f"{path}{os.sep}{last}"
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        return os.path.isdir(self.root)
+
+    def occupied(self) -> bool:
+        return os.path.lexists(self.root)
+
+    def writable(self) -> bool:
+        return os.access(self.root, os.W_OK)
+
+    def list(self, folder: str = "") -> list[str]:
+        if not folder:
+            return os.listdir(self.root)
+        path = self._path(folder)
+        if stat.S_ISLNK(os.lstat(path).st_mode):
+            raise _link(path)
+        return os.listdir(path)
+
+    def status(self, name: str) -> Status:
+        path = self._path(name)
+        found = os.lstat(path)
+        _check_regular(found, path)
+        return _status(found)
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def open(self, name: str) -> _File:
+        return _File(self._path(name))
+
+    def read(self, name: str, most: int) -> bytes:
+        with self.open(name) as file:
+            size = file.status.size
+            if size > most:
+                raise OSError(errno.EFBIG, f"it has {size} bytes, more than {most}", name)
+            return file.read(0, size)
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def make(self, folders: Iterable[str]) -> None:
+        os.makedirs(self.root, exist_ok=True)
+        for folder in folders:
+            path = self._path(folder)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path)
+            found = os.lstat(path)
+            if stat.S_ISLNK(found.st_mode):
+                raise _link(path)
+            if not stat.S_ISDIR(found.st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, "it is no folder", path)
+
+    def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        file = self._aside(name)
+        try:
+            file.write(data)
+            file.commit(durable=durable)
+        finally:
+            file.discard()
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        file = self._aside(name)
+        try:
+            file.write(data)
+            file.commit(replace=False)
+        except FileExistsError:
+            return False
+        finally:
+            file.discard()
+        return True
+
+    def _aside(self, name: str) -> AsideFile:
+        path = Path(self._path(name))
+        file = AsideFile(path, Path(self._path(f"{_TMP}/{new_name()}{_PART}")))
+        _claim(file.descriptor)
+        return file
+
+    def upload(self, name: str) -> _Upload:
+        path = Path(self._path(name))
+        return _Upload(path, Path(self._path(f"{_TMP}/{path.name}.{new_name()}{_PART}")))
+
+    # -- moving and removing ----------------------------------------------------------------------
+
+    def move(self, name: str, target: str) -> None:
+        os.replace(self._path(name), self._path(target))
+
+    def delete(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            discard(self._path(name))
+
+    def delete_folder(self, folder: str) -> None:
+        with contextlib.suppress(OSError):  # somebody put something there: it stays
+            os.rmdir(self._path(folder))
+
+    # -- one at a time ----------------------------------------------------------------------------
+
+    def lease(self, name: str) -> Lease | None:
+        path = self._path(name)
+        with contextlib.suppress(FileNotFoundError):
+            _check_regular(os.lstat(path), path)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _SAFELY, 0o666)
+        try:
+            _check_regular(os.fstat(descriptor), path)
+            claimed = _claim(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if claimed is False:
+            os.close(descriptor)
+            return None
+        return _Lock(descriptor, claimed is True)
+
+    def hold(self) -> Lease | None:
+        return self._lock_root(exclusive=False)
+
+    def lease_all(self) -> Lease | None:
+        return self._lock_root(exclusive=True)
+
+    def _lock_root(self, exclusive: bool) -> Lease | None:
+        descriptor = os.open(self.root, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        try:
+            claimed = _claim(descriptor, exclusive)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if claimed is False:
+            os.close(descriptor)
+            return None
+        return _Lock(descriptor, claimed is True)
+
+    def sweep(self) -> int:
+        return sum(
+            self._sweep(f"{_TMP}/{name}") for name in self.list(_TMP) if name.endswith(_PART)
+        )
+
+    def _sweep(self, name: str) -> bool:
+        """Remove an upload that is a minute old and that nobody has, or that is a day old."""
+        with contextlib.suppress(OSError):
+            path = self._path(name)
+            found = os.lstat(path)
+            age = time.time() - min(found.st_mtime, found.st_ctime)  # times may lie ahead
+            if age > _MINUTE and (age > _DAY or not self._in_use(path)):
+                os.unlink(path)
+                return True
+        return False
+
+    @staticmethod
+    def _in_use(path: str) -> bool:
+        found = os.lstat(path)
+        if not stat.S_ISREG(found.st_mode):
+            return False
+        descriptor = os.open(path, os.O_RDONLY | _SAFELY)
+        try:
+            return _claim(descriptor) is not True
+        finally:
+            os.close(descriptor)

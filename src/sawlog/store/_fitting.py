@@ -1,0 +1,45 @@
+"""Does a chunk of a segment fit the log that the schema has under its names?"""
+
+from __future__ import annotations
+
+from sawlog.store._chunks import Chunk, TableChunk, step_name
+from sawlog.store._schema import Column, Log, Series, Table
+from sawlog.store._segment import Segment
+
+
+def unfit(log: Log, segment: Segment, chunk: Chunk) -> str | None:
+    """What is wrong about a chunk of a log, if anything is."""
+    if isinstance(chunk, TableChunk):
+        fits = (
+            isinstance(log, Table)
+            and log.ids == chunk.ids
+            and log.names == chunk.names
+            and all(_same(column, segment, column.name) for column in log.columns)
+        )
+    else:
+        fits = (
+            isinstance(log, Series)
+            and log.axes == chunk.steps
+            and _same(log.column, segment, chunk.name)
+            and all(_same(step, segment, step_name(step.name, chunk.name)) for step in log.steps)
+        )
+    return None if fits else "does not fit the schema"
+
+
+def _same(column: Column, segment: Segment, tensor: str) -> bool:
+    placed = segment.tensors[tensor]
+    return placed.dtype == column.dtype and placed.shape[1:] == column.shape
+
+
+def log_of(segment: Segment, chunk: Chunk) -> Log:
+    """The table or series that a chunk is a part of, by the types in the segment."""
+
+    def column(tensor: str, name: str) -> Column:
+        placed = segment.tensors[tensor]
+        return Column(name, placed.dtype, placed.shape[1:])
+
+    if isinstance(chunk, TableChunk):
+        columns = tuple(column(name, name) for name in chunk.names)
+        return Table(columns, "int" if chunk.ids == "int" else "str")
+    steps = tuple(column(step_name(axis, chunk.name), axis) for axis in chunk.steps)
+    return Series(column(chunk.name, chunk.name), steps)

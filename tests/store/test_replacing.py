@@ -1,0 +1,223 @@
+"""``exists="replace"`` removes what is ours, and nothing else."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sawlog
+from sawlog import store
+from sawlog.curvature import Curvature, Diagonal
+from sawlog.errors import ArgumentError, StoreError, StoreExistsError, StoreWriteError
+from sawlog.influence import Scores
+from sawlog.sinks import StoreSink
+
+
+def fill(path, number=1, **options):
+    with store.create(path, **options) as writer:
+        writer.append([number], {"x": np.array([float(number)])})
+        writer.log({"loss": 0.5}, step=number)
+
+
+def ids(path):
+    with store.open(path) as reader:
+        return reader.ids().tolist()
+
+
+def everything(folder):
+    """What lies in a folder: names, and what files and links hold."""
+    found = {}
+    for at, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = os.path.join(at, name)
+            if os.path.islink(path):
+                found[path] = os.readlink(path)
+            else:
+                found[path] = Path(path).read_bytes() if os.path.isfile(path) else None
+    return found
+
+
+def test_a_store_is_replaced(tmp_path):
+    fill(tmp_path / "s", 1)
+    store.compact(tmp_path / "s")
+    fill(tmp_path / "s", 2, exists="replace")
+    assert ids(tmp_path / "s") == [2]
+    assert store.verify(tmp_path / "s").ok
+
+
+OTHERS = {
+    "a file": lambda path: (path / "notes.txt").write_text("mine"),
+    "in a folder": lambda path: (path / "segments" / "notes.txt").write_text("mine"),
+    "a folder": lambda path: (path / "src").mkdir(),
+    "a link": lambda path: (path / "segments" / "a-00000001.safetensors").symlink_to("/etc"),
+    "a link for a folder": lambda path: (path / "replaced").symlink_to(path.parent),
+    "hidden": lambda path: (path / "tmp" / ".keep").write_text("mine"),
+    "of another kind": lambda path: os.mkfifo(path / "writers" / "aa.json"),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_other_files_are_in_the_way(tmp_path, what):
+    path = tmp_path / "s"
+    fill(path)
+    OTHERS[what](path)
+    before = {k: v for k, v in everything(tmp_path).items() if what != "of another kind"}
+    with pytest.raises(StoreExistsError, match=r"(?s)Nothing was removed"):
+        store.create(path, exists="replace")
+    if before:
+        assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("text", ['{"name": "my app"}', "", '{"format": "sawlog-store"}'])
+def test_a_store_json_of_somebody_else(tmp_path, text):
+    path = tmp_path / "app"
+    path.mkdir()
+    (path / "store.json").write_text(text)
+    (path / "precious.txt").write_text("mine")
+    before = everything(tmp_path)
+    with pytest.raises(StoreError):
+        store.create(path, exists="replace")
+    assert everything(tmp_path) == before
+
+
+def test_links_here_and_above(tmp_path, monkeypatch):
+    """A link to a store is that store; it stays a link."""
+    real, link = tmp_path / "real", tmp_path / "link"
+    fill(real)
+    link.symlink_to(real)
+    fill(link, 2, exists="replace")
+    assert link.is_symlink()
+    assert ids(real) == [2]
+    monkeypatch.chdir(real)
+    fill(".", 3, exists="replace")
+    assert ids(real) == ids(".") == [3]
+    fill("../real/", 4, exists="replace")
+    assert ids(real) == [4]
+    deep = tmp_path / "elsewhere" / "deep"
+    deep.mkdir(parents=True)
+    (tmp_path / "to_deep").symlink_to(deep)
+    fill(f"{tmp_path}/to_deep/../s", 5)  # beside `deep`, as the system has it
+    assert ids(tmp_path / "elsewhere" / "s") == [5]
+
+
+def test_a_read_only_parent(tmp_path):
+    parent = tmp_path / "parent"
+    parent.mkdir()
+    fill(parent / "s")
+    parent.chmod(0o555)
+    try:
+        fill(parent / "s", 2, exists="replace")
+    finally:
+        parent.chmod(0o755)
+    assert ids(parent / "s") == [2]
+
+
+def test_a_store_that_is_being_written(tmp_path):
+    path = tmp_path / "s"
+    with store.create(path) as writer:
+        writer.append([1], {"x": np.zeros(1)})
+        with pytest.raises(StoreWriteError, match="being written"):
+            store.create(path, exists="replace")
+        writer.append([2], {"x": np.zeros(1)})
+    assert ids(path) == [1, 2]
+    fill(path, 3, exists="replace")
+    assert ids(path) == [3]
+
+
+def test_a_sink_that_replaces(tmp_path):
+    fill(tmp_path / "s")
+    (tmp_path / "s" / "mine.txt").write_text("mine")
+    with pytest.raises(StoreExistsError, match=r"mine\.txt"):
+        StoreSink(tmp_path / "s", exists="replace")
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        Scores(np.array([1]), np.array([1, 2]), np.ones((1, 2))),
+        Curvature("diagonal", {"w": Diagonal(np.array([1.0]))}),
+    ],
+)
+def test_what_is_saved_replaces_only_its_like(tmp_path, saved):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("mine")
+    with pytest.raises(StoreExistsError):
+        saved.save(mine)
+    fill(tmp_path / "s")
+    (tmp_path / "s" / "thesis.tex").write_text("mine")
+    with pytest.raises((StoreError, ArgumentError)):
+        saved.save(tmp_path / "s")
+    (tmp_path / "s" / "thesis.tex").rename(tmp_path / "s.tex")
+    with pytest.raises(ArgumentError, match="something else"):
+        saved.save(tmp_path / "s")
+    (tmp_path / "s.tex").rename(tmp_path / "s" / "thesis.tex")
+    assert (tmp_path / "s" / "thesis.tex").read_text() == (mine / "thesis.tex").read_text()
+    for _ in range(2):
+        saved.save(tmp_path / "new")
+    assert [path.name for path in tmp_path.glob(".*")] == []
+
+
+def test_a_run_that_is_replaced(tmp_path):
+    logs = tmp_path / "run" / "logs" / "whole-float32"
+    logs.mkdir(parents=True)
+    fill(logs)
+    fill(tmp_path / "run" / "statistics" / "whole" / "kfac" / "00000001")
+    assert sawlog.init("run", root=tmp_path, exists="replace").path == tmp_path / "run"
+    assert not logs.exists()
+    fill(logs)
+    (tmp_path / "run" / "model.pt").write_text("mine")
+    (tmp_path / "run" / "logs" / "mine.txt").write_text("mine")
+    before = everything(tmp_path)
+    with pytest.raises(StoreExistsError, match=r"(?s)mine\.txt.*model\.pt"):
+        sawlog.init("run", root=tmp_path, exists="replace")
+    assert everything(tmp_path) == before
+
+
+def test_a_run_where_something_else_is(tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("mine")
+    with pytest.raises(StoreExistsError, match="thesis"):
+        sawlog.init("home", root=tmp_path, exists="replace")
+    (tmp_path / "link").symlink_to(tmp_path / "home")
+    with pytest.raises(StoreExistsError, match="thesis"):
+        sawlog.init("link", root=tmp_path, exists="replace")
+
+
+RANK = """
+    import sys, time, numpy as np
+    from sawlog import store
+    rank, path = int(sys.argv[1]), sys.argv[2]
+    time.sleep(0.3 * float(sys.argv[3]))
+    writer = store.create(path, exists="replace")
+    writer.append([100 + rank], {"x": np.array([1.0 * rank])})
+    writer.close()
+"""
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_processes_that_start_together(tmp_path, first):
+    path = tmp_path / "s"
+    fill(path, 7)
+    old = os.stat(path / "store.json").st_mtime - 3600
+    os.utime(path / "store.json", (old, old))
+    running = []
+    for rank in (0, 1, 2):
+        env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "3"}
+        wait = 0 if rank == first else 1
+        command = [sys.executable, "-c", textwrap.dedent(RANK), str(rank), str(path), str(wait)]
+        running.append(subprocess.Popen(command, env=env))
+    assert [process.wait(120) for process in running] == [0, 0, 0]
+    assert sorted(ids(path)) == [100, 101, 102]
+
+
+def test_the_same_process_of_a_launch_replaces_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for number in range(3):
+        fill(tmp_path / "s", number, exists="replace")
+        assert ids(tmp_path / "s") == [number]

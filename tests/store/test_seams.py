@@ -1,0 +1,121 @@
+"""Only `store/_disk` touches the disk, and only `_atomic` puts files and folders in place.
+
+Every check reads the source with `ast`, so that it can be turned on the real tree (nothing may be
+found) and on small bad ones (it must be found).
+"""
+
+import ast
+import functools
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "src" / "sawlog"
+
+# What the rest of the store may have of `os`: nothing that opens, lists or changes a file.
+OF_OS = {"PathLike", "cpu_count", "fspath", "getpid", "register_at_fork", "path.abspath"}
+MODULES = {"fcntl", "glob", "io", "mmap", "shutil", "tempfile"}
+METHODS = {
+    *("chmod", "exists", "glob", "hardlink_to", "is_dir", "is_file", "is_symlink", "iterdir"),
+    *("lstat", "mkdir", "read_bytes", "read_text", "rename", "rglob", "rmdir", "samefile"),
+    *("symlink_to", "touch", "unlink", "write_bytes", "write_text"),
+}
+# Exports go to files of the user's, anywhere; `_removal` clears whole folders, runs with several
+# stores in them; `_launch` asks the system about processes.
+ELSEWHERE = ("store/_disk/", "store/_views/", "store/_removal.py", "store/_launch.py")
+MOVES = {"os.link", "os.rename", "os.replace", "shutil.move"}
+AT_HOME = ("_atomic.py", "store/_disk/")
+
+
+@functools.cache
+def read_tree(root):
+    return {
+        path.relative_to(root).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(root.rglob("*.py"))
+    }
+
+
+def touches_the_disk(modules):
+    """Where the store touches files other than through `_disk`."""
+    found = []
+    for path, tree in modules.items():
+        if not path.startswith("store/") or path.startswith(ELSEWHERE):
+            continue
+        for node in ast.walk(tree):
+            if what := _touches(node):
+                found.append(f"{path}:{node.lineno}: {what}")
+    return found
+
+
+def _touches(node):
+    match node:
+        case ast.Import(names=names):
+            return next((a.name for a in names if a.name.partition(".")[0] in MODULES), None)
+        case ast.ImportFrom(module=module, names=names):
+            if (module or "").partition(".")[0] in MODULES:
+                return module
+            if module == "os":
+                return next((f"os.{a.name}" for a in names if a.name not in OF_OS), None)
+        case ast.Attribute(value=ast.Name(id="os"), attr=attr):
+            return None if attr in OF_OS or attr == "path" else f"os.{attr}"
+        case ast.Attribute(value=ast.Attribute(value=ast.Name(id="os"), attr="path"), attr=attr):
+            return None if f"path.{attr}" in OF_OS else f"os.path.{attr}"
+        case ast.Call(func=ast.Name(id="open")):
+            return "open()"
+        case ast.Call(func=ast.Attribute(value=owner, attr=attr)):
+            if attr in METHODS and not ast.unparse(owner).endswith("disk"):
+                return f".{attr}()"
+    return None
+
+
+def moves_files(modules):
+    """Where a file or folder is put in place other than by the helpers of `_atomic`."""
+    return [
+        f"{path}:{node.lineno}: {ast.unparse(node)}"
+        for path, tree in modules.items()
+        if not path.startswith(AT_HOME)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in MOVES
+    ]
+
+
+@pytest.mark.parametrize("check", [touches_the_disk, moves_files])
+def test_the_tree_is_clean(check):
+    modules = read_tree(ROOT)
+    assert {"_atomic.py", "store/_disk/_local.py", "store/_reader.py"} <= set(modules)
+    assert check(modules) == []
+
+
+def test_the_disk_itself_would_be_found():
+    """Were the checks blind, they would pass on anything."""
+    modules = read_tree(ROOT)
+    local = modules["store/_disk/_local.py"]
+    found = "\n".join(touches_the_disk({"store/_other.py": local}))
+    for what in ("mmap", "fcntl", "os.open", "os.listdir", "os.lstat", "os.replace", "os.unlink"):
+        assert what in found, what
+    assert moves_files({"store/_other.py": modules["_atomic.py"]})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nos.listdir('.')",
+        "import os\nos.path.exists('.')",
+        "from os import rename",
+        "import mmap",
+        "def f():\n    import fcntl",
+        "from shutil import rmtree",
+        "open('x')",
+        "path.unlink()",
+        "(folder / 'x').read_bytes()",
+        "for x in folder.glob('*'): pass",
+    ],
+)
+def test_each_offence_is_found(source):
+    assert touches_the_disk({"store/_reader.py": ast.parse(source)})
+    assert not touches_the_disk({"store/_disk/_local.py": ast.parse(source)})
+
+
+@pytest.mark.parametrize("source", ["import os\nos.replace(a, b)", "import shutil\nshutil.move(a)"])
+def test_each_move_is_found(source):
+    assert moves_files({"sinks/_csv.py": ast.parse(source)})

@@ -1,0 +1,754 @@
+"""A store from a stranger: it can say anything, and do no harm.
+
+Whatever is in the folder, every question ends soon, in an answer or in an error of sawlog that
+names the file; nothing outside of the folder is read or changed.
+"""
+
+import contextlib
+import copy
+import json
+import os
+import shutil
+import signal
+import stat
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sawlog import store
+from sawlog.cli import main
+from sawlog.errors import DamagedStoreError, NewerStoreError, SawlogError
+from tests.thorough import seeded_examples
+
+from .forge import Forged, sealed
+
+PATIENCE = 120  # seconds: everything here takes a moment, unless it never ends
+
+
+@contextlib.contextmanager
+def soon():
+    """Whatever takes longer hangs."""
+
+    def late(*_):
+        raise TimeoutError("this would take forever")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(PATIENCE)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def fill(path):
+    with store.create(path, interval=None, meta={"a": [1, {"b": None}]}) as writer:
+        for start in (0, 3):
+            ids = np.arange(start, start + 3)
+            writer.append(ids, {"grad": ids[:, None] * np.ones((3, 2), np.float32)})
+            writer.append([f"t{i}" for i in ids], {"text": ids.astype("M8[s]")})
+            writer.extend({"loss": ids / 2}, step=ids)
+            writer.flush()
+    return path
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    return fill(tmp_path_factory.mktemp("sound") / "store")
+
+
+@pytest.fixture
+def path(sound, tmp_path):
+    shutil.copytree(sound, tmp_path / "store")
+    return tmp_path / "store"
+
+
+def segment_of(path):
+    return sorted((path / "segments").glob("*.safetensors"))[0]
+
+
+def read_all(reader):
+    for name in reader.names:
+        reader.read(name)
+        reader.count(name)
+    reader.records()
+    for table in reader.schema.tables:
+        ids = reader.ids(table.names[0])
+        reader.gather(ids, table.names)
+        list(reader.blocks(table.names))
+
+
+def ask(path, question):
+    """Ask; says how it was refused, if so. Anything but an error of sawlog is a failure."""
+    try:
+        with soon():
+            question(path)
+    except SawlogError as error:
+        return error
+    return None
+
+
+def ask_open(path):
+    with store.open(path) as reader:
+        read_all(reader)
+
+
+def ask_skip(path):
+    with store.open(path, damaged="skip") as reader:
+        read_all(reader)
+        reader.refresh()
+
+
+def ask_append(path):
+    with store.open(path, "append", interval=None) as writer:
+        writer.missing([1, 99], "grad")
+
+
+def ask_command(*words):
+    def ask(path):
+        assert main([*words, str(path)]) in (0, 1, 2, 3, 4)
+
+    return ask
+
+
+QUESTIONS = {
+    "open": ask_open,
+    "skip": ask_skip,
+    "append": ask_append,
+    "verify": store.verify,
+    "compact": store.compact,
+    "show": ask_command("show"),
+    "ls": ask_command("ls"),
+    "repair": store.repair,
+    "open again": ask_open,
+}
+
+
+def ask_everything(path):
+    """Every question on the same store, repairing it near the end; returns who refused."""
+    return {name: ask(path, question) for name, question in QUESTIONS.items()}
+
+
+# ---- headers with right checksums
+
+
+def at(*keys):
+    """A change of one value, somewhere in the document or the description."""
+
+    def change(value):
+        def apply(forged):
+            where = forged
+            for key in keys[:-1]:
+                where = getattr(where, key) if isinstance(where, Forged) else where[key]
+            if value is GONE:
+                del where[keys[-1]]
+            else:
+                where[keys[-1]] = value
+
+        return apply
+
+    return change
+
+
+GONE = object()
+HUGE = 10**30
+ODD = [GONE, None, True, -1, 0, 1.5, HUGE, "x", "", [], {}, [[]], {"x": 1}, ["x"], 2**63]
+PLACES = {
+    "version": ("said", "version"),
+    "store": ("said", "store"),
+    "writer": ("said", "writer"),
+    "sequence": ("said", "sequence"),
+    "order": ("said", "order"),
+    "clock": ("said", "order", 0),
+    "order of a writer": ("said", "order", 1),
+    "chunks": ("said", "chunks"),
+    "chunk": ("said", "chunks", 0),
+    "table": ("said", "chunks", 0, "table"),
+    "name in a table": ("said", "chunks", 0, "table", 0),
+    "rows": ("said", "chunks", 0, "rows"),
+    "ids": ("said", "chunks", 0, "ids"),
+    "series": ("said", "chunks", 2, "series"),
+    "rows of a series": ("said", "chunks", 2, "rows"),
+    "steps": ("said", "chunks", 2, "steps"),
+    "step": ("said", "chunks", 2, "steps", 0),
+    "mask": ("said", "chunks", 2, "mask"),
+    "attrs": ("said", "chunks", 2, "attrs"),
+    "types": ("said", "types"),
+    "type": ("said", "types", "text"),
+    "dtype of a type": ("said", "types", "text", "dtype"),
+    "shape of a type": ("said", "types", "text", "shape"),
+    "codec": ("said", "types", "text", "codec"),
+    "checksums": ("said", "checksums"),
+    "checksums of one": ("said", "checksums", "grad"),
+    "rows of a block": ("said", "checksums", "grad", 0),
+    "replaces": ("said", "replaces"),
+    "tensor": ("document", "grad"),
+    "dtype": ("document", "grad", "dtype"),
+    "shape": ("document", "grad", "shape"),
+    "rows of a tensor": ("document", "grad", "shape", 0),
+    "offsets": ("document", "grad", "data_offsets"),
+    "offset": ("document", "grad", "data_offsets", 0),
+    "ids tensor": ("document", "sawlog.ids/grad"),
+    "shape of ids": ("document", "sawlog.ids/grad", "shape"),
+    "shape of steps": ("document", "sawlog.step/step/loss", "shape"),
+}
+HARMLESS = {("said", "replaces"), ("said", "types", "text", "codec"), ("said", "chunks", 2, "mask")}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_odd_values_in_a_header(path, place, capsys):
+    """Refused, or as good as before; a place at which every value passes is not looked at."""
+    file = segment_of(path)
+    original, refused = file.read_bytes(), []
+    for value in ODD:
+        forged = Forged.of(file)
+        try:
+            at(*PLACES[place])(value)(forged)
+        except (KeyError, TypeError):
+            continue  # nothing to take away
+        file.write_bytes(forged.bytes())
+        refused.append(ask(path, ask_open))
+        for question in ("skip", "verify", "show"):
+            ask(path, QUESTIONS[question])
+        file.write_bytes(original)
+    capsys.readouterr()
+    assert any(refused)
+    for error in refused:
+        if error is not None:
+            assert file.name in str(error) or isinstance(error, NewerStoreError), error
+
+
+def whole(change):
+    """A change of the parts of a segment."""
+    return change
+
+
+def swap(forged):
+    one, two = forged.document["loss"], forged.document["sawlog.step/step/loss"]
+    one["data_offsets"], two["data_offsets"] = two["data_offsets"], one["data_offsets"]
+    one["dtype"] = "I64"
+
+
+def overlap(forged):
+    first = forged.document["loss"]["data_offsets"]
+    forged.document["sawlog.step/step/loss"]["data_offsets"] = list(first)
+
+
+def fewer_ids(forged):
+    forged.said["chunks"][0]["rows"] = 2
+
+
+def one_more_chunk(forged):
+    forged.said["chunks"].append(forged.said["chunks"][0])
+
+
+def notes_that_do_not_add_up(forged):
+    forged.said["chunks"][2]["attrs"] = [[2, {}]]
+
+
+def deep_notes(forged):
+    deep = {}
+    for _ in range(500):
+        deep = {"a": deep}
+    forged.said["chunks"][2]["attrs"] = [[3, deep]]
+
+
+def replaces_itself(forged):
+    said = forged.said
+    said["replaces"] = {said["writer"]: [[said["sequence"], said["sequence"]]]}
+
+
+def objects(forged):
+    forged.said["types"]["text"]["dtype"] = "|O"
+
+
+def big_endian(forged):
+    forged.said["types"]["text"]["dtype"] = ">M8[s]"
+
+
+def subarray(forged):
+    forged.said["types"]["text"]["dtype"] = "(2,)<i4"
+
+
+def unknown_codec(forged):
+    forged.said["types"]["text"]["codec"] = "zstd"
+
+
+def a_codec_for_a_plain_tensor(forged):
+    forged.said["types"]["grad"] = {"dtype": "float32", "shape": [3, 2], "codec": "zstd"}
+
+
+def endless_empty_rows(forged):
+    chunk = {"series": "void", "rows": 10**18, "steps": []}
+    forged.said["chunks"].append(chunk)
+    end = max(entry["data_offsets"][1] for entry in forged.document.values())
+    forged.document["void"] = {
+        "dtype": "F32",
+        "shape": [10**18, 0],
+        "data_offsets": [end, end],
+    }
+    forged.said["checksums"]["void"] = [1, 1]
+
+
+CRAFTED = [
+    swap,
+    overlap,
+    fewer_ids,
+    one_more_chunk,
+    notes_that_do_not_add_up,
+    deep_notes,
+    replaces_itself,
+    objects,
+    big_endian,
+    subarray,
+    unknown_codec,
+    a_codec_for_a_plain_tensor,
+    endless_empty_rows,
+]
+
+
+@pytest.mark.parametrize("change", CRAFTED, ids=lambda change: change.__name__)
+def test_crafted_headers(path, change, capsys):
+    file = segment_of(path)
+    forged = Forged.of(file)
+    change(forged)
+    file.write_bytes(forged.bytes())
+    refused = ask_everything(path)
+    assert isinstance(refused["open"], DamagedStoreError | NewerStoreError), refused
+    if not isinstance(refused["open"], NewerStoreError):
+        assert refused["skip"] is None
+        assert refused["repair"] is None
+        assert refused["open again"] is None
+
+
+def test_the_forger_can_be_honest(path):
+    """Without a change its files are as good as ours, so refusals come from the change."""
+    for file in (path / "segments").iterdir():
+        file.write_bytes(Forged.of(file).bytes())
+    for file in (path / "store.json", *(path / "schema").iterdir()):
+        file.write_bytes(sealed(json.loads(file.read_bytes())))
+    assert {name for name, error in ask_everything(path).items() if error} == set()
+
+
+TEXTS = {
+    "no JSON": "{",
+    "a list": "[1, 2]",
+    "a number": "7",
+    "deep": "[" * 100_000,
+    "deep objects": '{"a":' * 50_000 + "1" + "}" * 50_000,
+    "not finite": '{"__metadata__": NaN}',
+    "huge number": '{"a": ' + "9" * 10_000 + "}",
+    "large exponent": '{"a": 1e999}',
+    "key twice": '{"a": 1, "a": 2}',
+    "lone surrogate": '{"\\ud800": {}, "__metadata__": {"sawlog": "\\ud800"}}',
+    "empty": "{}",
+    "nul": '{"\\u0000": 1}',
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("kind", ["segment", "store.json", "schema", "writers"])
+def test_odd_texts(path, kind, text, capsys):
+    if kind == "segment":
+        file = segment_of(path)
+        file.write_bytes(Forged.of(file).bytes(text))
+    else:
+        file = path / kind if kind == "store.json" else sorted((path / kind).iterdir())[0]
+        whole = text.rstrip().endswith("}") and kind != "writers"
+        file.write_bytes(sealed(text) if whole else text.encode())
+        os.utime(file, (1e9, 1e9))
+    refused = ask_everything(path)
+    if kind == "writers":
+        assert set(refused.values()) == {None}
+    elif kind != "store.json":
+        assert refused["open"] is not None, refused
+        assert refused["repair"] is None
+        assert refused["open again"] is None
+
+
+JSON_PLACES = {
+    "store.json": [
+        ("version",),
+        ("id",),
+        ("created",),
+        ("config",),
+        ("config", "duplicates"),
+        ("config", "fixed"),
+        ("meta",),
+    ],
+    "schema": [
+        ("add",),
+        ("add", 0),
+        ("add", 0, "kind"),
+        ("add", 0, "columns"),
+        ("add", 0, "columns", 0, "name"),
+        ("add", 0, "columns", 0, "dtype"),
+        ("add", 0, "columns", 0, "shape"),
+        ("add", 0, "ids"),
+    ],
+    "writers": [("published",), ("closed",), ("failed",)],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [(kind, keys) for kind, places in JSON_PLACES.items() for keys in places],
+    ids=lambda x: x if isinstance(x, str) else ".".join(map(str, x)),
+)
+def test_odd_values_in_json(path, kind, keys, capsys):
+    file = path / kind if kind == "store.json" else sorted((path / kind).iterdir())[0]
+    original, refused = file.read_bytes(), []
+    for value in ODD:
+        said = json.loads(original)
+        where = said
+        for key in keys[:-1]:
+            where = where[key]
+        if value is GONE:
+            if keys[-1] not in where and not isinstance(where, list):
+                continue
+            del where[keys[-1]]
+        else:
+            where[keys[-1]] = value
+        file.write_bytes(json.dumps(said).encode() if kind == "writers" else sealed(said))
+        refused.append(ask(path, ask_open))
+        for question in ("skip", "verify", "show", "ls"):
+            ask(path, QUESTIONS[question])
+        file.write_bytes(original)
+    capsys.readouterr()
+    assert any(refused) or kind == "writers" or keys == ("created",)
+
+
+# ---- much said, little there
+
+
+def huge_sequence(path):
+    file = segment_of(path)
+    file.with_name(f"{file.name.partition('-')[0]}-{2**62}.safetensors").write_bytes(b"x")
+
+
+def huge_count(path):
+    (file, *_) = (path / "writers").iterdir()
+    file.write_text(json.dumps({"published": 2**62, "closed": True}))
+
+
+def huge_replaces(path):
+    file = segment_of(path)
+    forged = Forged.of(file)
+    forged.said["replaces"] = {"zz": [[1, 2**62]]}
+    file.write_bytes(forged.bytes())
+
+
+def huge_schema_number(path):
+    (path / "schema" / f"{10**18}.json").write_bytes(sealed({"add": []}))
+
+
+def huge_digits(path):
+    (path / "schema" / ("9" * 200 + ".json")).write_text("x")
+    (path / "segments" / ("a-" + "9" * 200 + ".safetensors")).write_text("x")
+
+
+def many_gaps(path):
+    for number in range(10, 2000, 3):
+        (path / "segments" / f"gaps-{number:08d}.safetensors").write_bytes(b"")
+
+
+def from_the_future(path):
+    (path / "store.json").write_bytes(b'{"format": "sawl')
+    os.utime(path / "store.json", (time.time() + 1e6,) * 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        huge_sequence,
+        huge_count,
+        huge_replaces,
+        huge_schema_number,
+        huge_digits,
+        many_gaps,
+        from_the_future,
+    ],
+    ids=lambda change: change.__name__,
+)
+def test_work_is_bounded_by_what_is_there(path, change, capsys):
+    change(path)
+    refused = ask_everything(path)
+    if change not in (huge_digits, huge_replaces):
+        assert refused["open"] is not None
+    assert refused["skip"] is None or change is from_the_future
+    assert refused["repair"] is None
+    assert refused["open again"] is None
+    with store.open(path) as reader:
+        assert reader.read("loss").tolist() == [0.0, 0.5, 1.0, 1.5, 2.0, 2.5]
+
+
+# ---- pipes, links and other things that are no files
+
+
+def make_fifo(place, _):
+    os.mkfifo(place)
+
+
+def make_folder(place, _):
+    place.mkdir()
+    (place / "x").write_text("x")
+
+
+def make_link(place, outside):
+    place.symlink_to(outside / "precious.bin")
+
+
+def make_loop(place, _):
+    place.symlink_to(place.name)
+
+
+def make_folder_link(place, outside):
+    place.symlink_to(outside)
+
+
+MADE = [make_fifo, make_folder, make_link, make_loop, make_folder_link]
+
+
+@pytest.fixture
+def outside(sound, tmp_path):
+    """What must stay as it is."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    file = segment_of(sound)
+    for name in ("precious.bin", file.name, "a-00000001.safetensors", "x.part", "compact.lock"):
+        (folder / name).write_bytes(file.read_bytes())
+        os.utime(folder / name, (1e9, 1e9))
+    return folder
+
+
+def fingerprint(folder):
+    found = {}
+    for place in sorted(folder.rglob("*")):
+        status = place.lstat()
+        content = place.read_bytes() if stat.S_ISREG(status.st_mode) else None
+        found[str(place)] = (status.st_mode, status.st_size, status.st_mtime_ns, content)
+    return found
+
+
+FILES = [
+    "store.json",
+    "schema/00000001.json",
+    "schema/00000009.json",
+    "writers/x.json",
+    "segments/a-00000001.safetensors",
+    "tmp/x.part",
+    "tmp/compact.lock",
+    "replaced/1",
+    "replaced/1/a-00000001.safetensors",
+    "damaged/store.json",
+    "damaged/segments-a-00000001.safetensors",
+]
+
+
+@pytest.mark.parametrize("made", MADE, ids=lambda made: made.__name__)
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_no_file(path, outside, name, made, capsys):
+    before = fingerprint(outside)
+    place = path / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        place.unlink()
+    made(place, outside)
+    with contextlib.suppress(NotImplementedError):
+        os.utime(place, (1e9, 1e9), follow_symlinks=False)
+    ask_everything(path)
+    ask(path, lambda path: store.compact(path, grace=0))
+    assert fingerprint(outside) == before
+
+
+@pytest.mark.parametrize("name", ["segments", "schema", "writers", "tmp", "replaced", "damaged"])
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_folder_that_leads_outside(path, outside, name, broken, capsys):
+    """Neither an old segment there nor a lock nor a leftover is touched, and nothing is added."""
+    if name == "replaced":
+        (outside / "1").mkdir()
+        shutil.copy(outside / "precious.bin", outside / "1" / "a-00000001.safetensors")
+    if broken:
+        segment_of(path).write_bytes(b"broken")
+    before = fingerprint(outside)
+    shutil.rmtree(path / name, ignore_errors=True)
+    (path / name).symlink_to(outside)
+    refused = ask_everything(path)
+    assert fingerprint(outside) == before
+    if name == "segments":
+        assert isinstance(refused["open"], DamagedStoreError)
+        assert "link" in str(refused["open"])
+
+
+def test_a_store_may_be_reached_by_a_link(path, tmp_path):
+    """The user named it; it is what lies inside that is not trusted."""
+    (tmp_path / "link").symlink_to(path)
+    ask_open(tmp_path / "link")
+    store.compact(tmp_path / "link")
+    ask_open(path)
+
+
+def test_one_bad_store_does_not_hide_the_others(tmp_path, sound, capsys):
+    for number in range(3):
+        shutil.copytree(sound, tmp_path / f"store-{number}")
+    file = segment_of(tmp_path / "store-1")
+    forged = Forged.of(file)
+    forged.said["chunks"][0]["rows"] = HUGE
+    file.write_bytes(forged.bytes())
+    assert main(["ls", "--json", str(tmp_path)]) != 0
+    found = {Path(each["path"]).name: each["state"] for each in json.loads(capsys.readouterr().out)}
+    assert found == {"store-0": "closed", "store-1": "damaged", "store-2": "closed"}
+
+
+def test_two_segments_that_replace_each_other(path):
+    """Neither would count, and nobody would know."""
+    for file in (path / "segments").iterdir():
+        forged = Forged.of(file)
+        said = forged.said
+        said["replaces"] = {said["writer"]: [[3 - said["sequence"], 3 - said["sequence"]]]}
+        file.write_bytes(forged.bytes())
+    with pytest.raises(DamagedStoreError, match="do not count themselves"):
+        store.open(path)
+
+
+# ---- ids that are no strings
+
+
+@pytest.mark.parametrize("change", ["back", "beyond", "cut", "within", "hash"])
+def test_texts_that_are_none(path, change, capsys):
+    """The bytes have right checksums, and still cannot be ids."""
+    with store.create(path.with_name("texts"), interval=None) as writer:
+        writer.append(["ä", "b"], {"x": np.zeros(2)})
+    (file,) = (path.with_name("texts") / "segments").iterdir()
+    forged = Forged.of(file)
+    where = {part: forged.document[f"sawlog.ids.{part}/x"]["data_offsets"] for part in PARTS}
+    values = {
+        "back": ("ends", np.array([3, 2])),
+        "beyond": ("ends", np.array([2, 99])),
+        "cut": ("text", np.frombuffer(b"\xc3\xc3b", np.uint8)),
+        "within": ("ends", np.array([1, 3])),
+        "hash": ("hash", np.array([1, 2], np.uint64)),
+    }
+    part, array = values[change]
+    begin, end = where[part]
+    data = bytearray(forged.data)
+    data[begin:end] = array.tobytes()
+    forged.data = bytes(data)
+    forged.hashes = hashes_of(forged)
+    file.write_bytes(forged.bytes())
+    if change != "hash":
+        with pytest.raises(DamagedStoreError, match="no strings"):
+            ask_open(path.with_name("texts"))
+    assert not store.verify(path.with_name("texts")).ok
+    ask_everything(path.with_name("texts"))
+
+
+PARTS = ("text", "ends", "hash")
+
+
+def hashes_of(forged):
+    """The hashes of tensors of one block."""
+    import struct
+
+    from .forge import hash_of
+
+    out = b""
+    for entry in sorted(forged.document.values(), key=lambda entry: entry["data_offsets"]):
+        begin, end = entry["data_offsets"]
+        if end > begin:
+            out += struct.pack("<Q", hash_of(forged.data[begin:end])) * 2
+    return out
+
+
+# ---- random ones
+
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+anything = st.recursive(
+    leaves, lambda x: st.lists(x, max_size=4) | st.dictionaries(st.text(max_size=6), x, max_size=4)
+)
+
+
+def places_of(value, here=()):
+    """Every place within a value."""
+    found = [here] if here else []
+    if isinstance(value, dict):
+        for key, item in value.items():
+            found += places_of(item, (*here, key))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            found += places_of(item, (*here, number))
+    return found
+
+
+def changed(value, place, new):
+    out = copy.deepcopy(value)
+    where = out
+    for key in place[:-1]:
+        where = where[key]
+    where[place[-1]] = new
+    return out
+
+
+def check_random(sound, folder, kind, number, new):
+    """One value of one file is something else; every question is answered, or refused."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(sound, folder)
+    if kind == "segment":
+        file = segment_of(folder)
+        forged = Forged.of(file)
+        both = {"said": forged.said, "document": forged.document}
+        places = [place for place in places_of(both) if len(place) > 1]
+        both = changed(both, places[number % len(places)], new)
+        forged.said, forged.document = both["said"], both["document"]
+        with contextlib.suppress(UnicodeEncodeError):
+            file.write_bytes(forged.bytes())
+    else:
+        file = folder / kind if kind == "store.json" else sorted((folder / kind).iterdir())[0]
+        said = json.loads(file.read_bytes())
+        said.pop("checksum", None)
+        places = places_of(said)
+        said = changed(said, places[number % len(places)], new)
+        file.write_bytes(json.dumps(said).encode() if kind == "writers" else sealed(said))
+    ask_everything(folder)
+
+
+@seeded_examples(25, 400)
+@given(
+    kind=st.sampled_from(["segment", "segment", "store.json", "schema", "writers"]),
+    number=st.integers(0, 10_000),
+    new=anything,
+)
+def test_random_values(sound, kind, number, new):
+    check_random(sound, sound.parent / "random", kind, number, new)
+
+
+@seeded_examples(10, 200)
+@given(
+    files=st.dictionaries(
+        st.sampled_from(
+            [
+                "store.json",
+                "schema/00000001.json",
+                "schema/00000002.json",
+                "segments/a-00000001.safetensors",
+                "segments/a-00000003.safetensors",
+                "writers/a.json",
+                "tmp/a.part",
+                "replaced/1/a-00000001.safetensors",
+            ]
+        ),
+        st.binary(max_size=40) | st.text(max_size=20).map(lambda text: json.dumps(text).encode()),
+    )
+)
+def test_random_folders(sound, files):
+    folder = sound.parent / "junk"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    ask_everything(folder)

@@ -1,0 +1,285 @@
+"""Small segments are merged as they come, beside whoever writes, reads and compacts."""
+
+import itertools
+import math
+import os
+import shutil
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sawlog import store
+from sawlog.errors import StoreWriteError
+from sawlog.store import _replacing
+from sawlog.store._layout import Folder, identity_of
+from sawlog.store._ranges import Ranges, joined
+from sawlog.store._replacing import alone, retire
+from sawlog.store._upkeep import FAN, Upkeep, due
+from tests.thorough import seeded_examples
+
+from .numbers import expected, write_numbers
+from .plain_reader import PlainStore
+
+
+def folder_of(path):
+    return Folder(path)
+
+
+def upkeep_of(path, **options):
+    folder = Folder(path)
+    return Upkeep(folder, identity_of(folder), **options)
+
+
+def check(path, count):
+    truth = expected(np.arange(count))
+    plain = PlainStore(path)
+    assert plain.missing == []
+    assert plain.ids("grad") == truth.numbers.tolist()
+    assert plain.ids("text") == truth.texts
+    assert plain.series("loss")[0].tolist() == truth.columns["loss"].tolist()
+    with store.open(path) as reader:
+        assert reader.ids("grad").tolist() == truth.numbers.tolist()
+        assert reader.read("loss").tolist() == truth.columns["loss"].tolist()
+        assert reader.gather(truth.texts, ["text"])["text"].tolist() == list(truth.columns["text"])
+        return len(reader.segments)
+
+
+def test_the_number_of_segments_stays_small(tmp_path):
+    path, most = tmp_path / "store", 0
+    with store.create(path, interval=None) as writer:
+        upkeep = upkeep_of(path)
+        for number in range(300):
+            write_numbers(writer, [number])
+            writer.flush()
+            upkeep.published(1000)
+            most = max(most, len(os.listdir(path / "segments")))
+    assert most <= FAN * (1 + math.ceil(math.log(300, FAN)))
+    assert check(path, 300) <= most
+    assert store.verify(path).ok
+    assert [r for s in PlainStore(path).segments for r in s.description.get("replaces", {})]
+    store.compact(path, grace=0)
+    assert check(path, 300) == 1
+    assert list((path / "replaced").iterdir()) == []
+
+
+def test_several_writers_and_a_compaction(tmp_path):
+    """All of them merge, and nothing is doubled, lost or out of order."""
+    path = tmp_path / "store"
+    store.create(path, interval=None).close()
+    failures = []
+
+    def write(number):
+        try:
+            with store.open(path, "append", interval=None) as writer:
+                upkeep = upkeep_of(path)
+                for turn in range(60):
+                    writer.log({f"s{number}": turn}, step=turn)
+                    writer.append([1000 * number + turn], {"x": np.array([turn])})
+                    writer.flush()
+                    upkeep.published(1000)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    reader = store.open(path)
+    while any(thread.is_alive() for thread in threads):
+        reader.refresh()
+        for name in set(reader.names) - {"x"}:
+            values = reader.read(name).tolist()
+            assert values == list(range(len(values)))
+        store.compact(path)
+    assert failures == []
+    with store.open(path) as reader:
+        for number in range(3):
+            assert reader.read(f"s{number}").tolist() == list(range(60))
+        assert sorted(reader.ids("x")) == sorted(1000 * n + t for n in range(3) for t in range(60))
+        assert len(reader.segments) < 3 * FAN
+    assert store.verify(path).ok
+
+
+def test_an_open_reader_goes_on(tmp_path):
+    """What it has not read yet was merged away, and is kept for it."""
+    path = tmp_path / "store"
+    with store.create(path, interval=None) as writer:
+        for number in range(FAN):
+            write_numbers(writer, [number])
+            writer.flush()
+        reader = store.open(path)
+        assert upkeep_of(path).merge() == FAN
+        assert len(os.listdir(path / "segments")) == 1
+        assert reader.read("loss").tolist() == expected(np.arange(FAN)).columns["loss"].tolist()
+
+
+@pytest.mark.parametrize("policy", ["first", "replace"])
+def test_which_row_counts_stays_the_same(tmp_path, policy):
+    path = tmp_path / "store"
+    with store.create(path, duplicates=policy, interval=None) as writer:
+        for number in range(2 * FAN):
+            writer.append([number % 5, 100 + number], {"x": np.array([number, number])})
+            writer.flush()
+        before = {i: PlainStore(path).rows("x")[i] for i in PlainStore(path).rows("x")}
+        assert upkeep_of(path).merge() == 2 * FAN
+    assert PlainStore(path).rows("x") == before
+    with store.open(path) as reader:
+        assert {int(i): int(x) for i, x in zip(reader.ids(), reader.read("x"), strict=True)} == {
+            int(i): int(x) for i, x in before.items()
+        }
+
+
+def test_nothing_is_merged_while_another_has_the_lease(tmp_path):
+    path = tmp_path / "store"
+    with store.create(path, interval=None) as writer:
+        for number in range(FAN):
+            write_numbers(writer, [number])
+            writer.flush()
+    with alone(folder_of(path)):
+        assert upkeep_of(path).merge() == 0
+    assert upkeep_of(path).merge() == FAN
+
+
+def test_a_second_compaction_gives_up(tmp_path, monkeypatch):
+    path = tmp_path / "store"
+    store.create(path).close()
+    monkeypatch.setattr(_replacing, "_PATIENCE", 0.1)
+    with alone(folder_of(path)), pytest.raises(StoreWriteError, match="another process"):
+        store.compact(path)
+
+
+def test_a_damaged_store_is_left_alone(tmp_path):
+    """Who writes goes on; who reads is told."""
+    path = tmp_path / "store"
+    with store.create(path, interval=None) as writer:
+        for number in range(FAN):
+            write_numbers(writer, [number])
+            writer.flush()
+    sorted((path / "segments").iterdir())[3].write_bytes(b"broken")
+    before = sorted(os.listdir(path / "segments"))
+    assert upkeep_of(path).merge() == 0
+    assert sorted(os.listdir(path / "segments")) == before
+
+
+# ---- leftovers
+
+
+def interrupted(path):
+    """A compaction that was killed when the merged segment had its name."""
+    with store.create(path, interval=None) as writer:
+        for number in range(4):
+            write_numbers(writer, [number])
+            writer.flush()
+    old = {file.name: file.read_bytes() for file in (path / "segments").iterdir()}
+    store.compact(path)
+    shutil.rmtree(path / "replaced")
+    for name, data in old.items():
+        (path / "segments" / name).write_bytes(data)
+    return old
+
+
+@pytest.mark.parametrize("how", ["compact", "upkeep"])
+def test_what_a_killed_compaction_left_is_reclaimed(tmp_path, how):
+    path = tmp_path / "store"
+    old = interrupted(path)
+    check(path, 4)
+    stale = path / "tmp" / "old.part"
+    stale.write_bytes(b"half")
+    os.utime(stale, (time.time() - 3600,) * 2)
+    (path / "replaced" / "1").mkdir(parents=True)
+    (path / "replaced" / "1" / "a-00000001.safetensors").write_bytes(b"retired long ago")
+    (path / "replaced" / "1" / "mine.txt").write_bytes(b"whose is this?")
+    if how == "compact":
+        assert store.compact(path).swept == 1
+        assert not stale.exists()
+    else:
+        upkeep_of(path).merge()
+    assert not set(old) & set(os.listdir(path / "segments"))
+    assert os.listdir(path / "replaced" / "1") == ["mine.txt"]
+    check(path, 4)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("number", range(1, 60, 3))
+def test_killed_while_it_merges(tmp_path, number):
+    """Before each change to the file system in turn, as a writer that dies in its upkeep."""
+    path = tmp_path / "store"
+    with store.create(path, interval=None) as writer:
+        for each in range(FAN):
+            write_numbers(writer, [each])
+            writer.flush()
+    child = os.fork()
+    if child == 0:
+        from tests.store.crash_writer import die_before
+
+        die_before(number)
+        upkeep_of(path).merge()
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert status == 0 or os.WTERMSIG(status) == signal.SIGKILL
+    check(path, FAN)
+    assert store.verify(path).ok
+    upkeep_of(path).merge()
+    assert check(path, FAN) == 1
+    assert len(os.listdir(path / "segments")) == 1
+
+
+def test_retired_segments_are_kept_for_the_time_promised(tmp_path):
+    path = tmp_path / "store"
+    with store.create(path, interval=None) as writer:
+        write_numbers(writer, [0])
+    with store.open(path) as reader:
+        retire(folder_of(path), reader.segments)
+        (aside,) = (path / "replaced").iterdir()
+        assert int(aside.name) >= time.time() - 1
+        _replacing.purge(folder_of(path), 3600.0)
+        assert aside.exists()
+        _replacing.purge(folder_of(path), 0)
+        assert not aside.exists()
+
+
+# ---- ranges, against sets
+
+
+ranges = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 6)), max_size=8).map(
+    lambda pairs: [(first, first + more) for first, more in pairs]
+)
+
+
+@seeded_examples(60, 500)
+@given(one=ranges, two=ranges, end=st.integers(0, 40))
+def test_ranges_are_sets(one, two, end):
+    def numbers(pairs):
+        return {n for first, last in pairs for n in range(first, last + 1)}
+
+    both = Ranges.union([Ranges({"a": one}), Ranges({"a": two}), Ranges({"b": one})])
+    truth = numbers(one) | numbers(two)
+    assert {n for n in range(50) if both.has("a", n)} == truth
+    assert {n for n in range(50) if both.has("b", n)} == numbers(one)
+    assert not both.has("c", 1)
+    assert both.last() == {
+        **({"a": max(truth)} if truth else {}),
+        **({"b": max(numbers(one))} if one else {}),
+    }
+    missing = [(f, t) for writer, f, t in both.gaps({"a": end}) if writer == "a"]
+    assert numbers(missing) == set(range(1, end + 1)) - truth
+    kept = joined([*one, *two])
+    assert all(later[0] > earlier[1] + 1 for earlier, later in itertools.pairwise(kept))
+    assert Ranges.from_json(both.to_json()).to_json() == both.to_json()
+
+
+def test_what_is_due():
+    class Fake:
+        def __init__(self, nbytes):
+            self.nbytes = nbytes
+
+    small, large = Fake(1000), Fake(100 << 20)
+    assert list(due([small] * (FAN - 1))) == []
+    assert next(map(len, due([small] * FAN))) == FAN
+    assert list(due([large] * 100)) == []
+    broken_up = [*[small] * (FAN - 1), large, *[small] * (FAN - 1)]
+    assert list(due(broken_up)) == []
