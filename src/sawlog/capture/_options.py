@@ -20,6 +20,8 @@ PRECISIONS = ("float32", "float64")
 REDUCTIONS = ("auto", "mean", "sum", "tokens")
 SIDES = ("input", "output")
 DUPLICATES = ("error", "first", "last")
+WEIGHTS = ("same", "any")
+NONFINITE = ("error", "skip", "store")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +65,10 @@ class Options:
         duplicates: what to do about an id that is logged twice: ``"error"``, or keep the
             ``"first"`` or the ``"last"``.
         interval: after how many seconds at the latest everything is on disk.
+        weights: ``"same"``: all logs of a run come from the same weights of the model, or that is
+            an error; ``"any"`` allows others knowingly, as of a model in training.
+        nonfinite: what to do about an example whose logs are infinite or NaN, also by an overflow
+            of ``dtype``: ``"error"``, ``"skip"`` it with a warning, or ``"store"`` it as it is.
     """
 
     log: tuple[str, ...] = ("grad",)
@@ -76,6 +82,8 @@ class Options:
     forward: str = "input"
     duplicates: str = "error"
     interval: float = 30.0
+    weights: str = "same"
+    nonfinite: str = "error"
 
     @property
     def saved(self) -> tuple[str, ...]:
@@ -264,4 +272,6 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "forward": _choice(SIDES),
     "duplicates": _choice(DUPLICATES),
     "interval": _seconds,
+    "weights": _choice(WEIGHTS),
+    "nonfinite": _choice(NONFINITE),
 }

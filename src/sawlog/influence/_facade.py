@@ -9,6 +9,7 @@ import numpy as np
 
 from sawlog.capture import current
 from sawlog.errors import ArgumentError
+from sawlog.influence._alike import check_weights
 from sawlog.influence._attribute import attribute
 from sawlog.influence._logs import Ids, Logs
 from sawlog.influence._scores import Scores
@@ -65,7 +66,9 @@ class Influence:
         from sawlog.influence._fitted import curvature_for
 
         kind = options.pop("curvature", "ekfac")
-        fitted = curvature_for(Logs(self._train()), kind)
+        own = Logs(self._train())
+        fitted = curvature_for(own, kind, weights=options.get("weights", "same"))
+        check_weights(own, Logs(src_log), options.get("weights", "same"))
         return attribute(tgt_log, src_log, curvature=fitted, **options)
 
     def compute_self_influence(self, test_log: Any = None, **options: Any) -> Ranking:
@@ -73,7 +76,10 @@ class Influence:
         from sawlog.influence._fitted import curvature_for
 
         kind = options.pop("curvature", "ekfac")
-        fitted = curvature_for(Logs(self._train()), kind)
+        own = Logs(self._train())
+        fitted = curvature_for(own, kind, weights=options.get("weights", "same"))
+        if test_log is not None:
+            check_weights(own, Logs(test_log), options.get("weights", "same"))
         logs = self._train() if test_log is None else test_log
         return self_influence(logs, curvature=fitted, **options)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from sawlog import store
 from sawlog._place import NUMPY, Place, to_numpy
-from sawlog.capture import SCALE
+from sawlog.capture import SCALE, Provenance, noted
 from sawlog.errors import ArgumentError, UnknownIdError
 
 PREFIX = "grad/"
@@ -95,6 +95,8 @@ class Logs:
         source: the path of a store, a reader of one, or a dict of arrays ``[n, ...]`` by layer.
         ids: the ids of the examples of a dict; their numbers by default.
         names: which layers; all gradients by default, or all there is if there are none.
+        meta: notes about the rows of a dict, as those of a store: ``options``, ``blocks``, and
+            ``provenance``, what they were computed with.
 
     Raises:
         ArgumentError: there is nothing of that name, arrays do not go together, or a store, which
@@ -107,7 +109,9 @@ class Logs:
         *,
         ids: Any = None,
         names: Sequence[str] | None = None,
+        meta: Mapping[str, Any] | None = None,
     ) -> None:
+        self._meta: dict[str, Any] = dict(meta or {})
         self._reader: store.Reader | None = None
         self._all: Part | None = None
         self.path: str | None = None
@@ -119,6 +123,7 @@ class Logs:
             )
         if isinstance(source, Logs):
             self._reader, self._all, self.path = source._reader, source._all, source.path
+            self._meta = source._meta
             there = source.layers
         elif isinstance(source, Mapping):
             given = _in_memory(source, ids)
@@ -153,8 +158,15 @@ class Logs:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What was noted about the store."""
-        return {} if self._reader is None else self._reader.meta
+        """What was noted about the rows."""
+        return self._meta if self._reader is None else self._reader.meta
+
+    @property
+    def provenance(self) -> tuple[Provenance, ...]:
+        """What the rows were computed with; nothing if that is not known."""
+        if self._reader is not None:
+            return noted(self._reader)
+        return tuple(map(Provenance.from_json, self._meta.get("provenance", ())))
 
     @property
     def ids(self) -> Ids:
@@ -253,6 +265,11 @@ class Logs:
             raise UnknownIdError(f"There are no logs of the examples {lacking[:5]!r}.")
         at = [places[each] for each in _listed(ids)]
         return Part(ids, {name: column.cut(at) for name, column in self._memory.columns.items()})
+
+    def of(self, part: Part) -> Logs:
+        """Some of the rows as logs in memory, with the same notes."""
+        said = {**self.meta, "provenance": [each.to_json() for each in self.provenance]}
+        return Logs(part.rows(), ids=part.ids, meta=said)
 
     @property
     def files(self) -> int:

@@ -28,6 +28,7 @@ def token_scores(
     damping: Damping = None,
     names: Sequence[str] | None = None,
     budget: int = BUDGET,
+    weights: str = "same",
 ) -> np.ndarray:
     """The scores of each position of some examples for queries, ``[queries, examples, positions]``.
 
@@ -43,6 +44,7 @@ def token_scores(
         curvature, damping: see :func:`attribute`.
         names: which layers; all by default.
         budget: how many bytes of memory to use, about, beside the result.
+        weights: see :func:`attribute`.
 
     Raises:
         ArgumentError: some layers cannot be split by position, names them and says why; or their
@@ -53,8 +55,8 @@ def token_scores(
     logs = Logs(train, names=names)
     splits = splits_of(logs)
     asked = Logs(queries, names=logs.layers)
-    check_together(logs, asked)
-    fitted = curvature_for(logs, curvature, budget=budget)
+    check_together(logs, asked, weights)
+    fitted = curvature_for(logs, curvature, budget=budget, weights=weights)
     wanted = _listed(logs.ids if ids is None else ids)
     splits = [_settled(logs, split, wanted[:_FEW]) for split in splits]
     scores = np.zeros((len(asked), len(wanted), splits[0].positions))

@@ -31,7 +31,10 @@ from sawlog.capture import (
 )
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.influence import Influence, LogLoader, Logs
+from sawlog.torch._batches import DataId, named_batches
 from sawlog.torch._capture import Gathering
+from sawlog.torch._fingerprint import Fingerprint
+from sawlog.torch._names import bare
 from sawlog.torch._pass import Asking, Pass
 from sawlog.torch._watched import Names, Watched, look_at
 
@@ -89,6 +92,7 @@ class Run:
         self._options = read(config)
         self._model: nn.Module | None = None
         self._watched: Watched | None = None
+        self._fingerprint: Fingerprint | None = None
         self._axis = 0
         self._pass: Pass | None = None
         self._batch: Gathering | None = None
@@ -161,7 +165,10 @@ class Run:
             )
         if batch_axis not in (0, 1):
             raise ArgumentError(f"batch_axis is 0 or 1, got {batch_axis!r}.")
+        if isinstance(model, nn.Module):
+            model = bare(model)
         self._watched, self._model = look_at(model, names, types, uncovered), model
+        self._fingerprint = Fingerprint(model)
         self._axis, self._asking = batch_axis, None
         report = Report(tuple(self._blocks()), self._options.dtype, self._watched.skipped)
         if not quiet:
@@ -243,7 +250,8 @@ class Run:
             raise ArgumentError("There is no model yet. Hint: run.watch(model).")
         watched = self._watched.with_blocks(self._blocks())
         if self._asking is None:
-            self._asking = Asking(self.path, self._options, watched, self._axis)
+            assert self._fingerprint is not None
+            self._asking = Asking(self.path, self._options, watched, self._axis, self._fingerprint)
         self._batch = batch = self._asking.gathering(len(ids), None, mask, scaler)
         try:
             with batch.watching():
@@ -257,7 +265,13 @@ class Run:
 
         Raises:
             ArgumentError: there is none; :meth:`eval` begins.
+            CaptureError: the batch is being logged still.
         """
+        if self._batch is not None:
+            raise CaptureError(
+                "get_log was called inside of `with run(...)`, where the logs of the batch are not "
+                "complete. Hint: call it after the `with`."
+            )
         if self._log is None:
             raise ArgumentError(
                 "No query was logged yet. Hint: run.eval(), then `with run(data_id=ids): "
@@ -281,7 +295,10 @@ class Run:
             if self._watched is None:
                 raise ArgumentError("There is no model yet. Hint: run.watch(model).")
             watched = self._watched.with_blocks(self._blocks())
-            self._pass = Pass(self.path, self.project, self._options, watched, self._axis)
+            assert self._fingerprint is not None
+            self._pass = Pass(
+                self.path, self.project, self._options, watched, self._axis, self._fingerprint
+            )
         return self._pass
 
     def missing(self, data_id: Any) -> np.ndarray:
@@ -292,7 +309,7 @@ class Run:
     def batches(
         self,
         loader: Iterable[Any],
-        data_id: Any = None,
+        data_id: DataId = None,
         *,
         total: int | None = None,
         quiet: bool = False,
@@ -301,8 +318,10 @@ class Run:
 
         Args:
             loader: batches.
-            data_id: a function from a batch to its ids; None numbers the examples from 0 on, in
-                the order of the loader, which must then always be the same.
+            data_id: a function from a batch to its ids, or what they are called in a batch, as
+                ``"id"``. None numbers the examples: by their places in the dataset of a
+                ``DataLoader``, also where it shuffles; from 0 on, in their order, for anything
+                else, which must then always be the same.
             total: how many batches there are, if the loader does not say.
             quiet: whether to show no progress bar.
 
@@ -312,20 +331,12 @@ class Run:
         now = self._start()
         if total is None and hasattr(loader, "__len__"):
             total = len(loader)  # type: ignore[arg-type]
-        at = 0
         with progress.shown(f"logging {self.project}", total, quiet=quiet) as bar:
-            for batch in loader:
-                if data_id is None:
-                    size = _size(batch)
-                    ids: Any = np.arange(at, at + size)
-                    at += size
-                else:
-                    ids = data_id(batch)
-                named = data_ids(ids)
-                new = bool(now.known.missing(named).any())
+            for ids, batch in named_batches(loader, data_id):
+                new = bool(now.known.missing(ids).any())
                 if new:
-                    yield named, batch
-                bar.step(len(named) if new else 0, now.nbytes)
+                    yield ids, batch
+                bar.step(len(ids) if new else 0, now.nbytes)
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -393,19 +404,3 @@ def _mask(mask: Any, batch: int) -> Tensor | None:
             f"mask is [batch, positions], here [{batch}, ...], got the shape {tuple(mask.shape)}."
         )
     return mask.to(torch.bool)
-
-
-def _size(batch: Any) -> int:
-    """How many examples a batch has: the length of its first tensor."""
-    if isinstance(batch, (Tensor, np.ndarray)):
-        return len(batch)
-    if isinstance(batch, Mapping):
-        return _size(next(iter(batch.values())))
-    if isinstance(batch, (tuple, list)) and batch and isinstance(batch[0], (Tensor, np.ndarray)):
-        return len(batch[0])
-    if isinstance(batch, (tuple, list)):
-        return len(batch)
-    raise ArgumentError(
-        f"How many examples a {type(batch).__name__} has is not known. Hint: "
-        "run.batches(loader, data_id=lambda batch: batch.ids)."
-    )

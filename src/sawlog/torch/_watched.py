@@ -14,6 +14,7 @@ from sawlog.capture import Block
 from sawlog.errors import ArgumentError, UncoveredError
 from sawlog.factored import Dense, Factor, OneHot, Pair
 from sawlog.torch._layers import Part, Rule, general, rule_for
+from sawlog.torch._names import named_modules, named_parameters
 
 Names = str | Sequence[str] | Callable[[str], bool] | None
 
@@ -146,7 +147,7 @@ class _Search:
         uncovered: str,
     ) -> None:
         self._model, self._chosen, self._types, self._uncovered = model, chosen, types, uncovered
-        self._names = {id(p): name for name, p in model.named_parameters()}
+        self._names = named_parameters(model)
         self._found: list[tuple[str, nn.Module, Rule, list[Part]]] = []
         self._covered: set[int] = set()
         self._lost: dict[int, tuple[str, str]] = {}  # by parameter: the module that owns it
@@ -154,14 +155,14 @@ class _Search:
 
     def walk(self) -> None:
         inside: tuple[str, ...] = ()
-        for name, module in self._model.named_modules():
+        for name, module in named_modules(self._model):
             if any(name.startswith(each) for each in inside):
                 continue
             rule = rule_for(module)
             whole = rule is not None and rule.whole
             if whole:
                 inside = (*inside, f"{name}." if name else "")
-            own = dict(module.named_parameters(recurse=whole))
+            own: dict[str, Tensor] = dict(module.named_parameters(recurse=whole))
             wanted = {each: p for each, p in own.items() if self._wants(name, module, each, p)}
             if wanted:
                 self._take(name, module, rule, wanted)
