@@ -16,6 +16,7 @@ import sawlog
 from sawlog.capture import checkpoint
 from sawlog.capture._statistics import Statistics, added
 from sawlog.errors import DuplicateIdError
+from tests.thorough import THOROUGH
 from tests.torch.programs import mlp
 from tests.torch.test_run import go, start
 from tests.torch.test_statistics import close

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -14,7 +14,7 @@ import numpy as np
 
 from sawlog import store
 from sawlog._place import NUMPY, Place, to_numpy
-from sawlog.capture import SCALE, Provenance, noted
+from sawlog.capture import SCALE, Provenance, check_same_weights, noted
 from sawlog.errors import ArgumentError, UnknownIdError
 
 PREFIX = "grad/"
@@ -114,6 +114,7 @@ class Logs:
         self._meta: dict[str, Any] = dict(meta or {})
         self._reader: store.Reader | None = None
         self._all: Part | None = None
+        self._grads: set[str] = set()
         self.path: str | None = None
         self.layers: list[str] = []
         if ids is not None and not isinstance(source, Mapping):
@@ -123,11 +124,12 @@ class Logs:
             )
         if isinstance(source, Logs):
             self._reader, self._all, self.path = source._reader, source._all, source.path
-            self._meta = source._meta
+            self._meta, self._grads = source._meta, source._grads
             there = source.layers
         elif isinstance(source, Mapping):
             given = _in_memory(source, ids)
             there = _gradients_of(list(given.columns))
+            self._grads = {_named(n) for n in given.columns if n.startswith(PREFIX)}
             self._all = Part(given.ids, {_named(n): column for n, column in given.columns.items()})
         else:
             self._reader = source if isinstance(source, store.Reader) else store.open(source)
@@ -139,6 +141,22 @@ class Logs:
         if self._all is not None:
             own = {name: self._all.columns[name] for name in self.layers}
             self._memory = Part(self._all.ids, own)
+
+    @classmethod
+    def join(cls, several: Iterable[Logs]) -> Logs:
+        """The rows of several logs in memory, one after the other, as of several queries.
+
+        Raises:
+            ArgumentError: they have other layers or another compression, or an id is there twice.
+            WeightsMismatchError: they come from different weights.
+        """
+        logs = list(several)
+        if not logs:
+            raise ArgumentError("There are no logs to join.")
+        return logs[0] if len(logs) == 1 else cls(**joined_logs(logs))
+
+    def __add__(self, other: Logs) -> Logs:
+        return Logs.join([self, other]) if isinstance(other, Logs) else NotImplemented
 
     @property
     def reader(self) -> store.Reader | None:
@@ -378,3 +396,53 @@ def _pieces(whole: Part, part: tuple[int, int], most: int) -> Iterator[Part]:
     edges = np.linspace(0, len(whole), parts + 1).astype(int)
     for start in range(edges[place], edges[place + 1], most):
         yield whole.cut(slice(start, min(start + most, edges[place + 1])))
+
+
+def joined_logs(logs: Sequence[Logs]) -> dict[str, Any]:
+    """What makes one of several logs in memory: their rows, ids and notes."""
+    parts = [each._all for each in logs]
+    if any(part is None for part in parts):
+        raise ArgumentError(
+            "Logs of a store are not joined with others. Hint: write all rows into one store."
+        )
+    first = logs[0]
+    for other in logs[1:]:
+        _check_joined(first, other)
+    given: dict[str, np.ndarray] = {}
+    for name in parts[0].columns:  # type: ignore[union-attr]
+        columns = [part.columns[name] for part in parts]  # type: ignore[union-attr]
+        own = [c.values if c.scale is None else c.rows() for c in columns]
+        label = PREFIX + name if name in first._grads else name
+        given[label] = np.concatenate(_as_long(name, own))
+    ids = [each for part in parts for each in _listed(part.ids)]  # type: ignore[union-attr]
+    return {"source": given, "ids": ids, "meta": first._meta}
+
+
+def _check_joined(one: Logs, other: Logs) -> None:
+    assert one._all is not None
+    assert other._all is not None
+    if one._all.columns.keys() != other._all.columns.keys():
+        raise ArgumentError("Logs of different layers cannot be joined.")
+    ways = [each.meta.get("options", {}).get("compress") for each in (one, other)]
+    projections = [{own.projection for own in each.provenance} for each in (one, other)]
+    if ways[0] != ways[1] or projections[0] != projections[1]:
+        raise ArgumentError(
+            f"Logs that were compressed by {ways[0]} and by {ways[1]} cannot be joined: their "
+            "numbers mean different things."
+        )
+    hint = "Hint: log all queries with the same checkpoint."
+    check_same_weights(one.provenance, other.provenance, "some logs", "others", hint)
+
+
+def _as_long(name: str, several: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Arrays ``[n, positions, ...]`` with as many positions, zeros behind those that end sooner."""
+    shapes = {each.shape[1:] for each in several}
+    if len(shapes) == 1:
+        return list(several)
+    if min(each.ndim for each in several) < 2 or len({shape[1:] for shape in shapes}) > 1:
+        raise ArgumentError(f"The rows of {name!r} have different shapes: {sorted(shapes)}.")
+    most = max(shape[0] for shape in shapes)
+    return [
+        np.pad(each, [(0, 0), (0, most - each.shape[1])] + [(0, 0)] * (each.ndim - 2))
+        for each in several
+    ]

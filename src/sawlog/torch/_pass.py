@@ -304,9 +304,9 @@ class Asking:
         self, path: Path, options: Options, watched: Watched, axis: int, fingerprint: Fingerprint
     ) -> None:
         self._options = dataclasses.replace(options, statistic=(), save=None)
-        self._watched, self._axis, self._fingerprint = watched, axis, fingerprint
-        self._matrices = matrices_of(path, self._options, watched, None)
-        self._projection = projection_fingerprint(self._matrices, options)
+        self.watched, self._axis, self._fingerprint = watched, axis, fingerprint
+        self.matrices = matrices_of(path, self._options, watched, None)
+        self._projection = projection_fingerprint(self.matrices, options)
         self._provenance = fingerprint.now(self._projection)
 
     def gathering(
@@ -316,9 +316,9 @@ class Asking:
         if self._fingerprint.changed():
             self._provenance = self._fingerprint.now(self._projection)
         return Gathering(
-            self._watched,
+            self.watched,
             self._options,
-            self._matrices,
+            self.matrices,
             Statistics(),
             batch=batch,
             todo=todo,
@@ -336,7 +336,7 @@ class Asking:
                 raise CaptureError(_odd_text(odd, ids, self._options))
         meta = {
             "options": self._options.to_json(),
-            "blocks": [block.to_json() for block in self._watched.blocks],
+            "blocks": [block.to_json() for block in self.watched.blocks],
             "provenance": [self._provenance.to_json()],
         }
         return Logs({name: to_numpy(each) for name, each in rows.items()}, ids=ids, meta=meta)

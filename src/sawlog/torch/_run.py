@@ -33,6 +33,8 @@ from sawlog.errors import ArgumentError, CaptureError
 from sawlog.influence import Influence, LogLoader, Logs
 from sawlog.torch._batches import DataId, named_batches
 from sawlog.torch._capture import Gathering
+from sawlog.torch._check import Check, Step
+from sawlog.torch._extract import Extraction, Mask, One, examine, extract
 from sawlog.torch._fingerprint import Fingerprint
 from sawlog.torch._names import bare
 from sawlog.torch._pass import Asking, Pass
@@ -90,6 +92,7 @@ class Run:
         if exists == "replace":
             shutil.rmtree(self.path, ignore_errors=True)
         self._options = read(config)
+        self._given: nn.Module | None = None
         self._model: nn.Module | None = None
         self._watched: Watched | None = None
         self._fingerprint: Fingerprint | None = None
@@ -165,6 +168,7 @@ class Run:
             )
         if batch_axis not in (0, 1):
             raise ArgumentError(f"batch_axis is 0 or 1, got {batch_axis!r}.")
+        self._given = model
         if isinstance(model, nn.Module):
             model = bare(model)
         self._watched, self._model = look_at(model, names, types, uncovered), model
@@ -328,15 +332,125 @@ class Run:
         Yields:
             ``(ids, batch)``, for ``with run(data_id=ids): ...``
         """
-        now = self._start()
+        yield from self._batches(loader, data_id, f"logging {self.project}", quiet, total)
+
+    def _batches(
+        self,
+        loader: Iterable[Any],
+        data_id: DataId,
+        what: str,
+        quiet: bool,
+        total: int | None = None,
+    ) -> Iterator[tuple[Any, Any]]:
+        now = None if self._evaluates else self._start()
         if total is None and hasattr(loader, "__len__"):
             total = len(loader)  # type: ignore[arg-type]
-        with progress.shown(f"logging {self.project}", total, quiet=quiet) as bar:
+        with progress.shown(what, total, quiet=quiet) as bar:
             for ids, batch in named_batches(loader, data_id):
-                new = bool(now.known.missing(ids).any())
+                new = now is None or bool(now.known.missing(ids).any())
                 if new:
                     yield ids, batch
-                bar.step(len(ids) if new else 0, now.nbytes)
+                bar.step(len(ids) if new else 0, 0 if now is None else now.nbytes)
+
+    # -- all of it in one call ---------------------------------------------------------------------
+
+    def extract(
+        self,
+        step: Step,
+        loader: Iterable[Any],
+        data_id: DataId = None,
+        *,
+        mask: Mask = None,
+        check: bool = True,
+        one: One = None,
+        quiet: bool = False,
+    ) -> Extraction:
+        """Go over the data as often as the options need, and log every example.
+
+        Main directions need a pass for covariances, EK-FAC one for K-FAC before its own. What an
+        earlier program logged is left out. The first batch is checked as :meth:`check` does, and
+        nothing is logged if its examples alone give something else. After :meth:`eval` the examples
+        are queries, and :meth:`get_log` has all of them.
+
+        Args:
+            step: ``step(model, batch)`` returns the loss of the batch, or the losses of its
+                examples, ``[batch]``.
+            loader: batches; gone through once for each pass.
+            data_id: a function from a batch to its ids, or what they are called in a batch; None
+                numbers the examples by their places in the data, as :meth:`batches`.
+            mask: which positions count, as ``run(data_id, mask=...)``: a function of the batch, or
+                what the mask is called in it.
+            check: whether to check the first batch.
+            one: how the check cuts an example out of a batch, ``one(batch, i)``; None does so for
+                tensors, lists, dicts and dataclasses.
+            quiet: whether to show no progress bar.
+
+        Raises:
+            CaptureError: the check found differences, or what the model did cannot be logged.
+            ArgumentError: a step returned something else, or a loader cannot be gone through again.
+
+        >>> import tempfile, torch, sawlog
+        >>> model = torch.nn.Linear(3, 2)
+        >>> loader = torch.utils.data.DataLoader(torch.randn(10, 3), 4, shuffle=True)
+        >>> run = sawlog.init(project="example", root=tempfile.mkdtemp())
+        >>> run.setup(statistic="ekfac", compress={"kind": "pca", "rank": 2})
+        >>> report = run.watch(model, quiet=True)
+        >>> run.extract(lambda model, x: (model(x) ** 2).mean(), loader).passes
+        ('covariances', 'K-FAC', 'EK-FAC and rows')
+        """
+        return extract(self, step, loader, data_id, mask, check, one, quiet)
+
+    def check(
+        self,
+        step: Step,
+        batch: Any,
+        *,
+        examples: int = 4,
+        mask: Any = None,
+        one: One = None,
+        tolerance: float | None = None,
+        raises: bool = False,
+        quiet: bool = False,
+    ) -> Check:
+        """Run some examples of a batch alone, and compare gradients and losses with the batch.
+
+        What is logged of each layer in the batch is compared with plain autograd of a batch of one.
+        The model, its gradients and random numbers stay as they are.
+
+        Args:
+            step: as for :meth:`extract`.
+            batch: a batch; a tensor, list, dict, dataclass, or any nesting of them.
+            examples: how many of its examples to run alone.
+            mask: as for ``run(data_id, mask=...)``.
+            one: how to cut an example out of the batch, ``one(batch, i)``.
+            tolerance: up to which relative error gradients count as the same; by default what
+                rounding in the dtype of the model may cause.
+            raises: whether differences are an error.
+            quiet: whether to show no table.
+
+        Raises:
+            CaptureError: there are differences, and ``raises`` says so.
+            ArgumentError: the batch cannot be cut into examples.
+
+        >>> import tempfile, torch, sawlog
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2))
+        >>> run = sawlog.init(project="example", root=tempfile.mkdtemp())
+        >>> report = run.watch(model, quiet=True)
+        >>> run.check(lambda model, x: (model(x) ** 2).mean(), torch.randn(5, 3), quiet=True).ok
+        True
+        """
+        found = examine(self, step, batch, mask, examples, one, tolerance)
+        if not quiet:
+            Console(stderr=True).print(found)
+        if raises and not found.ok:
+            raise CaptureError(found.message())
+        return found
+
+    def _stepped(self) -> nn.Module:
+        """The model that a step is called with: without what averages gradients of processes."""
+        assert self._model is not None
+        averaged = isinstance(self._given, nn.parallel.DistributedDataParallel)
+        return self._model if averaged or self._given is None else self._given
 
     # -- the end ----------------------------------------------------------------------------------
 
