@@ -88,6 +88,7 @@ class Pass:
         self._counted: list[np.ndarray] = []
         self._saved_at = time.monotonic()
         self._changing = False
+        self._is_noted = False
         self.nbytes = 0
         self._resume()
         if options.saved:
@@ -116,7 +117,6 @@ class Pass:
             raise
         if not self._options.statistic and ids is not None and self._options.duplicates != "last":
             self.known.begin_with(ids)
-        note(self._writer, self._provenance)
 
     def _resume(self) -> None:
         """Take in which examples are in statistics already, whoever measured them."""
@@ -157,8 +157,7 @@ class Pass:
         self._changing = True
         self._provenance = dataclasses.replace(self._provenance, weights=CHANGING, tensors={})
         self._about["provenance"] = self._provenance.to_json()
-        if self._writer is not None:
-            note(self._writer, self._provenance)
+        self._is_noted = False
 
     # -- a batch ----------------------------------------------------------------------------------
 
@@ -209,6 +208,9 @@ class Pass:
             columns = batch.columns(logs)
             if not good.all():
                 columns = {name: rows[good] for name, rows in columns.items()}
+            if not self._is_noted:
+                note(self._writer, self._provenance)
+                self._is_noted = True
             self._writer.append(ids[good], columns)
             self.nbytes += sum(column.nbytes for column in columns.values())
         if self._options.statistic:
