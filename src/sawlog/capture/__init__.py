@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sawlog.capture import checkpoint as checkpoint
 from sawlog.capture import progress as progress
+from sawlog.capture import ragged as ragged
 from sawlog.capture._blocks import Block as Block
 from sawlog.capture._blocks import Report as Report
 from sawlog.capture._blocks import compressed as compressed
@@ -34,6 +35,8 @@ from sawlog.capture._provenance import fingerprint_of as fingerprint_of
 from sawlog.capture._provenance import fingerprint_of_arrays as fingerprint_of_arrays
 from sawlog.capture._provenance import note as note
 from sawlog.capture._provenance import noted as noted
+from sawlog.capture._remembered import remember as remember
+from sawlog.capture._remembered import remembered as remembered
 from sawlog.capture._statistics import Staged as Staged
 from sawlog.capture._statistics import Statistics as Statistics
 
@@ -69,7 +72,10 @@ __all__ = [
     "progress",
     "projection_of",
     "projections_of",
+    "ragged",
     "read",
+    "remember",
+    "remembered",
     "set_current",
     "statistics_of",
 ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sawlog._optional import require
+from sawlog.capture._dialect import check_words, is_dialect, translated
 from sawlog.errors import ArgumentError
 
 LOGS = ("forward", "backward", "grad")
@@ -115,6 +116,8 @@ def read(
         kind = type(given).__name__
         raise ArgumentError(f"setup takes a dict or the path of a YAML file, got {kind}.")
     values = {**(given or {}), **more}
+    if is_dialect(values):
+        values = translated(values)
     _check_keys(values, Options, "setup")
     read = {key: _READERS[key](value, key) for key, value in values.items()}
     options = Options(**read)
@@ -144,6 +147,7 @@ def _from_yaml(path: Path) -> Mapping[str, Any]:
 
 def _check_keys(values: Mapping[str, Any], kind: type[Any], where: str) -> None:
     valid = [field.name for field in dataclasses.fields(kind)]
+    check_words({key: values[key] for key in values if key not in valid}, where)
     for key in values:
         if key not in valid:
             near = difflib.get_close_matches(str(key), valid, 1)

@@ -14,6 +14,7 @@ import numpy as np
 from array_api_compat import array_namespace, device, to_device
 
 from sawlog._place import to_numpy
+from sawlog.errors import CaptureError
 
 
 @dataclasses.dataclass
@@ -43,6 +44,13 @@ class Spread:
         more = rows.shape[0]
         mean = xp.mean(rows, axis=0)
         squares = xp.sum((rows - mean) ** 2, axis=0)
+        if self.mean is not None and self.mean.shape != mean.shape:
+            raise CaptureError(
+                f"The mean and variance of logs of different shapes, {list(self.mean.shape)} and "
+                f"{list(mean.shape)} for each example, are not defined: sequences have different "
+                'lengths. Hint: statistic="covariance" is over all positions; log="grad" has one '
+                "shape."
+            )
         if self.mean is None:
             self.mean, self.squares, self.count = mean, squares, more
             return

@@ -40,6 +40,12 @@ def check_together(
                 f"The {who} have no logs of the layers {', '.join(lacking[:5])}. Hint: watch the "
                 "same layers, or choose some by names=."
             )
+    for each in (logs, asked):
+        if each.ragged:
+            raise ArgumentError(
+                f"The examples{_at(each)} have different numbers of positions in {each.ragged[0]!r}"
+                ', so that rows cannot be compared. Hint: pool="mean", or gradients.'
+            )
     there, wanted = logs.shapes(), asked.shapes()
     for name, (_, shape) in there.items():
         if math.prod(wanted[name][1]) != math.prod(shape):

@@ -14,7 +14,7 @@ import numpy as np
 
 from sawlog import store
 from sawlog._place import NUMPY, Place, to_numpy
-from sawlog.capture import SCALE, Provenance, check_same_weights, noted
+from sawlog.capture import SCALE, Provenance, check_same_weights, noted, ragged
 from sawlog.errors import ArgumentError, UnknownIdError
 
 PREFIX = "grad/"
@@ -175,6 +175,13 @@ class Logs:
         return PREFIX + layer if PREFIX + layer in self._reader.names else layer
 
     @property
+    def ragged(self) -> list[str]:
+        """The layers whose rows have different numbers of positions."""
+        if self._reader is None:
+            return []
+        return [n for n in self.layers if ragged.is_ragged(self._reader, self._column(n))]
+
+    @property
     def meta(self) -> dict[str, Any]:
         """What was noted about the rows."""
         return self._meta if self._reader is None else self._reader.meta
@@ -194,6 +201,11 @@ class Logs:
         assert self._reader is not None
         ids: Ids = self._reader.ids(self._columns()[0])
         return ids
+
+    @property
+    def columns(self) -> list[str]:
+        """What the layers are called in the store."""
+        return self._columns()
 
     def _columns(self) -> list[str]:
         assert self._reader is not None
@@ -354,7 +366,7 @@ def _named(column: str) -> str:
 
 def _gradients_of(columns: Sequence[str]) -> list[str]:
     """The layers of columns: those with gradients, or all if there are none."""
-    named = [name for name in columns if not name.endswith(SCALE)]
+    named = [name for name in columns if not (name.endswith(SCALE) or ragged.is_part(name))]
     return [_named(name) for name in named if name.startswith(PREFIX)] or named
 
 

@@ -35,6 +35,12 @@ class Ranking:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __getitem__(self, key: str) -> np.ndarray:
+        """``"influence"``: the numbers; ``"src_ids"``: the ids."""
+        if key not in ("influence", "src_ids"):
+            raise ArgumentError(f"There are 'influence' and 'src_ids', got {key!r}.")
+        return self.values if key == "influence" else self.ids
+
     def top(self, k: int = 10, *, least: bool = False) -> list[tuple[Any, float]]:
         """The ``k`` examples with the greatest numbers, or the least, with them."""
         check_best(k, "positive")

@@ -92,14 +92,14 @@ def extract(
     for name, options in passes:
         if not run._evaluates:
             run.finalize()
-            run._options = options
+            run._options, run._asked = options, wanted
         try:
             own = check and checked is None
             count, found = _pass(run, step, loader, data_id, mask, own, one, name, quiet)
         finally:
             if not run._evaluates:
                 run.finalize()
-                run._options = wanted
+                run._options, run._asked = wanted, None
         _wait_for_others()
         counts.append(count)
         checked = checked or found

@@ -29,6 +29,7 @@ from sawlog.capture import (
     measured,
     note,
     noted,
+    ragged,
     statistics_of,
 )
 from sawlog.capture import checkpoint as saved
@@ -211,8 +212,7 @@ class Pass:
             if not self._is_noted:
                 note(self._writer, self._provenance)
                 self._is_noted = True
-            self._writer.append(ids[good], columns)
-            self.nbytes += sum(column.nbytes for column in columns.values())
+            self.nbytes += ragged.append(self._writer, ids[good], columns)
         if self._options.statistic:
             self._staged.commit(self._statistics)
             self._counted.append(ids)

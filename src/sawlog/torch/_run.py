@@ -28,9 +28,12 @@ from sawlog.capture import (
     measured,
     progress,
     read,
+    remember,
+    remembered,
 )
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.influence import Influence, LogLoader, Logs
+from sawlog.store import RowDataset
 from sawlog.torch._batches import DataId, named_batches
 from sawlog.torch._capture import Gathering
 from sawlog.torch._check import Check, Step
@@ -53,7 +56,8 @@ class Run:
         root: where runs are.
         exists: what to do if there is such a run: ``"append"``: go on with it, and leave out the
             examples that it has; ``"replace"`` it; or ``"error"``.
-        config: options to begin with, as for :meth:`setup`.
+        config: options to begin with, as for :meth:`setup`; None takes those that a run at this
+            path was set up with last.
 
     >>> import tempfile, torch, sawlog
     >>> model = torch.nn.Linear(3, 2)
@@ -91,7 +95,9 @@ class Run:
             )
         if exists == "replace":
             shutil.rmtree(self.path, ignore_errors=True)
-        self._options = read(config)
+        kept = remembered(self.path)
+        self._options = read(config) if config is not None or kept is None else kept[0]
+        self._asked: Options | None = None
         self._given: nn.Module | None = None
         self._model: nn.Module | None = None
         self._watched: Watched | None = None
@@ -99,6 +105,7 @@ class Run:
         self._axis = 0
         self._pass: Pass | None = None
         self._batch: Gathering | None = None
+        self._begun: contextlib.AbstractContextManager[Any] | None = None
         self._evaluates = False
         self._asking: Asking | None = None
         self._log: Logs | None = None
@@ -146,6 +153,8 @@ class Run:
         uncovered: str = "error",
         batch_axis: int = 0,
         quiet: bool = False,
+        name_filter: str | Sequence[str] | None = None,
+        type_filter: Sequence[type[nn.Module]] | None = None,
     ) -> Report:
         """Say which layers of which model; shows a table of what that takes.
 
@@ -157,6 +166,7 @@ class Run:
                 ``"func"``: differentiate their module example by example with ``torch.func``.
             batch_axis: 1 where the sequence comes before the examples.
             quiet: whether to show no table.
+            name_filter, type_filter: as of LogIX: parts of names, and types.
 
         Raises:
             ArgumentError: there is nothing to watch.
@@ -166,6 +176,10 @@ class Run:
             raise ArgumentError(
                 "watch was called while examples are being logged. Hint: call run.finalize() first."
             )
+        if name_filter is not None:
+            parts = [name_filter] if isinstance(name_filter, str) else name_filter
+            names = [f"*{part}*" for part in parts]
+        types = types if type_filter is None else type_filter
         if batch_axis not in (0, 1):
             raise ArgumentError(f"batch_axis is 0 or 1, got {batch_axis!r}.")
         self._given = model
@@ -283,10 +297,68 @@ class Run:
             )
         return self._log
 
-    def build_log_dataloader(self, batch_size: int = 64) -> LogLoader:
-        """Goes through all that is stored, in batches of ``(ids, {layer: rows})``."""
+    def build_log_dataset(self, columns: str | Sequence[str] | None = None) -> RowDataset:
+        """All that is stored as a dataset of torch, one item for each example.
+
+        Args:
+            columns: the names of logs, as ``"grad/fc.weight"``; by default all gradients.
+        """
+        self.finalize()
+        logs = Logs(self.logs)
+        assert logs.reader is not None
+        return logs.reader.dataset(logs.columns if columns is None else columns)
+
+    def build_log_dataloader(
+        self, batch_size: int = 64, *, num_workers: int = 0, pin_memory: bool = False
+    ) -> LogLoader:
+        """Goes through all that is stored, in batches of ``(ids, {layer: rows})``.
+
+        ``num_workers`` and ``pin_memory`` are taken for LogIX's sake; rows come from a memory map.
+        """
+        del num_workers, pin_memory
         self.finalize()
         return LogLoader(Logs(self.logs), batch_size)
+
+    # -- without a `with` -------------------------------------------------------------------------
+
+    def start(self, data_id: Any, mask: Any = None, *, scaler: Any = None) -> None:
+        """Begin to log a batch, where a ``with`` does not fit; :meth:`end` ends it."""
+        if self._begun is not None:
+            raise CaptureError("start was called twice. Hint: run.end() ends a batch.")
+        begun = self(data_id, mask=mask, scaler=scaler)
+        begun.__enter__()
+        self._begun = begun
+
+    def end(self) -> None:
+        """End the batch that :meth:`start` began."""
+        if self._begun is None:
+            raise CaptureError("end was called without a start. Hint: run.start(data_id=ids).")
+        begun, self._begun = self._begun, None
+        begun.__exit__(None, None, None)
+
+    def clear(self) -> None:
+        """Forget the model and the queries; what is on disk stays.
+
+        A batch that :meth:`start` began is given up, and nothing of it is logged.
+        """
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            with contextlib.suppress(_GivenUp):
+                begun.__exit__(_GivenUp, _GivenUp(), None)
+        self.finalize()
+        self._given = self._model = self._watched = self._fingerprint = None
+        self._asking = self._log = None
+
+    def save(self, enable: bool = True) -> None:
+        """As of LogIX: ``save(False)`` is :meth:`eval`; logs are stored unless that was called."""
+        if not enable:
+            self.eval()
+        elif self._evaluates:
+            self._evaluates, self._asking = False, None
+
+    def __getattr__(self, name: str) -> Any:
+        hint = f" Hint: {_ELSEWHERE[name]}." if name in _ELSEWHERE else ""
+        raise AttributeError(f"A run has no attribute {name!r}.{hint}")
 
     @property
     def influence(self) -> Influence:
@@ -300,6 +372,7 @@ class Run:
                 raise ArgumentError("There is no model yet. Hint: run.watch(model).")
             watched = self._watched.with_blocks(self._blocks())
             assert self._fingerprint is not None
+            remember(self.path, self._asked or self._options, watched.blocks)
             self._pass = Pass(
                 self.path, self.project, self._options, watched, self._axis, self._fingerprint
             )
@@ -497,16 +570,38 @@ class Run:
         """What was measured so far, of all passes with the same compression.
 
         Raises:
-            ArgumentError: :meth:`watch` was not called, or nothing was measured.
+            ArgumentError: nothing was measured.
         """
         if self._pass is not None:
             self._pass.flush()
-        if self._watched is None:
-            raise ArgumentError("There is no model yet. Hint: run.watch(model).")
-        found = measured(self.path, label_of(self._options), self._blocks())
+        if self._watched is not None:
+            blocks = self._blocks()
+        else:
+            kept = remembered(self.path)
+            if kept is None:
+                raise ArgumentError("There is no model yet. Hint: run.watch(model).")
+            blocks = kept[1]
+        found = measured(self.path, label_of(self._options), blocks)
         if found is None:
             raise ArgumentError("Nothing was measured. Hint: run.setup(statistic=...).")
         return found
+
+
+class _GivenUp(Exception):
+    """Ends a batch of which nothing is to be logged."""
+
+
+_ELSEWHERE = {  # what LogIX has, and how it is done here
+    "add_lora": "run.setup(compress=64) projects gradients; the model stays as it is",
+    "save_lora": "projections are made from a seed, and need not be saved",
+    "add_analysis": "run.influence has the analysis",
+    "initialize_from_log": "sawlog.init(project) goes on with what is there",
+    "watch_activation": 'run.setup(log="forward") logs the inputs of layers',
+    "log": "`with run(data_id=ids): ...` logs a batch",
+    "compute_influence": "run.influence.compute_influence(src_log, tgt_log)",
+    "compute_influence_all": "run.influence.compute_influence_all(run.get_log())",
+    "compute_self_influence": "run.influence.compute_self_influence()",
+}
 
 
 def _mask(mask: Any, batch: int) -> Tensor | None:
