@@ -108,7 +108,7 @@ class Pass:
         return self.known.missing(ids)
 
     def gathering(
-        self, batch: int, todo: Tensor | None, mask: Tensor | None, scaler: Any
+        self, batch: int, todo: Tensor | None, mask: Tensor | None, scaler: Any, views: int = 1
     ) -> Gathering:
         """What gathers the logs of a batch."""
         factor = 1.0 if scaler is None else float(scaler.get_scale())
@@ -123,6 +123,7 @@ class Pass:
             factor=factor,
             axis=self._axis,
             rooms=self._rooms,
+            views=views,
         )
 
     def finish(self, batch: Gathering, ids: np.ndarray) -> None:
@@ -176,7 +177,7 @@ class Asking:
         self._matrices = Matrices(watched.blocks, options.compress, whole)
 
     def gathering(
-        self, batch: int, todo: Tensor | None, mask: Tensor | None, scaler: Any
+        self, batch: int, todo: Tensor | None, mask: Tensor | None, scaler: Any, views: int = 1
     ) -> Gathering:
         """What gathers the logs of a batch."""
         return Gathering(
@@ -189,6 +190,7 @@ class Asking:
             mask=mask,
             factor=1.0 if scaler is None else float(scaler.get_scale()),
             axis=self._axis,
+            views=views,
         )
 
     def log(self, batch: Gathering, ids: np.ndarray) -> Logs:
