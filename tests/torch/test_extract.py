@@ -201,15 +201,35 @@ def test_examples_that_depend_on_each_other(tmp_path):
     program = Program(Centred().double(), base.batch, base.loss)
     found = checked(tmp_path, program)
     assert not found.ok
-    assert {layer.name: layer.verdict for layer in found.layers}["first.weight"] == "is 0 alone"
+    assert "examples" in found.refused
+    assert "cannot be logged" in str(found)
+    run, _ = start(tmp_path, program)
+    with pytest.raises(CaptureError, match="examples"):
+        run.extract(step_of(program), loader_of(program, 5), quiet=True)
+    assert not sawlog.store.open(run.logs).segments  # nothing was logged
+    with pytest.raises(CaptureError, match="examples"):
+        run.check(step_of(program), program.batch, raises=True, quiet=True)
+
+
+class Hidden(Centred):
+    """A dependence that no gradient shows."""
+
+    def forward(self, x):
+        h = self.first(x)
+        return self.last(torch.tanh(h + h.detach().mean(0)))
+
+
+def test_a_dependence_that_no_gradient_shows(tmp_path):
+    base = mlp()
+    program = Program(Hidden().double(), base.batch, base.loss)
+    found = checked(tmp_path, program)
+    assert not found.ok
+    assert {layer.verdict for layer in found.layers} == {"differs"}
     assert "depend on each other" in found.reasons[0]
     assert "first.weight" in str(found)
     run, _ = start(tmp_path, program)
-    with pytest.raises(CaptureError, match=r"2 of 2 layers:\n  first\.weight: is 0 alone"):
+    with pytest.raises(CaptureError, match=r"2 of 2 layers:\n  first\.weight: differs"):
         run.extract(step_of(program), loader_of(program, 5), quiet=True)
-    assert not sawlog.store.open(run.logs).segments  # nothing was logged
-    with pytest.raises(CaptureError, match="depend on each other"):
-        run.check(step_of(program), program.batch, raises=True, quiet=True)
 
 
 def test_a_wrong_reduction(tmp_path):

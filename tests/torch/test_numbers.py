@@ -48,9 +48,19 @@ def test_every_dtype_of_torch_as_numpy(dtype):
 
 
 def one_bad(value):
-    program = mlp()
+    """Five good examples, and five of which one is bad."""
+    program = mlp(size=10)
     program.batch[0][3, 0] = value
     return program
+
+
+def first(run, program):
+    """A batch that shows how gradients come about."""
+    go(run, program, range(5, 10), program.part(slice(5, 10)))
+
+
+def second(run, program):
+    go(run, program, range(5), program.part(slice(0, 5)))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -58,35 +68,41 @@ def one_bad(value):
 def test_rows_that_are_no_numbers_are_refused(tmp_path, value, statistic):
     program = one_bad(value)
     run, _ = start(tmp_path, program, statistic=statistic)
+    with pytest.raises(CaptureError, match="gradients of this batch are infinite or NaN"):
+        second(run, program)
+    first(run, program)
     with pytest.raises(CaptureError, match=r"1 of 5 examples are infinite or NaN .*examples 3\. "):
-        go(run, program)
+        second(run, program)
     good = program.part([0, 1, 2, 4])
     go(run, program, [0, 1, 2, 4], good)  # nothing of the batch before was logged or counted
     run.finalize()
     with sawlog.store.open(run.logs) as reader:
-        assert sorted(reader.ids("grad/0.weight").tolist()) == [0, 1, 2, 4]
+        assert sorted(reader.ids("grad/0.weight").tolist()) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
     if statistic:
-        assert run.statistics.examples == 4
+        assert run.statistics.examples == 9
         assert all(np.isfinite(array).all() for array, _ in run.statistics._arrays.values())
 
 
 def test_statistics_that_are_no_numbers_are_refused(tmp_path):
     program = one_bad(np.nan)
     run, _ = start(tmp_path, program, statistic="kfac", save=[])
+    first(run, program)
     with pytest.raises(CaptureError, match="statistics of this batch are infinite or NaN"):
-        go(run, program)
+        second(run, program)
 
 
 def test_rows_that_are_no_numbers_are_left_out_or_kept(tmp_path):
     program = one_bad(np.nan)
     run, _ = start(tmp_path / "skip", program, nonfinite="skip")
+    first(run, program)
     with pytest.warns(UserWarning, match=r"1 examples were left out.*: 3\."):
-        go(run, program)
+        second(run, program)
     run.finalize()
     with sawlog.store.open(run.logs) as reader:
-        assert reader.ids("grad/0.weight").tolist() == [0, 1, 2, 4]
+        assert reader.ids("grad/0.weight").tolist() == [5, 6, 7, 8, 9, 0, 1, 2, 4]
     run, _ = start(tmp_path / "store", program, nonfinite="store")
-    go(run, program)
+    first(run, program)
+    second(run, program)
     run.finalize()
     with sawlog.store.open(run.logs) as reader:
         assert np.isnan(reader.gather([3])["grad/0.weight"]).any()
@@ -118,5 +134,6 @@ def test_queries_that_are_no_numbers(tmp_path):
     program = one_bad(np.nan)
     run, _ = start(tmp_path, program)
     run.eval()
-    with pytest.raises(CaptureError, match="infinite or NaN"):
-        go(run, program)
+    first(run, program)
+    with pytest.raises(CaptureError, match="1 of 5 examples are infinite or NaN"):
+        second(run, program)

@@ -72,6 +72,7 @@ class Check:
         tolerance: up to which relative error gradients count as the same.
         loss: what was found about the loss; empty if nothing is wrong with it.
         reasons: what probably makes the differences.
+        refused: why the batch cannot be logged at all; empty if it can.
     """
 
     layers: tuple[Comparison, ...]
@@ -79,11 +80,12 @@ class Check:
     tolerance: float
     loss: str
     reasons: tuple[str, ...]
+    refused: str = ""
 
     @property
     def ok(self) -> bool:
         """Whether the batch gives what each example alone gives."""
-        return all(layer.same for layer in self.layers) and not self.loss
+        return all(layer.same for layer in self.layers) and not self.loss and not self.refused
 
     @property
     def worst(self) -> float:
@@ -92,13 +94,14 @@ class Check:
 
     def __rich__(self) -> Table:
         said = "as each example alone" if self.ok else "NOT as each example alone"
-        table = Table(title=f"{len(self.examples)} examples checked: {said}")
+        title = f"{len(self.examples)} examples checked: {said}"
+        table = Table(title="The batch cannot be logged" if self.refused else title)
         table.add_column("layer", overflow="fold")
         table.add_column("relative error", justify="right")
         table.add_column("verdict")
         for layer in self.layers:
             table.add_row(layer.name, f"{layer.error:.1e}", layer.verdict)
-        notes = [*([self.loss] if self.loss else []), *self.reasons]
+        notes = [each for each in (self.refused, self.loss, *self.reasons) if each]
         if notes:
             table.caption = "\n".join(notes)
         return table
@@ -110,6 +113,8 @@ class Check:
 
     def message(self) -> str:
         """The differences as an error says them."""
+        if self.refused:
+            return self.refused
         wrong = [layer for layer in self.layers if not layer.same]
         listed = "\n".join(f"  {e.name}: {e.verdict} ({e.error:.1e})" for e in wrong[:8])
         more = f"\n  ... and {len(wrong) - 8} more" if len(wrong) > 8 else ""

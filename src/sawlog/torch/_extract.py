@@ -16,6 +16,7 @@ from sawlog.errors import ArgumentError, CaptureError
 from sawlog.influence import Logs
 from sawlog.torch._alone import one_of
 from sawlog.torch._batches import DataId, size_of
+from sawlog.torch._capture import Gathering
 from sawlog.torch._check import (
     RANK,
     Check,
@@ -142,8 +143,13 @@ def _walk(run: Run, value: Any, size: int) -> None:
         loss, each = loss_of(value, size)
         assert run._batch is not None
         if each is not None:
-            run._batch._scale = 1.0  # a sum, as was made of it here
+            _declare_sum(run._batch)
         run.backward(loss)
+
+
+def _declare_sum(batch: Gathering) -> None:
+    """The loss is a sum over examples, as was made of what a step returned."""
+    batch._options = dataclasses.replace(batch._options, reduction="sum")
 
 
 def _mask_of(mask: Mask, batch: Any) -> Any:
@@ -191,7 +197,10 @@ def examine(
     model = run._stepped()
     modules = [unit.module for unit in watched.units]
     with left_as_it_was(run._model), autocast_seen(modules) as mixed:
-        logged, whole, each = _in_batch(run, asking, model, step, batch, size, mask)
+        try:
+            logged, whole, each = _in_batch(run, asking, model, step, batch, size, mask)
+        except CaptureError as error:
+            return Check((), (), 0.0, "", (), str(error))
         cut = one or (lambda batch, i: one_of(batch, i, size, run._axis))
         places = _spread(size, examples)
         found = [_alone(run, model, step, cut(batch, i), asking) for i in places]
@@ -233,7 +242,7 @@ def _in_batch(
         with gathering.watching():
             loss, each = loss_of(step(model, batch), size)
             if each is not None:
-                gathering._scale = 1.0
+                _declare_sum(gathering)
             gathering.backward(loss)
     finally:
         run._batch = None

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sawlog._place import to_numpy
 from sawlog.capture import Staged
+from sawlog.errors import CaptureError
 from sawlog.torch._outer import Outer
 
 # Half a step above the greatest number of a dtype: what is below rounds to it.
@@ -74,6 +75,21 @@ def _greatest(tensor: Tensor) -> float:
     return max(abs(float(least)), abs(float(most))) if not math.isnan(float(most)) else math.nan
 
 
+def check_finite(gradients: Mapping[str, Tensor | None]) -> None:
+    """Raise a CaptureError where the gradient of a batch is not finite: nothing can be proven."""
+    odd = [n for n, each in gradients.items() if each is not None and not _is_finite(each)]
+    if odd:
+        raise CaptureError(
+            f"The gradients of this batch are infinite or NaN ({', '.join(odd[:3])}), so that "
+            "those of its examples cannot be told apart. Nothing of this batch was logged. Hint: "
+            "look for a loss or an input that is NaN, or overflows; begin with a batch without it."
+        )
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return math.isfinite(_greatest(tensor))
+
+
 def odd_sums(staged: Staged) -> Sequence[str]:
     """The names of statistics that a batch would make infinite or NaN."""
     sums = [(name, array) for name, array, _ in staged.sums]
@@ -83,4 +99,4 @@ def odd_sums(staged: Staged) -> Sequence[str]:
 def _finite(array: Tensor) -> bool:
     if array.ndim > 1 and array.shape[-1] == array.shape[-2]:
         array = array.diagonal(dim1=-2, dim2=-1)  # of a moment: sums of squares
-    return math.isfinite(_greatest(array))
+    return _is_finite(array)

@@ -181,7 +181,7 @@ class Pass:
         return self._claims.take(ids, self.known.missing(ids))
 
     def gathering(
-        self, batch: int, todo: Tensor | None, mask: Tensor | None, scaler: Any
+        self, batch: int, todo: Tensor | None, mask: Tensor | None, scaler: Any, views: int = 1
     ) -> Gathering:
         """What gathers the logs of a batch."""
         self._check_unchanged()
@@ -198,6 +198,7 @@ class Pass:
             factor=factor,
             axis=self._axis,
             rooms=self._rooms,
+            views=views,
         )
 
     def finish(self, batch: Gathering, ids: np.ndarray) -> None:
@@ -312,7 +313,7 @@ class Asking:
         self._provenance = fingerprint.now(self._projection)
 
     def gathering(
-        self, batch: int, todo: Tensor | None, mask: Tensor | None, scaler: Any
+        self, batch: int, todo: Tensor | None, mask: Tensor | None, scaler: Any, views: int = 1
     ) -> Gathering:
         """What gathers the logs of a batch."""
         if self._fingerprint.changed():
@@ -327,6 +328,7 @@ class Asking:
             mask=mask,
             factor=1.0 if scaler is None else float(scaler.get_scale()),
             axis=self._axis,
+            views=views,
         )
 
     def log(self, batch: Gathering, ids: np.ndarray) -> Logs:

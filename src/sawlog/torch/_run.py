@@ -200,7 +200,9 @@ class Run:
     # -- logging ----------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def __call__(self, data_id: Any, *, mask: Any = None, scaler: Any = None) -> Iterator[Run]:
+    def __call__(
+        self, data_id: Any, *, mask: Any = None, scaler: Any = None, views: int = 1
+    ) -> Iterator[Run]:
         """Log the batch whose forward and backward pass run inside of the ``with``.
 
         Args:
@@ -208,7 +210,10 @@ class Run:
                 are then named by a hash of their content.
             mask: which positions of each example count, ``[batch, positions]``: the others are not
                 in statistics, and not counted by ``reduction="tokens"``.
-            scaler: the ``torch.amp.GradScaler`` that the loss is scaled with, if one is used.
+            scaler: the ``torch.amp.GradScaler`` that the loss is scaled with; it need not be
+                given if ``scaler.scale(loss)`` is called inside of the ``with``.
+            views: how many times the batch was concatenated with itself, as ``cat([x, x2])`` of
+                two augmentations of the same examples.
 
         Raises:
             ArgumentError: the ids are none, or :meth:`watch` was not called.
@@ -219,9 +224,11 @@ class Run:
             raise CaptureError(
                 "One batch is being logged already. Hint: `with run(...)` cannot be nested."
             )
+        if not isinstance(views, int) or views < 1:
+            raise ArgumentError(f"views is a number from 1 on, got {views!r}.")
         ids = data_ids(data_id)
         if self._evaluates:
-            with self._query(ids, _mask(mask, len(ids)), scaler):
+            with self._query(ids, _mask(mask, len(ids)), scaler, views):
                 yield self
             return
         now = self._start()
@@ -230,7 +237,11 @@ class Run:
             yield self
             return
         self._batch = batch = now.gathering(
-            len(ids), None if todo.all() else torch.from_numpy(todo), _mask(mask, len(ids)), scaler
+            len(ids),
+            None if todo.all() else torch.from_numpy(todo),
+            _mask(mask, len(ids)),
+            scaler,
+            views,
         )
         try:
             with batch.watching():
@@ -262,7 +273,9 @@ class Run:
         self._evaluates = True
 
     @contextlib.contextmanager
-    def _query(self, ids: np.ndarray, mask: Tensor | None, scaler: Any) -> Iterator[None]:
+    def _query(
+        self, ids: np.ndarray, mask: Tensor | None, scaler: Any, views: int
+    ) -> Iterator[None]:
         """One batch of queries: with the same layers and compression, and no trace on disk."""
         if self._watched is None:
             raise ArgumentError("There is no model yet. Hint: run.watch(model).")
@@ -270,7 +283,7 @@ class Run:
         if self._asking is None:
             assert self._fingerprint is not None
             self._asking = Asking(self.path, self._options, watched, self._axis, self._fingerprint)
-        self._batch = batch = self._asking.gathering(len(ids), None, mask, scaler)
+        self._batch = batch = self._asking.gathering(len(ids), None, mask, scaler, views)
         try:
             with batch.watching():
                 yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -60,11 +60,23 @@ class Unit:
 
 @dataclasses.dataclass(frozen=True)
 class Watched:
-    """What is watched of a model."""
+    """What is watched of a model.
+
+    Args:
+        units: the modules that rules speak for.
+        blocks: what is logged.
+        skipped: names of parameters that are not watched, and why.
+        parameters: those of the blocks, by name.
+        norms: modules that mix the examples of a batch in train mode, watched or not.
+        plans: how the gradients of batches of a certain structure are taken; see ``_plan``.
+    """
 
     units: tuple[Unit, ...]
     blocks: tuple[Block, ...]
     skipped: tuple[tuple[str, str], ...]
+    parameters: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    norms: tuple[tuple[str, nn.Module], ...] = ()
+    plans: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
 
     def with_blocks(self, blocks: Sequence[Block]) -> Watched:
         """The same with other ranks."""
@@ -78,7 +90,7 @@ class Watched:
             )
             for unit in self.units
         )
-        return Watched(units, tuple(blocks), self.skipped)
+        return dataclasses.replace(self, units=units, blocks=tuple(blocks), plans={})
 
 
 def look_at(
@@ -236,7 +248,11 @@ class _Search:
                 tied = uses[id(module.get_parameter(part.name))] > 1
                 shares.extend(self._shares(module, part, tied, blocks))
             units.append(Unit(name, module, rule, tuple(shares)))
-        return Watched(tuple(units), tuple(blocks.values()), skipped)
+        named = {self._names[id(p)]: p for p in self._model.parameters()}
+        watched = {name: named[name] for block in blocks.values() for name in block.parameters}
+        kinds = nn.modules.batchnorm._BatchNorm
+        norms = [(n, m) for n, m in self._model.named_modules() if isinstance(m, kinds)]
+        return Watched(tuple(units), tuple(blocks.values()), skipped, watched, tuple(norms))
 
     def _shares(
         self, module: nn.Module, part: Part, tied: bool, blocks: dict[int, Block]

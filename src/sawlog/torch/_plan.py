@@ -1,0 +1,491 @@
+"""How the gradients of a batch are taken, and the proof that they are right.
+
+For a graph of a structure that was not seen before, the loss is walked back several times: as it
+is, and with a power of two for each example. That tells in which order the examples lie in every
+gradient. The rows that come of it, multiplied by the same powers and summed, must be the gradient
+of the parameters in that pass. Where a layer rule does not give that, the operations that use
+the parameter are differentiated example by example; where that does not either, or where examples
+are mixed, it is an error. A structure whose examples always lie in the same way is proven once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sawlog.capture import Block
+from sawlog.errors import ArgumentError, CaptureError
+from sawlog.factored import Dense, Pair, gradient, rows, vector
+from sawlog.torch._graph import Graph, Node, operation, shape_of
+from sawlog.torch._hooks import Call, Hooks
+from sawlog.torch._layers import GeneralRule, Use
+from sawlog.torch._layout import Layout, candidates, codes, factors, fits, labels_of, layout_of
+from sawlog.torch._passes import Passes, each_scale, times
+from sawlog.torch._rows import BlockRows
+from sawlog.torch._uses import WeightUse, WeightUses, Where, example_gradients
+from sawlog.torch._watched import Watched
+
+_PICKS = {
+    "Index", "IndexSelect", "Gather", "IndexPut", "IndexPutImpl", "IndexAdd", "IndexCopy",
+    "Scatter", "ScatterAdd", "ScatterReduce", "MaskedSelect", "MaskedScatter", "Take", "Sort",
+    "Topk", "IndexFill", "Put", "TakeAlongDim", "GroupedMm", "Unique",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedUse:
+    """A use of weights that is differentiated example by example.
+
+    Args:
+        number, place: of the node in the graph, and of its input.
+        where: how the examples lie in each of its outputs.
+        parameters: the names of those whose gradients are taken there.
+    """
+
+    number: int
+    place: int
+    where: tuple[Where | None, ...]
+    parameters: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How the gradients of batches of one structure are taken.
+
+    Args:
+        layouts: how the examples lie in the outputs of calls, by their numbers.
+        by_rule: the names of the blocks that layer rules give.
+        uses: for the other blocks.
+        picks: numbers of nodes that pick by values, so that they could pick otherwise.
+    """
+
+    layouts: Mapping[int, Layout]
+    by_rule: frozenset[str]
+    uses: tuple[PlannedUse, ...]
+    picks: tuple[int, ...]
+
+    def holds_for(self, graph: Graph, batch: int, axis: int) -> bool:
+        """Whether a graph of the structure picks as the one that was proven."""
+        return all(_picks_inside(graph.nodes[each], batch, axis) for each in self.picks)
+
+
+def _picks_inside(node: Node, batch: int, axis: int) -> bool:
+    """Whether what a node picks for an example is of that example, whatever the values."""
+    name = operation(node)
+    if name in ("IndexSelect", "Gather"):
+        dim = int(node._saved_dim)
+        dim = dim - 2**64 if dim >= 2**63 else dim
+        return dim % max(1, len(shape_of((node, 0)))) != axis
+    if name == "Index" and axis == 0:
+        first = node._saved_indices[0]
+        if first is None:
+            return True
+        if first.dtype == torch.bool or first.numel() != batch:
+            return False
+        return torch.equal(first.flatten(), torch.arange(batch, device=first.device))
+    return False
+
+
+class Measured:
+    """The gradients of calls and of operations in all passes over one graph."""
+
+    def __init__(self, batch: int) -> None:
+        self.codes = codes(batch)
+        self.calls: dict[int, Call] = {}
+        self.of_calls: dict[int, list[Tensor]] = {}
+        self.of_nodes: dict[int, list[tuple[Tensor | None, ...]]] = {}
+        self.totals: list[dict[str, Tensor | None]] = []
+
+    def run(
+        self,
+        passes: Passes,
+        hooks: Hooks,
+        parameters: Mapping[str, Tensor],
+        nodes: Mapping[int, Node],
+    ) -> None:
+        """Walk back once as it is, and once for each code."""
+        handles = [node.register_prehook(self._recorder(number)) for number, node in nodes.items()]
+        weights = [each_scale, *(times(factors(code)) for code in self.codes)]
+        try:
+            with hooks.listening(self._record):
+                for each in weights:
+                    found = passes.run(list(parameters.values()), each)
+                    self.totals.append(dict(zip(parameters, found, strict=True)))
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _record(self, call: Call, grad: Tensor) -> None:
+        self.calls[call.number] = call
+        self.of_calls.setdefault(call.number, []).append(grad)
+
+    def _recorder(self, number: int) -> Any:
+        def record(grads: tuple[Tensor | None, ...]) -> None:
+            there = tuple(None if grad is None else grad.detach() for grad in grads)
+            self.of_nodes.setdefault(number, []).append(there)
+
+        return record
+
+
+@dataclasses.dataclass(frozen=True)
+class Proof:
+    """What a batch of a new structure gave: rows for all blocks, and the plan for others like it.
+
+    Args:
+        pairs: the factors of each use of each block, by the name of the block.
+        layouts: of the calls.
+        plan: None where it is good for this batch alone.
+    """
+
+    pairs: dict[str, list[Pair]]
+    layouts: dict[int, Layout]
+    calls: dict[int, tuple[Call, Tensor]]
+    plan: Plan | None
+
+
+class Prover:
+    """Takes the gradients of one batch, and proves them.
+
+    Args:
+        watched: what is watched.
+        rows: what projects pairs.
+        graph: of the loss.
+        batch, axis: how many examples there are, and their axis where nothing else tells.
+    """
+
+    def __init__(
+        self, watched: Watched, rows: BlockRows, graph: Graph, batch: int, axis: int
+    ) -> None:
+        self._watched, self._rows, self._graph = watched, rows, graph
+        self._batch, self._axis = batch, axis
+        self._measured = Measured(batch)
+        self._uses: dict[str, list[WeightUse]] = {}
+        self._lasting = True
+
+    def prove(self, passes: Passes, hooks: Hooks, plain: Mapping[str, Tensor | None]) -> Proof:
+        """Take the gradients of all blocks.
+
+        Args:
+            passes: walks back from the loss.
+            hooks: on the modules.
+            plain: the gradients of the parameters by ``loss.backward()``.
+
+        Raises:
+            CaptureError: the gradients of a parameter cannot be told apart, or are mixed.
+        """
+        self._measure(passes, hooks)
+        measured = self._measured
+        self._check_complete(passes, plain)
+        layouts = self._layouts()
+        pairs = self._by_rules(layouts)
+        given = {name: each for name, each in pairs.items() if each is not None}
+        size = self._size(given)
+        by_rule = {name for name, each in given.items() if self._holds(name, each, size)}
+        found = {name: each for name, each in given.items() if name in by_rule}
+        planned = self._by_operations(found, by_rule, size)
+        picks = self._picks()
+        plan = Plan(layouts, frozenset(by_rule), planned, picks)
+        lasting = self._lasting and plan.holds_for(self._graph, self._batch, self._axis)
+        calls = {n: (call, measured.of_calls[n][0]) for n, call in measured.calls.items()}
+        return Proof(found, layouts, calls, plan if lasting else None)
+
+    def _measure(self, passes: Passes, hooks: Hooks) -> None:
+        """Walk back, and find the uses of all parameters."""
+        of_examples: set[Node] = set()
+        while True:
+            finder = WeightUses(self._graph, self._batch, of_examples)
+            uses = {name: finder.of(each) for name, each in self._watched.parameters.items()}
+            nodes = {use.number: use.node for every in uses.values() for use in every}
+            self._measured = Measured(self._batch)
+            self._measured.run(passes, hooks, self._watched.parameters, nodes)
+            unsure = {n: node for n, node in nodes.items() if node in finder.unsure}
+            more = {node for number, node in unsure.items() if self._is_of_examples(number)}
+            if not more:
+                break
+            of_examples |= more
+        self._uses = {
+            name: [use for use in every if use.node not in finder.unsure]
+            for name, every in uses.items()
+        }
+
+    def _is_of_examples(self, number: int) -> bool:
+        """Whether it is told of each element of an output to which example it belongs."""
+        if number not in self._measured.of_nodes or self._batch == 1:
+            return False
+        plain, *coded = self._measured.of_nodes[number]
+        for place, grad in enumerate(plain):
+            if grad is None or not bool(grad.any()):
+                continue
+            there = [each[place] for each in coded]
+            if any(each is None for each in there):
+                return False
+            known = [each for each in there if each is not None]
+            if labels_of(grad, known, self._batch) is None:
+                return False
+        return any(grad is not None and bool(grad.any()) for grad in plain)
+
+    def _picks(self) -> tuple[int, ...]:
+        nodes = enumerate(self._graph.nodes)
+        return tuple(number for number, node in nodes if operation(node) in _PICKS)
+
+    def _check_complete(self, passes: Passes, plain: Mapping[str, Tensor | None]) -> None:
+        """See that nothing of a gradient comes past the terms of the loss."""
+        found = passes.run(list(self._watched.parameters.values()), lambda term: 1.0)
+        sizes = [0.0 if each is None else float(each.double().norm()) for each in plain.values()]
+        for (name, whole), each in zip(plain.items(), found, strict=True):
+            if not _close(each, whole, _tolerance(whole, each), max(sizes, default=0.0)):
+                raise CaptureError(
+                    f"A part of the gradient of {name!r} does not come from the losses of the "
+                    "examples, but from elsewhere in the loss, as a penalty on weights does. Hint: "
+                    "leave that part out of the loss inside of `with run(...)`."
+                )
+
+    # -- by the rules of layers -------------------------------------------------------------------
+
+    def _layouts(self) -> dict[int, Layout]:
+        found = {}
+        for number, (plain, *coded) in self._measured.of_calls.items():
+            axis = self._axis
+            layout = layout_of(plain, coded, self._measured.codes, axis, self._batch)
+            if layout is not None:
+                found[number] = layout
+                others = [
+                    each
+                    for each in candidates(plain.shape, axis, self._batch)
+                    if each != layout and fits(each, plain, coded, self._measured.codes)
+                ]
+                self._lasting = self._lasting and (not others or self._batch == 1)
+        return found
+
+    def _by_rules(self, layouts: Mapping[int, Layout]) -> dict[str, list[Pair] | None]:
+        """The factors of each block, None where a call of it has no layout."""
+        found: dict[str, list[Pair] | None] = {block.name: [] for block in self._watched.blocks}
+        for number, (grad, *_) in self._measured.of_calls.items():
+            call = self._measured.calls[number]
+            pairs = self._pairs(call, grad, layouts.get(number))
+            for share in call.unit.shares:
+                there = found[share.block.name]
+                if pairs is None or there is None:
+                    found[share.block.name] = None
+                else:
+                    there.append(share.of(pairs[share.part.name]))
+        return found
+
+    def _pairs(self, call: Call, grad: Tensor, layout: Layout | None) -> Mapping[str, Pair] | None:
+        if layout is None or isinstance(call.unit.rule, GeneralRule):
+            return None
+        try:
+            with torch.no_grad():
+                return pairs_of(call, grad, self._batch, layout)
+        except ArgumentError:
+            return None
+
+    def _size(self, pairs: Mapping[str, Sequence[Pair]]) -> float:
+        """How great gradients are in this batch: that of the greatest block."""
+        blocks = {block.name: block for block in self._watched.blocks}
+        sizes = [
+            float(gradient(self._rows.projected(blocks[name], pair)).double().norm())
+            for name, every in pairs.items()
+            for pair in every
+        ]
+        return max(sizes, default=0.0)
+
+    def _holds(self, name: str, pairs: Sequence[Pair], size: float) -> bool:
+        """Whether rows, weighted and summed, are the gradients of all passes."""
+        (block,) = (each for each in self._watched.blocks if each.name == name)
+        small = [gradient(self._rows.projected(block, pair)).double() for pair in pairs]
+        total = torch.zeros(self._batch, *block.stored, dtype=torch.float64)
+        for each in small:
+            total = total + each.to(total.device)
+        tolerance = self._precision(block)
+        ones = torch.ones(self._batch, dtype=torch.float64)
+        weights = [ones, *(factors(code) for code in self._measured.codes)]
+        for by, grads in zip(weights, self._measured.totals, strict=True):
+            want = self._whole(block, grads)
+            by = by.reshape(-1, *(1,) * (total.dim() - 1))
+            got = (total * by).sum(0)
+            scale = float((total * by).norm()) + float(want.norm())
+            if not float((got - want).norm()) <= tolerance * (scale + 0.01 * size):
+                return False
+        return True
+
+    def _precision(self, block: Block) -> float:
+        """How far rows may be off, by the least precise gradient they are made of."""
+        dtypes = [self._watched.parameters[name].dtype for name in block.parameters]
+        for number, (grad, *_) in self._measured.of_calls.items():
+            if any(s.block.name == block.name for s in self._measured.calls[number].unit.shares):
+                dtypes.append(grad.dtype)
+        for use in (use for name in block.parameters for use in self._uses[name]):
+            grads = self._measured.of_nodes.get(use.number, [()])[0]
+            dtypes += [grad.dtype for grad in grads if grad is not None]
+        return max(map(precision_of, dtypes))
+
+    def _whole(self, block: Block, grads: Mapping[str, Tensor | None]) -> Tensor:
+        """The gradient of a block in a pass, projected."""
+        return projected_gradient(self._rows, block, grads, self._watched.parameters)
+
+    # -- by operations ----------------------------------------------------------------------------
+
+    def _by_operations(
+        self, found: dict[str, list[Pair]], by_rule: set[str], size: float
+    ) -> tuple[PlannedUse, ...]:
+        """Add the gradients of all blocks that no rule gave."""
+        rest = [block for block in self._watched.blocks if block.name not in by_rule]
+        wanted: dict[tuple[int, int], tuple[WeightUse, list[str]]] = {}
+        for block in rest:
+            for name in block.parameters:
+                for use in self._uses[name]:
+                    wanted.setdefault((use.number, use.place), (use, []))[1].append(name)
+        planned, parts = [], []
+        for use, names in wanted.values():
+            if use.number not in self._measured.of_nodes:
+                continue  # the loss does not reach it
+            where = self._where(use, names)
+            planned.append(PlannedUse(use.number, use.place, where, tuple(names)))
+            parts.append(self._gradients(use, where, names))
+        for block in rest:
+            matrix = self._summed(block, parts)
+            found[block.name] = [] if matrix is None else [pair_of(matrix)]
+            if not self._holds(block.name, found[block.name], size):
+                raise CaptureError(
+                    f"The gradients of the examples for {block.name!r} do not add up to that of "
+                    "the batch, so they are not logged. Probably a hook changes gradients, or the "
+                    "backward pass draws random numbers. Hint: leave it out by names=."
+                )
+        return tuple(planned)
+
+    def _gradients(
+        self, use: WeightUse, where: Sequence[Where | None], names: Sequence[str]
+    ) -> dict[str, Tensor]:
+        parameters = [self._watched.parameters[name] for name in names]
+        grads = self._measured.of_nodes[use.number][0]
+        found = example_gradients(use, grads, where, self._batch, parameters)
+        return {n: each for n, each in zip(names, found, strict=True) if each is not None}
+
+    def _summed(self, block: Block, parts: Sequence[Mapping[str, Tensor]]) -> Tensor | None:
+        return summed_matrix(block, parts, self._watched.parameters, self._batch)
+
+    def _where(self, use: WeightUse, names: Sequence[str]) -> tuple[Where | None, ...]:
+        """How the examples lie in the outputs of an operation.
+
+        Raises:
+            CaptureError: they are mixed.
+        """
+        plain, *coded = self._measured.of_nodes[use.number]
+        found: list[Where | None] = []
+        for place, grad in enumerate(plain):
+            if grad is None:
+                found.append(None)
+                continue
+            other = [each[place] for each in coded]
+            if any(each is None for each in other):
+                raise self._mixed(use, names)
+            there = [each for each in other if each is not None]
+            layout = layout_of(grad, there, self._measured.codes, self._axis, self._batch)
+            if layout is None:
+                labels = labels_of(grad, there, self._batch)
+                if labels is None:
+                    raise self._mixed(use, names)
+                found.append(labels)
+                self._lasting = False
+            else:
+                found.append(layout)
+        return tuple(found)
+
+    def _mixed(self, use: WeightUse, names: Sequence[str]) -> CaptureError:
+        return CaptureError(
+            f"The parameter {names[0]!r} is used by an operation ({use.node.name()}) whose output "
+            "mixes examples: what one example does there changes the loss of others, so that they "
+            "have no gradients of their own. Probably the loss compares examples (contrastive "
+            "losses do), something is normalised over the batch, or the axis of the examples is "
+            "another one. Hint: watch(model, batch_axis=1) where the sequence comes first; leave "
+            "the parameter out by names=; batches of one example."
+        )
+
+
+def pairs_of(call: Call, grad: Tensor, batch: int, layout: Layout) -> Mapping[str, Pair]:
+    """What the rule of a module says of one call."""
+    use = Use(call.args, call.kwargs, grad, batch, layout.axis, layout.minor)
+    return call.unit.rule.pairs(call.unit.module, use)
+
+
+def matrix_of(block: Block, parts: Mapping[str, Tensor]) -> Tensor:
+    """The gradients of the parameters of a block, as ``[batch, *block.shape]``."""
+    weight, *bias = (parts[name] for name in block.parameters)
+    if not bias:
+        return weight.reshape(len(weight), *block.shape)
+    *groups, rows_, cols = block.shape
+    if block.inputs == "left":
+        shapes, axis = ((rows_ - 1, cols), (1, cols)), -2
+    else:
+        shapes, axis = ((rows_, cols - 1), (rows_, 1)), -1
+    both = zip((weight, bias[0]), shapes, strict=True)
+    return torch.cat([part.reshape(len(part), *groups, *shape) for part, shape in both], axis)
+
+
+def pair_of(matrix: Tensor) -> Pair:
+    """Whole gradients ``[batch, rows, cols]``, or with groups before the rows, as a pair."""
+    matrix = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
+    if matrix.dim() == 3:
+        return vector(matrix[..., 0]) if matrix.shape[2] == 1 else rows(matrix)
+    batch, groups, size, _ = matrix.shape
+    one = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
+    left = one[None, :, None].expand(batch, size, groups, size)
+    return Pair(Dense(left), Dense(matrix.transpose(1, 2)))
+
+
+def projected_gradient(
+    rows: BlockRows,
+    block: Block,
+    grads: Mapping[str, Tensor | None],
+    parameters: Mapping[str, Tensor],
+) -> Tensor:
+    """The gradient of a block, given those of its parameters, projected as its rows are."""
+    parts = {}
+    for name in block.parameters:
+        grad = grads[name]
+        parts[name] = (torch.zeros_like(parameters[name]) if grad is None else grad)[None].detach()
+    pair = pair_of(matrix_of(block, parts))
+    return gradient(rows.projected(block, pair))[0].double().cpu()
+
+
+def summed_matrix(
+    block: Block,
+    parts: Sequence[Mapping[str, Tensor]],
+    parameters: Mapping[str, Tensor],
+    batch: int,
+) -> Tensor | None:
+    """The gradients of a block, summed over the uses of its parameters; None where it has none."""
+    sums: dict[str, Tensor] = {}
+    for part in parts:
+        for name in block.parameters:
+            if name in part:
+                sums[name] = sums[name] + part[name] if name in sums else part[name]
+    if not sums:
+        return None
+    for name in block.parameters:
+        if name not in sums:
+            like = parameters[name]
+            sums[name] = torch.zeros((batch, *like.shape), dtype=like.dtype, device=like.device)
+    return matrix_of(block, sums)
+
+
+def precision_of(dtype: torch.dtype) -> float:
+    """How far sums of gradients of a dtype may be off, relative to what is summed."""
+    return {torch.float64: 1e-8, torch.float32: 1e-4}.get(dtype, 5e-2)
+
+
+def _tolerance(*tensors: Tensor | None) -> float:
+    return max((precision_of(each.dtype) for each in tensors if each is not None), default=0.0)
+
+
+def _close(one: Tensor | None, two: Tensor | None, tolerance: float, size: float) -> bool:
+    if one is None or two is None:
+        rest = one if two is None else two
+        return rest is None or float(rest.double().norm()) <= tolerance * 0.01 * size
+    apart = float((one.double() - two.double()).norm())
+    return apart <= tolerance * (float(two.double().norm()) + 0.01 * size)
