@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 import sawlog
 from sawlog.capture import checkpoint
 from sawlog.capture._statistics import Statistics, added
-from sawlog.errors import DuplicateIdError
+from sawlog.errors import ArgumentError, DuplicateIdError
 from tests.thorough import THOROUGH
 from tests.torch.programs import mlp
 from tests.torch.test_run import go, start
@@ -258,6 +258,18 @@ def test_shuffled_batches_are_numbered_by_their_place_in_the_data(tmp_path, work
             assert all(each == place for each, place in found.items())
     assert set(seen(loaders[0], tmp_path)) == set(range(11))
     assert set(seen(loaders[1], tmp_path)) == {9, 2, 5}
+    with pytest.raises(ArgumentError, match=r"in_order=False.* Hint: run\.batches"):
+        seen(DataLoader(data, 4, num_workers=1, in_order=False), tmp_path)
     by_key = seen(loaders[0], tmp_path, data_id="name")
     assert all(name == f"n{place}" for name, place in by_key.items())
     assert len(by_key) == 11
+
+
+def test_a_loader_of_accelerate(tmp_path):
+    accelerate = pytest.importorskip("accelerate")
+    data = Numbers()
+    loader = accelerate.Accelerator(cpu=True).prepare(DataLoader(data, 4, shuffle=True))
+    for _ in range(2):
+        found = seen(loader, tmp_path)
+        assert set(found) == set(range(11))
+        assert all(each == place for each, place in found.items())

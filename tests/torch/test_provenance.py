@@ -80,7 +80,7 @@ def test_any_change_is_seen(how):
     CHANGES[how](model)
     if how == "the middle of a large matrix":
         fingerprint._hashed_at = -float("inf")  # what no sample sees is looked for now and then
-    assert fingerprint.changed()
+    assert any(fingerprint.changed() for _ in range(3))  # frozen tensors take turns
     assert fingerprint.now().weights != before.weights
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,19 +45,26 @@ def measured(path: Path, label: str, blocks: Sequence[Block]) -> Measured | None
     factors: str | None = None
     examples = 0
     for folder in sorted((path / "statistics" / label).glob("*")):
-        parts = saved.load_parts(folder)
-        whole = saved.joined(parts, folder)
+        abouts: list[Mapping[str, Any]] = []
+        whole = saved.joined(_noting(folder, abouts), folder)
         if whole is None:
             continue
         arrays.update(whole.arrays)
         if CURVATURE & {*folder.name.split("+")}:
-            weights.update((own.weights, own) for part in parts for own in _provenance(part.about))
+            weights.update((own.weights, own) for each in abouts for own in _provenance(each))
         factors = whole.about.get("factors") or factors
         if "kfac" in folder.name.split("+") or not examples:
             examples = 0 if whole.ids is None else len(whole.ids)
     if not arrays:
         return None
     return Measured(arrays, blocks, examples, tuple(weights.values()), factors)
+
+
+def _noting(folder: Path, abouts: list[Mapping[str, Any]]) -> Iterator[saved.Saved]:
+    """The parts in a folder; their notes are put aside."""
+    for part in saved.load_parts(folder):
+        abouts.append(part.about)
+        yield part
 
 
 def _provenance(about: Mapping[str, Any]) -> list[Provenance]:

@@ -12,7 +12,7 @@ import dataclasses
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,24 +93,28 @@ def _read(path: Path) -> Saved:
         return Saved(arrays, ids, reader.meta["about"])
 
 
-def load_parts(folder: Path) -> list[Saved]:
-    """The parts of all processes, in the order of their names."""
-    found = [load(path) for path in sorted(folder.glob("part-*")) if path.is_dir()]
-    return [each for each in found if each is not None]
+def load_parts(folder: Path) -> Iterator[Saved]:
+    """The parts of all processes, in the order of their names, one after the other."""
+    for path in sorted(folder.glob("part-*")):
+        found = load(path) if path.is_dir() else None
+        if found is not None:
+            yield found
 
 
-def joined(parts: Sequence[Saved], where: Path) -> Saved | None:
-    """All parts added up; None if there are none.
+def joined(parts: Iterable[Saved], where: Path) -> Saved | None:
+    """All parts added up, with the notes of the last; None if there are none.
 
     Raises:
         DuplicateIdError: an example is in two of them.
     """
-    if not parts:
+    arrays: Arrays = {}
+    named: list[np.ndarray] = []
+    about = None
+    for part in parts:
+        arrays, about = added(arrays, part.arrays), part.about
+        named += [] if part.ids is None else [part.ids]
+    if about is None:
         return None
-    arrays: Arrays = dict(parts[0].arrays)
-    for part in parts[1:]:
-        arrays = added(arrays, part.arrays)
-    named = [part.ids for part in parts if part.ids is not None]
     ids = np.concatenate(named) if named else None
     if ids is not None:
         unique, counts = np.unique(ids, return_counts=True)
@@ -123,7 +127,7 @@ def joined(parts: Sequence[Saved], where: Path) -> Saved | None:
                 "Hint: give each process examples of its own, or initialize torch.distributed "
                 "before the run, and measure again with exists='replace'."
             )
-    return Saved(arrays, ids, parts[-1].about)
+    return Saved(arrays, ids, about)
 
 
 def _states(folder: Path) -> list[Path]:

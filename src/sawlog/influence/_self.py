@@ -12,6 +12,7 @@ from sawlog._optional import require
 from sawlog._place import place_named, to_numpy
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
+from sawlog.influence._alike import check_weights
 from sawlog.influence._best import check_best
 from sawlog.influence._fitted import curvature_for
 from sawlog.influence._logs import BUDGET, Logs
@@ -78,6 +79,7 @@ def self_influence(
     if nonfinite not in NONFINITE:
         listed = ", ".join(map(repr, NONFINITE))
         raise ArgumentError(f"nonfinite is one of {listed}, got {nonfinite!r}.")
+    check_weights(rows, rows, weights)
     fitted = curvature_for(rows, curvature, budget=budget, place=place, weights=weights)
     ids: list[np.ndarray] = []
     layers: dict[str, list[np.ndarray]] = {name: [] for name in rows.layers}

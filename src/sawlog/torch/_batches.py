@@ -57,25 +57,35 @@ def _column(batch: Any, key: str | int) -> Any:
 class _Recorder:
     """Stands in for the sampler of a loader, and keeps what it gave."""
 
-    def __init__(self, sampler: Any) -> None:
-        self.sampler = sampler
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
         self.given: collections.deque[Any] = collections.deque()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["inner"], name)
 
     def __iter__(self) -> Iterator[Any]:
         self.given.clear()
-        for indices in self.sampler:
+        for indices in self.inner:
             self.given.append(indices)
             yield indices
 
     def __len__(self) -> int:
-        return len(self.sampler)
+        return len(self.inner)
 
 
 def _by_sampler(loader: DataLoader[Any]) -> Iterator[tuple[np.ndarray, Any]]:
     """Batches with the indices that the sampler gave for them."""
+    if loader.num_workers and not getattr(loader, "in_order", True):
+        raise ArgumentError(
+            "The loader gives batches in any order (in_order=False), so which examples they have "
+            f"is not known. {_HINT}"
+        )
     key = "sampler" if loader.batch_sampler is None else "batch_sampler"
-    recorder = _Recorder(getattr(loader, key))
-    loader.__dict__[key] = recorder  # until workers and iterators have it
+    holder = getattr(loader, "base_dataloader", loader)  # which accelerate wraps
+    own = getattr(holder, key)
+    recorder = own if isinstance(own, _Recorder) else _Recorder(own)
+    holder.__dict__[key] = recorder  # until workers and iterators have it
     try:
         batches = iter(loader)
         kept = getattr(batches, "_index_sampler", None)
@@ -83,7 +93,7 @@ def _by_sampler(loader: DataLoader[Any]) -> Iterator[tuple[np.ndarray, Any]]:
             recorder = kept
         first = next(batches, None)
     finally:
-        loader.__dict__[key] = getattr(recorder, "sampler", recorder)
+        holder.__dict__[key] = own
     if first is None:
         return
     yield _indices(recorder, first), first

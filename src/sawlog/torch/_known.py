@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import collections
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch.distributed as dist
@@ -44,10 +46,15 @@ class Claims:
 
     Samplers that give every process as many examples repeat some. Each id is claimed in the
     key-value store of the job, by whoever comes first. Outside of a job everything is one's own.
+    Claims are those of one pass: the processes of a job begin as many passes at a folder.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name, self._store = name, _job_store()
+    _begun: ClassVar[collections.Counter[str]] = collections.Counter()
+
+    def __init__(self, folder: Path) -> None:
+        where = str(folder.resolve())
+        Claims._begun[where] += 1
+        self._name, self._store = f"{where}/{Claims._begun[where]}", _job_store()
         self._own: dict[int | str, bool] = {}
 
     def take(self, ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -84,7 +84,7 @@ class Pass:
         self._staged = Staged()
         self._writer: store.Writer | None = None
         self.known = Known()
-        self._claims = Claims(f"{self._folder}/{options.dtype}")
+        self._claims = Claims(self._folder / options.dtype)
         self._rooms: dict[Any, Tensor] = {}
         self._counted: list[np.ndarray] = []
         self._saved_at = time.monotonic()
@@ -123,14 +123,14 @@ class Pass:
         """Take in which examples are in statistics already, whoever measured them."""
         if not self._options.statistic:
             return
-        parts = saved.load_parts(self._folder)
-        for part in parts:
+        there: list[np.ndarray] = []
+        for part in saved.load_parts(self._folder):
             check_about(part.about, self._about, self._folder)
-            there = Provenance.from_json(part.about["provenance"])
-            self._check_weights([there], f"the statistics at {self._folder}")
-        whole = saved.joined(parts, self._folder)
-        if whole is not None and whole.ids is not None:
-            self.known.begin_with(whole.ids)
+            own = Provenance.from_json(part.about["provenance"])
+            self._check_weights([own], f"the statistics at {self._folder}")
+            there += [] if part.ids is None else [part.ids]
+        if there:
+            self.known.begin_with(np.concatenate(there))
 
     # -- the weights ------------------------------------------------------------------------------
 
@@ -153,7 +153,8 @@ class Pass:
                 f"with the weights {self._provenance.short}: {len(changed)} tensors are others "
                 f"({listed}). Gradients of different weights do not go together. Hint: finish the "
                 "pass before the next optimizer.step(), and log each checkpoint to a project of "
-                'its own; run.setup(weights="any") allows it knowingly.'
+                "its own; model.eval() where a forward pass changes buffers; "
+                'run.setup(weights="any") allows it knowingly.'
             )
         self._changing = True
         self._provenance = dataclasses.replace(self._provenance, weights=CHANGING, tensors={})
