@@ -30,6 +30,7 @@ def step_of(program):
 # -- extract --------------------------------------------------------------------------------------
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_rows_are_those_of_each_example(tmp_path, name):
     program = PROGRAMS[name]()

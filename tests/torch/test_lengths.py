@@ -34,6 +34,7 @@ def logged(tmp_path, **options):
     return run, own
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int8", "bfloat16"])
 def test_logs_come_back_in_full_length(tmp_path, dtype):
     run, own = logged(tmp_path, dtype=dtype)

@@ -22,6 +22,7 @@ def small(dtype, scale=1.0):
     return Program(model, (x,), lambda model, x: (model(x) * scale).sum())
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("stored", ["float32", "bfloat16", "float16", "int8", "float64"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_models_in_few_bits(tmp_path, dtype, stored):
@@ -63,6 +64,7 @@ def second(run, program):
     go(run, program, range(5), program.part(slice(0, 5)))
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("statistic", [[], ["kfac"], ["mean"]])
 def test_rows_that_are_no_numbers_are_refused(tmp_path, value, statistic):
