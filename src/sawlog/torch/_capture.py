@@ -14,7 +14,6 @@ from torch.autograd.graph import GradientEdge
 from sawlog.capture import Options, Statistics, encode
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.torch._examples import Examples
-from sawlog.torch._finite import check_finite
 from sawlog.torch._graph import Edge, Graph, graph_of, root_of
 from sawlog.torch._hooks import Call, Hooks, first_tensor, in_backward, last_edges
 from sawlog.torch._layers import FunctionRule, GeneralRule
@@ -22,7 +21,7 @@ from sawlog.torch._layout import Layout
 from sawlog.torch._loss import Scale, Term, agreed, terms_of
 from sawlog.torch._matrices import Matrices
 from sawlog.torch._outer import Outer
-from sawlog.torch._passes import Passes, each_scale, gradients
+from sawlog.torch._passes import Passes
 from sawlog.torch._patch import Backward, Listener, told
 from sawlog.torch._plan import (
     Plan,
@@ -182,7 +181,7 @@ class Gathering:
         with torch.no_grad():
             passes = Passes(terms, roots.starts())
         edges = last_edges(roots.nodes, [*self.hooks.edges, *_edges(plan, graph)])
-        return lambda: passes.run(edges, each_scale)
+        return lambda: passes.plain(edges)
 
     @contextlib.contextmanager
     def _capturing(self, plan: Plan, graph: Graph, scale: Scale) -> Iterator[None]:
@@ -242,21 +241,16 @@ class Gathering:
             self._take_proven(roots, graph, self._terms(roots))
 
     def _take_proven(self, roots: _Roots, graph: Graph, terms: list[Term]) -> None:
-        starts = roots.starts()
-        passes = Passes(terms, starts)
-        parameters = self._watched.parameters
-        outputs = [GradientEdge(*edge) for edge in starts]
-        plain = gradients(outputs, list(parameters.values()), list(starts.values()))
-        check_finite(dict(zip(parameters, plain, strict=True)))
+        passes = Passes(terms, roots.starts())
         prover = Prover(self._watched, self._rows, graph, self._batch, self._axis)
-        proof = prover.prove(passes, self.hooks, dict(zip(parameters, plain, strict=True)))
+        proof = prover.prove(passes, self.hooks)
         self._gradients += len(proof.calls) + 1
         for number, (call, grad) in proof.calls.items():
-            self._took(call, grad, proof.layouts.get(number), 1.0, frozenset())
+            self._took(call, grad, proof.layouts.get(number), passes.rest, frozenset())
         if "grad" in self._options.log:
             for block in self._watched.blocks:
                 for pair in proof.pairs[block.name]:
-                    self._rows.take(block, pair, 1.0)
+                    self._rows.take(block, pair, passes.rest)
         # What was checkpointed can be read once in a pass, and its nodes not be called besides.
         if proof.plan is not None and not (self._runs_again and proof.plan.uses):
             self._watched.plans[graph.structure] = proof.plan

@@ -10,23 +10,48 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from sawlog.torch._graph import Edge
-from sawlog.torch._loss import Scale, Term
+from sawlog.torch._loss import Scale, Term, agreed
 
 Weights = Callable[[Term], Scale]
 
 
 class Passes:
-    """Walks back from the terms of a loss, as often as asked; the graph stays as it is.
+    """Walks back from a loss, as often as asked; the graph stays as it is.
 
     Args:
-        terms: the terms.
+        terms: the terms of the loss.
         starts: the gradient of each root of the loss, by its edge.
     """
 
     def __init__(self, terms: Sequence[Term], starts: dict[Edge, Tensor]) -> None:
+        self._starts = starts
         self._grads = [(term, term.gradient(starts[term.root])) for term in terms]
+        self.scale = agreed(terms)
 
-    def run(self, inputs: Sequence[Tensor | GradientEdge], weights: Weights) -> list[Tensor | None]:
+    @property
+    def rest(self) -> Scale:
+        """By what the gradients of :meth:`plain` are still to be multiplied."""
+        return 1.0 if self.scale is None else self.scale
+
+    def plain(self, inputs: Sequence[Any]) -> list[Tensor | None]:
+        """The gradients of ``inputs`` as they are, or scaled where terms have different scales."""
+        if self.scale is None:
+            return self._run(inputs, lambda term: term.scale)
+        outputs = [GradientEdge(*edge) for edge in self._starts]
+        return gradients(outputs, inputs, list(self._starts.values()))
+
+    def weighted(self, inputs: Sequence[Any], factors: Tensor) -> list[Tensor | None]:
+        """The same, with a factor for each example."""
+
+        def weights(term: Term) -> Scale:
+            if self.scale is not None:
+                return factors
+            scale = term.scale
+            return factors * (scale if isinstance(scale, float) else scale.to(factors.device))
+
+        return self._run(inputs, weights)
+
+    def _run(self, inputs: Sequence[Any], weights: Weights) -> list[Tensor | None]:
         """The gradients of ``inputs``, where each term is weighted by ``weights(term)``."""
         sums: dict[Edge, Tensor] = {}
         for term, grad in self._grads:
@@ -54,18 +79,3 @@ def gradients(
         is_grads_batched=batched,
     )
     return [each.to_dense() if each is not None and each.is_sparse else each for each in found]
-
-
-def each_scale(term: Term) -> Scale:
-    """The weights that make the gradients those of each example alone."""
-    return term.scale
-
-
-def times(factors: Tensor) -> Weights:
-    """The same, times a factor for each example."""
-
-    def weights(term: Term) -> Scale:
-        scale = term.scale
-        return factors * (scale if isinstance(scale, float) else scale.to(factors.device))
-
-    return weights

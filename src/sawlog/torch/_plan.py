@@ -11,20 +11,30 @@ are mixed, it is an error. A structure whose examples always lie in the same way
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from sawlog.capture import Block
 from sawlog.errors import ArgumentError, CaptureError
-from sawlog.factored import Dense, Pair, gradient, rows, vector
+from sawlog.factored import Dense, OneHot, Pair, gradient, rows, vector
+from sawlog.torch._finite import check_finite
 from sawlog.torch._graph import Graph, Node, operation, shape_of
-from sawlog.torch._hooks import Call, Hooks
+from sawlog.torch._hooks import Call, Hooks, last_edges
 from sawlog.torch._layers import GeneralRule, Use
-from sawlog.torch._layout import Layout, candidates, codes, factors, fits, labels_of, layout_of
-from sawlog.torch._passes import Passes, each_scale, times
+from sawlog.torch._layout import (
+    Codes,
+    Layout,
+    candidates,
+    codes,
+    fits,
+    labels_of,
+    layout_of,
+)
+from sawlog.torch._passes import Passes
 from sawlog.torch._rows import BlockRows
 from sawlog.torch._uses import WeightUse, WeightUses, Where, example_gradients
 from sawlog.torch._watched import Watched
@@ -91,30 +101,32 @@ def _picks_inside(node: Node, batch: int, axis: int) -> bool:
 
 
 class Measured:
-    """The gradients of calls and of operations in all passes over one graph."""
+    """The gradients of calls and of operations in all passes over one graph.
 
-    def __init__(self, batch: int) -> None:
-        self.codes = codes(batch)
+    Args:
+        every: the factors of the examples.
+        parameters: those whose gradients are compared.
+    """
+
+    def __init__(self, every: Codes, parameters: Mapping[str, Tensor]) -> None:
+        self.codes, self._parameters = every, parameters
         self.calls: dict[int, Call] = {}
         self.of_calls: dict[int, list[Tensor]] = {}
         self.of_nodes: dict[int, list[tuple[Tensor | None, ...]]] = {}
         self.totals: list[dict[str, Tensor | None]] = []
 
-    def run(
-        self,
-        passes: Passes,
-        hooks: Hooks,
-        parameters: Mapping[str, Tensor],
-        nodes: Mapping[int, Node],
-    ) -> None:
+    def run(self, passes: Passes, hooks: Hooks, graph: Graph, uses: Sequence[WeightUse]) -> None:
         """Walk back once as it is, and once for each code."""
+        nodes = {use.number: use.node for use in uses}
         handles = [node.register_prehook(self._recorder(number)) for number, node in nodes.items()]
-        weights = [each_scale, *(times(factors(code)) for code in self.codes)]
+        edges = [*hooks.edges, *(GradientEdge(*use.weight) for use in uses)]
         try:
             with hooks.listening(self._record):
-                for each in weights:
-                    found = passes.run(list(parameters.values()), each)
-                    self.totals.append(dict(zip(parameters, found, strict=True)))
+                passes.plain(last_edges(graph.nodes[:1], edges) or edges)
+                for factors in self.codes.factors:
+                    found = passes.weighted(list(self._parameters.values()), factors)
+                    self.totals.append(dict(zip(self._parameters, found, strict=True)))
+                    check_finite(self.totals[-1])
         finally:
             for handle in handles:
                 handle.remove()
@@ -162,29 +174,27 @@ class Prover:
     ) -> None:
         self._watched, self._rows, self._graph = watched, rows, graph
         self._batch, self._axis = batch, axis
-        self._measured = Measured(batch)
+        self._measured = Measured(codes(1, set()), {})
         self._uses: dict[str, list[WeightUse]] = {}
         self._lasting = True
 
-    def prove(self, passes: Passes, hooks: Hooks, plain: Mapping[str, Tensor | None]) -> Proof:
+    def prove(self, passes: Passes, hooks: Hooks) -> Proof:
         """Take the gradients of all blocks.
 
         Args:
             passes: walks back from the loss.
             hooks: on the modules.
-            plain: the gradients of the parameters by ``loss.backward()``.
 
         Raises:
             CaptureError: the gradients of a parameter cannot be told apart, or are mixed.
         """
         self._measure(passes, hooks)
         measured = self._measured
-        self._check_complete(passes, plain)
         layouts = self._layouts()
         pairs = self._by_rules(layouts)
         given = {name: each for name, each in pairs.items() if each is not None}
-        size = self._size(given)
-        by_rule = {name for name, each in given.items() if self._holds(name, each, size)}
+        size, blocks = self._size(), {block.name: block for block in self._watched.blocks}
+        by_rule = {name for name, each in given.items() if self._holds(blocks[name], each, size)}
         found = {name: each for name, each in given.items() if name in by_rule}
         planned = self._by_operations(found, by_rule, size)
         picks = self._picks()
@@ -196,21 +206,43 @@ class Prover:
     def _measure(self, passes: Passes, hooks: Hooks) -> None:
         """Walk back, and find the uses of all parameters."""
         of_examples: set[Node] = set()
+        dtypes = {meta.dtype for node in self._graph.nodes for meta in node._input_metadata}
+        passes_each = 2 if self._graph.structure in self._watched.scattered else 1
         while True:
             finder = WeightUses(self._graph, self._batch, of_examples)
             uses = {name: finder.of(each) for name, each in self._watched.parameters.items()}
-            nodes = {use.number: use.node for every in uses.values() for use in every}
-            self._measured = Measured(self._batch)
-            self._measured.run(passes, hooks, self._watched.parameters, nodes)
-            unsure = {n: node for n, node in nodes.items() if node in finder.unsure}
+            several = [use for each in uses.values() for use in each]
+            every = codes(self._batch, dtypes, passes_each)
+            self._measured = Measured(every, self._watched.parameters)
+            self._measured.run(passes, hooks, self._graph, several)
+            unsure = {use.number: use.node for use in several if use.node in finder.unsure}
             more = {node for number, node in unsure.items() if self._is_of_examples(number)}
-            if not more:
+            if passes_each == 1 and (more or self._is_scattered(several, finder.unsure)):
+                passes_each = 2
+                self._watched.scattered.add(self._graph.structure)
+            elif not more:
                 break
-            of_examples |= more
+            else:
+                of_examples |= more
         self._uses = {
             name: [use for use in every if use.node not in finder.unsure]
             for name, every in uses.items()
         }
+
+    def _is_scattered(self, uses: Sequence[WeightUse], unsure: Set[Node]) -> bool:
+        """Whether examples lie in no order at a use of a parameter."""
+        if self._batch == 1:
+            return False
+        for number in {use.number for use in uses if use.node not in unsure}:
+            plain, *coded = self._measured.of_nodes.get(number, [()])
+            for place, grad in enumerate(plain):
+                there = [each[place] for each in coded]
+                if grad is not None and all(each is not None for each in there):
+                    known = [each for each in there if each is not None]
+                    every = self._measured.codes
+                    if layout_of(grad, known, every, self._axis, self._batch) is None:
+                        return True
+        return False
 
     def _is_of_examples(self, number: int) -> bool:
         """Whether it is told of each element of an output to which example it belongs."""
@@ -224,25 +256,13 @@ class Prover:
             if any(each is None for each in there):
                 return False
             known = [each for each in there if each is not None]
-            if labels_of(grad, known, self._batch) is None:
+            if labels_of(grad, known, self._measured.codes) is None:
                 return False
         return any(grad is not None and bool(grad.any()) for grad in plain)
 
     def _picks(self) -> tuple[int, ...]:
         nodes = enumerate(self._graph.nodes)
         return tuple(number for number, node in nodes if operation(node) in _PICKS)
-
-    def _check_complete(self, passes: Passes, plain: Mapping[str, Tensor | None]) -> None:
-        """See that nothing of a gradient comes past the terms of the loss."""
-        found = passes.run(list(self._watched.parameters.values()), lambda term: 1.0)
-        sizes = [0.0 if each is None else float(each.double().norm()) for each in plain.values()]
-        for (name, whole), each in zip(plain.items(), found, strict=True):
-            if not _close(each, whole, _tolerance(whole, each), max(sizes, default=0.0)):
-                raise CaptureError(
-                    f"A part of the gradient of {name!r} does not come from the losses of the "
-                    "examples, but from elsewhere in the loss, as a penalty on weights does. Hint: "
-                    "leave that part out of the loss inside of `with run(...)`."
-                )
 
     # -- by the rules of layers -------------------------------------------------------------------
 
@@ -284,32 +304,23 @@ class Prover:
         except ArgumentError:
             return None
 
-    def _size(self, pairs: Mapping[str, Sequence[Pair]]) -> float:
-        """How great gradients are in this batch: that of the greatest block."""
-        blocks = {block.name: block for block in self._watched.blocks}
-        sizes = [
-            float(gradient(self._rows.projected(blocks[name], pair)).double().norm())
-            for name, every in pairs.items()
-            for pair in every
-        ]
-        return max(sizes, default=0.0)
+    def _size(self) -> float:
+        """How great gradients are in this batch: that of the greatest parameter."""
+        every = [grad for grads in self._measured.totals for grad in grads.values()]
+        return max((float(grad.double().norm()) for grad in every if grad is not None), default=0.0)
 
-    def _holds(self, name: str, pairs: Sequence[Pair], size: float) -> bool:
+    def _holds(self, block: Block, pairs: Sequence[Pair], size: float) -> bool:
         """Whether rows, weighted and summed, are the gradients of all passes."""
-        (block,) = (each for each in self._watched.blocks if each.name == name)
-        small = [gradient(self._rows.projected(block, pair)).double() for pair in pairs]
-        total = torch.zeros(self._batch, *block.stored, dtype=torch.float64)
-        for each in small:
-            total = total + each.to(total.device)
         tolerance = self._precision(block)
-        ones = torch.ones(self._batch, dtype=torch.float64)
-        weights = [ones, *(factors(code) for code in self._measured.codes)]
-        for by, grads in zip(weights, self._measured.totals, strict=True):
+        small = [self._rows.projected(block, pair) for pair in pairs]
+        rounding = 32 * sum(_rounding(pair) for pair in small)
+        for factors, grads in zip(self._measured.codes.factors, self._measured.totals, strict=True):
             want = self._whole(block, grads)
-            by = by.reshape(-1, *(1,) * (total.dim() - 1))
-            got = (total * by).sum(0)
-            scale = float((total * by).norm()) + float(want.norm())
-            if not float((got - want).norm()) <= tolerance * (scale + 0.01 * size):
+            got = torch.zeros_like(want)
+            for pair in small:
+                got += weighted_sum(pair, factors).double().cpu()
+            apart = float((got - want).norm())
+            if not apart <= tolerance * (float(want.norm()) + 0.01 * size) + rounding:
                 return False
         return True
 
@@ -350,7 +361,7 @@ class Prover:
         for block in rest:
             matrix = self._summed(block, parts)
             found[block.name] = [] if matrix is None else [pair_of(matrix)]
-            if not self._holds(block.name, found[block.name], size):
+            if not self._holds(block, found[block.name], size):
                 raise CaptureError(
                     f"The gradients of the examples for {block.name!r} do not add up to that of "
                     "the batch, so they are not logged. Probably a hook changes gradients, or the "
@@ -387,7 +398,7 @@ class Prover:
             there = [each for each in other if each is not None]
             layout = layout_of(grad, there, self._measured.codes, self._axis, self._batch)
             if layout is None:
-                labels = labels_of(grad, there, self._batch)
+                labels = labels_of(grad, there, self._measured.codes)
                 if labels is None:
                     raise self._mixed(use, names)
                 found.append(labels)
@@ -438,6 +449,32 @@ def pair_of(matrix: Tensor) -> Pair:
     return Pair(Dense(left), Dense(matrix.transpose(1, 2)))
 
 
+def weighted_sum(pair: Pair, factors: Tensor) -> Tensor:
+    """The sum over examples of their gradients times factors, which needs no gradients."""
+    dense = pair.right if isinstance(pair.left, OneHot) else pair.left
+    assert isinstance(dense, Dense)
+    pair = pair.scaled(factors.to(dense.array))
+    total: Tensor = gradient(Pair(_as_one(pair.left), _as_one(pair.right)))[0]
+    return total
+
+
+def _as_one(factor: Dense | OneHot) -> Dense | OneHot:
+    """All positions of all examples as those of one."""
+    if isinstance(factor, Dense):
+        return Dense(factor.array.reshape(1, -1, *factor.array.shape[2:]), factor.one)
+    weights = None if factor.weights is None else factor.weights.reshape(1, -1)
+    return OneHot(factor.ids.reshape(1, -1), factor.size, weights)
+
+
+def _rounding(pair: Pair) -> float:
+    """How far a sum of products may be off by rounding alone."""
+    sides = [each.array for each in (pair.left, pair.right) if isinstance(each, Dense)]
+    size = 1.0
+    for array in sides:
+        size *= float(array.double().norm())
+    return size * float(torch.finfo(sides[0].dtype).eps)
+
+
 def projected_gradient(
     rows: BlockRows,
     block: Block,
@@ -476,16 +513,4 @@ def summed_matrix(
 
 def precision_of(dtype: torch.dtype) -> float:
     """How far sums of gradients of a dtype may be off, relative to what is summed."""
-    return {torch.float64: 1e-8, torch.float32: 1e-4}.get(dtype, 5e-2)
-
-
-def _tolerance(*tensors: Tensor | None) -> float:
-    return max((precision_of(each.dtype) for each in tensors if each is not None), default=0.0)
-
-
-def _close(one: Tensor | None, two: Tensor | None, tolerance: float, size: float) -> bool:
-    if one is None or two is None:
-        rest = one if two is None else two
-        return rest is None or float(rest.double().norm()) <= tolerance * 0.01 * size
-    apart = float((one.double() - two.double()).norm())
-    return apart <= tolerance * (float(two.double().norm()) + 0.01 * size)
+    return {torch.float64: 1e-6, torch.float32: 1e-4}.get(dtype, 5e-2)

@@ -69,6 +69,7 @@ class Watched:
         parameters: those of the blocks, by name.
         norms: modules that mix the examples of a batch in train mode, watched or not.
         plans: how the gradients of batches of a certain structure are taken; see ``_plan``.
+        scattered: structures in which examples lie in no order, as where tokens are routed.
     """
 
     units: tuple[Unit, ...]
@@ -77,6 +78,7 @@ class Watched:
     parameters: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
     norms: tuple[tuple[str, nn.Module], ...] = ()
     plans: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
+    scattered: set[Any] = dataclasses.field(default_factory=set, compare=False)
 
     def with_blocks(self, blocks: Sequence[Block]) -> Watched:
         """The same with other ranks."""
@@ -90,7 +92,9 @@ class Watched:
             )
             for unit in self.units
         )
-        return dataclasses.replace(self, units=units, blocks=tuple(blocks), plans={})
+        return dataclasses.replace(
+            self, units=units, blocks=tuple(blocks), plans={}, scattered=set()
+        )
 
 
 def look_at(
