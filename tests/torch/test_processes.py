@@ -265,6 +265,22 @@ def test_shuffled_batches_are_numbered_by_their_place_in_the_data(tmp_path, work
     assert len(by_key) == 11
 
 
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(Numbers()[i] for i in range(11))
+
+
+def test_streams_and_batches_are_numbered_in_their_order(tmp_path):
+    whole = [{"x": torch.arange(4.0)[:, None]}, {"x": torch.arange(4.0, 7.0)[:, None]}]
+    loaders = [(DataLoader(Stream(), 4), 11), (DataLoader(whole, batch_size=None), 7), (whole, 7)]
+    for loader, size in loaders:
+        found = seen(loader, tmp_path)
+        assert list(found) == list(range(size))
+        assert all(each == place for each, place in found.items())
+    with pytest.raises(ArgumentError, match="in an order of its own"):
+        seen(DataLoader(whole, batch_size=None, shuffle=True), tmp_path)
+
+
 def test_a_loader_of_accelerate(tmp_path):
     accelerate = pytest.importorskip("accelerate")
     data = Numbers()

@@ -44,11 +44,7 @@ def measured(path: Path, label: str, blocks: Sequence[Block]) -> Measured | None
     weights: dict[str, Provenance] = {}
     factors: str | None = None
     examples = 0
-    for folder in sorted((path / "statistics" / label).glob("*")):
-        abouts: list[Mapping[str, Any]] = []
-        whole = saved.joined(_noting(folder, abouts), folder)
-        if whole is None:
-            continue
+    for folder, whole, abouts in _by_size(path / "statistics" / label):
         arrays.update(whole.arrays)
         if CURVATURE & {*folder.name.split("+")}:
             weights.update((own.weights, own) for each in abouts for own in _provenance(each))
@@ -58,6 +54,19 @@ def measured(path: Path, label: str, blocks: Sequence[Block]) -> Measured | None
     if not arrays:
         return None
     return Measured(arrays, blocks, examples, tuple(weights.values()), factors)
+
+
+def _by_size(path: Path) -> list[tuple[Path, saved.Saved, list[Mapping[str, Any]]]]:
+    """What was measured together, with the notes of its parts; that of most examples comes last,
+    and counts where several passes measured the same.
+    """
+    found = []
+    for folder in sorted(path.glob("*")):
+        abouts: list[Mapping[str, Any]] = []
+        whole = saved.joined(_noting(folder, abouts), folder)
+        if whole is not None:
+            found.append((folder, whole, abouts))
+    return sorted(found, key=lambda each: 0 if each[1].ids is None else len(each[1].ids))
 
 
 def _noting(folder: Path, abouts: list[Mapping[str, Any]]) -> Iterator[saved.Saved]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from sawlog.capture import data_ids
 from sawlog.errors import ArgumentError
@@ -34,7 +34,7 @@ def named_batches(
     if data_id is not None:
         for batch in loader:
             yield data_ids(data_id(batch) if callable(data_id) else _column(batch, data_id)), batch
-    elif isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
+    elif isinstance(loader, DataLoader) and not _in_order(loader):
         yield from _by_sampler(loader)
     else:
         at = 0
@@ -42,6 +42,24 @@ def named_batches(
             size = size_of(batch)
             yield np.arange(at, at + size), batch
             at += size
+
+
+def _in_order(loader: DataLoader[Any]) -> bool:
+    """Whether a loader only passes on the batches of its dataset, in their order.
+
+    Raises:
+        ArgumentError: it passes them on in another order.
+    """
+    if isinstance(loader.dataset, IterableDataset):
+        return True
+    if loader.batch_sampler is not None:
+        return False
+    if not isinstance(loader.sampler, SequentialSampler):
+        raise ArgumentError(
+            "The dataset has batches, which the loader takes in an order of its own, so which "
+            f"examples they have is not known. {_HINT}"
+        )
+    return True
 
 
 def _column(batch: Any, key: str | int) -> Any:
@@ -81,11 +99,10 @@ def _by_sampler(loader: DataLoader[Any]) -> Iterator[tuple[np.ndarray, Any]]:
             "The loader gives batches in any order (in_order=False), so which examples they have "
             f"is not known. {_HINT}"
         )
-    key = "sampler" if loader.batch_sampler is None else "batch_sampler"
     holder = getattr(loader, "base_dataloader", loader)  # which accelerate wraps
-    own = getattr(holder, key)
+    own = holder.batch_sampler
     recorder = own if isinstance(own, _Recorder) else _Recorder(own)
-    holder.__dict__[key] = recorder  # until workers and iterators have it
+    holder.__dict__["batch_sampler"] = recorder  # until workers and iterators have it
     try:
         batches = iter(loader)
         kept = getattr(batches, "_index_sampler", None)
@@ -93,7 +110,7 @@ def _by_sampler(loader: DataLoader[Any]) -> Iterator[tuple[np.ndarray, Any]]:
             recorder = kept
         first = next(batches, None)
     finally:
-        holder.__dict__[key] = own
+        holder.__dict__["batch_sampler"] = own
     if first is None:
         return
     yield _indices(recorder, first), first

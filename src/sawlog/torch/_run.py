@@ -429,8 +429,9 @@ class Run:
         total: int | None = None,
     ) -> Iterator[tuple[Any, Any]]:
         now = None if self._evaluates else self._start()
-        if total is None and hasattr(loader, "__len__"):
-            total = len(loader)  # type: ignore[arg-type]
+        if total is None:
+            with contextlib.suppress(TypeError):  # a stream does not know
+                total = len(loader)  # type: ignore[arg-type]
         with progress.shown(what, total, quiet=quiet) as bar:
             for ids, batch in named_batches(loader, data_id):
                 new = now is None or bool(now.known.missing(ids).any())
