@@ -188,46 +188,63 @@ class Prover:
         Raises:
             CaptureError: the gradients of a parameter cannot be told apart, or are mixed.
         """
-        self._measure(passes, hooks)
-        measured = self._measured
-        layouts = self._layouts()
-        pairs = self._by_rules(layouts)
-        given = {name: each for name, each in pairs.items() if each is not None}
-        size, blocks = self._size(), {block.name: block for block in self._watched.blocks}
-        by_rule = {name for name, each in given.items() if self._holds(blocks[name], each, size)}
-        found = {name: each for name, each in given.items() if name in by_rule}
+        layouts, found, size = self._measure(passes, hooks)
+        measured, by_rule = self._measured, set(found)
         planned = self._by_operations(found, by_rule, size)
-        picks = self._picks()
-        plan = Plan(layouts, frozenset(by_rule), planned, picks)
+        plan = Plan(layouts, frozenset(by_rule), planned, self._picks())
         lasting = self._lasting and plan.holds_for(self._graph, self._batch, self._axis)
         calls = {n: (call, measured.of_calls[n][0]) for n, call in measured.calls.items()}
         return Proof(found, layouts, calls, plan if lasting else None)
 
-    def _measure(self, passes: Passes, hooks: Hooks) -> None:
-        """Walk back, and find the uses of all parameters."""
+    def _measure(
+        self, passes: Passes, hooks: Hooks
+    ) -> tuple[dict[int, Layout], dict[str, list[Pair]], float]:
+        """Walk back, find the uses of all parameters, and what the rules give.
+
+        What no rule gives is looked at more closely: two passes with different factors tell for
+        sure where examples lie in no order, and whether an operation with a constant is of one
+        example or of all.
+        """
+        structure, watched = self._graph.structure, self._watched
         of_examples: set[Node] = set()
         dtypes = {meta.dtype for node in self._graph.nodes for meta in node._input_metadata}
-        passes_each = 2 if self._graph.structure in self._watched.scattered else 1
         while True:
             finder = WeightUses(self._graph, self._batch, of_examples)
-            uses = {name: finder.of(each) for name, each in self._watched.parameters.items()}
-            several = [use for each in uses.values() for use in each]
-            every = codes(self._batch, dtypes, passes_each)
-            self._measured = Measured(every, self._watched.parameters)
-            self._measured.run(passes, hooks, self._graph, several)
-            unsure = {use.number: use.node for use in several if use.node in finder.unsure}
+            uses = {name: finder.of(each) for name, each in watched.parameters.items()}
+            every = codes(self._batch, dtypes, 2 if structure in watched.scattered else 1)
+            self._uses = {
+                name: [use for use in each if use.node not in finder.unsure]
+                for name, each in uses.items()
+            }
+            self._measured = Measured(every, watched.parameters)
+            self._measured.run(
+                passes, hooks, self._graph, [use for each in uses.values() for use in each]
+            )
+            layouts = self._layouts()
+            found, size = self._given(layouts)
+            rest = [block for block in watched.blocks if block.name not in found]
+            left = [use for block in rest for name in block.parameters for use in uses[name]]
+            unsure = {use.number: use.node for use in left if use.node in finder.unsure}
             more = {node for number, node in unsure.items() if self._is_of_examples(number)}
-            if passes_each == 1 and (more or self._is_scattered(several, finder.unsure)):
-                passes_each = 2
-                self._watched.scattered.add(self._graph.structure)
+            if structure not in watched.scattered and (
+                more or self._is_scattered(left, finder.unsure)
+            ):
+                watched.scattered.add(structure)
             elif not more:
-                break
+                return layouts, found, size
             else:
                 of_examples |= more
-        self._uses = {
-            name: [use for use in every if use.node not in finder.unsure]
-            for name, every in uses.items()
-        }
+
+    def _given(self, layouts: Mapping[int, Layout]) -> tuple[dict[str, list[Pair]], float]:
+        """The factors of those blocks for which the rules are right, and the size of gradients."""
+        size = self._size()
+        pairs = self._by_rules(layouts)
+        found = {}
+        for block in self._watched.blocks:
+            each = pairs[block.name]
+            if each is not None and self._holds(block, each, size):
+                found[block.name] = each
+        return found, size
 
     def _is_scattered(self, uses: Sequence[WeightUse], unsure: Set[Node]) -> bool:
         """Whether examples lie in no order at a use of a parameter."""
