@@ -16,7 +16,22 @@ NEED_JAX = {
     *("Reduction", "load", "log", "log_cotangent", "logdict", "logify", "register_rule", "save"),
     *("spool", "strip", "tap", "jax", "loggers"),
 }
-NEED_TORCH = {"eval", "finalize", "get_log", "init", "setup", "torch", "watch"}
+NEED_TORCH = {
+    "build_log_dataloader",
+    "build_log_dataset",
+    "check",
+    "clear",
+    "end",
+    "eval",
+    "extract",
+    "finalize",
+    "get_log",
+    "init",
+    "setup",
+    "start",
+    "torch",
+    "watch",
+}
 NEED_NEITHER = {
     *("SawlogError", "__version__", "capture", "curvature", "errors", "factored", "influence"),
     *("sinks", "store"),

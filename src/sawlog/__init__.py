@@ -24,11 +24,18 @@ if TYPE_CHECKING:
     from sawlog.jax import spool as spool
     from sawlog.jax import strip as strip
     from sawlog.jax import tap as tap
+    from sawlog.torch import build_log_dataloader as build_log_dataloader
+    from sawlog.torch import build_log_dataset as build_log_dataset
+    from sawlog.torch import check as check
+    from sawlog.torch import clear as clear
+    from sawlog.torch import end as end
     from sawlog.torch import eval as eval
+    from sawlog.torch import extract as extract
     from sawlog.torch import finalize as finalize
     from sawlog.torch import get_log as get_log
     from sawlog.torch import init as init
     from sawlog.torch import setup as setup
+    from sawlog.torch import start as start
     from sawlog.torch import watch as watch
 
 __version__ = "0.1.0"
@@ -36,7 +43,13 @@ __version__ = "0.1.0"
 _HOME = {
     "Reduction": "sawlog.jax",
     "SawlogError": "sawlog.errors",
+    "build_log_dataloader": "sawlog.torch",
+    "build_log_dataset": "sawlog.torch",
+    "check": "sawlog.torch",
+    "clear": "sawlog.torch",
+    "end": "sawlog.torch",
     "eval": "sawlog.torch",
+    "extract": "sawlog.torch",
     "finalize": "sawlog.torch",
     "get_log": "sawlog.torch",
     "init": "sawlog.torch",
@@ -49,6 +62,7 @@ _HOME = {
     "save": "sawlog.jax",
     "setup": "sawlog.torch",
     "spool": "sawlog.jax",
+    "start": "sawlog.torch",
     "strip": "sawlog.jax",
     "tap": "sawlog.jax",
     "watch": "sawlog.torch",
@@ -72,8 +86,14 @@ __all__ = [
     "Reduction",
     "SawlogError",
     "__version__",
+    "build_log_dataloader",
+    "build_log_dataset",
+    "check",
+    "clear",
+    "end",
     "errors",
     "eval",
+    "extract",
     "finalize",
     "get_log",
     "init",
@@ -86,6 +106,7 @@ __all__ = [
     "save",
     "setup",
     "spool",
+    "start",
     "strip",
     "tap",
     "watch",

@@ -122,12 +122,16 @@ def place_named(device: Any) -> Place:
 
 
 def to_numpy(array: Any) -> np.ndarray:
-    """As numpy has it, wherever it is."""
+    """As numpy has it, wherever it is; floating-point types that numpy lacks become float32."""
     if is_torch_array(array):
         array = array.detach().cpu()
-        if str(array.dtype) == "torch.bfloat16":  # which numpy does not know
+        if str(array.dtype).startswith(_UNKNOWN_TO_NUMPY):
             array = array.float()
+        array = array.resolve_conj().resolve_neg()
     return np.asarray(array)
+
+
+_UNKNOWN_TO_NUMPY = ("torch.bfloat16", "torch.float8")
 
 
 def as_tensor(array: np.ndarray) -> Any:

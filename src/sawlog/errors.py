@@ -60,6 +60,10 @@ class CaptureError(SawlogError, RuntimeError):
     """What a model did for a batch cannot be logged as it was asked for."""
 
 
+class WeightsMismatchError(SawlogError, ValueError):
+    """Logs or statistics were computed with different weights of the model."""
+
+
 class StoreError(SawlogError):
     """Base class of everything that can go wrong with a store on disk."""
 

@@ -139,21 +139,27 @@ def test_tiny_and_huge_gradients_in_float32(tmp_path, kind, size):
 
 
 def test_rows_that_are_no_numbers(tmp_path):
-    """They come last, whatever is best, and their scores say so."""
+    """They are an error that names them; or they come last, and their scores say so."""
     rows = {"w": np.array([[1.0], [np.nan], [-2.0], [np.inf], [0.0]])}
     for dtype in ("float32", "int8"):
         written(tmp_path / dtype, rows, [10, 11, 12, 13, 14], dtype)
         for sign, best in (("positive", [10, 14, 12]), ("negative", [12, 14, 10])):
-            options = {"curvature": "identity", "sign": sign}
+            options = {"curvature": "identity", "sign": sign, "nonfinite": "keep"}
             for k in (2, 3, 5):
                 scores = attribute(tmp_path / dtype, {"w": [[1.0]]}, top_k=k, **options)
                 assert scores.ids[0, :3].tolist() == best[:k]
             assert not np.isfinite(scores.values[0, 3:]).any()
-        far = attribute(tmp_path / dtype, {"w": [[1.0]]}, curvature="identity", mode="l2", top_k=1)
+        kept = {"curvature": "identity", "nonfinite": "keep"}
+        far = attribute(tmp_path / dtype, {"w": [[1.0]]}, mode="l2", top_k=1, **kept)
         assert far.ids.tolist() == [[10]]
-        whole = attribute(tmp_path / dtype, {"w": [[1.0]]}, curvature="identity", mode="cosine")
+        whole = attribute(tmp_path / dtype, {"w": [[1.0]]}, mode="cosine", **kept)
         assert np.isnan(whole.values[0, [1, 3]]).all()
         np.testing.assert_allclose(whole.values[0, [0, 2, 4]], [1.0, -1.0, 0.0], rtol=1e-6)
+        for options in ({}, {"top_k": 1}, {"mode": "cosine"}, {"per_layer": True}):
+            with pytest.raises(ArgumentError, match=r"2 examples are infinite or NaN.*: 11, 13\."):
+                attribute(tmp_path / dtype, {"w": [[1.0]]}, curvature="identity", **options)
+        with pytest.raises(ArgumentError, match=r"2 examples .*: 11, 13\."):
+            self_influence(tmp_path / dtype, curvature="identity")
 
 
 def test_superseded_rows_are_not_scored(tmp_path):

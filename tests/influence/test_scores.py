@@ -60,8 +60,10 @@ def test_top_of_what_cannot_be():
             made().top(k)
     with pytest.raises(ArgumentError, match="sign is one of 'positive', 'negative', 'absolute'"):
         made().top(1, "best")
-    with pytest.raises(ArgumentError, match=r"already\. Hint: attribute\(\.\.\., top_k=None\)"):
-        made().top(2).top(1)
+    assert made().top(2).top(1).ids.tolist() == made().top(1).ids.tolist()
+    for k, sign in ((3, "positive"), (1, "negative")):
+        with pytest.raises(ArgumentError, match=r"already.* Hint: attribute\(\.\.\., top_k=None\)"):
+            made().top(2).top(k, sign)
 
 
 def test_groups_of_queries_and_of_examples():

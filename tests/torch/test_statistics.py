@@ -53,6 +53,20 @@ def close(found, expected, rtol=1e-8, atol=1e-12):
     np.testing.assert_allclose(np.squeeze(found), np.squeeze(expected), rtol=rtol, atol=atol)
 
 
+def test_of_several_passes_the_one_with_most_examples_counts(tmp_path):
+    program = mlp(size=5)
+    run, _ = start(tmp_path, program, statistic=["kfac"], save=[], precision="float64")
+    go(run, program)
+    run.finalize()
+    left, _ = run.statistics.kfac("0.weight")
+    run.setup(statistic=["kfac", "mean"], save=[], precision="float64")
+    go(run, program, range(2), program.part(slice(0, 2)))
+    run.finalize()
+    assert run.statistics.examples == 5
+    close(run.statistics.kfac("0.weight")[0], left)
+    assert run.statistics.mean("grad/0.weight").shape == (6, 5)
+
+
 def test_variance_does_not_cancel(tmp_path):
     model = nn.Linear(1, 1, bias=False)
     x = 3000 + torch.linspace(0, 1, 1000)[:, None]

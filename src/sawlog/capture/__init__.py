@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sawlog.capture import checkpoint as checkpoint
 from sawlog.capture import progress as progress
+from sawlog.capture import ragged as ragged
 from sawlog.capture._blocks import Block as Block
 from sawlog.capture._blocks import Report as Report
 from sawlog.capture._blocks import compressed as compressed
@@ -18,6 +19,7 @@ from sawlog.capture._folders import label_of as label_of
 from sawlog.capture._folders import logs_of as logs_of
 from sawlog.capture._folders import measured as measured
 from sawlog.capture._folders import measured_with as measured_with
+from sawlog.capture._folders import statistics_of as statistics_of
 from sawlog.capture._measured import LEFT as LEFT
 from sawlog.capture._measured import RIGHT as RIGHT
 from sawlog.capture._measured import Measured as Measured
@@ -26,9 +28,20 @@ from sawlog.capture._options import Options as Options
 from sawlog.capture._options import read as read
 from sawlog.capture._projections import projection_of as projection_of
 from sawlog.capture._projections import projections_of as projections_of
+from sawlog.capture._provenance import CHANGING as CHANGING
+from sawlog.capture._provenance import Provenance as Provenance
+from sawlog.capture._provenance import check_same_weights as check_same_weights
+from sawlog.capture._provenance import fingerprint_of as fingerprint_of
+from sawlog.capture._provenance import fingerprint_of_arrays as fingerprint_of_arrays
+from sawlog.capture._provenance import note as note
+from sawlog.capture._provenance import noted as noted
+from sawlog.capture._remembered import remember as remember
+from sawlog.capture._remembered import remembered as remembered
+from sawlog.capture._statistics import Staged as Staged
 from sawlog.capture._statistics import Statistics as Statistics
 
 __all__ = [
+    "CHANGING",
     "LEFT",
     "RIGHT",
     "SCALE",
@@ -36,8 +49,11 @@ __all__ = [
     "Compression",
     "Measured",
     "Options",
+    "Provenance",
     "Report",
+    "Staged",
     "Statistics",
+    "check_same_weights",
     "checkpoint",
     "compressed",
     "current",
@@ -45,13 +61,21 @@ __all__ = [
     "data_ids",
     "decode",
     "encode",
+    "fingerprint_of",
+    "fingerprint_of_arrays",
     "label_of",
     "logs_of",
     "measured",
     "measured_with",
+    "note",
+    "noted",
     "progress",
     "projection_of",
     "projections_of",
+    "ragged",
     "read",
+    "remember",
+    "remembered",
     "set_current",
+    "statistics_of",
 ]

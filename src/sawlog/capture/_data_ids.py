@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from sawlog._place import to_numpy
 from sawlog.errors import ArgumentError
 
 _HINT = "Hint: data_id=[3, 4, 5], data_id=['a', 'b'], or the inputs themselves, data_id=x."
@@ -56,12 +57,8 @@ def _plain(given: Any) -> np.ndarray | None:
 
 def _array(given: Any) -> np.ndarray | None:
     """As numpy has it, wherever it is."""
-    if hasattr(given, "detach"):
-        given = given.detach().cpu()
-        if str(given.dtype) == "torch.bfloat16":
-            given = given.float()
     try:
-        array = np.asarray(given)
+        array = to_numpy(given)
     except (ValueError, TypeError):
         return None
     return None if array.dtype == object else array

@@ -8,6 +8,8 @@ import ml_dtypes
 import numpy as np
 from array_api_compat import array_namespace
 
+from sawlog._place import to_numpy
+
 SCALE = ".scale"
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 
@@ -26,15 +28,17 @@ def encode(name: str, rows: Any, dtype: str) -> dict[str, np.ndarray]:
     if dtype == "int8":
         return _quantized(name, rows)
     if dtype == "bfloat16":
-        return {name: numpy_of(rows).astype(ml_dtypes.bfloat16)}
+        return {name: to_numpy(rows).astype(ml_dtypes.bfloat16)}
     if dtype == "float16":
         with np.errstate(over="ignore"):
-            return {name: numpy_of(rows).astype(np.float16)}
-    return {name: numpy_of(rows).astype(np.dtype(dtype), copy=False)}
+            return {name: to_numpy(rows).astype(np.float16)}
+    return {name: to_numpy(rows).astype(np.dtype(dtype), copy=False)}
 
 
 def _quantized(name: str, rows: Any) -> dict[str, np.ndarray]:
     xp = array_namespace(rows)
+    if rows.dtype not in (xp.float32, xp.float64):  # whose scale would be as coarse
+        rows = xp.astype(rows, xp.float32)
     flat = xp.reshape(rows, (rows.shape[0], -1))
     if not flat.shape[1]:
         scale = xp.zeros_like(flat[:, :0].sum(1))
@@ -49,8 +53,8 @@ def _quantized(name: str, rows: Any) -> dict[str, np.ndarray]:
     small = xp.clip(small, -127, 127)
     scale = xp.where(finite, scale, xp.full_like(scale, float("nan")))
     return {
-        name: numpy_of(xp.astype(small, xp.int8)),
-        name + SCALE: numpy_of(scale).astype(np.float32),
+        name: to_numpy(xp.astype(small, xp.int8)),
+        name + SCALE: to_numpy(scale).astype(np.float32),
     }
 
 
@@ -61,10 +65,3 @@ def decode(columns: dict[str, np.ndarray], name: str) -> np.ndarray:
         scale = columns[name + SCALE]
         return rows.astype(np.float32) * scale.reshape(-1, *(1,) * (rows.ndim - 1))
     return rows.astype(np.float32 if rows.dtype != np.float64 else np.float64)
-
-
-def numpy_of(array: Any) -> np.ndarray:
-    """As numpy has it, wherever it is."""
-    if hasattr(array, "detach"):
-        array = array.detach().cpu()
-    return np.asarray(array)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from sawlog.capture import checkpoint as saved
 from sawlog.capture._blocks import Block
 from sawlog.capture._measured import Measured
 from sawlog.capture._options import Options, read
+from sawlog.capture._provenance import Provenance
+
+CURVATURE = {"kfac", "ekfac"}
 
 
 def label_of(options: Options) -> str:
@@ -28,18 +32,53 @@ def logs_of(path: Path, options: Options) -> Path:
     return path / "logs" / f"{label_of(options)}-{options.dtype}"
 
 
+def statistics_of(path: Path, options: Options) -> Path:
+    """Where the parts of the statistics of a pass are."""
+    kinds = "+".join(options.statistic or ("none",))
+    return path / "statistics" / label_of(options) / kinds
+
+
 def measured(path: Path, label: str, blocks: Sequence[Block]) -> Measured | None:
-    """All that was measured with one compression."""
+    """All that was measured with one compression, by all processes together."""
     arrays: dict[str, tuple[np.ndarray, int]] = {}
+    weights: dict[str, Provenance] = {}
+    factors: str | None = None
     examples = 0
-    for folder in sorted((path / "statistics" / label).glob("*")):
-        loaded = saved.load(folder)
-        if loaded is not None:
-            arrays.update(loaded[0])
-            ids = loaded[1]
-            if "kfac" in folder.name.split("+") or not examples:
-                examples = 0 if ids is None else len(ids)
-    return Measured(arrays, blocks, examples) if arrays else None
+    for folder, whole, abouts in _by_size(path / "statistics" / label):
+        arrays.update(whole.arrays)
+        if CURVATURE & {*folder.name.split("+")}:
+            weights.update((own.weights, own) for each in abouts for own in _provenance(each))
+        factors = whole.about.get("factors") or factors
+        if "kfac" in folder.name.split("+") or not examples:
+            examples = 0 if whole.ids is None else len(whole.ids)
+    if not arrays:
+        return None
+    return Measured(arrays, blocks, examples, tuple(weights.values()), factors)
+
+
+def _by_size(path: Path) -> list[tuple[Path, saved.Saved, list[Mapping[str, Any]]]]:
+    """What was measured together, with the notes of its parts; that of most examples comes last,
+    and counts where several passes measured the same.
+    """
+    found = []
+    for folder in sorted(path.glob("*")):
+        abouts: list[Mapping[str, Any]] = []
+        whole = saved.joined(_noting(folder, abouts), folder)
+        if whole is not None:
+            found.append((folder, whole, abouts))
+    return sorted(found, key=lambda each: 0 if each[1].ids is None else len(each[1].ids))
+
+
+def _noting(folder: Path, abouts: list[Mapping[str, Any]]) -> Iterator[saved.Saved]:
+    """The parts in a folder; their notes are put aside."""
+    for part in saved.load_parts(folder):
+        abouts.append(part.about)
+        yield part
+
+
+def _provenance(about: Mapping[str, Any]) -> list[Provenance]:
+    said = about.get("provenance")
+    return [] if said is None else [Provenance.from_json(said)]
 
 
 def measured_with(reader: store.Reader) -> Measured | None:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from sawlog.capture._blocks import Block
-from sawlog.errors import UnknownNameError
+from sawlog.capture._provenance import Provenance, fingerprint_of_arrays
+from sawlog.errors import ArgumentError, UnknownNameError
 
 LEFT, RIGHT = "kfac.left", "kfac.right"
 
@@ -18,14 +19,38 @@ class Measured:
 
     ``name`` is that of a log, as in the store: ``"grad/fc1.weight"``, ``"forward/fc1"``; K-FAC
     goes by the names of blocks, as ``"fc1.weight"``.
+
+    Args:
+        arrays: sums, means and squares, each with its count.
+        blocks: what is watched.
+        examples: how many examples K-FAC was measured with.
+        provenance: what they were computed with.
+        factors: the fingerprint of the K-FAC whose eigenbasis EK-FAC was measured in.
     """
 
     def __init__(
-        self, arrays: Mapping[str, tuple[np.ndarray, int]], blocks: Sequence[Block], examples: int
+        self,
+        arrays: Mapping[str, tuple[np.ndarray, int]],
+        blocks: Sequence[Block],
+        examples: int,
+        provenance: Sequence[Provenance] = (),
+        factors: str | None = None,
     ) -> None:
         self._arrays = dict(arrays)
         self._blocks = {block.name: block for block in blocks}
         self.examples = examples
+        self.provenance = tuple(provenance)
+        self._factors = factors
+
+    def factors(self) -> str:
+        """A fingerprint of K-FAC, which changes with any of it."""
+        return fingerprint_of_arrays(
+            {
+                key: array
+                for key, (array, _) in self._arrays.items()
+                if key.startswith((f"sum/{LEFT}/", f"sum/{RIGHT}/"))
+            }
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -92,6 +117,12 @@ class Measured:
         They are the mean over examples of the squares of their gradients in the eigenbasis.
         """
         total, count = self._get(f"sum/ekfac/{block}", f"EK-FAC of {block!r}")
+        if self._factors is not None and self._factors != self.factors():
+            raise ArgumentError(
+                "EK-FAC was measured in the eigenbasis of another K-FAC than is there now, which "
+                'has more examples by now. Hint: run over the data with statistic="ekfac" again, '
+                "in a run of its own or after sawlog.init(project, exists='replace')."
+            )
         return total / count
 
     def to_json(self) -> dict[str, Any]:

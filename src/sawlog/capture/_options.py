@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sawlog._optional import require
+from sawlog.capture._dialect import check_words, is_dialect, translated
 from sawlog.errors import ArgumentError
 
 LOGS = ("forward", "backward", "grad")
@@ -20,6 +21,8 @@ PRECISIONS = ("float32", "float64")
 REDUCTIONS = ("auto", "mean", "sum", "tokens")
 SIDES = ("input", "output")
 DUPLICATES = ("error", "first", "last")
+WEIGHTS = ("same", "any")
+NONFINITE = ("error", "skip", "store")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +66,10 @@ class Options:
         duplicates: what to do about an id that is logged twice: ``"error"``, or keep the
             ``"first"`` or the ``"last"``.
         interval: after how many seconds at the latest everything is on disk.
+        weights: ``"same"``: all logs of a run come from the same weights of the model, or that is
+            an error; ``"any"`` allows others knowingly, as of a model in training.
+        nonfinite: what to do about an example whose logs are infinite or NaN, also by an overflow
+            of ``dtype``: ``"error"``, ``"skip"`` it with a warning, or ``"store"`` it as it is.
     """
 
     log: tuple[str, ...] = ("grad",)
@@ -76,6 +83,8 @@ class Options:
     forward: str = "input"
     duplicates: str = "error"
     interval: float = 30.0
+    weights: str = "same"
+    nonfinite: str = "error"
 
     @property
     def saved(self) -> tuple[str, ...]:
@@ -107,6 +116,8 @@ def read(
         kind = type(given).__name__
         raise ArgumentError(f"setup takes a dict or the path of a YAML file, got {kind}.")
     values = {**(given or {}), **more}
+    if is_dialect(values):
+        values = translated(values)
     _check_keys(values, Options, "setup")
     read = {key: _READERS[key](value, key) for key, value in values.items()}
     options = Options(**read)
@@ -136,6 +147,7 @@ def _from_yaml(path: Path) -> Mapping[str, Any]:
 
 def _check_keys(values: Mapping[str, Any], kind: type[Any], where: str) -> None:
     valid = [field.name for field in dataclasses.fields(kind)]
+    check_words({key: values[key] for key in values if key not in valid}, where)
     for key in values:
         if key not in valid:
             near = difflib.get_close_matches(str(key), valid, 1)
@@ -264,4 +276,6 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "forward": _choice(SIDES),
     "duplicates": _choice(DUPLICATES),
     "interval": _seconds,
+    "weights": _choice(WEIGHTS),
+    "nonfinite": _choice(NONFINITE),
 }

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from sawlog._atomic import discard
+from sawlog.capture._remembered import NAME as REMEMBERED
 from sawlog.store._layout import is_store
 from sawlog.store._removal import check_ours, in_the_way, replace_stores
 
-_PARTS = {"logs": 1, "statistics": 3, "curvature": 2}  # how deep below each the stores are
+_PARTS = {"logs": 1, "statistics": 4, "curvature": 2}  # how deep below each stores can be
 
 
 def replace_run(path: Path) -> None:
@@ -30,6 +32,8 @@ def replace_run(path: Path) -> None:
 
     for store in replace_stores(find, doing):
         _remove_empty(store, path)
+    if not _stores(path)[0]:
+        discard(path / REMEMBERED)
 
 
 def _stores(path: Path) -> tuple[list[Path], list[Path]]:
@@ -40,18 +44,18 @@ def _stores(path: Path) -> tuple[list[Path], list[Path]]:
     def look(place: Path, depth: int) -> None:
         if place.is_symlink() or not place.is_dir():
             others.append(place)
+        elif is_store(place):
+            stores.append(place)
         elif depth:
             for child in _children(place):
                 look(child, depth - 1)
-        elif is_store(place):
-            stores.append(place)
         elif _children(place):
             others.append(place)
 
     for part in _children(path):
         if part.name in _PARTS:
             look(part, _PARTS[part.name])
-        else:
+        elif part.name != REMEMBERED or part.is_symlink() or not part.is_file():
             others.append(part)
     return stores, others
 

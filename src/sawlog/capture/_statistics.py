@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device, to_device
 
-from sawlog.capture._encode import numpy_of
+from sawlog._place import to_numpy
+from sawlog.errors import CaptureError
 
 
 @dataclasses.dataclass
@@ -43,6 +44,13 @@ class Spread:
         more = rows.shape[0]
         mean = xp.mean(rows, axis=0)
         squares = xp.sum((rows - mean) ** 2, axis=0)
+        if self.mean is not None and self.mean.shape != mean.shape:
+            raise CaptureError(
+                f"The mean and variance of logs of different shapes, {list(self.mean.shape)} and "
+                f"{list(mean.shape)} for each example, are not defined: sequences have different "
+                'lengths. Hint: statistic="covariance" is over all positions; log="grad" has one '
+                "shape."
+            )
         if self.mean is None:
             self.mean, self.squares, self.count = mean, squares, more
             return
@@ -81,10 +89,10 @@ class Statistics:
 
     def arrays(self) -> dict[str, tuple[np.ndarray, int]]:
         """Every array with its count, to be stored."""
-        found = {f"sum/{name}": (numpy_of(t.sum), t.count) for name, t in self.totals.items()}
+        found = {f"sum/{name}": (to_numpy(t.sum), t.count) for name, t in self.totals.items()}
         for name, spread in self.spreads.items():
-            found[f"mean/{name}"] = (numpy_of(spread.mean), spread.count)
-            found[f"squares/{name}"] = (numpy_of(spread.squares), spread.count)
+            found[f"mean/{name}"] = (to_numpy(spread.mean), spread.count)
+            found[f"squares/{name}"] = (to_numpy(spread.squares), spread.count)
         return found
 
     def load(self, arrays: Mapping[str, tuple[Any, int]]) -> None:
@@ -96,6 +104,56 @@ class Statistics:
             elif kind == "mean":
                 squares = arrays[f"squares/{name}"][0]
                 self.spreads[name] = Spread(array, squares, count)
+
+
+class Staged(Statistics):
+    """What a batch adds to statistics, held back until the batch is known to be good."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums: list[tuple[str, Any, int]] = []
+        self.rows: list[tuple[str, Any]] = []
+
+    def add(self, name: str, array: Any, count: int) -> None:
+        """Add the sum of ``count`` things."""
+        self.sums.append((name, array, count))
+
+    def add_rows(self, name: str, rows: Any) -> None:
+        """Take in rows, of which mean and variance are wanted."""
+        self.rows.append((name, rows))
+
+    def commit(self, to: Statistics) -> None:
+        """Add all of it."""
+        for name, array, count in self.sums:
+            to.add(name, array, count)
+        for name, rows in self.rows:
+            to.add_rows(name, rows)
+
+
+def added(
+    ours: Mapping[str, tuple[np.ndarray, int]], theirs: Mapping[str, tuple[np.ndarray, int]]
+) -> dict[str, tuple[np.ndarray, int]]:
+    """The arrays of two sets of examples, each as :meth:`Statistics.arrays` gave them, as one.
+
+    >>> one, two = Statistics("float64"), Statistics("float64")
+    >>> one.add_rows("x", np.array([[1.0], [2.0]])), two.add_rows("x", np.array([[6.0]]))
+    (None, None)
+    >>> both = added(one.arrays(), two.arrays())
+    >>> both["mean/x"][0].tolist(), both["squares/x"][0].tolist()
+    ([3.0], [14.0])
+    """
+    found = {**ours, **theirs}
+    for key in ours.keys() & theirs.keys():
+        (one, n), (two, m) = ours[key], theirs[key]
+        if key.startswith("sum/"):
+            found[key] = (one + two, n + m)
+        elif key.startswith("mean/"):
+            apart = two - one
+            found[key] = (one + apart * (m / (n + m)), n + m)
+            squares = "squares/" + key.removeprefix("mean/")
+            joint = ours[squares][0] + theirs[squares][0] + apart**2 * (n * m / (n + m))
+            found[squares] = (joint, n + m)
+    return found
 
 
 def _beside(array: Any, other: Any) -> Any:

@@ -83,6 +83,8 @@ def _scores(arguments: Attribute, train: Logs, queries: Logs, screen: Screen) ->
             executor=executor,
             checkpoint=arguments.checkpoint,
             progress=screen.watched,
+            weights=arguments.weights,
+            nonfinite=arguments.nonfinite,
         )
 
 

@@ -182,6 +182,14 @@ Text: TypeAlias = Annotated[
 Overwrite: TypeAlias = Annotated[
     bool, arg(help="Replace the file of --out, or scores that are there.", help_behavior_hint="")
 ]
+Weights: TypeAlias = Annotated[
+    Literal["same", "any"],
+    arg(help="same: rows of different weights of the model are an error; any: compare them."),
+]
+Nonfinite: TypeAlias = Annotated[
+    Literal["error", "keep"],
+    arg(help="error: infinite and NaN scores are an error; keep: they are the worst."),
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,6 +267,8 @@ class Attribute:
         ),
     ] = None
     text: Text = None
+    weights: Weights = "same"
+    nonfinite: Nonfinite = "error"
     json: Json = False
 
 
@@ -298,6 +308,8 @@ class SelfInfluence:
     overwrite: Overwrite = False
     budget: Budget = None
     text: Text = None
+    weights: Weights = "same"
+    nonfinite: Nonfinite = "error"
     json: Json = False
 
 

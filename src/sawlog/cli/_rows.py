@@ -89,7 +89,7 @@ def some(logs: Logs, wanted: tuple[str, ...]) -> Logs:
             f"Hint: sawlog show {logs.path} shows some of the ids."
         )
     part = logs.gather(ids)
-    return Logs(part.rows(), ids=part.ids)
+    return logs.of(part)
 
 
 def _ids(logs: Logs, wanted: tuple[str, ...]) -> list[Any]:

@@ -38,6 +38,8 @@ def run(arguments: SelfInfluence, screen: Screen) -> int:
             damping=damping_of(arguments),
             names=_rows.layers(logs, arguments.names),
             budget=budget_of(arguments),
+            weights=arguments.weights,
+            nonfinite=arguments.nonfinite,
         )
     shown = ranking.top(arguments.top or len(ranking), least=arguments.least)
     everything = arguments.out is not None

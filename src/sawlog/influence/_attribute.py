@@ -24,7 +24,7 @@ from sawlog.influence._fitted import curvature_for
 from sawlog.influence._logs import BUDGET, Logs
 from sawlog.influence._scores import Scores, load_scores
 from sawlog.influence._threads import several
-from sawlog.influence._work import Work, prepared
+from sawlog.influence._work import NONFINITE, Work, prepared
 
 MODES = ("dot", "cosine", "l2")
 MOST_PARTS = 256
@@ -49,6 +49,8 @@ def attribute(
     checkpoint: StrPath | None = None,
     progress: bool = False,
     device: Any = None,
+    weights: str = "same",
+    nonfinite: str = "error",
 ) -> Scores:
     """Score the examples of a store for queries.
 
@@ -82,18 +84,26 @@ def attribute(
             ``"cuda:0"``, or one of ``jax.devices()``. By default on the accelerator that the
             queries are on, if they are arrays on one, and otherwise on the processor, a thread for
             each core: by torch if the program has loaded it, which is faster, or by numpy.
+        weights: ``"same"``: examples, queries and curvature come from the same weights of the
+            model, as far as is known of them; ``"any"`` compares them knowingly.
+        nonfinite: what to do about scores that are infinite or NaN: ``"error"``, which names the
+            examples, or ``"keep"`` them; they are the worst then.
 
     Raises:
-        ArgumentError: an option is not valid, layers do not fit, or a statistic is missing; says
-            which stage to run.
+        ArgumentError: an option is not valid, layers do not fit, a statistic is missing, says
+            which stage to run; or scores are not finite.
+        WeightsMismatchError: examples and queries come from different weights.
     """
     _check_options(mode, top_k, sign, per_layer, budget)
+    if nonfinite not in NONFINITE:
+        listed = ", ".join(map(repr, NONFINITE))
+        raise ArgumentError(f"nonfinite is one of {listed}, got {nonfinite!r}.")
     logs, asked = Logs(train, names=names), Logs(queries, names=names)
     if len(logs) == 0 or len(asked) == 0:
         raise ArgumentError("There are no examples to score, or no queries to score them for.")
-    shapes = check_together(logs, asked)
+    shapes = check_together(logs, asked, weights)
     place = logs.where(_place(device, queries))
-    fitted = curvature_for(logs, curvature, budget=budget, place=place)
+    fitted = curvature_for(logs, curvature, budget=budget, place=place, weights=weights)
     free = device is None and executor is None  # to multiply wherever that is fastest
     exact = mode == "l2" or any(dtype == np.float64 for dtype, _ in shapes.values())
     options = {
@@ -104,6 +114,7 @@ def attribute(
         "top_k": top_k,
         "sign": sign,
         "per_layer": per_layer,
+        "nonfinite": nonfinite,
     }
     found = []
     for batch in asked.batches(max(1, budget // 4 // (8 * logs.elements))):
@@ -118,6 +129,10 @@ def attribute(
         "curvature": fitted.kind,
         "damping": {name: fitted.added(name, damping) for name in logs.layers},
         "train": logs.path,
+        "weights": {
+            "train": [each.weights for each in logs.provenance],
+            "queries": [each.weights for each in asked.provenance],
+        },
     }
     if top_k is not None:
         about |= {"top_k": int(top_k), "sign": sign}

@@ -9,6 +9,7 @@ import numpy as np
 
 from sawlog.capture import current
 from sawlog.errors import ArgumentError
+from sawlog.influence._alike import check_weights
 from sawlog.influence._attribute import attribute
 from sawlog.influence._logs import Ids, Logs
 from sawlog.influence._scores import Scores
@@ -44,6 +45,32 @@ class LogLoader:
             yield np.asarray(ids), {name: np.concatenate(rows) for name, rows in waiting.items()}
 
 
+_HESSIANS = {"kfac": "kfac", "ekfac": "ekfac", "raw": "fisher", "none": "identity"}
+
+
+def _translated(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of scores as LogIX has them, as ours.
+
+    Raises:
+        ArgumentError: one of them has no counterpart; says what there is.
+    """
+    given = dict(options)
+    hessian, wanted = given.pop("hessian", "auto"), given.pop("precondition", True)
+    if hessian != "auto":
+        if hessian not in _HESSIANS:
+            listed = ", ".join(map(repr, ("auto", *_HESSIANS)))
+            raise ArgumentError(f"hessian is one of {listed}, got {hessian!r}.")
+        given.setdefault("curvature", _HESSIANS[hessian])
+    if not wanted:
+        given["curvature"] = "identity"
+    if given.pop("influence_groups", None) is not None:
+        raise ArgumentError(
+            "influence_groups are scores of some layers. Hint: per_layer=True gives those of each "
+            "layer, scores.layers; names=[...] chooses layers."
+        )
+    return given
+
+
 class Influence:
     """What the logs of a run say about queries; ``run.influence``.
 
@@ -54,9 +81,16 @@ class Influence:
         self._train = train
 
     def compute_influence_all(
-        self, test_log: Any, log_loader: LogLoader | None = None, **options: Any
+        self, test_log: Any = None, log_loader: LogLoader | None = None, **options: Any
     ) -> Scores:
         """Score every stored example for the queries of ``test_log``."""
+        options = _translated(options)
+        test_log, log_loader = (
+            options.pop("src_log", test_log),
+            options.pop("loader", log_loader),
+        )
+        if test_log is None:
+            raise ArgumentError("There are no queries. Hint: compute_influence_all(run.get_log()).")
         train = self._train() if log_loader is None else log_loader.logs
         return attribute(train, test_log, **options)
 
@@ -64,16 +98,23 @@ class Influence:
         """Score the examples of one log for the queries of another, with the run's curvature."""
         from sawlog.influence._fitted import curvature_for
 
+        options = _translated(options)
         kind = options.pop("curvature", "ekfac")
-        fitted = curvature_for(Logs(self._train()), kind)
+        own = Logs(self._train())
+        fitted = curvature_for(own, kind, weights=options.get("weights", "same"))
+        check_weights(own, Logs(src_log), options.get("weights", "same"))
         return attribute(tgt_log, src_log, curvature=fitted, **options)
 
     def compute_self_influence(self, test_log: Any = None, **options: Any) -> Ranking:
         """The influence of examples on themselves: of a log, or of all that is stored."""
         from sawlog.influence._fitted import curvature_for
 
+        options = _translated(options)
         kind = options.pop("curvature", "ekfac")
-        fitted = curvature_for(Logs(self._train()), kind)
+        own = Logs(self._train())
+        fitted = curvature_for(own, kind, weights=options.get("weights", "same"))
+        if test_log is not None:
+            check_weights(own, Logs(test_log), options.get("weights", "same"))
         logs = self._train() if test_log is None else test_log
         return self_influence(logs, curvature=fitted, **options)
 

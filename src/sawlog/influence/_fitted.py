@@ -12,7 +12,7 @@ import numpy as np
 
 from sawlog import curvature as curvatures
 from sawlog._place import NUMPY, Place
-from sawlog.capture import Measured, curvature_of, measured_with
+from sawlog.capture import Measured, check_same_weights, curvature_of, measured_with
 from sawlog.curvature import KINDS, Curvature
 from sawlog.errors import ArgumentError, StoreError, StorePermissionError, UnknownNameError
 from sawlog.influence._logs import BUDGET, Logs
@@ -21,7 +21,12 @@ NEEDS_FACTORS = ("kfac", "ekfac")
 
 
 def curvature_for(
-    logs: Logs, curvature: str | Curvature, *, budget: int = BUDGET, place: Place = NUMPY
+    logs: Logs,
+    curvature: str | Curvature,
+    *,
+    budget: int = BUDGET,
+    place: Place = NUMPY,
+    weights: str = "same",
 ) -> Curvature:
     """The curvature that was asked for by its kind, fitted to the logs; or that which was given.
 
@@ -30,6 +35,8 @@ def curvature_for(
 
     Raises:
         ArgumentError: an unknown kind, or a statistic is missing; says which stage to run.
+        WeightsMismatchError: rows and statistics come from different weights of the model, unless
+            ``weights="any"``.
     """
     if isinstance(curvature, Curvature):
         return curvature
@@ -43,11 +50,23 @@ def curvature_for(
     measured = None
     if reader is not None and curvature in NEEDS_FACTORS:
         measured = measured_with(reader)
+    if weights == "same":
+        _check_weights(logs, measured)
     if folder is None:
         return curvatures.fit(
             curvature, lambda: logs.scan(budget, place), measured, count=len(logs)
         )
     return _kept_or_fitted(folder, curvature, logs, measured, lambda some: some.scan(budget, place))
+
+
+def _check_weights(logs: Logs, measured: Measured | None) -> None:
+    there = () if measured is None else measured.provenance
+    where = "" if logs.path is None else f" at {logs.path}"
+    hint = (
+        "Hint: log rows and statistics with the same checkpoint, one project for each; "
+        'weights="any" goes on knowingly.'
+    )
+    check_same_weights(logs.provenance, there, f"the rows{where}", "the statistics of K-FAC", hint)
 
 
 def _kept_or_fitted(

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -14,7 +14,7 @@ import numpy as np
 
 from sawlog import store
 from sawlog._place import NUMPY, Place, to_numpy
-from sawlog.capture import SCALE
+from sawlog.capture import SCALE, Provenance, check_same_weights, noted, ragged
 from sawlog.errors import ArgumentError, UnknownIdError
 
 PREFIX = "grad/"
@@ -95,6 +95,8 @@ class Logs:
         source: the path of a store, a reader of one, or a dict of arrays ``[n, ...]`` by layer.
         ids: the ids of the examples of a dict; their numbers by default.
         names: which layers; all gradients by default, or all there is if there are none.
+        meta: notes about the rows of a dict, as those of a store: ``options``, ``blocks``, and
+            ``provenance``, what they were computed with.
 
     Raises:
         ArgumentError: there is nothing of that name, arrays do not go together, or a store, which
@@ -107,9 +109,12 @@ class Logs:
         *,
         ids: Any = None,
         names: Sequence[str] | None = None,
+        meta: Mapping[str, Any] | None = None,
     ) -> None:
+        self._meta: dict[str, Any] = dict(meta or {})
         self._reader: store.Reader | None = None
         self._all: Part | None = None
+        self._grads: set[str] = set()
         self.path: str | None = None
         self.layers: list[str] = []
         if ids is not None and not isinstance(source, Mapping):
@@ -119,10 +124,12 @@ class Logs:
             )
         if isinstance(source, Logs):
             self._reader, self._all, self.path = source._reader, source._all, source.path
+            self._meta, self._grads = source._meta, source._grads
             there = source.layers
         elif isinstance(source, Mapping):
             given = _in_memory(source, ids)
             there = _gradients_of(list(given.columns))
+            self._grads = {_named(n) for n in given.columns if n.startswith(PREFIX)}
             self._all = Part(given.ids, {_named(n): column for n, column in given.columns.items()})
         else:
             self._reader = source if isinstance(source, store.Reader) else store.open(source)
@@ -134,6 +141,22 @@ class Logs:
         if self._all is not None:
             own = {name: self._all.columns[name] for name in self.layers}
             self._memory = Part(self._all.ids, own)
+
+    @classmethod
+    def join(cls, several: Iterable[Logs]) -> Logs:
+        """The rows of several logs in memory, one after the other, as of several queries.
+
+        Raises:
+            ArgumentError: they have other layers or another compression, or an id is there twice.
+            WeightsMismatchError: they come from different weights.
+        """
+        logs = list(several)
+        if not logs:
+            raise ArgumentError("There are no logs to join.")
+        return logs[0] if len(logs) == 1 else cls(**joined_logs(logs))
+
+    def __add__(self, other: Logs) -> Logs:
+        return Logs.join([self, other]) if isinstance(other, Logs) else NotImplemented
 
     @property
     def reader(self) -> store.Reader | None:
@@ -152,9 +175,23 @@ class Logs:
         return PREFIX + layer if PREFIX + layer in self._reader.names else layer
 
     @property
+    def ragged(self) -> list[str]:
+        """The layers whose rows have different numbers of positions."""
+        if self._reader is None:
+            return []
+        return [n for n in self.layers if ragged.is_ragged(self._reader, self._column(n))]
+
+    @property
     def meta(self) -> dict[str, Any]:
-        """What was noted about the store."""
-        return {} if self._reader is None else self._reader.meta
+        """What was noted about the rows."""
+        return self._meta if self._reader is None else self._reader.meta
+
+    @property
+    def provenance(self) -> tuple[Provenance, ...]:
+        """What the rows were computed with; nothing if that is not known."""
+        if self._reader is not None:
+            return noted(self._reader)
+        return tuple(map(Provenance.from_json, self._meta.get("provenance", ())))
 
     @property
     def ids(self) -> Ids:
@@ -164,6 +201,11 @@ class Logs:
         assert self._reader is not None
         ids: Ids = self._reader.ids(self._columns()[0])
         return ids
+
+    @property
+    def columns(self) -> list[str]:
+        """What the layers are called in the store."""
+        return self._columns()
 
     def _columns(self) -> list[str]:
         assert self._reader is not None
@@ -254,6 +296,11 @@ class Logs:
         at = [places[each] for each in _listed(ids)]
         return Part(ids, {name: column.cut(at) for name, column in self._memory.columns.items()})
 
+    def of(self, part: Part) -> Logs:
+        """Some of the rows as logs in memory, with the same notes."""
+        said = {**self.meta, "provenance": [each.to_json() for each in self.provenance]}
+        return Logs(part.rows(), ids=part.ids, meta=said)
+
     @property
     def files(self) -> int:
         """Into how many parts it can be cut."""
@@ -319,7 +366,7 @@ def _named(column: str) -> str:
 
 def _gradients_of(columns: Sequence[str]) -> list[str]:
     """The layers of columns: those with gradients, or all if there are none."""
-    named = [name for name in columns if not name.endswith(SCALE)]
+    named = [name for name in columns if not (name.endswith(SCALE) or ragged.is_part(name))]
     return [_named(name) for name in named if name.startswith(PREFIX)] or named
 
 
@@ -361,3 +408,53 @@ def _pieces(whole: Part, part: tuple[int, int], most: int) -> Iterator[Part]:
     edges = np.linspace(0, len(whole), parts + 1).astype(int)
     for start in range(edges[place], edges[place + 1], most):
         yield whole.cut(slice(start, min(start + most, edges[place + 1])))
+
+
+def joined_logs(logs: Sequence[Logs]) -> dict[str, Any]:
+    """What makes one of several logs in memory: their rows, ids and notes."""
+    parts = [each._all for each in logs]
+    if any(part is None for part in parts):
+        raise ArgumentError(
+            "Logs of a store are not joined with others. Hint: write all rows into one store."
+        )
+    first = logs[0]
+    for other in logs[1:]:
+        _check_joined(first, other)
+    given: dict[str, np.ndarray] = {}
+    for name in parts[0].columns:  # type: ignore[union-attr]
+        columns = [part.columns[name] for part in parts]  # type: ignore[union-attr]
+        own = [c.values if c.scale is None else c.rows() for c in columns]
+        label = PREFIX + name if name in first._grads else name
+        given[label] = np.concatenate(_as_long(name, own))
+    ids = [each for part in parts for each in _listed(part.ids)]  # type: ignore[union-attr]
+    return {"source": given, "ids": ids, "meta": first._meta}
+
+
+def _check_joined(one: Logs, other: Logs) -> None:
+    assert one._all is not None
+    assert other._all is not None
+    if one._all.columns.keys() != other._all.columns.keys():
+        raise ArgumentError("Logs of different layers cannot be joined.")
+    ways = [each.meta.get("options", {}).get("compress") for each in (one, other)]
+    projections = [{own.projection for own in each.provenance} for each in (one, other)]
+    if ways[0] != ways[1] or projections[0] != projections[1]:
+        raise ArgumentError(
+            f"Logs that were compressed by {ways[0]} and by {ways[1]} cannot be joined: their "
+            "numbers mean different things."
+        )
+    hint = "Hint: log all queries with the same checkpoint."
+    check_same_weights(one.provenance, other.provenance, "some logs", "others", hint)
+
+
+def _as_long(name: str, several: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Arrays ``[n, positions, ...]`` with as many positions, zeros behind those that end sooner."""
+    shapes = {each.shape[1:] for each in several}
+    if len(shapes) == 1:
+        return list(several)
+    if min(each.ndim for each in several) < 2 or len({shape[1:] for shape in shapes}) > 1:
+        raise ArgumentError(f"The rows of {name!r} have different shapes: {sorted(shapes)}.")
+    most = max(shape[0] for shape in shapes)
+    return [
+        np.pad(each, [(0, 0), (0, most - each.shape[1])] + [(0, 0)] * (each.ndim - 2))
+        for each in several
+    ]

@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from sawlog.capture import SCALE, decode, ragged
 from sawlog.errors import ArgumentError
 from sawlog.influence._attribute import attribute
 from sawlog.influence._logs import Logs
 from sawlog.influence._scores import Scores, ensemble
 
 Checkpoint = tuple[Any, Any]
+
+_AT_ONCE = 64
 
 
 def influence_functions(train: Any, queries: Any, **options: Any) -> Scores:
@@ -77,6 +80,8 @@ def activation_similarity(
 def _pooled(logs: Logs, pool: str | int) -> Logs:
     """Logs with one vector for each example, in memory."""
     (layer,) = logs.layers
+    if logs.ragged:
+        return _pooled_in_full(logs, layer, pool)
     (_, shape), *_ = logs.shapes().values()
     if len(shape) < 2:
         raise ArgumentError(f"{layer!r} has no positions to pool. Hint: leave out pool=.")
@@ -92,6 +97,30 @@ def _pooled(logs: Logs, pool: str | int) -> Logs:
         found.append(rows.mean(1) if pool == "mean" else rows[:, int(pool)])
         ids.extend(np.asarray(part.ids).tolist())
     return Logs({layer: np.concatenate(found)}, ids=ids)
+
+
+def _pooled_in_full(logs: Logs, layer: str, pool: str | int) -> Logs:
+    """The same where examples have different numbers of positions."""
+    assert logs.reader is not None
+    ids = np.asarray(logs.ids)
+    lengths = ragged.lengths_of(logs.reader, layer, ids)
+    least = int(lengths.min(initial=1))
+    if pool != "mean" and (isinstance(pool, (bool, str)) or not -least <= pool < least):
+        raise ArgumentError(
+            f'pool is "mean", or the number of a position that all examples have, here one of '
+            f"{least}, or from the end, as -1; got {pool!r}."
+        )
+    found: list[np.ndarray] = []
+    names = [layer, *([layer + SCALE] if layer + SCALE in logs.reader.names else [])]
+    for start in range(0, len(ids), _AT_ONCE):
+        own = slice(start, start + _AT_ONCE)
+        rows = decode(ragged.gather(logs.reader, ids[own], names), layer)
+        if pool == "mean":
+            found.append(rows.sum(1) / lengths[own].reshape(-1, *(1,) * (rows.ndim - 2)))
+        else:
+            at = lengths[own] + int(pool) if int(pool) < 0 else np.full(len(rows), int(pool))
+            found.append(rows[np.arange(len(rows)), at])
+    return Logs({layer: np.concatenate(found)}, ids=ids.tolist())
 
 
 def _over(

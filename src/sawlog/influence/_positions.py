@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import ml_dtypes
 import numpy as np
 
-from sawlog.capture import SCALE, Block, projections_of
+from sawlog.capture import SCALE, Block, projections_of, ragged
 from sawlog.errors import ArgumentError
 from sawlog.influence._logs import Logs
 from sawlog.influence._split import BIAS, MATRIX, TABLE, Call, Split
@@ -165,6 +165,7 @@ def _without_weights(reader: Reader, blocks: Iterable[Block]) -> list[str]:
     """Layers that were logged and whose weight is no block of their own."""
     named = {parameter for block in blocks for parameter in block.parameters}
     columns = [name for name in reader.names if name.startswith(_FORWARD) and "#" not in name]
+    columns = [name for name in columns if not ragged.is_part(name)]
     own = [n for n in columns if not n.endswith(SCALE) or n.removesuffix(SCALE) not in columns]
     modules = [name.removeprefix(_FORWARD) for name in own]
     return [module for module in modules if f"{module}.weight".lstrip(".") not in named]

@@ -22,6 +22,8 @@ from sawlog.store._removal import new_store
 
 StrPath = str | os.PathLike[str]
 
+_KEYS = {"influence": "values", "src_ids": "queries", "tgt_ids": "ids"}
+
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
@@ -49,10 +51,16 @@ class Scores:
     def __len__(self) -> int:
         return len(self.queries)
 
-    def __getitem__(self, query: Any) -> list[tuple[Any, float]]:
-        """The examples of one query, by its id, with their scores."""
+    def __getitem__(self, query: Any) -> Any:
+        """The examples of one query, by its id, with their scores: ``[(id, score), ...]``.
+
+        ``"influence"``, ``"src_ids"`` and ``"tgt_ids"`` are the values, the ids of queries and
+        those of examples, unless a query has that id.
+        """
         places = np.flatnonzero(self.queries == query)
         if not len(places):
+            if isinstance(query, str) and query in _KEYS:
+                return getattr(self, _KEYS[query])
             raise ArgumentError(f"There is no query {query!r}.")
         place = int(places[0])
         ids = self.ids if self.whole else self.ids[place]
@@ -62,16 +70,26 @@ class Scores:
         """The best ``k`` of each query: ``"positive"``, ``"negative"``, or ``"absolute"``."""
         check_best(k, sign)
         if not self.whole:
-            raise ArgumentError(
-                "These are the best of each query already. Hint: attribute(..., top_k=None) gives "
-                "all of them."
-            )
+            return self._first(k, sign)
         best = Best(k, sign)
         best.add(self.values, np.arange(len(self.ids)))
         assert best.scores is not None
         layers = {n: np.take_along_axis(v, best.ids, 1) for n, v in self.layers.items()}
         about = {**self.about, "top_k": int(k), "sign": sign}
         return Scores(self.queries, self.ids[best.ids], best.scores, layers, about)
+
+    def _first(self, k: int, sign: str) -> Scores:
+        """The first ``k`` of those that are the best already."""
+        there, own = self.values.shape[1], self.about.get("sign", "positive")
+        complete = there < self.about.get("top_k", there)  # there are no more examples
+        if sign != own or (k > there and not complete):
+            raise ArgumentError(
+                f"These are the best {there} of each query already, the {own} ones, so the best "
+                f"{k} {sign} ones are not known. Hint: attribute(..., top_k=None) gives all scores."
+            )
+        layers = {name: values[:, :k] for name, values in self.layers.items()}
+        about = {**self.about, "top_k": int(k), "sign": sign}
+        return Scores(self.queries, self.ids[:, :k], self.values[:, :k], layers, about)
 
     def select(self, queries: Iterable[Any]) -> Scores:
         """The scores of some queries, by their ids, in this order."""

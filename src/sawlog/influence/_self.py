@@ -12,9 +12,11 @@ from sawlog._optional import require
 from sawlog._place import place_named, to_numpy
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
+from sawlog.influence._alike import check_weights
 from sawlog.influence._best import check_best
 from sawlog.influence._fitted import curvature_for
 from sawlog.influence._logs import BUDGET, Logs
+from sawlog.influence._work import NONFINITE, check_finite
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +35,12 @@ class Ranking:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        """``"influence"``: the numbers; ``"src_ids"``: the ids."""
+        if key not in ("influence", "src_ids"):
+            raise ArgumentError(f"There are 'influence' and 'src_ids', got {key!r}.")
+        return self.values if key == "influence" else self.ids
 
     def top(self, k: int = 10, *, least: bool = False) -> list[tuple[Any, float]]:
         """The ``k`` examples with the greatest numbers, or the least, with them."""
@@ -54,6 +62,8 @@ def self_influence(
     names: Sequence[str] | None = None,
     budget: int = BUDGET,
     device: Any = None,
+    weights: str = "same",
+    nonfinite: str = "error",
 ) -> Ranking:
     """``g^T (H + d)^-1 g`` for each example of a store; see :func:`attribute` for the options.
 
@@ -66,7 +76,11 @@ def self_influence(
     if len(rows) == 0:
         raise ArgumentError("There are no examples whose influence on themselves there could be.")
     place = rows.where(place_named(device))
-    fitted = curvature_for(rows, curvature, budget=budget, place=place)
+    if nonfinite not in NONFINITE:
+        listed = ", ".join(map(repr, NONFINITE))
+        raise ArgumentError(f"nonfinite is one of {listed}, got {nonfinite!r}.")
+    check_weights(rows, rows, weights)
+    fitted = curvature_for(rows, curvature, budget=budget, place=place, weights=weights)
     ids: list[np.ndarray] = []
     layers: dict[str, list[np.ndarray]] = {name: [] for name in rows.layers}
     for part in rows.parts(budget, copies=32):
@@ -74,4 +88,7 @@ def self_influence(
         for name, values in fitted.quadratic_all(part.rows(place), damping).items():
             layers[name].append(to_numpy(values))
     joined = {name: np.concatenate(values) for name, values in layers.items()}
-    return Ranking(np.concatenate(ids), np.sum(list(joined.values()), axis=0), joined)
+    values, named = np.sum(list(joined.values()), axis=0), np.concatenate(ids)
+    if nonfinite == "error":
+        check_finite(values, named)
+    return Ranking(named, values, joined)

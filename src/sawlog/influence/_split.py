@@ -104,7 +104,7 @@ class Split:
     def _factor(self, rows: Rows, name: str) -> np.ndarray:
         """``[examples, positions, features]`` in float64."""
         values = _wide(rows, name)
-        return values.reshape(len(values), self.positions, -1)
+        return values.reshape(len(values), math.prod(values.shape[1:-1]), values.shape[-1])
 
     @property
     def _sides(self) -> tuple[Any, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sawlog.capture import ragged
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
 from sawlog.factored import OneHot, Pair
@@ -28,13 +29,15 @@ def token_scores(
     damping: Damping = None,
     names: Sequence[str] | None = None,
     budget: int = BUDGET,
+    weights: str = "same",
 ) -> np.ndarray:
     """The scores of each position of some examples for queries, ``[queries, examples, positions]``.
 
     The gradients of linear layers, embeddings and biases are sums over positions, so their scores
     are. The store needs both factors: ``run.setup(log=["forward", "backward", "grad"])``, with
     compression or without. Over positions the scores add up to those of :func:`attribute` for the
-    same layers; positions without a gradient, as those of padding, have 0.
+    same layers; positions without a gradient, as those of padding, have 0, and so have those
+    behind the end of examples that are shorter than others.
 
     Args:
         train: the path of a store of a run, a reader, or a :class:`Logs`.
@@ -43,6 +46,7 @@ def token_scores(
         curvature, damping: see :func:`attribute`.
         names: which layers; all by default.
         budget: how many bytes of memory to use, about, beside the result.
+        weights: see :func:`attribute`.
 
     Raises:
         ArgumentError: some layers cannot be split by position, names them and says why; or their
@@ -53,12 +57,14 @@ def token_scores(
     logs = Logs(train, names=names)
     splits = splits_of(logs)
     asked = Logs(queries, names=logs.layers)
-    check_together(logs, asked)
-    fitted = curvature_for(logs, curvature, budget=budget)
+    check_together(logs, asked, weights)
+    fitted = curvature_for(logs, curvature, budget=budget, weights=weights)
     wanted = _listed(logs.ids if ids is None else ids)
     splits = [_settled(logs, split, wanted[:_FEW]) for split in splits]
-    scores = np.zeros((len(asked), len(wanted), splits[0].positions))
-    most = max(1, budget // 2 // (8 * max(split.elements for split in splits)))
+    positions = _positions(logs, splits[0], wanted)
+    scores = np.zeros((len(asked), len(wanted), positions))
+    longer = max(1, -(-positions // max(1, splits[0].positions)))
+    most = max(1, budget // 2 // (8 * longer * max(split.elements for split in splits)))
     at = 0
     for batch in asked.batches(max(1, budget // 4 // (8 * logs.elements))):
         solved = fitted.solve_all(batch.rows(), damping)
@@ -69,13 +75,24 @@ def token_scores(
     return scores
 
 
+def _positions(logs: Logs, split: Split, ids: Sequence[Any]) -> int:
+    """How many positions the longest of the examples has."""
+    assert logs.reader is not None
+    name = split.calls[0].outputs
+    if not ragged.is_ragged(logs.reader, name):
+        return split.positions
+    shape = logs.reader.schema.column(name).shape
+    most = int(ragged.lengths_of(logs.reader, name, ids).max(initial=0))
+    return most * (split.positions // max(1, shape[0]))
+
+
 def _settled(logs: Logs, split: Split, ids: Sequence[Any]) -> Split:
     """The layer as some gradients say it was used: alone, or with others that share its weight."""
     assert logs.reader is not None
     if not split.others or not ids:
         return split
     for used in (split, split.shared()):
-        rows = logs.reader.gather(ids, used.columns(logs.reader))
+        rows = ragged.gather(logs.reader, ids, used.columns(logs.reader))
         if used.adds_up(used.pairs(rows), rows):
             return used
     return split
@@ -93,7 +110,7 @@ def _add(
     assert logs.reader is not None
     wrong = []
     for split in splits:
-        rows = logs.reader.gather(ids, split.columns(logs.reader))
+        rows = ragged.gather(logs.reader, ids, split.columns(logs.reader))
         pairs = split.pairs(rows)
         if pairs is None or (check and not split.adds_up(pairs, rows)):
             wrong.append(split.block.name)
@@ -101,7 +118,8 @@ def _add(
         matrices = solved[split.block.name].reshape(-1, *split.block.stored)
         for own, matrix in zip(scores, matrices, strict=True):
             for pair in pairs:
-                own += _at_positions(pair, matrix)
+                found = _at_positions(pair, matrix)
+                own[:, : found.shape[1]] += found
     if wrong:
         right = [split.block.name for split in splits if split.block.name not in wrong]
         raise ArgumentError(

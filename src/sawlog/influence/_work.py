@@ -18,11 +18,12 @@ import numpy as np
 
 from sawlog._place import CPU, NUMPY, Place, to_numpy
 from sawlog.curvature import Curvature, Damping
-from sawlog.errors import StoreError
+from sawlog.errors import ArgumentError, StoreError
 from sawlog.influence._best import Best
 from sawlog.influence._logs import Logs, Part
 from sawlog.influence._scores import Scores
 
+NONFINITE = ("error", "keep")
 USUAL_EXPONENT = 100  # powers of two whose inverse float32 has, too
 TILE, PADDING = 256, 16  # what is transposed at once stays in the cache of a core
 
@@ -45,6 +46,7 @@ class Work:
         budget: how many bytes to use, about.
         top_k, sign: which scores are kept; all if ``top_k`` is None.
         per_layer: whether scores of each layer are kept, too.
+        nonfinite: ``"keep"`` scores that are infinite or NaN, or raise an ``"error"``.
     """
 
     logs: Logs
@@ -62,6 +64,7 @@ class Work:
     top_k: int | None
     sign: str
     per_layer: bool
+    nonfinite: str = "keep"
 
     def fingerprint(self) -> str:
         """A name for what is computed, so that nothing else is taken for it."""
@@ -93,7 +96,7 @@ class Work:
     def _best(self, pieces: Iterator[Part], k: int) -> Scores:
         best = Best(k, self.sign)
         for piece in pieces:
-            best.add(self._moded(self._sum(piece), piece), piece.ids)
+            best.add(self._checked(self._moded(self._sum(piece), piece), piece), piece.ids)
         if best.scores is None:
             return Scores(self.ids, np.zeros((len(self.ids), 0), np.int64), self._none())
         return Scores(self.ids, best.ids, self._true(best.scores))
@@ -110,10 +113,16 @@ class Work:
                 values.append(sum(each[-1] for each in layers.values()))  # type: ignore[arg-type]
             else:
                 values.append(self._true(self._moded(self._sum(piece), piece)))
+            self._checked(values[-1], piece)
         if not ids:
             return Scores(self.ids, np.zeros(0, np.int64), self._none())
         joined = {name: np.concatenate(each, 1) for name, each in layers.items() if each}
         return Scores(self.ids, np.concatenate(ids), np.concatenate(values, 1), joined)
+
+    def _checked(self, scores: np.ndarray, piece: Part) -> np.ndarray:
+        if self.nonfinite == "error":
+            check_finite(scores, piece.ids)
+        return scores
 
     def _none(self) -> np.ndarray:
         return np.zeros((len(self.ids), 0))
@@ -172,6 +181,21 @@ class Work:
         with np.errstate(invalid="ignore"):  # rows that are infinite have no direction
             divided = scores * self.scale[:, None] / np.where(nothing, 1.0, both)
         return np.where(nothing, 0.0, divided)
+
+
+def check_finite(scores: np.ndarray, ids: Any) -> None:
+    """Raise an ArgumentError where the scores ``[..., examples]`` of examples are not finite."""
+    finite = np.isfinite(scores)
+    if finite.all():
+        return
+    odd = np.flatnonzero(~finite.reshape(-1, finite.shape[-1]).all(0))
+    named = np.asarray(ids)[odd].tolist()
+    listed = ", ".join(map(repr, named[:5])) + (", ..." if len(named) > 5 else "")
+    raise ArgumentError(
+        f"The scores of {len(named)} examples are infinite or NaN, because their rows are, or are "
+        f"too large: {listed}. Hint: leave these examples out, or log them again; "
+        'nonfinite="keep" keeps such scores, which are then the worst.'
+    )
 
 
 def _until(stop: threading.Event, pieces: Iterator[Part]) -> Iterator[Part]:

@@ -1,24 +1,40 @@
-"""What a batch gathers: rows for the store, and statistics, from the factor pairs of its layers."""
+"""What a batch gathers: rows for the store, and statistics, from the gradients of its layers."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
-from sawlog.capture import LEFT, RIGHT, Block, Options, Statistics, encode
+from sawlog.capture import Options, Statistics, encode
 from sawlog.errors import ArgumentError, CaptureError
-from sawlog.factored import Dense, OneHot, Pair, gradient
-from sawlog.torch._hooks import Hooks, first_tensor, last_edges
-from sawlog.torch._layers import FunctionRule, GeneralRule, Use
-from sawlog.torch._loss import Scale, scale_of
+from sawlog.torch._examples import Examples
+from sawlog.torch._graph import Edge, Graph, graph_of, root_of
+from sawlog.torch._hooks import Call, Hooks, first_tensor, in_backward, last_edges
+from sawlog.torch._layers import FunctionRule, GeneralRule
+from sawlog.torch._layout import Layout
+from sawlog.torch._loss import Scale, Term, agreed, terms_of
 from sawlog.torch._matrices import Matrices
 from sawlog.torch._outer import Outer
-from sawlog.torch._patch import losses_seen_by
+from sawlog.torch._passes import Passes
+from sawlog.torch._patch import Backward, Listener, told
+from sawlog.torch._plan import (
+    Plan,
+    PlannedUse,
+    Prover,
+    pair_of,
+    pairs_of,
+    precision_of,
+    projected_gradient,
+    summed_matrix,
+)
+from sawlog.torch._rows import BlockRows
+from sawlog.torch._uses import WeightUse, example_gradients
 from sawlog.torch._watched import Unit, Watched
 
 
@@ -36,6 +52,7 @@ class Gathering:
         factor: what gradients are divided by, as the scale of a ``GradScaler``.
         axis: the axis of the examples.
         rooms: memory that batches share; what :meth:`rows` returns is then good until the next.
+        views: how many times the batch was concatenated with itself, as for two augmentations.
     """
 
     def __init__(
@@ -51,44 +68,282 @@ class Gathering:
         factor: float,
         axis: int,
         rooms: dict[Any, Tensor] | None = None,
+        views: int = 1,
     ) -> None:
-        self._watched, self._options, self._matrices = watched, options, matrices
-        self._statistics = statistics
-        self._batch, self._todo, self._mask, self._axis = batch, todo, mask, axis
-        self._factor, self._rooms = factor, rooms
-        self._scale: Scale | None = None
+        self._watched, self._options, self._statistics = watched, options, statistics
+        self._batch, self._mask, self._axis, self._views = batch, mask, axis, views
+        self._rows = BlockRows(options, matrices, todo=todo, mask=mask, factor=factor, rooms=rooms)
         self._lock = threading.Lock()
-        self._grads: dict[str, Tensor | Outer] = {}
-        self._moments: list[tuple[str, Tensor, int]] = []
-        self._pairs: dict[str, list[Pair]] = {}
         self._logs: dict[str, Tensor] = {}
+        self._forwards: list[tuple[str, Call, Tensor]] = []
+        self._layouts: dict[int, Layout] = {}
         self._seen: dict[str, int] = {}
+        self._gradients = 0
+        self._runs_again = False
+        self._left: tuple[Any, ...] | None = None
         wants = set(options.log)
+        self._needs_gradients = bool(wants & {"grad", "backward"})
         self.hooks = Hooks(
-            watched.units,
-            self._check_batch,
-            self._forward if "forward" in wants else None,
-            self._backward if wants & {"grad", "backward"} else None,
+            watched, batch, self._forward if "forward" in wants else None, self._needs_gradients
         )
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Gather what happens in a ``with``."""
-        with self.hooks.installed(), losses_seen_by(self._loss_seen):
+        listener = Listener(self._backward_called, self._loss_scaled, self._checkpointed)
+        with self.hooks.installed(), told(listener):
             yield
+
+    # -- backward passes --------------------------------------------------------------------------
+
+    def _loss_scaled(self, factor: float) -> None:
+        """A ``GradScaler`` scaled a loss."""
+        self._rows.factor = factor
+
+    def _checkpointed(self) -> None:
+        """A part of the forward pass will be run again, whenever the graph needs it."""
+        self._runs_again = True
+
+    def _backward_called(self, backward: Backward) -> Any:
+        """``loss.backward()`` was called: gather, and do it."""
+        if in_backward() or not self._is_ours(backward):
+            return backward.run()
+        self._check_kept()
+        roots = _Roots(backward.losses, backward.grads)
+        self._gather(roots, backward.run)
+        parameter = next(iter(self._watched.parameters.values()))
+        self._left = _trace(parameter)
+        return None
+
+    def _is_ours(self, backward: Backward) -> bool:
+        """Whether gradients of watched parameters are wanted, and not those of inputs alone."""
+        if not self._needs_gradients:
+            return False
+        if backward.inputs is None:
+            return True
+        watched = {id(each) for each in self._watched.parameters.values()}
+        return any(id(each) in watched for each in backward.inputs)
+
+    def _check_kept(self) -> None:
+        """A second backward pass adds to the first, unless gradients were dropped in between."""
+        parameter = next(iter(self._watched.parameters.values()))
+        if self._left is not None and self._left != _trace(parameter):
+            raise CaptureError(
+                "Gradients were changed or set to zero between two backward passes of one batch, "
+                "so it is not clear which of them counts. Hint: torch.autograd.grad(...) for a "
+                "gradient that is only used on the way, as that of the inputs."
+            )
+
+    def backward(self, loss: Tensor) -> None:
+        """Walk back from the loss only as far as is needed; parameters get no gradients."""
+        roots = _Roots([loss], [None])
+        if not self._reaches(graph_of(roots.nodes)):
+            raise CaptureError(
+                "The loss does not depend on any watched layer that ran in this batch. Hint: "
+                "compute it inside of `with run(data_id=ids):`."
+            )
+        self._gather(roots, None)
+
+    def _gather(self, roots: _Roots, run: Any) -> None:
+        """Gather from one loss; ``run`` is the backward pass of the user."""
+        graph = graph_of(roots.nodes, (self._batch, self._axis, self._views, *self.hooks.calls))
+        if graph.named("CheckpointFunction"):
+            self._gather_unseen(roots, run)
+            return
+        plan = self._watched.plans.get(graph.structure)
+        if plan is None or not plan.holds_for(graph, self._batch, self._axis):
+            if self._reaches(graph):
+                self._prove(roots, graph)
+            if run is not None:
+                run()
+            return
+        terms = self._terms(roots)
+        scale = agreed(terms)
+        if scale is None:
+            walk = self._own_pass(roots, graph, plan, terms)
+            with self._capturing(plan, graph, 1.0):
+                walk()
+            if run is not None:
+                run()
+            return
+        with self._capturing(plan, graph, scale):
+            if run is None:
+                roots.walk(last_edges(roots.nodes, [*self.hooks.edges, *_edges(plan, graph)]))
+            else:
+                run()
+
+    def _reaches(self, graph: Graph) -> bool:
+        """Whether a loss depends on a watched parameter."""
+        leaves = graph.leaves()
+        return any(id(each) in leaves for each in self._watched.parameters.values())
+
+    def _own_pass(self, roots: _Roots, graph: Graph, plan: Plan, terms: list[Term]) -> Any:
+        with torch.no_grad():
+            passes = Passes(terms, roots.starts())
+        edges = last_edges(roots.nodes, [*self.hooks.edges, *_edges(plan, graph)])
+        return lambda: passes.plain(edges)
+
+    @contextlib.contextmanager
+    def _capturing(self, plan: Plan, graph: Graph, scale: Scale) -> Iterator[None]:
+        """Take gradients as planned."""
+        parts: list[dict[str, Tensor]] = []
+        handles = self._use_hooks(plan.uses, graph, parts)
+
+        def listen(call: Call, grad: Tensor) -> None:
+            layout = plan.layouts.get(call.number)
+            self._took(call, grad, layout, scale, plan.by_rule)
+
+        try:
+            with self.hooks.listening(listen):
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+        for block in self._watched.blocks:
+            if block.name not in plan.by_rule and "grad" in self._options.log:
+                matrix = summed_matrix(block, parts, self._watched.parameters, self._batch)
+                if matrix is not None:
+                    self._rows.take(block, pair_of(matrix), scale)
+
+    def _use_hooks(
+        self, uses: Sequence[PlannedUse], graph: Graph, parts: list[dict[str, Tensor]]
+    ) -> list[Any]:
+        by_node: dict[int, list[PlannedUse]] = {}
+        for use in uses:
+            by_node.setdefault(use.number, []).append(use)
+
+        def hook(planned: list[PlannedUse]) -> Any:
+            def came(grads: tuple[Tensor | None, ...]) -> None:
+                for each in planned:
+                    parts.append(self._of_use(each, graph, grads))
+
+            return came
+
+        nodes = {number: graph.nodes[number] for number in by_node}
+        return [node.register_prehook(hook(by_node[number])) for number, node in nodes.items()]
+
+    def _of_use(
+        self, planned: PlannedUse, graph: Graph, grads: Sequence[Tensor | None]
+    ) -> dict[str, Tensor]:
+        self._gradients += 1
+        use = WeightUse(graph.nodes[planned.number], planned.place, planned.number)
+        parameters = [self._watched.parameters[name] for name in planned.parameters]
+        with torch.no_grad():
+            there = [None if grad is None else grad.detach() for grad in grads]
+            found = example_gradients(use, there, planned.where, self._batch, parameters)
+        named = zip(planned.parameters, found, strict=True)
+        return {name: each for name, each in named if each is not None}
+
+    def _prove(self, roots: _Roots, graph: Graph) -> None:
+        """Take the gradients of a structure that is new, and prove them."""
+        self._refuse_norms(graph)
+        with torch.no_grad():
+            self._take_proven(roots, graph, self._terms(roots))
+
+    def _take_proven(self, roots: _Roots, graph: Graph, terms: list[Term]) -> None:
+        passes = Passes(terms, roots.starts())
+        prover = Prover(self._watched, self._rows, graph, self._batch, self._axis)
+        proof = prover.prove(passes, self.hooks)
+        self._gradients += len(proof.calls) + 1
+        for number, (call, grad) in proof.calls.items():
+            self._took(call, grad, proof.layouts.get(number), passes.rest, frozenset())
+        if "grad" in self._options.log:
+            for block in self._watched.blocks:
+                for pair in proof.pairs[block.name]:
+                    self._rows.take(block, pair, passes.rest)
+        # What was checkpointed can be read once in a pass, and its nodes not be called besides.
+        if proof.plan is not None and not (self._runs_again and proof.plan.uses):
+            self._watched.plans[graph.structure] = proof.plan
+
+    def _refuse_norms(self, graph: Graph) -> None:
+        for node in graph.named("BatchNorm"):
+            training = getattr(node, "_saved_training", getattr(node, "_saved_train", False))
+            if training and self._batch > 1 and node._input_metadata[0].shape[0] != 1:
+                raise ArgumentError(
+                    "Something is normalised over the examples of the batch "
+                    f"({node.name()} in train mode), so that they have no gradients of their own. "
+                    "Hint: call `.eval()` on BatchNorm layers, or use GroupNorm."
+                )
+
+    def _gather_unseen(self, roots: _Roots, run: Any) -> None:
+        """Gather where a part of the graph is only made in the backward pass.
+
+        That is so with reentrant checkpointing. Rows are compared with what is added to ``.grad``.
+        """
+        if run is None:
+            raise CaptureError(
+                "run.backward(loss) cannot walk through reentrant checkpointing. Hint: "
+                "checkpoint(..., use_reentrant=False), or loss.backward()."
+            )
+        scale = agreed(self._terms(roots))
+        if scale is None:
+            raise CaptureError(
+                "The terms of the loss are joined in different ways, and with reentrant "
+                "checkpointing they cannot be told apart. Hint: use_reentrant=False."
+            )
+        before = {n: _copied(p.grad) for n, p in self._watched.parameters.items()}
+        every = frozenset(block.name for block in self._watched.blocks)
+        self.hooks.reentrant = True
+
+        def listen(call: Call, grad: Tensor) -> None:
+            layout = self._guessed(call.unit, tuple(grad.shape))
+            self._took(call, grad, layout, scale, every)
+
+        try:
+            with self.hooks.listening(listen):
+                run()
+        finally:
+            self.hooks.reentrant = False
+        self._check_sums(before, scale)
+
+    def _check_sums(self, before: Mapping[str, Tensor | None], scale: Scale) -> None:
+        """Compare rows with what a backward pass added to the gradients of parameters."""
+        if not self._rows.whole:
+            return
+        parameters = self._watched.parameters
+        added = {name: _added(before[name], p.grad) for name, p in parameters.items()}
+        for block in self._watched.blocks:
+            want = projected_gradient(self._rows, block, added, parameters)
+            got = self._rows.total(block, scale)
+            dtype = parameters[block.name].dtype
+            size = float(want.norm()) + float(got.norm())
+            if float((got - want).norm()) > precision_of(dtype) * size:
+                raise CaptureError(
+                    f"The gradients of the examples for {block.name!r} do not add up to that of "
+                    "the batch: it is used in a way that is not seen through reentrant "
+                    "checkpointing. Hint: checkpoint(..., use_reentrant=False)."
+                )
 
     # -- how the loss joins examples --------------------------------------------------------------
 
-    def _loss_seen(self, loss: Tensor) -> None:
-        if self._scale is None and self.hooks.calls:
-            self._scale = self._scale_of(loss)
+    def _terms(self, roots: _Roots) -> list[Term]:
+        if self._batch == 1:
+            zero = torch.zeros((), dtype=torch.long)
+            return [Term(edge, edge, (), zero, 1.0) for edge in roots.edges]
+        examples = Examples(self._batch, self._axis, self._views)
+        try:
+            return terms_of(roots.edges, examples, self._declared())
+        except ArgumentError:
+            self._check_sizes()
+            raise
 
-    def _scale_of(self, loss: Tensor | None) -> Scale:
+    def _check_sizes(self) -> None:
+        """Say so where the number of ids is wrong."""
+        for edge, name in zip(self.hooks.edges, self.hooks.calls, strict=False):
+            shape = edge.node._input_metadata[edge.output_nr].shape
+            size = int(shape[self._axis if len(shape) > self._axis + 1 else 0]) if shape else 0
+            if size != 1 and size % self._batch:
+                raise CaptureError(
+                    f"The layer {name!r} got {size} examples, and data_id names {self._batch}. "
+                    "Hint: one id for each example; watch(model, batch_axis=1) where the sequence "
+                    "comes first."
+                ) from None
+
+    def _declared(self) -> Scale | None:
+        """The scale, where an option says it."""
         how = self._options.reduction
-        if how == "sum":
-            return 1.0
-        if how == "mean":
-            return float(self._batch)
+        if how in ("sum", "mean"):
+            return 1.0 if how == "sum" else float(self._batch)
         if how == "tokens":
             if self._mask is None:
                 raise ArgumentError(
@@ -97,28 +352,7 @@ class Gathering:
                 )
             own = self._mask.reshape(self._batch, -1).sum(1).to(torch.float64)
             return torch.where(own > 0, own.sum() / own, torch.zeros_like(own))
-        if loss is None:
-            raise CaptureError(
-                "The backward pass was not begun by loss.backward(), so it cannot be seen how the "
-                'loss joins the examples. Hint: run.setup(reduction="mean"), or "sum".'
-            )
-        return scale_of(loss, self._batch)
-
-    def _settled(self) -> Scale:
-        if self._scale is None:
-            self._scale = self._scale_of(None)
-        return self._scale
-
-    def backward(self, loss: Tensor) -> None:
-        """Walk back from the loss only as far as is needed; parameters get no gradients."""
-        self._loss_seen(loss)
-        edges = last_edges(loss, self.hooks.edges)
-        if not edges:
-            raise CaptureError(
-                "The loss does not depend on any watched layer that ran in this batch. Hint: "
-                "compute it inside of `with run(data_id=ids):`."
-            )
-        torch.autograd.grad(loss, edges, allow_unused=True)
+        return None
 
     # -- what the hooks bring ---------------------------------------------------------------------
 
@@ -129,181 +363,83 @@ class Gathering:
             count = self._seen[name] = self._seen.get(name, 0) + 1
         return name if count == 1 else f"{name}#{count}"
 
-    def _forward(self, unit: Unit, args: Any, kwargs: Any, output: Tensor) -> None:
+    def _forward(self, call: Call, output: Tensor) -> None:
         tensor = output
         if self._options.forward == "input":
-            found = first_tensor((*args, kwargs))
+            found = first_tensor((*call.args, call.kwargs))
             if found is None:
-                raise CaptureError(f"The layer {unit.name!r} was called without a tensor.")
+                raise CaptureError(f"The layer {call.unit.name!r} was called without a tensor.")
             tensor = found
-        with torch.no_grad():
-            self._keep(unit, self._name("forward", unit), tensor.detach())
+        self._forwards.append((self._name("forward", call.unit), call, tensor.clone()))
 
-    def _keep(self, unit: Unit, name: str, tensor: Tensor, scale: Scale = 1.0) -> None:
+    def _took(
+        self, call: Call, grad: Tensor, layout: Layout | None, scale: Scale, by_rule: frozenset[str]
+    ) -> None:
+        """Take the gradient of the output of a call."""
+        self._gradients += 1
+        if layout is not None:
+            self._layouts[call.number] = layout
+        if "backward" in self._options.log:
+            by = scale / self._rows.factor
+            self._keep(call, self._name("backward", call.unit), grad, layout, by)
+        shares = [share for share in call.unit.shares if share.block.name in by_rule]
+        if "grad" in self._options.log and shares:
+            assert layout is not None
+            pairs = pairs_of(call, grad, self._batch, layout)
+            for share in shares:
+                self._rows.take(share.block, share.of(pairs[share.part.name]), scale)
+
+    def _keep(
+        self, call: Call, name: str, tensor: Tensor, layout: Layout | None, scale: Scale = 1.0
+    ) -> None:
         """Keep a log of forward or backward, with the examples in front."""
-        axis = self._axis_in(unit, tensor)
-        tensor = tensor.movedim(axis, 0) if axis else tensor
-        if len(tensor) != self._batch:  # several positions of each example
-            inner = self._axis == 1  # flattened from [positions, batch]
-            sizes = (-1, self._batch) if inner else (self._batch, -1)
-            tensor = tensor.unflatten(0, sizes)
-            tensor = tensor.movedim(1, 0) if inner else tensor
+        if layout is None:
+            raise CaptureError(
+                f"It cannot be told which of a tensor of shape {tuple(tensor.shape)} at the layer "
+                f"{call.unit.name!r} belongs to which of {self._batch} examples, so {name!r} "
+                'cannot be logged. Hint: leave the layer out by names=, or log="grad".'
+            )
+        each = tensor.shape[layout.axis] // self._batch
+        tensor = layout.split(tensor, self._batch)
+        if each == 1:
+            tensor = tensor.squeeze(layout.axis + 1)
+        elif layout.axis:
+            tensor = tensor.movedim(layout.axis + 1, 1)
         if not tensor.is_floating_point():
             tensor = tensor.to(torch.float32)
         if not isinstance(scale, float):
             scale = scale.to(tensor).reshape(-1, *(1,) * (tensor.ndim - 1))
         with self._lock:
-            self._logs[name] = self._chosen(tensor * scale)
+            self._logs[name] = self._rows.chosen(tensor * scale)
 
-    def _backward(self, unit: Unit, args: Any, kwargs: Any, grad: Tensor) -> None:
-        scale = self._settled()
-        if "backward" in self._options.log:
-            self._keep(unit, self._name("backward", unit), grad, scale / self._factor)
-        if "grad" in self._options.log and unit.shares:
-            use = Use(args, kwargs, grad, self._batch, self._axis)
-            pairs = unit.rule.pairs(unit.module, use)
-            for share in unit.shares:
-                self._take(share.block, share.of(pairs[share.part.name]))
-
-    def _axis_in(self, unit: Unit, tensor: Tensor) -> int:
-        """The axis of the examples; some layers have one of their own."""
+    def _guessed(self, unit: Unit, shape: tuple[int, ...], strict: bool = False) -> Layout | None:
+        """The layout of a tensor that no backward pass told of."""
         first = getattr(unit.module, "batch_first", None)
         axis = self._axis if first is None else int(not first)
-        if tensor.ndim == 2 and tensor.is_floating_point():  # [positions x batch, features]
-            free = isinstance(unit.rule, (GeneralRule, FunctionRule))  # or the features are gone
-            return axis if free and tensor.shape[1] == self._batch else 0
-        return axis if tensor.ndim > 1 else 0
-
-    def _check_batch(self, unit: Unit, args: tuple[Any, ...], output: Tensor) -> int | None:
-        """Whether a layer ran for all examples; the batch, if it ran once for all of them.
-
-        Raises:
-            CaptureError: it did neither.
-        """
-        axis = self._axis_in(unit, output)
-        size = output.shape[axis] if output.ndim else 0
-        if size == 1 < self._batch and axis == 0 and output.ndim > 1:
-            return self._batch
-        if isinstance(unit.module, nn.Embedding) and output.ndim == 2:
-            self._check_ids(unit, first_tensor(args), size)
-        if size % self._batch or not size:
-            raise CaptureError(
-                f"The layer {unit.name!r} got {size} examples, and data_id names {self._batch}. "
-                "Hint: one id for each example; watch(model, batch_axis=1) where the sequence "
-                "comes first."
-            )
-        return None
-
-    def _check_ids(self, unit: Unit, ids: Tensor | None, size: int) -> None:
-        """Numbers of positions look like those of examples."""
-        if ids is None or (size == self._batch and not _is_range(ids)) or self._batch == 1:
-            return
-        raise CaptureError(
-            f"The embedding {unit.name!r} was called with {size} numbers for {self._batch} "
-            "examples, probably positions that are the same for all of them, so their gradients "
-            "cannot be told apart. Hint: call it with an axis for the examples, as "
-            "embedding(positions[None]), or leave it out by names=."
-        )
-
-    def _chosen(self, rows: Tensor) -> Tensor:
-        return rows if self._todo is None else rows[self._todo.to(rows.device)]
-
-    def _take(self, block: Block, pair: Pair) -> None:
-        """Add the factors of one use of a block."""
-        if self._todo is not None:
-            pair = Pair(self._rows(pair.left), self._rows(pair.right))
-        left, right = self._matrices.projection(block, _device(pair), _dtype(pair))
-        small = pair.projected(left, right)
-        if self._needs_rows:
-            self._add_rows(block, self._scaled(small))
-        if "ekfac" in self._options.statistic:
-            with self._lock:
-                self._pairs.setdefault(block.name, []).append(self._scaled(small))
-        if "kfac" in self._options.statistic:
-            self._add_moments(block, small)
-
-    def _add_rows(self, block: Block, pair: Pair) -> None:
-        """Add to the gradients of a block; what is a product of vectors is made in the store."""
-        with self._lock:
-            there = self._grads.get(block.name)
-            if there is None and self._can_wait(pair):
-                left, right = pair.left.full()[:, 0], pair.right.full()[:, 0]
-                self._grads[block.name] = Outer(left, right)
-            elif there is None:
-                self._grads[block.name] = gradient(pair, self._room(block, pair))
-            else:
-                there = there.made() if isinstance(there, Outer) else there
-                self._grads[block.name] = there.add_(gradient(pair))
-
-    def _can_wait(self, pair: Pair) -> bool:
-        return (
-            self._rooms is not None
-            and self._options.dtype == "float32"
-            and not {*self._options.statistic} - {"kfac", "ekfac"}
-            and _is_product(pair)
-            and _device(pair).type == "cpu"
-            and _dtype(pair) == torch.float32
-        )
-
-    def _scaled(self, pair: Pair) -> Pair:
-        """The pair whose gradients are those of each example alone; the smaller side is scaled."""
-        scale = self._settled()
-        if isinstance(scale, float):
-            by: Any = scale / self._factor
-            if by == 1.0:
-                return pair
-        else:
-            by = self._chosen(scale).to(_device(pair), _dtype(pair)) / self._factor
-            by = by.reshape(-1, 1, 1, *(1,) * (pair.left.groups is not None))
-        left, right = pair.left, pair.right
-        if isinstance(left, OneHot) or (isinstance(right, Dense) and right.size < left.size):
-            assert isinstance(right, Dense)
-            return Pair(left, Dense(right.full() * by))
-        return Pair(Dense(left.full() * by), right)
-
-    def _room(self, block: Block, pair: Pair) -> Tensor | None:
-        """Memory for the gradients of a block, from batch to batch the same."""
-        if self._rooms is None or isinstance(pair.left, OneHot) or isinstance(pair.right, OneHot):
+        free = isinstance(unit.rule, (GeneralRule, FunctionRule))  # or the features are gone
+        if len(shape) == 2 and not (free and shape[1] == self._batch):
+            axis = 0
+        axis = axis if axis < len(shape) else 0
+        if not shape or shape[axis] % self._batch or (strict and shape[axis] != self._batch):
             return None
-        key = (block.name, pair.batch, _device(pair), _dtype(pair))
-        if key not in self._rooms:
-            shape = (pair.batch, *pair.shape)
-            self._rooms[key] = torch.empty(shape, device=key[2], dtype=key[3])
-        return self._rooms[key]
+        return Layout(axis, self._axis == 1)
 
-    @property
-    def _needs_rows(self) -> bool:
-        factors = {"kfac", "ekfac"}  # these need no gradients, but what they are made of
-        return "grad" in self._options.saved or bool({*self._options.statistic} - factors)
-
-    def _rows(self, factor: Dense | OneHot) -> Dense | OneHot:
-        if isinstance(factor, OneHot):
-            weights = None if factor.weights is None else self._chosen(factor.weights)
-            return OneHot(self._chosen(factor.ids), factor.size, weights)
-        return Dense(self._chosen(factor.array), factor.one)
-
-    def _add_moments(self, block: Block, pair: Pair) -> None:
-        """The second moments of both sides; that of the outputs with the scale of the loss."""
-        if self._options.precision == "float64":
-            pair = Pair(_double(pair.left), _double(pair.right))
-        positions = pair.left.positions * pair.batch
-        mask = None if self._mask is None else self._chosen(self._mask)
-        if mask is not None and mask.shape[1:] == (pair.left.positions,):
-            pair, positions = pair.masked(mask), int(mask.sum())
-        scale = self._settled()
-        inputs, outputs = pair.right, pair.left
-        if block.inputs == "left":
-            inputs, outputs = outputs, inputs
-        if isinstance(scale, float):
-            total = outputs.moment() * (scale / self._factor) ** 2
-        else:
-            own = self._chosen(scale).to(_device(pair)) / self._factor
-            total = outputs.scaled(own.to(_dtype(pair))).moment()
-        sides = (inputs.moment(), total)
-        left, right = sides if block.inputs == "left" else sides[::-1]
-        with self._lock:
-            self._moments.append((f"{LEFT}/{block.name}", left, positions))
-            self._moments.append((f"{RIGHT}/{block.name}", right, positions))
+    def _keep_forwards(self) -> None:
+        """Lay out what was kept of forward passes, now that it is known how the examples lie."""
+        told = any(
+            self._guessed(call.unit, tuple(tensor.shape), strict=True) is not None
+            for _, call, tensor in self._forwards
+        )
+        for name, call, tensor in self._forwards:
+            layout = self._layouts.get(call.number)
+            if layout is not None and not _has(layout, tensor, self._batch):
+                layout = None
+            if layout is None:
+                layout = self._guessed(call.unit, tuple(tensor.shape), strict=not told)
+            if layout is None and tensor.dim() and len(tensor) == 1:  # the same for all examples
+                tensor, layout = tensor.expand(self._batch, *tensor.shape[1:]), Layout(0)
+            self._keep(call, name, tensor, layout)
+        self._forwards.clear()
 
     # -- the end of the batch ---------------------------------------------------------------------
 
@@ -313,51 +449,22 @@ class Gathering:
         Raises:
             CaptureError: no gradient was seen at all.
         """
-        logs: dict[str, Any] = dict(self._logs)
-        if self.hooks._backward is not None and not self.hooks.gradients:
+        if self._needs_gradients and not self._gradients:
             raise CaptureError(
                 "No gradient of a watched layer was seen in this batch. Hint: run the forward "
                 "pass and loss.backward() inside of `with run(data_id=ids):`, not under "
                 "torch.no_grad()."
             )
-        if "grad" in self._options.log and self._needs_rows:
+        self._keep_forwards()
+        logs: dict[str, Any] = dict(self._logs)
+        if "grad" in self._options.log and self._rows.needed:
             for block in self._watched.blocks:
-                grad = self._grads.pop(block.name, None)
-                if grad is None:  # not used in this batch
-                    grad = torch.zeros((examples, *block.stored))
-                logs[f"grad/{block.name}"] = grad
+                logs[f"grad/{block.name}"] = self._rows.rows(block, examples)
         return logs
 
     def add_statistics(self, logs: Mapping[str, Any], examples: int) -> None:
         """Add the batch to the statistics."""
-        add, wanted = self._statistics, set(self._options.statistic)
-        for name, total, count in self._moments:
-            add.add(name, total, count)
-        self._moments.clear()
-        for name, rows in logs.items():
-            if wanted & {"mean", "variance"}:
-                add.add_rows(name, rows)
-            if "covariance" in wanted:
-                kind = name.partition("/")[0]
-                flat = rows.reshape(len(rows), -1) if kind == "grad" else _by_position(rows)
-                flat = flat.to(getattr(torch, self._options.precision))
-                add.add(f"covariance:{name}", flat.mT @ flat, len(flat))
-                add.add(f"mean:{name}", flat.sum(0), len(flat))
-        if "ekfac" in wanted:
-            for block in self._watched.blocks:
-                pairs = self._pairs.pop(block.name, [])
-                add.add(f"ekfac/{block.name}", self._squares(block, pairs), examples)
-
-    def _squares(self, block: Block, pairs: list[Pair]) -> Tensor:
-        """The sum of squares of the gradients of a block in its eigenbasis."""
-        if not pairs:  # not used in this batch
-            return torch.zeros(block.stored)
-        if len(pairs) == 1 and _is_product(pairs[0]):
-            return self._matrices.squares_of(block, pairs[0])
-        rows = gradient(pairs[0])
-        for pair in pairs[1:]:
-            rows = rows + gradient(pair)
-        return self._matrices.squares(block, rows)
+        self._rows.add_statistics(self._statistics, logs, self._watched.blocks, examples)
 
     def columns(self, logs: Mapping[str, Any]) -> dict[str, Any]:
         """What of the batch goes into the store."""
@@ -370,37 +477,49 @@ class Gathering:
         return columns
 
 
-def _is_product(pair: Pair) -> bool:
-    """Whether gradients are products of two vectors: one position, and no groups."""
-    dense = isinstance(pair.left, Dense) and isinstance(pair.right, Dense)
-    return dense and pair.left.positions == 1 and pair.left.groups is None
+class _Roots:
+    """The losses that a backward pass starts from, with their gradients."""
+
+    def __init__(self, losses: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None:
+        both = [(loss, grad) for loss, grad in zip(losses, grads, strict=True)]
+        self._both = [(loss, grad) for loss, grad in both if loss.grad_fn is not None]
+        self.edges: list[Edge] = [root_of(loss) for loss, _ in self._both]
+        self.nodes = [node for node, _ in self.edges]
+
+    def starts(self) -> dict[Edge, Tensor]:
+        """The gradient of each loss."""
+        found: dict[Edge, Tensor] = {}
+        for edge, (loss, grad) in zip(self.edges, self._both, strict=True):
+            own = torch.ones_like(loss) if grad is None else grad.detach()
+            found[edge] = found[edge] + own if edge in found else own
+        return found
+
+    def walk(self, edges: Sequence[GradientEdge]) -> None:
+        """Walk back to some edges; the graph is freed."""
+        losses = [loss for loss, _ in self._both]
+        grads = [grad for _, grad in self._both]
+        torch.autograd.grad(losses, list(edges), grads, allow_unused=True)
 
 
-def _double(factor: Dense | OneHot) -> Dense | OneHot:
-    if isinstance(factor, OneHot):
-        weights = None if factor.weights is None else factor.weights.double()
-        return OneHot(factor.ids, factor.size, weights)
-    return Dense(factor.array.double(), factor.one)
+def _edges(plan: Plan, graph: Graph) -> list[GradientEdge]:
+    """The weights that planned uses lead to, so that these are walked over."""
+    found = (graph.nodes[use.number].next_functions[use.place] for use in plan.uses)
+    return [GradientEdge(*edge) for edge in found]
 
 
-def _is_range(ids: Tensor) -> bool:
-    return ids.ndim == 1 and torch.equal(ids, torch.arange(len(ids), device=ids.device))
+def _has(layout: Layout, tensor: Tensor, batch: int) -> bool:
+    return tensor.dim() > layout.axis and tensor.shape[layout.axis] % batch == 0
 
 
-def _by_position(rows: Tensor) -> Tensor:
-    """``[batch, ..., n]`` as ``[all positions, n]``."""
-    return rows.reshape(-1, rows.shape[-1]) if rows.ndim > 1 else rows.reshape(-1, 1)
+def _trace(parameter: Tensor) -> tuple[Any, ...]:
+    """Tells whether the gradient of a parameter is still what it was."""
+    grad = parameter.grad
+    return (None,) if grad is None else (id(grad), grad._version)
 
 
-def _device(pair: Pair) -> torch.device:
-    factor = pair.right if isinstance(pair.left, OneHot) else pair.left
-    assert isinstance(factor, Dense)
-    device: torch.device = factor.array.device
-    return device
+def _added(before: Tensor | None, after: Tensor | None) -> Tensor | None:
+    return after if before is None or after is None else after - before
 
 
-def _dtype(pair: Pair) -> torch.dtype:
-    factor = pair.right if isinstance(pair.left, OneHot) else pair.left
-    assert isinstance(factor, Dense)
-    dtype: torch.dtype = factor.array.dtype
-    return dtype
+def _copied(grad: Tensor | None) -> Tensor | None:
+    return None if grad is None else grad.detach().clone()

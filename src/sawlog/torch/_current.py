@@ -6,7 +6,10 @@ from typing import Any
 
 from sawlog.capture import Report, set_current
 from sawlog.capture import current as current_run
-from sawlog.influence import Logs
+from sawlog.influence import LogLoader, Logs
+from sawlog.store import RowDataset
+from sawlog.torch._check import Check
+from sawlog.torch._extract import Extraction
 from sawlog.torch._run import Run
 
 
@@ -38,6 +41,41 @@ def setup(options: Any = None, /, **more: Any) -> None:
 def watch(model: Any, *args: Any, **options: Any) -> Report:
     """Say what the current run watches; see :meth:`sawlog.torch.Run.watch`."""
     return current().watch(model, *args, **options)
+
+
+def start(data_id: Any, mask: Any = None) -> None:
+    """Begin to log a batch; see :meth:`sawlog.torch.Run.start`."""
+    current().start(data_id, mask)
+
+
+def end() -> None:
+    """End the batch that :func:`start` began; see :meth:`sawlog.torch.Run.end`."""
+    current().end()
+
+
+def clear() -> None:
+    """Forget the model and queries of the current run; see :meth:`sawlog.torch.Run.clear`."""
+    current().clear()
+
+
+def build_log_dataset(*args: Any, **options: Any) -> RowDataset:
+    """All that is stored as a dataset; see :meth:`sawlog.torch.Run.build_log_dataset`."""
+    return current().build_log_dataset(*args, **options)
+
+
+def build_log_dataloader(*args: Any, **options: Any) -> LogLoader:
+    """Batches of all that is stored; see :meth:`sawlog.torch.Run.build_log_dataloader`."""
+    return current().build_log_dataloader(*args, **options)
+
+
+def extract(step: Any, loader: Any, data_id: Any = None, **options: Any) -> Extraction:
+    """Log all of a loader with the current run; see :meth:`sawlog.torch.Run.extract`."""
+    return current().extract(step, loader, data_id, **options)
+
+
+def check(step: Any, batch: Any, **options: Any) -> Check:
+    """Compare a batch with its examples alone; see :meth:`sawlog.torch.Run.check`."""
+    return current().check(step, batch, **options)
 
 
 def eval() -> None:

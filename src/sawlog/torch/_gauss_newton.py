@@ -12,6 +12,7 @@ from torch.func import functional_call, vjp, vmap
 from sawlog.capture import Block
 from sawlog.curvature import Curvature, Joint
 from sawlog.errors import ArgumentError
+from sawlog.torch._laid_out import laid_out
 from sawlog.torch._run import Run
 from sawlog.torch._watched import look_at
 
@@ -145,7 +146,7 @@ def _rows_of(
         found: Any = vjp(outputs, ours)
         out, back = found
         (grads,) = vmap(back)(root(out))
-        return torch.cat([_laid_out(block, grads).flatten(1) for block in blocks], 1)
+        return torch.cat([laid_out(block, grads).flatten(1) for block in blocks], 1)
 
     each = vmap(one)
     return lambda inputs: each(_wide(inputs))
@@ -153,20 +154,6 @@ def _rows_of(
 
 def _wide(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
-
-
-def _laid_out(block: Block, grads: Parameters) -> Tensor:
-    """The gradients ``[outputs, ...]`` of the parameters of a block as one matrix for each."""
-    weight, *bias = (grads[name] for name in block.parameters)
-    if not bias:
-        return weight.reshape(len(weight), *block.shape)
-    *groups, rows, cols = block.shape
-    if block.inputs == "left":
-        shapes, axis = ((rows - 1, cols), (1, cols)), -2
-    else:
-        shapes, axis = ((rows, cols - 1), (rows, 1)), -1
-    parts = zip((weight, bias[0]), shapes, strict=True)
-    return torch.cat([part.reshape(len(part), *groups, *shape) for part, shape in parts], axis)
 
 
 def _add(total: Tensor, rows: Tensor) -> None:

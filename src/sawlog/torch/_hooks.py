@@ -3,12 +3,13 @@
 A hook on a module sees its inputs, and puts a hook on the tensor it returns; that one sees the
 gradient. What belongs to a call is held by that tensor alone, so that it goes away with the graph:
 a forward pass that is run again for gradient checkpointing, whose graph is never walked, leaves
-nothing behind, and every gradient is seen exactly once.
+nothing behind, and every gradient is seen exactly once. What a module returns is never replaced.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,30 +19,52 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from sawlog.errors import CaptureError
-from sawlog.torch._watched import Unit
+from sawlog.errors import ArgumentError, CaptureError
+from sawlog.torch._watched import Unit, Watched
 
-Forward = Callable[[Unit, tuple[Any, ...], Mapping[str, Any], Tensor], None]
-Backward = Callable[[Unit, tuple[Any, ...], Mapping[str, Any], Tensor], None]
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One call of a watched module; all tensors are detached.
+
+    Args:
+        number: of the call, from 0 in the batch.
+        unit: the module.
+        args, kwargs: what it was called with.
+        output: the shape of what it returned.
+    """
+
+    number: int
+    unit: Unit
+    args: Any
+    kwargs: Any
+    output: tuple[int, ...]
+
+
+Forward = Callable[[Call, Tensor], None]
+Backward = Callable[[Call, Tensor], None]
 
 
 class Hooks:
-    """Watches units: calls ``forward`` for each call of a module, and ``backward`` for each
-    gradient of its output.
+    """Watches units: tells of each call of a module, and of each gradient of its output.
+
+    Args:
+        watched: what to watch.
+        batch: how many examples there are.
+        forward: is told of calls and outputs.
+        backward: whether gradients are looked at.
     """
 
     def __init__(
-        self,
-        units: Sequence[Unit],
-        check: Callable[[Unit, tuple[Any, ...], Tensor], int | None],
-        forward: Forward | None,
-        backward: Backward | None,
+        self, watched: Watched, batch: int, forward: Forward | None, backward: bool
     ) -> None:
-        self._units, self._check = units, check
+        self._watched, self._batch = watched, batch
         self._forward, self._backward = forward, backward
+        self.listener: Backward | None = None
+        self.quiet = False
+        self.reentrant = False
         self.edges: list[GradientEdge] = []
-        self.calls = 0
-        self.gradients = 0
+        self.calls: list[str] = []
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -50,8 +73,13 @@ class Hooks:
             unit.module.register_forward_hook(
                 functools.partial(self._called, unit), with_kwargs=True
             )
-            for unit in self._units
+            for unit in self._watched.units
         ]
+        if self._batch > 1:
+            handles += [
+                norm.register_forward_hook(functools.partial(self._normalised, name))
+                for name, norm in self._watched.norms
+            ]
         try:
             with _nothing_compiled():
                 yield
@@ -60,10 +88,34 @@ class Hooks:
                 handle.remove()
             self.edges.clear()
 
+    @contextlib.contextmanager
+    def listening(self, listener: Backward | None) -> Iterator[None]:
+        """Tell of gradients for the time of a ``with``; at other times nobody listens."""
+        before, self.listener = self.listener, listener
+        quiet, self.quiet = self.quiet, not self.reentrant
+        try:
+            yield
+        finally:
+            self.listener, self.quiet = before, quiet
+
+    def _normalised(self, name: str, module: Any, args: Any, output: Any) -> None:
+        """A norm over the batch that was called."""
+        del args, output
+        if not module.training and module.running_mean is not None:
+            return
+        raise ArgumentError(
+            f"The layer {name!r} ({type(module).__name__}) mixes the examples of a batch in train "
+            "mode, or without running statistics, so that they have no gradients of their own. "
+            "Hint: call `.eval()` on it (its parameters are still trained), or use GroupNorm."
+        )
+
     def _called(
         self, unit: Unit, module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any
-    ) -> Tensor | None:
+    ) -> None:
         del module
+        again = in_backward()
+        if (again or self.quiet) and not self.reentrant:
+            return
         tensor = first_tensor(output)
         if tensor is None:
             raise CaptureError(
@@ -71,37 +123,29 @@ class Hooks:
                 f"{type(output).__name__}, so its gradient cannot be watched. Hint: leave it out "
                 "by names=."
             )
-        shared = self._check(unit, args, tensor)
-        self.calls += 1
-        if shared is not None and tensor is output:
-            # One output for all examples, as of a position embedding, would bring back the sum of
-            # their gradients. Said to be that of each, the values stay the same.
-            tensor, args = expanded(tensor, shared), expanded(args, shared)
-            kwargs = expanded(kwargs, shared)
-        if self._forward is not None and not in_backward():
-            self._forward(unit, args, kwargs, tensor)
-        if self._backward is None or not tensor.requires_grad:
-            return None
         args, kwargs = _detached(args), _detached(kwargs)
+        call = Call(len(self.calls), unit, args, kwargs, tuple(tensor.shape))
+        self.calls.append(unit.name)
+        if self._forward is not None and not again:
+            self._forward(call, tensor.detach())
+        if not self._backward or not tensor.requires_grad:
+            return
         versions = [(each, each._version) for each in _tensors((args, kwargs))]
-        tensor.register_hook(functools.partial(self._came_back, unit, args, kwargs, versions))
-        if not in_backward():
+        tensor.register_hook(functools.partial(self._came_back, call, versions))
+        if not again:
             self.edges.append(get_gradient_edge(tensor))
-        return tensor if shared is not None else None
 
-    def _came_back(
-        self, unit: Unit, args: Any, kwargs: Any, versions: list[tuple[Tensor, int]], grad: Tensor
-    ) -> None:
+    def _came_back(self, call: Call, versions: list[tuple[Tensor, int]], grad: Tensor) -> None:
+        if self.listener is None:
+            return
         if any(tensor._version != version for tensor, version in versions):
             raise CaptureError(
-                f"An input of the layer {unit.name!r} was changed in place after the layer had "
-                "used it, so the gradient of its parameters cannot be known. Hint: look for "
+                f"An input of the layer {call.unit.name!r} was changed in place after the layer "
+                "had used it, so the gradient of its parameters cannot be known. Hint: look for "
                 "inplace=True, or operations such as x += y, after this layer."
             )
-        self.gradients += 1
-        assert self._backward is not None
         with torch.no_grad(), torch.autocast(grad.device.type, enabled=False):
-            self._backward(unit, args, kwargs, grad.detach())
+            self.listener(call, grad.detach())
 
 
 def _nothing_compiled() -> contextlib.AbstractContextManager[Any]:
@@ -132,17 +176,6 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(each)
 
 
-def expanded(value: Any, batch: int) -> Any:
-    """What is there once for all examples, ``[1, ...]``, as it is for each."""
-    if isinstance(value, Tensor):
-        return value.expand(batch, *value.shape[1:]) if value.ndim and len(value) == 1 else value
-    if isinstance(value, Mapping):
-        return {key: expanded(each, batch) for key, each in value.items()}
-    if isinstance(value, (tuple, list)):
-        return tuple(expanded(each, batch) for each in value)
-    return value
-
-
 def _detached(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach()
@@ -153,8 +186,8 @@ def _detached(value: Any) -> Any:
     return value
 
 
-def last_edges(loss: Tensor, edges: Sequence[GradientEdge]) -> list[GradientEdge]:
-    """Those edges from which the backward pass of ``loss`` goes on to no other of them.
+def last_edges(roots: Sequence[Any], edges: Sequence[GradientEdge]) -> list[GradientEdge]:
+    """Those edges from which the backward pass of a loss goes on to no other of them.
 
     Walking to these, it passes all of them, and computes nothing that is not needed for them.
     """
@@ -163,7 +196,7 @@ def last_edges(loss: Tensor, edges: Sequence[GradientEdge]) -> list[GradientEdge
         watched.setdefault(edge.node, []).append(edge)
     found: dict[Any, bool] = {}  # whether a watched node is at or below a node
     last: list[GradientEdge] = []
-    stack: list[tuple[Any, bool]] = [(loss.grad_fn, False)]
+    stack: list[tuple[Any, bool]] = [(root, False) for root in roots]
     while stack:
         node, done = stack.pop()
         if node is None or (node in found and not done):

@@ -34,14 +34,14 @@ class Matrices:
     ) -> None:
         self._bases = dict(bases or {})
         made = {block.name: projection_of(block, how, measured) for block in blocks}
-        self._made = {name: (each.left, each.right) for name, each in made.items()}
+        self.made = {name: (each.left, each.right) for name, each in made.items()}
         self._there: dict[Any, Any] = {}
 
     def projection(
         self, block: Block, device: torch.device, dtype: torch.dtype
     ) -> tuple[Tensor | None, Tensor | None]:
         """The matrices of both sides, None for a side that stays whole."""
-        return self._on(("projection", block.name), self._made[block.name], device, dtype)
+        return self._on(("projection", block.name), self.made[block.name], device, dtype)
 
     def _on(self, name: Any, arrays: Any, device: torch.device, dtype: torch.dtype) -> Any:
         key = (name, device, dtype)

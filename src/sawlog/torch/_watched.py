@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from sawlog.capture import Block
 from sawlog.errors import ArgumentError, UncoveredError
 from sawlog.factored import Dense, Factor, OneHot, Pair
 from sawlog.torch._layers import Part, Rule, general, rule_for
+from sawlog.torch._names import named_modules, named_parameters
 
 Names = str | Sequence[str] | Callable[[str], bool] | None
 
@@ -59,11 +60,25 @@ class Unit:
 
 @dataclasses.dataclass(frozen=True)
 class Watched:
-    """What is watched of a model."""
+    """What is watched of a model.
+
+    Args:
+        units: the modules that rules speak for.
+        blocks: what is logged.
+        skipped: names of parameters that are not watched, and why.
+        parameters: those of the blocks, by name.
+        norms: modules that mix the examples of a batch in train mode, watched or not.
+        plans: how the gradients of batches of a certain structure are taken; see ``_plan``.
+        scattered: structures in which examples lie in no order, as where tokens are routed.
+    """
 
     units: tuple[Unit, ...]
     blocks: tuple[Block, ...]
     skipped: tuple[tuple[str, str], ...]
+    parameters: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    norms: tuple[tuple[str, nn.Module], ...] = ()
+    plans: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
+    scattered: set[Any] = dataclasses.field(default_factory=set, compare=False)
 
     def with_blocks(self, blocks: Sequence[Block]) -> Watched:
         """The same with other ranks."""
@@ -77,7 +92,9 @@ class Watched:
             )
             for unit in self.units
         )
-        return Watched(units, tuple(blocks), self.skipped)
+        return dataclasses.replace(
+            self, units=units, blocks=tuple(blocks), plans={}, scattered=set()
+        )
 
 
 def look_at(
@@ -146,7 +163,7 @@ class _Search:
         uncovered: str,
     ) -> None:
         self._model, self._chosen, self._types, self._uncovered = model, chosen, types, uncovered
-        self._names = {id(p): name for name, p in model.named_parameters()}
+        self._names = named_parameters(model)
         self._found: list[tuple[str, nn.Module, Rule, list[Part]]] = []
         self._covered: set[int] = set()
         self._lost: dict[int, tuple[str, str]] = {}  # by parameter: the module that owns it
@@ -154,14 +171,14 @@ class _Search:
 
     def walk(self) -> None:
         inside: tuple[str, ...] = ()
-        for name, module in self._model.named_modules():
+        for name, module in named_modules(self._model):
             if any(name.startswith(each) for each in inside):
                 continue
             rule = rule_for(module)
             whole = rule is not None and rule.whole
             if whole:
                 inside = (*inside, f"{name}." if name else "")
-            own = dict(module.named_parameters(recurse=whole))
+            own: dict[str, Tensor] = dict(module.named_parameters(recurse=whole))
             wanted = {each: p for each, p in own.items() if self._wants(name, module, each, p)}
             if wanted:
                 self._take(name, module, rule, wanted)
@@ -235,7 +252,11 @@ class _Search:
                 tied = uses[id(module.get_parameter(part.name))] > 1
                 shares.extend(self._shares(module, part, tied, blocks))
             units.append(Unit(name, module, rule, tuple(shares)))
-        return Watched(tuple(units), tuple(blocks.values()), skipped)
+        named = {self._names[id(p)]: p for p in self._model.parameters()}
+        watched = {name: named[name] for block in blocks.values() for name in block.parameters}
+        kinds = nn.modules.batchnorm._BatchNorm
+        norms = [(n, m) for n, m in self._model.named_modules() if isinstance(m, kinds)]
+        return Watched(tuple(units), tuple(blocks.values()), skipped, watched, tuple(norms))
 
     def _shares(
         self, module: nn.Module, part: Part, tied: bool, blocks: dict[int, Block]

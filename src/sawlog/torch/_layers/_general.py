@@ -179,7 +179,8 @@ class _Call:
                 f"a tensor of shape {tuple(tensor.shape)} has no axis of {batch} examples"
             )
         tensor = tensor.movedim(self.axis, 0)
-        if self.use.axis == 1:  # flattened from [k, batch]
+        minor = self.use.axis == 1 if self.use.minor is None else self.use.minor
+        if minor:  # flattened from [k, batch]
             return tensor.unflatten(0, (-1, batch)).movedim(1, 0)
         return tensor.unflatten(0, (batch, -1))
 

@@ -40,6 +40,8 @@ class Use:
         grad: the gradient of its output, or of the first tensor of its output.
         batch: how many examples there are.
         axis: which axis of inputs and outputs is that of the examples: 0, or 1.
+        minor: whether an example has its places along that axis ``batch`` apart, where it has
+            several; None is so where the axis is 1.
     """
 
     args: tuple[Any, ...]
@@ -47,6 +49,7 @@ class Use:
     grad: Tensor
     batch: int
     axis: int = 0
+    minor: bool | None = None
 
 
 class Rule(abc.ABC):

@@ -66,7 +66,8 @@ def by_example(tensor: Tensor, use: Use, features: int, axis: int | None = None)
     each = leading[axis] // max(use.batch, 1)
     tensor = tensor.movedim(axis, 0)
     positions = each * math.prod(tensor.shape[1:last])
-    if use.axis == 1 and each > 1:  # flattened from [k, batch]: the examples are the inner ones
+    minor = use.axis == 1 if use.minor is None else use.minor
+    if minor and each > 1:  # flattened from [k, batch]: the examples are the inner ones
         rest = tensor.shape[1:]
         tensor = tensor.reshape(each, use.batch, *rest).movedim(1, 0)
     return tensor.reshape(use.batch, positions, *trailing)

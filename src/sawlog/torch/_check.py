@@ -1,0 +1,304 @@
+"""``run.check``: examples of a batch run alone, beside what was logged of them in the batch."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from sawlog._place import to_numpy
+from sawlog.capture import Block
+from sawlog.errors import ArgumentError
+from sawlog.torch._laid_out import laid_out
+from sawlog.torch._matrices import Matrices
+
+Step = Callable[[Any, Any], Any]
+Losses = Mapping[int, float]
+
+RANK = 16
+_TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3}
+_COARSE = 0.1  # of bfloat16, float16 and autocast
+_RANDOM = ("Dropout", "DropPath", "StochasticDepth", "GaussianNoise")
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What was logged of a layer, against the same examples alone.
+
+    Args:
+        name: of the block.
+        error: the greatest relative error among the examples.
+        factor: what the logged gradients are best multiplied with to be those of the examples.
+        rest: the relative error that is left then.
+        same: whether the error is within the tolerance.
+    """
+
+    name: str
+    error: float
+    factor: float
+    rest: float
+    same: bool
+
+    @property
+    def verdict(self) -> str:
+        """In a few words."""
+        if self.same:
+            return "same"
+        if not math.isfinite(self.error):
+            return "not finite"
+        if self.factor == 0.0:
+            return "logged as 0" if self.rest else "is 0 alone"
+        if self.rest < 0.05 * min(1.0, self.error):
+            return f"off by the factor {1 / self.factor:.4g}"
+        return "differs"
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """What :meth:`sawlog.torch.Run.check` found; printing it shows a table.
+
+    Args:
+        layers: what was logged of each, against the same examples alone.
+        examples: the places in the batch of the examples that were run alone.
+        tolerance: up to which relative error gradients count as the same.
+        loss: what was found about the loss; empty if nothing is wrong with it.
+        reasons: what probably makes the differences.
+        refused: why the batch cannot be logged at all; empty if it can.
+    """
+
+    layers: tuple[Comparison, ...]
+    examples: tuple[int, ...]
+    tolerance: float
+    loss: str
+    reasons: tuple[str, ...]
+    refused: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the batch gives what each example alone gives."""
+        return all(layer.same for layer in self.layers) and not self.loss and not self.refused
+
+    @property
+    def worst(self) -> float:
+        """The greatest relative error of all layers."""
+        return max((layer.error for layer in self.layers), default=0.0)
+
+    def __rich__(self) -> Table:
+        said = "as each example alone" if self.ok else "NOT as each example alone"
+        title = f"{len(self.examples)} examples checked: {said}"
+        table = Table(title="The batch cannot be logged" if self.refused else title)
+        table.add_column("layer", overflow="fold")
+        table.add_column("relative error", justify="right")
+        table.add_column("verdict")
+        for layer in self.layers:
+            table.add_row(layer.name, f"{layer.error:.1e}", layer.verdict)
+        notes = [each for each in (self.refused, self.loss, *self.reasons) if each]
+        if notes:
+            table.caption = "\n".join(notes)
+        return table
+
+    def __str__(self) -> str:
+        text = io.StringIO()
+        Console(width=120, file=text, color_system=None).print(self)
+        return text.getvalue()
+
+    def message(self) -> str:
+        """The differences as an error says them."""
+        if self.refused:
+            return self.refused
+        wrong = [layer for layer in self.layers if not layer.same]
+        listed = "\n".join(f"  {e.name}: {e.verdict} ({e.error:.1e})" for e in wrong[:8])
+        more = f"\n  ... and {len(wrong) - 8} more" if len(wrong) > 8 else ""
+        head = (
+            f"What is logged of a batch is not what its examples give alone, in {len(wrong)} of "
+            f"{len(self.layers)} layers:\n{listed}{more}\n"
+            if wrong
+            else ""
+        )
+        return head + " ".join([*([self.loss] if self.loss else []), *self.reasons])
+
+
+def loss_of(value: Any, size: int) -> tuple[Tensor, Tensor | None]:
+    """The loss to walk back from, and the losses of each example if a step returned these.
+
+    Raises:
+        ArgumentError: it returned something else.
+    """
+    found = value
+    if not isinstance(found, Tensor):
+        found = value.get("loss") if isinstance(value, Mapping) else getattr(value, "loss", None)
+    if isinstance(found, Tensor) and found.numel() == 1 and (found.ndim == 0 or size != 1):
+        return found.reshape(()), None
+    if isinstance(found, Tensor) and found.shape == (size,):
+        return found.sum(), found
+    what = list(found.shape) if isinstance(found, Tensor) else type(value).__name__
+    raise ArgumentError(
+        "step(model, batch) returns a loss, or the losses of each example, here "
+        f"[{size}], got {what}."
+    )
+
+
+def alone(
+    model: nn.Module, step: Step, batch: Any, blocks: Sequence[Block], named: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], float]:
+    """The gradient of each block for a batch of one by plain autograd, and the loss."""
+    loss, _ = loss_of(step(model, batch), 1)
+    names = [name for block in blocks for name in block.parameters]
+    if not loss.requires_grad:
+        grads: Sequence[Tensor | None] = [None] * len(names)
+    else:
+        grads = torch.autograd.grad(loss, [named[name] for name in names], allow_unused=True)
+    each = {
+        name: (torch.zeros_like(named[name]) if grad is None else grad).detach()[None]
+        for name, grad in zip(names, grads, strict=True)
+    }
+    return {block.name: laid_out(block, each)[0] for block in blocks}, float(loss.detach())
+
+
+def projected(block: Block, whole: Tensor, matrices: Matrices) -> np.ndarray:
+    """A gradient of a block as it is logged."""
+    left, right = matrices.projection(block, whole.device, torch.float64)
+    whole = whole.double()
+    if left is not None:
+        whole = left.mT @ whole
+    if right is not None:
+        whole = whole @ right
+    return to_numpy(whole)
+
+
+def compared(
+    name: str, logged: np.ndarray, expected: np.ndarray, tolerance: float, floor: float
+) -> Comparison:
+    """Rows ``[examples, ...]`` that were logged, against those of the examples alone."""
+    ours = logged.reshape(len(logged), -1).astype(np.float64)
+    theirs = expected.reshape(len(expected), -1).astype(np.float64)
+    lengths = np.linalg.norm(theirs, axis=1)
+    least = max(1e-3 * float(lengths.max(initial=0.0)), floor, 1e-30)
+    error = float((np.linalg.norm(ours - theirs, axis=1) / np.maximum(lengths, least)).max())
+    if not np.isfinite(ours).all():
+        return Comparison(name, math.inf, 1.0, math.inf, False)
+    square = float((ours**2).sum())
+    factor = float((ours * theirs).sum()) / square if square else 0.0
+    total = float(np.linalg.norm(theirs))
+    rest = float(np.linalg.norm(factor * ours - theirs)) / total if total else 0.0
+    return Comparison(name, error, factor, rest, error <= tolerance)
+
+
+def loss_problem(whole: float, each: np.ndarray | None, own: Losses, size: int, tol: float) -> str:
+    """What is wrong with the loss of a batch, given the losses of examples alone."""
+    if each is not None:
+        off = [i for i, value in own.items() if not _close(float(each[i]), value, tol)]
+        if off:
+            return (
+                f"The losses of the examples {off} are {[float(each[i]) for i in off]} in the "
+                f"batch, and {[own[i] for i in off]} alone."
+            )
+        return ""
+    if len(own) < size:
+        return ""
+    values = list(own.values())
+    low, high = min(values), max(values)
+    slack = tol * max(map(abs, (*values, whole)))
+    between = low - slack <= whole <= high + slack  # a mean, whatever its weights
+    if between or _close(sum(values), whole, tol):
+        return ""
+    return (
+        f"The loss of the batch is {whole:.6g}, and its examples alone give {low:.6g} to "
+        f"{high:.6g}: it is neither a mean of theirs nor their sum."
+    )
+
+
+def _close(one: float, other: float, tolerance: float) -> bool:
+    return abs(one - other) <= tolerance * max(abs(one), abs(other), 1e-6)
+
+
+def reasons_for(model: nn.Module, layers: Sequence[Comparison], repeats: bool) -> list[str]:
+    """What probably makes examples differ from themselves alone."""
+    found = []
+    random = _in_training(model, _RANDOM)
+    if random:
+        found.append(f"Dropout is on ({random}): every pass is another one. Hint: model.eval().")
+    norms = _in_training(model, ("BatchNorm", "SyncBatchNorm"))
+    if norms:
+        found.append(
+            f"Batch norms are in training mode ({norms}), so that examples depend on each other. "
+            "Hint: model.eval()."
+        )
+    if not repeats and not random:
+        found.append("The same example gives another gradient the second time: step is random.")
+    wrong = [layer for layer in layers if not layer.same]
+    factors = {round(layer.factor, 6) for layer in wrong}
+    scaled = wrong and all(layer.verdict.startswith("off by") for layer in wrong)
+    if scaled and len(factors) == 1 and len(wrong) == len(layers):
+        found.append(
+            "All gradients are off by one factor: the loss is scaled, or joins examples otherwise "
+            'than run.setup(reduction=...) says. Hint: reduction="auto", or return the losses of '
+            "each example."
+        )
+    elif wrong and not found:
+        found.append(
+            "The examples of a batch depend on each other, or are not told apart: statistics over "
+            "the batch, a loss over pairs, another axis for the examples (watch(batch_axis=1)), or "
+            "padding that is not masked."
+        )
+    return found
+
+
+def _in_training(model: nn.Module, kinds: Sequence[str]) -> str:
+    names = [
+        name or type(module).__name__
+        for name, module in model.named_modules()
+        if module.training
+        and any(kind in type(module).__name__ for kind in kinds)
+        and getattr(module, "p", getattr(module, "drop_prob", 1.0))
+    ]
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+@contextlib.contextmanager
+def autocast_seen(modules: Sequence[nn.Module]) -> Iterator[list[bool]]:
+    """Whether any of these modules runs in mixed precision: then the list is not empty."""
+    seen: list[bool] = []
+
+    def look(module: nn.Module, args: Any) -> None:
+        del args
+        own = next(module.parameters(), None)
+        if own is not None and torch.is_autocast_enabled(own.device.type):
+            seen.append(True)
+
+    handles = [module.register_forward_pre_hook(look) for module in modules]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def tolerance_of(parameters: Sequence[Tensor], mixed: bool) -> float:
+    """The relative error that rounding may cause."""
+    if mixed:
+        return _COARSE
+    return max((_TOLERANCE.get(p.dtype, _COARSE) for p in parameters), default=_COARSE)
+
+
+@contextlib.contextmanager
+def left_as_it_was(model: nn.Module) -> Iterator[None]:
+    """Put back random numbers and buffers that change in a forward pass."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers() if not buffer.is_meta}
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    with torch.random.fork_rng(devices=[each.index or 0 for each in devices]):
+        try:
+            yield
+        finally:
+            for name, buffer in model.named_buffers():
+                if name in before and not torch.equal(buffer, before[name]):
+                    buffer.copy_(before[name])

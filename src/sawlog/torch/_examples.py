@@ -1,0 +1,131 @@
+"""Which rows of a tensor near the loss belong to which example, read from the graph.
+
+A tensor has its examples along an axis that is as long as there are examples. One that is longer
+tells only by where it comes from: a flattened ``[batch, positions]``, or rows that were picked from
+one that tells.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sawlog.torch._graph import Edge, operation, shape_of
+
+_SHAPES = {"View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze"}
+_SAME = {
+    "Add", "Sub", "Mul", "Div", "Neg", "Pow", "Exp", "Log", "Sqrt", "Sigmoid", "Tanh", "Clone",
+    "ToCopy", "Alias", "LogSoftmax", "Softmax", "MaskedFill", "Where", "LogSigmoid", "Clamp", "Abs",
+    "ClampMin", "ClampMax", "Relu", "Softplus", "NllLoss", "NllLoss2D", "MseLoss", "SmoothL1Loss",
+    "BinaryCrossEntropy", "BinaryCrossEntropyWithLogits", "HuberLoss", "Sum", "Mean", "Logsumexp",
+    "Gather", "Norm", "LinalgVectorNorm", "CtcLoss", "Slice", "Select", "Xlogy", "Log1P", "Expm1",
+}  # fmt: skip
+_DEPTH = 24
+
+
+class Examples:
+    """Finds the examples in the tensors at edges of a graph.
+
+    Args:
+        batch: how many there are.
+        axis: their axis, 0 or 1.
+        views: how many times the batch was concatenated with itself along that axis.
+    """
+
+    def __init__(self, batch: int, axis: int = 0, views: int = 1) -> None:
+        self.batch, self.axis, self.views = batch, axis, views
+
+    def of(self, edge: Edge, depth: int = 0) -> Tensor | None:
+        """The example of each row: labels in the shape of the first axes of the tensor.
+
+        None where nothing tells.
+        """
+        shape = shape_of(edge)
+        if not shape or depth > _DEPTH:
+            return None
+        picked = self._picked(edge, shape, depth)
+        if picked is not None:
+            return picked
+        exact = self._exact(shape)
+        if exact is not None:
+            return exact
+        found = self._below(edge, shape, depth)
+        return self._viewed(shape) if found is None else found
+
+    def _exact(self, shape: Sequence[int]) -> Tensor | None:
+        if self.axis == 1 and len(shape) > 1 and shape[1] == self.batch:
+            return torch.arange(self.batch).expand(shape[0], -1)
+        return torch.arange(self.batch) if shape[0] == self.batch else None
+
+    def _viewed(self, shape: Sequence[int]) -> Tensor | None:
+        if self.views == 1:
+            return None
+        size, each = self.batch * self.views, torch.arange(self.batch).repeat(self.views)
+        if self.axis == 1 and len(shape) > 1 and shape[1] == size:
+            return each.expand(shape[0], -1)
+        return each if shape[0] == size else None
+
+    def _picked(self, edge: Edge, shape: tuple[int, ...], depth: int) -> Tensor | None:
+        """Through operations on single elements, down to rows that were picked by numbers."""
+        node, _ = edge
+        name = operation(node)
+        if name == "Index":
+            return self._indexed(node, depth)
+        if name not in _SAME:
+            return None
+        for child in node.next_functions:
+            if child[0] is not None and depth < _DEPTH and shape_of(child)[:1] == shape[:1]:
+                found = self._picked(child, shape_of(child), depth + 1)
+                if found is not None and _fits(found, shape):
+                    return found
+        return None
+
+    def _indexed(self, node: Any, depth: int) -> Tensor | None:
+        child = node.next_functions[0]
+        labels = None if child[0] is None else self.of(child, depth + 1)
+        if labels is None:
+            return None
+        places = node._saved_indices
+        covered = [1 if p is None or p.dtype != torch.bool else p.dim() for p in places]
+        labels = _widened(labels, shape_of(child), max(labels.dim(), sum(covered)))
+        index = tuple(slice(None) if p is None else p.to(labels.device) for p in places)
+        return labels[index]
+
+    def _below(self, edge: Edge, shape: tuple[int, ...], depth: int) -> Tensor | None:
+        node, _ = edge
+        name = operation(node)
+        for child in node.next_functions:
+            if child[0] is None:
+                continue
+            if name in _SHAPES:
+                found = self.of(child, depth + 1)
+                return None if found is None else _reshaped(found, shape_of(child), shape)
+            if name in _SAME:
+                found = self.of(child, depth + 1)
+                if found is not None and _fits(found, shape):
+                    return found
+        return None
+
+
+def _fits(labels: Tensor, shape: Sequence[int]) -> bool:
+    return tuple(labels.shape) == tuple(shape[: labels.dim()])
+
+
+def _widened(labels: Tensor, shape: Sequence[int], axes: int) -> Tensor:
+    """Labels for the first ``axes`` axes of a tensor."""
+    more = tuple(shape[labels.dim() : axes])
+    return labels.reshape(*labels.shape, *(1,) * len(more)).expand(*labels.shape, *more)
+
+
+def _reshaped(labels: Tensor, before: Sequence[int], after: Sequence[int]) -> Tensor | None:
+    """The labels of the first axes, where these were only split or joined."""
+    for axes in range(labels.dim(), len(before) + 1):
+        size = math.prod(before[:axes])
+        for new in range(1, len(after) + 1):
+            if math.prod(after[:new]) == size:
+                return _widened(labels, before, axes).reshape(after[:new])
+    return None

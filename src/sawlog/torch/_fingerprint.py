@@ -1,0 +1,209 @@
+"""A fingerprint of the weights of a model, which costs next to nothing while they do not change.
+
+From batch to batch a tensor is hashed again only if it may have changed: it is another object, its
+memory is elsewhere, or its version counts another change. Changes through ``.data`` count as none,
+so samples of the bytes of some tensors, by turns, are compared as well; a step of training changes
+all of them. What is left (a few elements, written through ``.data``) is found by hashing everything
+from time to time, in at most a hundredth of the time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor, nn
+
+from sawlog.capture import Provenance, fingerprint_of
+from sawlog.torch._names import named_modules
+
+CHUNK = 1024
+SHARE = 0.01
+TRAINED, OTHERS = 8, 2
+
+
+@dataclasses.dataclass
+class _Known:
+    """A tensor as it was when it was hashed."""
+
+    tensor: Tensor
+    version: int
+    at: int
+    sample: int
+    digest: str
+    trained: bool
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> _Known:
+        return cls(
+            tensor,
+            _version(tensor),
+            _at(tensor),
+            _sample(tensor),
+            _digest(tensor),
+            tensor.requires_grad,
+        )
+
+    def may_have_changed(self, tensor: Tensor, sampled: bool) -> bool:
+        if tensor is not self.tensor or _version(tensor) != self.version or _at(tensor) != self.at:
+            return True
+        return sampled and _sample(tensor) != self.sample
+
+
+class Fingerprint:
+    """The fingerprint of all weights of a model.
+
+    All parameters count, also those that are not watched: the gradients depend on them; and
+    buffers of floating-point numbers that are saved with the model, as running means.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._places = list(_places(model))
+        self._known: dict[str, _Known] = {}
+        self._hashed_at, self._took = -float("inf"), 0.0
+        self._turn = 0
+        self._sharded = any(hasattr(own.get(key), "full_tensor") for _, own, key in self._places)
+
+    def now(self, projection: str = "") -> Provenance:
+        """The weights as they are, every byte of them."""
+        self._places = list(_places(self._model))
+        self._known = {
+            name: _Known.of(own[key]) for name, own, key in self._places if own.get(key) is not None
+        }
+        digests = {name: known.digest for name, known in self._known.items()}
+        return Provenance(fingerprint_of(digests.items()), digests, projection)
+
+    def changed(self) -> list[str]:
+        """The names of tensors that are not what they were when :meth:`now` was called last."""
+        found = []
+        sampled = self._next_samples()
+        for name, own, key in self._places:
+            tensor, known = own.get(key), self._known.get(name)
+            if tensor is None and known is None:
+                continue
+            if tensor is None or known is None:
+                found.append(name)
+            elif known.may_have_changed(tensor, name in sampled):
+                if _digest(tensor) != known.digest:
+                    found.append(name)
+                else:  # the same values, elsewhere or written again
+                    self._known[name] = _Known.of(tensor)
+        return found or self._looked_through()
+
+    def _next_samples(self) -> set[str]:
+        """The names of tensors whose bytes are compared this time: some that are trained, and
+        fewer of the others.
+        """
+        self._turn += 1
+        chosen: set[str] = set()
+        for trained, most in ((True, TRAINED), (False, OTHERS)):
+            names = [n for n, known in self._known.items() if known.trained == trained]
+            start = self._turn * most
+            chosen.update(names[(start + i) % len(names)] for i in range(min(most, len(names))))
+        return chosen
+
+    def _looked_through(self) -> list[str]:
+        """The same, with every byte, if that is due."""
+        begun = time.monotonic()
+        if self._sharded or begun - self._hashed_at < self._took / SHARE:
+            return []
+        found = [
+            name for name, known in self._known.items() if _digest(known.tensor) != known.digest
+        ]
+        self._hashed_at = time.monotonic()
+        self._took = self._hashed_at - begun
+        return found
+
+
+def _places(model: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """The name of each tensor, and where its module keeps it; shared ones once."""
+    seen = set()
+    for prefix, module in named_modules(model):
+        lost = getattr(module, "_non_persistent_buffers_set", ())
+        for own in (module._parameters, module._buffers):
+            for key, tensor in own.items():
+                if tensor is None or id(tensor) in seen:
+                    continue
+                if own is module._buffers and (key in lost or not _counts(tensor)):
+                    continue
+                seen.add(id(tensor))
+                yield f"{prefix}.{key}" if prefix else key, own, key
+
+
+def _counts(buffer: Tensor) -> bool:
+    return buffer.is_floating_point() or buffer.is_complex()
+
+
+def _version(tensor: Tensor | None) -> int:
+    return 0 if tensor is None or tensor.is_inference() else tensor._version
+
+
+def _at(tensor: Tensor | None) -> int:
+    """Where the memory of a tensor is; 0 for one that has none of its own."""
+    try:
+        return 0 if tensor is None else tensor.data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
+def _digest(tensor: Tensor) -> str:
+    """A hash of what a tensor holds, with its dtype and shape, wherever it is."""
+    said = f"{tensor.dtype}{list(tensor.shape)}"
+    return said + "".join(
+        xxhash.xxh3_128_hexdigest(_bytes(part).numpy().data) for part in _plain(tensor)
+    )
+
+
+def _plain(tensor: Tensor) -> Iterator[Tensor]:
+    """The ordinary tensors that a tensor is made of: one, but for quantized and sharded ones."""
+    if tensor.is_meta:
+        return
+    if hasattr(tensor, "full_tensor"):
+        yield from _plain(tensor.full_tensor())
+    elif type(tensor) not in (Tensor, nn.Parameter, nn.Buffer) and hasattr(
+        tensor, "__tensor_flatten__"
+    ):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from _plain(getattr(tensor, name))
+    else:
+        yield tensor.detach()
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    flat = tensor.cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8)
+
+
+def _sample(tensor: Tensor) -> int:
+    """A hash of some of the bytes of a tensor: of all of a small one, of pieces of a large one."""
+    if (
+        tensor.is_meta
+        or hasattr(tensor, "full_tensor")
+        or type(tensor)
+        not in (
+            Tensor,
+            nn.Parameter,
+            nn.Buffer,
+        )
+    ):
+        return 0
+    tensor = tensor.detach()
+    if tensor.layout != torch.strided or not tensor.is_contiguous():
+        return (
+            0 if tensor.numel() > CHUNK else xxhash.xxh3_64_intdigest(_bytes(tensor).numpy().data)
+        )
+    flat = tensor.view(-1).view(torch.uint8)
+    size = len(flat)
+    if size > 4 * CHUNK:
+        starts = (0, size // 3, 2 * size // 3, size - CHUNK)
+        flat = torch.cat([flat[start : start + CHUNK] for start in starts])
+    array: np.ndarray = flat.cpu().numpy()
+    return xxhash.xxh3_64_intdigest(array.data)

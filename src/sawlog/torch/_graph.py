@@ -1,0 +1,114 @@
+"""The autograd graph of a batch: its nodes in order, its structure, and what uses what."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+Node = Any
+Edge = tuple[Node, int]
+"""A node, and which of its outputs."""
+
+ACCUMULATE = "torch::autograd::AccumulateGrad"
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """All nodes below some roots, each once, in an order that only the structure decides.
+
+    Args:
+        nodes: the nodes, the roots first.
+        structure: the same for graphs of the same operations that are connected in the same way.
+    """
+
+    nodes: tuple[Node, ...]
+    structure: int
+
+    def leaves(self) -> dict[int, Node]:
+        """The nodes that collect the gradients of parameters, by the ``id`` of the parameter."""
+        found = [node for node in self.nodes if node.name() == ACCUMULATE]
+        return {id(node.variable): node for node in found}
+
+    def users(self) -> dict[Node, list[tuple[Node, int]]]:
+        """For each node, the nodes that its outputs go to, with the number of the input."""
+        users: dict[Node, list[tuple[Node, int]]] = {}
+        for node in self.nodes:
+            for place, (child, _) in enumerate(node.next_functions):
+                if child is not None:
+                    users.setdefault(child, []).append((node, place))
+        return users
+
+    def named(self, *parts: str) -> list[Node]:
+        """The nodes whose name contains one of these."""
+        return [node for node in self.nodes if any(part in node.name() for part in parts)]
+
+
+def graph_of(roots: Iterable[Node], more: Sequence[Any] = ()) -> Graph:
+    """Walk over the graph below some roots; ``more`` is counted as a part of its structure."""
+    order: dict[Node, int] = {}
+    nodes: list[Node] = []
+    said: list[Any] = list(more)
+    for root in roots:
+        if root is not None and root not in order:
+            order[root] = len(nodes)
+            nodes.append(root)
+    at = 0
+    while at < len(nodes):
+        node = nodes[at]
+        at += 1
+        said.append(node.name())
+        for child, output in node.next_functions:
+            if child is None:
+                said.append(None)
+                continue
+            place = order.get(child)
+            if place is None:
+                place = order[child] = len(nodes)
+                nodes.append(child)
+            said.append((place, output))
+    return Graph(tuple(nodes), hash(tuple(said)))
+
+
+def operation(node: Node) -> str:
+    """What a node differentiates, as ``"Addmm"``; the name of a function of the user is whole."""
+    name: str = node.name()
+    return name.partition("Backward")[0]
+
+
+def root_of(tensor: Tensor) -> Edge:
+    """The node that made a tensor."""
+    return tensor.grad_fn, tensor.output_nr
+
+
+def shape_of(edge: Edge) -> tuple[int, ...]:
+    """The shape of the tensor at an edge."""
+    node, output = edge
+    return tuple(int(size) for size in node._input_metadata[output].shape)
+
+
+def call(node: Node, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The gradients of the inputs of a node, given those of its outputs.
+
+    Where an input was broadcast, its gradient has the shape of the output.
+    """
+    found = node.apply(*grads) if hasattr(node, "apply") else node(*grads)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def sum_to(tensor: Tensor, shape: Sequence[int], first: int = 0) -> Tensor:
+    """Sum over the axes along which a tensor of ``shape`` was broadcast.
+
+    The first axes are left as they are.
+    """
+    extra = tensor.dim() - first - len(shape)
+    if extra > 0:
+        tensor = tensor.sum(tuple(range(first, first + extra)))
+    axes = [
+        first + axis
+        for axis, size in enumerate(shape)
+        if size == 1 and tensor.shape[first + axis] != 1
+    ]
+    return tensor.sum(axes, keepdim=True) if axes else tensor

@@ -1,0 +1,232 @@
+"""Uses of parameters at the level of operations, and their gradients for each example.
+
+A parameter may be used in any way: through a module or not, twice, as a view, inside of a
+computation of other weights. What is computed of parameters alone is a weight as well; a use is an
+operation that joins a weight with something of the examples. Its gradients are known where it is
+known which elements of its output belong to which example: the operation is differentiated once
+for each of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Sequence, Set
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
+
+from sawlog.torch._graph import ACCUMULATE, Edge, Graph, Node, call, operation, shape_of, sum_to
+from sawlog.torch._layout import Layout
+from sawlog.torch._passes import gradients
+
+_LOOKUPS = {"Embedding", "Index", "IndexSelect", "Gather"}
+_ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Where", "MaskedFill"}
+
+Where = Layout | Tensor
+"""How the examples lie in a tensor: in order, or a label for each element."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightUse:
+    """An operation that joins a weight with something of the examples.
+
+    Args:
+        node: the operation.
+        place: which of its inputs the weight is.
+        number: of the node, in the order of the graph.
+    """
+
+    node: Node
+    place: int
+    number: int
+
+    @property
+    def weight(self) -> Edge:
+        """The weight."""
+        edge: Edge = self.node.next_functions[self.place]
+        return edge
+
+    @property
+    def name(self) -> str:
+        """The name of the operation."""
+        return operation(self.node)
+
+
+class WeightUses:
+    """Finds the uses of all parameters of a graph.
+
+    What an operation computes of a weight and a constant is a weight, unless the constant is of an
+    example. Where that is not clear, the operation is among the uses, and so are those of what it
+    computes; ``unsure`` has it, and gradients tell.
+
+    Args:
+        graph: the graph.
+        batch: how many examples there are.
+        not_weights: nodes that are known to be of examples.
+    """
+
+    def __init__(self, graph: Graph, batch: int, not_weights: Set[Node] = frozenset()) -> None:
+        self._graph, self._batch, self._not = graph, batch, not_weights
+        self.unsure: set[Node] = set()
+        self._users = graph.users()
+        self._leaves = graph.leaves()
+        self._numbers = {node: number for number, node in enumerate(graph.nodes)}
+        self._weights: dict[Node, bool] = {}
+
+    def of(self, parameter: Tensor) -> list[WeightUse]:
+        """All uses of a parameter; none where it is not in the graph."""
+        leaf = self._leaves.get(id(parameter))
+        if leaf is None:
+            return []
+        found: list[WeightUse] = []
+        stack, seen = [leaf], {leaf}
+        while stack:
+            for node, place in self._users.get(stack.pop(), []):
+                weight = self._is_weight(node)
+                if not weight or node in self.unsure:
+                    found.append(WeightUse(node, place, self._numbers[node]))
+                if weight and node not in seen:
+                    seen.add(node)
+                    stack.append(node)
+        return found
+
+    def _is_weight(self, node: Node) -> bool:
+        """Whether what a node computes is of parameters alone, the same for all examples."""
+        stack = [node]
+        while stack:
+            now = stack[-1]
+            if now in self._weights:
+                stack.pop()
+                continue
+            children = [child for child, _ in now.next_functions if child is not None]
+            open_ = [child for child in children if child not in self._weights]
+            if open_:
+                stack.extend(open_)
+                continue
+            self._weights[now] = self._decided(now, children)
+            stack.pop()
+        return self._weights[node]
+
+    def _decided(self, node: Node, children: Sequence[Node]) -> bool:
+        if node.name() == ACCUMULATE:
+            return isinstance(node.variable, nn.Parameter)
+        if node in self._not or not children or not all(self._weights[c] for c in children):
+            return False
+        if operation(node) in _LOOKUPS:
+            weight = all(self._is_of_all(each) for each in _numbers_of(node))
+        elif len(children) == len(node.next_functions):
+            return True
+        elif operation(node) in _ELEMENTWISE:  # with a constant
+            shapes = {shape_of(edge) for edge in node.next_functions if edge[0] is not None}
+            weight = shape_of((node, 0)) in shapes
+        else:
+            weight = not self._has_room(node)
+        if weight:
+            self.unsure.add(node)
+        return weight
+
+    def _has_room(self, node: Node) -> bool:
+        """Whether the output of a node could have the examples in it, but for its features."""
+        return any(size % self._batch == 0 for size in shape_of((node, 0))[:-1])
+
+    def _is_of_all(self, numbers: Tensor) -> bool:
+        """Whether the numbers of a lookup are the same for all examples: they are positions."""
+        if numbers.dtype == torch.bool:
+            return False
+        if not numbers.dim() or numbers.shape[0] == 1 or numbers.shape[0] % self._batch:
+            return True
+        if numbers.dim() == 1:
+            return torch.equal(numbers, torch.arange(len(numbers), device=numbers.device))
+        return min(numbers.shape) > 1 and torch.equal(numbers[1:, 1:], numbers[:-1, :-1])
+
+
+def _numbers_of(node: Node) -> list[Tensor]:
+    found = getattr(node, "_saved_indices", None)
+    found = getattr(node, "_saved_index", None) if found is None else found
+    several = found if isinstance(found, (tuple, list)) else [found]
+    return [each for each in several if each is not None]
+
+
+def example_gradients(
+    use: WeightUse,
+    grads: Sequence[Tensor | None],
+    where: Sequence[Where | None],
+    batch: int,
+    parameters: Sequence[Tensor],
+) -> list[Tensor | None]:
+    """The gradients of parameters for each example, ``[batch, *shape]``, through one use.
+
+    Args:
+        use: the operation.
+        grads: the gradients of its outputs.
+        where: how the examples lie in each of them.
+        batch: how many examples there are.
+        parameters: those that are wanted; what a use has no gradient for is None.
+    """
+    rows = _of_elements(use, grads, where, batch)
+    if rows is None:
+        rows = _one_by_one(use, grads, where, batch)
+    weight, output = use.weight
+    if weight.name() == ACCUMULATE:
+        return [rows if each is weight.variable else None for each in parameters]
+    return _through(GradientEdge(weight, output), rows, parameters)
+
+
+def _of_elements(
+    use: WeightUse, grads: Sequence[Tensor | None], where: Sequence[Where | None], batch: int
+) -> Tensor | None:
+    """All examples at once, where the weight was broadcast to them element by element."""
+    (grad,), (layout,) = (grads, where) if len(grads) == 1 else ((None,), (None,))
+    if use.name not in _ELEMENTWISE or grad is None or not isinstance(layout, Layout):
+        return None
+    shape = shape_of(use.weight)
+    own = layout.axis - (grad.dim() - len(shape))
+    found = call(use.node, grad)[use.place]
+    if found is None or found.shape != grad.shape or (own >= 0 and shape[own] != 1):
+        return None
+    return sum_to(layout.split(found, batch), shape, first=1)
+
+
+def _one_by_one(
+    use: WeightUse, grads: Sequence[Tensor | None], where: Sequence[Where | None], batch: int
+) -> Tensor:
+    shape, rows = shape_of(use.weight), []
+    numbers = torch.arange(batch)
+    for b in range(batch):
+        parts = [
+            None if grad is None or place is None else _only(grad, place, numbers == b)
+            for grad, place in zip(grads, where, strict=True)
+        ]
+        found = call(use.node, *parts)[use.place]
+        if found is None:
+            like = next(each for each in grads if each is not None)
+            found = like.new_zeros(shape)
+        found = found.to_dense() if found.is_sparse else found
+        rows.append(sum_to(found, shape).reshape(shape))
+    return torch.stack(rows)
+
+
+def _only(grad: Tensor, where: Where, chosen: Tensor) -> Tensor:
+    """A gradient with zeros at all elements of other examples."""
+    if isinstance(where, Layout):
+        keep = where.spread(chosen.to(grad.device), grad.shape)
+    else:
+        keep = where == chosen.nonzero()[0, 0].to(grad.device)
+    return torch.where(keep, grad, torch.zeros((), dtype=grad.dtype, device=grad.device))
+
+
+def _through(edge: Any, rows: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | None]:
+    """From the gradients of a weight to those of the parameters it was computed of."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+            return gradients([edge], parameters, [rows], batched=True)
+    except RuntimeError:
+        each = [gradients([edge], parameters, [row]) for row in rows]
+        return [
+            None if column[0] is None else torch.stack([row for row in column if row is not None])
+            for column in zip(*each, strict=True)
+        ]

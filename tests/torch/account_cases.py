@@ -1,0 +1,655 @@
+"""Programs that use parameters, examples and losses in all sorts of ways.
+
+Each is a model, a batch, and a step, which is called with the model and the batch, runs a backward
+pass, and returns what must not change when it is watched. ``RIGHT`` are logged as a batch of one
+has it; ``REFUSED`` are errors, with what they say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+
+@dataclasses.dataclass
+class Situation:
+    """A program; ``examples`` are along ``axis``, as many as ``ids``."""
+
+    model: nn.Module
+    batch: tuple[Tensor, ...]
+    step: Callable[..., Tensor]
+    ids: int | None = None
+    axis: int = 0
+    watch: dict[str, Any] = dataclasses.field(default_factory=lambda: {"uncovered": "func"})
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    inside: dict[str, Any] = dataclasses.field(default_factory=dict)
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.model = self.model.double()
+        self.ids = self.batch[0].shape[self.axis] if self.ids is None else self.ids
+
+    def part(self, i: int) -> tuple[Tensor, ...]:
+        return tuple(t.narrow(self.axis if t.dim() > self.axis else 0, i, 1) for t in self.batch)
+
+
+RIGHT: dict[str, Callable[[], Situation]] = {}
+REFUSED: dict[str, tuple[Callable[[], Situation], str]] = {}
+
+
+def right(make: Callable[[], Situation]) -> Callable[[], Situation]:
+    RIGHT[make.__name__] = make
+    return make
+
+
+def refused(said: str) -> Any:
+    def add(make: Callable[[], Situation]) -> Callable[[], Situation]:
+        REFUSED[make.__name__] = (make, said)
+        return make
+
+    return add
+
+
+def numbers(n: int = 5, size: int = 4, classes: int = 3) -> tuple[Tensor, Tensor]:
+    return torch.randn(n, size).double(), torch.randint(0, classes, (n,))
+
+
+def sequences(n: int = 4, length: int = 6) -> tuple[Tensor, Tensor]:
+    return torch.randn(n, length, 4).double(), torch.randint(0, 3, (n,))
+
+
+def tokens(n: int = 4, length: int = 6, words: int = 7) -> tuple[Tensor, Tensor]:
+    return torch.randint(0, words, (n, length)), torch.randint(0, words, (n, length))
+
+
+def padded() -> tuple[Tensor, Tensor]:
+    x, y = tokens()
+    y[0, 2:], y[2, 1:] = -100, -100
+    return x, y
+
+
+def classify(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    return loss
+
+
+def predict(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+    loss.backward()
+    return loss
+
+
+def two_layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+class Module(nn.Module):
+    """A module whose ``forward`` is a function of itself and its inputs."""
+
+    def __init__(self, forward: Callable[..., Any], **parts: Any) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+        self._forward = forward
+
+    def forward(self, *args: Any) -> Any:
+        return self._forward(self, *args)
+
+
+def language(words: int = 7) -> nn.Module:
+    return Module(
+        lambda m, x: m.out(torch.tanh(m.embed(x)).cumsum(1)),
+        embed=nn.Embedding(words, 4),
+        out=nn.Linear(4, words),
+    )
+
+
+# -- how parameters are used ----------------------------------------------------------------------
+
+
+@right
+def a_table_that_is_a_head_as_well() -> Situation:
+    model = Module(
+        lambda m, x: F.linear(torch.tanh(m.mix(m.embed(x))).cumsum(1), m.embed.weight),
+        embed=nn.Embedding(7, 4),
+        mix=nn.Linear(4, 4),
+    )
+    return Situation(model, tokens(), predict)
+
+
+class ScaledEmbedding(nn.Embedding):
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) * 3.0
+
+
+def tied() -> nn.Module:
+    model = Module(
+        lambda m, x: m.head(torch.tanh(m.mix(m.embed(x))).cumsum(1)),
+        embed=ScaledEmbedding(7, 4),
+        mix=nn.Linear(4, 4),
+        head=nn.Linear(4, 7, bias=False),
+    )
+    model.head.weight = model.embed.weight
+    return model
+
+
+@right
+def a_tied_weight_with_a_user_that_has_no_rule() -> Situation:
+    return Situation(tied(), tokens(), predict, watch={"uncovered": "skip"})
+
+
+@right
+def a_tied_weight_of_which_one_type_is_watched() -> Situation:
+    return Situation(tied(), tokens(), predict, watch={"types": [nn.Linear]})
+
+
+@right
+def a_convolution_through_its_weight() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        h = F.conv1d(x.mT, m.conv.weight, m.conv.bias, groups=4, padding=2)
+        return m.out(F.silu(h[..., : x.shape[1]]).mean(2))
+
+    model = Module(forward, conv=nn.Conv1d(4, 4, 3, groups=4), out=nn.Linear(4, 3))
+    return Situation(model, sequences(), classify)
+
+
+@right
+def lists_and_dicts_of_parameters() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        for each in m.several:
+            x = torch.tanh(x @ each)
+        return m.out(x * m.named["scale"])
+
+    several = nn.ParameterList([nn.Parameter(torch.randn(4, 4)) for _ in range(2)])
+    named = nn.ParameterDict({"scale": nn.Parameter(torch.randn(4))})
+    model = Module(forward, several=several, named=named, out=nn.Linear(4, 3))
+    return Situation(model, numbers(), classify)
+
+
+@right
+def the_last_state_of_a_gru() -> Situation:
+    model = Module(
+        lambda m, x: m.out(m.gru(x)[1][-1]),
+        gru=nn.GRU(4, 3, batch_first=True, num_layers=2, bidirectional=True),
+        out=nn.Linear(3, 3),
+    )
+    return Situation(model, sequences(length=3), classify)
+
+
+@right
+def a_cell_with_two_states() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        state = None
+        for t in range(x.shape[1]):
+            state = m.cell(x[:, t], state)
+        return m.out(torch.cat(state, 1))
+
+    model = Module(forward, cell=nn.LSTMCell(4, 3), out=nn.Linear(6, 3))
+    return Situation(model, sequences(length=3), classify)
+
+
+@right
+def attention_weights_in_the_loss() -> Situation:
+    def step(model: Any, x: Tensor, y: Tensor) -> Tensor:
+        h, weights = model.attend(x, x, x)
+        loss = F.cross_entropy(model.out(h.mean(1)), y) + (weights**2).sum((1, 2)).mean()
+        loss.backward()
+        return loss
+
+    attend = nn.MultiheadAttention(4, 2, batch_first=True)
+    return Situation(Module(step, attend=attend, out=nn.Linear(4, 3)), sequences(), step)
+
+
+@right
+def class_tokens_and_prompts() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        parts = [m.token.expand(len(x), -1, -1), m.prompt[None].repeat(len(x), 1, 1), x]
+        return m.out(m.layer(torch.cat(parts, 1) + m.places)[:, 0])
+
+    model = Module(
+        forward,
+        token=nn.Parameter(torch.randn(1, 1, 4)),
+        prompt=nn.Parameter(torch.randn(2, 4)),
+        places=nn.Parameter(torch.randn(1, 9, 4)),
+        layer=nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True),
+        out=nn.Linear(4, 3),
+    )
+    return Situation(model, sequences(), classify)
+
+
+@right
+def an_output_for_all_examples_is_summed() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        places = m.places(torch.arange(x.shape[1])[None])
+        return m.out((torch.tanh(x) * places.sum(0)).mean(1))
+
+    model = Module(forward, places=nn.Embedding(6, 4), out=nn.Linear(4, 3))
+    return Situation(model, sequences(), classify)
+
+
+@right
+def a_relative_bias() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        places = torch.arange(x.shape[1])
+        apart = (places[:, None] - places[None]).clamp(-2, 2) + 2
+        scores = x @ x.mT + m.bias(apart)[..., 0]
+        return m.out((scores.softmax(-1) @ x + m.bias(apart).mean((0, 1))).mean(1))
+
+    model = Module(forward, bias=nn.Embedding(5, 1), out=nn.Linear(4, 3))
+    return Situation(model, sequences(3, 6), classify)
+
+
+@right
+def experts_that_tokens_are_routed_to() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        h = torch.tanh(m.embed(x).cumsum(1))
+        flat = h.flatten(0, 1)
+        weights, chosen = m.router(flat).softmax(-1).topk(2, -1)
+        out = torch.zeros_like(flat)
+        for e in range(3):
+            token, place = (chosen == e).nonzero(as_tuple=True)
+            made = m.experts[e](flat[token]) + flat[token] @ m.fused[e]
+            out = out.index_add(0, token, made * weights[token, place, None])
+        return m.out(out.view(h.shape))
+
+    model = Module(
+        forward,
+        embed=nn.Embedding(7, 4),
+        router=nn.Linear(4, 3),
+        experts=nn.ModuleList([nn.Linear(4, 4) for _ in range(3)]),
+        fused=nn.Parameter(torch.randn(3, 4, 4)),
+        out=nn.Linear(4, 7),
+    )
+    return Situation(model, tokens(), predict)
+
+
+@right
+def weights_made_of_others() -> Situation:
+    norm = nn.utils.parametrizations.weight_norm(nn.Linear(4, 6))
+    return Situation(nn.Sequential(norm, nn.Tanh(), nn.Linear(6, 3)), numbers(), classify)
+
+
+@right
+def a_product_with_three_axes() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return m.out(torch.einsum("bd,hde->bhe", x, m.weight).flatten(1).tanh())
+
+    model = Module(forward, weight=nn.Parameter(torch.randn(2, 4, 5)), out=nn.Linear(10, 3))
+    return Situation(model, numbers(), classify)
+
+
+@right
+def hooks_that_change_outputs_and_gradients() -> Situation:
+    model = two_layers().double()
+    model[0].register_forward_hook(lambda module, args, output: 2 * output)
+
+    def triple(module: Any, args: Any, output: Tensor) -> None:
+        if output.requires_grad:
+            output.register_hook(lambda grad: 3 * grad)
+
+    model[2].register_forward_hook(triple)
+    return Situation(model, numbers(), classify)
+
+
+@right
+def a_parameter_inside_of_a_checkpoint() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        inside = lambda h: torch.tanh(m.inner(h)) * m.scale
+        return m.out(checkpoint(inside, torch.tanh(m.first(x)), use_reentrant=False))
+
+    model = Module(
+        forward,
+        first=nn.Linear(4, 6),
+        inner=nn.Linear(6, 6),
+        scale=nn.Parameter(torch.randn(6)),
+        out=nn.Linear(6, 3),
+    )
+    return Situation(model, numbers(), classify)
+
+
+# -- where the examples are -----------------------------------------------------------------------
+
+
+@right
+def pairs_in_one_batch() -> Situation:
+    """As in DPO: the chosen, then the rejected."""
+
+    def step(model: nn.Module, chosen: Tensor, rejected: Tensor) -> Tensor:
+        ids = torch.cat([chosen, rejected])
+        found = F.log_softmax(model(ids), -1)[:, :-1].gather(2, ids[:, 1:, None])
+        one, two = found[..., 0].sum(1).chunk(2)
+        loss = -F.logsigmoid(one - two).mean()
+        loss.backward()
+        return loss
+
+    return Situation(language(), tokens(), step)
+
+
+@right
+def two_views() -> Situation:
+    def step(model: nn.Module, x: Tensor, other: Tensor, y: Tensor) -> Tensor:
+        loss = F.cross_entropy(model(torch.cat([x, other])), torch.cat([y, y]))
+        loss.backward()
+        return loss
+
+    batch = (numbers()[0], *numbers())
+    return Situation(two_layers(), batch, step, inside={"views": 2})
+
+
+@right
+def examples_one_by_one() -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        each = [F.cross_entropy(model(x[i : i + 1]), y[i : i + 1]) for i in range(len(x))]
+        loss = torch.stack(each).mean()
+        loss.backward()
+        return loss
+
+    return Situation(two_layers(), numbers(), step)
+
+
+def sequence_first() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0)
+    return nn.Sequential(nn.Embedding(7, 4), layer, nn.Linear(4, 7))
+
+
+@right
+def sequences_come_first_and_are_padded() -> Situation:
+    x, y = tokens(8, 4)
+    y[3:, 0], y[1:, 2] = -100, -100
+    return Situation(sequence_first(), (x, y), predict, axis=1)
+
+
+@refused("mixes examples|8 targets|tells which")
+def sequences_come_first_and_nobody_said_so() -> Situation:
+    return Situation(sequence_first(), tokens(4, 4), predict, ids=4)
+
+
+@refused("6 targets for 3 examples")
+def fewer_ids_than_examples() -> Situation:
+    return Situation(two_layers(), numbers(6), classify, ids=3)
+
+
+@refused("nothing tells which")
+def fewer_ids_than_examples_in_a_sum() -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        loss = (model(x) ** 2).sum()
+        loss.backward()
+        return loss
+
+    return Situation(two_layers(), numbers(6), step, ids=3)
+
+
+@refused("10 targets for 5 examples")
+def two_views_and_nobody_said_so() -> Situation:
+    return dataclasses.replace(two_views(), inside={})
+
+
+# -- examples that interact -----------------------------------------------------------------------
+
+
+@refused("mixes examples")
+def a_contrastive_loss() -> Situation:
+    def step(model: nn.Module, x: Tensor, other: Tensor) -> Tensor:
+        scores = model(x) @ model(other).T
+        loss = F.cross_entropy(scores, torch.arange(len(x)))
+        loss.backward()
+        return loss
+
+    return Situation(two_layers(), (numbers()[0], numbers()[0]), step)
+
+
+@refused("mixes examples")
+def centred_by_hand() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        h = m.first(x)
+        return m.out(torch.tanh(h - h.mean(0)))
+
+    model = Module(forward, first=nn.Linear(4, 6), out=nn.Linear(6, 3))
+    return Situation(model, numbers(), classify)
+
+
+@refused("`.eval\\(\\)`")
+def a_batch_norm_that_is_not_watched() -> Situation:
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    return Situation(model, numbers(), classify, watch={"names": ["2"]})
+
+
+@refused("`.eval\\(\\)`")
+def a_batch_norm_that_is_a_function() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return m.out(F.batch_norm(m.first(x), None, None, training=True))
+
+    model = Module(forward, first=nn.Linear(4, 6), out=nn.Linear(6, 3))
+    return Situation(model, numbers(), classify)
+
+
+@refused("mixes examples")
+def a_hook_that_clips() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        h = m.first(x)
+        if h.requires_grad:
+            h.register_hook(lambda grad: grad / grad.norm())
+        return m.out(torch.tanh(h))
+
+    model = Module(forward, first=nn.Linear(4, 6), out=nn.Linear(6, 3))
+    return Situation(model, numbers(), classify)
+
+
+# -- losses ---------------------------------------------------------------------------------------
+
+
+def masked(few: bool) -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        each = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="none")
+        loss = (each.view(y.shape) * mask).sum() / mask.sum().clamp(min=1)
+        loss.backward()
+        return loss
+
+    mask = torch.zeros(6, 5).double()
+    if few:
+        mask[0, 1], mask[3, 2:4] = 1, 1
+    else:
+        mask[:, 0], mask[1:4, 2] = 1, 1
+    return Situation(language(), (*tokens(6, 5), mask), step)
+
+
+@right
+def a_masked_mean() -> Situation:
+    return masked(few=False)
+
+
+@right
+def a_masked_mean_of_fewer_targets_than_examples() -> Situation:
+    return masked(few=True)
+
+
+@right
+def targets_that_were_picked() -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        loss = F.cross_entropy(model(x)[mask], y[mask])
+        loss.backward()
+        return loss
+
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 0]]).bool()
+    mask[3, 2] = True
+    return Situation(language(), (*tokens(4, 3), mask), step)
+
+
+@right
+def a_mean_and_then_a_sum() -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        out = model(x)
+        one = F.cross_entropy(out, y)
+        one.backward(retain_graph=True)
+        two = (out**2).sum()
+        two.backward()
+        return one + two
+
+    return Situation(two_layers(), numbers(), step)
+
+
+@right
+def a_gradient_of_the_inputs_on_the_way() -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        x = x.clone().requires_grad_()
+        (grad,) = torch.autograd.grad(F.cross_entropy(model(x), y, reduction="sum"), x)
+        return classify(model, (x + 0.1 * grad.sign()).detach(), y)
+
+    return Situation(two_layers(), numbers(), step)
+
+
+@right
+def a_gradient_penalty() -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        x = x.clone().requires_grad_()
+        out = model(x)
+        (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        loss = F.cross_entropy(out, y) + (grad.norm(dim=1) - 1).pow(2).mean()
+        loss.backward()
+        return loss
+
+    return Situation(two_layers(), numbers(), step)
+
+
+@refused("set to zero between two backward passes")
+def gradients_dropped_in_between() -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        classify(model, x, y)
+        model.zero_grad()
+        return classify(model, 2 * x, y)
+
+    return Situation(two_layers(), numbers(), step)
+
+
+@right
+def a_scaler_that_was_not_given() -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        return loss
+
+    return Situation(two_layers(), numbers(), step, factor=1024.0)
+
+
+@right
+def accumulation_with_padding() -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten()) / 4
+        loss.backward()
+        return loss
+
+    return Situation(language(), padded(), step)
+
+
+@right
+def accumulation_with_weights_of_classes() -> Situation:
+    weight = torch.tensor([0.2, 0.7, 1.3]).double()
+
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        loss = F.cross_entropy(model(x), y, weight=weight) / 4
+        loss.backward()
+        return loss
+
+    return Situation(two_layers(), numbers(), step)
+
+
+@right
+def soft_targets() -> Situation:
+    return Situation(two_layers(), (numbers()[0], torch.rand(5, 3).double()), classify)
+
+
+@right
+def label_smoothing_with_padding() -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), label_smoothing=0.1)
+        loss.backward()
+        return loss
+
+    return Situation(language(), padded(), step)
+
+
+@right
+def terms_that_are_joined_in_different_ways() -> Situation:
+    def step(model: Any, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        logits, kind = model(x)
+        loss = F.cross_entropy(logits.flatten(0, 1), y.flatten())
+        loss = loss + 0.5 * F.cross_entropy(kind, z) + 0.1 * logits.logsumexp(-1).pow(2).mean()
+        loss.backward()
+        return loss
+
+    def forward(m: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        return m.language(x), m.kind(torch.tanh(m.language.embed(x)).mean(1))
+
+    model = Module(forward, language=language(), kind=nn.Linear(4, 2))
+    return Situation(model, (*padded(), torch.tensor([0, 1, 1, 0])), step)
+
+
+@right
+def losses_of_single_examples() -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        each = F.cross_entropy(model(x), y, reduction="none")
+        each.backward(torch.ones_like(each))
+        return each.sum() * 0
+
+    return Situation(two_layers(), numbers(), step)
+
+
+def with_penalty(rows: int) -> Situation:
+    def step(model: Any, x: Tensor, y: Tensor) -> Tensor:
+        loss = F.cross_entropy(model(x), y) + 0.1 * model.weight.pow(2).sum()
+        loss.backward()
+        return loss
+
+    return Situation(nn.Linear(4, rows), numbers(5, 4, rows), step)
+
+
+@refused("of parameters alone")
+def a_penalty_on_weights() -> Situation:
+    return with_penalty(3)
+
+
+@refused("of parameters alone")
+def a_penalty_on_as_many_rows_as_examples() -> Situation:
+    return with_penalty(5)
+
+
+def joined(join: Callable[[Tensor], Tensor], outputs: int = 3) -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        loss = join((model(x) - 1) ** 2)
+        loss.backward()
+        return loss
+
+    return Situation(nn.Linear(4, outputs), numbers(), step)
+
+
+@refused("SqrtBackward0")
+def a_root_of_a_mean() -> Situation:
+    return joined(lambda each: each.mean().sqrt())
+
+
+@refused("one by the number of examples or a constant")
+def a_sum_times_the_reciprocal() -> Situation:
+    return joined(lambda each: each.sum() * (1 / len(each)))
+
+
+@refused("the number of examples or a constant")
+def a_mean_times_the_examples() -> Situation:
+    return joined(lambda each: each.mean() * len(each))
+
+
+@refused("either axis")
+def a_mean_over_either_axis() -> Situation:
+    return joined(lambda each: each.mean(0).mean(), outputs=5)
+
+
+@refused("mixes examples")
+def a_mean_that_is_weighted_afterwards() -> Situation:
+    return joined(lambda each: (each.mean() * torch.rand(5).double()).mean())

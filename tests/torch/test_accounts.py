@@ -1,0 +1,209 @@
+"""Every gradient that is logged is that of a batch of one, or there is an error."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import sawlog
+from sawlog.errors import ArgumentError, CaptureError
+from sawlog.torch._layout import Layout, candidates, codes, fits, labels_of, layout_of
+from sawlog.torch._plan import Prover
+from tests.thorough import often, seeded_examples
+
+from .account_cases import REFUSED, RIGHT, Situation
+from .programs import logged
+
+
+def run_of(path, situation: Situation):
+    run = sawlog.init(project="run", root=path)
+    run.setup({"dtype": "float64", **situation.options})
+    report = run.watch(situation.model, quiet=True, batch_axis=situation.axis, **situation.watch)
+    return run, report
+
+
+def step_of(run, situation: Situation, ids):
+    situation.model.zero_grad()
+    with run(data_id=ids, **situation.inside):
+        return situation.step(situation.model, *situation.batch)
+
+
+def alone(situation: Situation, i: int):
+    model = copy.deepcopy(situation.model)
+    model.zero_grad()
+    situation.step(model, *situation.part(i))
+    return {
+        name: torch.zeros_like(p) if p.grad is None else p.grad / situation.factor
+        for name, p in model.named_parameters()
+    }
+
+
+def worst(situation: Situation, found, first=0) -> float:
+    """How far a row is off, relative to its size, or to a thousandth of the greatest."""
+    apart = 0.0
+    for i in range(situation.ids):
+        expected = alone(situation, i)
+        most = max(float(each.norm()) for each in expected.values())
+        for name, rows in found.items():
+            row = torch.from_numpy(np.asarray(rows[i], np.float64)).reshape(expected[name].shape)
+            size = max(float(expected[name].norm()), 1e-3 * most, 1e-12)
+            apart = max(apart, float((row - expected[name]).norm()) / size)
+    return apart
+
+
+@pytest.mark.filterwarnings("ignore:torch.cpu.amp:FutureWarning")
+@pytest.mark.parametrize("name", RIGHT)
+def test_rows_are_those_of_a_batch_of_one(tmp_path, name):
+    torch.manual_seed(0)
+    situation = RIGHT[name]()
+    plain = copy.deepcopy(situation.model)
+    expected = situation.step(plain, *situation.batch)
+    run, report = run_of(tmp_path, situation)
+    for start in (0, 100):  # proven first, then taken as planned
+        result = step_of(run, situation, np.arange(start, start + situation.ids))
+        assert torch.equal(result, expected)
+        pairs = zip(situation.model.parameters(), plain.parameters(), strict=True)
+        for watched, other in pairs:
+            assert (watched.grad is None) == (other.grad is None)
+            assert watched.grad is None or torch.equal(watched.grad, other.grad)
+    run.finalize()
+    for start in (0, 100):
+        found = logged(run, report, range(start, start + situation.ids))
+        assert len(found) >= 1
+        assert worst(situation, found) < 1e-5
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_told_is_an_error(tmp_path, name):
+    torch.manual_seed(0)
+    make, said = REFUSED[name]
+    situation = make()
+    run, _ = run_of(tmp_path, situation)
+    with pytest.raises((ArgumentError, CaptureError), match=said):
+        step_of(run, situation, np.arange(situation.ids))
+    run.finalize()
+
+
+def test_a_known_structure_is_not_proven_again(tmp_path, monkeypatch):
+    proven = []
+    original = Prover.prove
+    monkeypatch.setattr(Prover, "prove", lambda *args: proven.append(1) or original(*args))
+    torch.manual_seed(0)
+    situation = RIGHT["an_output_for_all_examples_is_summed"]()
+    run, _ = run_of(tmp_path, situation)
+    for start in range(0, 40, 10):
+        step_of(run, situation, np.arange(start, start + situation.ids))
+    assert len(proven) == 1
+    situation.model._forward = lambda m, x: m.out(torch.tanh(x).mean(1))
+    step_of(run, situation, np.arange(50, 50 + situation.ids))
+    assert len(proven) == 2
+    run.finalize()
+
+
+def test_a_rule_that_is_wrong_is_found_out(tmp_path, monkeypatch):
+    """The rows are then those of the operation itself."""
+    from sawlog.torch._layers._linear import LinearRule
+
+    original = LinearRule.pairs
+
+    def pairs(self, module, use):
+        found = dict(original(self, module, use))
+        return {"weight": found["weight"].scaled(torch.tensor([1, 1, 1, 1, 1.01]).double())}
+
+    monkeypatch.setattr(LinearRule, "pairs", pairs)
+    torch.manual_seed(0)
+    situation = RIGHT["soft_targets"]()
+    run, report = run_of(tmp_path, situation)
+    step_of(run, situation, np.arange(5))
+    run.finalize()
+    assert worst(situation, logged(run, report, range(5))) < 1e-5
+
+
+def test_the_comparison_can_fail():
+    torch.manual_seed(0)
+    situation = RIGHT["soft_targets"]()
+    rows = [alone(situation, i) for i in range(5)]
+    found = {name: torch.stack([row[name] for row in rows]).numpy() for name in rows[0]}
+    assert worst(situation, found) == 0
+    found["0.weight"][2] *= 1.0001
+    assert worst(situation, found) > 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lower_precision(tmp_path, dtype):
+    torch.manual_seed(0)
+    situation = RIGHT["class_tokens_and_prompts"]()
+    exact = copy.deepcopy(situation)
+    situation.model.to(dtype)
+    situation.batch = tuple(
+        each.to(dtype) if each.is_floating_point() else each for each in situation.batch
+    )
+    run, report = run_of(tmp_path, situation)
+    step_of(run, situation, np.arange(situation.ids))
+    run.finalize()
+    limit = 2e-3 if dtype == torch.float32 else 0.3
+    assert worst(exact, logged(run, report, range(situation.ids))) < limit
+
+
+# -- which elements belong to which example -------------------------------------------------------
+
+
+@seeded_examples(20, 200)
+@given(
+    st.integers(2, 6),
+    st.integers(1, 3),
+    st.booleans(),
+    st.integers(0, 2),
+    st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
+)
+def test_layouts_are_measured(batch, each, minor, axis, dtype):
+    shape = [3, 7, 5]
+    shape[axis] = batch * each
+    layout = Layout(axis, minor)
+    every = codes(batch, {dtype}, 2)
+    plain = torch.randn(shape).to(dtype)
+    coded = [plain * layout.spread(f, shape).to(dtype) for f in every.factors]
+    assert fits(layout, plain, coded, every)
+    numbers = layout.spread(torch.arange(batch), shape).expand(shape)
+    assert torch.equal(labels_of(plain, coded, every), numbers)
+    if axis < 2 or each == 1:
+        found = layout_of(plain, coded, every, 0, batch)
+        assert torch.equal(found.spread(torch.arange(batch), shape).expand(shape), numbers)
+    split = layout.split(numbers, batch)
+    assert all(bool((split[b] == b).all()) for b in range(batch))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("batch", range(2, often(9, 40)))
+def test_a_mean_over_examples_is_of_none_of_them(batch, dtype):
+    every = codes(batch, {dtype}, 2)
+    plain = torch.ones(batch, 4).to(dtype)
+    mixed = [torch.full((batch, 4), float(f.mean())).to(dtype) for f in every.factors]
+    assert labels_of(plain, mixed, every) is None
+    assert not any(fits(each, plain, mixed, every) for each in candidates((batch, 4), 0, batch))
+
+
+def test_as_many_examples_as_there_are():
+    for batch in (1, 2, 10, 11, 400, 700, 1500):
+        for dtype in (torch.float32, torch.bfloat16):
+            every = codes(batch, {dtype})
+            plain = torch.randn(batch, 2).to(dtype)
+            coded = [plain * f[:, None].to(dtype) for f in every.factors]
+            found = labels_of(plain, coded, every)
+            assert torch.equal(found, torch.arange(batch)[:, None].expand(batch, 2))
+
+
+def test_outputs_are_never_replaced(tmp_path):
+    """Not even one that is the same for all examples."""
+    model = nn.Sequential(nn.Embedding(5, 3)).double()
+    run = sawlog.init(project="run", root=tmp_path)
+    run.watch(model, quiet=True)
+    with run(data_id=range(4)):
+        out = model(torch.arange(5)[None])
+        assert out.shape == (1, 5, 3)
+        (out.sum(0) * torch.ones(4, 5, 3).double()).sum((1, 2)).mean().backward()
+    run.finalize()
