@@ -37,22 +37,25 @@ class _Known:
     sample: int
     digest: str
     trained: bool
+    pieces: list[np.ndarray] | None
 
     @classmethod
     def of(cls, tensor: Tensor) -> _Known:
+        pieces = _pieces(tensor)
         return cls(
             tensor,
             _version(tensor),
             _at(tensor),
-            _sample(tensor),
+            _sample(tensor, pieces),
             _digest(tensor),
             tensor.requires_grad,
+            pieces,
         )
 
     def may_have_changed(self, tensor: Tensor, sampled: bool) -> bool:
         if tensor is not self.tensor or _version(tensor) != self.version or _at(tensor) != self.at:
             return True
-        return sampled and _sample(tensor) != self.sample
+        return sampled and _sample(tensor, self.pieces) != self.sample
 
 
 class Fingerprint:
@@ -182,28 +185,27 @@ def _bytes(tensor: Tensor) -> Tensor:
     return flat.view(torch.uint8)
 
 
-def _sample(tensor: Tensor) -> int:
-    """A hash of some of the bytes of a tensor: of all of a small one, of pieces of a large one."""
-    if (
-        tensor.is_meta
-        or hasattr(tensor, "full_tensor")
-        or type(tensor)
-        not in (
-            Tensor,
-            nn.Parameter,
-            nn.Buffer,
-        )
-    ):
-        return 0
-    tensor = tensor.detach()
-    if tensor.layout != torch.strided or not tensor.is_contiguous():
-        return (
-            0 if tensor.numel() > CHUNK else xxhash.xxh3_64_intdigest(_bytes(tensor).numpy().data)
-        )
-    flat = tensor.view(-1).view(torch.uint8)
+def _pieces(tensor: Tensor) -> list[np.ndarray] | None:
+    """Views of some of the bytes of a tensor; None where it is not in the processor's memory."""
+    plain = type(tensor) in (Tensor, nn.Parameter, nn.Buffer) and tensor.layout == torch.strided
+    if not plain or tensor.device.type != "cpu" or not tensor.is_contiguous():
+        return None
+    flat: np.ndarray = tensor.detach().view(-1).view(torch.uint8).numpy()
     size = len(flat)
-    if size > 4 * CHUNK:
-        starts = (0, size // 3, 2 * size // 3, size - CHUNK)
-        flat = torch.cat([flat[start : start + CHUNK] for start in starts])
-    array: np.ndarray = flat.cpu().numpy()
-    return xxhash.xxh3_64_intdigest(array.data)
+    if size <= 4 * CHUNK:
+        return [flat]
+    return [flat[start : start + CHUNK] for start in (0, size // 3, 2 * size // 3, size - CHUNK)]
+
+
+def _sample(tensor: Tensor, pieces: list[np.ndarray] | None) -> int:
+    """A hash of some of the bytes of a tensor: of all of a small one, of pieces of a large one."""
+    if pieces is not None:
+        digest = xxhash.xxh3_64()
+        for piece in pieces:
+            digest.update(piece.data)
+        return digest.intdigest()
+    plain = type(tensor) in (Tensor, nn.Parameter, nn.Buffer) and tensor.layout == torch.strided
+    if not plain or tensor.is_meta:
+        return 0
+    flat = tensor.detach().reshape(-1) if tensor.is_contiguous() else tensor.detach()[:1]
+    return hash(_bytes(flat[:CHUNK]).numpy().tobytes()) if flat.numel() else 0
