@@ -229,7 +229,7 @@ class GPT(nn.Module):
         self.head = nn.Linear(width, words, bias=False)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        positions = torch.arange(inputs.shape[1])[None]
+        positions = torch.arange(inputs.shape[1]).expand(inputs.shape)  # those of each sentence
         return self.head(self.norm(self.block(self.words(inputs) + self.positions(positions))))
 
 
