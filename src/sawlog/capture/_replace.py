@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 from sawlog.store._layout import is_store
-from sawlog.store._removal import check_ours, in_the_way, replace_stores
+from sawlog.store._removal import in_the_way, replace_stores
 
 _PARTS = {"logs": 1, "statistics": 3, "curvature": 2}  # how deep below each the stores are
 
@@ -24,8 +24,6 @@ def replace_run(path: Path) -> None:
         stores, others = _stores(path)
         if others:
             raise in_the_way(others, doing)
-        for store in stores:
-            check_ours(store)
         return stores
 
     for store in replace_stores(find, doing):
@@ -45,7 +43,7 @@ def _stores(path: Path) -> tuple[list[Path], list[Path]]:
                 look(child, depth - 1)
         elif is_store(place):
             stores.append(place)
-        elif _children(place):
+        elif not _is_being_made(place):
             others.append(place)
 
     for part in _children(path):
@@ -54,6 +52,12 @@ def _stores(path: Path) -> tuple[list[Path], list[Path]]:
         else:
             others.append(part)
     return stores, others
+
+
+def _is_being_made(path: Path) -> bool:
+    """Whether a folder has nothing but the folders that a store begins with."""
+    begun = {"schema", "segments", "writers", "tmp"}
+    return all(child.name in begun and child.is_dir() for child in _children(path))
 
 
 def _children(path: Path) -> list[Path]:
