@@ -13,7 +13,7 @@ NEWEST_TESTS := \
 	tests/jax tests/sinks $(wildcard tests/test_*loggers*.py) tests/test_logger_options.py tests/test_ppo.py \
 	tests/test_docs.py tests/test_imports.py tests/test_missing_packages.py
 
-.PHONY: help demo test test-newest test-thorough mutants bench lint clean
+.PHONY: help demo test test-newest test-thorough mutants fuzz bench lint clean
 .NOTPARALLEL: # there is one .venv
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make test-newest    the tests of the JAX half, on the newest Python and JAX"
 	@echo "make test-thorough  the same as make test, with all random examples, kills and pairs"
 	@echo "make mutants MODULE=src/sawlog/...    break one place at a time: do the tests notice?"
+	@echo "make fuzz           changed files for the store, for SECONDS=60 or more"
 	@echo "make bench          all the benchmarks"
 	@echo "make lint           ruff and mypy"
 	@echo "make clean          remove the environments and all caches"
@@ -57,6 +58,10 @@ test-thorough: test
 
 mutants: $(DEV)
 	@$(BIN)/python -m tools.mutants $(MODULE) $(ARGS)
+
+SECONDS ?= 60
+fuzz: $(DEV)
+	$(BIN)/python tools/fuzz_store.py --seconds $(SECONDS)
 
 bench: $(DEV)
 	@set -e; for file in $(BENCHMARKS); do echo "== $$file"; $(BIN)/python "$$file"; done

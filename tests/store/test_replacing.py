@@ -199,6 +199,30 @@ RANK = """
 """
 
 
+RUN = """
+    import sys, time, numpy as np, sawlog
+    from sawlog import store
+    rank, root = int(sys.argv[1]), sys.argv[2]
+    run = sawlog.init("run", root=root, exists="replace")
+    with store.create(run.path / "logs" / "whole-float32", exists="append") as writer:
+        writer.append([100 + rank], {"x": np.array([1.0 * rank])})
+"""
+
+
+def test_runs_of_processes_that_start_together(tmp_path):
+    path = tmp_path / "run" / "logs" / "whole-float32"
+    fill(path, 7)
+    old = os.stat(path / "store.json").st_mtime - 3600
+    os.utime(path / "store.json", (old, old))
+    running = []
+    for rank in (0, 1):
+        env = {**os.environ, "SLURM_PROCID": str(rank), "SLURM_NTASKS": "2"}
+        command = [sys.executable, "-c", textwrap.dedent(RUN), str(rank), str(tmp_path)]
+        running.append(subprocess.Popen(command, env=env))
+    assert [process.wait(120) for process in running] == [0, 0]
+    assert sorted(ids(path)) == [100, 101]
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_processes_that_start_together(tmp_path, first):
     path = tmp_path / "s"

@@ -8,7 +8,7 @@ from pathlib import Path
 from sawlog._atomic import discard
 from sawlog.capture._remembered import NAME as REMEMBERED
 from sawlog.store._layout import is_store
-from sawlog.store._removal import check_ours, in_the_way, replace_stores
+from sawlog.store._removal import in_the_way, replace_stores
 
 _PARTS = {"logs": 1, "statistics": 4, "curvature": 2}  # how deep below each stores can be
 
@@ -26,8 +26,6 @@ def replace_run(path: Path) -> None:
         stores, others = _stores(path)
         if others:
             raise in_the_way(others, doing)
-        for store in stores:
-            check_ours(store)
         return stores
 
     for store in replace_stores(find, doing):
@@ -46,10 +44,12 @@ def _stores(path: Path) -> tuple[list[Path], list[Path]]:
             others.append(place)
         elif is_store(place):
             stores.append(place)
+        elif _is_being_made(place):
+            return
         elif depth:
             for child in _children(place):
                 look(child, depth - 1)
-        elif _children(place):
+        else:
             others.append(place)
 
     for part in _children(path):
@@ -58,6 +58,12 @@ def _stores(path: Path) -> tuple[list[Path], list[Path]]:
         elif part.name != REMEMBERED or part.is_symlink() or not part.is_file():
             others.append(part)
     return stores, others
+
+
+def _is_being_made(path: Path) -> bool:
+    """Whether a folder has nothing but the folders that a store begins with."""
+    begun = {"schema", "segments", "writers", "tmp"}
+    return all(child.name in begun and child.is_dir() for child in _children(path))
 
 
 def _children(path: Path) -> list[Path]:

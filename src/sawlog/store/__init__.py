@@ -178,6 +178,7 @@ def open(
             (32 MiB). ``queue``: how many may wait for the disk before the program waits (2).
             ``interval``: seconds after which anything pending is published by itself (1), or None;
             later where publishing would take more than a twentieth of the time, at most after 30.
+            ``merge``: whether small segments are merged as they come (True).
 
     Raises:
         StoreNotFoundError, ForeignStoreError, NewerStoreError, DamagedStoreError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any
+from typing import Any, NoReturn
 
 import ml_dtypes
 import numpy as np
@@ -40,17 +40,28 @@ def normal(dtype: np.dtype, what: str) -> np.dtype:
     Raises:
         SchemaError: items have no fixed size, as objects and variable-width strings.
     """
+    found = _normal(dtype)
+    return _refused(dtype, what) if found is None else found
+
+
+@functools.lru_cache(1024)
+def _normal(dtype: np.dtype) -> np.dtype | None:
+    """The dtype that is stored; None for one that cannot be."""
+    if dtype.hasobject or dtype.kind in "OT" or _has_extension_fields(dtype):
+        return None
+    return dtype if is_extension(dtype) else dtype.newbyteorder("<")
+
+
+def _refused(dtype: np.dtype, what: str) -> NoReturn:
     if dtype.hasobject or dtype.kind in "OT":
         raise SchemaError(
             f"{what} has the dtype {dtype}, whose items have no fixed size. Hint: convert it to "
             "numbers, or strings to a fixed width with np.asarray(values, dtype='U32')."
         )
-    if _has_extension_fields(dtype):
-        raise SchemaError(
-            f"{what} has the structured dtype {dtype}, with a field of a type that numpy does "
-            "not know. Hint: write the fields under names of their own."
-        )
-    return dtype if is_extension(dtype) else dtype.newbyteorder("<")
+    raise SchemaError(
+        f"{what} has the structured dtype {dtype}, with a field of a type that numpy does "
+        "not know. Hint: write the fields under names of their own."
+    )
 
 
 def _has_extension_fields(dtype: np.dtype) -> bool:

@@ -78,8 +78,12 @@ def _check_text(value: str, where: str) -> None:
 def to_json(value: dict[str, Any]) -> bytes:
     """JSON with a checksum of itself as its last key; a list has one line for each item."""
     lines = [f" {_dumps(key)}: {_lines(item)}" for key, item in value.items()]
-    start = ("{\n" + "".join(line + ",\n" for line in lines) + ' "checksum": "').encode()
-    end = b'"\n}\n'
+    return sealed("{\n" + "".join(line + ",\n" for line in lines))
+
+
+def sealed(text: str) -> bytes:
+    """A JSON file, given its text up to the last key, which is its checksum."""
+    start, end = (text + ' "checksum": "').encode(), b'"\n}\n'
     return start + b"%016x" % hash_of(start + _ZEROS + end) + end
 
 

@@ -152,15 +152,15 @@ class Pipeline:
         return self._failure is not None or self._stopped
 
     def finish(self) -> None:
-        """Flush, accept nothing more, note that the writer is done, and stop."""
+        """Flush, accept nothing more, stop, and note that the writer is done."""
         while not self.closed:
             self.flush()
             with self.turn.taken() as nested:
                 call = self.begin(nested)
                 call.closed = call.idle
                 call.commit()
-        self._note(closed=True)
         self.stop()
+        self._note(closed=True)  # last: the threads say that it is open
 
     def stop(self) -> None:
         """End the threads."""

@@ -50,9 +50,16 @@ _LISTED = 10
 
 def _walk(path: str, below: str = "") -> Iterator[tuple[str, os.stat_result]]:
     """All that lies in a folder, by its name in it, folders after what they contain."""
-    for entry in sorted(os.listdir(os.path.join(path, below) if below else path)):
+    try:
+        entries = sorted(os.listdir(os.path.join(path, below) if below else path))
+    except FileNotFoundError:
+        return
+    for entry in entries:
         name = f"{below}/{entry}" if below else entry
-        status = os.lstat(os.path.join(path, name))
+        try:
+            status = os.lstat(os.path.join(path, name))
+        except FileNotFoundError:  # somebody removed it meanwhile
+            continue
         if stat.S_ISDIR(status.st_mode):
             yield from _walk(path, name)
         yield name, status

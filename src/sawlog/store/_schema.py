@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, cast
@@ -26,12 +29,13 @@ class Column:
     def __post_init__(self) -> None:
         dtype = _dtypes.normal(np.dtype(self.dtype), f"{self.name!r}")
         object.__setattr__(self, "dtype", dtype)
-        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+        if self.shape != ():
+            object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
 
     @property
     def row_bytes(self) -> int:
         """The bytes of one row."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -40,6 +44,11 @@ class Column:
         """As in FORMAT.md."""
         name = _dtypes.name_of(self.dtype)
         return {"name": self.name, "dtype": name, "shape": list(self.shape)}
+
+    def to_text(self) -> str:
+        """The text of :meth:`to_json`."""
+        name = json.dumps(self.name, ensure_ascii=False)
+        return f'{{"name": {name}, {_type(self.dtype, self.shape)}'
 
     @classmethod
     def from_json(cls, value: Any) -> Column:
@@ -93,6 +102,10 @@ class Table:
         columns = [column.to_json() for column in self.columns]
         return {"kind": "table", "ids": self.ids, "columns": columns}
 
+    def to_text(self) -> str:
+        """The text of :meth:`to_json`."""
+        return json.dumps(self.to_json(), ensure_ascii=False)
+
 
 @dataclasses.dataclass(frozen=True)
 class Series:
@@ -119,8 +132,19 @@ class Series:
         steps = [step.to_json() for step in self.steps]
         return {"kind": "series", "column": self.column.to_json(), "steps": steps}
 
+    def to_text(self) -> str:
+        """The text of :meth:`to_json`: there may be a hundred thousand."""
+        steps = ", ".join([step.to_text() for step in self.steps])
+        return f'{{"kind": "series", "column": {self.column.to_text()}, "steps": [{steps}]}}'
+
 
 Log = Table | Series
+
+
+@functools.lru_cache(1024)
+def _type(dtype: np.dtype, shape: tuple[int, ...]) -> str:
+    """The end of the text of a column."""
+    return json.dumps({"dtype": _dtypes.name_of(dtype), "shape": list(shape)})[1:]
 
 
 def log_from_json(value: Any) -> Log:

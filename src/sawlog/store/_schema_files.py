@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sawlog.errors import DamagedStoreError, SchemaError
 from sawlog.store import _parse
-from sawlog.store._files import explained, from_json, to_json
+from sawlog.store._files import explained, from_json, sealed
 from sawlog.store._layout import Folder, complete_json
 from sawlog.store._many import many_objects
 from sawlog.store._schema import Log, Schema, check_axes, log_from_json
@@ -121,7 +121,9 @@ class SchemaFiles:
             self.schema.check(logs)
             check_axes(logs)
             number = self._read + 1
-            data = to_json({"add": [log.to_json() for log in logs]})
+            data = sealed(
+                '{\n "add": [\n  ' + ",\n  ".join([x.to_text() for x in logs]) + "\n ],\n"
+            )
             try:
                 done = self._folder.disk.put_new(f"schema/{_name(number)}", data)
             except OSError as error:

@@ -58,6 +58,7 @@ class Writer:
         segment_bytes: int = 32 << 20,
         queue: int = 2,
         interval: float | None = 1.0,
+        merge: bool = True,
         in_use: InUse | None = None,
     ) -> None:
         self._folder, self._identity, self._catalog = folder, identity, catalog
@@ -73,7 +74,7 @@ class Writer:
             interval=interval,
             segment_bytes=self._segment_bytes,
             in_use=in_use,
-            upkeep=Upkeep(folder, identity),
+            upkeep=Upkeep(folder, identity) if merge else None,
         )
         self._known: dict[str, tuple[_ids.IdSet, set[str]]] = {}
         self._fast: dict[str, Series] = {}
