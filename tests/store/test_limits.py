@@ -105,7 +105,7 @@ print(len(reader.segments))
 
 
 def test_more_segments_than_a_process_may_have_open(tmp_path):
-    with store.create(tmp_path / "store") as writer:
+    with store.create(tmp_path / "store", interval=None, merge=False) as writer:
         for number in range(450):
             writer.append([number], {"row": np.full((1, 4), number)})
             if number % 2:

@@ -51,7 +51,7 @@ def check(path, count):
 
 def test_the_number_of_segments_stays_small(tmp_path):
     path, most = tmp_path / "store", 0
-    with store.create(path, interval=None) as writer:
+    with store.create(path, interval=None, merge=False) as writer:
         upkeep = upkeep_of(path)
         for number in range(300):
             write_numbers(writer, [number])
@@ -70,12 +70,12 @@ def test_the_number_of_segments_stays_small(tmp_path):
 def test_several_writers_and_a_compaction(tmp_path):
     """All of them merge, and nothing is doubled, lost or out of order."""
     path = tmp_path / "store"
-    store.create(path, interval=None).close()
+    store.create(path, interval=None, merge=False).close()
     failures = []
 
     def write(number):
         try:
-            with store.open(path, "append", interval=None) as writer:
+            with store.open(path, "append", interval=None, merge=False) as writer:
                 upkeep = upkeep_of(path)
                 for turn in range(60):
                     writer.log({f"s{number}": turn}, step=turn)
@@ -107,7 +107,7 @@ def test_several_writers_and_a_compaction(tmp_path):
 def test_an_open_reader_goes_on(tmp_path):
     """What it has not read yet was merged away, and is kept for it."""
     path = tmp_path / "store"
-    with store.create(path, interval=None) as writer:
+    with store.create(path, interval=None, merge=False) as writer:
         for number in range(FAN):
             write_numbers(writer, [number])
             writer.flush()
@@ -120,7 +120,7 @@ def test_an_open_reader_goes_on(tmp_path):
 @pytest.mark.parametrize("policy", ["first", "replace"])
 def test_which_row_counts_stays_the_same(tmp_path, policy):
     path = tmp_path / "store"
-    with store.create(path, duplicates=policy, interval=None) as writer:
+    with store.create(path, duplicates=policy, interval=None, merge=False) as writer:
         for number in range(2 * FAN):
             writer.append([number % 5, 100 + number], {"x": np.array([number, number])})
             writer.flush()
@@ -135,7 +135,7 @@ def test_which_row_counts_stays_the_same(tmp_path, policy):
 
 def test_nothing_is_merged_while_another_has_the_lease(tmp_path):
     path = tmp_path / "store"
-    with store.create(path, interval=None) as writer:
+    with store.create(path, interval=None, merge=False) as writer:
         for number in range(FAN):
             write_numbers(writer, [number])
             writer.flush()
@@ -146,7 +146,7 @@ def test_nothing_is_merged_while_another_has_the_lease(tmp_path):
 
 def test_a_second_compaction_gives_up(tmp_path, monkeypatch):
     path = tmp_path / "store"
-    store.create(path).close()
+    store.create(path, merge=False).close()
     monkeypatch.setattr(_replacing, "_PATIENCE", 0.1)
     with alone(folder_of(path)), pytest.raises(StoreWriteError, match="another process"):
         store.compact(path)
@@ -155,7 +155,7 @@ def test_a_second_compaction_gives_up(tmp_path, monkeypatch):
 def test_a_damaged_store_is_left_alone(tmp_path):
     """Who writes goes on; who reads is told."""
     path = tmp_path / "store"
-    with store.create(path, interval=None) as writer:
+    with store.create(path, interval=None, merge=False) as writer:
         for number in range(FAN):
             write_numbers(writer, [number])
             writer.flush()
@@ -170,7 +170,7 @@ def test_a_damaged_store_is_left_alone(tmp_path):
 
 def interrupted(path):
     """A compaction that was killed when the merged segment had its name."""
-    with store.create(path, interval=None) as writer:
+    with store.create(path, interval=None, merge=False) as writer:
         for number in range(4):
             write_numbers(writer, [number])
             writer.flush()
@@ -208,7 +208,7 @@ def test_what_a_killed_compaction_left_is_reclaimed(tmp_path, how):
 def test_killed_while_it_merges(tmp_path, number):
     """Before each change to the file system in turn, as a writer that dies in its upkeep."""
     path = tmp_path / "store"
-    with store.create(path, interval=None) as writer:
+    with store.create(path, interval=None, merge=False) as writer:
         for each in range(FAN):
             write_numbers(writer, [each])
             writer.flush()
@@ -230,7 +230,7 @@ def test_killed_while_it_merges(tmp_path, number):
 
 def test_retired_segments_are_kept_for_the_time_promised(tmp_path):
     path = tmp_path / "store"
-    with store.create(path, interval=None) as writer:
+    with store.create(path, interval=None, merge=False) as writer:
         write_numbers(writer, [0])
     with store.open(path) as reader:
         retire(folder_of(path), reader.segments)

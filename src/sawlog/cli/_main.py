@@ -7,9 +7,12 @@ import importlib
 import io
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import sawlog
+from sawlog._text import printable_lines
 from sawlog.cli._commands import COMMANDS, Arguments
 from sawlog.cli._outcome import BAD, BROKEN_PIPE, INTERRUPTED, OK, report
 from sawlog.errors import SawlogError
@@ -41,7 +44,8 @@ def main(args: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # odd names must not end in a traceback
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = _run(sys.argv[1:] if args is None else list(args))
+        with _printable_warnings():
+            code = _run(sys.argv[1:] if args is None else list(args))
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
@@ -73,7 +77,7 @@ def _parse(args: list[str]) -> Arguments:
     import tyro
 
     config = (tyro.conf.FlagCreatePairsOff,)
-    with _without_colours():
+    with _without_colours(), _printable_output(args):
         if args and args[0] in COMMANDS:
             prog = f"sawlog {args[0]}"
             return tyro.cli(COMMANDS[args[0]], prog=prog, args=args[1:], config=config)
@@ -105,6 +109,36 @@ def _without_colours() -> Iterator[None]:
     finally:
         plain.seek(0)
         print(plain.read(), end="")
+
+
+@contextlib.contextmanager
+def _printable_output(args: list[str]) -> Iterator[None]:
+    """Tyro quotes arguments in its messages; among them may be names of files from anywhere."""
+    if all(map(str.isprintable, args)):
+        yield
+        return
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            yield
+    finally:
+        print(printable_lines(out.getvalue()), end="")
+        print(printable_lines(err.getvalue()), end="", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _printable_warnings() -> Iterator[None]:
+    """Warnings may quote names and paths too."""
+    shown = warnings.showwarning
+
+    def show(message: Any, category: Any, *where: Any, **more: Any) -> None:
+        shown(printable_lines(str(message)), category, *where, **more)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = shown
 
 
 def _forget_output() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from sawlog._text import printable_lines
 from sawlog.errors import DamagedStoreError, SawlogError
 
 OK, DAMAGED, BAD, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
@@ -11,7 +12,7 @@ OK, DAMAGED, BAD, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 def report(error: Exception) -> int:
     """Say what went wrong on standard error; returns the exit code for it."""
-    said, _, hint = _message(error).partition("Hint: ")
+    said, _, hint = printable_lines(_message(error)).partition("Hint: ")
     print(f"error: {said.rstrip()}", file=sys.stderr)
     if hint:
         print(f"hint: {hint.strip()}", file=sys.stderr)

@@ -6,11 +6,13 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 from rich.console import Console, RenderableType
+from rich.segment import Segment
 
+from sawlog._text import printable_lines
 from sawlog.cli._format import jsonable
 
 Progress = Callable[[int, int], None]
@@ -21,6 +23,12 @@ class _Console(Console):
     def on_broken_pipe(self) -> NoReturn:
         """Rich would exit with 1, which means damage here."""
         raise BrokenPipeError
+
+    def render(self, *args: Any, **kwargs: Any) -> Iterable[Segment]:
+        """Whatever is shown cannot move the cursor or change colours, but for Rich itself."""
+        for segment in super().render(*args, **kwargs):
+            text, style, control = segment
+            yield segment if control else Segment(printable_lines(text), style)
 
 
 class Screen:

@@ -12,6 +12,7 @@ import numpy as np
 from sawlog import store
 from sawlog._atomic import replacing
 from sawlog._optional import require
+from sawlog._text import guarded
 from sawlog.errors import ArgumentError, StoreError, StoreExistsError
 
 SUFFIXES = (".csv", ".parquet")
@@ -64,10 +65,11 @@ def write(path: Path, columns: Mapping[str, Any]) -> None:
 
 
 def _write_csv(path: Path, columns: Mapping[str, Any]) -> None:
-    plain = [v.tolist() if isinstance(v, np.ndarray) else v for v in columns.values()]
+    lists = [v.tolist() if isinstance(v, np.ndarray) else v for v in columns.values()]
+    plain = [[guarded(x) if isinstance(x, str) else x for x in column] for column in lists]
     with path.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow(columns)
+        rows.writerow(map(guarded, columns))
         rows.writerows(zip(*plain, strict=True))
 
 

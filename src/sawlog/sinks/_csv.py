@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sawlog._text import guarded, unguarded
 from sawlog.errors import ArgumentError, LogMismatchError
 from sawlog.records import Entries, Records
 from sawlog.sinks._base import BaseSink, checked_count
@@ -123,7 +124,7 @@ class CsvSink(BaseSink):
 
 
 def _header(axes: list[str]) -> str:
-    return ",".join(["name", *map(quoted, axes), "value"]) + "\n"
+    return ",".join(["name", *(quoted(guarded(axis)) for axis in axes), "value"]) + "\n"
 
 
 def _rows(name: str, entries: Entries, axes: list[str], limit: int) -> Iterator[str]:
@@ -137,7 +138,7 @@ def _rows(name: str, entries: Entries, axes: list[str], limit: int) -> Iterator[
             f"Nothing of the call was taken. Hint: CsvSink(path, limit={items}), leave it out with "
             "Select, or use a JsonlSink or StoreSink."
         )
-    titles = [quoted(title) for title in titles_of(name, values.dtype, shape[1:])]
+    titles = [quoted(guarded(title)) for title in titles_of(name, values.dtype, shape[1:])]
     columns = list(csv_columns(Field(name, "value", values.dtype, shape[1:]), Cells(values)))
     each = len(columns) // items if items else 1  # a complex number has two
     there = np.ones(shape, bool) if entries.mask is None else deepened(entries.mask, values.ndim)
@@ -174,7 +175,7 @@ def _step_words(name: str, entries: Entries, axis: str, items: int) -> list[str]
 
 def _axes_of(path: Path) -> list[str]:
     with open(path, encoding="utf-8", newline="") as file:
-        return next(csv.reader(file), ["name", "value"])[1:-1]
+        return [unguarded(axis) for axis in next(csv.reader(file), ["name", "value"])[1:-1]]
 
 
 def _whole(file: Any, path: Path) -> tuple[int, bytes]:

@@ -176,7 +176,9 @@ def open(
         duplicates: for reading, which row of an id counts, if not as the store says.
         options: for appending. ``segment_bytes``: how large a segment grows before it is published
             (32 MiB). ``queue``: how many may wait for the disk before the program waits (2).
-            ``interval``: seconds after which anything pending is published by itself (30), or None.
+            ``interval``: seconds after which anything pending is published by itself (1), or None;
+            later where publishing would take more than a twentieth of the time, at most after 30.
+            ``merge``: whether small segments are merged as they come (True).
 
     Raises:
         StoreNotFoundError, ForeignStoreError, NewerStoreError, DamagedStoreError,

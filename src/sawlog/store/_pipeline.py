@@ -26,8 +26,11 @@ from sawlog.store._accepted import Call, Sealed, State
 from sawlog.store._files import explained
 from sawlog.store._layout import Folder
 from sawlog.store._removal import InUse
+from sawlog.store._upkeep import FAN, Upkeep
 from sawlog.store._writer_notes import WriterNote, file_of
 
+_SHARE = 20  # publishing without being asked takes at most a twentieth of the time,
+_SELDOM = 30.0  # but what is pending never waits longer than so many seconds for that
 _POLL = 1.0  # seconds between looks at the state, should nobody have said that it changed
 
 
@@ -52,13 +55,17 @@ class Pipeline:
         interval: float | None,
         segment_bytes: int,
         in_use: InUse | None = None,
+        upkeep: Upkeep | None = None,
     ) -> None:
         self.turn = Turn()
         self.published = 0
         self.failed = False  # what is logged came to a bad end
         self._folder, self._store, self._writer, self._clock = folder, store, writer, clock
         self._queue, self._interval, self._segment_bytes = queue, interval, segment_bytes
-        self._last, self._in_use = State(), in_use
+        self._last, self._in_use, self._upkeep = State(), in_use, upkeep
+        self._small = 0  # segments published since small ones were merged
+        self._spent = 0.0  # seconds that the last publication took
+        self._not_before = 0.0  # when the next one may begin, if nobody asks for it
         self._changed = Signal()
         self._failure: OSError | None = None
         self._stopped = False
@@ -145,15 +152,15 @@ class Pipeline:
         return self._failure is not None or self._stopped
 
     def finish(self) -> None:
-        """Flush, accept nothing more, note that the writer is done, and stop."""
+        """Flush, accept nothing more, stop, and note that the writer is done."""
         while not self.closed:
             self.flush()
             with self.turn.taken() as nested:
                 call = self.begin(nested)
                 call.closed = call.idle
                 call.commit()
-        self._note(closed=True)
         self.stop()
+        self._note(closed=True)  # last: the threads say that it is open
 
     def stop(self) -> None:
         """End the threads."""
@@ -178,10 +185,13 @@ class Pipeline:
 
     def _start(self) -> None:
         """Start the threads unless they run. One that is started twice ends at once."""
-        for name, step in (("write", self._write_next), ("commit", self._commit_next)):
-            if name not in self._begun and not self._stopped:
-                _thread.start_new_thread(self._run, (name, step))
-                self._begun.add(name)
+        self._start_one("write", self._write_next)
+        self._start_one("commit", self._commit_next)
+
+    def _start_one(self, name: str, step: Callable[[], bool]) -> None:
+        if name not in self._begun and not self._stopped:
+            _thread.start_new_thread(self._run, (name, step))
+            self._begun.add(name)
 
     def _run(self, name: str, step: Callable[[], bool]) -> None:
         role = _Role()
@@ -214,7 +224,9 @@ class Pipeline:
 
         self._changed.wait(changed, patience)
 
-    def _next_of(self, step: Callable[[], bool]) -> Sealed | None:
+    def _next_of(self, step: Callable[[], bool]) -> object:
+        if step == self._merge_small:
+            return self._small >= FAN
         return self._unwritten() if step == self._write_next else self._written()
 
     def _unwritten(self) -> Sealed | None:
@@ -231,9 +243,11 @@ class Pipeline:
         sealed = self._unwritten()
         if sealed is None:
             return False
+        began = time.monotonic()
         unpublished = self._prepare(sealed)
         with contextlib.suppress(OSError):  # tried again, and reported, when it is committed
             unpublished.write()
+        self._spent = time.monotonic() - began
         sealed.unpublished = unpublished
         self._changed.ring()
         return True
@@ -242,11 +256,27 @@ class Pipeline:
         sealed = self._written()
         if sealed is None or sealed.unpublished is None:
             return False
+        began = time.monotonic()
         sealed.unpublished.commit()
+        now = time.monotonic()
+        self._not_before = now + min(_SELDOM, _SHARE * (self._spent + now - began))
         self.published = sealed.sequence
+        if self._upkeep is not None and sealed.nbytes < self._segment_bytes // 2:
+            self._small += 1
         sealed.finish()
         self._changed.ring()
         self._note(closed=False)
+        if self._small >= FAN:
+            self._start_one("merge", self._merge_small)
+        return True
+
+    def _merge_small(self) -> bool:
+        """Merge small segments; what fails is left to a later time."""
+        if self._upkeep is None or self._small < FAN:
+            return False
+        self._small = 0
+        with contextlib.suppress(Exception):
+            self._upkeep.merge()
         return True
 
     def _seal_if_old(self) -> float:
@@ -254,7 +284,7 @@ class Pipeline:
         state = self.state
         if state.since is None or self._interval is None or self._stuck:
             return _POLL
-        left = state.since + self._interval - time.monotonic()
+        left = max(state.since + self._interval, self._not_before) - time.monotonic()
         if left > 0:
             return min(left, _POLL)
         if len(state.waiting) < self._queue:

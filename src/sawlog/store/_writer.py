@@ -35,6 +35,7 @@ from sawlog.store._pipeline import Pipeline
 from sawlog.store._removal import InUse
 from sawlog.store._schema import Log, Schema, Series, Table
 from sawlog.store._unmade import Unmade
+from sawlog.store._upkeep import Upkeep
 
 T = TypeVar("T")
 
@@ -56,7 +57,8 @@ class Writer:
         *,
         segment_bytes: int = 32 << 20,
         queue: int = 2,
-        interval: float | None = 30.0,
+        interval: float | None = 1.0,
+        merge: bool = True,
         in_use: InUse | None = None,
     ) -> None:
         self._folder, self._identity, self._catalog = folder, identity, catalog
@@ -72,6 +74,7 @@ class Writer:
             interval=interval,
             segment_bytes=self._segment_bytes,
             in_use=in_use,
+            upkeep=Upkeep(folder, identity) if merge else None,
         )
         self._known: dict[str, tuple[_ids.IdSet, set[str]]] = {}
         self._fast: dict[str, Series] = {}

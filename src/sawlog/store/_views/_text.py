@@ -2,7 +2,8 @@
 
 Numbers are written with as many digits as their dtype needs to be the same again. In CSV the axes
 of a cell become columns ``name[0]``, ``name[0,1]``, complex numbers and structured types columns
-``name.real`` and so on, and what is not there is an empty field. In JSON lines axes are nested
+``name.real`` and so on, and what is not there is an empty field. Texts that a spreadsheet would
+take for a formula have ``'`` before them. In JSON lines axes are nested
 lists and structs are objects; NaN and infinities, which JSON does not have, are the strings
 ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, and what is not there is ``null``.
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sawlog._text import guarded
 from sawlog.errors import ArgumentError
 from sawlog.store._views._cells import TEXT, Cells, Field, Sheet
 from sawlog.store._views._widen import widened
@@ -89,7 +91,7 @@ def write_csv(sheet: Sheet, path: Path, budget: int, tell: Callable[[int], None]
             "Hint: leave one out with names=[...], or export to .parquet."
         )
     with open(path, "w", encoding="utf-8", newline="") as file:
-        file.write(",".join(map(_quoted, header)) + "\n")
+        file.write(",".join(_quoted(guarded(title)) for title in header) + "\n")
         for batch in _small(sheet, budget):
             pairs = zip(sheet.fields, batch, strict=True)
             columns = [column for field, cells in pairs for column in _csv_columns(field, cells)]
@@ -143,7 +145,7 @@ def _csv_column(values: np.ndarray, seen: np.ndarray | None, what: str) -> Itera
     if parts:
         return
     if _is_text(values.dtype):
-        column = list(map(_quoted, _strings(values, what)))
+        column = [_quoted(guarded(text)) for text in _strings(values, what)]
     else:
         column = _words(values, what)
         if widened(values).dtype.kind == "f":

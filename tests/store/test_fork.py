@@ -1,0 +1,107 @@
+"""A child of a fork cannot use its parent's writer, and is told so; readers go on."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from sawlog import store
+from sawlog.errors import StoreClosedError
+from tests.thorough import often
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
+
+
+def child(work) -> bool:
+    """Whether a child that does this ends well within a while."""
+    process = os.fork()
+    if process == 0:
+        try:
+            work()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        found, status = os.waitpid(process, os.WNOHANG)
+        if found:
+            return status == 0
+        time.sleep(0.002)
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    return False
+
+
+def test_every_call_of_a_writer_is_refused_at_once(tmp_path):
+    """While threads of the parent are anywhere in it."""
+    writer = store.create(tmp_path / "s", segment_bytes=2000, interval=0.01)
+    reader = store.open(tmp_path / "s")
+    stop, taken = threading.Event(), []
+
+    def write():
+        number = 0
+        while not stop.is_set():
+            writer.append([number], {"x": np.full((1, 100), float(number))})
+            taken.append(number)
+            number += 1
+            if number % 10 == 0:
+                reader.refresh()
+
+    def work():
+        calls = [
+            lambda: writer.append([-1], {"x": np.zeros((1, 100))}),
+            lambda: writer.log({"loss": 1.0}),
+            lambda: writer.extend({"loss": [1.0]}),
+            lambda: writer.write({}),
+            lambda: writer.missing([1]),
+            writer.flush,
+        ]
+        for call in calls:
+            with pytest.raises(StoreClosedError, match="belongs to process"):
+                call()
+        writer.close()
+        writer.abort()
+        repr(writer)
+        assert reader.refresh() in (True, False)
+        reader.read("x")
+        with store.open(tmp_path / "s") as own:
+            own.ids()
+
+    while len(os.listdir(tmp_path / "s" / "schema")) == 0:
+        writer.append([10**6], {"x": np.zeros((1, 100))})
+    thread = threading.Thread(target=write)
+    thread.start()
+    good = [child(work) for _ in range(often(20, 300))]
+    stop.set()
+    thread.join()
+    writer.close()
+    assert all(good)
+    with store.open(tmp_path / "s") as written:
+        assert sorted(written.ids().tolist()) == [*taken, 10**6]
+
+
+def test_a_child_that_ends_as_programs_do(tmp_path):
+    """Neither the garbage collector nor the end of the child publishes anything."""
+    writer = store.create(tmp_path / "s", interval=None)
+    writer.append([1], {"x": np.ones(1)})
+    process = os.fork()
+    if process == 0:
+        try:
+            del writer
+            import gc
+
+            gc.collect()
+        finally:
+            os._exit(0)
+    os.waitpid(process, 0)
+    assert os.listdir(tmp_path / "s" / "segments") == []
+    writer.append([2], {"x": np.ones(1)})
+    writer.close()
+    with store.open(tmp_path / "s") as reader:
+        assert reader.ids().tolist() == [1, 2]
