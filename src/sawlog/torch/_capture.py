@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from sawlog.capture import Options, Statistics, encode
-from sawlog.errors import ArgumentError, CaptureError
+from sawlog.errors import ArgumentError, CaptureError, SawlogError
 from sawlog.torch._examples import Examples
 from sawlog.torch._graph import Edge, Graph, graph_of, root_of
 from sawlog.torch._hooks import Call, Hooks, first_tensor, in_backward, last_edges
@@ -238,7 +238,16 @@ class Gathering:
         """Take the gradients of a structure that is new, and prove them."""
         self._refuse_norms(graph)
         with torch.no_grad():
-            self._take_proven(roots, graph, self._terms(roots))
+            terms = self._terms(roots)
+            try:
+                self._take_proven(roots, graph, terms)
+            except SawlogError:
+                raise
+            except Exception as error:
+                raise CaptureError(
+                    "The backward pass of this program cannot be walked over for each example: "
+                    f"{type(error).__name__}: {error}. Hint: watch fewer layers by names=."
+                ) from error
 
     def _take_proven(self, roots: _Roots, graph: Graph, terms: list[Term]) -> None:
         passes = Passes(terms, roots.starts())

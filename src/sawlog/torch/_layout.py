@@ -161,12 +161,35 @@ def labels_of(plain: Tensor, coded: Sequence[Tensor], every: Codes) -> Tensor | 
     """The example of each element, -1 for those that are nothing; None where they are mixed."""
     if not plain.numel():
         return torch.zeros(plain.shape, dtype=torch.long, device=plain.device)
+    rows = _labels_of_rows(plain, coded, every)
+    if rows is not None:
+        return rows
     size = plain.abs()
-    there = size > 0
-    ratios = [
-        torch.where(there, scaled / torch.where(there, plain, 1), 1).double() for scaled in coded
-    ]
-    labels = every.examples(ratios)
-    labels = torch.where(there, labels, -1)
+    labels = every.examples([_ratio(scaled, plain, size > 0) for scaled in coded])
+    labels = torch.where(size > 0, labels, -1)
     mixed = (labels < 0) & (size > every.floor * size.amax())
     return None if bool(mixed.any()) else labels
+
+
+def _ratio(scaled: Tensor, plain: Tensor, there: Tensor) -> Tensor:
+    return torch.where(there, scaled / torch.where(there, plain, 1), 1).double()
+
+
+def _labels_of_rows(plain: Tensor, coded: Sequence[Tensor], every: Codes) -> Tensor | None:
+    """The same where all features along the last axis are of one example: rounding matters less."""
+    if plain.dim() < 2:
+        return None
+    rows = plain.double()
+    squares = (rows**2).sum(-1)
+    ratios = [_ratio((each.double() * rows).sum(-1), squares, squares > 0) for each in coded]
+    labels = every.examples(ratios)
+    size = squares.sqrt()
+    nothing = every.floor * size.amax()
+    for scaled, factors in zip(coded, every.factors, strict=True):
+        by = factors.to(plain.device)[labels.clamp(min=0)].unsqueeze(-1)
+        apart = (scaled.double() / by - rows).norm(dim=-1)
+        wrong = (labels < 0) | (apart > 8 * every.tolerance * size + nothing)
+        if bool((wrong & (size > nothing)).any()):
+            return None
+    labels = torch.where(size > 0, labels, -1)
+    return labels.unsqueeze(-1).expand(plain.shape)

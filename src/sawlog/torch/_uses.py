@@ -22,6 +22,7 @@ from sawlog.torch._graph import ACCUMULATE, Edge, Graph, Node, call, operation, 
 from sawlog.torch._layout import Layout
 from sawlog.torch._passes import gradients
 
+_VIEWS = {"View", "UnsafeView", "ReshapeAlias"}
 _LOOKUPS = {"Embedding", "Index", "IndexSelect", "Gather"}
 _ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Where", "MaskedFill"}
 
@@ -129,8 +130,15 @@ class WeightUses:
         return weight
 
     def _has_room(self, node: Node) -> bool:
-        """Whether the output of a node could have the examples in it, but for its features."""
-        return any(size % self._batch == 0 for size in shape_of((node, 0))[:-1])
+        """Whether the output of a node could have the examples in it, but for its features.
+
+        A layer may flatten its inputs, and give its output their shape again.
+        """
+        users = [user for user, _ in self._users.get(node, []) if operation(user) in _VIEWS]
+        shapes = [shape_of((each, 0)) for each in users] or [shape_of((node, 0))]
+        return any(
+            size % self._batch == 0 for shape in shapes if shape[:1] != (1,) for size in shape[:-1]
+        )
 
     def _is_of_all(self, numbers: Tensor) -> bool:
         """Whether the numbers of a lookup are the same for all examples: they are positions."""
