@@ -240,7 +240,9 @@ def seen(loader, tmp_path, **options):
     return found
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+# Workers are forked, and processes that have loaded JAX had rather not fork.
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
+@pytest.mark.parametrize("workers", [0, 2] if THOROUGH else [0])
 def test_shuffled_batches_are_numbered_by_their_place_in_the_data(tmp_path, workers):
     data = Numbers()
     generator = torch.Generator().manual_seed(1)
