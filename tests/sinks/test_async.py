@@ -216,7 +216,7 @@ def test_being_forgotten_waits_for_nothing():
     """The garbage collector may run in a thread that holds a lock which the sink needs."""
     memory = MemorySink()
     sink = Async(memory)
-    with memory._lock:
+    with memory._turn.taken():
         sink.write(one(0))
         del sink
         gc.collect()

@@ -263,9 +263,9 @@ class Pipeline:
         self.published = sealed.sequence
         if self._upkeep is not None and sealed.nbytes < self._segment_bytes // 2:
             self._small += 1
+        self._note(closed=False)
         sealed.finish()
         self._changed.ring()
-        self._note(closed=False)
         if self._small >= FAN:
             self._start_one("merge", self._merge_small)
         return True
