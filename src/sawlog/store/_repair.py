@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from sawlog._atomic import new_name
@@ -70,7 +71,7 @@ def _repair_identity(folder: Folder, identity: Identity) -> tuple[Identity, list
         what = f"missing, cut or changed; its notes are lost ({error.what})"
     made = dataclasses.replace(identity, id=identity.id or new_name(32))
     try:
-        _set_aside(folder, IDENTITY)
+        _set_aside(folder, [IDENTITY])
         folder.disk.put_new(IDENTITY, to_json(made.to_json()))
     except OSError as error:
         raise explained(error, "repairing", folder.path) from error
@@ -81,9 +82,8 @@ def _repair_schema(folder: Folder, catalog: Catalog, problems: list[Problem]) ->
     if not any(problem.file.startswith("schema/") for problem in problems):
         return
     logs = list(dict.fromkeys(catalog.schema.values()))
-    for name in sorted(folder.names("schema")):
-        if name.endswith(".json"):
-            _set_aside(folder, f"schema/{name}")
+    names = sorted(folder.names("schema"))
+    _set_aside(folder, [f"schema/{name}" for name in names if name.endswith(".json")])
     data = to_json({"add": [log.to_json() for log in logs]})
     folder.disk.put(f"schema/{1:08d}.json", data)
 
@@ -100,18 +100,19 @@ def _give_up(folder: Folder, identity: Identity, catalog: Catalog) -> None:
     lost = Ranges.union([catalog.missing, Ranges.of(broken)])
     if lost:
         out.publish([], {}, out.after(catalog.clock), lost)
-    for name in (*catalog.broken, *catalog.partly):
-        _set_aside(folder, f"segments/{name}")
+    _set_aside(folder, [f"segments/{name}" for name in (*catalog.broken, *catalog.partly)])
 
 
-def _set_aside(folder: Folder, file: str) -> None:
-    """Move a file to ``damaged/``, where nothing of that name is overwritten."""
+def _set_aside(folder: Folder, files: Iterable[str]) -> None:
+    """Move files to ``damaged/``, where nothing of their names is overwritten."""
     folder.disk.make((_DAMAGED,))
     taken = set(folder.disk.list(_DAMAGED))
-    target = name = file.replace("/", "-")
-    number = 1
-    while target in taken:
-        number += 1
-        target = f"{name}.{number}"
-    with contextlib.suppress(FileNotFoundError):
-        folder.disk.move(file, f"{_DAMAGED}/{target}")
+    for file in files:
+        target = name = file.replace("/", "-")
+        number = 1
+        while target in taken:
+            number += 1
+            target = f"{name}.{number}"
+        taken.add(target)
+        with contextlib.suppress(FileNotFoundError):
+            folder.disk.move(file, f"{_DAMAGED}/{target}")
