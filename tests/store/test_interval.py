@@ -67,7 +67,8 @@ def test_publishing_takes_a_small_part_of_the_time(tmp_path, monkeypatch):
             writer.log({"loss": 0.5}, step=number)
             number += 1
             time.sleep(0.001)
-        assert writer.published <= 1 + (time.monotonic() - began) / (20 * 0.05)
+        # two may be on their way when the first one is done
+        assert writer.published <= 2 + (time.monotonic() - began) / (20 * 0.05)
     with store.open(tmp_path / "s") as reader:
         assert reader.count("loss") == number
 

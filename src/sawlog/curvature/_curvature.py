@@ -148,7 +148,10 @@ class Curvature:
             ArgumentError: there is a store of something else.
             StoreExistsError: there is something that is no store.
         """
-        with contextlib.suppress(StoreNotFoundError, ForeignStoreError), store.open(path) as reader:
+        with (
+            contextlib.suppress(StoreNotFoundError, ForeignStoreError),
+            store.open(path, damaged="skip") as reader,  # a damaged one is replaced as well
+        ):
             _check_curvature(reader)
         entries = {
             f"{name}@{part}": Entries(np.asarray(array)[None])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -12,14 +13,13 @@ import numpy as np
 from sawlog.errors import ArgumentError, DamagedStoreError
 from sawlog.store._chunks import Chunk, TableChunk
 from sawlog.store._fitting import log_of, unfit
-from sawlog.store._ids import Texts
 from sawlog.store._layout import Folder, Identity, check_choice
 from sawlog.store._many import many_objects
 from sawlog.store._ranges import Ranges
 from sawlog.store._schema import Log, Schema, Series, Table
 from sawlog.store._schema_files import SchemaFiles
 from sawlog.store._segment import Segment, file_name, parse_name
-from sawlog.store._stored_ids import id_faults, stored_ids
+from sawlog.store._stored_ids import id_faults, ids_of
 from sawlog.store._writer_notes import notes_of
 
 _PATIENCE = (0.0, 0.01, 0.03, 0.1)  # seconds before looking again for what seems missing
@@ -94,9 +94,25 @@ class Catalog:
         Raises:
             StoreNotFoundError: the store is gone.
             DamagedStoreError: files are damaged or missing, unless those are to be skipped.
+
+        What this shows changes in one step at the end, or not at all where anything is raised.
         """
         with many_objects():
-            return self._refresh()
+            trial = self._copy()
+            changed = trial._refresh()
+            if not changed:
+                trial.segments, trial._by_log = self.segments, self._by_log
+            self.__dict__ = trial.__dict__
+        return changed
+
+    def _copy(self) -> Catalog:
+        """The same, to be changed. The schema is shared: its names only become more."""
+        trial = copy.copy(self)
+        trial._loaded, trial._broken = dict(self._loaded), dict(self._broken)
+        trial._partly, trial._fitted = dict(self._partly), set(self._fitted)
+        trial._schema_problems = list(self._schema_problems)
+        trial.lost_chunks = list(self.lost_chunks)
+        return trial
 
     def _refresh(self) -> bool:
         before = [segment.name for segment in self.segments]
@@ -280,8 +296,7 @@ class Catalog:
         for segment, chunk in self.chunks(table.names[0]):
             if segment.name not in without and segment.writer != writer:
                 assert isinstance(chunk, TableChunk)
-                ids = stored_ids(segment, chunk)
-                yield segment.name, ids.take() if isinstance(ids, Texts) else ids
+                yield segment.name, ids_of(segment, chunk)
 
 
 def _faults(segment: Segment) -> dict[str, str]:

@@ -49,7 +49,18 @@ def _normal(dtype: np.dtype) -> np.dtype | None:
     """The dtype that is stored; None for one that cannot be."""
     if dtype.hasobject or dtype.kind in "OT" or _has_extension_fields(dtype):
         return None
+    if dtype.names is not None and not _has_description(dtype):
+        return None
     return dtype if is_extension(dtype) else dtype.newbyteorder("<")
+
+
+def _has_description(dtype: np.dtype) -> bool:
+    """Whether its fields can be written down: not if they overlap."""
+    try:
+        np.lib.format.dtype_to_descr(dtype)
+    except ValueError:
+        return False
+    return True
 
 
 def _refused(dtype: np.dtype, what: str) -> NoReturn:
@@ -59,8 +70,8 @@ def _refused(dtype: np.dtype, what: str) -> NoReturn:
             "numbers, or strings to a fixed width with np.asarray(values, dtype='U32')."
         )
     raise SchemaError(
-        f"{what} has the structured dtype {dtype}, with a field of a type that numpy does "
-        "not know. Hint: write the fields under names of their own."
+        f"{what} has the structured dtype {dtype}, with fields that overlap, or of a type that "
+        "numpy does not know. Hint: write the fields under names of their own."
     )
 
 

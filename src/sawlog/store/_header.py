@@ -20,6 +20,7 @@ from sawlog.store._ranges import Ranges
 
 VERSION = 2
 CHECKSUMS = "sawlog.checksums"
+_MOST_ROWS = 1 << 60
 SUFFIX = ".safetensors"
 METADATA = "__metadata__"
 MOST_BYTES = 1 << 28  # of a header
@@ -274,6 +275,8 @@ def _cut(name: str, value: Any) -> tuple[int, int]:
         _parse.fail(f"'checksums' does not say how {_parse.shown(name)} is cut")
     block = _parse.integer(value[0], "the rows of a block", 1)
     span = _parse.integer(value[1], "the rows of a span", block)
+    if span > _MOST_ROWS:
+        _parse.fail(f"the spans of {_parse.shown(name)} have more rows than any file can hold")
     if span % block:
         _parse.fail(f"the spans of {_parse.shown(name)} are no whole blocks")
     return block, span

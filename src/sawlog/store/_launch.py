@@ -27,10 +27,15 @@ class Launch:
 
     several: bool
     started: float
+    ranked: bool = False
 
     def is_of_this(self, modified: float) -> bool:
         """Whether something that was made then was made by this process or one beside it."""
         return self.several and modified >= self.started - _APART
+
+    def is_unsure(self, modified: float) -> bool:
+        """Whether it may as well have been made by a process that ran before this one."""
+        return self.is_of_this(modified) and not self.ranked and modified < self.started
 
 
 def launch() -> Launch:
@@ -39,7 +44,7 @@ def launch() -> Launch:
     for rank, size in _VARIABLES:
         number, count = _number(rank), _number(size)
         if number is not None and count != 1:
-            return Launch(True, started)
+            return Launch(True, started, ranked=True)
     return Launch(multiprocessing.parent_process() is not None, started)
 
 

@@ -24,7 +24,7 @@ from sawlog.errors import StoreError, StoreWriteError
 from sawlog.store import _segment
 from sawlog.store._accepted import Call, Sealed, State
 from sawlog.store._files import explained
-from sawlog.store._layout import Folder
+from sawlog.store._layout import Folder, identity_of
 from sawlog.store._removal import InUse
 from sawlog.store._upkeep import FAN, Upkeep
 from sawlog.store._writer_notes import WriterNote, file_of
@@ -257,6 +257,7 @@ class Pipeline:
         if sealed is None or sealed.unpublished is None:
             return False
         began = time.monotonic()
+        self._check_store()
         sealed.unpublished.commit()
         now = time.monotonic()
         self._not_before = now + min(_SELDOM, _SHARE * (self._spent + now - began))
@@ -270,13 +271,29 @@ class Pipeline:
             self._start_one("merge", self._merge_small)
         return True
 
+    def _check_store(self) -> None:
+        """Refuse to publish into another store that was made at the same path meanwhile."""
+        if self._is_another():
+            raise StoreWriteError(
+                f"The store at {self._folder.path} is another one by now: that of this writer was "
+                "removed or replaced. What the writer still had is not written into the new one. "
+                "Hint: abort() this writer, and open the store again."
+            )
+
+    def _is_another(self) -> bool:
+        """Whether another store has the path of this one; one that is gone or damaged is none."""
+        with contextlib.suppress(StoreError, OSError):
+            return identity_of(self._folder).id != self._store
+        return False
+
     def _merge_small(self) -> bool:
         """Merge small segments; what fails is left to a later time."""
         if self._upkeep is None or self._small < FAN:
             return False
         self._small = 0
         with contextlib.suppress(Exception):
-            self._upkeep.merge()
+            if not self._is_another():
+                self._upkeep.merge()
         return True
 
     def _seal_if_old(self) -> float:
@@ -301,12 +318,14 @@ class Pipeline:
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, OSError) and not isinstance(error, StoreError):
             failure = explained(error, "writing to", self._folder.segments)
+        elif isinstance(error, StoreWriteError):
+            failure = error
         else:
             failure = StoreWriteError(
                 f"Writing to {self._folder.segments} failed: {type(error).__name__}: {error}. "
                 "What was published before is safe. Hint: call flush() to try again."
             )
-        failure.__cause__ = error
+        failure.__cause__ = None if failure is error else error
         self._failure = failure
         self._changed.ring()
 
@@ -328,5 +347,7 @@ class Pipeline:
     def _note(self, closed: bool) -> None:
         """Say how far this writer got. Losing that is harmless, so nobody waits for the disk."""
         note = WriterNote(self.published, closed, self.failed, 0.0)
+        if self._is_another():
+            return
         with contextlib.suppress(OSError):
             self._folder.disk.put(file_of(self._writer), note.to_json(), durable=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from sawlog.store._layout import Config, Folder, Identity, check_choice
 from sawlog.store._merge import joined, merged_attrs, merged_mask
 from sawlog.store._schema import Column, Schema, Series, Table
 from sawlog.store._segment import Segment, step_name
-from sawlog.store._stored_ids import stored_ids
+from sawlog.store._stored_ids import ids_of, stored_ids
 from sawlog.store._verify import Progress, Report, verify
 
 T = TypeVar("T")
@@ -40,6 +41,23 @@ def for_each(work: Callable[[T], None], items: Iterable[T], nbytes: int) -> None
     with concurrent.futures.ThreadPoolExecutor(threads, "sawlog-gather") as pool:
         for done in [pool.submit(work, item) for item in items]:
             done.result()
+
+
+def _joined(tensor: str, chunks: Sequence[tuple[Segment, Chunk]], column: Column) -> np.ndarray:
+    """A tensor of all these chunks: a view of the file where there is one of them."""
+    if len(chunks) == 1:
+        return chunks[0][0].values(tensor)
+    if chunks:
+        return joined(chunks, tensor)
+    return np.empty((0, *column.shape), column.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Indexed:
+    """The chunks of a table, and where in them each id is."""
+
+    chunks: list[tuple[Segment, TableChunk]]
+    index: _ids.Index
 
 
 class Reader:
@@ -65,7 +83,7 @@ class Reader:
         self._turn = Turn()
         self._closed = False
         self._catalog_now = Catalog(folder, identity, damaged)
-        self._indices: dict[str, _ids.Index] = {}
+        self._indices: tuple[list[Segment], dict[str, Indexed]] = ([], {})
 
     # -- what there is ----------------------------------------------------------------------------
 
@@ -138,34 +156,37 @@ class Reader:
     def count(self, name: str) -> int:
         """How many rows or entries a name has."""
         log = self.schema[name]
-        if isinstance(log, Table) and (dropped := self._index(log).superseded) is not None:
+        if isinstance(log, Table) and (dropped := self._indexed(log).index.superseded) is not None:
             return int((~dropped).sum())
         return sum(chunk.rows for _, chunk in self._chunks(log))
 
     def refresh(self) -> bool:
-        """Take in what was published since; says whether there is anything new."""
+        """Take in what was published since; says whether there is anything new.
+
+        Where it raises, the reader shows what it showed before.
+        """
         with self._turn.taken():
-            changed = self._catalog.refresh()
-            if changed:
-                self._indices.clear()
-            return changed
+            return self._catalog.refresh()
 
     def _chunks(self, log: Table | Series) -> list[tuple[Segment, Chunk]]:
         return self._catalog.chunks(log.names[0])
 
     # -- rows -------------------------------------------------------------------------------------
 
-    def _rows_of(self, table: Table) -> list[tuple[Segment, TableChunk]]:
-        return [(s, c) for s, c in self._chunks(table) if isinstance(c, TableChunk)]
-
-    def _index(self, table: Table) -> _ids.Index:
+    def _indexed(self, table: Table) -> Indexed:
+        """The chunks of a table with the index of their ids: of the same moment, always."""
         with self._turn.taken():
-            key = table.names[0]
-            if key not in self._indices:
-                chunks = [stored_ids(segment, chunk) for segment, chunk in self._rows_of(table)]
+            catalog, key = self._catalog, table.names[0]
+            segments, found = self._indices
+            if segments is not catalog.segments:
+                segments, found = catalog.segments, {}
+                self._indices = (segments, found)
+            if key not in found:
+                chunks = [(s, c) for s, c in catalog.chunks(key) if isinstance(c, TableChunk)]
+                ids = [stored_ids(segment, chunk) for segment, chunk in chunks]
                 policy = self._own_policy or self.config.duplicates
-                self._indices[key] = _ids.Index(chunks, policy, repr(key))
-            return self._indices[key]
+                found[key] = Indexed(chunks, _ids.Index(ids, policy, repr(key)))
+            return found[key]
 
     def ids(self, name: str | None = None) -> Any:
         """The example ids of a table in the order they were written: int64 array or strings.
@@ -175,9 +196,10 @@ class Reader:
             DuplicateIdError: ids are there twice and the store refuses that.
         """
         table = self._catalog.table(name)
-        index = self._index(table)
-        parts = [ids for _, ids in self._catalog.ids(table)]
-        keep = None if index.superseded is None else ~index.superseded
+        indexed = self._indexed(table)
+        parts = [ids_of(segment, chunk) for segment, chunk in indexed.chunks]
+        dropped = indexed.index.superseded
+        keep = None if dropped is None else ~dropped
         if table.ids == "str":
             texts = [text for part in parts for text in part]
             return texts if keep is None else [t for t, k in zip(texts, keep, strict=True) if k]
@@ -194,8 +216,9 @@ class Reader:
         wanted = _ids.normal(ids)
         out: dict[str, np.ndarray] = {}
         for table, own in self._by_table(names):
-            rows = self._find(table, wanted)
-            out.update(self._take(table, own, rows))
+            indexed = self._indexed(table)
+            rows = self._find(table, indexed.index, wanted)
+            out.update(self._take(indexed, own, rows))
         return out
 
     def _by_table(self, names: str | Iterable[str] | None) -> list[tuple[Table, list[str]]]:
@@ -217,13 +240,13 @@ class Reader:
             )
         return groups[0]
 
-    def _find(self, table: Table, wanted: np.ndarray | list[str]) -> np.ndarray:
+    def _find(self, table: Table, index: _ids.Index, wanted: np.ndarray | list[str]) -> np.ndarray:
         if len(wanted) and _ids.kind_of(wanted) != table.ids:
             raise SchemaError(
                 f"{table.names[0]!r} has ids of the kind {table.ids!r}, and these are not: "
                 f"{_ids.some(wanted)}."
             )
-        rows = self._index(table).find(wanted if len(wanted) else np.zeros(0, np.int64))
+        rows = index.find(wanted if len(wanted) else np.zeros(0, np.int64))
         lost = np.flatnonzero(rows < 0)
         if len(lost):
             raise UnknownIdError(
@@ -233,8 +256,10 @@ class Reader:
             )
         return rows
 
-    def _take(self, table: Table, names: Sequence[str], rows: np.ndarray) -> dict[str, np.ndarray]:
-        chunks, index = self._chunks(table), self._index(table)
+    def _take(
+        self, indexed: Indexed, names: Sequence[str], rows: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        chunks, index = indexed.chunks, indexed.index
         columns = {name: self.schema.column(name) for name in names}
         out = {n: np.empty((len(rows), *c.shape), c.dtype) for n, c in columns.items()}
 
@@ -276,7 +301,8 @@ class Reader:
     def _pieces(
         self, table: Table, names: tuple[str, ...], budget: int, place: int, parts: int
     ) -> Iterator[Piece]:
-        index, chunks = self._index(table), self._rows_of(table)
+        indexed = self._indexed(table)
+        index, chunks = indexed.index, indexed.chunks
         for number, (segment, chunk) in enumerate(chunks):
             if number * parts // len(chunks) != place:
                 continue
@@ -303,18 +329,13 @@ class Reader:
 
     def read(self, name: str) -> np.ndarray:
         """All rows or values of a name as one array: a view of the file where one has them all."""
-        log = self.schema[name]
-        if isinstance(log, Table) and (dropped := self._index(log).superseded) is not None:
-            return self._joined(name, log, self.schema.column(name))[~dropped]
-        return self._joined(name, log, self.schema.column(name))
-
-    def _joined(self, tensor: str, log: Table | Series, column: Column) -> np.ndarray:
-        chunks = self._chunks(log)
-        if len(chunks) == 1:
-            return chunks[0][0].values(tensor)
-        if chunks:
-            return joined(chunks, tensor)
-        return np.empty((0, *column.shape), column.dtype)
+        log, column = self.schema[name], self.schema.column(name)
+        if not isinstance(log, Table):
+            return _joined(name, self._chunks(log), column)
+        indexed = self._indexed(log)
+        rows = _joined(name, indexed.chunks, column)
+        dropped = indexed.index.superseded
+        return rows if dropped is None else rows[~dropped]
 
     def entries(self, name: str) -> Entries:
         """All entries of a series: values, steps, mask; with the notes of the first of them.
@@ -329,11 +350,11 @@ class Reader:
                 f"{name!r} has rows with ids, not entries with steps. "
                 "Hint: reader.gather(ids), reader.blocks() or reader.read(name)"
             )
-        steps = {s.name: self._joined(step_name(s.name, name), log, s) for s in log.steps}
-        runs = self.attrs(name)
-        return Entries(
-            self.read(name), steps, merged_mask(name, self._chunks(log)), runs[0][1] if runs else {}
-        )
+        chunks = self._chunks(log)  # once: all of it is of the same moment
+        values = _joined(name, chunks, log.column)
+        steps = {s.name: _joined(step_name(s.name, name), chunks, s) for s in log.steps}
+        runs = merged_attrs(chunk for _, chunk in chunks)
+        return Entries(values, steps, merged_mask(name, chunks), runs[0][1] if runs else {})
 
     def attrs(self, name: str) -> list[tuple[int, dict[str, Any]]]:
         """The notes of a series: with the first so many entries, with the next, and so on."""
@@ -379,7 +400,7 @@ class Reader:
     def close(self) -> None:
         """Let go of the files. Arrays that were returned stay valid."""
         self._closed = True
-        self._indices.clear()
+        self._indices = ([], {})
 
     def __enter__(self) -> Reader:
         return self

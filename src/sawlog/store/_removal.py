@@ -15,6 +15,7 @@ import os
 import re
 import stat
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -24,6 +25,7 @@ from sawlog.errors import (
     DamagedStoreError,
     ForeignStoreError,
     NewerStoreError,
+    SinkWarning,
     StoreExistsError,
     StoreNotFoundError,
     StoreWriteError,
@@ -175,7 +177,16 @@ def _is_new(path: Path, here: Launch) -> bool:
     try:
         folder = Folder(path)
         modified = folder.disk.status("store.json").modified
-        return here.is_of_this(modified) and identity_of(folder).id not in InUse.written
+        new = here.is_of_this(modified) and identity_of(folder).id not in InUse.written
+        if new and here.is_unsure(modified):
+            warnings.warn(
+                f"{path} is appended to, not replaced: it was made just before this process "
+                "started, perhaps by one that was started together with it. Hint: if it is of an "
+                "earlier job, give each job a folder of its own.",
+                SinkWarning,
+                stacklevel=2,
+            )
+        return new
     except (FileNotFoundError, StoreNotFoundError):
         return True
 

@@ -13,6 +13,12 @@ from sawlog.store._segment import Segment
 _PARTS = ("text", "ends", "hash")
 
 
+def ids_of(segment: Segment, chunk: TableChunk) -> np.ndarray | list[str]:
+    """As :func:`stored_ids`, strings as such."""
+    ids = stored_ids(segment, chunk)
+    return ids.take() if isinstance(ids, Texts) else ids
+
+
 def stored_ids(segment: Segment, chunk: TableChunk) -> np.ndarray | Texts:
     """The ids of a chunk, checked, and copied: they are kept, and must not keep a file open.
 

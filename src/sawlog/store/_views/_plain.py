@@ -35,7 +35,7 @@ from sawlog.store._views._sheets import chosen_names
 from sawlog.store._views._stored import Stored, StoredSeries, windows
 
 if TYPE_CHECKING:
-    from sawlog.store._reader import Reader
+    from sawlog.store._reader import Indexed, Reader
 
 _MORE = {  # what safetensors has besides the types that segments use
     "float8_e8m0fnu": "F8_E8M0",
@@ -181,7 +181,8 @@ def _series(reader: Reader, series: Series) -> tuple[list[Tensor], dict[str, Any
 
 
 def _table(reader: Reader, table: Table, names: list[str]) -> tuple[list[Tensor], dict[str, Any]]:
-    chunks, dropped = reader._chunks(table), reader._index(table).superseded
+    indexed = reader._indexed(table)
+    chunks, dropped = indexed.chunks, indexed.index.superseded
     keep = None if dropped is None else ~dropped
     columns = [reader.schema.column(name) for name in names]
     tensors = [_whole(c.name, Stored(chunks, c.name, c.dtype, c.shape), keep) for c in columns]
@@ -191,7 +192,7 @@ def _table(reader: Reader, table: Table, names: list[str]) -> tuple[list[Tensor]
         tensors.append(_whole(ids_name(names), ids, keep))
         return tensors, {**said, "ids": ids_name(names)}
     text, ends = ids_name(names, "text"), ids_name(names, "ends")
-    tensors += _text_ids(reader, table, keep, text, ends)
+    tensors += _text_ids(indexed, keep, text, ends)
     return tensors, {**said, "ids": {"text": text, "ends": ends}}
 
 
@@ -209,15 +210,13 @@ def _whole(name: str, stored: Stored, keep: np.ndarray | None = None) -> Tensor:
     return Tensor(name, stored.dtype, (count, *stored.shape), arrays)
 
 
-def _text_ids(
-    reader: Reader, table: Table, keep: np.ndarray | None, text: str, ends: str
-) -> list[Tensor]:
+def _text_ids(indexed: Indexed, keep: np.ndarray | None, text: str, ends: str) -> list[Tensor]:
     """String ids: their UTF-8 one after the other, and where each ends."""
-    starts = reader._index(table).starts
+    starts = indexed.index.starts
 
     def parts() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Of each segment the bytes, and the lengths of the ids."""
-        for number, (segment, chunk) in enumerate(reader._rows_of(table)):
+        for number, (segment, chunk) in enumerate(indexed.chunks):
             texts = stored_ids(segment, chunk)
             assert isinstance(texts, Texts)
             lengths = np.diff(texts.ends, prepend=0)
