@@ -1,4 +1,4 @@
-"""A reader shows one moment of a store, and a writer writes into its own store, whatever happens."""
+"""A reader shows one moment of a store, and a writer writes into its own store only."""
 
 from __future__ import annotations
 
