@@ -602,6 +602,59 @@ def losses_of_single_examples() -> Situation:
     return Situation(two_layers(), numbers(), step)
 
 
+def started(start: Callable[..., Any], **more: Any) -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        each = F.cross_entropy(model(x), y, reduction="none")
+        start(each, w)
+        return each.sum() * 0
+
+    return Situation(two_layers(), (*numbers(), torch.rand(5).double()), step, **more)
+
+
+@right
+def several_losses_with_ones() -> Situation:
+    def start(each: Tensor, w: Tensor) -> None:
+        torch.autograd.backward([each, each.sum()], [torch.ones_like(each), None])
+
+    return started(start)
+
+
+@right
+def weights_of_examples_in_a_sum() -> Situation:
+    return started(lambda each, w: (each * w).sum().backward())
+
+
+@right
+def a_mean_by_a_gradient_that_was_declared() -> Situation:
+    def start(each: Tensor, w: Tensor) -> None:
+        each.backward(torch.full_like(each, 1 / len(each)))
+
+    return started(start, options={"reduction": "mean"})
+
+
+@refused("call backward on a scalar")
+def a_mean_by_a_gradient() -> Situation:
+    return started(lambda each, w: each.backward(torch.full_like(each, 1 / len(each))))
+
+
+@refused("call backward on a scalar")
+def weights_by_a_gradient() -> Situation:
+    return started(lambda each, w: each.backward(w))
+
+
+@refused("call backward on a scalar")
+def a_mean_by_a_gradient_of_a_number() -> Situation:
+    return started(lambda each, w: each.sum().backward(torch.tensor(0.2).double()))
+
+
+@refused("call backward on a scalar")
+def several_losses_with_gradients() -> Situation:
+    def start(each: Tensor, w: Tensor) -> None:
+        torch.autograd.backward([each.sum(), each], [None, w])
+
+    return started(start)
+
+
 def with_penalty(rows: int) -> Situation:
     def step(model: Any, x: Tensor, y: Tensor) -> Tensor:
         loss = F.cross_entropy(model(x), y) + 0.1 * model.weight.pow(2).sum()
