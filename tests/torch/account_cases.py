@@ -602,6 +602,59 @@ def losses_of_single_examples() -> Situation:
     return Situation(two_layers(), numbers(), step)
 
 
+def started(start: Callable[..., Any], **more: Any) -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        each = F.cross_entropy(model(x), y, reduction="none")
+        start(each, w)
+        return each.sum() * 0
+
+    return Situation(two_layers(), (*numbers(), torch.rand(5).double()), step, **more)
+
+
+@right
+def several_losses_with_ones() -> Situation:
+    def start(each: Tensor, w: Tensor) -> None:
+        torch.autograd.backward([each, each.sum()], [torch.ones_like(each), None])
+
+    return started(start)
+
+
+@right
+def weights_of_examples_in_a_sum() -> Situation:
+    return started(lambda each, w: (each * w).sum().backward())
+
+
+@right
+def a_mean_by_a_gradient_that_was_declared() -> Situation:
+    def start(each: Tensor, w: Tensor) -> None:
+        each.backward(torch.full_like(each, 1 / len(each)))
+
+    return started(start, options={"reduction": "mean"})
+
+
+@refused("call backward on a scalar")
+def a_mean_by_a_gradient() -> Situation:
+    return started(lambda each, w: each.backward(torch.full_like(each, 1 / len(each))))
+
+
+@refused("call backward on a scalar")
+def weights_by_a_gradient() -> Situation:
+    return started(lambda each, w: each.backward(w))
+
+
+@refused("call backward on a scalar")
+def a_mean_by_a_gradient_of_a_number() -> Situation:
+    return started(lambda each, w: each.sum().backward(torch.tensor(0.2).double()))
+
+
+@refused("call backward on a scalar")
+def several_losses_with_gradients() -> Situation:
+    def start(each: Tensor, w: Tensor) -> None:
+        torch.autograd.backward([each.sum(), each], [None, w])
+
+    return started(start)
+
+
 def with_penalty(rows: int) -> Situation:
     def step(model: Any, x: Tensor, y: Tensor) -> Tensor:
         loss = F.cross_entropy(model(x), y) + 0.1 * model.weight.pow(2).sum()
@@ -653,3 +706,57 @@ def a_mean_over_either_axis() -> Situation:
 @refused("mixes examples")
 def a_mean_that_is_weighted_afterwards() -> Situation:
     return joined(lambda each: (each.mean() * torch.rand(5).double()).mean())
+
+
+# -- the order of the examples --------------------------------------------------------------------
+
+
+def picked(pick: Callable[[Tensor, Tensor], Tensor]) -> Situation:
+    """Outputs are put into another order, and labels are or are not: the graph is the same."""
+
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        loss = F.cross_entropy(pick(model(x), x[:, 0].argsort().argsort()) * 2, y)
+        loss.backward()
+        return loss
+
+    return Situation(two_layers(), numbers(), step)
+
+
+def _put(h: Tensor, i: Tensor) -> Tensor:
+    return torch.zeros_like(h).index_put((i,), h)
+
+
+for _name, _pick in {
+    "index": lambda h, i: h[i],
+    "index_select": lambda h, i: h.index_select(0, i),
+    "gather": lambda h, i: h.gather(0, i[:, None].expand(-1, 3)),
+    "take_along_dim": lambda h, i: h.take_along_dim(i[:, None], 0),
+    "flip": lambda h, i: h.flip(0),
+    "roll": lambda h, i: h.roll(1, 0),
+    "sort": lambda h, i: h.sort(0)[0],
+    "index_copy": lambda h, i: torch.zeros_like(h).index_copy(0, i, h),
+    "index_put": _put,
+}.items():
+    REFUSED[f"examples_in_another_order_by_{_name}"] = (
+        lambda pick=_pick: picked(pick),  # type: ignore[misc]
+        "order of the examples",
+    )
+
+for _name, _pick in {
+    "index": lambda h, i: h[torch.arange(len(h))],
+    "index_select": lambda h, i: h.index_select(0, torch.arange(len(h))),
+    "flip_of_features": lambda h, i: h.flip(1),
+    "sort_of_features": lambda h, i: h.sort(1)[0],
+    "features": lambda h, i: h[:, torch.tensor([2, 0, 1])],
+}.items():
+    RIGHT[f"examples_in_their_order_by_{_name}"] = lambda pick=_pick: picked(pick)  # type: ignore[misc]
+
+
+@right
+def a_place_of_each_example() -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor, at: Tensor) -> Tensor:
+        loss = F.cross_entropy(model(x)[torch.arange(len(x)), at], y[:, 0])
+        loss.backward()
+        return loss
+
+    return Situation(language(), (*tokens(), torch.tensor([3, 0, 5, 1])), step)

@@ -1,6 +1,7 @@
 """Every gradient that is logged is that of a batch of one, or there is an error."""
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -207,3 +208,21 @@ def test_outputs_are_never_replaced(tmp_path):
         assert out.shape == (1, 5, 3)
         (out.sum(0) * torch.ones(4, 5, 3).double()).sum((1, 2)).mean().backward()
     run.finalize()
+
+
+@pytest.mark.filterwarnings("ignore:torch.cpu.amp:FutureWarning")
+@pytest.mark.parametrize("sizes", ["all, then one", "one, then all"])
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_batch_of_one_has_the_gradient_of_the_batch(tmp_path, name, sizes):
+    """As the last batch of a loader is, or each batch of a query."""
+    torch.manual_seed(0)
+    whole = RIGHT[name]()
+    one = dataclasses.replace(whole, batch=whole.part(1), ids=1)
+    run, report = run_of(tmp_path, whole)
+    order = [(whole, 0), (one, 50), (one, 60)]
+    for situation, start in order if sizes == "all, then one" else order[::-1]:
+        step_of(run, situation, np.arange(start, start + situation.ids))
+    run.finalize()
+    for situation, start in order:
+        found = logged(run, report, range(start, start + situation.ids))
+        assert worst(situation, found) < 1e-5

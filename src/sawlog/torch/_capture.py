@@ -109,6 +109,7 @@ class Gathering:
         if in_backward() or not self._is_ours(backward):
             return backward.run()
         self._check_kept()
+        self._check_grads(backward)
         roots = _Roots(backward.losses, backward.grads)
         self._gather(roots, backward.run)
         parameter = next(iter(self._watched.parameters.values()))
@@ -123,6 +124,21 @@ class Gathering:
             return True
         watched = {id(each) for each in self._watched.parameters.values()}
         return any(id(each) in watched for each in backward.inputs)
+
+    def _check_grads(self, backward: Backward) -> None:
+        """What a loss is multiplied with by a gradient is in no graph, so how it joins is not."""
+        if self._batch == 1 or self._declared() is not None:
+            return
+        for loss, grad in zip(backward.losses, backward.grads, strict=False):
+            if grad is not None and loss.requires_grad and not bool((grad == 1).all()):
+                raise CaptureError(
+                    f"backward was called on a tensor of shape {tuple(loss.shape)} with a gradient "
+                    "that is not all ones. What that multiplies the examples with is not a part "
+                    "of the loss, so it cannot be seen whether it is a mean, or weights of their "
+                    "own. Hint: call backward on a scalar, as losses.sum().backward(), "
+                    "losses.mean().backward() or (losses * w).sum().backward(), which is read; or "
+                    'say it by run.setup(reduction="mean"), or "sum".'
+                )
 
     def _check_kept(self) -> None:
         """A second backward pass adds to the first, unless gradients were dropped in between."""

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.torch._examples import Examples
 from sawlog.torch._graph import ACCUMULATE, Edge, Node, call, operation, shape_of, sum_to
+from sawlog.torch._order import check_order
 
 Scale = float | Tensor
 
@@ -162,6 +163,8 @@ class _Reader:
         labels = self._labels(edge)
         assert labels is not None
         self._refuse_penalty(edge[0])
+        if self.batch > 1:
+            check_order(edge, self.examples)
         scale = scale if self.declared is None else self.declared
         self.terms.append(Term(self.root, edge, path, labels, scale))
 

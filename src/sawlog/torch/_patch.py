@@ -117,7 +117,8 @@ def _telling(original: Any) -> Any:
         several = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         if listener is None or not several or not all(isinstance(each, Tensor) for each in several):
             return run()
-        grads = [grad_tensors] if isinstance(grad_tensors, Tensor) else grad_tensors
+        grads = grad_variables if grad_tensors is None else grad_tensors
+        grads = [grads] if isinstance(grads, Tensor) else grads
         grads = [None] * len(several) if grads is None else list(grads)
         wanted = [inputs] if isinstance(inputs, Tensor) else inputs
         return listener.backward(Backward(several, grads, wanted, run))

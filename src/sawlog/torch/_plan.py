@@ -363,6 +363,9 @@ class Prover:
     ) -> tuple[PlannedUse, ...]:
         """Add the gradients of all blocks that no rule gave."""
         rest = [block for block in self._watched.blocks if block.name not in by_rule]
+        if self._batch == 1:
+            found.update((block.name, self._of_one(block)) for block in rest)
+            return ()
         wanted: dict[tuple[int, int], tuple[WeightUse, list[str]]] = {}
         for block in rest:
             for name in block.parameters:
@@ -385,6 +388,18 @@ class Prover:
                     "backward pass draws random numbers. Hint: leave it out by names=."
                 )
         return tuple(planned)
+
+    def _of_one(self, block: Block) -> list[Pair]:
+        """The gradient of the only example, which is that of the batch."""
+        factor = float(self._measured.codes.factors[0][0])
+        totals = self._measured.totals[0]
+        every = ((name, totals[name]) for name in block.parameters)
+        part = {name: (grad / factor)[None] for name, grad in every if grad is not None}
+        matrix = self._summed(block, [part])
+        if matrix is None:
+            return []
+        self._lasting = False  # a plan would not know where to take it
+        return [pair_of(matrix)]
 
     def _gradients(
         self, use: WeightUse, where: Sequence[Where | None], names: Sequence[str]
