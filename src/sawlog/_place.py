@@ -7,7 +7,6 @@ get an array of numpy there and back.
 from __future__ import annotations
 
 import dataclasses
-import sys
 import warnings
 from typing import Any
 
@@ -57,7 +56,10 @@ class Place:
         return moved.float() if self.library == "torch" else moved.astype(np.float32)
 
     def product(self, left: Any, right: Any) -> Any:
-        """The matrix product in the dtype of ``right``, in all of the precision that this has."""
+        """The matrix product in the dtype of ``right``, in all of the precision that this has.
+
+        That of torch is as precise as torch was told to be: ``set_float32_matmul_precision``.
+        """
         if self.library == "torch":
             return left.to(right.dtype) @ right
         if self.library == "numpy":
@@ -81,17 +83,6 @@ def place_of(array: Any) -> Place:
         device = min(array.devices(), key=lambda each: each.id)
         return Place("jax", f"{device.platform}:{device.id}")
     return NUMPY
-
-
-def fastest() -> Place:
-    """Where the processor multiplies fastest: torch, if the program has loaded it, or numpy.
-
-    The products of torch are faster on the whole. If they were told to round numbers to fewer bits,
-    they are left alone.
-    """
-    torch: Any = sys.modules.get("torch")
-    precise = getattr(torch, "get_float32_matmul_precision", None)
-    return CPU if precise is not None and precise() == "highest" else NUMPY
 
 
 def place_named(device: Any) -> Place:

@@ -1,6 +1,5 @@
 """Several files at once: nothing differs from one after the other, and nothing is left behind."""
 
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from sawlog._place import CPU, NUMPY, fastest
+from sawlog._place import CPU
 from sawlog.influence import _threads as threads
 from sawlog.influence import attribute
 from sawlog.influence._work import Work
@@ -89,18 +88,6 @@ def test_one_core_of_the_program_is_one_core_here():
     with threadpool_limits(1, user_api="blas"), threads.several(10) as (pool, workers):
         assert pool is None
         assert workers == 1
-
-
-def test_torch_multiplies_if_it_is_there_and_precise(monkeypatch):
-    assert fastest() == CPU
-    before = torch.get_float32_matmul_precision()
-    try:
-        torch.set_float32_matmul_precision("medium")
-        assert fastest() == NUMPY
-    finally:
-        torch.set_float32_matmul_precision(before)
-    monkeypatch.delitem(sys.modules, "torch")
-    assert fastest() == NUMPY
 
 
 def test_an_error_stops_the_other_threads(tmp_path, monkeypatch, rows):

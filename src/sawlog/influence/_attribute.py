@@ -14,7 +14,7 @@ import numpy as np
 
 from sawlog._atomic import new_folder
 from sawlog._paths import absolute
-from sawlog._place import NUMPY, Place, fastest, place_named, place_of
+from sawlog._place import NUMPY, Place, place_named, place_of
 from sawlog.capture import progress as bars
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
@@ -82,8 +82,8 @@ def attribute(
         progress: whether to show a progress bar.
         device: where products are computed: ``"numpy"``, a device of torch or its name such as
             ``"cuda:0"``, or one of ``jax.devices()``. By default on the accelerator that the
-            queries are on, if they are arrays on one, and otherwise on the processor, a thread for
-            each core: by torch if the program has loaded it, which is faster, or by numpy.
+            queries are on, if they are arrays on one, and otherwise by numpy, a thread for each
+            core, whatever else the program has loaded; ``"cpu"`` is the same by torch.
         weights: ``"same"``: examples, queries and curvature come from the same weights of the
             model, as far as is known of them; ``"any"`` compares them knowingly.
         nonfinite: what to do about scores that are infinite or NaN: ``"error"``, which names the
@@ -104,12 +104,11 @@ def attribute(
     shapes = check_together(logs, asked, weights)
     place = logs.where(_place(device, queries))
     fitted = curvature_for(logs, curvature, budget=budget, place=place, weights=weights)
-    free = device is None and executor is None  # to multiply wherever that is fastest
     exact = mode == "l2" or any(dtype == np.float64 for dtype, _ in shapes.values())
     options = {
         "damping": damping,
         "mode": mode,
-        "place": logs.where(fastest()) if free and place == NUMPY else place,
+        "place": place,
         "budget": budget,
         "top_k": top_k,
         "sign": sign,

@@ -60,7 +60,9 @@ def widened(array: np.ndarray) -> np.ndarray:
     if array.dtype in (np.float32, np.float64):
         return array
     if array.dtype == ml_dtypes.bfloat16:  # its bits are the upper half of those of a float32
-        return (np.asarray(array).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        bits = np.asarray(array).view(np.uint16).astype(np.uint32)
+        bits <<= 16
+        return bits.view(np.float32)
     return array.astype(np.float32)
 
 
