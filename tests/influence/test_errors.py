@@ -8,9 +8,9 @@ import pytest
 import sawlog
 from sawlog import curvature as curvatures
 from sawlog import store
-from sawlog.curvature import Curvature, Diagonal
+from sawlog.curvature import Curvature, Diagonal, Joint, fit
 from sawlog.errors import ArgumentError, StoreNotFoundError, UnknownIdError
-from sawlog.influence import Logs, attribute, curvature_for, self_influence
+from sawlog.influence import LogLoader, Logs, attribute, curvature_for, self_influence
 from tests.influence import dense
 from tests.influence.dense import close
 from tests.influence.stores import written
@@ -300,3 +300,42 @@ def test_curvature_for_gives_what_it_is_given():
     mine = Curvature("mine", {"a": Diagonal(np.ones(4))})
     assert curvature_for(Logs(ROWS), mine) is mine
     assert curvature_for(Logs(ROWS), "identity") is curvatures.IDENTITY
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[["a"], ["b"]], [[1j], [2j]], np.zeros(2, "M8[s]"), np.zeros(2, object)],
+    ids=["text", "complex", "dates", "objects"],
+)
+def test_rows_that_are_no_real_numbers(values):
+    """Nothing is converted, as a complex number to its real part."""
+    given = {"w": np.asarray(values), "v": np.ones((2, 1))}
+    right = {"w": np.ones((2, 1)), "v": np.ones((2, 1))}
+    said = r"Rows that are no real numbers: 'w' \(.*\)\. Hint: choose layers by names=\['v'\]\."
+    for train, queries in ((given, right), (right, given)):
+        with pytest.raises(ArgumentError, match=said):
+            attribute(train, queries, curvature="identity")
+        assert attribute(train, queries, curvature="identity", names=["v"]).values.shape == (2, 2)
+    with pytest.raises(ArgumentError, match=said):
+        self_influence(given, curvature="identity")
+    with pytest.raises(ArgumentError, match=said):
+        Logs(given).gather([1])
+    with pytest.raises(ArgumentError, match=said):
+        list(LogLoader(Logs(given)))
+
+
+def test_shapes_that_have_as_many_elements_in_another_order():
+    """Axes may be merged, not swapped: those of queries, and of what a curvature was fitted to."""
+    rows = {"w": np.arange(24.0).reshape(2, 3, 4)}
+    flat = {"w": rows["w"].reshape(2, 12)}
+    swapped = {"w": rows["w"].swapaxes(1, 2)}
+    expected = flat["w"] @ flat["w"].T
+    for queries in (rows, flat, {"w": rows["w"].reshape(2, 3, 2, 2)}):
+        assert attribute(rows, queries, curvature="identity").values.tolist() == expected.tolist()
+    with pytest.raises(ArgumentError, match=r"shape \[4, 3\] in the queries and \[3, 4\]"):
+        attribute(rows, swapped, curvature="identity")
+    joint = Curvature("joint", {}, Joint(np.eye(12), {"w": (3, 4)}))
+    for curvature in (fit("diagonal", lambda: iter([rows])), joint):
+        assert curvature.solve_all(flat, 1.0)["w"].shape == (2, 12)
+        with pytest.raises(ArgumentError, match=r"\[4, 3\]"):
+            curvature.solve_all(swapped, 1.0)

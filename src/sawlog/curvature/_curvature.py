@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +15,7 @@ from sawlog._place import NUMPY, Place, place_of, to_numpy
 from sawlog.curvature._damping import JOINT as JOINT_DAMPING
 from sawlog.curvature._damping import Damping, amount, inverse
 from sawlog.curvature._joint import Joint
-from sawlog.curvature._layer import Layer, layer_from
+from sawlog.curvature._layer import Layer, layer_from, same_layout
 from sawlog.errors import ArgumentError, ForeignStoreError, StoreNotFoundError
 from sawlog.records import Entries, Records
 from sawlog.store._removal import new_store
@@ -190,10 +189,10 @@ def fitting(name: str, layer: Layer, rows: Any) -> Any:
     """Rows in the shape that a layer was fitted to.
 
     Raises:
-        ArgumentError: they have other elements.
+        ArgumentError: they have other elements, or the same in another order.
     """
     shape = layer.row_shape()
-    if math.prod(rows.shape[1:]) != math.prod(shape):
+    if not same_layout(tuple(rows.shape[1:]), shape):
         raise ArgumentError(
             f"The curvature of the layer {name!r} is one of gradients of the shape {list(shape)}, "
             f"and these have {list(rows.shape[1:])}. Hint: fit it to the logs that it is used with."

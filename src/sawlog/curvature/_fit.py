@@ -19,6 +19,7 @@ from sawlog.curvature._layer import (
     Layer,
     decomposed,
     outer,
+    same_layout,
     transposed,
 )
 from sawlog.errors import ArgumentError, UnknownNameError
@@ -214,7 +215,7 @@ def _bases(shapes: Shapes, measured: Factors | None, what: str) -> dict[str, Kro
                 )
         (low, left), (high, right) = map(decomposed, factors)
         values = outer(low, high)
-        if math.prod(values.shape) != math.prod(shape):
+        if not same_layout(values.shape, shape):
             raise ArgumentError(
                 f"{what}: the factors of {name!r} are those of gradients of the shape "
                 f"{list(values.shape)}, and the rows have {list(shape)}. Hint: measure them with "

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sawlog.curvature._damping import Spectrum
+from sawlog.curvature._layer import same_layout
 from sawlog.errors import ArgumentError
 
 
@@ -95,7 +96,7 @@ class Joint:
         parts = []
         for name, shape in self.shapes.items():
             part = np.asarray(rows[name], np.float64)
-            if math.prod(part.shape[1:]) != math.prod(shape):
+            if not same_layout(part.shape[1:], shape):
                 raise ArgumentError(
                     f"The gradients of {name!r} have the shape {list(part.shape[1:])}, and the "
                     f"curvature is one of {list(shape)}. Hint: log whole gradients, without "

@@ -189,6 +189,21 @@ class Kronecker(Layer):
         return {"values": self.values, "left": self.left, "right": self.right}
 
 
+def same_layout(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether arrays of two shapes have the same elements in the same order.
+
+    One of them may have neighbouring axes merged, up to all of them.
+
+    >>> same_layout((2, 3, 4), (2, 12)), same_layout((6, 1), (2, 3)), same_layout((2, 3), (3, 2))
+    (True, True, False)
+    """
+    if math.prod(one) != math.prod(other):
+        return False
+    outer_edges = {1, math.prod(one)}
+    left, right = ({math.prod(s[:axis]) for axis in range(len(s))} for s in (one, other))
+    return left - outer_edges <= right or right - outer_edges <= left
+
+
 def transposed(array: Any) -> Any:
     """Every matrix ``[..., rows, cols]`` the other way round."""
     return array_namespace(array).matrix_transpose(array)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from sawlog.capture import check_same_weights, projections_of
+from sawlog.curvature._layer import same_layout
 from sawlog.errors import ArgumentError
 from sawlog.influence._logs import Logs
 
@@ -48,7 +48,7 @@ def check_together(
             )
     there, wanted = logs.shapes(), asked.shapes()
     for name, (_, shape) in there.items():
-        if math.prod(wanted[name][1]) != math.prod(shape):
+        if not same_layout(wanted[name][1], shape):
             raise ArgumentError(
                 f"The gradients of {name!r} have the shape {list(wanted[name][1])} in the queries "
                 f"and {list(shape)} in the store. Hint: log both with the same compression."

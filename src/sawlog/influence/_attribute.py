@@ -116,7 +116,7 @@ def attribute(
         "nonfinite": nonfinite,
     }
     found = []
-    for batch in asked.batches(max(1, budget // 4 // (8 * logs.elements))):
+    for batch in asked.batches(budget // 4):
         work = prepared(logs, batch, fitted, exact, **options)
         folder = None if checkpoint is None else absolute(checkpoint) / work.fingerprint()
         scores = _joined(_done(work, executor, folder, progress), work)

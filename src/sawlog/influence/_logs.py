@@ -237,13 +237,20 @@ class Logs:
                 yield Part(block.ids, self._taken(block.values))
 
     def shapes(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-        """The dtype and the shape of the rows of each layer, as they are stored."""
+        """The dtype and the shape of the rows of each layer, as they are stored.
+
+        Raises:
+            ArgumentError: some are no real numbers, as texts; names them, and those that are.
+        """
         if self._memory is not None:
             columns = self._memory.columns
-            return {n: (c.values.dtype, c.values.shape[1:]) for n, c in columns.items()}
-        assert self._reader is not None
-        stored = {name: self._reader.schema.column(self._column(name)) for name in self.layers}
-        return {name: (np.dtype(c.dtype), tuple(c.shape)) for name, c in stored.items()}
+            found = {n: (c.values.dtype, c.values.shape[1:]) for n, c in columns.items()}
+        else:
+            assert self._reader is not None
+            stored = {name: self._reader.schema.column(self._column(name)) for name in self.layers}
+            found = {name: (np.dtype(c.dtype), tuple(c.shape)) for name, c in stored.items()}
+        _check_numbers({name: dtype for name, (dtype, _) in found.items()}, self.path)
+        return found
 
     def where(self, place: Place) -> Place:
         """That place, or numpy's if it cannot hold the rows as they are."""
@@ -287,7 +294,9 @@ class Logs:
 
         Raises:
             UnknownIdError: some are not there.
+            ArgumentError: they are no real numbers.
         """
+        self.shapes()
         if self._reader is not None:
             return Part(ids, self._taken(self._reader.gather(ids, self._columns())))
         assert self._memory is not None
@@ -313,8 +322,12 @@ class Logs:
         for part in self.parts(budget, copies=32):
             yield part.rows(place)
 
-    def batches(self, most: int) -> Iterator[Part]:
-        """All of it in memory, as it was logged, in parts of so many examples."""
+    def batches(self, budget: int) -> Iterator[Part]:
+        """All of it in memory, as it was logged, in parts that take a budget of bytes in float64.
+
+        Each has one example at least.
+        """
+        most = max(1, budget // (8 * max(1, self.elements)))
         if len(self) <= most:
             yield self.whole()
             return
@@ -399,6 +412,26 @@ def _chosen(there: list[str], names: Sequence[str] | None, also: Sequence[str]) 
         said = f"There is no layer {', '.join(map(repr, lacking))}" if wanted else "names is empty"
         raise ArgumentError(f"{said}. There are: {', '.join(there)}.")
     return wanted
+
+
+def _check_numbers(dtypes: Mapping[str, np.dtype], path: str | None) -> None:
+    odd = {name: dtype for name, dtype in dtypes.items() if not is_real(dtype)}
+    if not odd:
+        return
+    where = "" if path is None else f" at {path}"
+    listed = ", ".join(f"{name!r} ({dtype})" for name, dtype in list(odd.items())[:5])
+    usual = [name for name in dtypes if name not in odd]
+    hint = f"choose layers by names={usual!r}" if usual else "log gradients, or other real numbers"
+    raise ArgumentError(f"Rows{where} that are no real numbers: {listed}. Hint: {hint}.")
+
+
+def is_real(dtype: np.dtype) -> bool:
+    """Whether the items of an array are real numbers, also those that ml_dtypes has.
+
+    >>> [is_real(np.dtype(name)) for name in ("bool", "int8", "bfloat16", "complex64", "U3", "M8")]
+    [True, True, True, False, False, False]
+    """
+    return dtype.kind in "biuf" or (dtype.kind == "V" and dtype.type.__module__ == "ml_dtypes")
 
 
 def _listed(ids: Any) -> list[Any]:

@@ -66,7 +66,7 @@ def token_scores(
     longer = max(1, -(-positions // max(1, splits[0].positions)))
     most = max(1, budget // 2 // (8 * longer * max(split.elements for split in splits)))
     at = 0
-    for batch in asked.batches(max(1, budget // 4 // (8 * logs.elements))):
+    for batch in asked.batches(budget // 4):
         solved = fitted.solve_all(batch.rows(), damping)
         for start in range(0, len(wanted), most):
             block = scores[at : at + len(batch), start : start + most]
