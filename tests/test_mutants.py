@@ -48,6 +48,11 @@ def changed(source: str) -> set[str]:
         ('x = f"{a + 1}"', set()),
         ("for a in b:\n    break", {"for a in b:\n    continue"}),
         ("x = 'é' if a < b else c", {"x = 'é' if (a <= b) else c"}),
+        ("x = a.T @ b", {"x = (a) @ b"}),
+        ("x = range(n)", {"x = (range(n - 1))"}),
+        ("x = f((a, b))", {"x = f(((a,)))", "x = f(((b,)))"}),
+        ("x = [a for a in b if c]", {f"x = [a for a in b if ({v})]" for v in (True, False)}),
+        ("x = where(a, b, c)", {"x = (where(b, a, c))", "x = (where(a, c, b))"}),
     ],
 )
 def test_changes(source: str, wanted: set[str]) -> None:
@@ -116,3 +121,26 @@ def test_survivors_are_found(tmp_path: Path) -> None:
     }
     assert "60.0 %" in done.stdout
     assert (tmp_path / "src/sawlog/a.py").read_text() == textwrap.dedent(files["src/sawlog/a.py"])
+
+
+def test_what_does_not_run_is_no_notice(tmp_path: Path) -> None:
+    """Pytest that fails by itself would notice everything."""
+    ini = "[tool.pytest.ini_options]\nfilterwarnings = ['error']\n"
+    (tmp_path / "pyproject.toml").write_text(ini)
+    (tmp_path / "test_a.py").write_text("def test_a():\n    pass\n")
+    code = (
+        "from pathlib import Path; from tools.mutants import trying; trying.preload();"
+        "print(trying.outcome(Path.cwd(), ['test_a.py::test_a'], 60, Path('said.txt')))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SAWLOG_MUTANTS_PRELOAD": "hypothesis"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout
+    assert "mutants: the tests did not run" in done.stderr
+    assert "already imported" in done.stderr

@@ -54,3 +54,34 @@ def test_it_needs_all_layers(moment):
         attribute(drawn(3, 0), drawn(2, 1), curvature=curvature, names=["a"])
     with pytest.raises(ArgumentError, match="couples all layers"):
         curvature.solve("a", drawn(3, 0)["a"])
+
+
+def test_layers_in_any_order(moment):
+    """The matrix has an order, rows have another; sizes differ."""
+    added = {"a": 0.1, "b": 0.7}
+    inverse = np.linalg.inv(moment + np.diag([0.1] * 4 + [0.7] * 3))
+    rows, queries = drawn(6, 0), drawn(2, 1)
+    joint = Joint(moment, SHAPES)
+    turned = {name: rows[name] for name in reversed(rows)}
+    assert list(turned) == ["b", "a"]
+    expected = flat(rows) @ inverse
+    found = joint.solve(turned, added)
+    np.testing.assert_allclose(flat(found), expected, rtol=1e-9)
+    curvature = Curvature("joint", {}, joint)
+    quadratic = curvature.quadratic_all(turned, added)
+    np.testing.assert_allclose(sum(quadratic.values()), (flat(rows) * expected).sum(1), rtol=1e-9)
+    for mixed in (dict(reversed(queries.items())), queries):
+        scores = attribute(turned, mixed, curvature=curvature, damping=added)
+        np.testing.assert_allclose(scores.values, flat(queries) @ expected.T, rtol=1e-9)
+    again = joint.solve(rows, added)  # the matrix is as it was
+    np.testing.assert_allclose(flat(again), expected, rtol=1e-9)
+
+
+def test_the_default_damping_goes_by_the_whole_matrix_and_the_examples(tmp_path, moment):
+    values = np.linalg.eigvalsh(moment)
+    typical = (values**2).sum() / values.sum()
+    Curvature("joint", {}, Joint(moment, SHAPES), 30).save(tmp_path / "saved")
+    for curvature in (Curvature("joint", {}, Joint(moment, SHAPES), 30), load(tmp_path / "saved")):
+        for name in SHAPES:
+            expected = 0.1 * values.mean() + 10 * typical / 30
+            assert curvature.added(name) == pytest.approx(expected)

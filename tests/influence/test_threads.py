@@ -1,5 +1,6 @@
 """Several files at once: nothing differs from one after the other, and nothing is left behind."""
 
+import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from sawlog._place import CPU
+from sawlog._place import CPU, NUMPY, Place
 from sawlog.influence import _threads as threads
 from sawlog.influence import attribute
 from sawlog.influence._work import Work
@@ -88,6 +89,30 @@ def test_one_core_of_the_program_is_one_core_here():
     with threadpool_limits(1, user_api="blas"), threads.several(10) as (pool, workers):
         assert pool is None
         assert workers == 1
+
+
+@pytest.mark.parametrize(("cores", "files", "each"), [(8, 3, 2), (8, 2, 4), (5, 9, 1), (7, 7, 1)])
+@pytest.mark.parametrize("place", [NUMPY, CPU])
+def test_cores_that_are_left_go_to_the_products(monkeypatch, cores, files, each, place):
+    monkeypatch.setattr(threads, "cores", lambda place: cores)
+    seen = []
+    for name in ("_limited", "_limited_torch"):
+
+        @contextlib.contextmanager
+        def limited(count, name=name):
+            seen.append((name, count))
+            yield None
+
+        monkeypatch.setattr(threads, name, limited)
+    with threads.several(files, place) as (pool, workers):
+        assert pool is not None
+        assert workers == min(cores, files)
+    assert seen == [("_limited" if place == NUMPY else "_limited_torch", each)]
+
+
+def test_a_device_is_busy_with_one_part():
+    with threads.several(10, Place("torch", "cuda:0")) as (pool, workers):
+        assert (pool, workers) == (None, 1)
 
 
 def test_an_error_stops_the_other_threads(tmp_path, monkeypatch, rows):

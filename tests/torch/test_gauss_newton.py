@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from sawlog import curvature, influence
 from sawlog.errors import ArgumentError
 from sawlog.torch import Run, gauss_newton
+from sawlog.torch import _gauss_newton as module
 
 
 @pytest.fixture
@@ -59,6 +60,18 @@ def test_it_is_the_dense_one_whatever_the_batches(model, data, loss):
     np.testing.assert_allclose(found.joint.matrix, dense(model, x, loss), rtol=1e-10, atol=1e-14)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("stripe", [1, 40, 90, 91])
+@pytest.mark.parametrize("chunk", [1, 8 * 91 * 3 * 2])
+def test_in_stripes_and_parts_with_a_remainder(model, data, monkeypatch, stripe, chunk):
+    """91 elements: more than one stripe, the last of them short; one example or two at a time."""
+    x, _ = data
+    monkeypatch.setattr(module, "STRIPE", stripe)
+    monkeypatch.setattr(module, "CHUNK", chunk)
+    found = gauss_newton(model, [x[:5], x[5:5], x[5:]], "mse")
+    np.testing.assert_allclose(found.joint.matrix, dense(model, x, "mse"), rtol=1e-10, atol=1e-14)
+    assert found.count == 7
 
 
 @pytest.fixture

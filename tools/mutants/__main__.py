@@ -66,12 +66,22 @@ def watch(tree: Path, tests: list[str], folder: Path, workers: str) -> watching.
     return watching.Seen.read(folder)
 
 
+def check_unchanged(tree: Path, file: Path, seen: watching.Seen, slack: float) -> None:
+    """Stop where a test of the module fails though nothing was changed: it would notice all."""
+    for test in seen.tests(str(file), 1, 1)[:1]:
+        said = tree / "said.txt"
+        if trying.outcome(tree, [test], slack + 10 * seen.seconds[test], said) != trying.SURVIVED:
+            text = said.read_text()
+            raise SystemExit(f"mutants: {test} fails when it is run alone, unchanged:\n{text}")
+
+
 def survivors(
     tree: Path, module: Path, edits: list[Edit], seen: watching.Seen, slack: float
 ) -> Iterator[tuple[Edit, str, int]]:
     """Each edit, what became of it, and how many tests ran its lines."""
     file = tree / module
     source = file.read_bytes()
+    check_unchanged(tree, file, seen, slack)
     try:
         for edit in track(edits, description=str(module), transient=True):
             tests = seen.tests(str(file), *edit.lines)

@@ -47,7 +47,13 @@ FUNCTIONS = {
     "cumsum": "cumprod",
     "argmin": "argmax",
     "argmax": "argmin",
+    "sum": "mean",
+    "mean": "sum",
+    "reversed": "list",
+    "repeat": "tile",
+    "tile": "repeat",
 }
+TRANSPOSED = ("T", "mT")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,10 +209,39 @@ class _Finder(ast.NodeVisitor):
         if self._can_swap(node) and name not in ("isinstance", "getattr", "hasattr", "setattr"):
             first, second, *rest = node.args
             self._changed(node, "arguments swapped", args=[second, first, *rest])
+        if name == "range" and node.args:
+            at = min(1, len(node.args) - 1)
+            less = ast.BinOp(node.args[at], ast.Sub(), ast.Constant(1))
+            args = [*node.args[:at], less, *node.args[at + 1 :]]
+            self._changed(node, "without its last", args=args)
+        if name == "where" and len(node.args) == 3:
+            first, second, third = node.args
+            self._changed(node, "branches swapped", args=[first, third, second])
+        for argument in node.args:
+            self._items_left_out(argument)
         for i, keyword in enumerate(node.keywords):
             if keyword.arg is not None:
                 rest = [*node.keywords[:i], *node.keywords[i + 1 :]]
                 self._changed(node, f"without {keyword.arg}=", keywords=rest)
+        self.generic_visit(node)
+
+    def _items_left_out(self, node: ast.expr) -> None:
+        """What a key, a hash or a shape is made of, without one of its parts."""
+        if isinstance(node, ast.Tuple) and len(node.elts) > 1:
+            for i in range(len(node.elts)):
+                self._changed(node, "item left out", elts=[*node.elts[:i], *node.elts[i + 1 :]])
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        """A matrix that is not transposed."""
+        if node.attr in TRANSPOSED:
+            self._add(node, node.value, "not transposed")
+        self.generic_visit(node)
+
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        """A filter that lets everything through, or nothing."""
+        for test in node.ifs:
+            for value in (True, False):
+                self._add(test, ast.Constant(value), f"always {value}")
         self.generic_visit(node)
 
     @staticmethod

@@ -13,13 +13,16 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 COPIED = ("src", "tests", "tools", "docs", "examples", "README.md", "ARCHITECTURE.md")
-PRELOADED = "numpy pytest hypothesis rich xxhash jax jax.numpy torch"
+PRELOADED = "numpy pytest rich xxhash jax jax.numpy torch"  # no plugin of pytest
 
 NOTICED, SURVIVED, TIMED_OUT = "noticed", "survived", "timed out"
+NO_TESTS = 5  # that of pytest
+BROKEN = 70  # the exit code of a child that could not run any test
 
 
 def copy_tree(root: Path, target: Path) -> None:
@@ -41,7 +44,11 @@ def preload() -> None:
 
 
 def outcome(tree: Path, tests: Sequence[str], seconds: float, said: Path) -> str:
-    """What becomes of these tests in ``tree``; ``said`` gets the output of a failure."""
+    """What becomes of these tests in ``tree``; ``said`` gets the output of a failure.
+
+    Raises:
+        SystemExit: pytest itself did not run, which says nothing about the tests.
+    """
     child = os.fork()
     if child == 0:
         _run(tree, tests, said)  # does not return
@@ -49,7 +56,10 @@ def outcome(tree: Path, tests: Sequence[str], seconds: float, said: Path) -> str
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
-            return SURVIVED if status == 0 else NOTICED
+            code = os.waitstatus_to_exitcode(status)
+            if code in (BROKEN, NO_TESTS):
+                raise SystemExit(f"mutants: the tests did not run:\n{said.read_text()}")
+            return SURVIVED if code == 0 else NOTICED
         time.sleep(0.01)
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -57,7 +67,7 @@ def outcome(tree: Path, tests: Sequence[str], seconds: float, said: Path) -> str
 
 
 def _run(tree: Path, tests: Sequence[str], said: Path) -> None:
-    code = 70
+    code = BROKEN
     try:
         os.setpgid(0, 0)
         os.chdir(tree)
@@ -73,6 +83,9 @@ def _run(tree: Path, tests: Sequence[str], said: Path) -> None:
         import pytest
 
         code = int(pytest.main(["-x", "-q", "-n0", "-p", "no:cacheprovider", f"@{chosen}"]))
-        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
     finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(code)
