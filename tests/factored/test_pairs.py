@@ -24,6 +24,7 @@ from sawlog.factored import (
     rows,
     vector,
 )
+from sawlog.factored._projections import _orthonormal
 from tests.thorough import seeded_examples
 
 Make = Callable[[np.ndarray], Any]
@@ -289,3 +290,41 @@ def test_principal_directions_of_counts_are_the_most_frequent():
     matrix = principal(np.array([1.0, 5, 0, 5, 9]), 3)
     np.testing.assert_array_equal(np.argmax(matrix, axis=0), [4, 1, 3])
     np.testing.assert_array_equal(matrix.sum(0), [1, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "first"),
+    [
+        ("gaussian", 6, [[-1.0083672, -0.2942555], [-0.5067233, -0.4010926]]),
+        ("orthonormal", 6, [[0.7937426, 1.0232803], [-0.2401391, 0.8556417]]),
+        ("orthonormal", 3, [[1.0117794, 0.6033241], [-0.3061040, 0.9253091]]),
+    ],
+)
+def test_random_projections_stay_what_they_were(kind, size, first):
+    """They are not stored: stores of before are read with those that are made today."""
+    matrix = random_projection(kind, size, 2, seed=5, name="layer/left")
+    np.testing.assert_allclose(matrix[:2], first, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("size", "rank"), [(9, 3), (9, 4), (9, 5), (9, 9), (4, 1), (1, 1)])
+def test_orthonormal_columns_by_either_way(size, rank):
+    """That of normal entries whose triangle has a positive diagonal, whatever finds it."""
+    matrix = random_projection("orthonormal", size, rank, seed=1, name="x").astype(np.float64)
+    np.testing.assert_allclose(matrix.T @ matrix, size / rank * np.eye(rank), atol=1e-5)
+    normal = np.random.default_rng(0).normal(size=(size, rank))
+    columns = _orthonormal(normal)
+    triangle = columns.T @ normal
+    np.testing.assert_allclose(columns @ triangle, normal, atol=1e-9)
+    np.testing.assert_allclose(triangle, np.triu(triangle), atol=1e-9)
+    assert (np.diag(triangle) > 0).all()
+
+
+def test_principal_directions_have_a_sign_of_their_own():
+    """The greatest element is positive, so that two runs have the same."""
+    random = np.random.default_rng(0)
+    for _ in range(5):
+        rows = random.normal(size=(20, 6))
+        matrix = principal(rows.T @ rows, 4)
+        assert (matrix[np.argmax(np.abs(matrix), axis=0), np.arange(4)] > 0).all()
+        lengths = np.einsum("ij,jk,ik->i", matrix.T, rows.T @ rows, matrix.T)
+        assert (np.diff(lengths) < 0).all()  # the main one first
