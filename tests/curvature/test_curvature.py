@@ -110,7 +110,52 @@ def test_kfac_of_a_diagonal_factor():
     np.testing.assert_allclose(solved, expected, atol=1e-13)
 
 
+def test_examples_are_counted():
+    """Those of all blocks, not of the layers, unless the caller knows how many there are."""
+    blocks = [{"a": random_rows(n, 2), "b": random_rows(n, 3)} for n in (4, 0, 3)]
+    assert fit("diagonal", lambda: iter(blocks)).count == 7
+    assert fit("diagonal", lambda: iter(blocks), count=9).count == 9
+
+
+def test_rows_may_come_in_a_buffer_that_is_used_again():
+    """Few rows are kept until they are many: as they were."""
+    rows = random_rows(3, 8)
+
+    def scan():
+        buffer = np.empty((1, 8))
+        for row in rows:
+            buffer[0] = row
+            yield {"w": buffer}
+
+    found = dense(fit("fisher", scan).layers["w"])
+    np.testing.assert_allclose(found, rows.T @ rows / 3, atol=1e-12)
+
+
+def test_layers_whose_blocks_differ_in_length():
+    """Means are over the rows of each layer."""
+    rows = {"a": random_rows(6, 2), "b": random_rows(2, 3)}
+    blocks = [{"a": rows["a"][:2], "b": rows["b"]}, {"a": rows["a"][2:], "b": rows["b"][:0]}]
+    found = fit("diagonal", lambda: iter(blocks))
+    for name, values in rows.items():
+        np.testing.assert_allclose(found.layers[name].values, (values**2).mean(0), rtol=1e-12)
+
+
 # -- spectra --------------------------------------------------------------------------------------
+
+
+def test_rounding_is_that_of_each_group():
+    """Eigenvalues of one group may be as small as the rounding of another's."""
+    rows = random_rows(20, 2, 3, 3) * np.array([1.0, 1e-9])[:, None, None]
+    for kind in ("kfac", "shampoo"):
+        values = fitted(kind, rows).layers["w"].values
+        assert (values > 0).all()
+        assert values[0].min() > 1e6 * values[1].max()
+
+
+def test_negative_eigenvalues_count_as_zero_for_damping():
+    curvature = Curvature("exact", {"w": Dense.of(np.diag([2.0, -1.0]), (2,))})
+    assert curvature.added("w", Relative(0.5)) == pytest.approx(0.5)
+    assert curvature.added("w", Typical(0.5)) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("size", [1e-30, 1.0, 1e30])
@@ -269,6 +314,9 @@ def test_save_and_load(tmp_path, kind):
         curvature.save(tmp_path / "deep" / "saved", notes)
     found, said = load_with_notes(tmp_path / "deep" / "saved")
     assert (found.kind, said) == (kind, {"n": 6})
+    assert found.count == curvature.count == (None if kind == "identity" else 5)
+    for layer in curvature.layers:
+        assert found.added(layer) == curvature.added(layer)
     np.testing.assert_array_equal(
         found.solve("w", rows, 0.1), curvature.solve("w", rows, 0.1), strict=True
     )

@@ -4,11 +4,17 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sawlog import influence
-from sawlog.curvature import Curvature, Diagonal
+from sawlog import influence, store
+from sawlog._place import NUMPY, Place
+from sawlog.capture import Compression, Options, Provenance, ragged
+from sawlog.curvature import Curvature, Diagonal, Joint
 from sawlog.errors import ArgumentError
 from sawlog.influence import LogLoader, Logs, Ranking, Scores
+from sawlog.influence import _attribute as attributing
+from sawlog.influence import _methods as methods
+from sawlog.influence._alike import check_projected
 from sawlog.influence._facade import Influence
+from sawlog.influence._work import check_finite
 from tests.influence.stores import written
 
 
@@ -175,6 +181,34 @@ def test_activations_are_pooled():
             influence.activation_similarity(*logs, "forward/a", pool=pool)
 
 
+def test_activations_of_different_lengths_are_pooled(tmp_path, monkeypatch):
+    """Each example over its own positions, or from its own end; more than are read at once."""
+    monkeypatch.setattr(methods, "_AT_ONCE", 3)
+    random = np.random.default_rng(0)
+    rows = {
+        each: random.normal(size=(length, 2))
+        for each, length in zip([40, 10, 30, 20, 60, 50, 70], [4, 4, 2, 7, 7, 3, 1], strict=True)
+    }
+    with store.create(tmp_path / "logs") as writer:
+        for ids in ([40, 10], [30], [20, 60], [50], [70]):
+            own = np.stack([rows[each] for each in ids])
+            ragged.append(writer, np.array(ids), {"forward/a": own})
+    queries = {"forward/a": random.normal(size=(2, 2))}
+    for pool, pooled in (
+        ("mean", lambda own: own.mean(0)),
+        (-1, lambda own: own[-1]),
+        (0, lambda own: own[0]),
+    ):
+        with store.open(tmp_path / "logs") as reader:
+            logs = methods._pooled(Logs(reader, names=["forward/a"]), pool)
+        expected = np.stack([pooled(own) for own in rows.values()])
+        assert np.asarray(logs.ids).tolist() == list(rows)
+        found = influence.attribute(logs, queries, curvature="identity", names=["forward/a"])
+        np.testing.assert_allclose(found.values, queries["forward/a"] @ expected.T, rtol=1e-6)
+    with pytest.raises(ArgumentError, match="that all examples have"):
+        influence.activation_similarity(tmp_path / "logs", queries, "forward/a", pool=1)
+
+
 # -- as LogIX has it ------------------------------------------------------------------------------
 
 
@@ -271,3 +305,91 @@ def test_a_table_of_the_best_and_the_worst():
     lines = [line for line in caught.get().splitlines() if "text" in line]
     assert [line.split("│")[3].strip() for line in lines] == ["2", "0", "4", "1"]
     assert [line.split("│")[2].strip() for line in lines] == ["+3", "+1", "-2", "-4"]
+
+
+# -- what is compared, and what is kept -----------------------------------------------------------
+
+
+def test_rows_that_were_projected_on_other_directions():
+    """PCA of other covariances: the options are the same, and the numbers mean something else."""
+
+    def logs(projection, kind="pca"):
+        how = Options(compress=Compression(kind=kind, rank=2)).to_json()
+        notes = [Provenance("weights", {}, each).to_json() for each in projection]
+        return Logs({"w": np.ones((1, 2))}, meta={"options": how, "provenance": notes})
+
+    check_projected(logs(["p"]), logs(["p"]))
+    check_projected(logs([]), logs(["p"]))  # nothing is known of it
+    check_projected(logs(["p"], "orthonormal"), logs(["q"], "orthonormal"))
+    for one, other in ((["p"], ["q"]), (["p", "q"], ["p", "q"]), (["p"], ["p", "q"])):
+        with pytest.raises(ArgumentError, match="main directions of different covariances"):
+            check_projected(logs(one), logs(other))
+    with pytest.raises(ArgumentError, match="were compressed by"):
+        check_projected(logs(["p"]), logs(["p"], "gaussian"))
+
+
+def test_the_accelerator_that_has_the_queries_is_where_they_are_scored(monkeypatch):
+    elsewhere = Place("torch", "cuda:1")
+    monkeypatch.setattr(attributing, "place_of", lambda array: elsewhere)
+    assert attributing._place(None, {"w": object()}) == elsewhere
+    assert attributing._place("numpy", {"w": object()}) == NUMPY
+    assert attributing._place(None, "a path") == attributing._place(None, {}) == NUMPY
+    monkeypatch.setattr(attributing, "place_of", lambda array: Place("jax", "cpu:0"))
+    assert attributing._place(None, {"w": object()}) == NUMPY
+
+
+def test_examples_with_one_score_that_is_not_finite():
+    scores = np.zeros((2, 3))
+    scores[1, 2] = np.nan
+    with pytest.raises(ArgumentError, match=r"of 1 examples .*: 30\. "):
+        check_finite(scores, [10, 20, 30])
+
+
+def test_a_state_is_that_of_ids_names_dtypes_shapes_and_scales():
+    array = np.arange(6, dtype=np.int32)
+    several = [
+        Logs({"w": array}),
+        Logs({"w": array}, ids=np.arange(1, 7)),
+        Logs({"v": array}),
+        Logs({"w": array.view(np.float32)}),
+        Logs({"w": array.reshape(6, 1)}),
+        Logs({"w": array + 1}),
+        Logs({"w": array, "w.scale": np.ones(6)}),
+        Logs({"w": array, "w.scale": np.full(6, 2.0)}),
+    ]
+    assert len({each.state() for each in several}) == 8
+    assert Logs({"w": array.copy()}).state() == several[0].state()
+
+
+def test_a_checkpoint_is_that_of_the_lengths_too(tmp_path):
+    """What a curvature does to the lengths of examples alone, where queries have nothing."""
+    rows = {"a": np.ones((3, 1)), "b": np.arange(1.0, 4)[:, None]}
+    queries = {"a": np.ones((1, 1)), "b": np.zeros((1, 1))}
+    shapes = {"a": (1,), "b": (1,)}
+
+    def layers(b):
+        return Curvature("d", {"a": Diagonal(np.ones(1)), "b": Diagonal(np.full(1, b))})
+
+    def joint(b):
+        return Curvature("j", {}, Joint(np.diag([1.0, b]), shapes))
+
+    same = {"a": 0.0, "b": 0.0}
+    for one, other, dampings in (
+        (joint(1.0), joint(4.0), (same, same)),
+        (layers(1.0), layers(4.0), (same, same)),
+        (layers(1.0), layers(1.0), (same, {"a": 0.0, "b": 3.0})),
+    ):
+        for curvature, damping, b in ((one, dampings[0], 1.0), (other, dampings[1], 4.0)):
+            options = {"curvature": curvature, "damping": damping, "mode": "cosine"}
+            found = influence.attribute(rows, queries, checkpoint=tmp_path / "done", **options)
+            expected = 1 / np.sqrt(1 + rows["b"].ravel() ** 2 / b)
+            np.testing.assert_allclose(found.values[0], expected, rtol=1e-6)
+
+
+def test_shades_are_those_of_each_query():
+    table = influence.token_table(np.array([[[1.0, -1.0]], [[100.0, 1.0]]]), [["a", "b"]])
+    styles = [[str(span.style) for span in cell.spans] for cell in table.columns[3]._cells]
+    green, red = "black on rgb(0,170,70)", "black on rgb(225,50,50)"
+    assert styles[0] == [green, red]
+    assert styles[1][0] == green
+    assert len(styles[1]) == 1 or styles[1][1] not in (green, red)
