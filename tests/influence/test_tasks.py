@@ -187,7 +187,7 @@ def test_activations_of_different_lengths_are_pooled(tmp_path, monkeypatch):
     random = np.random.default_rng(0)
     rows = {
         each: random.normal(size=(length, 2))
-        for each, length in zip([40, 10, 30, 20, 60, 50, 70], [4, 4, 2, 7, 7, 3, 1], strict=True)
+        for each, length in zip([40, 10, 30, 20, 60, 50, 70], [4, 4, 2, 7, 7, 3, 2], strict=True)
     }
     with store.create(tmp_path / "logs") as writer:
         for ids in ([40, 10], [30], [20, 60], [50], [70]):
@@ -197,6 +197,7 @@ def test_activations_of_different_lengths_are_pooled(tmp_path, monkeypatch):
     for pool, pooled in (
         ("mean", lambda own: own.mean(0)),
         (-1, lambda own: own[-1]),
+        (-2, lambda own: own[-2]),
         (0, lambda own: own[0]),
     ):
         with store.open(tmp_path / "logs") as reader:
@@ -206,7 +207,7 @@ def test_activations_of_different_lengths_are_pooled(tmp_path, monkeypatch):
         found = influence.attribute(logs, queries, curvature="identity", names=["forward/a"])
         np.testing.assert_allclose(found.values, queries["forward/a"] @ expected.T, rtol=1e-6)
     with pytest.raises(ArgumentError, match="that all examples have"):
-        influence.activation_similarity(tmp_path / "logs", queries, "forward/a", pool=1)
+        influence.activation_similarity(tmp_path / "logs", queries, "forward/a", pool=2)
 
 
 # -- as LogIX has it ------------------------------------------------------------------------------
