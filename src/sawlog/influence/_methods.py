@@ -104,7 +104,7 @@ def _pooled_in_full(logs: Logs, layer: str, pool: str | int) -> Logs:
     assert logs.reader is not None
     ids = np.asarray(logs.ids)
     lengths = ragged.lengths_of(logs.reader, layer, ids)
-    least = int(lengths.min(initial=1))
+    least = min(lengths.tolist(), default=1)
     if pool != "mean" and (isinstance(pool, (bool, str)) or not -least <= pool < least):
         raise ArgumentError(
             f'pool is "mean", or the number of a position that all examples have, here one of '
