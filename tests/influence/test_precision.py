@@ -36,9 +36,12 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["random", "aligned", "cancelling"])
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    [(way, "random") for way in WAYS]
+    + [(way, kind) for way in ("default", "torch") for kind in ("aligned", "cancelling")],
+)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
-@pytest.mark.parametrize("way", WAYS)
 def test_the_promised_precision(tmp_path, kind, dtype, way):
     rows = {"w": rows_of(kind, 9, 40_000)}
     queries = {"w": rows_of(kind, 2, 40_000)}

@@ -62,8 +62,7 @@ def test_it_is_the_dense_one_whatever_the_batches(model, data, loss):
     assert all(p.grad is None for p in model.parameters())
 
 
-@pytest.mark.parametrize("stripe", [1, 40, 90, 91])
-@pytest.mark.parametrize("chunk", [1, 8 * 91 * 3 * 2])
+@pytest.mark.parametrize(("stripe", "chunk"), [(40, 1), (90, 8 * 91 * 3 * 2), (91, 1)])
 def test_in_stripes_and_parts_with_a_remainder(model, data, monkeypatch, stripe, chunk):
     """91 elements: more than one stripe, the last of them short; one example or two at a time."""
     x, _ = data
