@@ -9,7 +9,9 @@ from sawlog._place import NUMPY, Place
 from sawlog.capture import Compression, Options, Provenance, ragged
 from sawlog.curvature import Curvature, Diagonal, Joint
 from sawlog.errors import ArgumentError
+from sawlog.factored import Projection
 from sawlog.influence import LogLoader, Logs, Ranking, Scores
+from sawlog.influence import _alike as alike
 from sawlog.influence import _attribute as attributing
 from sawlog.influence import _methods as methods
 from sawlog.influence._alike import check_projected
@@ -327,6 +329,31 @@ def test_rows_that_were_projected_on_other_directions():
             check_projected(logs(one), logs(other))
     with pytest.raises(ArgumentError, match="were compressed by"):
         check_projected(logs(["p"]), logs(["p"], "gaussian"))
+
+
+def test_stores_without_notes_are_compared_by_their_directions(tmp_path, monkeypatch):
+    """Both sides of every layer; one that stays whole does so in both."""
+    options = Options(compress=Compression(kind="pca", rank=2)).to_json()
+    stores = []
+    for name in ("one", "two"):
+        meta = {"options": options, "blocks": []}
+        with store.create(tmp_path / name, meta=meta) as writer:
+            writer.append([1], {"grad/w": np.ones((1, 2))})
+        stores.append(Logs(tmp_path / name))
+    eye, other = np.eye(2), np.ones((2, 2))
+    for right, same in (
+        ({"w": Projection(eye.copy(), None)}, True),
+        ({"w": Projection(other, None)}, False),
+        ({"w": Projection(eye, eye)}, False),
+        ({"v": Projection(eye, None)}, False),
+    ):
+        known = {"one": {"w": Projection(eye, None)}, "two": right}
+        monkeypatch.setattr(alike, "projections_of", lambda reader, k=known: k[reader.path.name])
+        if same:
+            check_projected(*stores)
+            continue
+        with pytest.raises(ArgumentError, match="main directions of different covariances"):
+            check_projected(*stores)
 
 
 def test_the_accelerator_that_has_the_queries_is_where_they_are_scored(monkeypatch):
