@@ -34,9 +34,11 @@ from sawlog.torch._layout import (
     labels_of,
     layout_of,
 )
+from sawlog.torch._operations import WeightUse, Where
 from sawlog.torch._passes import Passes
 from sawlog.torch._rows import BlockRows
-from sawlog.torch._uses import WeightUse, WeightUses, Where, example_gradients
+from sawlog.torch._sums import ExampleSums
+from sawlog.torch._uses import WeightUses
 from sawlog.torch._watched import Watched
 
 _PICKS = {
@@ -371,15 +373,15 @@ class Prover:
             for name in block.parameters:
                 for use in self._uses[name]:
                     wanted.setdefault((use.number, use.place), (use, []))[1].append(name)
-        planned, parts = [], []
+        planned, sums = [], ExampleSums(self._watched.parameters, self._batch)
         for use, names in wanted.values():
             if use.number not in self._measured.of_nodes:
                 continue  # the loss does not reach it
             where = self._where(use, names)
             planned.append(PlannedUse(use.number, use.place, where, tuple(names)))
-            parts.append(self._gradients(use, where, names))
+            sums.add(use, self._measured.of_nodes[use.number][0], where, names)
         for block in rest:
-            matrix = self._summed(block, parts)
+            matrix = summed_matrix(block, sums, self._watched.parameters)
             found[block.name] = [] if matrix is None else [pair_of(matrix)]
             if not self._holds(block, found[block.name], size):
                 raise CaptureError(
@@ -393,24 +395,16 @@ class Prover:
         """The gradient of the only example, which is that of the batch."""
         factor = float(self._measured.codes.factors[0][0])
         totals = self._measured.totals[0]
-        every = ((name, totals[name]) for name in block.parameters)
-        part = {name: (grad / factor)[None] for name, grad in every if grad is not None}
-        matrix = self._summed(block, [part])
+        sums = ExampleSums(self._watched.parameters, 1)
+        for name in block.parameters:
+            grad = totals[name]
+            if grad is not None:
+                sums.give(name, (grad / factor)[None])
+        matrix = summed_matrix(block, sums, self._watched.parameters)
         if matrix is None:
             return []
         self._lasting = False  # a plan would not know where to take it
         return [pair_of(matrix)]
-
-    def _gradients(
-        self, use: WeightUse, where: Sequence[Where | None], names: Sequence[str]
-    ) -> dict[str, Tensor]:
-        parameters = [self._watched.parameters[name] for name in names]
-        grads = self._measured.of_nodes[use.number][0]
-        found = example_gradients(use, grads, where, self._batch, parameters)
-        return {n: each for n, each in zip(names, found, strict=True) if each is not None}
-
-    def _summed(self, block: Block, parts: Sequence[Mapping[str, Tensor]]) -> Tensor | None:
-        return summed_matrix(block, parts, self._watched.parameters, self._batch)
 
     def _where(self, use: WeightUse, names: Sequence[str]) -> tuple[Where | None, ...]:
         """How the examples lie in the outputs of an operation.
@@ -523,24 +517,18 @@ def projected_gradient(
 
 
 def summed_matrix(
-    block: Block,
-    parts: Sequence[Mapping[str, Tensor]],
-    parameters: Mapping[str, Tensor],
-    batch: int,
+    block: Block, sums: ExampleSums, parameters: Mapping[str, Tensor]
 ) -> Tensor | None:
-    """The gradients of a block, summed over the uses of its parameters; None where it has none."""
-    sums: dict[str, Tensor] = {}
-    for part in parts:
-        for name in block.parameters:
-            if name in part:
-                sums[name] = sums[name] + part[name] if name in sums else part[name]
-    if not sums:
+    """The gradients of a block, ``[batch, *block.shape]``; None where it has none."""
+    every = {name: sums.rows(name) for name in block.parameters}
+    there = next((rows for rows in every.values() if rows is not None), None)
+    if there is None:
         return None
-    for name in block.parameters:
-        if name not in sums:
-            like = parameters[name]
-            sums[name] = torch.zeros((batch, *like.shape), dtype=like.dtype, device=like.device)
-    return matrix_of(block, sums)
+    parts = {
+        name: there.new_zeros(len(there), *parameters[name].shape) if rows is None else rows
+        for name, rows in every.items()
+    }
+    return matrix_of(block, parts)
 
 
 def precision_of(dtype: torch.dtype) -> float:

@@ -1,59 +1,24 @@
-"""Uses of parameters at the level of operations, and their gradients for each example.
+"""Uses of parameters at the level of operations.
 
 A parameter may be used in any way: through a module or not, twice, as a view, inside of a
 computation of other weights. What is computed of parameters alone is a weight as well; a use is an
 operation that joins a weight with something of the examples. Its gradients are known where it is
-known which elements of its output belong to which example: the operation is differentiated once
-for each of them.
+known which elements of its output belong to which example; see ``_operations``.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import warnings
 from collections.abc import Sequence, Set
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge
 
-from sawlog.torch._graph import ACCUMULATE, Edge, Graph, Node, call, operation, shape_of, sum_to
-from sawlog.torch._layout import Layout
-from sawlog.torch._passes import gradients
+from sawlog.torch._graph import ACCUMULATE, Graph, Node, operation, shape_of
+from sawlog.torch._operations import WeightUse
 
 _VIEWS = {"View", "UnsafeView", "ReshapeAlias"}
 _LOOKUPS = {"Embedding", "Index", "IndexSelect", "Gather"}
 _ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Where", "MaskedFill"}
-
-Where = Layout | Tensor
-"""How the examples lie in a tensor: in order, or a label for each element."""
-
-
-@dataclasses.dataclass(frozen=True)
-class WeightUse:
-    """An operation that joins a weight with something of the examples.
-
-    Args:
-        node: the operation.
-        place: which of its inputs the weight is.
-        number: of the node, in the order of the graph.
-    """
-
-    node: Node
-    place: int
-    number: int
-
-    @property
-    def weight(self) -> Edge:
-        """The weight."""
-        edge: Edge = self.node.next_functions[self.place]
-        return edge
-
-    @property
-    def name(self) -> str:
-        """The name of the operation."""
-        return operation(self.node)
 
 
 class WeightUses:
@@ -156,85 +121,3 @@ def _numbers_of(node: Node) -> list[Tensor]:
     found = getattr(node, "_saved_index", None) if found is None else found
     several = found if isinstance(found, (tuple, list)) else [found]
     return [each for each in several if each is not None]
-
-
-def example_gradients(
-    use: WeightUse,
-    grads: Sequence[Tensor | None],
-    where: Sequence[Where | None],
-    batch: int,
-    parameters: Sequence[Tensor],
-) -> list[Tensor | None]:
-    """The gradients of parameters for each example, ``[batch, *shape]``, through one use.
-
-    Args:
-        use: the operation.
-        grads: the gradients of its outputs.
-        where: how the examples lie in each of them.
-        batch: how many examples there are.
-        parameters: those that are wanted; what a use has no gradient for is None.
-    """
-    rows = _of_elements(use, grads, where, batch)
-    if rows is None:
-        rows = _one_by_one(use, grads, where, batch)
-    weight, output = use.weight
-    if weight.name() == ACCUMULATE:
-        return [rows if each is weight.variable else None for each in parameters]
-    return _through(GradientEdge(weight, output), rows, parameters)
-
-
-def _of_elements(
-    use: WeightUse, grads: Sequence[Tensor | None], where: Sequence[Where | None], batch: int
-) -> Tensor | None:
-    """All examples at once, where the weight was broadcast to them element by element."""
-    (grad,), (layout,) = (grads, where) if len(grads) == 1 else ((None,), (None,))
-    if use.name not in _ELEMENTWISE or grad is None or not isinstance(layout, Layout):
-        return None
-    shape = shape_of(use.weight)
-    own = layout.axis - (grad.dim() - len(shape))
-    found = call(use.node, grad)[use.place]
-    if found is None or found.shape != grad.shape or (own >= 0 and shape[own] != 1):
-        return None
-    return sum_to(layout.split(found, batch), shape, first=1)
-
-
-def _one_by_one(
-    use: WeightUse, grads: Sequence[Tensor | None], where: Sequence[Where | None], batch: int
-) -> Tensor:
-    shape, rows = shape_of(use.weight), []
-    numbers = torch.arange(batch)
-    for b in range(batch):
-        parts = [
-            None if grad is None or place is None else _only(grad, place, numbers == b)
-            for grad, place in zip(grads, where, strict=True)
-        ]
-        found = call(use.node, *parts)[use.place]
-        if found is None:
-            like = next(each for each in grads if each is not None)
-            found = like.new_zeros(shape)
-        found = found.to_dense() if found.is_sparse else found
-        rows.append(sum_to(found, shape).reshape(shape))
-    return torch.stack(rows)
-
-
-def _only(grad: Tensor, where: Where, chosen: Tensor) -> Tensor:
-    """A gradient with zeros at all elements of other examples."""
-    if isinstance(where, Layout):
-        keep = where.spread(chosen.to(grad.device), grad.shape)
-    else:
-        keep = where == chosen.nonzero()[0, 0].to(grad.device)
-    return torch.where(keep, grad, torch.zeros((), dtype=grad.dtype, device=grad.device))
-
-
-def _through(edge: Any, rows: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | None]:
-    """From the gradients of a weight to those of the parameters it was computed of."""
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-            return gradients([edge], parameters, [rows], batched=True)
-    except RuntimeError:
-        each = [gradients([edge], parameters, [row]) for row in rows]
-        return [
-            None if column[0] is None else torch.stack([row for row in column if row is not None])
-            for column in zip(*each, strict=True)
-        ]
