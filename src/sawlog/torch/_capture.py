@@ -246,7 +246,7 @@ class Gathering:
     ) -> None:
         self._gradients += 1
         use = WeightUse(graph.nodes[planned.number], planned.place, planned.number)
-        with torch.no_grad():
+        with torch.no_grad(), self.hooks.listening(None):  # layers of parameters alone are walked
             there = [None if grad is None else grad.detach() for grad in grads]
             sums.add(use, there, planned.where, planned.parameters)
 
@@ -288,6 +288,13 @@ class Gathering:
                     "Something is normalised over the examples of the batch "
                     f"({node.name()} in train mode), so that they have no gradients of their own. "
                     "Hint: call `.eval()` on BatchNorm layers, or use GroupNorm."
+                )
+        for node in graph.named("EmbeddingBackward"):
+            if self._batch > 1 and getattr(node, "_saved_scale_grad_by_freq", False):
+                raise ArgumentError(
+                    "The gradients of a table are divided by how often a word is in the batch "
+                    "(scale_grad_by_freq=True), so that examples have no gradients of their own. "
+                    "Hint: scale_grad_by_freq=False."
                 )
 
     def _gather_unseen(self, roots: _Roots, run: Any) -> None:

@@ -123,6 +123,18 @@ def all_at_once(
     return function(Came(use, grad, lies, batch))
 
 
+def is_of_inputs(use: WeightUse) -> bool:
+    """Whether a weight is joined with something that has no gradient: the inputs of the model."""
+    if use.name in ("Mm", "Addmm"):
+        is_first = use.place == int(use.name == "Addmm")
+        other = _other_factor(use.node, is_first)
+        edge = use.node.next_functions[use.place + (1 if is_first else -1)]
+        return edge[0] is None and other is not None and bool(other.any())
+    if use.name == "Convolution":
+        return use.node.next_functions[0][0] is None
+    return use.name == "Embedding"
+
+
 # -- element by element ---------------------------------------------------------------------------
 
 
@@ -352,6 +364,10 @@ def _normalised(came: Came) -> Found:
     return None if came.use.place == 0 else summed(found, came.where, came.batch, came.shape)
 
 
+_LSTM = 2
+"""What ``mkldnn_rnn_layer`` calls it."""
+
+
 def _recurrent(
     use: WeightUse,
     grads: Sequence[Tensor | None],
@@ -361,12 +377,13 @@ def _recurrent(
 ) -> Found:
     """An LSTM in one operation: its steps are walked over again, for the gradients of its gates."""
     node = use.node
-    simple = node._saved_mode == 2 and node._saved_num_layers == 1
-    if not simple or node._saved_batch_sizes or use.place not in (1, 2, 3, 4):
+    if node._saved_mode != _LSTM or node._saved_batch_sizes or use.place not in (1, 2, 3, 4):
         return None
-    lies = [each for grad, each in zip(grads, where, strict=True) if grad is not None]
     inputs = node._saved_input.detach()
-    if any(each != Layout(1) for each in lies) or inputs.shape[1] != batch:
+    known = zip(grads, where, (Layout(1), Layout(0), Layout(0)), strict=False)
+    if any(grad is not None and lies != own for grad, lies, own in known):
+        return None
+    if inputs.shape[1] != batch:
         return None
     if use.number not in shared:
         shared[use.number] = _gates_of(node, inputs, grads)

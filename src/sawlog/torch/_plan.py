@@ -34,7 +34,7 @@ from sawlog.torch._layout import (
     labels_of,
     layout_of,
 )
-from sawlog.torch._operations import WeightUse, Where
+from sawlog.torch._operations import WeightUse, Where, is_of_inputs, labels_along
 from sawlog.torch._passes import Passes
 from sawlog.torch._rows import BlockRows
 from sawlog.torch._sums import ExampleSums
@@ -102,6 +102,17 @@ def _picks_inside(node: Node, batch: int, axis: int) -> bool:
     return False
 
 
+_REMEDY = (
+    "Probably the loss compares examples (contrastive losses do), something is normalised over the "
+    "batch, or the axis of the examples is another one. Hint: watch(model, batch_axis=1) where the "
+    "sequence comes first; leave the parameter out by names=; batches of one example."
+)
+
+
+class MixedError(CaptureError):
+    """Examples are mixed, or look like it because of rounding."""
+
+
 class Measured:
     """The gradients of calls and of operations in all passes over one graph.
 
@@ -117,9 +128,16 @@ class Measured:
         self.of_nodes: dict[int, list[tuple[Tensor | None, ...]]] = {}
         self.totals: list[dict[str, Tensor | None]] = []
 
-    def run(self, passes: Passes, hooks: Hooks, graph: Graph, uses: Sequence[WeightUse]) -> None:
-        """Walk back once as it is, and once for each code."""
-        nodes = {use.number: use.node for use in uses}
+    def run(
+        self,
+        passes: Passes,
+        hooks: Hooks,
+        graph: Graph,
+        uses: Sequence[WeightUse],
+        more: Mapping[int, Node],
+    ) -> None:
+        """Walk back once as it is, and once for each code; ``more`` are other nodes to look at."""
+        nodes = {use.number: use.node for use in uses} | dict(more)
         handles = [node.register_prehook(self._recorder(number)) for number, node in nodes.items()]
         edges = [*hooks.edges, *(GradientEdge(*use.weight) for use in uses)]
         try:
@@ -190,6 +208,16 @@ class Prover:
         Raises:
             CaptureError: the gradients of a parameter cannot be told apart, or are mixed.
         """
+        structure, rounded = self._graph.structure, self._watched.rounded
+        if structure not in rounded:
+            try:
+                return self._proven(passes, hooks)
+            except MixedError:
+                rounded.add(structure)
+        return self._proven(passes, hooks)
+
+    def _proven(self, passes: Passes, hooks: Hooks) -> Proof:
+        self._lasting = True
         layouts, found, size = self._measure(passes, hooks)
         measured, by_rule = self._measured, set(found)
         planned = self._by_operations(found, by_rule, size)
@@ -211,31 +239,48 @@ class Prover:
         of_examples: set[Node] = set()
         dtypes = {meta.dtype for node in self._graph.nodes for meta in node._input_metadata}
         while True:
-            finder = WeightUses(self._graph, self._batch, of_examples)
+            finder = WeightUses(self._graph, self._batch, of_examples, watched.buffers)
             uses = {name: finder.of(each) for name, each in watched.parameters.items()}
-            every = codes(self._batch, dtypes, 2 if structure in watched.scattered else 1)
+            count = 2 if structure in watched.scattered else 1
+            every = codes(self._batch, dtypes, count, powers=structure in watched.rounded)
             self._uses = {
                 name: [use for use in each if use.node not in finder.unsure]
                 for name, each in uses.items()
             }
             self._measured = Measured(every, watched.parameters)
             self._measured.run(
-                passes, hooks, self._graph, [use for each in uses.values() for use in each]
+                passes,
+                hooks,
+                self._graph,
+                [use for each in uses.values() for use in each],
+                finder.numbers(finder.unsure),
             )
             layouts = self._layouts()
             found, size = self._given(layouts)
             rest = [block for block in watched.blocks if block.name not in found]
+            if not rest:
+                return layouts, found, size
             left = [use for block in rest for name in block.parameters for use in uses[name]]
-            unsure = {use.number: use.node for use in left if use.node in finder.unsure}
-            more = {node for number, node in unsure.items() if self._is_of_examples(number)}
+            numbers = finder.numbers(finder.unsure)
+            more = {node for number, node in numbers.items() if self._is_of_examples(number)}
             if structure not in watched.scattered and (
                 more or self._is_scattered(left, finder.unsure)
             ):
                 watched.scattered.add(structure)
-            elif not more:
-                return layouts, found, size
-            else:
+            elif more:
                 of_examples |= more
+            else:
+                self._check_terms(passes, finder, rest)
+                return layouts, found, size
+
+    def _check_terms(self, passes: Passes, finder: WeightUses, rest: Sequence[Block]) -> None:
+        """A tensor of the loss that has its examples apart is not computed of parameters alone."""
+        if self._batch > 1 and any(finder.is_weight(edge[0]) for edge in passes.edges):
+            raise MixedError(
+                f"The parameter {rest[0].name!r} is joined with something of the examples by an "
+                "operation whose output mixes examples: what one example does there changes the "
+                f"loss of others, so that they have no gradients of their own. {_REMEDY}"
+            )
 
     def _given(self, layouts: Mapping[int, Layout]) -> tuple[dict[str, list[Pair]], float]:
         """The factors of those blocks for which the rules are right, and the size of gradients."""
@@ -427,20 +472,35 @@ class Prover:
                 labels = labels_of(grad, there, self._measured.codes)
                 if labels is None:
                     raise self._mixed(use, names)
+                self._check_order(use, grad, labels, names)
                 found.append(labels)
                 self._lasting = False
             else:
                 found.append(layout)
         return tuple(found)
 
-    def _mixed(self, use: WeightUse, names: Sequence[str]) -> CaptureError:
-        return CaptureError(
+    def _check_order(
+        self, use: WeightUse, grad: Tensor, labels: Tensor, names: Sequence[str]
+    ) -> None:
+        """Ids are in the order of the inputs, so the inputs must be in the order of the loss."""
+        if not is_of_inputs(use) or grad.shape[self._axis : self._axis + 1] != (self._batch,):
+            return
+        order = labels_along(labels, grad, (self._axis,), self._batch)
+        if order is None or bool((order < 0).any()) or len(order.unique()) != self._batch:
+            return
+        raise CaptureError(
+            f"At the inputs of the model ({names[0]!r}, {use.node.name()}) the examples are in "
+            "another order than in the loss, so it is not clear which gradient belongs to which "
+            "id. Probably they are sorted inside of the model, and labels too, or packed. Hint: "
+            "put inputs, labels and ids into that order before the batch; or let the outputs of "
+            "the model have the order of its inputs."
+        )
+
+    def _mixed(self, use: WeightUse, names: Sequence[str]) -> MixedError:
+        return MixedError(
             f"The parameter {names[0]!r} is used by an operation ({use.node.name()}) whose output "
             "mixes examples: what one example does there changes the loss of others, so that they "
-            "have no gradients of their own. Probably the loss compares examples (contrastive "
-            "losses do), something is normalised over the batch, or the axis of the examples is "
-            "another one. Hint: watch(model, batch_axis=1) where the sequence comes first; leave "
-            "the parameter out by names=; batches of one example."
+            f"have no gradients of their own. {_REMEDY}"
         )
 
 

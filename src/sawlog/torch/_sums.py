@@ -98,8 +98,10 @@ class ExampleSums:
                 self._factors.setdefault(name, []).append(found)
             else:
                 self.give(name, found)
-        elif not self._add_to_view(edge, _multiplied(found), names):
-            self._through(edge, _multiplied(found), names)
+            return
+        rows = _multiplied(found)
+        if not self._add_to_view(edge, rows, names):
+            self._through(edge, rows, names)
 
     def _add_to_view(self, edge: Edge, rows: Tensor, names: Sequence[str]) -> bool:
         """Add to a view of the gradients of a parameter; whether the weight is such a view."""

@@ -18,7 +18,10 @@ from sawlog.torch._operations import WeightUse
 
 _VIEWS = {"View", "UnsafeView", "ReshapeAlias"}
 _LOOKUPS = {"Embedding", "Index", "IndexSelect", "Gather"}
-_ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Where", "MaskedFill"}
+_ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Where", "MaskedFill", "torch::autograd::CopySlices"}
+_CHOICES = {"Where", "MaskedFill"}
+_PRODUCTS = {"Mm", "Addmm", "Bmm", "Baddbmm"}
+_FACTORS = ("self", "mat1", "mat2", "batch1", "batch2")
 
 
 class WeightUses:
@@ -32,9 +35,17 @@ class WeightUses:
         graph: the graph.
         batch: how many examples there are.
         not_weights: nodes that are known to be of examples.
+        buffers: tensors of the model; as constants, they are the same for all examples.
     """
 
-    def __init__(self, graph: Graph, batch: int, not_weights: Set[Node] = frozenset()) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        batch: int,
+        not_weights: Set[Node] = frozenset(),
+        buffers: Sequence[Tensor] = (),
+    ) -> None:
+        self._buffers = {each.untyped_storage().data_ptr() for each in buffers}
         self._graph, self._batch, self._not = graph, batch, not_weights
         self.unsure: set[Node] = set()
         self._users = graph.users()
@@ -51,7 +62,7 @@ class WeightUses:
         stack, seen = [leaf], {leaf}
         while stack:
             for node, place in self._users.get(stack.pop(), []):
-                weight = self._is_weight(node)
+                weight = self.is_weight(node)
                 if not weight or node in self.unsure:
                     found.append(WeightUse(node, place, self._numbers[node]))
                 if weight and node not in seen:
@@ -59,7 +70,11 @@ class WeightUses:
                     stack.append(node)
         return found
 
-    def _is_weight(self, node: Node) -> bool:
+    def numbers(self, nodes: Set[Node]) -> dict[int, Node]:
+        """Some nodes by their numbers."""
+        return {self._numbers[node]: node for node in nodes}
+
+    def is_weight(self, node: Node) -> bool:
         """Whether what a node computes is of parameters alone, the same for all examples."""
         stack = [node]
         while stack:
@@ -83,8 +98,14 @@ class WeightUses:
             return False
         if operation(node) in _LOOKUPS:
             weight = all(self._is_of_all(each) for each in _numbers_of(node))
+        elif operation(node) in _CHOICES:
+            weight = True
         elif len(children) == len(node.next_functions):
             return True
+        elif self._is_with_buffer(node):
+            weight = True
+        elif operation(node) == "NativeBatchNorm" and shape_of((node, 0))[0] == 1:
+            return True  # a weight that is standardised
         elif operation(node) in _ELEMENTWISE:  # with a constant
             shapes = {shape_of(edge) for edge in node.next_functions if edge[0] is not None}
             weight = shape_of((node, 0)) in shapes
@@ -93,6 +114,14 @@ class WeightUses:
         if weight:
             self.unsure.add(node)
         return weight
+
+    def _is_with_buffer(self, node: Node) -> bool:
+        """Whether the constant in a product is a buffer of the model, as a table of places."""
+        if operation(node) not in _PRODUCTS:
+            return False
+        every = (getattr(node, f"_saved_{each}", None) for each in _FACTORS)
+        there = [each for each in every if isinstance(each, Tensor)]
+        return bool(there) and all(_memory(each) in self._buffers for each in there)
 
     def _has_room(self, node: Node) -> bool:
         """Whether the output of a node could have the examples in it, but for its features.
@@ -114,6 +143,10 @@ class WeightUses:
         if numbers.dim() == 1:
             return torch.equal(numbers, torch.arange(len(numbers), device=numbers.device))
         return min(numbers.shape) > 1 and torch.equal(numbers[1:, 1:], numbers[:-1, :-1])
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _numbers_of(node: Node) -> list[Tensor]:
