@@ -345,6 +345,22 @@ def experts_that_are_looked_up() -> Situation:
 
 
 @right
+def frozen_experts_with_an_update_of_low_rank() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        fused = torch.baddbmm(m.fused, m.up, m.down)
+        return m.out(torch.tanh(torch.einsum("bld,hde->bhle", x, fused)).mean((1, 2)))
+
+    model = Module(
+        forward,
+        fused=nn.Parameter(torch.randn(4, 4, 4), requires_grad=False),
+        up=nn.Parameter(torch.randn(4, 4, 2)),
+        down=nn.Parameter(torch.randn(4, 2, 4)),
+        out=nn.Linear(4, 3),
+    )
+    return Situation(model, sequences(), classify)
+
+
+@right
 def views_of_weights() -> Situation:
     def forward(m: Any, x: Tensor) -> Tensor:
         for weight in (m.weight[1], m.weight.unbind(0)[0].T, m.weight.flatten(0, 1)[2::3]):

@@ -35,7 +35,8 @@ class WeightUses:
         graph: the graph.
         batch: how many examples there are.
         not_weights: nodes that are known to be of examples.
-        buffers: tensors of the model; as constants, they are the same for all examples.
+        buffers: tensors of the model, also frozen parameters; as constants, they are the same for
+            all examples.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class WeightUses:
             weight = True
         elif len(children) == len(node.next_functions):
             return True
-        elif self._is_with_buffer(node):
+        elif self._is_with_buffer(node) or _is_sum_of_product(node):
             weight = True
         elif operation(node) == "NativeBatchNorm" and shape_of((node, 0))[0] == 1:
             return True  # a weight that is standardised
@@ -143,6 +144,12 @@ class WeightUses:
         if numbers.dim() == 1:
             return torch.equal(numbers, torch.arange(len(numbers), device=numbers.device))
         return min(numbers.shape) > 1 and torch.equal(numbers[1:, 1:], numbers[:-1, :-1])
+
+
+def _is_sum_of_product(node: Node) -> bool:
+    """Whether a constant was added to a product of weights, as LoRA does with a frozen weight."""
+    names = ("Addmm", "Baddbmm")
+    return operation(node) in names and all(child for child, _ in node.next_functions[1:])
 
 
 def _memory(tensor: Tensor) -> int:

@@ -71,7 +71,7 @@ class Watched:
         plans: how the gradients of batches of a certain structure are taken; see ``_plan``.
         scattered: structures in which examples lie in no order, as where tokens are routed.
         rounded: structures in which rounding looks as if examples were mixed.
-        buffers: tensors of the model that belong to no example.
+        buffers: tensors of the model, which belong to no example.
     """
 
     units: tuple[Unit, ...]
@@ -271,7 +271,7 @@ class _Search:
             skipped,
             watched,
             tuple(norms),
-            buffers=tuple(self._model.buffers()),
+            buffers=(*self._model.buffers(), *self._model.parameters()),
         )
 
     def _shares(
