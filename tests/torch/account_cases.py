@@ -561,6 +561,28 @@ def parameters_and_inputs_centred_by_hand() -> Situation:
     return Situation(model, numbers(), classify)
 
 
+@refused("mixes examples")
+def parameters_and_inputs_centred_beside_others() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        h = m.token.expand(len(x), -1) + x
+        return m.out(torch.tanh((h - h.mean(0)) ** 2 + m.first(x)))
+
+    token = nn.Parameter(torch.randn(4))
+    model = Module(forward, token=token, first=nn.Linear(4, 4), out=nn.Linear(4, 3))
+    return Situation(model, numbers(), classify)
+
+
+@right
+def a_token_where_a_mask_says_so() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        tokens = torch.where(x > 0, m.token.expand(*x.shape), m.other.expand(*x.shape))
+        return m.out(torch.tanh(tokens * 2 + x))
+
+    token, other = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(4))
+    model = Module(forward, token=token, other=other, out=nn.Linear(4, 3))
+    return Situation(model, numbers(), classify)
+
+
 @refused("scale_grad_by_freq")
 def a_table_whose_gradients_depend_on_the_batch() -> Situation:
     def forward(m: Any, x: Tensor) -> Tensor:

@@ -19,6 +19,8 @@ from sawlog.torch._operations import WeightUse
 _VIEWS = {"View", "UnsafeView", "ReshapeAlias"}
 _LOOKUPS = {"Embedding", "Index", "IndexSelect", "Gather"}
 _ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Where", "MaskedFill", "torch::autograd::CopySlices"}
+_REPEATS = {"Expand", "Repeat"}
+_STEPS = 8
 _CHOICES = {"Where", "MaskedFill"}
 _PRODUCTS = {"Mm", "Addmm", "Bmm", "Baddbmm"}
 _FACTORS = ("self", "mat1", "mat2", "batch1", "batch2")
@@ -99,8 +101,8 @@ class WeightUses:
             return False
         if operation(node) in _LOOKUPS:
             weight = all(self._is_of_all(each) for each in _numbers_of(node))
-        elif operation(node) in _CHOICES:
-            weight = True
+        elif operation(node) in _CHOICES and len(children) == len(node.next_functions):
+            weight = not self._is_given_to_each(node)
         elif len(children) == len(node.next_functions):
             return True
         elif self._is_with_buffer(node) or _is_sum_of_product(node):
@@ -109,12 +111,29 @@ class WeightUses:
             return True  # a weight that is standardised
         elif operation(node) in _ELEMENTWISE:  # with a constant
             shapes = {shape_of(edge) for edge in node.next_functions if edge[0] is not None}
-            weight = shape_of((node, 0)) in shapes
+            weight = shape_of((node, 0)) in shapes and not self._is_given_to_each(node)
         else:
             weight = not self._has_room(node)
         if weight:
             self.unsure.add(node)
         return weight
+
+    def _is_given_to_each(self, node: Node) -> bool:
+        """Whether a weight was repeated for each example, before it met a constant.
+
+        The constant is then probably of the examples, as inputs to which a token is added.
+        """
+        for child, output in node.next_functions:
+            for _ in range(_STEPS):
+                if child is None or not child.next_functions:
+                    break
+                below = child.next_functions[0]
+                if operation(child) in _REPEATS and below[0] is not None:
+                    shape, before = shape_of((child, output)), shape_of(below)
+                    if shape[:1] == (self._batch,) and (len(before) < len(shape) or before[0] == 1):
+                        return True
+                child, output = below
+        return False
 
     def _is_with_buffer(self, node: Node) -> bool:
         """Whether the constant in a product is a buffer of the model, as a table of places."""
