@@ -225,6 +225,61 @@ def class_tokens_and_prompts() -> Situation:
 
 
 @right
+def layers_of_parameters_alone() -> Situation:
+    """As the queries of a Perceiver: they are the same for all examples, whatever made them."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        queries = m.query(m.norm(m.latents.expand(len(x), -1, -1)))
+        return m.out((queries @ x.mT).softmax(-1).flatten(1))
+
+    model = Module(
+        forward,
+        latents=nn.Parameter(torch.randn(2, 4)),
+        norm=nn.LayerNorm(4),
+        query=nn.Linear(4, 4),
+        out=nn.Linear(12, 3),
+    )
+    return Situation(model, sequences(), classify)
+
+
+@right
+def layers_of_a_buffer_of_as_many_places_as_examples() -> Situation:
+    """As the continuous position bias of Swin v2, scaled in place as DeBERTa does."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        places = m.made(m.places)
+        places[:2] /= 2.0
+        return m.out((torch.tanh(x) + places).mean(1))
+
+    model = Module(forward, made=nn.Linear(2, 4), out=nn.Linear(4, 3))
+    model.register_buffer("places", torch.randn(6, 2))
+    return Situation(model, sequences(3), classify)
+
+
+@right
+def gradients_that_are_mostly_rounding() -> Situation:
+    """The sum of some weights is 1, so that their own gradients cancel out."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        scores = m.scores(x).exp()
+        shares = (scores / scores.sum(-1, keepdim=True)).sum(-1, keepdim=True)
+        return m.out(torch.tanh(x) * shares)
+
+    model = Module(forward, scores=nn.Linear(4, 3), out=nn.Linear(4, 3))
+    return Situation(model, numbers(), classify)
+
+
+@right
+def a_weight_that_is_standardised() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        flat = F.batch_norm(m.first.weight[None], None, None, training=True, eps=1e-3)
+        return m.out(torch.tanh(F.linear(x, flat[0], m.first.bias)))
+
+    model = Module(forward, first=nn.Linear(4, 6), out=nn.Linear(6, 3))
+    return Situation(model, numbers(3), classify)
+
+
+@right
 def an_output_for_all_examples_is_summed() -> Situation:
     def forward(m: Any, x: Tensor) -> Tensor:
         places = m.places(torch.arange(x.shape[1])[None])
@@ -268,6 +323,75 @@ def experts_that_tokens_are_routed_to() -> Situation:
         out=nn.Linear(4, 7),
     )
     return Situation(model, tokens(), predict)
+
+
+@right
+def experts_that_are_looked_up() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        flat = m.first(x).flatten(0, 1)
+        weight, chosen = (flat @ m.router).softmax(-1).max(-1)
+        made = torch.bmm(m.fused[chosen], flat[..., None])[..., 0] + m.shift[chosen]
+        return m.out((made * weight[:, None]).view(x.shape).mean(1))
+
+    model = Module(
+        forward,
+        first=nn.Linear(4, 4),
+        router=nn.Parameter(torch.randn(4, 3)),
+        fused=nn.Parameter(torch.randn(3, 4, 4)),
+        shift=nn.Parameter(torch.randn(3, 4)),
+        out=nn.Linear(4, 3),
+    )
+    return Situation(model, sequences(), classify)
+
+
+@right
+def frozen_experts_with_an_update_of_low_rank() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        fused = torch.baddbmm(m.fused, m.up, m.down)
+        return m.out(torch.tanh(torch.einsum("bld,hde->bhle", x, fused)).mean((1, 2)))
+
+    model = Module(
+        forward,
+        fused=nn.Parameter(torch.randn(4, 4, 4), requires_grad=False),
+        up=nn.Parameter(torch.randn(4, 4, 2)),
+        down=nn.Parameter(torch.randn(4, 2, 4)),
+        out=nn.Linear(4, 3),
+    )
+    return Situation(model, sequences(), classify)
+
+
+@right
+def views_of_weights() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        for weight in (m.weight[1], m.weight.unbind(0)[0].T, m.weight.flatten(0, 1)[2::3]):
+            x = torch.tanh(F.linear(x, weight))
+        x = x @ m.weight.transpose(0, 1).reshape(4, 12)[:, 3:7] + m.shift.chunk(2)[1]
+        return m.out(torch.addmm(m.shift[:4], x, m.weight[2], beta=0.5, alpha=2.0))
+
+    model = Module(
+        forward,
+        weight=nn.Parameter(torch.randn(3, 4, 4)),
+        shift=nn.Parameter(torch.randn(8)),
+        out=nn.Linear(4, 3),
+    )
+    return Situation(model, numbers(), classify)
+
+
+@right
+def layers_as_functions() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        h = F.conv1d(F.layer_norm(x, (4,), m.scale, m.shift).mT, m.weight, m.shift, groups=2)
+        return m.out(torch.tanh(torch.cat([h.mT, m.token.expand(len(x), -1, -1)], 1)).mean(1))
+
+    model = Module(
+        forward,
+        scale=nn.Parameter(torch.randn(4)),
+        shift=nn.Parameter(torch.randn(4)),
+        weight=nn.Parameter(torch.randn(4, 2, 3)),
+        token=nn.Parameter(torch.randn(1, 2, 4)),
+        out=nn.Linear(4, 3),
+    )
+    return Situation(model, sequences(), classify)
 
 
 @right
@@ -366,6 +490,16 @@ def sequences_come_first_and_are_padded() -> Situation:
     return Situation(sequence_first(), (x, y), predict, axis=1)
 
 
+@right
+def sequences_come_first_inside_of_the_model() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return m.out(torch.tanh(m.embed(x.T) @ m.weight).cumsum(0).transpose(0, 1))
+
+    weight = nn.Parameter(torch.randn(4, 4))
+    model = Module(forward, embed=nn.Embedding(7, 4), weight=weight, out=nn.Linear(4, 7))
+    return Situation(model, tokens(), predict)
+
+
 @refused("mixes examples|8 targets|tells which")
 def sequences_come_first_and_nobody_said_so() -> Situation:
     return Situation(sequence_first(), tokens(4, 4), predict, ids=4)
@@ -413,6 +547,49 @@ def centred_by_hand() -> Situation:
 
     model = Module(forward, first=nn.Linear(4, 6), out=nn.Linear(6, 3))
     return Situation(model, numbers(), classify)
+
+
+@refused("mixes examples")
+def parameters_and_inputs_centred_by_hand() -> Situation:
+    """All of it could be the same for all examples, but for the loss."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        h = m.token.expand(len(x), -1) + x
+        return m.out(torch.tanh(h - h.mean(0)))
+
+    model = Module(forward, token=nn.Parameter(torch.randn(4)), out=nn.Linear(4, 3))
+    return Situation(model, numbers(), classify)
+
+
+@refused("mixes examples")
+def parameters_and_inputs_centred_beside_others() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        h = m.token.expand(len(x), -1) + x
+        return m.out(torch.tanh((h - h.mean(0)) ** 2 + m.first(x)))
+
+    token = nn.Parameter(torch.randn(4))
+    model = Module(forward, token=token, first=nn.Linear(4, 4), out=nn.Linear(4, 3))
+    return Situation(model, numbers(), classify)
+
+
+@right
+def a_token_where_a_mask_says_so() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        tokens = torch.where(x > 0, m.token.expand(*x.shape), m.other.expand(*x.shape))
+        return m.out(torch.tanh(tokens * 2 + x))
+
+    token, other = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(4))
+    model = Module(forward, token=token, other=other, out=nn.Linear(4, 3))
+    return Situation(model, numbers(), classify)
+
+
+@refused("scale_grad_by_freq")
+def a_table_whose_gradients_depend_on_the_batch() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return F.linear(F.embedding(x, m.table, scale_grad_by_freq=True), m.table)
+
+    model = Module(forward, table=nn.Parameter(torch.randn(7, 4)))
+    return Situation(model, tokens(), predict)
 
 
 @refused("`.eval\\(\\)`")
@@ -752,6 +929,32 @@ for _name, _pick in {
     RIGHT[f"examples_in_their_order_by_{_name}"] = lambda pick=_pick: picked(pick)  # type: ignore[misc]
 
 
+@refused("another order than in the loss")
+def examples_and_labels_in_another_order_inside() -> Situation:
+    def step(model: Any, x: Tensor, y: Tensor) -> Tensor:
+        order = x[:, 0].argsort()
+        h = torch.tanh(model[0](x))[order]
+        loss = F.cross_entropy(model[2](torch.tanh(h)), y[order])
+        loss.backward()
+        return loss
+
+    return Situation(two_layers(), numbers(), step)
+
+
+@right
+def examples_that_are_sorted_and_put_back() -> Situation:
+    def step(model: Any, x: Tensor, y: Tensor) -> Tensor:
+        order = x[:, 0].argsort()
+        h = torch.tanh(torch.tanh(model.first(x))[order] @ model.weight)
+        loss = F.cross_entropy(model.out(h[order.argsort()]), y)
+        loss.backward()
+        return loss
+
+    weight = nn.Parameter(torch.randn(6, 6))
+    model = Module(step, first=nn.Linear(4, 6), weight=weight, out=nn.Linear(6, 3))
+    return Situation(model, numbers(), step)
+
+
 @right
 def a_place_of_each_example() -> Situation:
     def step(model: nn.Module, x: Tensor, y: Tensor, at: Tensor) -> Tensor:
@@ -760,3 +963,40 @@ def a_place_of_each_example() -> Situation:
         return loss
 
     return Situation(language(), (*tokens(), torch.tensor([3, 0, 5, 1])), step)
+
+
+# -- operations that only lower precision has -----------------------------------------------------
+
+
+def an_lstm_in_one_operation() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        every, (last, cell) = m.recurrent(x)
+        return m.out(torch.cat([every[:, 2], last[1], cell[0]], 1))
+
+    recurrent = nn.LSTM(4, 3, num_layers=2, bidirectional=True, batch_first=True)
+    return Situation(
+        Module(forward, recurrent=recurrent, out=nn.Linear(12, 3)), sequences(), classify
+    )
+
+
+def experts_in_one_product() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        flat = m.first(x).flatten(0, 1)
+        weight, chosen = (flat @ m.router).softmax(-1).max(-1)
+        order = chosen.argsort(stable=True)
+        ends = torch.bincount(chosen, minlength=3).cumsum(0).to(torch.int32)
+        made = F.grouped_mm(flat[order], m.fused.transpose(1, 2), offs=ends)
+        made = torch.zeros_like(made).index_copy(0, order, made * weight[order, None])
+        return m.out(made.view(*x.shape[:2], -1).mean(1))
+
+    model = Module(
+        forward,
+        first=nn.Linear(4, 8),
+        router=nn.Parameter(torch.randn(8, 3)),
+        fused=nn.Parameter(torch.randn(3, 8, 8)),
+        out=nn.Linear(8, 3),
+    )
+    return Situation(model, sequences(), classify)
+
+
+SINGLE = {each.__name__: each for each in (an_lstm_in_one_operation, experts_in_one_product)}

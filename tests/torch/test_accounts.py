@@ -12,11 +12,12 @@ from torch import nn
 
 import sawlog
 from sawlog.errors import ArgumentError, CaptureError
+from sawlog.torch import _sums
 from sawlog.torch._layout import Layout, candidates, codes, fits, labels_of, layout_of
 from sawlog.torch._plan import Prover
 from tests.thorough import often, seeded_examples
 
-from .account_cases import REFUSED, RIGHT, Situation
+from .account_cases import REFUSED, RIGHT, SINGLE, Situation
 from .programs import logged
 
 
@@ -148,6 +149,38 @@ def test_lower_precision(tmp_path, dtype):
     run.finalize()
     limit = 2e-3 if dtype == torch.float32 else 0.3
     assert worst(exact, logged(run, report, range(situation.ids))) < limit
+
+
+AT_ONCE = [
+    "a_cell_with_two_states",
+    "experts_that_are_looked_up",
+    "experts_that_tokens_are_routed_to",
+    "layers_as_functions",
+    "the_last_state_of_a_gru",
+    "views_of_weights",
+    "weights_made_of_others",
+]
+
+
+@pytest.mark.parametrize("name", [*SINGLE, *AT_ONCE])
+def test_all_examples_are_differentiated_at_once(tmp_path, monkeypatch, name):
+    def never(use, *args):
+        raise AssertionError(f"one by one: {use.name}")
+
+    monkeypatch.setattr(_sums, "_one_by_one", never)
+    torch.manual_seed(0)
+    situation = {**SINGLE, **RIGHT}[name]()
+    if name in SINGLE:
+        situation.model.float()
+        x, y = situation.batch
+        situation.batch = (x.float(), y)
+    run, report = run_of(tmp_path, situation)
+    for start in (0, 100):
+        step_of(run, situation, np.arange(start, start + situation.ids))
+    run.finalize()
+    for start in (0, 100):
+        found = logged(run, report, range(start, start + situation.ids))
+        assert worst(situation, found) < (1e-3 if name in SINGLE else 1e-5)
 
 
 # -- which elements belong to which example -------------------------------------------------------

@@ -20,6 +20,7 @@ from sawlog.torch._layers import FunctionRule, GeneralRule
 from sawlog.torch._layout import Layout
 from sawlog.torch._loss import Scale, Term, agreed, terms_of
 from sawlog.torch._matrices import Matrices
+from sawlog.torch._operations import WeightUse
 from sawlog.torch._outer import Outer
 from sawlog.torch._passes import Passes
 from sawlog.torch._patch import Backward, Listener, told
@@ -34,7 +35,7 @@ from sawlog.torch._plan import (
     summed_matrix,
 )
 from sawlog.torch._rows import BlockRows
-from sawlog.torch._uses import WeightUse, example_gradients
+from sawlog.torch._sums import ExampleSums
 from sawlog.torch._watched import Unit, Watched
 
 
@@ -202,8 +203,8 @@ class Gathering:
     @contextlib.contextmanager
     def _capturing(self, plan: Plan, graph: Graph, scale: Scale) -> Iterator[None]:
         """Take gradients as planned."""
-        parts: list[dict[str, Tensor]] = []
-        handles = self._use_hooks(plan.uses, graph, parts)
+        sums = ExampleSums(self._watched.parameters, self._batch)
+        handles = self._use_hooks(plan.uses, graph, sums)
 
         def listen(call: Call, grad: Tensor) -> None:
             layout = plan.layouts.get(call.number)
@@ -217,13 +218,11 @@ class Gathering:
                 handle.remove()
         for block in self._watched.blocks:
             if block.name not in plan.by_rule and "grad" in self._options.log:
-                matrix = summed_matrix(block, parts, self._watched.parameters, self._batch)
+                matrix = summed_matrix(block, sums, self._watched.parameters)
                 if matrix is not None:
                     self._rows.take(block, pair_of(matrix), scale)
 
-    def _use_hooks(
-        self, uses: Sequence[PlannedUse], graph: Graph, parts: list[dict[str, Tensor]]
-    ) -> list[Any]:
+    def _use_hooks(self, uses: Sequence[PlannedUse], graph: Graph, sums: ExampleSums) -> list[Any]:
         by_node: dict[int, list[PlannedUse]] = {}
         for use in uses:
             by_node.setdefault(use.number, []).append(use)
@@ -231,24 +230,25 @@ class Gathering:
         def hook(planned: list[PlannedUse]) -> Any:
             def came(grads: tuple[Tensor | None, ...]) -> None:
                 for each in planned:
-                    parts.append(self._of_use(each, graph, grads))
+                    self._take_use(each, graph, grads, sums)
 
             return came
 
         nodes = {number: graph.nodes[number] for number in by_node}
         return [node.register_prehook(hook(by_node[number])) for number, node in nodes.items()]
 
-    def _of_use(
-        self, planned: PlannedUse, graph: Graph, grads: Sequence[Tensor | None]
-    ) -> dict[str, Tensor]:
+    def _take_use(
+        self,
+        planned: PlannedUse,
+        graph: Graph,
+        grads: Sequence[Tensor | None],
+        sums: ExampleSums,
+    ) -> None:
         self._gradients += 1
         use = WeightUse(graph.nodes[planned.number], planned.place, planned.number)
-        parameters = [self._watched.parameters[name] for name in planned.parameters]
-        with torch.no_grad():
+        with torch.no_grad(), self.hooks.listening(None):  # layers of parameters alone are walked
             there = [None if grad is None else grad.detach() for grad in grads]
-            found = example_gradients(use, there, planned.where, self._batch, parameters)
-        named = zip(planned.parameters, found, strict=True)
-        return {name: each for name, each in named if each is not None}
+            sums.add(use, there, planned.where, planned.parameters)
 
     def _prove(self, roots: _Roots, graph: Graph) -> None:
         """Take the gradients of a structure that is new, and prove them."""
@@ -288,6 +288,13 @@ class Gathering:
                     "Something is normalised over the examples of the batch "
                     f"({node.name()} in train mode), so that they have no gradients of their own. "
                     "Hint: call `.eval()` on BatchNorm layers, or use GroupNorm."
+                )
+        for node in graph.named("EmbeddingBackward"):
+            if self._batch > 1 and getattr(node, "_saved_scale_grad_by_freq", False):
+                raise ArgumentError(
+                    "The gradients of a table are divided by how often a word is in the batch "
+                    "(scale_grad_by_freq=True), so that examples have no gradients of their own. "
+                    "Hint: scale_grad_by_freq=False."
                 )
 
     def _gather_unseen(self, roots: _Roots, run: Any) -> None:

@@ -90,7 +90,7 @@ def _nearest(known: Tensor, values: Tensor) -> Tensor:
     return order[torch.where(nearer, below, above)]
 
 
-def codes(batch: int, dtypes: Set[torch.dtype], passes: int = 1) -> Codes:
+def codes(batch: int, dtypes: Set[torch.dtype], passes: int = 1, *, powers: bool = False) -> Codes:
     """Factors for examples: numbers from 1 to 2, in some passes with different ones.
 
     For gradients of low precision, and for very many examples, they are powers of two.
@@ -99,15 +99,16 @@ def codes(batch: int, dtypes: Set[torch.dtype], passes: int = 1) -> Codes:
         batch: how many examples there are.
         dtypes: those of the graph; the least precise decides.
         passes: with two, what is a mean over examples does not look like one of them by chance.
+        powers: take powers of two: multiplied by one, everything is rounded in the same way.
     """
     floating = {each for each in dtypes if each.is_floating_point}
     low = bool(floating - {torch.float32, torch.float64})
     exact = floating <= {torch.float64}
-    if low or batch > (100_000 if exact else 500):
+    if low or powers or batch > (100_000 if exact else 500):
         base = len(_EXPONENTS)
         digits = max(1, math.ceil(math.log(max(batch, 2), base) - 1e-9))
-        numbers, powers = torch.arange(batch), torch.exp2(torch.tensor(_EXPONENTS).double())
-        factors = [powers[(numbers // base**each) % base] for each in range(digits)]
+        numbers, known = torch.arange(batch), torch.exp2(torch.tensor(_EXPONENTS).double())
+        factors = [known[(numbers // base**each) % base] for each in range(digits)]
         return Codes(tuple(factors), True, 0.05 if low else 1e-3, 1e-2 if low else 1e-5)
     generator = torch.Generator().manual_seed(passes)
     factors = []

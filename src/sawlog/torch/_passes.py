@@ -29,6 +29,11 @@ class Passes:
         self.scale = agreed(terms)
 
     @property
+    def edges(self) -> list[Edge]:
+        """The tensors of the loss that have their examples apart."""
+        return [term.edge for term, _ in self._grads]
+
+    @property
     def rest(self) -> Scale:
         """By what the gradients of :meth:`plain` are still to be multiplied."""
         return 1.0 if self.scale is None else self.scale

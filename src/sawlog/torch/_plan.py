@@ -34,9 +34,11 @@ from sawlog.torch._layout import (
     labels_of,
     layout_of,
 )
+from sawlog.torch._operations import WeightUse, Where, is_of_inputs, labels_along
 from sawlog.torch._passes import Passes
 from sawlog.torch._rows import BlockRows
-from sawlog.torch._uses import WeightUse, WeightUses, Where, example_gradients
+from sawlog.torch._sums import ExampleSums
+from sawlog.torch._uses import WeightUses
 from sawlog.torch._watched import Watched
 
 _PICKS = {
@@ -100,6 +102,17 @@ def _picks_inside(node: Node, batch: int, axis: int) -> bool:
     return False
 
 
+_REMEDY = (
+    "Probably the loss compares examples (contrastive losses do), something is normalised over the "
+    "batch, or the axis of the examples is another one. Hint: watch(model, batch_axis=1) where the "
+    "sequence comes first; leave the parameter out by names=; batches of one example."
+)
+
+
+class MixedError(CaptureError):
+    """Examples are mixed, or look like it because of rounding."""
+
+
 class Measured:
     """The gradients of calls and of operations in all passes over one graph.
 
@@ -115,9 +128,16 @@ class Measured:
         self.of_nodes: dict[int, list[tuple[Tensor | None, ...]]] = {}
         self.totals: list[dict[str, Tensor | None]] = []
 
-    def run(self, passes: Passes, hooks: Hooks, graph: Graph, uses: Sequence[WeightUse]) -> None:
-        """Walk back once as it is, and once for each code."""
-        nodes = {use.number: use.node for use in uses}
+    def run(
+        self,
+        passes: Passes,
+        hooks: Hooks,
+        graph: Graph,
+        uses: Sequence[WeightUse],
+        more: Mapping[int, Node],
+    ) -> None:
+        """Walk back once as it is, and once for each code; ``more`` are other nodes to look at."""
+        nodes = {use.number: use.node for use in uses} | dict(more)
         handles = [node.register_prehook(self._recorder(number)) for number, node in nodes.items()]
         edges = [*hooks.edges, *(GradientEdge(*use.weight) for use in uses)]
         try:
@@ -188,6 +208,16 @@ class Prover:
         Raises:
             CaptureError: the gradients of a parameter cannot be told apart, or are mixed.
         """
+        structure, rounded = self._graph.structure, self._watched.rounded
+        if structure not in rounded:
+            try:
+                return self._proven(passes, hooks)
+            except MixedError:
+                rounded.add(structure)
+        return self._proven(passes, hooks)
+
+    def _proven(self, passes: Passes, hooks: Hooks) -> Proof:
+        self._lasting = True
         layouts, found, size = self._measure(passes, hooks)
         measured, by_rule = self._measured, set(found)
         planned = self._by_operations(found, by_rule, size)
@@ -209,31 +239,48 @@ class Prover:
         of_examples: set[Node] = set()
         dtypes = {meta.dtype for node in self._graph.nodes for meta in node._input_metadata}
         while True:
-            finder = WeightUses(self._graph, self._batch, of_examples)
+            finder = WeightUses(self._graph, self._batch, of_examples, watched.buffers)
             uses = {name: finder.of(each) for name, each in watched.parameters.items()}
-            every = codes(self._batch, dtypes, 2 if structure in watched.scattered else 1)
+            count = 2 if structure in watched.scattered else 1
+            every = codes(self._batch, dtypes, count, powers=structure in watched.rounded)
             self._uses = {
                 name: [use for use in each if use.node not in finder.unsure]
                 for name, each in uses.items()
             }
             self._measured = Measured(every, watched.parameters)
             self._measured.run(
-                passes, hooks, self._graph, [use for each in uses.values() for use in each]
+                passes,
+                hooks,
+                self._graph,
+                [use for each in uses.values() for use in each],
+                finder.numbers(finder.unsure),
             )
             layouts = self._layouts()
             found, size = self._given(layouts)
             rest = [block for block in watched.blocks if block.name not in found]
+            if not rest:
+                return layouts, found, size
             left = [use for block in rest for name in block.parameters for use in uses[name]]
-            unsure = {use.number: use.node for use in left if use.node in finder.unsure}
-            more = {node for number, node in unsure.items() if self._is_of_examples(number)}
+            numbers = finder.numbers(finder.unsure)
+            more = {node for number, node in numbers.items() if self._is_of_examples(number)}
             if structure not in watched.scattered and (
                 more or self._is_scattered(left, finder.unsure)
             ):
                 watched.scattered.add(structure)
-            elif not more:
-                return layouts, found, size
-            else:
+            elif more:
                 of_examples |= more
+            else:
+                self._check_terms(passes, finder, rest)
+                return layouts, found, size
+
+    def _check_terms(self, passes: Passes, finder: WeightUses, rest: Sequence[Block]) -> None:
+        """A tensor of the loss that has its examples apart is not computed of parameters alone."""
+        if self._batch > 1 and any(finder.is_weight(edge[0]) for edge in passes.edges):
+            raise MixedError(
+                f"The parameter {rest[0].name!r} is joined with something of the examples by an "
+                "operation whose output mixes examples: what one example does there changes the "
+                f"loss of others, so that they have no gradients of their own. {_REMEDY}"
+            )
 
     def _given(self, layouts: Mapping[int, Layout]) -> tuple[dict[str, list[Pair]], float]:
         """The factors of those blocks for which the rules are right, and the size of gradients."""
@@ -371,15 +418,15 @@ class Prover:
             for name in block.parameters:
                 for use in self._uses[name]:
                     wanted.setdefault((use.number, use.place), (use, []))[1].append(name)
-        planned, parts = [], []
+        planned, sums = [], ExampleSums(self._watched.parameters, self._batch)
         for use, names in wanted.values():
             if use.number not in self._measured.of_nodes:
                 continue  # the loss does not reach it
             where = self._where(use, names)
             planned.append(PlannedUse(use.number, use.place, where, tuple(names)))
-            parts.append(self._gradients(use, where, names))
+            sums.add(use, self._measured.of_nodes[use.number][0], where, names)
         for block in rest:
-            matrix = self._summed(block, parts)
+            matrix = summed_matrix(block, sums, self._watched.parameters)
             found[block.name] = [] if matrix is None else [pair_of(matrix)]
             if not self._holds(block, found[block.name], size):
                 raise CaptureError(
@@ -393,24 +440,16 @@ class Prover:
         """The gradient of the only example, which is that of the batch."""
         factor = float(self._measured.codes.factors[0][0])
         totals = self._measured.totals[0]
-        every = ((name, totals[name]) for name in block.parameters)
-        part = {name: (grad / factor)[None] for name, grad in every if grad is not None}
-        matrix = self._summed(block, [part])
+        sums = ExampleSums(self._watched.parameters, 1)
+        for name in block.parameters:
+            grad = totals[name]
+            if grad is not None:
+                sums.give(name, (grad / factor)[None])
+        matrix = summed_matrix(block, sums, self._watched.parameters)
         if matrix is None:
             return []
         self._lasting = False  # a plan would not know where to take it
         return [pair_of(matrix)]
-
-    def _gradients(
-        self, use: WeightUse, where: Sequence[Where | None], names: Sequence[str]
-    ) -> dict[str, Tensor]:
-        parameters = [self._watched.parameters[name] for name in names]
-        grads = self._measured.of_nodes[use.number][0]
-        found = example_gradients(use, grads, where, self._batch, parameters)
-        return {n: each for n, each in zip(names, found, strict=True) if each is not None}
-
-    def _summed(self, block: Block, parts: Sequence[Mapping[str, Tensor]]) -> Tensor | None:
-        return summed_matrix(block, parts, self._watched.parameters, self._batch)
 
     def _where(self, use: WeightUse, names: Sequence[str]) -> tuple[Where | None, ...]:
         """How the examples lie in the outputs of an operation.
@@ -433,20 +472,35 @@ class Prover:
                 labels = labels_of(grad, there, self._measured.codes)
                 if labels is None:
                     raise self._mixed(use, names)
+                self._check_order(use, grad, labels, names)
                 found.append(labels)
                 self._lasting = False
             else:
                 found.append(layout)
         return tuple(found)
 
-    def _mixed(self, use: WeightUse, names: Sequence[str]) -> CaptureError:
-        return CaptureError(
+    def _check_order(
+        self, use: WeightUse, grad: Tensor, labels: Tensor, names: Sequence[str]
+    ) -> None:
+        """Ids are in the order of the inputs, so the inputs must be in the order of the loss."""
+        if not is_of_inputs(use) or grad.shape[self._axis : self._axis + 1] != (self._batch,):
+            return
+        order = labels_along(labels, grad, (self._axis,), self._batch)
+        if order is None or bool((order < 0).any()) or len(order.unique()) != self._batch:
+            return
+        raise CaptureError(
+            f"At the inputs of the model ({names[0]!r}, {use.node.name()}) the examples are in "
+            "another order than in the loss, so it is not clear which gradient belongs to which "
+            "id. Probably they are sorted inside of the model, and labels too, or packed. Hint: "
+            "put inputs, labels and ids into that order before the batch; or let the outputs of "
+            "the model have the order of its inputs."
+        )
+
+    def _mixed(self, use: WeightUse, names: Sequence[str]) -> MixedError:
+        return MixedError(
             f"The parameter {names[0]!r} is used by an operation ({use.node.name()}) whose output "
             "mixes examples: what one example does there changes the loss of others, so that they "
-            "have no gradients of their own. Probably the loss compares examples (contrastive "
-            "losses do), something is normalised over the batch, or the axis of the examples is "
-            "another one. Hint: watch(model, batch_axis=1) where the sequence comes first; leave "
-            "the parameter out by names=; batches of one example."
+            f"have no gradients of their own. {_REMEDY}"
         )
 
 
@@ -523,24 +577,18 @@ def projected_gradient(
 
 
 def summed_matrix(
-    block: Block,
-    parts: Sequence[Mapping[str, Tensor]],
-    parameters: Mapping[str, Tensor],
-    batch: int,
+    block: Block, sums: ExampleSums, parameters: Mapping[str, Tensor]
 ) -> Tensor | None:
-    """The gradients of a block, summed over the uses of its parameters; None where it has none."""
-    sums: dict[str, Tensor] = {}
-    for part in parts:
-        for name in block.parameters:
-            if name in part:
-                sums[name] = sums[name] + part[name] if name in sums else part[name]
-    if not sums:
+    """The gradients of a block, ``[batch, *block.shape]``; None where it has none."""
+    every = {name: sums.rows(name) for name in block.parameters}
+    there = next((rows for rows in every.values() if rows is not None), None)
+    if there is None:
         return None
-    for name in block.parameters:
-        if name not in sums:
-            like = parameters[name]
-            sums[name] = torch.zeros((batch, *like.shape), dtype=like.dtype, device=like.device)
-    return matrix_of(block, sums)
+    parts = {
+        name: there.new_zeros(len(there), *parameters[name].shape) if rows is None else rows
+        for name, rows in every.items()
+    }
+    return matrix_of(block, parts)
 
 
 def precision_of(dtype: torch.dtype) -> float:

@@ -1,59 +1,29 @@
-"""Uses of parameters at the level of operations, and their gradients for each example.
+"""Uses of parameters at the level of operations.
 
 A parameter may be used in any way: through a module or not, twice, as a view, inside of a
 computation of other weights. What is computed of parameters alone is a weight as well; a use is an
 operation that joins a weight with something of the examples. Its gradients are known where it is
-known which elements of its output belong to which example: the operation is differentiated once
-for each of them.
+known which elements of its output belong to which example; see ``_operations``.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import warnings
 from collections.abc import Sequence, Set
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge
 
-from sawlog.torch._graph import ACCUMULATE, Edge, Graph, Node, call, operation, shape_of, sum_to
-from sawlog.torch._layout import Layout
-from sawlog.torch._passes import gradients
+from sawlog.torch._graph import ACCUMULATE, Graph, Node, operation, shape_of
+from sawlog.torch._operations import WeightUse
 
 _VIEWS = {"View", "UnsafeView", "ReshapeAlias"}
 _LOOKUPS = {"Embedding", "Index", "IndexSelect", "Gather"}
-_ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Where", "MaskedFill"}
-
-Where = Layout | Tensor
-"""How the examples lie in a tensor: in order, or a label for each element."""
-
-
-@dataclasses.dataclass(frozen=True)
-class WeightUse:
-    """An operation that joins a weight with something of the examples.
-
-    Args:
-        node: the operation.
-        place: which of its inputs the weight is.
-        number: of the node, in the order of the graph.
-    """
-
-    node: Node
-    place: int
-    number: int
-
-    @property
-    def weight(self) -> Edge:
-        """The weight."""
-        edge: Edge = self.node.next_functions[self.place]
-        return edge
-
-    @property
-    def name(self) -> str:
-        """The name of the operation."""
-        return operation(self.node)
+_ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Where", "MaskedFill", "torch::autograd::CopySlices"}
+_REPEATS = {"Expand", "Repeat"}
+_STEPS = 8
+_CHOICES = {"Where", "MaskedFill"}
+_PRODUCTS = {"Mm", "Addmm", "Bmm", "Baddbmm"}
+_FACTORS = ("self", "mat1", "mat2", "batch1", "batch2")
 
 
 class WeightUses:
@@ -67,9 +37,18 @@ class WeightUses:
         graph: the graph.
         batch: how many examples there are.
         not_weights: nodes that are known to be of examples.
+        buffers: tensors of the model, also frozen parameters; as constants, they are the same for
+            all examples.
     """
 
-    def __init__(self, graph: Graph, batch: int, not_weights: Set[Node] = frozenset()) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        batch: int,
+        not_weights: Set[Node] = frozenset(),
+        buffers: Sequence[Tensor] = (),
+    ) -> None:
+        self._buffers = {each.untyped_storage().data_ptr() for each in buffers}
         self._graph, self._batch, self._not = graph, batch, not_weights
         self.unsure: set[Node] = set()
         self._users = graph.users()
@@ -86,7 +65,7 @@ class WeightUses:
         stack, seen = [leaf], {leaf}
         while stack:
             for node, place in self._users.get(stack.pop(), []):
-                weight = self._is_weight(node)
+                weight = self.is_weight(node)
                 if not weight or node in self.unsure:
                     found.append(WeightUse(node, place, self._numbers[node]))
                 if weight and node not in seen:
@@ -94,7 +73,11 @@ class WeightUses:
                     stack.append(node)
         return found
 
-    def _is_weight(self, node: Node) -> bool:
+    def numbers(self, nodes: Set[Node]) -> dict[int, Node]:
+        """Some nodes by their numbers."""
+        return {self._numbers[node]: node for node in nodes}
+
+    def is_weight(self, node: Node) -> bool:
         """Whether what a node computes is of parameters alone, the same for all examples."""
         stack = [node]
         while stack:
@@ -118,16 +101,47 @@ class WeightUses:
             return False
         if operation(node) in _LOOKUPS:
             weight = all(self._is_of_all(each) for each in _numbers_of(node))
+        elif operation(node) in _CHOICES and len(children) == len(node.next_functions):
+            weight = not self._is_given_to_each(node)
         elif len(children) == len(node.next_functions):
             return True
+        elif self._is_with_buffer(node) or _is_sum_of_product(node):
+            weight = True
+        elif operation(node) == "NativeBatchNorm" and shape_of((node, 0))[0] == 1:
+            return True  # a weight that is standardised
         elif operation(node) in _ELEMENTWISE:  # with a constant
             shapes = {shape_of(edge) for edge in node.next_functions if edge[0] is not None}
-            weight = shape_of((node, 0)) in shapes
+            weight = shape_of((node, 0)) in shapes and not self._is_given_to_each(node)
         else:
             weight = not self._has_room(node)
         if weight:
             self.unsure.add(node)
         return weight
+
+    def _is_given_to_each(self, node: Node) -> bool:
+        """Whether a weight was repeated for each example, before it met a constant.
+
+        The constant is then probably of the examples, as inputs to which a token is added.
+        """
+        for child, output in node.next_functions:
+            for _ in range(_STEPS):
+                if child is None or not child.next_functions:
+                    break
+                below = child.next_functions[0]
+                if operation(child) in _REPEATS and below[0] is not None:
+                    shape, before = shape_of((child, output)), shape_of(below)
+                    if shape[:1] == (self._batch,) and (len(before) < len(shape) or before[0] == 1):
+                        return True
+                child, output = below
+        return False
+
+    def _is_with_buffer(self, node: Node) -> bool:
+        """Whether the constant in a product is a buffer of the model, as a table of places."""
+        if operation(node) not in _PRODUCTS:
+            return False
+        every = (getattr(node, f"_saved_{each}", None) for each in _FACTORS)
+        there = [each for each in every if isinstance(each, Tensor)]
+        return bool(there) and all(_memory(each) in self._buffers for each in there)
 
     def _has_room(self, node: Node) -> bool:
         """Whether the output of a node could have the examples in it, but for its features.
@@ -151,90 +165,18 @@ class WeightUses:
         return min(numbers.shape) > 1 and torch.equal(numbers[1:, 1:], numbers[:-1, :-1])
 
 
+def _is_sum_of_product(node: Node) -> bool:
+    """Whether a constant was added to a product of weights, as LoRA does with a frozen weight."""
+    names = ("Addmm", "Baddbmm")
+    return operation(node) in names and all(child for child, _ in node.next_functions[1:])
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
 def _numbers_of(node: Node) -> list[Tensor]:
     found = getattr(node, "_saved_indices", None)
     found = getattr(node, "_saved_index", None) if found is None else found
     several = found if isinstance(found, (tuple, list)) else [found]
     return [each for each in several if each is not None]
-
-
-def example_gradients(
-    use: WeightUse,
-    grads: Sequence[Tensor | None],
-    where: Sequence[Where | None],
-    batch: int,
-    parameters: Sequence[Tensor],
-) -> list[Tensor | None]:
-    """The gradients of parameters for each example, ``[batch, *shape]``, through one use.
-
-    Args:
-        use: the operation.
-        grads: the gradients of its outputs.
-        where: how the examples lie in each of them.
-        batch: how many examples there are.
-        parameters: those that are wanted; what a use has no gradient for is None.
-    """
-    rows = _of_elements(use, grads, where, batch)
-    if rows is None:
-        rows = _one_by_one(use, grads, where, batch)
-    weight, output = use.weight
-    if weight.name() == ACCUMULATE:
-        return [rows if each is weight.variable else None for each in parameters]
-    return _through(GradientEdge(weight, output), rows, parameters)
-
-
-def _of_elements(
-    use: WeightUse, grads: Sequence[Tensor | None], where: Sequence[Where | None], batch: int
-) -> Tensor | None:
-    """All examples at once, where the weight was broadcast to them element by element."""
-    (grad,), (layout,) = (grads, where) if len(grads) == 1 else ((None,), (None,))
-    if use.name not in _ELEMENTWISE or grad is None or not isinstance(layout, Layout):
-        return None
-    shape = shape_of(use.weight)
-    own = layout.axis - (grad.dim() - len(shape))
-    found = call(use.node, grad)[use.place]
-    if found is None or found.shape != grad.shape or (own >= 0 and shape[own] != 1):
-        return None
-    return sum_to(layout.split(found, batch), shape, first=1)
-
-
-def _one_by_one(
-    use: WeightUse, grads: Sequence[Tensor | None], where: Sequence[Where | None], batch: int
-) -> Tensor:
-    shape, rows = shape_of(use.weight), []
-    numbers = torch.arange(batch)
-    for b in range(batch):
-        parts = [
-            None if grad is None or place is None else _only(grad, place, numbers == b)
-            for grad, place in zip(grads, where, strict=True)
-        ]
-        found = call(use.node, *parts)[use.place]
-        if found is None:
-            like = next(each for each in grads if each is not None)
-            found = like.new_zeros(shape)
-        found = found.to_dense() if found.is_sparse else found
-        rows.append(sum_to(found, shape).reshape(shape))
-    return torch.stack(rows)
-
-
-def _only(grad: Tensor, where: Where, chosen: Tensor) -> Tensor:
-    """A gradient with zeros at all elements of other examples."""
-    if isinstance(where, Layout):
-        keep = where.spread(chosen.to(grad.device), grad.shape)
-    else:
-        keep = where == chosen.nonzero()[0, 0].to(grad.device)
-    return torch.where(keep, grad, torch.zeros((), dtype=grad.dtype, device=grad.device))
-
-
-def _through(edge: Any, rows: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | None]:
-    """From the gradients of a weight to those of the parameters it was computed of."""
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-            return gradients([edge], parameters, [rows], batched=True)
-    except RuntimeError:
-        each = [gradients([edge], parameters, [row]) for row in rows]
-        return [
-            None if column[0] is None else torch.stack([row for row in column if row is not None])
-            for column in zip(*each, strict=True)
-        ]

@@ -70,6 +70,8 @@ class Watched:
         norms: modules that mix the examples of a batch in train mode, watched or not.
         plans: how the gradients of batches of a certain structure are taken; see ``_plan``.
         scattered: structures in which examples lie in no order, as where tokens are routed.
+        rounded: structures in which rounding looks as if examples were mixed.
+        buffers: tensors of the model, which belong to no example.
     """
 
     units: tuple[Unit, ...]
@@ -79,6 +81,8 @@ class Watched:
     norms: tuple[tuple[str, nn.Module], ...] = ()
     plans: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
     scattered: set[Any] = dataclasses.field(default_factory=set, compare=False)
+    rounded: set[Any] = dataclasses.field(default_factory=set, compare=False)
+    buffers: tuple[Tensor, ...] = ()
 
     def with_blocks(self, blocks: Sequence[Block]) -> Watched:
         """The same with other ranks."""
@@ -93,7 +97,12 @@ class Watched:
             for unit in self.units
         )
         return dataclasses.replace(
-            self, units=units, blocks=tuple(blocks), plans={}, scattered=set()
+            self,
+            units=units,
+            blocks=tuple(blocks),
+            plans={},
+            scattered=set(),
+            rounded=set(),
         )
 
 
@@ -256,7 +265,14 @@ class _Search:
         watched = {name: named[name] for block in blocks.values() for name in block.parameters}
         kinds = nn.modules.batchnorm._BatchNorm
         norms = [(n, m) for n, m in self._model.named_modules() if isinstance(m, kinds)]
-        return Watched(tuple(units), tuple(blocks.values()), skipped, watched, tuple(norms))
+        return Watched(
+            tuple(units),
+            tuple(blocks.values()),
+            skipped,
+            watched,
+            tuple(norms),
+            buffers=(*self._model.buffers(), *self._model.parameters()),
+        )
 
     def _shares(
         self, module: nn.Module, part: Part, tied: bool, blocks: dict[int, Block]
