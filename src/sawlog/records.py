@@ -28,6 +28,8 @@ class Entries:
     attrs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self._go_together():
+            return
         shapes = {"values": np.shape(self.values)}
         shapes.update(
             (f"step axis {axis!r}", np.shape(array)) for axis, array in self.steps.items()
@@ -41,6 +43,17 @@ class Entries:
                 f"These entries do not go together: {described}. "
                 "Hint: all of them need the same first axis, one item for each entry."
             )
+
+    def _go_together(self) -> bool:
+        """Whether all parts are arrays with the same first axis: there may be very many entries."""
+        try:
+            rows = self.values.shape[0]
+            for array in self.steps.values():
+                if array.shape[0] != rows:
+                    return False
+            return self.mask is None or self.mask.shape[0] == rows
+        except (AttributeError, IndexError):
+            return False
 
     def __len__(self) -> int:
         return len(self.values)

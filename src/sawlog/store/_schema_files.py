@@ -11,7 +11,7 @@ from sawlog.store import _parse
 from sawlog.store._files import explained, from_json, sealed
 from sawlog.store._layout import Folder, complete_json
 from sawlog.store._many import many_objects
-from sawlog.store._schema import Log, Schema, check_axes, log_from_json
+from sawlog.store._schema import Log, Schema, check_axes, logs_from_json
 
 _NAME = re.compile(r"(\d{8,19})\.json")
 _FEW = 100  # missing files that are named one by one
@@ -86,15 +86,15 @@ class SchemaFiles:
 
     def _add(self, logs: list[Log]) -> None:
         """Take in logs; some may have been taken in before an exception came."""
-        there = self.schema
-        known = [log for log in logs if all(n in there and there[n] == log for n in log.names)]
-        self.schema.add_all([log for log in logs if log not in known] if known else logs)
+        find = self.schema.find
+        known = {id(log) for log in logs if all(find(n) == log for n in log.names)}
+        self.schema.add_all([log for log in logs if id(log) not in known] if known else logs)
 
     def _logs(self, number: int) -> list[Log]:
         said, sealed = from_json(complete_json(self._folder.disk, f"schema/{_name(number)}"))
         if not sealed:
             _parse.fail("it has lost its checksum")
-        return [log_from_json(log) for log in _parse.sequence(_parse.field(said, "add"), "'add'")]
+        return logs_from_json(_parse.field(said, "add"))
 
     @property
     def next_path(self) -> Path:
