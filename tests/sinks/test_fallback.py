@@ -61,7 +61,8 @@ def test_the_store_ends_as_the_program_does(tmp_path: Path, method: str, when: s
         assert reader.failed == (when != "never")
         expected = {"write": [0, 1, 2], "flush": [0, 1, 2], "close": [1, 2]}
         assert reader.read("x").tolist() == expected[method]
-    assert len(said) == 2 and all("OSError: the network is gone" in text for text in said)
+    assert len(said) == 2
+    assert all("OSError: the network is gone" in text for text in said)
     assert str(tmp_path / "spare") in said[1]
 
 

@@ -25,7 +25,7 @@ def set_age(disk: LocalDisk, seconds: float) -> None:
         os.utime(file, (time.time() - seconds,) * 2)
 
 
-@pytest.mark.parametrize("age, swept", [(0, 0), (2 * MINUTE, 0), (DAY / 2, 0), (2 * DAY, 1)])
+@pytest.mark.parametrize(("age", "swept"), [(0, 0), (2 * MINUTE, 0), (DAY / 2, 0), (2 * DAY, 1)])
 def test_the_part_of_a_living_writer(disk: LocalDisk, age: float, swept: int) -> None:
     upload = disk.upload("segments/a-00000001.safetensors")
     upload.write(b"abc")
@@ -37,7 +37,7 @@ def test_the_part_of_a_living_writer(disk: LocalDisk, age: float, swept: int) ->
     upload.discard()
 
 
-@pytest.mark.parametrize("age, swept", [(0, 0), (MINUTE / 2, 0), (2 * MINUTE, 1), (2 * DAY, 1)])
+@pytest.mark.parametrize(("age", "swept"), [(0, 0), (MINUTE / 2, 0), (2 * MINUTE, 1), (2 * DAY, 1)])
 def test_the_part_of_a_dead_one(disk: LocalDisk, age: float, swept: int) -> None:
     left = Path(disk.root, "tmp", "a.part")
     left.write_bytes(b"abc")
@@ -45,7 +45,8 @@ def test_the_part_of_a_dead_one(disk: LocalDisk, age: float, swept: int) -> None
     kept.write_bytes(b"of somebody else")
     set_age(disk, age)
     assert disk.sweep() == swept
-    assert left.exists() == (not swept) and kept.exists()
+    assert left.exists() == (not swept)
+    assert kept.exists()
 
 
 def test_files_of_which_there_may_be_one(disk: LocalDisk) -> None:
@@ -61,7 +62,8 @@ def test_files_of_which_there_may_be_one(disk: LocalDisk) -> None:
 
 def test_a_lease_is_held_by_one(disk: LocalDisk) -> None:
     lease = disk.lease("tmp/lock")
-    assert lease is not None and lease.certain
+    assert lease is not None
+    assert lease.certain
     assert disk.lease("tmp/lock") is None
     lease.release()
     again = disk.lease("tmp/lock")

@@ -41,7 +41,7 @@ def test_equal_hashes(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("clashing")
-@pytest.mark.parametrize("policy, rows", [("first", [0, 1, 2]), ("replace", [3, 1, 4])])
+@pytest.mark.parametrize(("policy", "rows"), [("first", [0, 1, 2]), ("replace", [3, 1, 4])])
 def test_equal_hashes_and_equal_ids(policy: str, rows: list[int]) -> None:
     chunks = [Texts.of(["a", "b", "c"]), Texts.of(["a", "c"])]
     index = Index(chunks, policy, "'x'")

@@ -35,7 +35,8 @@ def test_a_mask_never_comes_from_what_was_there_before(again: bool) -> None:
         filled(chunk, entries([1.0] * 4, [False] * 4), entries([1.0] * 8, [False] * 8))
         chunk = chunk.recycled()
         plain = filled(chunk.recycled(), entries([1.0]))
-        assert not plain.masked and "mask" not in chunk.describe(plain)
+        assert not plain.masked
+        assert "mask" not in chunk.describe(plain)
         assert set(chunk.tensors(Extent())) == {"x", "sawlog.step/step/x"}
     extent = filled(chunk, entries([2.0, 3.0]), entries([4.0], [False]), entries([5.0]))
     assert extent == Extent(4, 0, True)
@@ -77,6 +78,8 @@ def test_rows_are_stored_in_the_type_of_their_column() -> None:
         ids, texts = np.arange(4)[part], np.array(["a", "bcd", "", "e"])[part]
         chunk.add_rows(call, ids, {"a": values[part], "s": texts}, 4)
     tensors = chunk.tensors(chunk.extent(call))
-    assert tensors["a"].dtype == "<f4" and np.array_equal(tensors["a"], values)
-    assert tensors["s"].dtype == "<U4" and tensors["s"].tolist() == ["a", "bcd", "", "e"]
+    assert tensors["a"].dtype == "<f4"
+    assert np.array_equal(tensors["a"], values)
+    assert tensors["s"].dtype == "<U4"
+    assert tensors["s"].tolist() == ["a", "bcd", "", "e"]
     assert tensors["sawlog.ids/a"].tolist() == [0, 1, 2, 3]
