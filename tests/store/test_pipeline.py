@@ -14,6 +14,7 @@ import pytest
 from sawlog import store
 from sawlog.errors import StoreWriteError
 from sawlog.store import Writer
+from sawlog.store._disk import _local
 from sawlog.store._segment import Unpublished
 
 PATIENCE = 120.0
@@ -40,18 +41,18 @@ def test_after_a_commit_that_failed_the_order_is_kept(tmp_path: Path, monkeypatc
     path = tmp_path / "store"
     writer = store.create(path, segment_bytes=40, interval=None, queue=8, merge=False)
     published: list[str] = []
-    commit, broken = Unpublished.commit, [True]
+    commit, broken = _local._Upload.commit, [True]
 
-    def failing(self: Unpublished) -> None:
+    def failing(self: Any) -> None:
         if broken[0]:
-            wait_until(lambda: all(s.unpublished for s in writer._pipeline.state.waiting[:3]))
             wait_until(lambda: len(writer._pipeline.state.waiting) == 3)
+            wait_until(lambda: all(s.unpublished for s in writer._pipeline.state.waiting))
             raise OSError(5, os.strerror(5))
         commit(self)
-        published.append(self._name)
+        published.append(self._file.path.name)
         assert names(path) == published
 
-    monkeypatch.setattr(Unpublished, "commit", failing)
+    monkeypatch.setattr(_local._Upload, "commit", failing)
     for number in range(3):
         writer.append([number], row(number))
     with pytest.raises(StoreWriteError, match="Input/output error"):

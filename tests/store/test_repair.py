@@ -33,6 +33,8 @@ def damaged_store(path: Path) -> None:
     partly.write_bytes(data)
     cut.write_bytes(cut.read_bytes()[:-9])
     gone.unlink()
+    (path / "damaged").mkdir()
+    (path / "damaged" / f"segments-{cut.name}").write_text("of an earlier repair")
     schema = sorted((path / "schema").iterdir())[0]
     schema.write_bytes(schema.read_bytes()[:-2])
 
