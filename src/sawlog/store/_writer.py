@@ -36,7 +36,7 @@ from sawlog.store._pipeline import Pipeline
 from sawlog.store._removal import InUse
 from sawlog.store._schema import Log, Schema, Series, Table
 from sawlog.store._unmade import Unmade
-from sawlog.store._upkeep import Upkeep
+from sawlog.store._upkeep import Upkeep, left_over
 
 T = TypeVar("T")
 
@@ -76,6 +76,7 @@ class Writer:
             segment_bytes=self._segment_bytes,
             in_use=in_use,
             upkeep=Upkeep(folder, identity) if merge else None,
+            small=left_over(catalog.segments) if merge else 0,
         )
         self._known: dict[str, tuple[_ids.IdSet, set[str]]] = {}
         self._fast: dict[str, Series] = {}
