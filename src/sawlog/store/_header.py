@@ -5,6 +5,7 @@ See FORMAT.md, section 4. Tensors of older versions are called here as the newes
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -220,40 +221,25 @@ def _all_plain(
     Takes nothing that :func:`_placed` would not take, and then in the same way: there may be a
     hundred thousand of them, of few kinds. None if they are to be looked at one by one.
     """
+    found: dict[str, Placed] = {}
+    at = 0
     try:
         "".join(entries).encode()
         shapes = [entry["shape"] for entry in entries.values()]
         offsets = [entry["data_offsets"] for entry in entries.values()]
         chosen = [cuts[name] for name in entries]
-        if not (_are_integers(shapes) and _are_integers(offsets) and _are_integers(chosen)):
+        if "" in entries or not all(map(_are_integers, (shapes, offsets, chosen))):
             return None
-        stored = [entry["dtype"] for entry in entries.values()]
-        keys = list(zip(stored, map(tuple, shapes), map(tuple, chosen), strict=True))
-        kinds: dict[Any, _Kind] = {}
-        for key in set(keys):
-            if (kind := _kind(*key)) is None:
+        parts = zip(entries.items(), shapes, offsets, chosen, strict=True)
+        for (name, entry), shape, (start, stop), cut in parts:
+            kind = _kind(entry["dtype"], tuple(shape), tuple(cut))
+            if kind is None or start != at or stop != at + kind.size:
                 return None
-            kinds[key] = kind
-        if set(map(len, offsets)) - {2}:
-            return None
-        at = np.fromiter(_chain(offsets), np.int64, 2 * len(keys)).reshape(-1, 2)
-    except (KeyError, TypeError, ValueError, OverflowError):  # also where an entry is no object
+            found[name] = Placed(kind.dtype, kind.shape, base + start, base + stop, kind.cut)
+            at = stop
+    except (KeyError, TypeError, ValueError):  # also where an entry is no object
         return None
-    if "" in entries:
-        return None
-    found = [kinds[key] for key in keys]
-    sizes = np.fromiter([kind.size for kind in found], np.int64, len(found))
-    starts, stops = at[:, 0], at[:, 1]
-    ends = np.cumsum(sizes)  # beyond 2**63 these would be negative
-    if (at < 0).any() or (stops != ends).any() or (starts != ends - sizes).any():
-        return None
-    places = [
-        Placed(kind.dtype, kind.shape, start, stop, kind.cut)
-        for kind, start, stop in zip(
-            found, (starts + base).tolist(), (stops + base).tolist(), strict=True
-        )
-    ]
-    return dict(zip(entries, places, strict=True))
+    return found
 
 
 def _are_integers(lists: list[Any]) -> bool:
@@ -263,6 +249,7 @@ def _are_integers(lists: list[Any]) -> bool:
     return set(map(type, _chain(lists))) <= {int}
 
 
+@functools.lru_cache(1 << 12)
 def _kind(stored: Any, shape: tuple[int, ...], cut: tuple[int, ...]) -> _Kind | None:
     try:
         dtype = _dtypes.dtype_stored_as(stored)
@@ -271,8 +258,6 @@ def _kind(stored: Any, shape: tuple[int, ...], cut: tuple[int, ...]) -> _Kind | 
     except (_parse.Malformed, SchemaError, IndexError):
         return None
     size = math.prod(shape) * dtype.itemsize
-    if size > _parse.MOST:
-        return None
     return _Kind(dtype, shape, size, Cut(rows, size // rows if rows else 0, block, span))
 
 
