@@ -6,6 +6,7 @@ What stores, sinks and command lines deal in. :class:`sawlog.logdict` is its twi
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -92,8 +93,9 @@ def lost_by_numpy(value: Any) -> str | None:
     >>> lost_by_numpy(["a", "b\\0"])
     "the last NUL of 'b\\\\x00'"
     """
-    if isinstance(value, np.ma.MaskedArray):
-        return "its mask" if any(np.ma.getmaskarray(value).tobytes()) else None
+    ma = sys.modules.get("numpy.ma")  # numpy loads it when it is first asked for
+    if ma is not None and isinstance(value, getattr(ma, "MaskedArray", ())):
+        return "its mask" if any(ma.getmaskarray(value).tobytes()) else None
     if isinstance(value, (list, tuple)):
         items = (lost_by_numpy(item) for item in value if not isinstance(item, (int, float)))
         return next((lost for lost in items if lost), None)
