@@ -85,10 +85,17 @@ class SchemaFiles:
         return problems
 
     def _add(self, logs: list[Log]) -> None:
-        """Take in logs; some may have been taken in before an exception came."""
-        find = self.schema.find
-        known = {id(log) for log in logs if all(find(n) == log for n in log.names)}
-        self.schema.add_all([log for log in logs if id(log) not in known] if known else logs)
+        """Take in logs; some may have been taken in before an exception came, or meanwhile."""
+        while True:
+            find, before = self.schema.find, len(self.schema)
+            known = {id(log) for log in logs if all(find(n) == log for n in log.names)}
+            try:
+                self.schema.add_all([log for log in logs if id(log) not in known])
+            except SchemaError:
+                if len(self.schema) == before:
+                    raise
+            else:
+                return
 
     def _logs(self, number: int) -> list[Log]:
         said, sealed = from_json(complete_json(self._folder.disk, f"schema/{_name(number)}"))
@@ -115,10 +122,16 @@ class SchemaFiles:
 
     def _declare(self, wanted: Callable[[Schema], list[Log]]) -> None:
         while True:
+            before = len(self.schema)
             logs = wanted(self.schema)
             if not logs:
                 return
-            self.schema.check(logs)
+            try:
+                self.schema.check(logs)
+            except SchemaError:
+                if len(self.schema) != before:  # a signal handler declared something meanwhile
+                    continue
+                raise
             check_axes(logs)
             number = self._read + 1
             data = sealed(
