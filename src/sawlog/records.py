@@ -6,6 +6,7 @@ What stores, sinks and command lines deal in. :class:`sawlog.logdict` is its twi
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -28,6 +29,8 @@ class Entries:
     attrs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self._go_together():
+            return
         shapes = {"values": np.shape(self.values)}
         shapes.update(
             (f"step axis {axis!r}", np.shape(array)) for axis, array in self.steps.items()
@@ -41,6 +44,17 @@ class Entries:
                 f"These entries do not go together: {described}. "
                 "Hint: all of them need the same first axis, one item for each entry."
             )
+
+    def _go_together(self) -> bool:
+        """Whether all parts are arrays with the same first axis: there may be very many entries."""
+        try:
+            rows = self.values.shape[0]
+            for array in self.steps.values():
+                if array.shape[0] != rows:
+                    return False
+            return self.mask is None or self.mask.shape[0] == rows
+        except (AttributeError, IndexError):
+            return False
 
     def __len__(self) -> int:
         return len(self.values)
@@ -79,8 +93,9 @@ def lost_by_numpy(value: Any) -> str | None:
     >>> lost_by_numpy(["a", "b\\0"])
     "the last NUL of 'b\\\\x00'"
     """
-    if isinstance(value, np.ma.MaskedArray):
-        return "its mask" if any(np.ma.getmaskarray(value).tobytes()) else None
+    ma = sys.modules.get("numpy.ma")  # numpy loads it when it is first asked for
+    if ma is not None and isinstance(value, getattr(ma, "MaskedArray", ())):
+        return "its mask" if any(ma.getmaskarray(value).tobytes()) else None
     if isinstance(value, (list, tuple)):
         items = (lost_by_numpy(item) for item in value if not isinstance(item, (int, float)))
         return next((lost for lost in items if lost), None)

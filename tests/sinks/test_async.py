@@ -150,6 +150,27 @@ def test_a_failure_frees_those_who_wait_for_room():
     sink.close()
 
 
+def test_after_a_failure_with_writes_waiting_there_is_room_again():
+    slow = Slow()
+    slow._write = lambda records: slow.go.acquire(timeout=PATIENCE) and 1 / 0
+    sink = Async(slow, queue=2)
+    sink.write(one(0))
+    wait_until(lambda: sink.waiting == 0)
+    for number in (1, 2):
+        sink.write(one(number))
+    slow.go.release()
+    with pytest.raises(AsyncError) as caught:
+        sink.flush()
+    assert refused(caught.value) == [0, 1, 2]
+    assert sink.waiting == 0  # else the next writes would wait for ever
+    del slow._write
+    for number in range(3, 8):
+        slow.go.release()
+        sink.write(one(number))
+    sink.close()
+    assert slow.logs["x"].tolist() == [3, 4, 5, 6, 7]
+
+
 def test_closing_that_fails_can_be_tried_again():
     inner = Failing("write", "close")
     sink = Async(inner)

@@ -144,6 +144,27 @@ def test_nothing_is_merged_while_another_has_the_lease(tmp_path):
     assert upkeep_of(path).merge() == FAN
 
 
+def test_writers_that_are_killed_again_and_again(tmp_path):
+    """Each leaves two segments, too few to merge: whoever starts when enough are there does it."""
+    path = tmp_path / "store"
+    store.create(path).close()
+    most, runs = 0, FAN
+    for number in range(runs):
+        writer = store.open(path, "append", interval=None)
+        found = len(store.open(path).segments)
+        for part in (0, 1):
+            write_numbers(writer, [2 * number + part])
+            writer.flush()
+        deadline = time.monotonic() + 120
+        while found >= FAN and len(store.open(path).segments) >= FAN:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        writer.abort()
+        most = max(most, found)
+    assert most >= FAN  # it was due at least once
+    assert check(path, 2 * runs) <= FAN + 1  # of twice as many
+
+
 def test_a_second_compaction_gives_up(tmp_path, monkeypatch):
     path = tmp_path / "store"
     store.create(path, merge=False).close()

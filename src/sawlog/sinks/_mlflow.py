@@ -15,7 +15,8 @@ from sawlog.sinks._values import Column, Group, Kind, Number, flat_config, pixel
 
 BATCH = 1000  # the most that MLflow takes at a time
 PARAMS = 100
-INTERVAL = 5.0  # seconds
+INTERVAL, SELDOM = 1.0, 30.0  # seconds that metrics wait, at least and at most
+SHARE = 20  # sending takes at most a twentieth of the time, but for SELDOM
 
 
 class MLflowSink(TrackerSink):
@@ -44,8 +45,9 @@ class MLflowSink(TrackerSink):
         histograms: whether to sum up arrays at all; if not, they are left out.
 
     Metrics are sent a thousand at a time, by the next ``write`` when there are as many or they are
-    five seconds old, and by ``flush`` and ``close``. What could not be sent is sent again by the
-    next of these. Numbers are ``float64``; in SQL stores
+    a second old, and by ``flush`` and ``close``. Where sending takes long they wait longer, up to
+    30 seconds, so that it takes a twentieth of the time. What could not be sent is sent again by
+    the next of these. Numbers are ``float64``; in SQL stores
     infinities become the greatest number there is, as MLflow has it.
 
     Raises:
@@ -74,7 +76,7 @@ class MLflowSink(TrackerSink):
         self._names: dict[str, str] = {}  # that of MLflow -> ours
         self._last: dict[str, tuple[int, int]] = {}  # time and step of the last entry
         self._waiting: list[Any] = []
-        self._since = time.monotonic()
+        self._since, self._interval = time.monotonic(), INTERVAL
         self._log_config(config or {})
 
     def __repr__(self) -> str:
@@ -117,7 +119,7 @@ class MLflowSink(TrackerSink):
         self._names = names
 
     def _write(self, records: Records) -> None:
-        if len(self._waiting) >= BATCH or time.monotonic() > self._since + INTERVAL:
+        if len(self._waiting) >= BATCH or time.monotonic() > self._since + self._interval:
             self._flush()  # first, so that where it fails nothing of this call was taken
         super()._write(records)
 
@@ -146,10 +148,12 @@ class MLflowSink(TrackerSink):
             self._client.log_image(self.run_id, pixels(item), key=key, step=step)
 
     def _flush(self) -> None:
+        began = time.monotonic()
         while self._waiting:
             self._client.log_batch(self.run_id, metrics=self._waiting[:BATCH])
             del self._waiting[:BATCH]  # only now: where that failed, it is tried again
         self._since = time.monotonic()
+        self._interval = min(SELDOM, max(INTERVAL, SHARE * (self._since - began)))
 
     def _finish(self, failed: bool) -> None:
         self._flush()

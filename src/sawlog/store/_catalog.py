@@ -254,12 +254,16 @@ class Catalog:
     def chunks(self, name: str) -> list[tuple[Segment, Chunk]]:
         """The chunks of a table (by its first name) or series, in order."""
         if self._by_log is None:
-            found: dict[str, list[tuple[Segment, Chunk]]] = {}
-            for segment in self.segments:
-                for chunk in segment.chunks:
-                    found.setdefault(chunk.first, []).append((segment, chunk))
-            self._by_log = found
+            with many_objects():
+                self._by_log = self._grouped()
         return self._by_log.get(name, [])
+
+    def _grouped(self) -> dict[str, list[tuple[Segment, Chunk]]]:
+        found: dict[str, list[tuple[Segment, Chunk]]] = {}
+        for segment in self.segments:
+            for chunk in segment.chunks:
+                found.setdefault(chunk.first, []).append((segment, chunk))
+        return found
 
     def table(self, name: str | None) -> Table:
         """The table that has ``name``, or the only one.

@@ -6,6 +6,8 @@ is there, is of the right kind, and has as many rows as the chunk says.
 
 from __future__ import annotations
 
+import collections
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -33,9 +35,13 @@ def step_name(axis: str, series: str) -> str:
     >>> step_name("epoch/train", "loss"), step_name("epoch", "train/loss")
     ('sawlog.step/epoch%2Ftrain/loss', 'sawlog.step/epoch/train/loss')
     """
-    if "%" in axis or "/" in axis:
-        axis = axis.replace("%", "%25").replace("/", "%2F")
-    return f"sawlog.step/{axis}/{series}"
+    return _step_prefix(axis) + series
+
+
+@functools.lru_cache(1024)
+def _step_prefix(axis: str) -> str:
+    axis = axis.replace("%", "%25").replace("/", "%2F")
+    return f"sawlog.step/{axis}/"
 
 
 def step_name_1(axis: str, series: str) -> str:
@@ -128,9 +134,10 @@ class SeriesChunk(NamedTuple):
 
     def check(self, tensors: Mapping[str, Typed]) -> None:
         """Refuse tensors that are not there, or do not have these entries."""
-        values = _rows_of(tensors, self.name, self.rows)
+        name, rows = self.name, self.rows
+        values = _rows_of(tensors, name, rows)
         for axis in self.steps:
-            _rows_of(tensors, step_name(axis, self.name), self.rows)
+            _rows_of(tensors, step_name(axis, name), rows)
         if self.mask:
             mask = _rows_of(tensors, mask_name(self.name), self.rows)
             if mask.dtype != _BOOL or values.shape[: len(mask.shape)] != mask.shape:
@@ -148,8 +155,11 @@ def _tensor(tensors: Mapping[str, Typed], name: str) -> Typed:
 
 
 def _rows_of(tensors: Mapping[str, Typed], name: str, rows: int) -> Typed:
-    found = _tensor(tensors, name)
-    if not found.shape or found.shape[0] != rows:
+    found = tensors.get(name)
+    if found is None:
+        _parse.fail(f"the tensor {_parse.shown(name)} is missing")
+    shape = found.shape
+    if not shape or shape[0] != rows:
         _parse.fail(f"{_parse.shown(name)} has the shape {list(found.shape)}, not {rows} rows")
     return found
 
@@ -162,6 +172,38 @@ def _exactly(
         _parse.fail(
             f"{_parse.shown(name)} is {found.dtype}{list(found.shape)}, not {dtype}{list(shape)}"
         )
+
+
+def parse_all(value: Any) -> tuple[Chunk, ...]:
+    """The chunks of a segment.
+
+    Raises:
+        Malformed: they are something else.
+    """
+    axes: dict[tuple[str, ...], tuple[str, ...]] = {}
+    listed = _parse.sequence(value, "'chunks'")
+    return tuple([_plain_series(each, axes) or parse(each) for each in listed])
+
+
+def _plain_series(value: Any, known: dict[tuple[str, ...], tuple[str, ...]]) -> SeriesChunk | None:
+    """As :func:`parse` of a series without a mask or notes, of which there may be very many.
+
+    Takes nothing that it would not take; ``known`` has the step axes that were seen before.
+    """
+    if type(value) is not dict or len(value) != 3:
+        return None
+    name, rows, steps = value.get("series"), value.get("rows"), value.get("steps")
+    if type(name) is not str or type(rows) is not int or type(steps) is not list:
+        return None
+    if not name or not name.isascii() or not 0 <= rows <= _parse.MOST:
+        return None
+    if len(steps) == 1 and type(steps[0]) is str:
+        axes = known.get((steps[0],))
+        if axes is None:
+            axes = known[(steps[0],)] = _parse.texts(steps, "'steps' of a chunk")
+    else:
+        axes = _parse.texts(steps, "'steps' of a chunk")
+    return SeriesChunk(name, rows, axes)
 
 
 def parse(value: Any) -> Chunk:
@@ -200,13 +242,13 @@ def _attrs(value: Any, rows: int) -> tuple[tuple[int, dict[str, Any]], ...]:
 
 def check_all(chunks: Iterable[Chunk], tensors: Mapping[str, Typed]) -> None:
     """Refuse chunks that do not go with their tensors, or that have a name in common."""
-    logs: set[str] = set()
+    names: list[str] = []
     for chunk in chunks:
         chunk.check(tensors)
-        for name in chunk.names:
-            if name in logs:
-                _parse.fail(f"{_parse.shown(name)} is in two chunks")
-            logs.add(name)
+        names += chunk.names
+    if len(set(names)) != len(names):
+        twice = next(name for name, count in collections.Counter(names).items() if count > 1)
+        _parse.fail(f"{_parse.shown(twice)} is in two chunks")
 
 
 def renamed(chunks: Iterable[Chunk]) -> dict[str, str]:

@@ -5,9 +5,10 @@ See FORMAT.md, section 4. Tensors of older versions are called here as the newes
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import re
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ CHECKSUMS = "sawlog.checksums"
 _MOST_ROWS = 1 << 60
 SUFFIX = ".safetensors"
 METADATA = "__metadata__"
+_chain = itertools.chain.from_iterable
 MOST_BYTES = 1 << 28  # of a header
 _EMPTY_ROWS = 1 << 28  # at most, of a chunk without any bytes
 _NAME = re.compile(r"([a-z0-9]{1,32})-(\d{8,19})\.safetensors")
@@ -111,7 +113,7 @@ def header_of(document: Document) -> Header:
     if version > VERSION:
         raise NewerVersion(f"version {version} of the format")
     writer = _parse.writer(_parse.field(said, "writer"), "'writer'")
-    chunks = tuple(map(_chunks.parse, _parse.sequence(_parse.field(said, "chunks"), "'chunks'")))
+    chunks = _chunks.parse_all(_parse.field(said, "chunks"))
     renamed = _chunks.renamed(chunks) if version == 1 else {}
     tensors = _tensors(document)
     if renamed:  # in the same order, which is that of their checksums
@@ -169,19 +171,15 @@ def _tensors(document: Document) -> dict[str, Placed]:
     said, base = document.said, document.base
     types = _parse.mapping(_parse.field(said, "types"), "'types'")
     cuts = _parse.mapping(_parse.field(said, "checksums"), "'checksums'")
-    found: dict[str, Placed] = {}
-    at, hashes = base, 0
-    kinds: dict[Any, _Kind] = {}
-    for name, entry in _in_order(document.entries):
-        cut = cuts.get(name)
-        placed = None if name in types else _plain(entry, cut, base, kinds)
-        if placed is None:
-            placed = _placed(name, entry, types.get(name), cut, base)
-        if placed.start != at:
-            _parse.fail(f"{_parse.shown(name)} begins at {placed.start} instead of {at}")
-        at = placed.stop
-        hashes += placed.cut.hash_count
-        found[name] = placed
+    found = None if types else _all_plain(document.entries, cuts, base)
+    if found is None:
+        found = {
+            name: _placed(name, entry, types.get(name), cuts.get(name), base)
+            for name, entry in _in_order(document.entries)
+        }
+        _check_gaps(found, base)
+    at = next(reversed(found.values())).stop if found else base
+    hashes = sum([placed.cut.hash_count for placed in found.values()])
     first, last = document.checksums
     if at != first:
         _parse.fail("its checksums do not follow its tensors")
@@ -190,18 +188,20 @@ def _tensors(document: Document) -> dict[str, Placed]:
     return found
 
 
-def _in_order(entries: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
-    """The tensors in the order of their places, which is that of the file where we wrote it."""
-    at, sorted_already = 0, True
+def _in_order(entries: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The tensors in the order of their places."""
     for name, entry in entries.items():
         if type(entry) is not dict:
             _parse.fail(f"{_parse.shown(name)} is {_parse.shown(entry)}, not a tensor")
-        start, stop = _offsets(entry, name)
-        sorted_already = sorted_already and start == at
-        at = stop
-    if sorted_already:
-        return entries.items()
+        _offsets(entry, name)
     return sorted(entries.items(), key=lambda item: item[1]["data_offsets"])  # stable
+
+
+def _check_gaps(found: dict[str, Placed], at: int) -> None:
+    for name, placed in found.items():
+        if placed.start != at:
+            _parse.fail(f"{_parse.shown(name)} begins at {placed.start} instead of {at}")
+        at = placed.stop
 
 
 class _Kind(NamedTuple):
@@ -213,40 +213,52 @@ class _Kind(NamedTuple):
     cut: Cut
 
 
-def _plain(entry: dict[str, Any], cut: Any, base: int, kinds: dict[Any, _Kind]) -> Placed | None:
-    """A tensor of a type of safetensors; None for one to be looked at more closely.
+def _all_plain(
+    entries: dict[str, Any], cuts: dict[str, Any], base: int
+) -> dict[str, Placed] | None:
+    """All tensors at once, if each is of a type of safetensors and they are in order.
 
-    Takes nothing that :func:`_placed` would not take: there may be a hundred thousand tensors.
+    Takes nothing that :func:`_placed` would not take, and then in the same way: there may be a
+    hundred thousand of them, of few kinds. None if they are to be looked at one by one.
     """
-    stored, shape = entry.get("dtype"), entry.get("shape")
-    if type(stored) is not str or type(shape) is not list or type(cut) is not list:
-        return None
-    numbers = (*shape, *cut)
-    for number in numbers:
-        if type(number) is not int:
+    found: dict[str, Placed] = {}
+    at = 0
+    try:
+        "".join(entries).encode()
+        shapes = [entry["shape"] for entry in entries.values()]
+        offsets = [entry["data_offsets"] for entry in entries.values()]
+        chosen = [cuts[name] for name in entries]
+        if "" in entries or not all(map(_are_integers, (shapes, offsets, chosen))):
             return None
-    key = (stored, numbers, len(cut))
-    kind = kinds.get(key)
-    if kind is None:
-        kind = _kind(stored, shape, cut)
-        if kind is None:
-            return None
-        kinds[key] = kind
-    start, stop = entry["data_offsets"]
-    if stop - start != kind.size:
+        parts = zip(entries.items(), shapes, offsets, chosen, strict=True)
+        for (name, entry), shape, (start, stop), cut in parts:
+            kind = _kind(entry["dtype"], tuple(shape), tuple(cut))
+            if kind is None or start != at or stop != at + kind.size:
+                return None
+            found[name] = Placed(kind.dtype, kind.shape, base + start, base + stop, kind.cut)
+            at = stop
+    except (KeyError, TypeError, ValueError):  # also where an entry is no object
         return None
-    return Placed(kind.dtype, kind.shape, base + start, base + stop, kind.cut)
+    return found
 
 
-def _kind(stored: str, shape: list[int], cut: list[int]) -> _Kind | None:
+def _are_integers(lists: list[Any]) -> bool:
+    """Whether these are lists of whole numbers, and of nothing that is equal to some."""
+    if not set(map(type, lists)) <= {list}:
+        return False
+    return set(map(type, _chain(lists))) <= {int}
+
+
+@functools.lru_cache(1 << 12)
+def _kind(stored: Any, shape: tuple[int, ...], cut: tuple[int, ...]) -> _Kind | None:
     try:
         dtype = _dtypes.dtype_stored_as(stored)
-        rows = _parse.shape(shape, "")[0]
-        block, span = _cut("", cut)
+        rows = _parse.shape(list(shape), "")[0]
+        block, span = _cut("", list(cut))
     except (_parse.Malformed, SchemaError, IndexError):
         return None
     size = math.prod(shape) * dtype.itemsize
-    return _Kind(dtype, tuple(shape), size, Cut(rows, size // rows if rows else 0, block, span))
+    return _Kind(dtype, shape, size, Cut(rows, size // rows if rows else 0, block, span))
 
 
 def _placed(name: str, entry: dict[str, Any], opaque: Any, cut: Any, base: int) -> Placed:

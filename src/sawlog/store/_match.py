@@ -11,7 +11,7 @@ import numpy as np
 from sawlog.errors import SchemaError
 from sawlog.records import Entries, lost_by_numpy
 from sawlog.store import _dtypes, _ids
-from sawlog.store._schema import Column, Schema, Series, Table, check_name, unknown_name
+from sawlog.store._schema import Column, Log, Schema, Series, Table, check_name, unknown_name
 from sawlog.store._unmade import Unmade
 
 _FIXED = "the names were fixed when the store was created; create(path) without schema takes any."
@@ -190,15 +190,15 @@ def series_of(schema: Schema, name: str, entries: Entries) -> Series | None:
     Raises:
         SchemaError: the dtype, shape or steps are not those of the series.
     """
-    if name not in schema:
+    series = schema.find(name)
+    if series is None:
         return None
-    series = schema[name]
     if isinstance(series, Table):
         raise SchemaError(
             f"{name!r} has rows with ids, not entries with steps. "
             "Hint: write it with append(), or choose another name for the entries."
         )
-    if set(series.axes) != set(entries.steps):
+    if {*series.axes} != entries.steps.keys():
         raise SchemaError(
             f"{name!r} was first written with the step axes ({_listed(series.axes)}), and these "
             f"entries have ({_listed(entries.steps)}). Hint: give the same steps every time."
@@ -209,16 +209,28 @@ def series_of(schema: Schema, name: str, entries: Entries) -> Series | None:
     return series
 
 
-def as_series(schema: Schema, name: str, entries: Entries, fixed: bool) -> Series:
-    """What to declare for entries.
+def as_series(schema: Schema, new: Mapping[str, Entries], fixed: bool) -> list[Log]:
+    """What to declare for entries of names that are new: there may be very many, of few types.
 
     Raises:
-        SchemaError: the name or dtype cannot be stored.
+        SchemaError: a name or dtype cannot be stored.
         UnknownNameError: the store takes no new names.
     """
-    check_name(name)
-    if fixed:
-        raise unknown_name(name, schema, _FIXED)
+    out: list[Log] = []
+    types: dict[Any, Series] = {}
+    for name, entries in new.items():
+        check_name(name)
+        if fixed:
+            raise unknown_name(name, schema, _FIXED)
+        key = (id(entries.steps), entries.values.dtype, entries.values.shape[1:])
+        like = types.get(key)
+        if like is None:
+            like = types[key] = _as_series(name, entries)
+        out.append(like.renamed(name))
+    return out
+
+
+def _as_series(name: str, entries: Entries) -> Series:
     steps = [Column(axis, array.dtype, array.shape[1:]) for axis, array in entries.steps.items()]
     return Series(Column(name, entries.values.dtype, entries.values.shape[1:]), tuple(steps))
 

@@ -7,7 +7,9 @@ buffers was begun by a call that did not come to its end, and the next call writ
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -16,10 +18,11 @@ import numpy as np
 from sawlog.errors import StoreWriteError
 from sawlog.records import Entries
 from sawlog.store._ids import Texts
-from sawlog.store._schema import Column, Series, Table
+from sawlog.store._schema import Series, Table
 from sawlog.store._segment import ids_name, mask_name, step_name
 from sawlog.store._unmade import Unmade
 
+_SMALL = 1 << 10  # bytes: to begin with, no more room is made than these need
 _LARGE = 1 << 20  # bytes: from here on room for a whole segment is made, and filled as needed
 
 
@@ -109,6 +112,9 @@ class Chunk:
     def _put(self, name: str, start: int, rows: np.ndarray | Unmade, at_most: int) -> None:
         """Copy rows behind those that count."""
         array, need = self._arrays[name], start + len(rows)
+        if not start and not len(array) and type(rows) is np.ndarray and rows.nbytes < _SMALL:
+            self._arrays[name] = rows.astype(array.dtype, order="C")
+            return
         if need > len(array):
             array = _grown(array, start, need, at_most)
             self._arrays[name] = array
@@ -180,20 +186,25 @@ class Chunk:
 
 def _buffers(log: Table | Series) -> dict[str, np.ndarray]:
     """An empty array for each tensor."""
-    columns: dict[str, Column] = {}
-    if isinstance(log, Table):
-        columns.update((column.name, column) for column in log.columns)
-        if log.ids == "int":
-            columns[ids_name(log.names)] = Column("", np.dtype(np.int64))
-    else:
-        columns[log.column.name] = log.column
-        columns.update((step_name(s.name, log.column.name), s) for s in log.steps)
-    return {name: np.empty((0, *c.shape), c.dtype) for name, c in columns.items()}
+    if isinstance(log, Series):
+        name = log.column.name
+        steps = {step_name(step.name, name): _empty(step.dtype, step.shape) for step in log.steps}
+        return {name: _empty(log.column.dtype, log.column.shape), **steps}
+    arrays = {column.name: _empty(column.dtype, column.shape) for column in log.columns}
+    if log.ids == "int":
+        arrays[ids_name(log.names)] = _empty(np.dtype(np.int64), ())
+    return arrays
+
+
+@functools.lru_cache(1024)
+def _empty(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """An array without rows, which nobody can write to: one for all chunks."""
+    return np.empty((0, *shape), dtype)
 
 
 def _grown(array: np.ndarray, rows: int, need: int, at_most: int) -> np.ndarray:
     """A longer array with the same first rows."""
-    row_bytes = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+    row_bytes = array.dtype.itemsize * math.prod(array.shape[1:])
     roomy = need * max(1, row_bytes) >= _LARGE
     size = max(need, at_most if roomy else min(2 * need, at_most))
     grown = np.empty((size, *array.shape[1:]), array.dtype)

@@ -56,6 +56,7 @@ class Pipeline:
         segment_bytes: int,
         in_use: InUse | None = None,
         upkeep: Upkeep | None = None,
+        small: int = 0,
     ) -> None:
         self.turn = Turn()
         self.published = 0
@@ -63,7 +64,7 @@ class Pipeline:
         self._folder, self._store, self._writer, self._clock = folder, store, writer, clock
         self._queue, self._interval, self._segment_bytes = queue, interval, segment_bytes
         self._last, self._in_use, self._upkeep = State(), in_use, upkeep
-        self._small = 0  # segments published since small ones were merged
+        self._small = small  # segments published since small ones were merged
         self._spent = 0.0  # seconds that the last publication took
         self._not_before = 0.0  # when the next one may begin, if nobody asks for it
         self._changed = Signal()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import json
@@ -16,6 +17,7 @@ from sawlog.errors import SchemaError, UnknownNameError
 from sawlog.store import _dtypes, _parse
 
 RESERVED = "sawlog."
+_quoted = json.encoder.encode_basestring  # what json.dumps does with ensure_ascii=False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Column:
 
     def to_text(self) -> str:
         """The text of :meth:`to_json`."""
-        name = json.dumps(self.name, ensure_ascii=False)
+        name = _quoted(self.name)
         return f'{{"name": {name}, {_type(self.dtype, self.shape)}'
 
     @classmethod
@@ -58,19 +60,17 @@ class Column:
             Malformed, SchemaError: it is something else.
         """
         said = _parse.mapping(value, "a column")
-        name, dtype = said.get("name"), said.get("dtype")
-        if type(name) is str and name.isascii() and said.get("shape") == [] and type(dtype) is str:
-            return cls._made(name, _dtypes.dtype_of(dtype), ())
         name = _parse.text(said.get("name"), "the name of a column")
         shape = _parse.shape(said.get("shape"), f"the shape of {_parse.shown(name)}")
-        return cls._made(name, _dtypes.dtype_of(said.get("dtype")), shape)
+        return made_column(name, _dtypes.dtype_of(said.get("dtype")), shape)
 
-    @classmethod
-    def _made(cls, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> Column:
-        """A column of parts that are known to be good: there may be a hundred thousand."""
-        made = object.__new__(cls)
-        made.__dict__.update(name=name, dtype=dtype, shape=shape)
-        return made
+
+def made_column(name: str, dtype: np.dtype, shape: tuple[int, ...]) -> Column:
+    """A column of parts that are known to be good: there may be a hundred thousand."""
+    made = object.__new__(Column)
+    set_parts = made.__dict__
+    set_parts["name"], set_parts["dtype"], set_parts["shape"] = name, dtype, shape
+    return made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +115,8 @@ class Series:
     steps: tuple[Column, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "steps", tuple(self.steps))
+        if type(self.steps) is not tuple:
+            object.__setattr__(self, "steps", tuple(self.steps))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -125,7 +126,14 @@ class Series:
     @property
     def axes(self) -> tuple[str, ...]:
         """The names of its step axes."""
-        return tuple(step.name for step in self.steps)
+        return tuple([step.name for step in self.steps])
+
+    def renamed(self, name: str) -> Series:
+        """A series of another name, alike in all else."""
+        like, made = self.column, object.__new__(Series)
+        made.__dict__["column"] = made_column(name, like.dtype, like.shape)
+        made.__dict__["steps"] = self.steps
+        return made
 
     def to_json(self) -> dict[str, Any]:
         """As in FORMAT.md."""
@@ -134,7 +142,7 @@ class Series:
 
     def to_text(self) -> str:
         """The text of :meth:`to_json`: there may be a hundred thousand."""
-        steps = ", ".join([step.to_text() for step in self.steps])
+        steps = ", ".join([step.to_text() for step in self.steps]) if self.steps else ""
         return f'{{"kind": "series", "column": {self.column.to_text()}, "steps": [{steps}]}}'
 
 
@@ -145,6 +153,39 @@ Log = Table | Series
 def _type(dtype: np.dtype, shape: tuple[int, ...]) -> str:
     """The end of the text of a column."""
     return json.dumps({"dtype": _dtypes.name_of(dtype), "shape": list(shape)})[1:]
+
+
+def logs_from_json(value: Any) -> list[Log]:
+    """Tables and series as a schema file has them.
+
+    Raises:
+        Malformed, SchemaError: they are something else.
+    """
+    types: dict[tuple[str, ...], Series] = {}
+    listed = _parse.sequence(value, "'add'")
+    return [_alike(each, types) or log_from_json(each) for each in listed]
+
+
+def _alike(value: Any, types: dict[tuple[str, ...], Series]) -> Series | None:
+    """As :func:`log_from_json` of a series, where one that is alike was seen before.
+
+    There may be a hundred thousand series of few types. What a type looks like is told by its text.
+    """
+    if type(value) is not dict or value.get("kind") != "series":
+        return None
+    column = value.get("column")
+    if type(column) is not dict or type(name := column.get("name")) is not str:
+        return None
+    if not name.isascii():
+        return None
+    try:
+        key = repr(column.get("dtype")), repr(column.get("shape")), repr(value.get("steps"))
+    except RecursionError:
+        return None
+    like = types.get(key)
+    if like is None:
+        like = types[key] = cast(Series, log_from_json(value))
+    return like.renamed(name)
 
 
 def log_from_json(value: Any) -> Log:
@@ -188,6 +229,10 @@ class Schema(Mapping[str, Log]):
             SchemaError: a name cannot be used, or is there already.
         """
         self.check(logs)
+        self.add_checked(logs)
+
+    def add_checked(self, logs: Iterable[Log]) -> None:
+        """Take in logs that :meth:`check` has not refused, or that are there already."""
         self._by_name.update({name: log for log in logs for name in log.names})
 
     def check(self, logs: Iterable[Log]) -> None:
@@ -196,20 +241,23 @@ class Schema(Mapping[str, Log]):
         Raises:
             SchemaError: a name cannot be used, or is there already.
         """
-        new: set[str] = set()
-        for log in logs:
-            for name in log.names:
-                check_name(name)
-                if name in self._by_name or name in new:
-                    raise SchemaError(
-                        f"The name {name!r} is there twice. Hint: rename one of them."
-                    )
-                new.add(name)
+        names = [name for log in logs for name in log.names]
+        for name in names:
+            check_name(name)
+        if len(set(names)) != len(names) or not self._by_name.keys().isdisjoint(names):
+            counts = collections.Counter(names)
+            twice = next(n for n in names if counts[n] > 1 or n in self._by_name)
+            raise SchemaError(f"The name {twice!r} is there twice. Hint: rename one of them.")
 
     def __getitem__(self, name: str) -> Log:
-        if name not in self._by_name:
+        found = self._by_name.get(name)
+        if found is None:
             raise unknown_name(name, self._by_name)
-        return self._by_name[name]
+        return found
+
+    def find(self, name: str) -> Log | None:
+        """The log of a name, if there is one."""
+        return self._by_name.get(name)
 
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
@@ -268,8 +316,10 @@ def check_axes(logs: Iterable[Log]) -> None:
     Raises:
         SchemaError: saying which and why.
     """
+    seen: set[tuple[str, ...]] = set()
     for log in logs:
-        if isinstance(log, Series):
+        if isinstance(log, Series) and log.axes not in seen:
+            seen.add(log.axes)
             for axis in log.axes:
                 try:
                     check_name(axis)

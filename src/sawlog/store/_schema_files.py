@@ -11,7 +11,7 @@ from sawlog.store import _parse
 from sawlog.store._files import explained, from_json, sealed
 from sawlog.store._layout import Folder, complete_json
 from sawlog.store._many import many_objects
-from sawlog.store._schema import Log, Schema, check_axes, log_from_json
+from sawlog.store._schema import Log, Schema, check_axes, logs_from_json
 
 _NAME = re.compile(r"(\d{8,19})\.json")
 _FEW = 100  # missing files that are named one by one
@@ -85,16 +85,23 @@ class SchemaFiles:
         return problems
 
     def _add(self, logs: list[Log]) -> None:
-        """Take in logs; some may have been taken in before an exception came."""
-        there = self.schema
-        known = [log for log in logs if all(n in there and there[n] == log for n in log.names)]
-        self.schema.add_all([log for log in logs if log not in known] if known else logs)
+        """Take in logs; some may have been taken in before an exception came, or meanwhile."""
+        while True:
+            find, before = self.schema.find, len(self.schema)
+            known = {id(log) for log in logs if all(find(n) == log for n in log.names)}
+            try:
+                self.schema.add_all([log for log in logs if id(log) not in known])
+            except SchemaError:
+                if len(self.schema) == before:
+                    raise
+            else:
+                return
 
     def _logs(self, number: int) -> list[Log]:
         said, sealed = from_json(complete_json(self._folder.disk, f"schema/{_name(number)}"))
         if not sealed:
             _parse.fail("it has lost its checksum")
-        return [log_from_json(log) for log in _parse.sequence(_parse.field(said, "add"), "'add'")]
+        return logs_from_json(_parse.field(said, "add"))
 
     @property
     def next_path(self) -> Path:
@@ -115,10 +122,16 @@ class SchemaFiles:
 
     def _declare(self, wanted: Callable[[Schema], list[Log]]) -> None:
         while True:
+            before = len(self.schema)
             logs = wanted(self.schema)
             if not logs:
                 return
-            self.schema.check(logs)
+            try:
+                self.schema.check(logs)
+            except SchemaError:
+                if len(self.schema) != before:  # a signal handler declared something meanwhile
+                    continue
+                raise
             check_axes(logs)
             number = self._read + 1
             data = sealed(

@@ -9,6 +9,8 @@ import collections
 import contextlib
 import dataclasses
 import errno
+import functools
+import itertools
 import struct
 import weakref
 from collections.abc import Iterable, Iterator
@@ -84,7 +86,8 @@ class _Map:
     """The mapped bytes of a file, and what of them was checked."""
 
     memory: Mapped
-    checked: dict[str, Checked]
+    hashes: np.ndarray  # all checksums of the file
+    checked: dict[str, Checked]  # of the tensors that were looked at
 
 
 class _OpenMaps:
@@ -205,15 +208,25 @@ class Segment:
         tail = memory.data[start:stop]
         if struct.unpack("<Q", tail[-8:])[0] != hash_of(tail[:-8]):
             raise self.damaged("its checksums were changed after it was written")
-        hashes, at, checked = np.frombuffer(tail, dtype="<u8"), 1, {}
-        view = memoryview(memory.data)
-        for name, placed in self.tensors.items():
-            count = placed.cut.spans + placed.cut.blocks
+        return _Map(memory, np.frombuffer(tail, dtype="<u8"), {})
+
+    def _checked(self, name: str) -> Checked:
+        """What of a tensor was checked; there may be very many that nobody looks at."""
+        mapped = self._mapped()
+        found = mapped.checked.get(name)
+        if found is None:
+            placed, at = self.tensors[name], self._first_hashes[name]
             known = self._trusting and _checked_before.knows(self._key, name)
-            own = view[placed.start : placed.stop]
-            checked[name] = Checked(own, placed.cut, hashes[at : at + count], known)
-            at += count
-        return _Map(memory, checked)
+            own = memoryview(mapped.memory.data)[placed.start : placed.stop]
+            hashes = mapped.hashes[at : at + placed.cut.hash_count]
+            found = mapped.checked.setdefault(name, Checked(own, placed.cut, hashes, known))
+        return found
+
+    @functools.cached_property
+    def _first_hashes(self) -> dict[str, int]:
+        """Where the checksums of each tensor begin, behind that of the header."""
+        counts = [placed.cut.hash_count for placed in self.tensors.values()]
+        return dict(zip(self.tensors, itertools.accumulate(counts, initial=1), strict=False))
 
     def _open(self) -> Blob:
         """The file, also if it was compacted away since its header was read."""
@@ -258,7 +271,7 @@ class Segment:
         Raises:
             DamagedStoreError: they are not what was written.
         """
-        checked = self._mapped().checked[name]
+        checked = self._checked(name)
         stop = self.tensors[name].shape[0] if stop is None else stop
         if checked.complete:
             return
@@ -270,7 +283,7 @@ class Segment:
     def take(self, name: str, rows: np.ndarray) -> np.ndarray:
         """A checked copy of single rows; as :meth:`values`."""
         copy = self.unchecked(name)[rows]
-        if not self._mapped().checked[name].copied_ok(rows, copy):
+        if not self._checked(name).copied_ok(rows, copy):
             raise self._changed(name)
         return copy
 
@@ -307,7 +320,7 @@ class Segment:
 
     def is_checked(self, name: str) -> bool:
         """Whether all of a tensor was checked before."""
-        return self._mapped().checked[name].complete
+        return self._checked(name).complete
 
     def _ranges(self, names: Iterable[str], start: int, stop: int) -> list[tuple[int, int]]:
         """From where to where the bytes of some rows lie; tensors side by side are one range."""

@@ -26,7 +26,7 @@ _LARGE = 16 << 20  # bytes: from here on segments are left to compaction
 class Upkeep:
     """What a writer does for the store beside writing.
 
-    ``published(nbytes)`` is to be called after each publication, in a thread that may take a
+    ``merge()`` is to be called after every ``FAN`` small publications, in a thread that may take a
     moment. It never raises for what only concerns the merge: what is not merged now is merged
     later, and what is damaged is reported to those who read.
     """
@@ -79,6 +79,15 @@ class Upkeep:
             self._catalog.refresh()
         purge(self._folder, self._grace)
         return count
+
+
+def left_over(segments: list[Segment]) -> int:
+    """As how many small publications count those that earlier writers left.
+
+    A writer that is killed and started again and again never gets to merge by itself: where enough
+    has come together, the next one merges as soon as it has published something.
+    """
+    return FAN if next(due(segments), None) is not None else 0
 
 
 def due(segments: list[Segment]) -> Iterator[list[Segment]]:

@@ -20,6 +20,7 @@ from sawlog.store._accepted import Call
 from sawlog.store._catalog import Catalog
 from sawlog.store._files import check_json, new_name
 from sawlog.store._layout import Folder, Identity
+from sawlog.store._many import many_objects
 from sawlog.store._match import (
     Rows,
     as_array,
@@ -35,7 +36,7 @@ from sawlog.store._pipeline import Pipeline
 from sawlog.store._removal import InUse
 from sawlog.store._schema import Log, Schema, Series, Table
 from sawlog.store._unmade import Unmade
-from sawlog.store._upkeep import Upkeep
+from sawlog.store._upkeep import Upkeep, left_over
 
 T = TypeVar("T")
 
@@ -75,6 +76,7 @@ class Writer:
             segment_bytes=self._segment_bytes,
             in_use=in_use,
             upkeep=Upkeep(folder, identity) if merge else None,
+            small=left_over(catalog.segments) if merge else 0,
         )
         self._known: dict[str, tuple[_ids.IdSet, set[str]]] = {}
         self._fast: dict[str, Series] = {}
@@ -278,9 +280,10 @@ class Writer:
             SchemaError, UnknownNameError, NanError, StoreWriteError: as :meth:`append`.
         """
         self._check_process()
-        arrays = entry_values(self._fast, values)
-        at = {axis: as_array(axis, step)[None] for axis, step in steps.items()}
-        self._write({name: Entries(array[None], at) for name, array in arrays.items()})
+        with many_objects(len(values) if isinstance(values, Mapping) else 0):
+            arrays = entry_values(self._fast, values)
+            at = {axis: as_array(axis, step)[None] for axis, step in steps.items()}
+            self._write({name: Entries(array[None], at) for name, array in arrays.items()})
 
     def extend(self, values: Mapping[str, Any], /, **steps: Any) -> None:
         """Add many entries to each of the names: arrays ``[n, ...]``, and steps ``[n, ...]``.
@@ -303,7 +306,8 @@ class Writer:
         self._write({name: plain_entries(name, entries) for name, entries in records.items()})
 
     def _write(self, records: dict[str, Entries]) -> None:
-        self._accept(lambda call: self._stage_entries(call, records))
+        with many_objects(len(records)):
+            self._accept(lambda call: self._stage_entries(call, records))
 
     def _stage_entries(self, call: Call, records: dict[str, Entries]) -> None:
         for name, entries in records.items():
@@ -319,8 +323,8 @@ class Writer:
 
     def _declare_series(self, records: dict[str, Entries]) -> None:
         def wanted(schema: Schema) -> list[Log]:
-            new = [(n, e) for n, e in records.items() if series_of(schema, n, e) is None]
-            return [as_series(schema, name, e, self._config.fixed) for name, e in new]
+            new = {n: e for n, e in records.items() if series_of(schema, n, e) is None}
+            return as_series(schema, new, self._config.fixed)
 
         self._catalog.declare(wanted)
 
@@ -332,7 +336,8 @@ class Writer:
             self._pipeline.wait_for_room(total)
             if call.nbytes + total > self._segment_bytes:
                 call.seal()
-        if not all(call.chunk(s).takes(call.key, entries.mask) for s, entries in found):
+        masked = [(s, entries.mask) for s, entries in found if entries.mask is not None]
+        if not all(call.chunk(s).takes(call.key, mask) for s, mask in masked):
             call.seal()
         for size, (series, entries) in zip(sizes, found, strict=True):
             if len(entries) or entries.attrs:
@@ -426,7 +431,7 @@ def _rows_of(fitting: int) -> int:
 
 
 def _bytes_per_entry(series: Series, entries: Entries) -> int:
-    own = series.column.row_bytes + sum(step.row_bytes for step in series.steps)
+    own = series.column.row_bytes + sum([step.row_bytes for step in series.steps])
     return max(1, own + (0 if entries.mask is None else entries.mask[:1].nbytes))
 
 

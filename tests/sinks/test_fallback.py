@@ -1,0 +1,91 @@
+"""``Fallback``: the sink fails first, then the rest of its life."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sawlog import store
+from sawlog.records import Entries, Records
+from sawlog.sinks import Fallback
+from tests.sinks.failing import Failing
+
+
+def one(number: float) -> Records:
+    return Records({"x": Entries(np.array([number]))})
+
+
+class Told:
+    """A sink that fails, and knows how it ended."""
+
+    def __init__(self, *methods: str) -> None:
+        self.inner, self.failed, self.closed = Failing(*methods), False, 0
+
+    def write(self, records: Records) -> None:
+        self.inner.write(records)
+
+    def flush(self) -> None:
+        self.inner.flush()
+
+    def fail(self) -> None:
+        self.failed = True
+
+    def close(self) -> None:
+        self.closed += 1
+        self.inner.close()
+
+
+@pytest.mark.parametrize("method", ["write", "flush", "close"])
+@pytest.mark.parametrize("when", ["before", "after", "never"])
+def test_the_store_ends_as_the_program_does(tmp_path: Path, method: str, when: str) -> None:
+    """Whether the program fails before the sink does, after it, or not at all."""
+    said: list[str] = []
+    inner = Told(method)
+    sink = Fallback(inner, tmp_path / "spare", report=said.append)
+    if when == "before":
+        sink.fail()
+    sink.write(one(0))
+    sink.flush()
+    sink.write(one(1))
+    assert (sink.failure is not None) == (method != "close") == bool(said)
+    if when == "after":
+        sink.fail()
+    sink.write(one(2))
+    sink.close()
+    assert inner.failed == (when != "never" or method != "close")
+    assert inner.closed == 1
+    with store.open(tmp_path / "spare") as reader:
+        assert reader.failed == (when != "never")
+        expected = {"write": [0, 1, 2], "flush": [0, 1, 2], "close": [1, 2]}
+        assert reader.read("x").tolist() == expected[method]
+    assert len(said) == 2
+    assert all("OSError: the network is gone" in text for text in said)
+    assert str(tmp_path / "spare") in said[1]
+
+
+def test_what_is_safe_is_not_written_twice(tmp_path: Path) -> None:
+    inner = Told()
+    sink = Fallback(inner, tmp_path / "spare", report=lambda text: None)
+    sink.write(one(0))
+    sink.flush()
+    sink.write(one(1))
+    inner.inner.methods = {"write"}
+    sink.write(one(2))
+    sink.close()
+    assert store.open(tmp_path / "spare").read("x").tolist() == [1, 2]
+    assert inner.inner.logs["x"].tolist() == [0, 1]
+
+
+def test_a_store_that_fails_as_well_is_tried_again(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "file").write_text("in the way")
+    sink = Fallback(Told("write"), tmp_path / "file" / "spare", report=lambda text: None)
+    for number in (0, 1):
+        with pytest.raises(OSError, match="spare"):
+            sink.write(one(number))
+    (tmp_path / "file").unlink()
+    sink.write(one(2))
+    sink.close()
+    assert store.open(tmp_path / "file" / "spare").read("x").tolist() == [0, 1, 2]

@@ -1,0 +1,71 @@
+"""Example ids whose hashes are equal, and in which order rows count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sawlog import store
+from sawlog.errors import DuplicateIdError, UnknownIdError
+from sawlog.store import _ids
+from sawlog.store._ids import IdSet, Index, Texts, first_of_each
+
+HASHES = {"all equal": lambda text: 7, "by length": len, "two kinds": lambda text: text[0] < 98}
+IDS = ["b", "a", "dd", "c", "aa", "", "ccc", "é"]
+
+
+@pytest.fixture(params=HASHES)
+def clashing(request: Any, monkeypatch: Any) -> None:
+    """Hashes that tell few strings apart; ``text`` is bytes, and empty ones are alike."""
+    how = HASHES[request.param]
+    monkeypatch.setattr(_ids, "hash_of", lambda text: int(how(text or b"a")))
+
+
+@pytest.mark.usefixtures("clashing")
+def test_equal_hashes(tmp_path: Path) -> None:
+    path, numbers = tmp_path / "store", np.arange(len(IDS))
+    with store.create(path, merge=False) as writer:
+        for part in (slice(0, 3), slice(3, None)):
+            writer.append(IDS[part], {"x": numbers[part]})
+            writer.flush()
+    reader = store.open(path)
+    for order in (numbers, numbers[::-1], np.array([3, 3, 0])):
+        asked = [IDS[i] for i in order]
+        assert reader.gather(asked)["x"].tolist() == order.tolist()
+    assert reader.ids() == IDS
+    with pytest.raises(UnknownIdError, match=r"1 of 2 ids: 'zz'"):
+        reader.gather(["a", "zz"])
+
+
+@pytest.mark.usefixtures("clashing")
+@pytest.mark.parametrize(("policy", "rows"), [("first", [0, 1, 2]), ("replace", [3, 1, 4])])
+def test_equal_hashes_and_equal_ids(policy: str, rows: list[int]) -> None:
+    chunks = [Texts.of(["a", "b", "c"]), Texts.of(["a", "c"])]
+    index = Index(chunks, policy, "'x'")
+    assert index.find(["a", "b", "c"]).tolist() == rows
+    assert index.find(["d", "a"]).tolist() == [-1, rows[0]]
+    assert index.superseded is not None
+    assert np.flatnonzero(~index.superseded).tolist() == sorted(rows)
+    with pytest.raises(DuplicateIdError, match=r"2 ids more than once.*'a', 'c'"):
+        Index(chunks, "error", "'x'")
+
+
+def test_a_set_of_numbers_that_grows() -> None:
+    known, there = IdSet("int"), set()
+    edge = [-(2**63), 2**63 - 1, 0]
+    for start in (5, 0, 100, 7, -3):
+        ids = np.array([start, start + 2, start, *edge[: start % 3]], np.int64)
+        known.add(ids)
+        there |= set(ids.tolist())
+        asked = np.array([*range(-10, 120), *edge], np.int64)
+        assert known.has(asked).tolist() == [x in there for x in asked.tolist()]
+
+
+@pytest.mark.parametrize("ids", [[3, 1, 3, 2, 1], [1, 2, 3], [2, 2], [1], [], [1, 2, 2]])
+def test_first_of_each(ids: list[int]) -> None:
+    expected = [x not in ids[:i] for i, x in enumerate(ids)]
+    assert first_of_each(np.array(ids, np.int64)).tolist() == expected
+    assert first_of_each([str(x) for x in ids]).tolist() == expected

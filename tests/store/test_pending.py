@@ -1,0 +1,85 @@
+"""Buffers of what is not published yet, and their second use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sawlog.records import Entries
+from sawlog.store._pending import Chunk, Extent
+from sawlog.store._schema import Column, Series, Table
+
+SERIES = Series(Column("x", np.dtype("f8")), (Column("step", np.dtype("i8")),))
+
+
+def entries(values: list[float], mask: list[bool] | None = None, **attrs: Any) -> Entries:
+    steps = {"step": np.arange(len(values))}
+    own = None if mask is None else np.array(mask)
+    return Entries(np.array(values), steps, own, attrs)
+
+
+def filled(chunk: Chunk, *parts: Entries) -> Extent:
+    for part in parts:
+        call = object()
+        chunk.add_entries(call, part, 100)
+        chunk.settle(call)
+    return chunk.extent(None)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_mask_never_comes_from_what_was_there_before(again: bool) -> None:
+    chunk = Chunk(SERIES)
+    if again:
+        filled(chunk, entries([1.0] * 4, [False] * 4), entries([1.0] * 8, [False] * 8))
+        chunk = chunk.recycled()
+        plain = filled(chunk.recycled(), entries([1.0]))
+        assert not plain.masked
+        assert "mask" not in chunk.describe(plain)
+        assert set(chunk.tensors(Extent())) == {"x", "sawlog.step/step/x"}
+    extent = filled(chunk, entries([2.0, 3.0]), entries([4.0], [False]), entries([5.0]))
+    assert extent == Extent(4, 0, True)
+    tensors = chunk.tensors(extent)
+    assert tensors["sawlog.mask/x"].tolist() == [True, True, False, True]
+    assert tensors["x"].tolist() == [2.0, 3.0, 4.0, 5.0]
+    assert tensors["sawlog.step/step/x"].tolist() == [0, 1, 0, 0]
+
+
+def test_what_a_caller_changes_afterwards() -> None:
+    """Small and large, first and later, nothing is a view of the caller's memory."""
+    for size in (1, 1000):
+        values, chunk = np.ones(size), Chunk(Series(Column("x", np.dtype("f8"))))
+        extent = filled(chunk, Entries(values), Entries(values))
+        values[:] = 0
+        assert chunk.tensors(extent)["x"].tolist() == [1.0] * 2 * size
+
+
+def test_a_call_that_did_not_end_is_written_over() -> None:
+    chunk = Chunk(SERIES)
+    extent = filled(chunk, entries([1.0], note=1))
+    chunk.add_entries(object(), entries([7.0, 8.0], [False, False], note=2), 100)
+    assert chunk.extent(None) == extent
+    extent = filled(chunk, entries([2.0], note=1), entries([3.0], note=3))
+    assert chunk.tensors(extent)["x"].tolist() == [1.0, 2.0, 3.0]
+    assert chunk.describe(extent) == {
+        "series": "x",
+        "rows": 3,
+        "steps": ["step"],
+        "attrs": [[2, {"note": 1}], [1, {"note": 3}]],
+    }
+
+
+def test_rows_are_stored_in_the_type_of_their_column() -> None:
+    table = Table((Column("a", np.dtype("<f4"), (2,)), Column("s", np.dtype("<U4"))))
+    chunk, call = Chunk(table), object()
+    values = np.arange(8, dtype=">f4").reshape(4, 2)
+    for part in (slice(0, 1), slice(1, 4)):
+        ids, texts = np.arange(4)[part], np.array(["a", "bcd", "", "e"])[part]
+        chunk.add_rows(call, ids, {"a": values[part], "s": texts}, 4)
+    tensors = chunk.tensors(chunk.extent(call))
+    assert tensors["a"].dtype == "<f4"
+    assert np.array_equal(tensors["a"], values)
+    assert tensors["s"].dtype == "<U4"
+    assert tensors["s"].tolist() == ["a", "bcd", "", "e"]
+    assert tensors["sawlog.ids/a"].tolist() == [0, 1, 2, 3]

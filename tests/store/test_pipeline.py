@@ -1,0 +1,96 @@
+"""From accepted to published: in order whatever fails, and never more at once than was agreed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sawlog import store
+from sawlog.errors import StoreWriteError
+from sawlog.store import Writer
+from sawlog.store._disk import _local
+from sawlog.store._segment import Unpublished
+
+PATIENCE = 120.0
+"""Seconds to wait for what must happen, however busy the machine is."""
+
+
+def wait_until(condition: Any) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def row(number: int) -> dict[str, np.ndarray]:
+    return {"row": np.full((1, 4), float(number))}
+
+
+def names(path: Path) -> list[str]:
+    return sorted(file.name for file in (path / "segments").iterdir())
+
+
+def test_after_a_commit_that_failed_the_order_is_kept(tmp_path: Path, monkeypatch: Any) -> None:
+    """The first of three segments cannot be published at first: the others wait behind it."""
+    path = tmp_path / "store"
+    writer = store.create(path, segment_bytes=40, interval=None, queue=8, merge=False)
+    published: list[str] = []
+    commit, broken = _local._Upload.commit, [True]
+
+    def failing(self: Any) -> None:
+        if broken[0]:
+            wait_until(lambda: len(writer._pipeline.state.waiting) == 3)
+            wait_until(lambda: all(s.unpublished for s in writer._pipeline.state.waiting))
+            raise OSError(5, os.strerror(5))
+        commit(self)
+        published.append(self._file.path.name)
+        assert names(path) == published
+
+    monkeypatch.setattr(_local._Upload, "commit", failing)
+    for number in range(3):
+        writer.append([number], row(number))
+    with pytest.raises(StoreWriteError, match="Input/output error"):
+        writer.flush()
+    assert names(path) == published == []
+    broken[0] = False
+    writer.flush()
+    assert len(published) == 3
+    writer.append([3], row(3))
+    writer.close()
+    assert store.open(path).ids().tolist() == [0, 1, 2, 3]
+    assert store.open(path).read("row")[:, 0].tolist() == [0, 1, 2, 3]
+
+
+@pytest.fixture
+def stuck(tmp_path: Path, monkeypatch: Any) -> Any:
+    """A writer of short intervals whose first segment does not get onto the disk."""
+    go, commit = threading.Event(), Unpublished.commit
+
+    def waiting(self: Unpublished) -> None:
+        assert go.wait(PATIENCE)
+        commit(self)
+
+    monkeypatch.setattr(Unpublished, "commit", waiting)
+    writer = store.create(tmp_path / "store", interval=0.001, queue=1)
+    writer.log({"x": 0.0}, step=0)
+    wait_until(lambda: len(writer._pipeline.state.waiting) == 1)
+    yield writer
+    go.set()
+    writer.close()
+    assert store.open(tmp_path / "store").read("x").tolist() == [0.0, 1.0]
+
+
+def test_an_interval_seals_no_more_than_the_queue(stuck: Writer) -> None:
+    stuck.log({"x": 1.0}, step=1)
+    pipeline = stuck._pipeline
+    for _ in range(3):
+        time.sleep(0.002)  # longer than the interval
+        assert pipeline._seal_if_old() > 0
+        assert len(pipeline.state.waiting) == 1
+        assert pipeline.state.since is not None  # it still waits

@@ -1,0 +1,81 @@
+"""Names that are declared in the middle of declaring them, as a signal handler may do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sawlog import store
+from sawlog.errors import SchemaError
+from sawlog.store._layout import Folder
+from sawlog.store._schema import Column, Log, Schema, Series
+from sawlog.store._schema_files import SchemaFiles
+
+X, Y = (Series(Column(name, np.dtype("f8"))) for name in "xy")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> SchemaFiles:
+    store.create(tmp_path / "s").close()
+    return SchemaFiles(Folder(tmp_path / "s"))
+
+
+def lacking(*logs: Log) -> Any:
+    return lambda schema: [log for log in logs if log.names[0] not in schema]
+
+
+@pytest.mark.parametrize("other", [X, Y])
+def test_between_asking_and_checking(files: SchemaFiles, other: Log) -> None:
+    due = [True]
+
+    def wanted(schema: Schema) -> list[Log]:
+        answer = lacking(X)(schema)
+        if due:
+            due.clear()
+            files.declare(lacking(other))
+        return answer
+
+    files.declare(wanted)
+    assert set(files.schema) == {"x", other.names[0]}
+    check_stored(files)
+
+
+@pytest.mark.parametrize("others", [(X,), (X, Y), (Y,)])
+def test_between_writing_and_taking_in(
+    files: SchemaFiles, monkeypatch: Any, others: tuple[Log, ...]
+) -> None:
+    add_all, due = Schema.add_all, [True]
+
+    def nested(self: Schema, logs: Any) -> None:
+        if due:
+            due.clear()
+            files.declare(lacking(*others))
+            files.refresh()
+        add_all(self, logs)
+
+    monkeypatch.setattr(Schema, "add_all", nested)
+    files.declare(lacking(X))
+    assert set(files.schema) == {"x", *(log.names[0] for log in others)}
+    check_stored(files)
+
+
+def check_stored(files: SchemaFiles) -> None:
+    """Each name is declared once, whoever reads it."""
+    again = SchemaFiles(files._folder)
+    assert again.refresh() == []
+    assert dict(again.schema) == dict(files.schema)
+    files.refresh()
+    files.declare(lacking(X, Y))
+    assert set(files.schema) == {"x", "y"}
+
+
+def test_what_is_there_twice_is_still_refused(files: SchemaFiles) -> None:
+    with pytest.raises(SchemaError, match="'x' is there twice"):
+        files.declare(lambda schema: [X, X])
+    files.declare(lacking(X))
+    with pytest.raises(SchemaError, match="'x' is there twice"):
+        files.declare(lambda schema: [Y, X])
+    assert list(files.schema) == ["x"]
