@@ -72,6 +72,7 @@ def survivors(
     """Each edit, what became of it, and how many tests ran its lines."""
     file = tree / module
     source = file.read_bytes()
+    _check_unchanged(tree, file, edits, seen, slack)
     try:
         for edit in track(edits, description=str(module), transient=True):
             tests = seen.tests(str(file), *edit.lines)
@@ -83,6 +84,17 @@ def survivors(
             yield edit, trying.outcome(tree, tests, seconds, tree / "said.txt"), len(tests)
     finally:
         file.write_bytes(source)
+
+
+def _check_unchanged(
+    tree: Path, file: Path, edits: list[Edit], seen: watching.Seen, slack: float
+) -> None:
+    """See that tests pass while nothing is changed: otherwise every mistake would look noticed."""
+    tests = next(filter(None, (seen.tests(str(file), *edit.lines) for edit in edits)), [])
+    said = tree / "said.txt"
+    if tests and trying.outcome(tree, tests, 10 * slack, said) != trying.SURVIVED:
+        print(said.read_text()[-2000:], file=sys.stderr)
+        raise SystemExit(f"mutants: the tests of {file.name} fail without any change; see above")
 
 
 def main() -> int:

@@ -13,11 +13,13 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 COPIED = ("src", "tests", "tools", "docs", "examples", "README.md", "ARCHITECTURE.md")
 PRELOADED = "numpy pytest hypothesis rich xxhash jax jax.numpy torch"
+_PRELOADED_ONES = "ignore::pytest.PytestAssertRewriteWarning"  # of plugins that were imported
 
 NOTICED, SURVIVED, TIMED_OUT = "noticed", "survived", "timed out"
 
@@ -72,7 +74,11 @@ def _run(tree: Path, tests: Sequence[str], said: Path) -> None:
         chosen.write_text("\n".join(tests))
         import pytest
 
-        code = int(pytest.main(["-x", "-q", "-n0", "-p", "no:cacheprovider", f"@{chosen}"]))
+        options = ["-x", "-q", "-n0", "-p", "no:cacheprovider", "-W", _PRELOADED_ONES]
+        code = int(pytest.main([*options, f"@{chosen}"]))
         sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
     finally:
+        sys.stderr.flush()
         os._exit(code)
