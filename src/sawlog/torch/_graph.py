@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 Node = Any
 Edge = tuple[Node, int]
@@ -22,10 +23,12 @@ class Graph:
     Args:
         nodes: the nodes, the roots first.
         structure: the same for graphs of the same operations that are connected in the same way.
+        roots: how many of the nodes are roots.
     """
 
     nodes: tuple[Node, ...]
     structure: int
+    roots: int = 1
 
     def leaves(self) -> dict[int, Node]:
         """The nodes that collect the gradients of parameters, by the ``id`` of the parameter."""
@@ -46,19 +49,25 @@ class Graph:
         return [node for node in self.nodes if any(part in node.name() for part in parts)]
 
 
-def graph_of(roots: Iterable[Node], more: Sequence[Any] = ()) -> Graph:
-    """Walk over the graph below some roots; ``more`` is counted as a part of its structure."""
+def graph_of(
+    roots: Iterable[Node], more: Sequence[Any] = (), edges: Sequence[GradientEdge] = ()
+) -> Graph:
+    """Walk over the graph below some roots.
+
+    Args:
+        roots: the nodes to begin with.
+        more: what counts as a part of the structure besides.
+        edges: where they are in the graph is a part of its structure.
+    """
     order: dict[Node, int] = {}
     nodes: list[Node] = []
-    said: list[Any] = list(more)
+    said: list[Any] = [*more]
     for root in roots:
         if root is not None and root not in order:
             order[root] = len(nodes)
             nodes.append(root)
-    at = 0
-    while at < len(nodes):
-        node = nodes[at]
-        at += 1
+    begun = len(nodes)
+    for node in nodes:  # which grows meanwhile
         said.append(node.name())
         for child, output in node.next_functions:
             if child is None:
@@ -68,8 +77,11 @@ def graph_of(roots: Iterable[Node], more: Sequence[Any] = ()) -> Graph:
             if place is None:
                 place = order[child] = len(nodes)
                 nodes.append(child)
-            said.append((place, output))
-    return Graph(tuple(nodes), hash(tuple(said)))
+            said.append(place)
+            said.append(output)
+    for edge in edges:
+        said.append((order.get(edge.node), edge.output_nr))
+    return Graph(tuple(nodes), hash(tuple(said)), begun)
 
 
 def operation(node: Node) -> str:

@@ -264,11 +264,11 @@ def _scale(node: Node, edge: Edge, labels: Tensor, by: Sequence[Any], batch: int
         own = _nll_weights(node, labels, batch)
     else:
         own = _counts(labels, batch)
-    if name == "Mean" or reduction == 1:
-        return _of_mean(edge, labels, own, by, batch)
     size = 1
     for each in shape[labels.dim() :]:
         size *= each
+    if name == "Mean" or reduction == 1:
+        return _of_mean(edge, labels, own, by, batch, size)
     return _of_sum(edge, labels, [own, own * size], by, batch)
 
 
@@ -300,33 +300,92 @@ def _nll_weights(node: Node, labels: Tensor, batch: int) -> Tensor:
     )
 
 
-def _of_mean(edge: Edge, labels: Tensor, own: Tensor, by: Sequence[Any], batch: int) -> Scale:
+def _of_mean(
+    edge: Edge, labels: Tensor, own: Tensor, by: Sequence[Any], batch: int, size: int
+) -> Scale:
     scale = _share(own)
-    if not by or batch == 1:
+    inner = _inner(edge)
+    if not (by or inner) or batch == 1:
+        return scale
+    for kind, number in (*by[-1:], *inner):
+        if kind == "mul" and number == batch:
+            raise Unclear(
+                f"it is a mean times {number:g}, which may be the number of examples or a constant"
+            )
+    positions = float(_counts(labels, batch).sum())
+    masks = _masks(edge, labels, batch)
+
+    def masked(number: float) -> list[Tensor]:
+        """The masks of which a number is the mean."""
+        return [
+            mask
+            for mask in masks
+            if any(
+                _alike(float(mask.sum()) / all_, number) for all_ in (positions, positions * size)
+            )
+        ]
+
+    for kind, number in inner:
+        if number != 1 and masked(number if kind == "div" else 1 / number if number else 0.0):
+            raise Unclear(_early(kind, number))
+    if not by or by[-1][1] == 1:
         return scale
     kind, number = by[-1]
-    if kind == "mul" and number == batch:
+    if kind == "div" and masked(number):  # a mean over all, by that of the mask
+        return _share(masked(number)[0])
+    if kind == "div" and 0 < number < 1:
+        raise Unclear(f"it is a mean divided by {number:g}, which may be the share of what counts")
+    if kind == "mul" and number and masked(1 / number):
         raise Unclear(
-            f"it is a mean times {number:g}, which may be the number of examples or a constant"
+            f"it is a mean times {number:g}, which may be one by the share of what counts"
         )
-    if kind == "div" and number != 1:
-        total = _counts(labels, batch).sum()
-        for mask in _masks(edge, labels, batch):
-            if _alike(float(mask.sum() / total), number):  # a mean over all, by that of the mask
-                return _share(mask)
     return scale
+
+
+def _early(kind: str, number: float) -> str:
+    done = "divided by" if kind == "div" else "multiplied with"
+    return (
+        f"it is {done} {number:g} before it is joined, which may come from the number of examples, "
+        "or of what counts, or be a constant"
+    )
+
+
+def _inner(edge: Edge) -> list[tuple[str, float]]:
+    """The numbers that a tensor was multiplied with, or divided by, before it is joined."""
+    found = []
+    node, _ = edge
+    for _ in range(12):
+        name = operation(node)
+        children = [child for child, _ in node.next_functions if child is not None]
+        if name not in _LINEAR or len(children) != 1:
+            break
+        other = getattr(node, "_saved_other", None) if name in ("Mul", "Div") else None
+        if other is not None and _is_number(other):
+            found.append((name.lower(), float(other)))
+        node = children[0]
+    return found
 
 
 def _of_sum(
     edge: Edge, labels: Tensor, counts: list[Tensor], by: Sequence[Any], batch: int
 ) -> Scale:
     """A sum that is divided by a count of what it sums is a mean."""
+    inner = _inner(edge)
+    if batch == 1 or not (by or inner):
+        return 1.0
     every = [torch.ones(batch, dtype=torch.float64), *counts, *_masks(edge, labels, batch)]
+
+    def is_count(number: float) -> bool:
+        return any(_alike(float(own.sum()), number) for own in every)
+
+    for kind, number in inner:
+        if number not in (0, 1) and is_count(number if kind == "div" else 1 / number):
+            raise Unclear(_early(kind, number))
     for kind, number in reversed(by):
-        if number == 1 or batch == 1:
+        if number == 1:
             continue
         if kind == "mul":
-            if number and any(_alike(float(own.sum()), 1 / number) for own in every):
+            if number and is_count(1 / number):
                 raise Unclear(
                     f"it is a sum times {number:g}, which may be one by the number of examples or "
                     "a constant"
@@ -355,6 +414,10 @@ def _alike(one: float, two: float) -> bool:
     return abs(one - two) <= 1e-5 * abs(two)
 
 
+_LINEAR = {
+    "Mul", "Div", "Neg", "View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "ToCopy",
+    "Clone", "Sum", "MaskedFill", "Where", "Expand",
+}  # fmt: skip
 _MASKED = {
     "Mul",
     "MaskedFill",
@@ -377,7 +440,7 @@ def _masks(edge: Edge, labels: Tensor, batch: int) -> list[Tensor]:
         if node is None or operation(node) not in _MASKED:
             break
         for mask in _saved_masks(node):
-            own = _by_example(mask, labels, batch)
+            own = by_example(mask, labels, batch)
             if own is not None:
                 found.append(own)
         children = [child for child, _ in node.next_functions if child is not None]
@@ -391,15 +454,23 @@ def _saved_masks(node: Node) -> list[Tensor]:
         return [~node._saved_mask]
     if name == "Where":
         return [node._saved_condition, ~node._saved_condition]
-    if name == "Mul" and sum(child is not None for child, _ in node.next_functions) == 1:
-        both = (getattr(node, "_saved_other", None), getattr(node, "_saved_self", None))
-        return [each for each in both if isinstance(each, Tensor) and each.dim()]
+    if name == "Mul":
+        return factors_of(node)
     if name == "NllLoss":
         return [node._saved_target != _signed(node._saved_ignore_index)]
     return []
 
 
-def _by_example(mask: Tensor, labels: Tensor, batch: int) -> Tensor | None:
+def factors_of(node: Node) -> list[Tensor]:
+    """The constants that a product multiplies with; none where both of its sides have a graph."""
+    if sum(child is not None for child, _ in node.next_functions) != 1:
+        return []
+    names = ("_saved_other", "_saved_self", "_saved_tensor")
+    every = [getattr(node, name, None) for name in names]
+    return [each for each in every if isinstance(each, Tensor) and each.dim()]
+
+
+def by_example(mask: Tensor, labels: Tensor, batch: int) -> Tensor | None:
     """The sum over each example of a mask whose first axes are those of the labels."""
     if mask.shape[: labels.dim()] != labels.shape:
         if mask.numel() % max(labels.numel(), 1) or not labels.numel():
