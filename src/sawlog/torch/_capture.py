@@ -167,7 +167,7 @@ class Gathering:
             if run is not None:
                 run()
             return
-        terms = self._terms(roots)
+        terms = self._terms(roots, plan)
         scale = agreed(terms)
         if scale is None:
             with torch.no_grad():
@@ -361,13 +361,19 @@ class Gathering:
 
     # -- how the loss joins examples --------------------------------------------------------------
 
-    def _terms(self, roots: _Roots) -> list[Term]:
+    def _terms(self, roots: _Roots, plan: Plan | None = None) -> list[Term]:
         if self._batch == 1:
             zero = torch.zeros((), dtype=torch.long)
             return [Term(edge, edge, (), zero, 1.0) for edge in roots.edges]
         examples = Examples(self._batch, self._axis, self._views)
         try:
-            return terms_of(roots.edges, examples, self._declared())
+            return terms_of(
+                roots.edges,
+                examples,
+                self._declared(),
+                penalties=plan is None,
+                order=plan is None or bool(plan.picks),
+            )
         except ArgumentError:
             self._check_sizes()
             raise

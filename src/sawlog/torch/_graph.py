@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
@@ -14,6 +15,9 @@ Edge = tuple[Node, int]
 """A node, and which of its outputs."""
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
+
+_BUILT_IN = {each for each in vars(torch._C._functions).values() if isinstance(each, type)}
+"""The types of nodes of PyTorch itself, each for one operation; those of others are named."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,25 +66,28 @@ def graph_of(
     order: dict[Node, int] = {}
     nodes: list[Node] = []
     said: list[Any] = [*more]
+    say, known, more_nodes = said.append, order.get, nodes.append
     for root in roots:
         if root is not None and root not in order:
             order[root] = len(nodes)
             nodes.append(root)
     begun = len(nodes)
-    for node in nodes:  # which grows meanwhile
-        said.append(node.name())
+    for node in nodes:  # which grows meanwhile; it has to be fast
+        kind = type(node)
+        say(kind if kind in _BUILT_IN else node.name())
         for child, output in node.next_functions:
             if child is None:
-                said.append(None)
+                say(None)
                 continue
-            place = order.get(child)
+            place = known(child)
             if place is None:
                 place = order[child] = len(nodes)
-                nodes.append(child)
-            said.append(place)
-            said.append(output)
+                more_nodes(child)
+            say(place)
+            if output:
+                say(-output)
     for edge in edges:
-        said.append((order.get(edge.node), edge.output_nr))
+        say((known(edge.node), edge.output_nr))
     return Graph(tuple(nodes), hash(tuple(said)), begun)
 
 

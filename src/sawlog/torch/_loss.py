@@ -73,7 +73,12 @@ class Unclear(Exception):
 
 
 def terms_of(
-    roots: Sequence[Edge], examples: Examples, declared: Scale | None = None
+    roots: Sequence[Edge],
+    examples: Examples,
+    declared: Scale | None = None,
+    *,
+    penalties: bool = True,
+    order: bool = True,
 ) -> list[Term]:
     """The terms of a loss.
 
@@ -81,11 +86,13 @@ def terms_of(
         roots: the loss, or several.
         examples: finds the examples in a tensor.
         declared: the scale, where it need not be read from the graph.
+        penalties, order: whether to look for terms of parameters alone, and for examples in another
+            order; a graph of a structure that is known may have neither.
 
     Raises:
         ArgumentError: the graph does not tell.
     """
-    reader = _Reader(examples, declared)
+    reader = _Reader(examples, declared, penalties and examples.batch > 1, order)
     try:
         for root in roots:
             reader.root = root
@@ -112,8 +119,11 @@ def agreed(terms: Sequence[Term]) -> Scale | None:
 class _Reader:
     """One walk from a loss to its terms."""
 
-    def __init__(self, examples: Examples, declared: Scale | None) -> None:
+    def __init__(
+        self, examples: Examples, declared: Scale | None, penalties: bool, order: bool
+    ) -> None:
         self.examples, self.declared = examples, declared
+        self.penalties, self.order = penalties, order
         self.batch = examples.batch
         self.root: Edge = (None, 0)
         self.terms: list[Term] = []
@@ -163,13 +173,13 @@ class _Reader:
         labels = self._labels(edge)
         assert labels is not None
         self._refuse_penalty(edge[0])
-        if self.batch > 1:
+        if self.batch > 1 and self.order:
             check_order(edge, self.examples)
         scale = scale if self.declared is None else self.declared
         self.terms.append(Term(self.root, edge, path, labels, scale))
 
     def _refuse_penalty(self, node: Node) -> None:
-        if self.batch > 1 and _of_parameters_alone(node):
+        if self.penalties and _of_parameters_alone(node):
             raise CaptureError(
                 f"A term of the loss ({node.name()}) is of parameters alone, as a penalty on "
                 "weights is. It belongs to no example, so the gradients of examples do not tell "
@@ -286,18 +296,24 @@ def _share(own: Tensor) -> Scale:
 def _nll_weights(node: Node, labels: Tensor, batch: int) -> Tensor:
     """How much the targets of each example count: those not ignored, by their class."""
     target, weight = node._saved_target, node._saved_weight
-    ignored = _signed(node._saved_ignore_index)
-    each = (target != ignored).double()
+    counted = target != _signed(node._saved_ignore_index)
+    flat = operation(node) == "NllLoss"
+    if weight is None and flat and labels.dim() == 1 and bool(counted.all()):
+        return _counts(labels, batch)
+    each = counted.double()
     if weight is not None:
         each = weight.double()[target.clamp(min=0)] * each
-    if operation(node) == "NllLoss2D":
+    if not flat:
         each = each.flatten(1).sum(1)
     labels = labels.to(each.device)
     if labels.dim() > 1 and labels.numel() != each.numel():
         labels = labels[..., 0]
-    return torch.zeros(batch, dtype=torch.float64, device=each.device).index_add(
-        0, labels.flatten(), each.flatten()
-    )
+    return _summed(each, labels, batch)
+
+
+def _summed(each: Tensor, labels: Tensor, batch: int) -> Tensor:
+    """The sum over the rows of each example."""
+    return torch.bincount(labels.flatten(), each.flatten(), minlength=batch)
 
 
 def _of_mean(
@@ -478,9 +494,7 @@ def by_example(mask: Tensor, labels: Tensor, batch: int) -> Tensor | None:
         if mask.shape[:1] != labels.shape[:1]:
             return None
     each = mask.detach().double().reshape(labels.numel(), -1).sum(1)
-    return torch.zeros(batch, dtype=torch.float64, device=each.device).index_add(
-        0, labels.flatten().to(each.device), each
-    )
+    return _summed(each, labels.to(each.device), batch)
 
 
 def _signed(number: int) -> int:
