@@ -704,6 +704,16 @@ def a_mean_over_either_axis() -> Situation:
     return joined(lambda each: each.mean(0).mean(), outputs=5)
 
 
+@refused("either axis")
+def a_mean_over_either_axis_by_a_negative_number() -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        loss = (model(x) ** 2).mean(-3).mean()
+        loss.backward()
+        return loss
+
+    return Situation(language(), tokens(5, 5), step)
+
+
 @refused("mixes examples")
 def a_mean_that_is_weighted_afterwards() -> Situation:
     return joined(lambda each: (each.mean() * torch.rand(5).double()).mean())

@@ -44,6 +44,9 @@ from sawlog.torch._weights import check_weights
 class Gathering:
     """One batch: hooks that gather, and what they gathered.
 
+    ``scales`` has, for each backward pass, by what the gradients of examples were multiplied; None
+    where terms of the loss have different scales.
+
     Args:
         watched: what to look at.
         options: what to log.
@@ -83,6 +86,7 @@ class Gathering:
         self._layouts: dict[int, Layout] = {}
         self._seen: dict[str, int] = {}
         self._gradients = 0
+        self.scales: list[Scale | None] = []
         self._runs_again = False
         self._left: tuple[Any, ...] | None = None
         wants = set(options.log)
@@ -169,6 +173,7 @@ class Gathering:
             return
         terms = self._terms(roots, plan)
         scale = agreed(terms)
+        self.scales.append(scale)
         if scale is None:
             with torch.no_grad():
                 passes = Passes(terms, roots.starts())
@@ -284,6 +289,7 @@ class Gathering:
 
     def _take_proven(self, roots: _Roots, graph: Graph, terms: list[Term]) -> None:
         passes = Passes(terms, roots.starts())
+        self.scales.append(passes.scale)
         prover = Prover(self._watched, self._rows, graph, self._batch, self._axis)
         proof = prover.prove(passes, self.hooks)
         self._gradients += len(proof.calls) + 1
