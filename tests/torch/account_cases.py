@@ -856,6 +856,28 @@ def one_pass_scaled_and_one_not() -> Situation:
 
 
 @right
+def two_passes_of_one_structure() -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        one, two = F.cross_entropy(model(x), y), F.cross_entropy(model(2 * x), y)
+        one.backward()
+        two.backward()
+        return one + two
+
+    return Situation(two_layers(), numbers(), step)
+
+
+@right
+def two_losses_of_different_layers() -> Situation:
+    def step(model: Any, x: Tensor, y: Tensor) -> Tensor:
+        one, two = F.cross_entropy(model.first(x), y), (model.other(x) ** 2).mean()
+        torch.autograd.backward([one, two])
+        return one + two
+
+    model = Module(lambda m, x: x, first=nn.Linear(4, 3), other=nn.Linear(4, 2))
+    return Situation(model, numbers(), step)
+
+
+@right
 def a_scale_by_hand() -> Situation:
     return scaled(
         lambda s, one, two: (two * s.get_scale()).backward(),

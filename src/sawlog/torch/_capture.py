@@ -171,7 +171,7 @@ class Gathering:
             if run is not None:
                 run()
             return
-        terms = self._terms(roots, plan)
+        terms = self._terms(roots, known=True)
         scale = agreed(terms)
         self.scales.append(scale)
         if scale is None:
@@ -367,19 +367,13 @@ class Gathering:
 
     # -- how the loss joins examples --------------------------------------------------------------
 
-    def _terms(self, roots: _Roots, plan: Plan | None = None) -> list[Term]:
+    def _terms(self, roots: _Roots, known: bool = False) -> list[Term]:
         if self._batch == 1:
             zero = torch.zeros((), dtype=torch.long)
             return [Term(edge, edge, (), zero, 1.0) for edge in roots.edges]
         examples = Examples(self._batch, self._axis, self._views)
         try:
-            return terms_of(
-                roots.edges,
-                examples,
-                self._declared(),
-                penalties=plan is None,
-                order=plan is None or bool(plan.picks),
-            )
+            return terms_of(roots.edges, examples, self._declared(), known)
         except ArgumentError:
             self._check_sizes()
             raise

@@ -76,9 +76,7 @@ def terms_of(
     roots: Sequence[Edge],
     examples: Examples,
     declared: Scale | None = None,
-    *,
-    penalties: bool = True,
-    order: bool = True,
+    known: bool = False,
 ) -> list[Term]:
     """The terms of a loss.
 
@@ -86,13 +84,13 @@ def terms_of(
         roots: the loss, or several.
         examples: finds the examples in a tensor.
         declared: the scale, where it need not be read from the graph.
-        penalties, order: whether to look for terms of parameters alone, and for examples in another
-            order; a graph of a structure that is known may have neither.
+        known: the structure of the graph is known, so that there are no terms of parameters
+            alone, and nothing picks examples in another order.
 
     Raises:
         ArgumentError: the graph does not tell.
     """
-    reader = _Reader(examples, declared, penalties and examples.batch > 1, order)
+    reader = _Reader(examples, declared, known or examples.batch == 1)
     try:
         for root in roots:
             reader.root = root
@@ -119,11 +117,8 @@ def agreed(terms: Sequence[Term]) -> Scale | None:
 class _Reader:
     """One walk from a loss to its terms."""
 
-    def __init__(
-        self, examples: Examples, declared: Scale | None, penalties: bool, order: bool
-    ) -> None:
-        self.examples, self.declared = examples, declared
-        self.penalties, self.order = penalties, order
+    def __init__(self, examples: Examples, declared: Scale | None, known: bool) -> None:
+        self.examples, self.declared, self.known = examples, declared, known
         self.batch = examples.batch
         self.root: Edge = (None, 0)
         self.terms: list[Term] = []
@@ -173,13 +168,13 @@ class _Reader:
         labels = self._labels(edge)
         assert labels is not None
         self._refuse_penalty(edge[0])
-        if self.batch > 1 and self.order:
+        if not self.known:
             check_order(edge, self.examples)
         scale = scale if self.declared is None else self.declared
         self.terms.append(Term(self.root, edge, path, labels, scale))
 
     def _refuse_penalty(self, node: Node) -> None:
-        if self.penalties and _of_parameters_alone(node):
+        if not self.known and _of_parameters_alone(node):
             raise CaptureError(
                 f"A term of the loss ({node.name()}) is of parameters alone, as a penalty on "
                 "weights is. It belongs to no example, so the gradients of examples do not tell "
