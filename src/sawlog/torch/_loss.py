@@ -205,9 +205,11 @@ class _Reader:
                     f"it belongs to which of {self.batch} examples"
                 )
             self._refuse_twice(child)
-            scale = (
-                1.0 if self.declared is not None else _scale(node, child, labels, by, self.batch)
-            )
+            scale: Scale = 1.0
+            if self.declared is None:
+                even = labels is self.examples.each
+                found = _plain_scale(node, child, by, self.batch) if even else None
+                scale = _scale(node, child, labels, by, self.batch) if found is None else found
             self._add(child, (*path, (node, place)), scale)
 
     def _has_room(self, shape: Sequence[int]) -> bool:
@@ -259,6 +261,21 @@ def _of_parameters_alone(node: Node) -> bool:
 # -- by how much a term is divided ----------------------------------------------------------------
 
 
+def _plain_scale(node: Node, edge: Edge, by: Sequence[Any], batch: int) -> float | None:
+    """The scale of a tensor with one row for each example, if all of them count alike.
+
+    It is what :func:`_scale` finds, in a few operations: None where these do not tell.
+    """
+    name, reduction = operation(node), getattr(node, "_saved_reduction", None)
+    if by or reduction == 0 or name == "NllLoss2D" or _inner(edge):
+        return None
+    if name == "NllLoss":
+        counted = node._saved_target != _signed(node._saved_ignore_index)
+        if node._saved_weight is not None or not bool(counted.all()):
+            return None
+    return float(batch) if name == "Mean" or reduction == 1 else 1.0
+
+
 def _scale(node: Node, edge: Edge, labels: Tensor, by: Sequence[Any], batch: int) -> Scale:
     name = operation(node)
     reduction = getattr(node, "_saved_reduction", None)
@@ -292,13 +309,10 @@ def _nll_weights(node: Node, labels: Tensor, batch: int) -> Tensor:
     """How much the targets of each example count: those not ignored, by their class."""
     target, weight = node._saved_target, node._saved_weight
     counted = target != _signed(node._saved_ignore_index)
-    flat = operation(node) == "NllLoss"
-    if weight is None and flat and labels.dim() == 1 and bool(counted.all()):
-        return _counts(labels, batch)
     each = counted.double()
     if weight is not None:
         each = weight.double()[target.clamp(min=0)] * each
-    if not flat:
+    if operation(node) == "NllLoss2D":
         each = each.flatten(1).sum(1)
     labels = labels.to(each.device)
     if labels.dim() > 1 and labels.numel() != each.numel():
