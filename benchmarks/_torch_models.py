@@ -88,4 +88,31 @@ def _next_token(model: nn.Module, both: tuple[Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), both[1][:, 1:].flatten())
 
 
-CASES = {"MLP": mlp, "GPT": gpt}
+class _Deep(nn.Module):
+    """Small layers one after the other: the graph has many nodes, and each takes little time."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        return x
+
+
+def deep(batches: int, size: int = 64, layers: int = 400, width: int = 128) -> Case:
+    """400 residual layers, about 2,400 nodes; one of them is watched, for the accounts' sake."""
+    torch.manual_seed(0)
+    model = _Deep(layers, width)
+    data = [(torch.rand(size, width), torch.randint(width, (size,))) for _ in range(batches)]
+    return Case(
+        "deep",
+        model,
+        data,
+        {"layers.0": model.layers[0]},
+        lambda model, both: F.cross_entropy(model(both[0]), both[1]),
+    )
+
+
+CASES = {"MLP": mlp, "GPT": gpt, "deep": deep}

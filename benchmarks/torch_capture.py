@@ -11,15 +11,19 @@ Run with --quick for fewer batches and rounds.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
+import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import _torch_by_hand
 import numpy as np
@@ -33,8 +37,10 @@ import sawlog
 import sawlog.store
 import sawlog.torch
 from sawlog.factored import random_projection
+from sawlog.torch import _capture, _fingerprint, _plan, _scaled
 
 Way = Callable[[Case, Path], None]
+MODELS = ("MLP", "GPT")  # that every way is measured on
 
 
 # -- ways of doing it -----------------------------------------------------------------------------
@@ -200,6 +206,8 @@ def alone(case: str, way: str, batches: str) -> None:
 
 
 def measure(case: Case, folder: Path, rounds: int, peers: bool) -> list[Row]:
+    if case.name not in MODELS:
+        return [accounts(case, folder, rounds)]
     size = check(case, folder)
     times = times_of(case, [*OURS, *(PEERS if peers else ())], folder, rounds)
     mlp = case.name == "MLP"
@@ -209,6 +217,7 @@ def measure(case: Case, folder: Path, rounds: int, peers: bool) -> list[Row]:
     ]
     rows.append(ratio(case.name, times, "sawlog", "by hand", 1.2 if mlp else None))
     rows.append(ratio(case.name, times, "sawlog, K-FAC", "sawlog", 1.5))
+    rows.append(accounts(case, folder, rounds))
     need = 4 * case.values
     rows.append(_single(case.name, "bytes of an example / those of its values", size / need, 1.01))
     batches = len(case.batches)
@@ -219,6 +228,74 @@ def measure(case: Case, folder: Path, rounds: int, peers: bool) -> list[Row]:
             limit = 300.0 if who.startswith("sawlog") else None
             rows.append(_single(case.name, f"peak memory, {who} - plain, MB", more, limit))
     return rows
+
+
+# -- what the accounts take -----------------------------------------------------------------------
+
+ACCOUNTS = (  # what is looked at on every batch, before and beside the capture itself
+    (_capture, "graph_of"),
+    (_capture.Gathering, "_terms"),
+    (_plan.Plan, "holds_for"),
+    (_scaled.Scaled, "factor_of"),
+    (_fingerprint.Fingerprint, "changed"),
+)
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[list[float]]:
+    """CPU seconds of the accounts, one number for each call."""
+    spent: list[float] = []
+
+    def timed(call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            start = time.thread_time()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                spent.append(time.thread_time() - start)
+
+        return inside
+
+    before = [(owner, name, getattr(owner, name)) for owner, name in ACCOUNTS]
+    for owner, name, call in before:
+        setattr(owner, name, timed(call))
+    try:
+        yield spent
+    finally:
+        for owner, name, call in before:
+            setattr(owner, name, call)
+
+
+def accounts(case: Case, folder: Path, rounds: int) -> Row:
+    """CPU time of the accounts on batches of a known structure, relative to plain training."""
+    _empty(folder / "now")
+    run = sawlog.torch.Run("run", root=folder / "now")
+    run.setup(compress={"kind": "orthonormal", "rank": RANK})
+    run.watch(case.model, list(case.layers), quiet=True)
+    ids = itertools.count()
+
+    def captured() -> None:
+        for batch in case.batches:
+            with run(data_id=[next(ids) for _ in batch[0]]):
+                case.loss(case.model, batch).backward()
+            case.model.zero_grad(set_to_none=True)
+
+    captured()  # proves the structure
+    ratios, every = [], []
+    for _ in range(rounds):
+        start = time.process_time()
+        plain(case, folder)
+        base = time.process_time() - start
+        with counted() as spent:
+            captured()
+        every.append(sum(spent) / len(case.batches))
+        ratios.append(sum(spent) / base)
+    run.finalize()
+    _empty(folder / "now")
+    low, high = np.quantile(ratios, [0.1, 0.9])
+    who = "accounts / plain, CPU time"
+    return Row(case.name, who, float(np.median(ratios)), low, high, float(np.median(every)), 0.02)
 
 
 def _single(what: str, who: str, value: float, limit: float | None) -> Row:
@@ -240,7 +317,7 @@ def main() -> None:
     rows = []
     for name, make in CASES.items():
         if args.only in (None, name):
-            batches, rounds = {"MLP": (24, 15), "GPT": (12, 9)}[name]
+            batches, rounds = {"MLP": (24, 15), "GPT": (12, 9), "deep": (6, 9)}[name]
             if args.quick:
                 batches, rounds = batches // 2, 5
             with tempfile.TemporaryDirectory(dir=args.folder, prefix="sawlog-bench-") as folder:

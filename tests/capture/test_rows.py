@@ -7,7 +7,16 @@ import pytest
 import torch
 from hypothesis import given
 
-from sawlog.capture import Block, Compression, Report, compressed, data_ids, decode, encode
+from sawlog.capture import (
+    Block,
+    Compression,
+    Report,
+    checkpoint,
+    compressed,
+    data_ids,
+    decode,
+    encode,
+)
 from sawlog.errors import ArgumentError
 
 # -- ids ------------------------------------------------------------------------------------------
@@ -162,3 +171,37 @@ def test_parts_of_a_block():
     assert np.array_equal(left["w"], rows[:, :2])
     assert np.array_equal(left["b"], rows[:, 2])
     assert np.array_equal(Block("w", ("w",), (3, 4), "left").parts(rows)["w"], rows)
+
+
+def test_ids_of_content_tell_dtypes_shapes_and_names_apart():
+    """The same bytes mean other things as another dtype, shape or name."""
+    values = np.arange(8, dtype=np.int32).reshape(2, 4)
+    several = [
+        {"x": values},
+        {"x": values.view(np.float32)},
+        {"x": values.reshape(2, 2, 2)},
+        {"x": values.view(np.int64)},
+        {"y": values},
+        {"x": values[:, :2], "y": values[:, 2:]},
+    ]
+    named = [data_ids(each).tolist() for each in several]
+    assert all(len(each) == 2 for each in named)
+    assert len({name for each in named for name in each}) == 2 * len(several)
+    assert data_ids({"x": values.copy()}).tolist() == named[0]
+
+
+def test_the_newest_state_counts_after_a_death_before_the_older_was_removed(tmp_path, monkeypatch):
+    def dies(path):
+        raise OSError("killed")
+
+    monkeypatch.setattr(checkpoint, "remove_store", dies)
+    for value in (1.0, 2.0, 3.0):
+        checkpoint.save(tmp_path, {"sum/x": (np.array([value]), 1)}, np.arange(int(value)), {})
+    assert len(list(tmp_path.iterdir())) == 3
+    found = checkpoint.load(tmp_path)
+    assert found is not None
+    assert found.arrays["sum/x"][0].tolist() == [3.0]
+    assert len(found.ids) == 3
+    monkeypatch.undo()
+    checkpoint.save(tmp_path, {"sum/x": (np.array([4.0]), 1)}, np.arange(4), {})
+    assert [path.name for path in tmp_path.iterdir()] == ["00000004"]

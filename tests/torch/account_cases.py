@@ -30,6 +30,7 @@ class Situation:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     inside: dict[str, Any] = dataclasses.field(default_factory=dict)
     factor: float = 1.0
+    unscaled: Callable[..., Tensor] | None = None
 
     def __post_init__(self) -> None:
         self.model = self.model.double()
@@ -880,9 +881,196 @@ def a_mean_over_either_axis() -> Situation:
     return joined(lambda each: each.mean(0).mean(), outputs=5)
 
 
+@refused("either axis")
+def a_mean_over_either_axis_by_a_negative_number() -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        loss = (model(x) ** 2).mean(-3).mean()
+        loss.backward()
+        return loss
+
+    return Situation(language(), tokens(5, 5), step)
+
+
 @refused("mixes examples")
 def a_mean_that_is_weighted_afterwards() -> Situation:
     return joined(lambda each: (each.mean() * torch.rand(5).double()).mean())
+
+
+def weighed(join: Callable[[Tensor, Tensor], Tensor], **more: Any) -> Situation:
+    """Losses ``[examples, tokens]`` joined by weights of the same shape, uneven between them."""
+
+    def step(model: nn.Module, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        each = F.cross_entropy(model(x).transpose(1, 2), y, reduction="none")
+        loss = join(each, w)
+        loss.backward()
+        return loss
+
+    w = torch.rand(6, 5).double()
+    w[0, 2:], w[4, 1] = 0, 0
+    return Situation(language(), (*tokens(6, 5), w), step, **more)
+
+
+def _advantages(each: Tensor, w: Tensor) -> Tensor:
+    return -torch.min(each * (w - w.mean()), each.clamp(0.8, 1.2) * (w - w.mean())).mean()
+
+
+for _name, _join in {
+    "a_mean_by_that_of_the_weights": lambda each, w: (each * w).mean() / w.mean(),
+    "a_sum_by_that_of_the_weights": lambda each, w: (each * w).sum() / w.sum(),
+    "weights_normalised_for_each_example": lambda each, w: (
+        (each * (w / w.sum(1, keepdim=True))).sum(1).mean()
+    ),
+    "weights_of_either_sign": lambda each, w: (
+        (each * (w > 0.5).double().mul(2).sub(1)).sum(-1).mean(-1)
+    ),
+    "a_dot_product_with_weights": lambda each, w: torch.dot(each[:, 0], w[:, 0]),
+    "a_constant_before_a_sum": lambda each, w: (each / 7).sum(),
+    "negative_axes": lambda each, w: each.mean(-1).mean(-1),
+}.items():
+    RIGHT[_name] = lambda join=_join: weighed(join)  # type: ignore[misc]
+
+for _name, (_join, _said) in {
+    "weights_that_sum_up_to_one": (lambda each, w: (each * (w / w.sum())).sum(), "sum up to 1"),
+    "weights_of_the_same_size": (
+        lambda each, w: torch.dot(each.mean(1), torch.full((len(w),), 1 / len(w)).double()),
+        "sum up to 1",
+    ),
+    "weights_with_the_mean_one": (lambda each, w: (each * (w / w.mean())).mean(), "the mean 1"),
+    "advantages_with_the_mean_zero": (_advantages, "the mean 0"),
+    "a_division_before_the_sum": (lambda each, w: (each / len(w)).sum(), "before it is joined"),
+    "a_product_before_the_sum": (lambda each, w: (each * (1 / w.numel())).sum(), "before it is"),
+    "weights_divided_before_the_sum": (lambda each, w: (each * w / w.sum()).sum(), "before it is"),
+    "weights_divided_before_the_mean": (
+        lambda each, w: (each * w / w.mean()).mean(),
+        "before it is joined",
+    ),
+    "a_mean_by_a_share": (lambda each, w: (each * w).mean(1).mean() / 0.7, "the share of what"),
+    "a_mean_times_the_reciprocal": (
+        lambda each, w: (each * w).mean() * (1 / w.mean()),
+        "one by the share",
+    ),
+}.items():
+    REFUSED[_name] = (lambda join=_join: weighed(join), _said)  # type: ignore[misc]
+
+
+@right
+def weights_that_are_taken_as_they_are() -> Situation:
+    """Weights of constants, so that those of a batch of one are the same."""
+    w = torch.tensor([0.1, 0.2, 0.3, 0.25, 0.15]).double()
+
+    def step(model: nn.Module, x: Tensor, y: Tensor, at: Tensor) -> Tensor:
+        loss = (F.cross_entropy(model(x), y, reduction="none") * w[at]).sum()
+        loss.backward()
+        return loss
+
+    batch = (*numbers(), torch.arange(5))
+    return Situation(two_layers(), batch, step, options={"reduction": "sum"})
+
+
+# -- scalers --------------------------------------------------------------------------------------
+
+
+def scaler() -> Any:
+    return torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+
+def scaled(start: Callable[[Any, Tensor, Tensor], Any], **more: Any) -> Situation:
+    """Two losses of one batch; the second has a scale for each example."""
+
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        weight = torch.tensor([0.2, 0.7, 1.3]).double()
+        one = (model(x) ** 2).mean()
+        two = F.cross_entropy(model(2 * x), y, weight=weight)
+        start(scaler(), one, two)
+        return one + two
+
+    return Situation(two_layers(), numbers(), step, **more)
+
+
+def _two_passes(s: Any, one: Tensor, two: Tensor) -> None:
+    one, two = s.scale([one, two])
+    one.backward()
+    two.backward()
+
+
+def _map(s: Any, one: Tensor, two: Tensor) -> None:
+    torch.autograd.backward(list(s.scale(each for each in (one, two))))
+
+
+for _name, _start in {
+    "a_scaled_sum_of_terms": lambda s, one, two: s.scale(one + two).backward(),
+    "two_scaled_passes_of_one_structure": _two_passes,
+    "a_generator_of_scaled_losses": _map,
+    "a_scaled_loss_that_is_divided": lambda s, one, two: (s.scale(two) / 4).backward(),
+}.items():
+    RIGHT[_name] = lambda start=_start: scaled(start, factor=1024.0)  # type: ignore[misc]
+
+
+def _other_is_walked(s: Any, one: Tensor, two: Tensor) -> None:
+    s.scale(one)
+    two.backward()
+
+
+@right
+def a_scaler_for_a_loss_that_is_not_walked_back_from() -> Situation:
+    return scaled(_other_is_walked)
+
+
+@right
+def one_pass_scaled_and_one_not() -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        one = F.cross_entropy(model(x), y)
+        scaler().scale(one * 2**-10).backward()
+        two = (model(x) ** 2).mean()
+        two.backward()
+        return one + two
+
+    situation = Situation(two_layers(), numbers(), step)
+    situation.unscaled = lambda model, x, y: (
+        F.cross_entropy(model(x), y) * 2**-10 + (model(x) ** 2).mean()
+    )
+    return situation
+
+
+@right
+def two_passes_of_one_structure() -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        one, two = F.cross_entropy(model(x), y), F.cross_entropy(model(2 * x), y)
+        one.backward()
+        two.backward()
+        return one + two
+
+    return Situation(two_layers(), numbers(), step)
+
+
+@right
+def two_losses_of_different_layers() -> Situation:
+    def step(model: Any, x: Tensor, y: Tensor) -> Tensor:
+        one, two = F.cross_entropy(model.first(x), y), (model.other(x) ** 2).mean()
+        torch.autograd.backward([one, two])
+        return one + two
+
+    model = Module(lambda m, x: x, first=nn.Linear(4, 3), other=nn.Linear(4, 2))
+    return Situation(model, numbers(), step)
+
+
+@right
+def a_scale_by_hand() -> Situation:
+    return scaled(
+        lambda s, one, two: (two * s.get_scale()).backward(),
+        inside={"scaler": scaler()},
+        factor=1024.0,
+    )
+
+
+@refused("others are not")
+def a_scaler_for_one_of_two_terms() -> Situation:
+    return scaled(lambda s, one, two: (s.scale(one) + two).backward())
+
+
+@refused("and it is not")
+def a_scaler_that_is_not_used() -> Situation:
+    return scaled(lambda s, one, two: two.backward(), inside={"scaler": scaler()})
 
 
 # -- the order of the examples --------------------------------------------------------------------

@@ -37,7 +37,10 @@ def step_of(run, situation: Situation, ids):
 def alone(situation: Situation, i: int):
     model = copy.deepcopy(situation.model)
     model.zero_grad()
-    situation.step(model, *situation.part(i))
+    if situation.unscaled is None:
+        situation.step(model, *situation.part(i))
+    else:
+        situation.unscaled(model, *situation.part(i)).backward()
     return {
         name: torch.zeros_like(p) if p.grad is None else p.grad / situation.factor
         for name, p in model.named_parameters()

@@ -178,6 +178,7 @@ def test_a_good_batch(tmp_path, name):
     found = checked(tmp_path, program, examples=100)
     assert found.ok, str(found)
     assert found.worst < 1e-5
+    assert all(layer.batch is not None and layer.batch < 1e-5 for layer in found.layers)
     assert len(found.examples) == program.size
     assert not (tmp_path / "run").exists()  # it leaves nothing behind
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -237,6 +238,40 @@ def test_a_wrong_reduction(tmp_path):
     found = checked(tmp_path, mlp(), setup={"reduction": "sum"})
     assert {layer.verdict for layer in found.layers} == {"off by the factor 0.2"}
     assert "off by one factor" in found.reasons[0]
+
+
+def test_a_batch_whose_gradient_is_another(tmp_path):
+    """Examples alone are right, and the batch by plain autograd has three times their sum."""
+    program, sizes = mlp(), []
+
+    def step(model, batch):
+        sizes.append(len(batch[0]))
+        return program.loss(model, *batch) * (3 if sizes.count(5) == 2 and sizes[-1] == 5 else 1)
+
+    found = checked(tmp_path, program, step)
+    assert sizes == [5, 5, 1, 1, 1, 1, 1]
+    assert {layer.verdict for layer in found.layers} == {"does not add up to the batch"}
+    assert found.worst < 1e-5
+    assert [layer.batch for layer in found.layers] == pytest.approx([2 / 3] * len(found.layers))
+    assert "do not add up to that of the batch" in found.reasons[0]
+    assert "6.7e-01" in str(found)
+
+
+def test_uneven_examples_add_up_to_the_batch(tmp_path):
+    """Each has a scale of its own, one that counts nothing among them."""
+    base = mlp()
+    y = torch.tensor([0, -100, 2, 1, 1])
+    weight = torch.tensor([0.2, 0.7, 1.3]).double()
+
+    def loss(model, x, y):
+        return F.cross_entropy(model(x), y, weight=weight, reduction="sum") / (
+            weight[y.clamp(min=0)] * (y >= 0)
+        ).sum().clamp(min=1e-9)
+
+    program = Program(base.model, (base.batch[0], y), loss)
+    found = checked(tmp_path, program, examples=100)
+    assert found.ok, str(found)
+    assert all(layer.batch is not None and layer.batch < 1e-5 for layer in found.layers)
 
 
 def test_dropout_that_is_on(tmp_path):

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sawlog import curvature, influence
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, WeightsMismatchError
 from sawlog.torch import Run, gauss_newton
 from sawlog.torch import _gauss_newton as module
 
@@ -123,6 +123,29 @@ def test_it_is_saved_and_loaded(model, data, tmp_path):
     assert repr(again) == repr(found) == "Curvature('gauss-newton', 2 layers)"
     assert dict(again.joint.shapes) == dict(found.joint.shapes)
     np.testing.assert_array_equal(again.joint.matrix, found.joint.matrix)
+
+
+def test_rows_of_other_weights_are_refused(run, model, data, tmp_path):
+    kept = gauss_newton(run, [data[0]])
+    kept.save(tmp_path / "kept")
+    with torch.no_grad():
+        model[3].bias += 1e-3
+    for other in (gauss_newton(model, [data[0]]), gauss_newton(run, [data[0]])):
+        with pytest.raises(WeightsMismatchError, match=r"'gauss-newton'.*3\.bias"):
+            influence.attribute(run.logs, run.logs, curvature=other)
+        with pytest.raises(WeightsMismatchError, match=r"3\.bias"):
+            influence.self_influence(run.logs, curvature=other)
+        influence.attribute(run.logs, run.logs, curvature=other, weights="any")
+    influence.attribute(run.logs, run.logs, curvature=curvature.load(tmp_path / "kept"))
+
+
+def test_the_last_stripe_is_a_partial_one(model, data, monkeypatch):
+    monkeypatch.setattr("sawlog.torch._gauss_newton.STRIPE", 20)
+    assert 91 % 20  # of so many parameters
+    found = gauss_newton(model, [data[0]], "mse")
+    assert len(found.joint.matrix) == 91
+    want = dense(model, data[0], "mse")
+    np.testing.assert_allclose(found.joint.matrix, want, rtol=1e-10, atol=1e-14)
 
 
 def test_what_it_cannot_do(run, model, data):

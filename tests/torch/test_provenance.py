@@ -256,3 +256,21 @@ def test_a_log_is_there_after_the_with(tmp_path):
         with pytest.raises(CaptureError, match="inside of `with run"):
             run.get_log()
     assert list(run.get_log().ids) == ["r"]
+
+
+def test_a_small_change_of_a_large_tensor_is_seen_at_once():
+    """By its version: no sample has the byte, and every byte is not due."""
+    layer = torch.nn.Linear(64, 64)
+    fingerprint = Fingerprint(layer)
+    fingerprint.now()
+    assert fingerprint.changed() == []
+    fingerprint._took = float("inf")
+    with torch.no_grad():
+        layer.weight[10, 3] += 1
+    assert fingerprint.changed() == ["weight"]
+    with torch.no_grad():
+        layer.weight[10, 3] -= 1
+    fingerprint.now()
+    fingerprint._took = float("inf")
+    layer.weight.data[0, 0] += 1  # counts as no change, and is in a sample
+    assert fingerprint.changed() == ["weight"]

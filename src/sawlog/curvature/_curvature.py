@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,8 @@ class Curvature:
         layers: the curvature of each layer, by its name; that of ``"identity"`` has none.
         joint: one matrix over all layers together, in their place.
         count: how many examples it was fitted to; None if it was not.
+        provenance: what it was computed with, as the notes of logs have it
+            (:class:`sawlog.capture.Provenance`); empty if that is not known.
 
     >>> from sawlog.curvature import Diagonal
     >>> curvature = Curvature("diagonal", {"w": Diagonal(np.array([1.0, 3.0]))})
@@ -46,8 +48,10 @@ class Curvature:
         layers: Mapping[str, Layer],
         joint: Joint | None = None,
         count: int | None = None,
+        provenance: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.kind = kind
+        self.provenance = tuple(provenance)
         self.count = count
         self.layers = dict(layers)
         self.joint = joint
@@ -159,6 +163,7 @@ class Curvature:
         }
         meta: dict[str, Any] = {"curvature": self.kind, "count": self.count}
         meta |= {"layers": list(self.layers), "notes": dict(notes or {})}
+        meta["provenance"] = [dict(each) for each in self.provenance]
         if self.joint is not None:
             entries[JOINT] = Entries(self.joint.matrix[None])
             meta["joint"] = self.joint.to_json()
@@ -215,15 +220,16 @@ def load_with_notes(path: StrPath) -> tuple[Curvature, dict[str, Any]]:
     with store.open(path) as reader:
         _check_curvature(reader)
         kind, count = reader.meta["curvature"], reader.meta.get("count")
+        of = reader.meta.get("provenance", ())
         if "joint" in reader.meta:
             joint = Joint.of(np.array(reader.read(JOINT)[0]), reader.meta["joint"])
-            return Curvature(kind, {}, joint, count), reader.meta["notes"]
+            return Curvature(kind, {}, joint, count, of), reader.meta["notes"]
         parts: dict[str, dict[str, Any]] = {name: {} for name in reader.meta["layers"]}
         for series in reader.schema.series:
             name, _, part = series.column.name.rpartition("@")
             parts[name][part] = np.array(reader.read(series.column.name)[0])
         layers = {name: layer_from(arrays) for name, arrays in parts.items()}
-        return Curvature(kind, layers, count=count), reader.meta["notes"]
+        return Curvature(kind, layers, None, count, of), reader.meta["notes"]
 
 
 def _check_curvature(reader: store.Reader) -> None:

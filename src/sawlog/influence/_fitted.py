@@ -12,7 +12,7 @@ import numpy as np
 
 from sawlog import curvature as curvatures
 from sawlog._place import NUMPY, Place
-from sawlog.capture import Measured, check_same_weights, curvature_of, measured_with
+from sawlog.capture import Measured, Provenance, check_same_weights, curvature_of, measured_with
 from sawlog.curvature import KINDS, Curvature
 from sawlog.errors import ArgumentError, StoreError, StorePermissionError, UnknownNameError
 from sawlog.influence._logs import BUDGET, Logs
@@ -35,10 +35,12 @@ def curvature_for(
 
     Raises:
         ArgumentError: an unknown kind, or a statistic is missing; says which stage to run.
-        WeightsMismatchError: rows and statistics come from different weights of the model, unless
-            ``weights="any"``.
+        WeightsMismatchError: rows, and statistics or a curvature that was given, come from
+            different weights of the model, unless ``weights="any"``.
     """
     if isinstance(curvature, Curvature):
+        if weights == "same":
+            _check_given(logs, curvature)
         return curvature
     if curvature not in KINDS:
         listed = ", ".join(map(repr, KINDS))
@@ -53,10 +55,19 @@ def curvature_for(
     if weights == "same":
         _check_weights(logs, measured)
     if folder is None:
-        return curvatures.fit(
+        fitted = curvatures.fit(
             curvature, lambda: logs.scan(budget, place), measured, count=len(logs)
         )
+        return Curvature(fitted.kind, fitted.layers, fitted.joint, fitted.count, _said(logs))
     return _kept_or_fitted(folder, curvature, logs, measured, lambda some: some.scan(budget, place))
+
+
+def _check_given(logs: Logs, curvature: Curvature) -> None:
+    there = tuple(map(Provenance.from_json, curvature.provenance))
+    where = "" if logs.path is None else f" at {logs.path}"
+    hint = 'Hint: compute it with the checkpoint of the rows; weights="any" goes on knowingly.'
+    what = f"the curvature {curvature.kind!r}"
+    check_same_weights(logs.provenance, there, f"the rows{where}", what, hint)
 
 
 def _check_weights(logs: Logs, measured: Measured | None) -> None:
@@ -90,7 +101,13 @@ def _kept_or_fitted(
         there |= curvatures.fit(kind, lambda: scan(some), measured, count=len(logs)).layers
         notes = {"rows": rows, "factors": {name: _factors(name, measured) for name in there}}
         _keep(Curvature(kind, there, count=len(logs)), folder, notes)
-    return Curvature(kind, {name: there[name] for name in logs.layers}, count=len(logs))
+    layers = {name: there[name] for name in logs.layers}
+    return Curvature(kind, layers, None, len(logs), _said(logs))
+
+
+def _said(logs: Logs) -> list[dict[str, Any]]:
+    """What logs were computed with, as a curvature of theirs has it."""
+    return [each.to_json() for each in logs.provenance]
 
 
 def _kept(folder: Path) -> tuple[Curvature, dict[str, Any]]:

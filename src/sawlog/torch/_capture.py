@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -35,12 +36,17 @@ from sawlog.torch._plan import (
     summed_matrix,
 )
 from sawlog.torch._rows import BlockRows
+from sawlog.torch._scaled import Scaled
 from sawlog.torch._sums import ExampleSums
 from sawlog.torch._watched import Unit, Watched
+from sawlog.torch._weights import check_weights
 
 
 class Gathering:
     """One batch: hooks that gather, and what they gathered.
+
+    ``scales`` has, for each backward pass, by what the gradients of examples were multiplied; None
+    where terms of the loss have different scales.
 
     Args:
         watched: what to look at.
@@ -50,7 +56,7 @@ class Gathering:
         batch: how many examples there are.
         todo: which of them are to be logged, as a mask ``[batch]``; None is all.
         mask: which positions of each example count, ``[batch, positions]``.
-        factor: what gradients are divided by, as the scale of a ``GradScaler``.
+        factor: the scale of the ``GradScaler`` that was given; 1.0 is none.
         axis: the axis of the examples.
         rooms: memory that batches share; what :meth:`rows` returns is then good until the next.
         views: how many times the batch was concatenated with itself, as for two augmentations.
@@ -73,13 +79,15 @@ class Gathering:
     ) -> None:
         self._watched, self._options, self._statistics = watched, options, statistics
         self._batch, self._mask, self._axis, self._views = batch, mask, axis, views
-        self._rows = BlockRows(options, matrices, todo=todo, mask=mask, factor=factor, rooms=rooms)
+        self._rows = BlockRows(options, matrices, todo=todo, mask=mask, rooms=rooms)
+        self._scaled = Scaled(factor)
         self._lock = threading.Lock()
         self._logs: dict[str, Tensor] = {}
         self._forwards: list[tuple[str, Call, Tensor]] = []
         self._layouts: dict[int, Layout] = {}
         self._seen: dict[str, int] = {}
         self._gradients = 0
+        self.scales: list[Scale | None] = []
         self._runs_again = False
         self._left: tuple[Any, ...] | None = None
         wants = set(options.log)
@@ -91,15 +99,11 @@ class Gathering:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Gather what happens in a ``with``."""
-        listener = Listener(self._backward_called, self._loss_scaled, self._checkpointed)
+        listener = Listener(self._backward_called, self._scaled.add, self._checkpointed)
         with self.hooks.installed(), told(listener):
             yield
 
     # -- backward passes --------------------------------------------------------------------------
-
-    def _loss_scaled(self, factor: float) -> None:
-        """A ``GradScaler`` scaled a loss."""
-        self._rows.factor = factor
 
     def _checkpointed(self) -> None:
         """A part of the forward pass will be run again, whenever the graph needs it."""
@@ -153,52 +157,68 @@ class Gathering:
 
     def backward(self, loss: Tensor) -> None:
         """Walk back from the loss only as far as is needed; parameters get no gradients."""
-        roots = _Roots([loss], [None])
-        if not self._reaches(graph_of(roots.nodes)):
-            raise CaptureError(
-                "The loss does not depend on any watched layer that ran in this batch. Hint: "
-                "compute it inside of `with run(data_id=ids):`."
-            )
-        self._gather(roots, None)
+        self._gather(_Roots([loss], [None]), None)
 
     def _gather(self, roots: _Roots, run: Any) -> None:
         """Gather from one loss; ``run`` is the backward pass of the user."""
-        graph = graph_of(roots.nodes, (self._batch, self._axis, self._views, *self.hooks.calls))
-        if graph.named("CheckpointFunction"):
-            self._gather_unseen(roots, run)
-            return
+        said = (self._batch, self._axis, self._views, *self.hooks.calls)
+        graph = graph_of(roots.nodes, said, self.hooks.edges)
         plan = self._watched.plans.get(graph.structure)
+        if plan is None and not self._is_seen(roots, graph, run):
+            return
+        self._rows.factor = self._scaled.factor_of(roots.nodes)
         if plan is None or not plan.holds_for(graph, self._batch, self._axis):
-            if self._reaches(graph):
-                self._prove(roots, graph)
+            self._prove(roots, graph)
             if run is not None:
                 run()
             return
-        terms = self._terms(roots)
+        terms = self._terms(roots, known=True)
         scale = agreed(terms)
+        self.scales.append(scale)
         if scale is None:
-            walk = self._own_pass(roots, graph, plan, terms)
+            with torch.no_grad():
+                passes = Passes(terms, roots.starts())
             with self._capturing(plan, graph, 1.0):
-                walk()
+                passes.plain(self._ends(plan, graph))
             if run is not None:
                 run()
             return
         with self._capturing(plan, graph, scale):
             if run is None:
-                roots.walk(last_edges(roots.nodes, [*self.hooks.edges, *_edges(plan, graph)]))
+                roots.walk(self._ends(plan, graph))
             else:
                 run()
+
+    def _is_seen(self, roots: _Roots, graph: Graph, run: Any) -> bool:
+        """Whether all of a graph is there, and leads to watched parameters; the rest is done."""
+        if graph.named("CheckpointFunction"):
+            self._rows.factor = self._scaled.factor_of(roots.nodes)
+            self._gather_unseen(roots, run)
+            return False
+        if self._reaches(graph):
+            return True
+        if run is None:
+            raise CaptureError(
+                "The loss does not depend on any watched layer that ran in this batch. Hint: "
+                "compute it inside of `with run(data_id=ids):`."
+            )
+        run()
+        return False
+
+    def _ends(self, plan: Plan, graph: Graph) -> list[GradientEdge]:
+        """Where a backward pass that only gathers may end."""
+        every = self._watched_edges(plan, graph)
+        return [every[number] for number in plan.ends]
+
+    def _watched_edges(self, plan: Plan, graph: Graph) -> list[GradientEdge]:
+        """The outputs of calls, and the weights that planned uses lead to."""
+        found = (graph.nodes[use.number].next_functions[use.place] for use in plan.uses)
+        return [*self.hooks.edges, *(GradientEdge(*edge) for edge in found)]
 
     def _reaches(self, graph: Graph) -> bool:
         """Whether a loss depends on a watched parameter."""
         leaves = graph.leaves()
         return any(id(each) in leaves for each in self._watched.parameters.values())
-
-    def _own_pass(self, roots: _Roots, graph: Graph, plan: Plan, terms: list[Term]) -> Any:
-        with torch.no_grad():
-            passes = Passes(terms, roots.starts())
-        edges = last_edges(roots.nodes, [*self.hooks.edges, *_edges(plan, graph)])
-        return lambda: passes.plain(edges)
 
     @contextlib.contextmanager
     def _capturing(self, plan: Plan, graph: Graph, scale: Scale) -> Iterator[None]:
@@ -255,6 +275,8 @@ class Gathering:
         self._refuse_norms(graph)
         with torch.no_grad():
             terms = self._terms(roots)
+            if self._batch > 1 and self._declared() is None:
+                check_weights(terms, self._batch)
             try:
                 self._take_proven(roots, graph, terms)
             except SawlogError:
@@ -267,6 +289,7 @@ class Gathering:
 
     def _take_proven(self, roots: _Roots, graph: Graph, terms: list[Term]) -> None:
         passes = Passes(terms, roots.starts())
+        self.scales.append(passes.scale)
         prover = Prover(self._watched, self._rows, graph, self._batch, self._axis)
         proof = prover.prove(passes, self.hooks)
         self._gradients += len(proof.calls) + 1
@@ -278,7 +301,10 @@ class Gathering:
                     self._rows.take(block, pair, passes.rest)
         # What was checkpointed can be read once in a pass, and its nodes not be called besides.
         if proof.plan is not None and not (self._runs_again and proof.plan.uses):
-            self._watched.plans[graph.structure] = proof.plan
+            every = self._watched_edges(proof.plan, graph)
+            last = {id(edge) for edge in last_edges(roots.nodes, every)}
+            ends = tuple(number for number, edge in enumerate(every) if id(edge) in last)
+            self._watched.plans[graph.structure] = dataclasses.replace(proof.plan, ends=ends)
 
     def _refuse_norms(self, graph: Graph) -> None:
         for node in graph.named("BatchNorm"):
@@ -348,13 +374,13 @@ class Gathering:
 
     # -- how the loss joins examples --------------------------------------------------------------
 
-    def _terms(self, roots: _Roots) -> list[Term]:
+    def _terms(self, roots: _Roots, known: bool = False) -> list[Term]:
         if self._batch == 1:
             zero = torch.zeros((), dtype=torch.long)
             return [Term(edge, edge, (), zero, 1.0) for edge in roots.edges]
         examples = Examples(self._batch, self._axis, self._views)
         try:
-            return terms_of(roots.edges, examples, self._declared())
+            return terms_of(roots.edges, examples, self._declared(), known)
         except ArgumentError:
             self._check_sizes()
             raise
@@ -531,12 +557,6 @@ class _Roots:
         losses = [loss for loss, _ in self._both]
         grads = [grad for _, grad in self._both]
         torch.autograd.grad(losses, list(edges), grads, allow_unused=True)
-
-
-def _edges(plan: Plan, graph: Graph) -> list[GradientEdge]:
-    """The weights that planned uses lead to, so that these are walked over."""
-    found = (graph.nodes[use.number].next_functions[use.place] for use in plan.uses)
-    return [GradientEdge(*edge) for edge in found]
 
 
 def _has(layout: Layout, tensor: Tensor, batch: int) -> bool:

@@ -39,7 +39,9 @@ class Comparison:
         error: the greatest relative error among the examples.
         factor: what the logged gradients are best multiplied with to be those of the examples.
         rest: the relative error that is left then.
-        same: whether the error is within the tolerance.
+        same: whether the errors are within the tolerance.
+        batch: the relative error of the sum of what was logged, joined as the loss joins it,
+            against the gradient of the batch by plain autograd; None where it is not known how.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Comparison:
     factor: float
     rest: float
     same: bool
+    batch: float | None = None
 
     @property
     def verdict(self) -> str:
@@ -57,9 +60,14 @@ class Comparison:
             return "not finite"
         if self.factor == 0.0:
             return "logged as 0" if self.rest else "is 0 alone"
-        if self.rest < 0.05 * min(1.0, self.error):
+        if self.error and self.rest < 0.05 * min(1.0, self.error) and abs(self.factor - 1) > 1e-6:
             return f"off by the factor {1 / self.factor:.4g}"
-        return "differs"
+        return "differs" if self.examples_differ else "does not add up to the batch"
+
+    @property
+    def examples_differ(self) -> bool:
+        """Whether it is single examples that differ."""
+        return self.batch is None or not self.batch > self.error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,10 +105,12 @@ class Check:
         title = f"{len(self.examples)} examples checked: {said}"
         table = Table(title="The batch cannot be logged" if self.refused else title)
         table.add_column("layer", overflow="fold")
-        table.add_column("relative error", justify="right")
+        table.add_column("error of examples", justify="right")
+        table.add_column("of the batch", justify="right")
         table.add_column("verdict")
         for layer in self.layers:
-            table.add_row(layer.name, f"{layer.error:.1e}", layer.verdict)
+            whole = "" if layer.batch is None else f"{layer.batch:.1e}"
+            table.add_row(layer.name, f"{layer.error:.1e}", whole, layer.verdict)
         notes = [each for each in (self.refused, self.loss, *self.reasons) if each]
         if notes:
             table.caption = "\n".join(notes)
@@ -148,10 +158,15 @@ def loss_of(value: Any, size: int) -> tuple[Tensor, Tensor | None]:
 
 
 def alone(
-    model: nn.Module, step: Step, batch: Any, blocks: Sequence[Block], named: Mapping[str, Tensor]
+    model: nn.Module,
+    step: Step,
+    batch: Any,
+    blocks: Sequence[Block],
+    named: Mapping[str, Tensor],
+    size: int = 1,
 ) -> tuple[dict[str, Tensor], float]:
-    """The gradient of each block for a batch of one by plain autograd, and the loss."""
-    loss, _ = loss_of(step(model, batch), 1)
+    """The gradient of each block for a batch by plain autograd, and the loss."""
+    loss, _ = loss_of(step(model, batch), size)
     names = [name for block in blocks for name in block.parameters]
     if not loss.requires_grad:
         grads: Sequence[Tensor | None] = [None] * len(names)
@@ -191,6 +206,33 @@ def compared(
     total = float(np.linalg.norm(theirs))
     rest = float(np.linalg.norm(factor * ours - theirs)) / total if total else 0.0
     return Comparison(name, error, factor, rest, error <= tolerance)
+
+
+def added_up(
+    found: Comparison,
+    logged: np.ndarray,
+    scale: float | np.ndarray | None,
+    whole: np.ndarray,
+    tolerance: float,
+) -> Comparison:
+    """The same with a comparison of the sum of all rows with the gradient of the batch.
+
+    Args:
+        found: what was found of examples.
+        logged: the rows of all examples.
+        scale: by what those of the batch were multiplied; None where that differs.
+        whole: the gradient of the batch.
+        tolerance: up to which relative error they count as the same.
+    """
+    if scale is None or not np.isfinite(logged).all():
+        return found
+    rows = logged.reshape(len(logged), -1).astype(np.float64)
+    by = np.broadcast_to(np.asarray(scale, np.float64), len(rows))
+    rows = rows * np.where(by > 0, 1 / np.where(by > 0, by, 1), 0)[:, None]
+    apart = float(np.linalg.norm(rows.sum(0) - whole.reshape(-1)))
+    least = 1e-3 * float(np.linalg.norm(rows, axis=1).sum())
+    error = apart / max(float(np.linalg.norm(whole)), least, 1e-30)
+    return dataclasses.replace(found, batch=error, same=found.same and error <= tolerance)
 
 
 def loss_problem(whole: float, each: np.ndarray | None, own: Losses, size: int, tol: float) -> str:
@@ -243,6 +285,11 @@ def reasons_for(model: nn.Module, layers: Sequence[Comparison], repeats: bool) -
             "All gradients are off by one factor: the loss is scaled, or joins examples otherwise "
             'than run.setup(reduction=...) says. Hint: reduction="auto", or return the losses of '
             "each example."
+        )
+    elif wrong and not found and not any(layer.examples_differ for layer in wrong):
+        found.append(
+            "The gradients of the examples are right and do not add up to that of the batch: a "
+            "hook changes gradients of parameters, or step does more than return a loss."
         )
     elif wrong and not found:
         found.append(

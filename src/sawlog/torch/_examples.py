@@ -38,6 +38,7 @@ class Examples:
 
     def __init__(self, batch: int, axis: int = 0, views: int = 1) -> None:
         self.batch, self.axis, self.views = batch, axis, views
+        self.each = torch.arange(batch)  # the labels of a tensor with one row for each example
 
     def of(self, edge: Edge, depth: int = 0) -> Tensor | None:
         """The example of each row: labels in the shape of the first axes of the tensor.
@@ -59,7 +60,7 @@ class Examples:
     def _exact(self, shape: Sequence[int]) -> Tensor | None:
         if self.axis == 1 and len(shape) > 1 and shape[1] == self.batch:
             return torch.arange(self.batch).expand(shape[0], -1)
-        return torch.arange(self.batch) if shape[0] == self.batch else None
+        return self.each if shape[0] == self.batch else None
 
     def _viewed(self, shape: Sequence[int]) -> Tensor | None:
         if self.views == 1:

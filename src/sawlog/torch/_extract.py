@@ -22,6 +22,7 @@ from sawlog.torch._check import (
     Check,
     Comparison,
     Step,
+    added_up,
     alone,
     autocast_seen,
     compared,
@@ -197,10 +198,13 @@ def examine(
     model = run._stepped()
     modules = [unit.module for unit in watched.units]
     with left_as_it_was(run._model), autocast_seen(modules) as mixed:
+        drawn = torch.random.get_rng_state()
         try:
-            logged, whole, each = _in_batch(run, asking, model, step, batch, size, mask)
+            logged, whole, each, scale = _in_batch(run, asking, model, step, batch, size, mask)
         except CaptureError as error:
             return Check((), (), 0.0, "", (), str(error))
+        torch.random.set_rng_state(drawn)  # dropout that is on is the same in both
+        total, _ = _alone(run, model, step, batch, asking, size)
         cut = one or (lambda batch, i: one_of(batch, i, size, run._axis))
         places = _spread(size, examples)
         found = [_alone(run, model, step, cut(batch, i), asking) for i in places]
@@ -210,7 +214,13 @@ def examine(
     expected = {block.name: np.stack([rows[block.name] for rows, _ in found]) for block in blocks}
     floor = 1e-6 * max((float(np.abs(rows).max()) for rows in expected.values()), default=0.0)
     layers = tuple(
-        compared(name, logged[name][list(places)], rows, limit, floor)
+        added_up(
+            compared(name, logged[name][list(places)], rows, limit, floor),
+            logged[name],
+            scale,
+            total[name],
+            limit,
+        )
         for name, rows in expected.items()
     )
     losses = {i: loss for i, (_, loss) in zip(places, found, strict=True)}
@@ -232,8 +242,8 @@ def _spread(size: int, examples: int) -> tuple[int, ...]:
 
 def _in_batch(
     run: Run, asking: Asking, model: nn.Module, step: Step, batch: Any, size: int, mask: Any
-) -> tuple[dict[str, np.ndarray], float, np.ndarray | None]:
-    """The rows of a batch, its loss, and those of its examples if the step tells."""
+) -> tuple[dict[str, np.ndarray], float, np.ndarray | None, float | np.ndarray | None]:
+    """The rows of a batch, its loss, those of its examples if the step tells, and the scale."""
     if run._batch is not None:
         raise CaptureError("check was called inside of `with run(...)`.")
     own = None if mask is None else torch.as_tensor(mask).to(torch.bool)
@@ -249,17 +259,19 @@ def _in_batch(
     logs = asking.log(gathering, np.arange(size))
     rows = logs.whole().rows()
     several = None if each is None else each.detach().double().cpu().numpy()
-    return rows, float(loss.detach()), several
+    (scale,) = gathering.scales
+    by = scale.cpu().numpy() if isinstance(scale, Tensor) else scale
+    return rows, float(loss.detach()), several, by
 
 
 def _alone(
-    run: Run, model: nn.Module, step: Step, batch: Any, asking: Asking
+    run: Run, model: nn.Module, step: Step, batch: Any, asking: Asking, size: int = 1
 ) -> tuple[dict[str, np.ndarray], float]:
     assert run._model is not None
     names = named_parameters(run._model)
     named: dict[str, Tensor] = {names[id(p)]: p for p in run._model.parameters()}
     blocks = asking.watched.blocks
-    grads, loss = alone(model, step, batch, blocks, named)
+    grads, loss = alone(model, step, batch, blocks, named, size)
     matrices = asking.matrices
     return {b.name: projected(b, grads[b.name], matrices) for b in blocks}, loss
 

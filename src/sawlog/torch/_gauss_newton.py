@@ -12,7 +12,9 @@ from torch.func import functional_call, vjp, vmap
 from sawlog.capture import Block
 from sawlog.curvature import Curvature, Joint
 from sawlog.errors import ArgumentError
+from sawlog.torch._fingerprint import Fingerprint
 from sawlog.torch._laid_out import laid_out
+from sawlog.torch._names import bare
 from sawlog.torch._run import Run
 from sawlog.torch._watched import look_at
 
@@ -31,7 +33,8 @@ def gauss_newton(
     It is the mean over examples of ``J^T A J``, with the Jacobian ``J`` of the outputs with respect
     to all parameters, and the second derivative ``A`` of the loss with respect to the outputs. It
     couples the layers, takes the square of the number of parameters in memory, and its cube in
-    time: it is for small models. It does not depend on the labels.
+    time: it is for small models. It does not depend on the labels. Rows of other weights than
+    those that it was computed with are refused.
 
     Args:
         model: what is watched of a run, which must not be compressed; or all of a model. It is
@@ -59,6 +62,7 @@ def gauss_newton(
             f"The exact matrix of {size:,} parameters would take {8e-9 * size**2:.0f} GB; it is "
             f'for models of up to {MOST:,}. Hint: curvature="ekfac", or watch fewer layers.'
         )
+    provenance = Fingerprint(bare(network)).now()
     rows = _rows_of(network, blocks, _ROOTS[loss])
     device = next(network.parameters()).device
     total = torch.zeros(size, size, dtype=torch.float64, device=device)
@@ -76,7 +80,8 @@ def gauss_newton(
         raise ArgumentError("There are no examples to compute the Gauss-Newton matrix of.")
     total = (total.triu() + total.triu(1).mT) / count
     shapes = {block.name: block.shape for block in blocks}
-    return Curvature("gauss-newton", {}, Joint(total.cpu().numpy(), shapes), count)
+    joint = Joint(total.cpu().numpy(), shapes)
+    return Curvature("gauss-newton", {}, joint, count, [provenance.to_json()])
 
 
 def _watched(model: Run | nn.Module) -> tuple[nn.Module, Sequence[Block]]:

@@ -6,13 +6,18 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 Node = Any
 Edge = tuple[Node, int]
 """A node, and which of its outputs."""
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
+
+_BUILT_IN = {each for each in vars(torch._C._functions).values() if isinstance(each, type)}
+"""The types of nodes of PyTorch itself, each for one operation; those of others are named."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,10 +27,12 @@ class Graph:
     Args:
         nodes: the nodes, the roots first.
         structure: the same for graphs of the same operations that are connected in the same way.
+        roots: how many of the nodes are roots.
     """
 
     nodes: tuple[Node, ...]
     structure: int
+    roots: int = 1
 
     def leaves(self) -> dict[int, Node]:
         """The nodes that collect the gradients of parameters, by the ``id`` of the parameter."""
@@ -46,30 +53,42 @@ class Graph:
         return [node for node in self.nodes if any(part in node.name() for part in parts)]
 
 
-def graph_of(roots: Iterable[Node], more: Sequence[Any] = ()) -> Graph:
-    """Walk over the graph below some roots; ``more`` is counted as a part of its structure."""
+def graph_of(
+    roots: Iterable[Node], more: Sequence[Any] = (), edges: Sequence[GradientEdge] = ()
+) -> Graph:
+    """Walk over the graph below some roots.
+
+    Args:
+        roots: the nodes to begin with.
+        more: what counts as a part of the structure besides.
+        edges: where they are in the graph is a part of its structure.
+    """
     order: dict[Node, int] = {}
     nodes: list[Node] = []
-    said: list[Any] = list(more)
+    said: list[Any] = [*more]
+    say, known, more_nodes = said.append, order.get, nodes.append
     for root in roots:
         if root is not None and root not in order:
             order[root] = len(nodes)
             nodes.append(root)
-    at = 0
-    while at < len(nodes):
-        node = nodes[at]
-        at += 1
-        said.append(node.name())
+    begun = len(nodes)
+    for node in nodes:  # which grows meanwhile; it has to be fast
+        kind = type(node)
+        say(kind if kind in _BUILT_IN else node.name())
         for child, output in node.next_functions:
             if child is None:
-                said.append(None)
+                say(None)
                 continue
-            place = order.get(child)
+            place = known(child)
             if place is None:
                 place = order[child] = len(nodes)
-                nodes.append(child)
-            said.append((place, output))
-    return Graph(tuple(nodes), hash(tuple(said)))
+                more_nodes(child)
+            say(place)
+            if output:
+                say(-output)
+    for edge in edges:
+        say((known(edge.node), edge.output_nr))
+    return Graph(tuple(nodes), hash(tuple(said)), begun)
 
 
 def operation(node: Node) -> str:

@@ -73,7 +73,10 @@ class Unclear(Exception):
 
 
 def terms_of(
-    roots: Sequence[Edge], examples: Examples, declared: Scale | None = None
+    roots: Sequence[Edge],
+    examples: Examples,
+    declared: Scale | None = None,
+    known: bool = False,
 ) -> list[Term]:
     """The terms of a loss.
 
@@ -81,11 +84,13 @@ def terms_of(
         roots: the loss, or several.
         examples: finds the examples in a tensor.
         declared: the scale, where it need not be read from the graph.
+        known: the structure of the graph is known, so that there are no terms of parameters
+            alone, and nothing picks examples in another order.
 
     Raises:
         ArgumentError: the graph does not tell.
     """
-    reader = _Reader(examples, declared)
+    reader = _Reader(examples, declared, known or examples.batch == 1)
     try:
         for root in roots:
             reader.root = root
@@ -112,8 +117,8 @@ def agreed(terms: Sequence[Term]) -> Scale | None:
 class _Reader:
     """One walk from a loss to its terms."""
 
-    def __init__(self, examples: Examples, declared: Scale | None) -> None:
-        self.examples, self.declared = examples, declared
+    def __init__(self, examples: Examples, declared: Scale | None, known: bool) -> None:
+        self.examples, self.declared, self.known = examples, declared, known
         self.batch = examples.batch
         self.root: Edge = (None, 0)
         self.terms: list[Term] = []
@@ -163,13 +168,13 @@ class _Reader:
         labels = self._labels(edge)
         assert labels is not None
         self._refuse_penalty(edge[0])
-        if self.batch > 1:
+        if not self.known:
             check_order(edge, self.examples)
         scale = scale if self.declared is None else self.declared
         self.terms.append(Term(self.root, edge, path, labels, scale))
 
     def _refuse_penalty(self, node: Node) -> None:
-        if self.batch > 1 and _of_parameters_alone(node):
+        if not self.known and _of_parameters_alone(node):
             raise CaptureError(
                 f"A term of the loss ({node.name()}) is of parameters alone, as a penalty on "
                 "weights is. It belongs to no example, so the gradients of examples do not tell "
@@ -200,9 +205,11 @@ class _Reader:
                     f"it belongs to which of {self.batch} examples"
                 )
             self._refuse_twice(child)
-            scale = (
-                1.0 if self.declared is not None else _scale(node, child, labels, by, self.batch)
-            )
+            scale: Scale = 1.0
+            if self.declared is None:
+                even = labels is self.examples.each
+                found = _plain_scale(node, child, by, self.batch) if even else None
+                scale = _scale(node, child, labels, by, self.batch) if found is None else found
             self._add(child, (*path, (node, place)), scale)
 
     def _has_room(self, shape: Sequence[int]) -> bool:
@@ -254,6 +261,21 @@ def _of_parameters_alone(node: Node) -> bool:
 # -- by how much a term is divided ----------------------------------------------------------------
 
 
+def _plain_scale(node: Node, edge: Edge, by: Sequence[Any], batch: int) -> float | None:
+    """The scale of a tensor with one row for each example, if all of them count alike.
+
+    It is what :func:`_scale` finds, in a few operations: None where these do not tell.
+    """
+    name, reduction = operation(node), getattr(node, "_saved_reduction", None)
+    if by or reduction == 0 or name == "NllLoss2D" or _inner(edge):
+        return None
+    if name == "NllLoss":
+        counted = node._saved_target != _signed(node._saved_ignore_index)
+        if node._saved_weight is not None or not bool(counted.all()):
+            return None
+    return float(batch) if name == "Mean" or reduction == 1 else 1.0
+
+
 def _scale(node: Node, edge: Edge, labels: Tensor, by: Sequence[Any], batch: int) -> Scale:
     name = operation(node)
     reduction = getattr(node, "_saved_reduction", None)
@@ -264,11 +286,11 @@ def _scale(node: Node, edge: Edge, labels: Tensor, by: Sequence[Any], batch: int
         own = _nll_weights(node, labels, batch)
     else:
         own = _counts(labels, batch)
-    if name == "Mean" or reduction == 1:
-        return _of_mean(edge, labels, own, by, batch)
     size = 1
     for each in shape[labels.dim() :]:
         size *= each
+    if name == "Mean" or reduction == 1:
+        return _of_mean(edge, labels, own, by, batch, size)
     return _of_sum(edge, labels, [own, own * size], by, batch)
 
 
@@ -286,8 +308,8 @@ def _share(own: Tensor) -> Scale:
 def _nll_weights(node: Node, labels: Tensor, batch: int) -> Tensor:
     """How much the targets of each example count: those not ignored, by their class."""
     target, weight = node._saved_target, node._saved_weight
-    ignored = _signed(node._saved_ignore_index)
-    each = (target != ignored).double()
+    counted = target != _signed(node._saved_ignore_index)
+    each = counted.double()
     if weight is not None:
         each = weight.double()[target.clamp(min=0)] * each
     if operation(node) == "NllLoss2D":
@@ -295,38 +317,100 @@ def _nll_weights(node: Node, labels: Tensor, batch: int) -> Tensor:
     labels = labels.to(each.device)
     if labels.dim() > 1 and labels.numel() != each.numel():
         labels = labels[..., 0]
-    return torch.zeros(batch, dtype=torch.float64, device=each.device).index_add(
-        0, labels.flatten(), each.flatten()
+    return _summed(each, labels, batch)
+
+
+def _summed(each: Tensor, labels: Tensor, batch: int) -> Tensor:
+    """The sum over the rows of each example."""
+    return torch.bincount(labels.flatten(), each.flatten(), minlength=batch)
+
+
+def _of_mean(
+    edge: Edge, labels: Tensor, own: Tensor, by: Sequence[Any], batch: int, size: int
+) -> Scale:
+    scale = _share(own)
+    inner = _inner(edge)
+    if not (by or inner) or batch == 1:
+        return scale
+    for kind, number in (*by[-1:], *inner):
+        if kind == "mul" and number == batch:
+            raise Unclear(
+                f"it is a mean times {number:g}, which may be the number of examples or a constant"
+            )
+    positions = float(_counts(labels, batch).sum())
+    masks = _masks(edge, labels, batch)
+
+    def masked(number: float) -> list[Tensor]:
+        """The masks of which a number is the mean."""
+        return [
+            mask
+            for mask in masks
+            if any(
+                _alike(float(mask.sum()) / all_, number) for all_ in (positions, positions * size)
+            )
+        ]
+
+    for kind, number in inner:
+        if number != 1 and masked(number if kind == "div" else 1 / number if number else 0.0):
+            raise Unclear(_early(kind, number))
+    if not by or by[-1][1] == 1:
+        return scale
+    kind, number = by[-1]
+    if kind == "div" and masked(number):  # a mean over all, by that of the mask
+        return _share(masked(number)[0])
+    if kind == "div" and 0 < number < 1:
+        raise Unclear(f"it is a mean divided by {number:g}, which may be the share of what counts")
+    if kind == "mul" and number and masked(1 / number):
+        raise Unclear(
+            f"it is a mean times {number:g}, which may be one by the share of what counts"
+        )
+    return scale
+
+
+def _early(kind: str, number: float) -> str:
+    done = "divided by" if kind == "div" else "multiplied with"
+    return (
+        f"it is {done} {number:g} before it is joined, which may come from the number of examples, "
+        "or of what counts, or be a constant"
     )
 
 
-def _of_mean(edge: Edge, labels: Tensor, own: Tensor, by: Sequence[Any], batch: int) -> Scale:
-    scale = _share(own)
-    if not by or batch == 1:
-        return scale
-    kind, number = by[-1]
-    if kind == "mul" and number == batch:
-        raise Unclear(
-            f"it is a mean times {number:g}, which may be the number of examples or a constant"
-        )
-    if kind == "div" and number != 1:
-        total = _counts(labels, batch).sum()
-        for mask in _masks(edge, labels, batch):
-            if _alike(float(mask.sum() / total), number):  # a mean over all, by that of the mask
-                return _share(mask)
-    return scale
+def _inner(edge: Edge) -> list[tuple[str, float]]:
+    """The numbers that a tensor was multiplied with, or divided by, before it is joined."""
+    found = []
+    node, _ = edge
+    for _ in range(12):
+        name = operation(node)
+        children = [child for child, _ in node.next_functions if child is not None]
+        if name not in _LINEAR or len(children) != 1:
+            break
+        other = getattr(node, "_saved_other", None) if name in ("Mul", "Div") else None
+        if other is not None and _is_number(other):
+            found.append((name.lower(), float(other)))
+        node = children[0]
+    return found
 
 
 def _of_sum(
     edge: Edge, labels: Tensor, counts: list[Tensor], by: Sequence[Any], batch: int
 ) -> Scale:
     """A sum that is divided by a count of what it sums is a mean."""
+    inner = _inner(edge)
+    if batch == 1 or not (by or inner):
+        return 1.0
     every = [torch.ones(batch, dtype=torch.float64), *counts, *_masks(edge, labels, batch)]
+
+    def is_count(number: float) -> bool:
+        return any(_alike(float(own.sum()), number) for own in every)
+
+    for kind, number in inner:
+        if number not in (0, 1) and is_count(number if kind == "div" else 1 / number):
+            raise Unclear(_early(kind, number))
     for kind, number in reversed(by):
-        if number == 1 or batch == 1:
+        if number == 1:
             continue
         if kind == "mul":
-            if number and any(_alike(float(own.sum()), 1 / number) for own in every):
+            if number and is_count(1 / number):
                 raise Unclear(
                     f"it is a sum times {number:g}, which may be one by the number of examples or "
                     "a constant"
@@ -355,6 +439,10 @@ def _alike(one: float, two: float) -> bool:
     return abs(one - two) <= 1e-5 * abs(two)
 
 
+_LINEAR = {
+    "Mul", "Div", "Neg", "View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "ToCopy",
+    "Clone", "Sum", "MaskedFill", "Where", "Expand",
+}  # fmt: skip
 _MASKED = {
     "Mul",
     "MaskedFill",
@@ -377,7 +465,7 @@ def _masks(edge: Edge, labels: Tensor, batch: int) -> list[Tensor]:
         if node is None or operation(node) not in _MASKED:
             break
         for mask in _saved_masks(node):
-            own = _by_example(mask, labels, batch)
+            own = by_example(mask, labels, batch)
             if own is not None:
                 found.append(own)
         children = [child for child, _ in node.next_functions if child is not None]
@@ -391,15 +479,23 @@ def _saved_masks(node: Node) -> list[Tensor]:
         return [~node._saved_mask]
     if name == "Where":
         return [node._saved_condition, ~node._saved_condition]
-    if name == "Mul" and sum(child is not None for child, _ in node.next_functions) == 1:
-        both = (getattr(node, "_saved_other", None), getattr(node, "_saved_self", None))
-        return [each for each in both if isinstance(each, Tensor) and each.dim()]
+    if name == "Mul":
+        return factors_of(node)
     if name == "NllLoss":
         return [node._saved_target != _signed(node._saved_ignore_index)]
     return []
 
 
-def _by_example(mask: Tensor, labels: Tensor, batch: int) -> Tensor | None:
+def factors_of(node: Node) -> list[Tensor]:
+    """The constants that a product multiplies with; none where both of its sides have a graph."""
+    if sum(child is not None for child, _ in node.next_functions) != 1:
+        return []
+    names = ("_saved_other", "_saved_self", "_saved_tensor")
+    every = [getattr(node, name, None) for name in names]
+    return [each for each in every if isinstance(each, Tensor) and each.dim()]
+
+
+def by_example(mask: Tensor, labels: Tensor, batch: int) -> Tensor | None:
     """The sum over each example of a mask whose first axes are those of the labels."""
     if mask.shape[: labels.dim()] != labels.shape:
         if mask.numel() % max(labels.numel(), 1) or not labels.numel():
@@ -407,9 +503,7 @@ def _by_example(mask: Tensor, labels: Tensor, batch: int) -> Tensor | None:
         if mask.shape[:1] != labels.shape[:1]:
             return None
     each = mask.detach().double().reshape(labels.numel(), -1).sum(1)
-    return torch.zeros(batch, dtype=torch.float64, device=each.device).index_add(
-        0, labels.flatten().to(each.device), each
-    )
+    return _summed(each, labels.to(each.device), batch)
 
 
 def _signed(number: int) -> int:

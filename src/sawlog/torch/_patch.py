@@ -2,7 +2,7 @@
 
 ``loss.backward()`` calls that function. In its place stands one that tells the batch which loss it
 was, if this thread logs one, and lets it call the original. ``GradScaler.scale`` tells by what it
-multiplied the loss, and ``torch.utils.checkpoint`` that it was used.
+multiplied which loss, and ``torch.utils.checkpoint`` that it was used.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Listener:
 
     Args:
         backward: that ``torch.autograd.backward`` was called; it has to do it.
-        scaled: by what a ``GradScaler`` multiplied a loss.
+        scaled: that a ``GradScaler`` made this loss, and by what it multiplied it.
         checkpointed: that a part of the forward pass will be run again.
     """
 
     backward: Callable[[Backward], Any]
-    scaled: Callable[[float], None]
+    scaled: Callable[[Tensor, float], None]
     checkpointed: Callable[[], None]
 
 
@@ -131,11 +131,23 @@ def _scaling(original: Any) -> Any:
     def scale(self: Any, outputs: Any) -> Any:
         found = original(self, outputs)
         listener = getattr(_local, "listener", None)
-        if listener is not None and self.is_enabled():
-            listener.scaled(float(self.get_scale()))
-        return found
+        if listener is None or not self.is_enabled():
+            return found
+        return _told_of(found, float(self.get_scale()), listener)
 
     return scale
+
+
+def _told_of(scaled: Any, factor: float, listener: Listener) -> Any:
+    """Tell of each loss that was scaled, in whatever it is; a ``map`` is one that waits."""
+    if isinstance(scaled, Tensor):
+        listener.scaled(scaled, factor)
+    elif isinstance(scaled, (list, tuple)):
+        for each in scaled:
+            _told_of(each, factor, listener)
+    elif isinstance(scaled, map):
+        return map(functools.partial(_told_of, factor=factor, listener=listener), scaled)
+    return scaled
 
 
 def _checkpointing(original: Any) -> Any:

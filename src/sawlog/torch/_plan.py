@@ -73,12 +73,14 @@ class Plan:
         by_rule: the names of the blocks that layer rules give.
         uses: for the other blocks.
         picks: numbers of nodes that pick by values, so that they could pick otherwise.
+        ends: which of the edges that are watched a backward pass need only walk to.
     """
 
     layouts: Mapping[int, Layout]
     by_rule: frozenset[str]
     uses: tuple[PlannedUse, ...]
     picks: tuple[int, ...]
+    ends: tuple[int, ...] = ()
 
     def holds_for(self, graph: Graph, batch: int, axis: int) -> bool:
         """Whether a graph of the structure picks as the one that was proven."""
@@ -142,7 +144,7 @@ class Measured:
         edges = [*hooks.edges, *(GradientEdge(*use.weight) for use in uses)]
         try:
             with hooks.listening(self._record):
-                passes.plain(last_edges(graph.nodes[:1], edges) or edges)
+                passes.plain(last_edges(graph.nodes[: graph.roots], edges) or edges)
                 for factors in self.codes.factors:
                     found = passes.weighted(list(self._parameters.values()), factors)
                     self.totals.append(dict(zip(self._parameters, found, strict=True)))

@@ -24,7 +24,6 @@ class BlockRows:
         matrices: projections and eigenbases.
         todo: which examples are to be logged, as a mask ``[batch]``; None is all.
         mask: which positions of each example count, ``[batch, positions]``.
-        factor: what gradients are divided by, as the scale of a ``GradScaler``.
         rooms: memory that batches share; rows are then good until the next.
     """
 
@@ -35,12 +34,11 @@ class BlockRows:
         *,
         todo: Tensor | None,
         mask: Tensor | None,
-        factor: float,
         rooms: dict[Any, Tensor] | None,
     ) -> None:
         self._options, self._matrices = options, matrices
         self._todo, self._mask, self._rooms = todo, mask, rooms
-        self.factor = factor
+        self.factor = 1.0  # what gradients are divided by, as the scale of a `GradScaler`
         self._lock = threading.Lock()
         self._grads: dict[str, Tensor | Outer] = {}
         self._moments: list[tuple[str, Tensor, int]] = []
