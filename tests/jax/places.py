@@ -248,6 +248,20 @@ def two_places(x: Any) -> Any:
     return x
 
 
+def around_while(x: Any) -> Any:
+    """One name before a loop of unknown length, in it, and after it."""
+    sawlog.log({"k": -x}, step=70)
+    x = log_halving(x)
+    sawlog.log({"k": 10 * x}, step=90)
+    return x
+
+
+def lane_around_while(x: float) -> Lane:
+    lane = lane_of_halving(x)
+    end = x / 2 ** len(lane.values)
+    return Lane([-x, *lane.values, 10 * end], [70, *lane.steps, 90])
+
+
 def in_jvp(x: Any) -> Any:
     """A log of something that has nothing to do with x, inside of jvp."""
 
@@ -368,6 +382,12 @@ PLACES = {
     "linearize": Place(lambda xs: jax.linearize(in_remat, xs)[1](xs), XS, Lane(XS, range(6))),
     "shard_map": Place(
         in_shards, SHARDED, [Lane(each, range(3)) for each in SHARDED.reshape(4, 3)]
+    ),
+    "around while": Place(around_while, f32(12), lane_around_while(12)),
+    "around while in vmap": Place(
+        jax.vmap(around_while),
+        np.array([24, 1, 4], f32),
+        [lane_around_while(x) for x in (24, 1, 4)],
     ),
 }
 FOLDS: dict[str, Callable[[Any], Any]] = {

@@ -1025,6 +1025,10 @@ def test_empty_keys_survive_round_trips() -> None:
     for name, back in trips.items():
         assert "a" not in back, name
         assert jax.tree.map(lambda x: x.shape, back["a"]) == {"s": (0,), "v": (0, 2)}, name
+    renamed = logs.prefix("p/")
+    assert jax.tree.map(lambda x: x.shape, renamed["p/a"]) == {"s": (0,), "v": (0, 2)}
+    with pytest.raises(KeyError):
+        renamed["a"]
 
 
 @jax.jit

@@ -154,7 +154,14 @@ def test_a_while_loop_is_called_back_in_pieces() -> None:
 @pytest.mark.parametrize("buffer", [1, 3, 100])
 @pytest.mark.parametrize(
     "place",
-    ["condition of while", "switch in while", "while in scan", "remat in grad", "two places"],
+    [
+        "condition of while",
+        "switch in while",
+        "while in scan",
+        "remat in grad",
+        "two places",
+        "around while",
+    ],
 )
 def test_pieces_elsewhere(place: str, buffer: int) -> None:
     row = PLACES[place]
@@ -174,6 +181,7 @@ def test_pieces_elsewhere(place: str, buffer: int) -> None:
             "while in scan in vmap",
             "condition of while in vmap",
             "switch in while in vmap",
+            "around while in vmap",
         ],
         [1, 2, 4, 100],
         few=2,

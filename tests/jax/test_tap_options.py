@@ -313,7 +313,13 @@ def test_called_alone(program: str, options: Options) -> None:
         same(seen.batches(name, 0), options.callbacks(name, entries))
 
 
-@pytest.mark.parametrize(("program", "options"), pairs(list(PROGRAMS)[2:], 5), ids=str)
+LANES_ONE_BY_ONE = [("ragged", Options(2)), ("halving", Options(3)), ("once", Options(2))]
+"""Lanes that log at different times, or never, with nothing that waits on the device."""
+
+
+@pytest.mark.parametrize(
+    ("program", "options"), [*pairs(list(PROGRAMS)[2:], 5), *LANES_ONE_BY_ONE], ids=str
+)
 def test_vmap_inside(program: str, options: Options) -> None:
     fun, lane_of = PROGRAMS[program]
     seen = Seen(3)
