@@ -46,9 +46,9 @@ def close(found: Any, expected: Any, rtol: float = 1e-5) -> None:
 
 
 def spooled(fun: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """The logs; the output is that of the plain function."""
+    """The logs; the output is that of the plain function, compiled once for all tests of it."""
     out, logs = sawlog.spool(fun, **options)(*args)
-    close(out, fun(*args))
+    close(out, jax.jit(fun)(*args))
     return logs
 
 
@@ -56,7 +56,7 @@ def tapped(fun: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
     """What the callback was given; the output is that of the plain function."""
     seen: list[Any] = []
     out = sawlog.tap(fun, seen.append, **options)(*args)
-    close(out, fun(*args))
+    close(out, jax.jit(fun)(*args))
     return seen
 
 
@@ -432,7 +432,7 @@ def fold_steps(mode: str, steps: Sequence[float]) -> Any:
 @functools.cache
 def plain_output(place: str) -> Any:
     """What the function returns, called once for all tests of it."""
-    return PLACES[place].fun(PLACES[place].arg)
+    return jax.jit(PLACES[place].fun)(PLACES[place].arg)
 
 
 def spooled_place(place: str, **options: Any) -> Any:
@@ -455,6 +455,7 @@ def log_tree(xs: Any) -> None:
     lax.scan(body, 0, xs)
 
 
+@functools.cache
 def count_to(n: int) -> Callable[[Any], Any]:
     def f(x: Any) -> Any:
         def body(i: Any, x: Any) -> Any:

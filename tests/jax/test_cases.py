@@ -121,22 +121,33 @@ def check_refusal(case: Case, fun: Callable[..., Any], error: str) -> None:
 @way()
 def plain(case: Case) -> None:
     """Without a transformation nothing is bound: the jaxpr is that of the program without logs."""
-    if case.static_argnums or not case.jit:
+    if calls_plainly(case):
         check_output(case, call(case.fun, case), "the plain call")
-        return
-    fun = case.fun if again(case) else jax.jit(case.fun)  # one by one every operation is compiled
-    check_output(case, call(fun, case), "the plain call")
-    assert jaxpr_of(case) == jaxpr_of(case, without_logs=True)
+    if can_be_traced(case):
+        assert jaxpr_of(case, case.build()[0]) == jaxpr_without_logs(case)
 
 
-def jaxpr_of(case: Case, without_logs: bool = False) -> str:
-    """The text of the jaxpr of a freshly built program, without addresses."""
-    with pytest.MonkeyPatch.context() as patch:
-        if without_logs:
-            patch.setattr(sawlog, "log", lambda *args, **kwargs: None)
-        fun, _ = case.build()
-        text = str(jax.make_jaxpr(fun)(*case.args, **case.kwargs))
+def can_be_traced(case: Case) -> bool:
+    """Whether all arguments can be those of `jax.make_jaxpr`."""
+    return case.jit and not case.static_argnums
+
+
+def calls_plainly(case: Case) -> bool:
+    """Whether to call the plain function; else its jaxpr is looked at, which compiles nothing."""
+    return again(case) or not can_be_traced(case)
+
+
+def jaxpr_of(case: Case, fun: Callable[..., Any]) -> str:
+    """The text of the jaxpr of a program, without addresses."""
+    text = str(jax.make_jaxpr(fun)(*case.args, **case.kwargs))
     return re.sub(r"0x[0-9a-f]+", "0x", text)
+
+
+def jaxpr_without_logs(case: Case) -> str:
+    """The jaxpr of a freshly built program in which `log` does nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sawlog, "log", lambda *args, **kwargs: None)
+        return jaxpr_of(case, case.build()[0])
 
 
 @way(lambda case: case.jit)
@@ -321,13 +332,15 @@ def ways_of(case: Case, *, thorough: bool = THOROUGH) -> list[str]:
     ],
 )
 def test_case(case: Case, name: str) -> None:
-    """One row in one way; after the last of them a plain call of the function is what it was."""
+    """One row in one way; after the last of them the plain function is what it was."""
     WAYS[name](case)
     if case.ways is not None and "plain" not in case.ways:
         return
     if THOROUGH or name == ways_of(case)[-1]:
-        plainly = case.fun if again(case) or not case.jit else jitted(case, case.fun)
-        check_output(case, call(plainly, case), f"a plain call after {ways_of(case)}")
+        if calls_plainly(case):
+            check_output(case, call(case.fun, case), f"a plain call after {ways_of(case)}")
+        else:
+            assert jaxpr_of(case, case.fun) == jaxpr_without_logs(case)
 
 
 def test_every_way_gets_its_turn() -> None:

@@ -91,6 +91,9 @@ def test_no_gradient_nothing_logged(way: str) -> None:
     assert dict(logs) == {}
 
 
+CHAIN_BACK = jax.grad(chain)
+
+
 @pytest.mark.parametrize("remat", [False, True])
 def test_cotangents_of_a_scan(remat: bool) -> None:
     """In the order of the backward pass, from the last iteration."""
@@ -101,18 +104,19 @@ def test_cotangents_of_a_scan(remat: bool) -> None:
     assert [int(one.step["dx"]) for one in tapped(jax.grad(f), f32(3))] == [3, 2, 1, 0]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("mode", FOLDS)
 def test_reduced_cotangents(mode: str) -> None:
-    logs = spooled(jax.grad(chain), f32(3), reduce=mode)
+    logs = spooled(CHAIN_BACK, f32(3), reduce=mode)
     close(logs["dx"], FOLDS[mode](BACK))
     close(logs.step["dx"], fold_steps(mode, [3, 2, 1, 0]))
 
 
 def test_bounded_cotangents() -> None:
-    close(spooled(jax.grad(chain), f32(3), interval=2)["dx"], BACK[::2])
-    close(spooled(jax.grad(chain), f32(3), window=3)["dx"], BACK[1:])
-    close(spooled(jax.grad(chain), f32(3), capacity={"dx": 3})["dx"], BACK[:3])
-    close(sawlog.logify(jax.grad(chain))(f32(3))[1].asdict(), {"dx": {"replace": BACK[3]}})
+    close(spooled(CHAIN_BACK, f32(3), interval=2)["dx"], BACK[::2])
+    close(spooled(CHAIN_BACK, f32(3), window=3)["dx"], BACK[1:])
+    close(spooled(CHAIN_BACK, f32(3), capacity={"dx": 3})["dx"], BACK[:3])
+    close(sawlog.logify(CHAIN_BACK)(f32(3))[1].asdict(), {"dx": {"replace": BACK[3]}})
 
 
 def test_cotangent_with_a_reduction_and_tags() -> None:

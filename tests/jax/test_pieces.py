@@ -49,6 +49,7 @@ def steps_of(seen: Sequence[Any], key: str) -> list[Any]:
     return [step for one in seen if key in one for step in np.reshape(one.step[key], -1).tolist()]
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("buffer", [1, 2, 3, 5, 10, 11, 1000])
 def test_pieces_of_a_loop(buffer: int) -> None:
     seen = tapped(count_to(10), 0, buffer=buffer)
@@ -78,26 +79,30 @@ def test_one_log_outside_loops() -> None:
     assert len(seen) == 1
 
 
-@pytest.mark.parametrize("buffer", [1, 2, 3, 4, 7, 100])
-def test_pieces_of_nested_loops(buffer: int) -> None:
-    def f(x: Any) -> Any:
-        def outer(i: Any, c: Any) -> Any:
-            def inner(c: Any, j: Any) -> Any:
-                sawlog.log({"in": 10 * i + j})
-                return c + 1, None
+def in_and_around(x: Any) -> Any:
+    """Names inside of an inner loop, around it, and around the outer one."""
 
-            sawlog.log({"out": c}, step=i)
-            c = lax.scan(inner, c, jnp.arange(4))[0]
-            sawlog.log({"end": c})
-            sawlog.log({"end": -c})
-            return c
+    def outer(i: Any, c: Any) -> Any:
+        def inner(c: Any, j: Any) -> Any:
+            sawlog.log({"in": 10 * i + j})
+            return c + 1, None
 
-        sawlog.log({"out": -1}, step=-1)
-        c = lax.fori_loop(0, 5, outer, x)
-        sawlog.log({"out": c}, step=99)
+        sawlog.log({"out": c}, step=i)
+        c = lax.scan(inner, c, jnp.arange(4))[0]
+        sawlog.log({"end": c})
+        sawlog.log({"end": -c})
         return c
 
-    seen = tapped(f, 0, buffer=buffer)
+    sawlog.log({"out": -1}, step=-1)
+    c = lax.fori_loop(0, 5, outer, x)
+    sawlog.log({"out": c}, step=99)
+    return c
+
+
+@pytest.mark.turns
+@pytest.mark.parametrize("buffer", [1, 2, 3, 4, 100, 7])
+def test_pieces_of_nested_loops(buffer: int) -> None:
+    seen = tapped(in_and_around, 0, buffer=buffer)
     assert column(seen, "in") == [10 * i + j for i in range(5) for j in range(4)]
     assert column(seen, "out") == [-1, 0, 4, 8, 12, 16, 20]
     assert steps_of(seen, "out") == [-1, 0, 1, 2, 3, 4, 99]
@@ -136,13 +141,13 @@ def test_pieces_with_a_branch_inside(buffer: int) -> None:
 
 
 @pytest.mark.parametrize("buffer", [1, 2, 3, 4, 100])
-@pytest.mark.parametrize("start", [1.0, 2.0, 12.0, 100.0])
-def test_pieces_of_a_while_loop(start: float, buffer: int) -> None:
-    seen = tapped(log_halving, f32(start), buffer=buffer)
-    lane = lane_of_halving(start)
-    assert column(seen, "k") == lane.values
-    assert steps_of(seen, "k") == list(lane.steps)
-    assert len(seen) <= math.ceil(len(lane.values) / buffer) + 1
+def test_pieces_of_a_while_loop(buffer: int) -> None:
+    for start in (1.0, 2.0, 12.0, 100.0):
+        seen = tapped(log_halving, f32(start), buffer=buffer)
+        lane = lane_of_halving(start)
+        assert column(seen, "k") == lane.values
+        assert steps_of(seen, "k") == list(lane.steps)
+        assert len(seen) <= math.ceil(len(lane.values) / buffer) + 1
 
 
 def test_a_while_loop_is_called_back_in_pieces() -> None:
@@ -151,17 +156,20 @@ def test_a_while_loop_is_called_back_in_pieces() -> None:
     assert len(seen) <= 11
 
 
-@pytest.mark.parametrize("buffer", [1, 3, 100])
 @pytest.mark.parametrize(
-    "place",
-    [
-        "condition of while",
-        "switch in while",
-        "while in scan",
-        "remat in grad",
-        "two places",
-        "around while",
-    ],
+    ("place", "buffer"),
+    pairs(
+        [
+            "condition of while",
+            "switch in while",
+            "while in scan",
+            "remat in grad",
+            "two places",
+            "around while",
+        ],
+        [3, 100, 1],
+        few=2,
+    ),
 )
 def test_pieces_elsewhere(place: str, buffer: int) -> None:
     row = PLACES[place]
