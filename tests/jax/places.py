@@ -262,6 +262,41 @@ def lane_around_while(x: float) -> Lane:
     return Lane([-x, *lane.values, 10 * end], [70, *lane.steps, 90])
 
 
+def around_while_in_scan(xs: Any) -> Any:
+    return lax.scan(lambda total, x: (total + around_while(x), None), jnp.float32(0), xs)[0]
+
+
+def one_after_another(lanes: Sequence[Lane]) -> Lane:
+    return Lane([v for lane in lanes for v in lane.values], [s for k in lanes for s in k.steps])
+
+
+def equal_turns(xs: Any) -> Any:
+    """A loop of unknown length that ends for all lanes at once."""
+
+    def body(state: Any) -> Any:
+        i, x = state
+        sawlog.log({"k": x}, step=i)
+        return i + 1, x + 1
+
+    return jax.vmap(lambda x: lax.while_loop(lambda state: state[0] < 3, body, (0, x))[1])(xs)
+
+
+def while_in_one_branch(x: Any) -> Any:
+    """Of the branches, the second alone has a loop of unknown length."""
+    return lax.cond(x > 2, log_halving, lambda x: (sawlog.log({"k": -x}, step=5), x)[1], x)
+
+
+def map_in_batches(xs: Any) -> Any:
+    """Four lanes, and then the two that are left over."""
+    number = jnp.arange(len(xs))
+
+    def each(ix: Any) -> Any:
+        sawlog.log({"k": ix[1]}, step=ix[0])
+        return 2 * ix[1]
+
+    return lax.map(each, (number, xs), batch_size=4)
+
+
 def in_jvp(x: Any) -> Any:
     """A log of something that has nothing to do with x, inside of jvp."""
 
@@ -307,8 +342,7 @@ def while_in_scan(xs: Any) -> Any:
 
 
 def lane_of_while_in_scan(xs: Any) -> Lane:
-    lanes = [lane_of_halving(float(x)) for x in xs]
-    return Lane([v for lane in lanes for v in lane.values], [s for k in lanes for s in k.steps])
+    return one_after_another([lane_of_halving(float(x)) for x in xs])
 
 
 SHARDED = np.arange(12, dtype=f32) ** 2
@@ -388,6 +422,27 @@ PLACES = {
         jax.vmap(around_while),
         np.array([24, 1, 4], f32),
         [lane_around_while(x) for x in (24, 1, 4)],
+    ),
+    "around while in scan": Place(
+        around_while_in_scan,
+        np.array([12, 1, 4], f32),
+        one_after_another([lane_around_while(x) for x in (12, 1, 4)]),
+    ),
+    "while of equal lanes": Place(
+        equal_turns,
+        np.array([5, 1], f32),
+        [Lane([x, x + 1, x + 2], range(3)) for x in (5, 1)],
+    ),
+    "while in one branch": Place(while_in_one_branch, f32(12), lane_of_halving(12)),
+    "while in one branch in vmap": Place(
+        jax.vmap(while_in_one_branch),
+        np.array([1, 12, 4], f32),
+        [Lane([-1], [5]), lane_of_halving(12), lane_of_halving(4)],
+    ),
+    "map in batches": Place(
+        map_in_batches,
+        XS,
+        [Lane(XS[i::4], range(6)[i::4]) for i in range(4)],
     ),
 }
 FOLDS: dict[str, Callable[[Any], Any]] = {

@@ -211,6 +211,19 @@ def test_no_turn_at_all(options: dict[str, Any]) -> None:
     assert logs["k"].shape == (0,)
 
 
+@pytest.mark.parametrize(
+    "options", [{"interval": 2}, {"window": 3}, {"reduce": "sum"}, {"capacity": {"k": 2}}]
+)
+def test_no_step_at_all(options: dict[str, Any]) -> None:
+    def f(xs: Any) -> None:
+        lax.scan(lambda c, x: (c, sawlog.log({"k": x})), None, xs)
+
+    _, logs = sawlog.spool(f, **options)(XS[:0])
+    found = logs["k"]
+    assert found.shape == (0,)
+    assert logs.reduce("count").get("k", 0) == 0
+
+
 def test_capacity_inside_jit_has_a_mask() -> None:
     @jax.jit
     def f(x: Any) -> Any:

@@ -107,6 +107,7 @@ def test_pieces_of_nested_loops(buffer: int) -> None:
     assert column(seen, "out") == [-1, 0, 4, 8, 12, 16, 20]
     assert steps_of(seen, "out") == [-1, 0, 1, 2, 3, 4, 99]
     assert column(seen, "end") == [s * 4 * i for i in range(1, 6) for s in (1, -1)]
+    assert all(len(value) <= buffer for one in seen for value in one.entries().values())
     if buffer == 100:
         assert len(seen) <= 3
 
@@ -166,6 +167,8 @@ def test_a_while_loop_is_called_back_in_pieces() -> None:
             "remat in grad",
             "two places",
             "around while",
+            "around while in scan",
+            "while in one branch",
         ],
         [3, 100, 1],
         few=2,
@@ -177,6 +180,7 @@ def test_pieces_elsewhere(place: str, buffer: int) -> None:
     assert isinstance(row.lanes, Lane)
     close(np.array(column(seen, "k")), np.asarray(row.lanes.values))
     assert steps_of(seen, "k") == list(row.lanes.steps)
+    assert all(len(one.entries()["k"]) <= buffer for one in seen)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +194,9 @@ def test_pieces_elsewhere(place: str, buffer: int) -> None:
             "condition of while in vmap",
             "switch in while in vmap",
             "around while in vmap",
+            "while of equal lanes",
+            "while in one branch in vmap",
+            "map in batches",
         ],
         [1, 2, 4, 100],
         few=2,

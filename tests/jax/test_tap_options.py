@@ -471,6 +471,26 @@ def asking(x: Any) -> Any:
     return lax.scan(body, x, jnp.arange(4))[0]
 
 
+@pytest.mark.parametrize("options", [{"reduce": "last"}, {"interval": 2, "buffer": 2}], ids=str)
+def test_names_logged_together_in_another_order(options: dict[str, Any]) -> None:
+    def f(xs: Any) -> None:
+        def body(c: Any, x: Any) -> Any:
+            sawlog.log({"a": x, "b": jnp.stack([x, -x])})
+            sawlog.log({"b": jnp.stack([x, 10 * x]), "a": 10 * x})
+            return c, None
+
+        lax.scan(body, None, xs)
+
+    seen: list[Any] = []
+    sawlog.tap(f, seen.append, **options)(XS[:3])
+    ends = np.repeat(XS[:3], 2)
+    a, b = ends * np.tile([1, 10], 3), np.stack([ends, ends * np.tile([-1, 10], 3)], axis=1)
+    kept = slice(-1, None) if "reduce" in options else slice(None, None, 2)
+    for name, expected in {"a": a, "b": b}.items():
+        found = [np.asarray(logs.entries()[name]) for logs in seen]
+        np.testing.assert_allclose(np.concatenate(found), expected[kept])
+
+
 def test_what_a_log_asks_for_itself() -> None:
     def of(**options: Any) -> list[Any]:
         seen: list[Any] = []
