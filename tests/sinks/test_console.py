@@ -306,8 +306,8 @@ def test_one_number_beside_what_is_not_finite_has_a_spread():
 
 def test_a_course_is_cut_into_parts_of_equal_length():
     course = Course()
-    course.add(np.arange(7.0), at=0)
-    assert course.means(3) == [0.5, 2.5, 5.0]
+    course.add(np.arange(8.0), at=0)
+    assert course.means(3) == [0.5, 3.0, 6.0]
 
 
 # ---- how far, how fast, how long
