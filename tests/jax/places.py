@@ -297,6 +297,17 @@ def map_in_batches(xs: Any) -> Any:
     return lax.map(each, (number, xs), batch_size=4)
 
 
+def lanes_of_two_widths(xs: Any) -> Any:
+    """Two lanes first, then all of them, under one name."""
+
+    def each(i: Any, x: Any) -> Any:
+        sawlog.log({"k": x}, step=i)
+        return x + 1
+
+    first = jax.vmap(each)(jnp.arange(2), xs[:2])
+    return first.sum() + jax.vmap(each)(10 + jnp.arange(len(xs)), -xs)
+
+
 def in_jvp(x: Any) -> Any:
     """A log of something that has nothing to do with x, inside of jvp."""
 
@@ -443,6 +454,11 @@ PLACES = {
         map_in_batches,
         XS,
         [Lane(XS[i::4], range(6)[i::4]) for i in range(4)],
+    ),
+    "lanes of two widths": Place(
+        lanes_of_two_widths,
+        XS[:3],
+        [Lane([3, -3], [0, 10]), Lane([1, -1], [1, 11]), Lane([-4], [12])],
     ),
 }
 FOLDS: dict[str, Callable[[Any], Any]] = {

@@ -87,6 +87,7 @@ DTYPES = [
     (np.array([1.0, 3.0], BF16), "std", BF16, 1),
     (np.full(3000, 30, np.float16), "mean", np.float16, 30),
     (np.array([6e4, 6e4, -6e4], np.float16), "sum", np.float16, np.float16(6e4)),
+    (np.array([1e8, 3, -1e8], f32), "sum", np.float32, 3),
     (np.array([-300, 300], np.float16), "std", np.float16, 300),
     (np.array([-np.inf, 1.0, np.inf], f32), "sum", np.float32, np.nan),
     (np.array([1, 2, 4], np.int32), "var", np.float32, 14 / 9),
@@ -113,6 +114,9 @@ def test_complex_numbers() -> None:
         found = sawlog.spool(log_each, reduce=mode)(xs)[1]["k"]
         assert found.dtype == np.complex64
         assert complex(found) == answer
+    huge = np.array([1e8 + 1e8j, 3 + 6j, -1e8 - 1e8j], np.complex64)
+    assert complex(sawlog.spool(log_each, reduce="sum")(huge)[1]["k"]) == 3 + 6j
+    assert complex(sawlog.spool(log_each, reduce="mean")(huge)[1]["k"]) == 1 + 2j
     std = sawlog.spool(log_each, reduce="std")(xs)[1]["k"]
     assert std.dtype == np.float32
     np.testing.assert_allclose(std, np.std(xs), rtol=1e-6)
