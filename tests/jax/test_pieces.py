@@ -161,8 +161,8 @@ def test_a_while_loop_is_called_back_in_pieces() -> None:
     ("place", "buffer"),
     pairs(
         [
-            "condition of while",
             "switch in while",
+            "condition of while",
             "while in scan",
             "remat in grad",
             "two places",
@@ -170,7 +170,7 @@ def test_a_while_loop_is_called_back_in_pieces() -> None:
             "around while in scan",
             "while in one branch",
         ],
-        [3, 100, 1],
+        [2, 100, 1, 3],
         few=2,
     ),
 )

@@ -303,7 +303,16 @@ def pairs(programs: list[str], first: int) -> list[tuple[str, Options]]:
     return list(zip(programs, options, strict=False))
 
 
-@pytest.mark.parametrize(("program", "options"), pairs(list(PROGRAMS)[:5], 0), ids=str)
+SOME_REDUCED = [
+    ("scan", Options(reduce={"k": "max"})),
+    ("scan", Options(2, reduce={"twice": "sum"}, buffer=2)),
+]
+"""Of names that are always logged together, one is reduced and the other is not."""
+
+
+@pytest.mark.parametrize(
+    ("program", "options"), [*pairs(list(PROGRAMS)[:5], 0), *SOME_REDUCED], ids=str
+)
 def test_called_alone(program: str, options: Options) -> None:
     fun, lane_of = PROGRAMS[program]
     seen = Seen(0)
