@@ -108,6 +108,9 @@ def test_structures_tell_apart_what_is_logged_differently() -> None:
     assert jax.tree.structure(plain) == jax.tree.structure(plain.copy())
     assert jax.tree.structure(plain) != jax.tree.structure(stepped)
     assert jax.tree.structure(masked) != jax.tree.structure(unmasked)
+    other_axis = logdict(value, epoch={"x": np.array([0])})
+    assert jax.tree.structure(stepped) != jax.tree.structure(other_axis)
+    assert jax.tree.structure(unmasked) != jax.tree.structure(made("x", [[1.0, 2.0]]))
 
 
 # --- Which logs, which arguments ------------------------------------------------------------------
