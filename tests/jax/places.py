@@ -281,6 +281,17 @@ def equal_turns(xs: Any) -> Any:
     return jax.vmap(lambda x: lax.while_loop(lambda state: state[0] < 3, body, (0, x))[1])(xs)
 
 
+def vmap_in_while(xs: Any) -> Any:
+    """All lanes log in every turn of one loop of unknown length."""
+
+    def body(state: Any) -> Any:
+        i, xs = state
+        jax.vmap(lambda x: sawlog.log({"k": x}, step=i))(xs)
+        return i + 1, xs + 1
+
+    return lax.while_loop(lambda state: state[0] < 3, body, (0, xs))[1]
+
+
 def while_in_one_branch(x: Any) -> Any:
     """Of the branches, the second alone has a loop of unknown length."""
     return lax.cond(x > 2, log_halving, lambda x: (sawlog.log({"k": -x}, step=5), x)[1], x)
@@ -454,6 +465,11 @@ PLACES = {
         map_in_batches,
         XS,
         [Lane(XS[i::4], range(6)[i::4]) for i in range(4)],
+    ),
+    "vmap in while": Place(
+        vmap_in_while,
+        np.array([5, 1], f32),
+        [Lane([x, x + 1, x + 2], range(3)) for x in (5, 1)],
     ),
     "lanes of two widths": Place(
         lanes_of_two_widths,

@@ -149,15 +149,19 @@ def test_one_function_with_options_of_every_kind() -> None:
     """What is compiled for some options is not used for others."""
 
     def f(xs: Any) -> None:
-        jax.lax.scan(lambda c, x: (c, sawlog.log({"x": x})), None, xs)
+        jax.lax.scan(lambda c, x: (c, sawlog.log({"y": -x, "x": x})), None, xs)
 
     xs, logger = jnp.arange(3.0), MemoryLogger()
     state = logger.init(0)
-    for options in ({"prefix": "a/"}, {"prefix": "b/"}, {"prefix": "c/", "interval": 2}):
-        logger.tap(f, state, **options)(xs)
-    logger.tap(f, state, prefix="d/", reduce="sum")(xs)
-    logger.tap(f, state, prefix="e/", buffer=2)(xs)
-    logger.tap(f, state, prefix="f/", buffer=2, interval=2)(xs)
+    for prefix, options in {
+        "a/": {},
+        "b/": {},
+        "c/": {"interval": 2},
+        "d/": {"reduce": "sum"},
+        "e/": {"buffer": 2},
+        "f/": {"buffer": 2, "interval": 2},
+    }.items():
+        logger.tap(f, state, argnames="x", prefix=prefix, **options)(xs)
     found = {name: values.tolist() for name, values in logger.runs["seed-0"].logs.items()}
     whole, second = [0.0, 1.0, 2.0], [0.0, 2.0]
     assert found == {
@@ -168,9 +172,13 @@ def test_one_function_with_options_of_every_kind() -> None:
         "e/x": whole,
         "f/x": second,
     }
+    logger.tap(f, state, argnames="x", prefix="a/", interval=2)(xs)
+    logger.tap(f, state, argnames="y", prefix="a/", interval=2)(xs)
+    assert logger.runs["seed-0"].logs["a/x"].tolist() == whole + second
+    assert logger.runs["seed-0"].logs["a/y"].tolist() == [0, -2]
     seen: list[Any] = []
     for options in ({"interval": 2}, {"reduce": "sum"}, {"prefix": "p/", "interval": 2}, {}):
-        sawlog.tap(f, seen.append, **options)(xs)
+        sawlog.tap(f, seen.append, argnames="x", **options)(xs)
     assert [{k: v.tolist() for k, v in logs.items()} for logs in seen] == [
         {"x": 0.0},
         {"x": 2.0},

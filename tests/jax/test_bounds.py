@@ -239,8 +239,9 @@ def test_capacity_inside_jit_has_a_mask() -> None:
     assert f(64.0)[2] == 2
 
 
-def test_the_mask_of_equal_lanes_covers_all_of_them() -> None:
-    place = PLACES["while of equal lanes"]
+@pytest.mark.parametrize("name", ["while of equal lanes", "vmap in while"])
+def test_the_mask_of_equal_lanes_covers_all_of_them(name: str) -> None:
+    place = PLACES[name]
     _, logs = jax.eval_shape(sawlog.spool(place.fun, capacity=4), place.arg)
     assert logs["k"].shape == logs.mask["k"].shape == logs.step["k"].shape == (4, 2)
 
