@@ -199,7 +199,7 @@ def test_pieces_elsewhere(place: str, buffer: int) -> None:
             "map in batches",
         ],
         [1, 2, 4, 100],
-        few=2,
+        few=1,
     ),
 )
 def test_pieces_of_lanes(place: str, buffer: int) -> None:
