@@ -268,3 +268,21 @@ def vmap_of_cond_in_jit_in_cond() -> Program:
         return out, {"v": once(np.where(xs > 1, xs * 10, np.where(xs > 0, xs * 100, xs)))}
 
     return fun, answer
+
+
+@case("vmap_of_cond", "vmap", args=(X4,), vmap=False)
+def vmap_of_two_conds_one_after_the_other() -> Program:
+    """Another branch of another cond excludes nothing: a lane may log in both."""
+
+    def fun(xs):
+        def lane(x):
+            lax.cond(x > 0, lambda v: sawlog.log("v", v), lambda v: None, x)
+            lax.cond(x < 3, lambda v: None, lambda v: sawlog.log("v", v * 10), x)
+            return x
+
+        return jax.vmap(lane)(xs)
+
+    def answer(xs):
+        return xs, {"v": many([xs, xs * 10], mask=[xs > 0, xs >= 3])}
+
+    return fun, answer

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from jax.sharding import PartitionSpec as P
 
 import sawlog
 from sawlog import logdict
@@ -22,6 +23,8 @@ from sawlog.jax._select import selection
 from sawlog.jax._site import Site
 from sawlog.jax._wrap import _shifted
 from sawlog.loggers import Logger, MemoryLogger
+
+from .places import mesh
 
 
 def made(key: str, value: Any, mask: Any = None, dropped: Any = None, **slot: Any) -> logdict:
@@ -111,6 +114,17 @@ def test_structures_tell_apart_what_is_logged_differently() -> None:
     other_axis = logdict(value, epoch={"x": np.array([0])})
     assert jax.tree.structure(stepped) != jax.tree.structure(other_axis)
     assert jax.tree.structure(unmasked) != jax.tree.structure(made("x", [[1.0, 2.0]]))
+
+
+def test_lanes_in_shards_come_after_the_mesh_and_names_as_they_were_logged() -> None:
+    def shard(xs: Any) -> Any:
+        jax.vmap(lambda x: sawlog.log({"second": x, "first": x}))(xs)
+        return xs
+
+    mapped = jax.shard_map(shard, mesh=mesh(), in_specs=P("i"), out_specs=P("i"))
+    _, logs = jax.eval_shape(sawlog.spool(mapped), jnp.arange(12.0))
+    assert list(logs) == ["second", "first"]
+    assert logs["first"].shape == (4, 3)
 
 
 # --- Which logs, which arguments ------------------------------------------------------------------

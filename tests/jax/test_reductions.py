@@ -132,6 +132,8 @@ def test_prng_keys() -> None:
     assert jnp.array_equal(found(reduce="last"), keys[4])
     assert jnp.array_equal(found(reduce="replace"), keys[4])
     assert jnp.array_equal(found(interval=2), keys[::2])
+    back = lambda keys: lax.scan(lambda c, k: (c, sawlog.log("k", k)), 0, keys, reverse=True)
+    assert jnp.array_equal(sawlog.spool(back)(keys)[1]["k"], keys[::-1])
     assert jnp.array_equal(found(window=2), keys[-2:])
     assert jnp.array_equal(found(capacity={"k": 2}), keys[:2])
     assert jnp.array_equal(found(capacity={"k": 2}, keep="last"), keys[-2:])
