@@ -31,6 +31,7 @@ from sawlog.errors import (
     StoreClosedError,
     StoreExistsError,
 )
+from sawlog.jax import _runs
 from sawlog.loggers import Logger, RunState, SaveLogger
 from sawlog.records import Records
 
@@ -759,6 +760,57 @@ def test_flush_makes_it_readable(tmp_path: pathlib.Path) -> None:
         logger.log(state, {"x": 2.0})
         logger.flush()
         assert sawlog.load(tmp_path / "seed-0")["x"].tolist() == [1, 2]
+
+
+class _Slow:
+    """A sink without a lock: a write waits a moment whether another call comes meanwhile."""
+
+    def __init__(self) -> None:
+        self.inside, self.together = 0, False
+        self.entered, self.disturbed = threading.Event(), threading.Event()
+
+    def write(self, records: Records) -> None:
+        del records
+        self._enter(wait=True)
+
+    def flush(self) -> None:
+        self._enter()
+
+    def close(self) -> None:
+        self._enter()
+
+    def _enter(self, wait: bool = False) -> None:
+        self.inside += 1
+        if self.inside > 1:
+            self.together = True
+            self.disturbed.set()
+        self.entered.set()
+        if wait:
+            self.disturbed.wait(0.3)
+        self.inside -= 1
+
+
+@pytest.mark.parametrize("what", ["write", "flush", "close"])
+def test_calls_of_one_run_wait_for_each_other(what: str) -> None:
+    """A sink of a user need not be safe to share: its run calls it from one thread at a time."""
+    sink = _Slow()
+
+    class Own(Logger):
+        def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Any:
+            return sink
+
+    logger = Own()
+    state = logger.init(0)
+    run = _runs.run_of(state.run)
+    first = threading.Thread(target=logger.log, args=(state, {"x": 1.0}))
+    first.start()
+    assert sink.entered.wait(60)
+    {"write": lambda: run.write(logdict({"x": 0.0})), "flush": run.flush, "close": run.close}[
+        what
+    ]()
+    first.join(60)
+    assert not sink.together
+    logger.close()
 
 
 def test_several_threads(tmp_path: pathlib.Path) -> None:

@@ -235,3 +235,54 @@ def vmap_of_cond_in_cond() -> Program:
         return out, {"deep": once(xs, mask=deep)}
 
     return fun, answer
+
+
+@case("vmap_of_cond", "nested_cond", "vmap", "jit", args=(X4,), vmap=False, tap=False)
+def vmap_of_cond_in_jit_in_cond() -> Program:
+    """A lane takes one of three ways, two of them in a jitted helper: all log in one place."""
+
+    def fun(xs):
+        def lane(x):
+            @jax.jit
+            def helper(v):
+                def far(v):
+                    sawlog.log("v", v * 10)
+                    return v
+
+                def near(v):
+                    sawlog.log("v", v * 100)
+                    return -v
+
+                return lax.cond(v > 1, far, near, v)
+
+            def below(v):
+                sawlog.log("v", v)
+                return v * 2
+
+            return lax.cond(x > 0, helper, below, x)
+
+        return jax.vmap(lane)(xs)
+
+    def answer(xs):
+        out = np.where(xs > 1, xs, np.where(xs > 0, -xs, xs * 2))
+        return out, {"v": once(np.where(xs > 1, xs * 10, np.where(xs > 0, xs * 100, xs)))}
+
+    return fun, answer
+
+
+@case("vmap_of_cond", "vmap", args=(X4,), vmap=False)
+def vmap_of_two_conds_one_after_the_other() -> Program:
+    """Another branch of another cond excludes nothing: a lane may log in both."""
+
+    def fun(xs):
+        def lane(x):
+            lax.cond(x > 0, lambda v: sawlog.log("v", v), lambda v: None, x)
+            lax.cond(x < 3, lambda v: None, lambda v: sawlog.log("v", v * 10), x)
+            return x
+
+        return jax.vmap(lane)(xs)
+
+    def answer(xs):
+        return xs, {"v": many([xs, xs * 10], mask=[xs > 0, xs >= 3])}
+
+    return fun, answer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -167,17 +169,24 @@ def trained(run):
 TRAINERS = {
     "spool": lambda seen: lambda *a, **k: sawlog.spool(train)(*a, **k)[0],
     "nnx.jit(spool)": lambda seen: lambda *a, **k: nnx.jit(sawlog.spool(train))(*a, **k)[0],
-    "spool(nnx.jit)": lambda seen: lambda *a, **k: sawlog.spool(nnx.jit(train))(*a, **k)[0],
     "tap": lambda seen: sawlog.tap(train, seen.append),
     "nnx.jit(tap)": lambda seen: nnx.jit(sawlog.tap(train, seen.append)),
+    "spool(nnx.jit)": lambda seen: lambda *a, **k: sawlog.spool(nnx.jit(train))(*a, **k)[0],
     "tap(nnx.jit)": lambda seen: sawlog.tap(nnx.jit(train), seen.append),
     "buffer": lambda seen: sawlog.tap(train, seen.append, buffer=4),
 }
 
 
+@functools.cache
+def trained_by_nnx():
+    """What training gives without sawlog."""
+    return trained(nnx.jit(train))
+
+
+@pytest.mark.turns
 @pytest.mark.parametrize("name", TRAINERS)
 def test_nnx_state_arrives(name: str) -> None:
-    losses, state = trained(nnx.jit(train))
+    losses, state = trained_by_nnx()
     assert len(set(losses.tolist())) == 3
     seen: list = []
     found, after = trained(TRAINERS[name](seen))
@@ -193,7 +202,7 @@ def test_nnx_state_arrives(name: str) -> None:
 
 
 def test_nnx_state_arrives_through_a_logger() -> None:
-    losses, _ = trained(nnx.jit(train))
+    losses, _ = trained_by_nnx()
     with MemoryLogger() as logger:
         state = logger.init(0)
         trained(logger.spool(train, state, argnames="loss"))

@@ -24,6 +24,8 @@ from tests.thorough import examples, pairs
 EXAMPLES = examples(6, 20)
 FEWER = examples(3, 8)
 MODES = ("mean", "sum", "min", "max", "first", "last", "replace", "count", "std", "var", "append")
+OTHERS_FIRST = (*MODES[1:], MODES[0])
+"""For tests by turns: the modes whose turn it is not in the order of ``MODES``."""
 
 # -- the oracle ------------------------------------------------------------------------------------
 
@@ -397,6 +399,7 @@ def agrees_reduced(logs: logdict, table: Table, modes: dict[str, str]) -> None:
                 assert got.dtype.kind == "f"
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("mode", MODES)
 @FEWER
 @given(table=tables(), device=st.booleans())
@@ -443,7 +446,8 @@ def test_options_of_spool_are_the_methods(table: Table, mode: str, interval: int
     agrees(sawlog.spool(program, interval=interval)()[1], kept)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.turns
+@pytest.mark.parametrize("mode", OTHERS_FIRST)
 def test_reduce_prng_keys_and_bf16(mode: str) -> None:
     """Keys can be picked and counted, but not added up."""
     keys = jax.random.split(jax.random.key(0), 3)
@@ -831,7 +835,8 @@ def spooled_lanes() -> logdict:
     return jax.vmap(sawlog.spool(loop))(BATCH)[1]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.turns
+@pytest.mark.parametrize("mode", OTHERS_FIRST)
 def test_reduce_under_an_outer_vmap(mode: str) -> None:
     """Both ways: on the mapped logs, and inside of the mapped function."""
     inside = jax.jit(jax.vmap(lambda x: sawlog.spool(loop)(x)[1].reduce(mode)))
@@ -1025,6 +1030,10 @@ def test_empty_keys_survive_round_trips() -> None:
     for name, back in trips.items():
         assert "a" not in back, name
         assert jax.tree.map(lambda x: x.shape, back["a"]) == {"s": (0,), "v": (0, 2)}, name
+    renamed = logs.prefix("p/")
+    assert jax.tree.map(lambda x: x.shape, renamed["p/a"]) == {"s": (0,), "v": (0, 2)}
+    with pytest.raises(KeyError):
+        renamed["a"]
 
 
 @jax.jit
@@ -1060,7 +1069,8 @@ DOUBLED = inside(lambda logs: logs + logs.filter(lambda key, value: key == "a"))
 CHAINED = inside(lambda logs: (logs + logs).slice[1:-1].prefix("p/").reduce("sum"))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.turns
+@pytest.mark.parametrize("mode", OTHERS_FIRST)
 @FEWER
 @given(on=PATTERNS)
 def test_reduce_inside_jit_respects_the_mask(mode: str, on: np.ndarray) -> None:
@@ -1068,6 +1078,7 @@ def test_reduce_inside_jit_respects_the_mask(mode: str, on: np.ndarray) -> None:
     agrees_reduced(REDUCED[mode](XS, on), table, dict.fromkeys(table, mode))
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("mode", MODES)
 @FEWER
 @given(on=PATTERNS)

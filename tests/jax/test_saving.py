@@ -104,6 +104,7 @@ WAYS = {
 }
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("way", WAYS)
 def test_lanes_that_differ(way: str, tmp_path: pathlib.Path) -> None:
     """Masks of ragged lanes, outer axes, batch axes."""

@@ -590,6 +590,39 @@ def test_tapping_twice_takes_from_the_inside() -> None:
     assert again == []
 
 
+def with_a_rule(rule: str) -> Callable[..., Any]:
+    """A function that logs "own", whose rule logs "rule"; mapped or differentiated in its way."""
+
+    def double(x: Any) -> Any:
+        sawlog.log({"own": x})
+        return 2 * x
+
+    if rule == "custom_vmap":
+        mapped = jax.custom_batching.custom_vmap(double)
+        mapped.def_vmap(lambda size, there, xs: (sawlog.log({"rule": xs}), (2 * xs, True))[1])
+        return lambda x: jax.vmap(sawlog.spool(mapped))(jnp.stack([x, x]))[1]["own"]
+    if rule == "custom_jvp":
+        doubled = jax.custom_jvp(double)
+        doubled.defjvp(lambda x, t: (sawlog.log({"rule": t[0]}), (2 * x[0], 2 * t[0]))[1])
+        return lambda x: jax.jvp(sawlog.spool(doubled), (x,), (x,))[0][1]["own"]
+    halves = jax.custom_vjp(double)
+    halves.defvjp(
+        lambda x: (sawlog.log({"rule": x}), (2 * x, None))[1],
+        lambda _, t: (sawlog.log({"rule": t}), (2 * t,))[1],
+    )
+    return lambda x: jax.vjp(sawlog.spool(halves), x)[0][1]["own"]
+
+
+@pytest.mark.parametrize("rule", ["custom_vmap", "custom_jvp", "custom_vjp"])
+def test_what_a_rule_inside_of_spool_logs_reaches_no_tap(rule: str) -> None:
+    """The spool has taken the log of the function; its rule only gives the outputs."""
+    seen: list[Any] = []
+    own = sawlog.tap(with_a_rule(rule), seen.append)(jnp.float32(3))
+    jax.effects_barrier()
+    assert np.unique(own).tolist() == [3]
+    assert seen == []
+
+
 def test_one_function_tapped_and_spooled_inside_another() -> None:
     seen = []
 

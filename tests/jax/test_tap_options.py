@@ -303,7 +303,16 @@ def pairs(programs: list[str], first: int) -> list[tuple[str, Options]]:
     return list(zip(programs, options, strict=False))
 
 
-@pytest.mark.parametrize(("program", "options"), pairs(list(PROGRAMS)[:5], 0), ids=str)
+SOME_REDUCED = [
+    ("scan", Options(reduce={"k": "max"})),
+    ("scan", Options(2, reduce={"twice": "sum"}, buffer=2)),
+]
+"""Of names that are always logged together, one is reduced and the other is not."""
+
+
+@pytest.mark.parametrize(
+    ("program", "options"), [*pairs(list(PROGRAMS)[:5], 0), *SOME_REDUCED], ids=str
+)
 def test_called_alone(program: str, options: Options) -> None:
     fun, lane_of = PROGRAMS[program]
     seen = Seen(0)
@@ -313,7 +322,13 @@ def test_called_alone(program: str, options: Options) -> None:
         same(seen.batches(name, 0), options.callbacks(name, entries))
 
 
-@pytest.mark.parametrize(("program", "options"), pairs(list(PROGRAMS)[2:], 5), ids=str)
+LANES_ONE_BY_ONE = [("ragged", Options(2)), ("halving", Options(3)), ("once", Options(2))]
+"""Lanes that log at different times, or never, with nothing that waits on the device."""
+
+
+@pytest.mark.parametrize(
+    ("program", "options"), [*pairs(list(PROGRAMS)[2:], 5), *LANES_ONE_BY_ONE], ids=str
+)
 def test_vmap_inside(program: str, options: Options) -> None:
     fun, lane_of = PROGRAMS[program]
     seen = Seen(3)
@@ -463,6 +478,26 @@ def asking(x: Any) -> Any:
         return x + 1, None
 
     return lax.scan(body, x, jnp.arange(4))[0]
+
+
+@pytest.mark.parametrize("options", [{"reduce": "last"}, {"interval": 2, "buffer": 2}], ids=str)
+def test_names_logged_together_in_another_order(options: dict[str, Any]) -> None:
+    def f(xs: Any) -> None:
+        def body(c: Any, x: Any) -> Any:
+            sawlog.log({"a": x, "b": jnp.stack([x, -x])})
+            sawlog.log({"b": jnp.stack([x, 10 * x]), "a": 10 * x})
+            return c, None
+
+        lax.scan(body, None, xs)
+
+    seen: list[Any] = []
+    sawlog.tap(f, seen.append, **options)(XS[:3])
+    ends = np.repeat(XS[:3], 2)
+    a, b = ends * np.tile([1, 10], 3), np.stack([ends, ends * np.tile([-1, 10], 3)], axis=1)
+    kept = slice(-1, None) if "reduce" in options else slice(None, None, 2)
+    for name, expected in {"a": a, "b": b}.items():
+        found = [np.asarray(logs.entries()[name]) for logs in seen]
+        np.testing.assert_allclose(np.concatenate(found), expected[kept])
 
 
 def test_what_a_log_asks_for_itself() -> None:

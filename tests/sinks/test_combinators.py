@@ -17,6 +17,8 @@ from sawlog.errors import (
 )
 from sawlog.records import Entries, Records
 from sawlog.sinks import Every, Fanout, FanoutError, MemorySink, Prefix, Reduce, Select
+from sawlog.sinks._entries import joined, logged
+from sawlog.sinks._values import Kind, groups
 from sawlog.testing import assert_same
 
 from .failing import Failing
@@ -397,3 +399,74 @@ def test_memory_refuses_what_does_not_go_together_as_a_whole():
     assert sink.records["x"].mask.tolist() == [True, False]
     sink.clear()
     assert sink.logs == {}
+
+
+# ---- alignments that are not the natural ones
+
+
+def test_reduce_joins_masks_of_different_depth():
+    """A shallow mask first, then one for each item, then none."""
+    sink = MemorySink()
+    with Reduce(sink, 6, "sum") as around:
+        around.write(Records({"x": Entries(np.full((2, 2), 5.0), mask=np.array([True, True]))}))
+        deep = np.array([[True, False], [False, True]])
+        around.write(Records({"x": Entries(np.array([[1.0, 99.0], [99.0, 2.0]]), mask=deep)}))
+        around.write(Records({"x": Entries(np.full((2, 2), 100.0))}))
+    assert sink.records["x"].values.tolist() == [[211.0, 212.0]]
+    shallow, deep_first = (
+        Entries(np.ones((2, 2)), mask=np.array([True, True])),
+        Entries(np.ones((2, 2)), mask=deep),
+    )
+    assert joined([shallow, deep_first]).mask.tolist() == [[True, True]] * 2 + deep.tolist()
+    assert joined([deep_first, shallow]).mask.tolist() == deep.tolist() + [[True, True]] * 2
+
+
+def test_reduce_keeps_what_waits_of_names_that_are_not_written():
+    sink = MemorySink()
+    around = Reduce(sink, 2, "sum")
+    around.write(Records({"a": Entries(np.array([1.0]))}))
+    around.write(Records({"b": Entries(np.array([10.0, 20.0]))}))
+    around.write(Records({"a": Entries(np.array([2.0]))}))
+    assert {name: found.tolist() for name, found in sink.logs.items()} == {"b": [30], "a": [3]}
+
+
+def test_reduce_keeps_no_memory_of_the_caller():
+    """What is left over of a call is there as it was, though the caller uses its arrays again."""
+    sink = MemorySink()
+    around = Reduce(sink, 2, "sum")
+    values, steps, mask = np.array([1.0, 2.0, 4.0]), np.arange(3), np.array([True, True, True])
+    around.write(Records({"x": Entries(values, {"step": steps}, mask)}))
+    values[:], steps[:], mask[:] = 99, 99, False
+    around.close()
+    assert sink.records["x"].values.tolist() == [3, 4]
+    assert sink.records["x"].steps["step"].tolist() == [1, 2]
+
+
+def test_a_mask_without_items_leaves_nothing_out():
+    sink = MemorySink()
+    empty = Entries(np.zeros((3, 0)), {"step": np.arange(3)}, np.zeros((3, 0), bool))
+    Every(sink, 2).write(Records({"x": empty}))
+    assert sink.records["x"].steps["step"].tolist() == [0, 2]
+
+
+def test_a_mask_that_says_nothing_is_no_mask():
+    full = Entries(np.zeros((2, 3, 4)), mask=np.array([[True] * 3, [True] * 3]))
+    half = Entries(np.zeros((2, 3, 4)), mask=np.array([[True] * 3, [False] * 3]))
+    for entries in (full, half):
+        assert logged(entries).mask is None
+        (group,) = groups(Records({"x": entries}), {}, images=True, histograms=True)
+        assert group.columns["x"].kind is Kind.IMAGE
+
+
+def test_prefix_of_names_that_were_never_logged():
+    unlogged = {"logdict": {"role": "unlogged", "types": {"loss": {"shapes": [[]]}}}}
+    sink = MemorySink()
+    Prefix(sink, "p/").write(Records({"@unlogged": Entries(np.zeros(0, bool), attrs=unlogged)}))
+    found = sink.records["p/@unlogged"].attrs["logdict"]
+    assert found == {"role": "unlogged", "types": {"p/loss": {"shapes": [[]]}}}
+
+
+def test_fanout_fails_all_of_its_sinks():
+    sinks = MemorySink(), MemorySink(), MemorySink()
+    Fanout(*sinks).fail()
+    assert [sink.failed for sink in sinks] == [True] * 3

@@ -21,7 +21,7 @@ from rich.progress import Progress
 from sawlog.errors import ArgumentError
 from sawlog.records import Entries, Records
 from sawlog.sinks import ConsoleSink, Dashboard
-from sawlog.sinks._console import _output, _view
+from sawlog.sinks._console import _digest, _output, _view
 from sawlog.sinks._console._course import BINS, Course
 from sawlog.sinks._console._runs import Status
 from sawlog.testing import SinkContract
@@ -270,7 +270,77 @@ def test_masked_entries_do_not_count():
     assert (row.mean, row.std, row.steps, row.course) == (4.0, 1.0, (1, 1), [1.0, 4.0])
 
 
+def test_the_last_entry_is_masked_in_part():
+    """The mean, the range and the step are those of the lanes that logged it."""
+    board = quiet()
+    mask = np.array([[True, True, True], [False, True, True]])
+    values = np.array([[1.0, 2.0, 6.0], [99.0, 3.0, 7.0]])
+    steps = np.array([[0, 0, 0], [50, 10, 20]])
+    ConsoleSink(dashboard=board).write(Records({"x": Entries(values, {"step": steps}, mask)}))
+    row = only_row(board)
+    assert (row.mean, row.std, row.least, row.greatest) == (5.0, 2.0, 3.0, 7.0)
+    assert (row.steps, row.course) == ((20, 20), [3.0, 5.0])
+
+
+def test_many_masked_arrays_are_taken_block_by_block(monkeypatch):
+    """Blocks of two rows, and one row that is left over."""
+    monkeypatch.setattr(_digest, "_BLOCK", 6)
+    random = np.random.default_rng(0)
+    values, mask = random.normal(size=(5, 3)), random.random((5, 3)) < 0.6
+    mask[:, 0] |= ~mask.any(axis=1)
+    board = quiet()
+    ConsoleSink(dashboard=board).write(Records({"x": Entries(values, mask=mask)}))
+    expected = [own[there].mean() for own, there in zip(values, mask, strict=True)]
+    np.testing.assert_allclose(only_row(board).course, expected)
+
+
+def test_one_number_beside_what_is_not_finite_has_a_spread():
+    board = quiet()
+    for seed, value in enumerate([2.0, math.nan]):
+        ConsoleSink(f"{seed}", dashboard=board).write(Records({"x": entries([value])}))
+    assert (only_row(board).mean, only_row(board).std) == (2.0, 0.0)
+    alone = quiet()
+    ConsoleSink(dashboard=alone).write(Records({"x": entries([2.0])}))
+    assert only_row(alone).std is None
+
+
+def test_a_course_is_cut_into_parts_of_equal_length():
+    course = Course()
+    course.add(np.arange(8.0), at=0)
+    assert course.means(3) == [0.5, 3.0, 6.0]
+
+
 # ---- how far, how fast, how long
+
+
+def test_runs_at_different_places():
+    """The time that remains is that of the slowest; steps are those of runs that still run."""
+    clock = Clock()
+    board = quiet(_clock=clock)
+    sinks = {total: ConsoleSink(f"{total}", dashboard=board, total=total) for total in (100, 50)}
+    done = ConsoleSink("done", dashboard=board, total=7)
+    done.write(Records({"x": entries([1.0], 6)}))
+    done.close()
+    for step in range(10):
+        clock.now += 1.0
+        for sink in sinks.values():
+            sink.write(Records({"x": entries([1.0], step)}))
+    now = board.snapshot()
+    assert now.remaining == pytest.approx(90.0)
+    assert (now.steps, now.total) == ((9, 9), 100)
+    assert now.share == pytest.approx((10 + 10 + 7) / 157)
+
+
+def test_time_goes_on_with_another_run():
+    clock = Clock()
+    board = quiet(_clock=clock)
+    with board:
+        ConsoleSink("one", dashboard=board).close()
+        clock.now = 5.0
+        two = ConsoleSink("two", dashboard=board)
+        clock.now = 8.0
+        assert board.snapshot().elapsed == 8.0
+        two.close()
 
 
 def test_speed_and_remaining_time():

@@ -63,4 +63,15 @@ def _fold(reduction: Reduction, value: Any, mask: Any, part: Part) -> Any:
         fun = jax.vmap(fun)
     if any(type_of(x).sharding is not None for x in jax.tree.leaves((value, mask))):
         fun = jax.jit(fun)  # only in a program do arrays say where they are, without a context
-    return fun(value, mask)
+    if not _would_be_cut(value):
+        return fun(value, mask)
+    with jax.enable_x64(True):
+        return jax.tree.map(to_numpy, fun(value, mask))
+
+
+def _would_be_cut(value: Any) -> bool:
+    """Whether these are arrays of the host, some with more bits than JAX is set to compute with."""
+    leaves = jax.tree.leaves(value)
+    return all(isinstance(x, (np.ndarray, np.generic)) for x in leaves) and any(
+        jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype for x in leaves
+    )

@@ -1,0 +1,108 @@
+"""Loops of unknown length, with nothing that bounds their logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+from jax.experimental.ode import odeint
+
+import sawlog
+from sawlog.errors import UnsupportedLoopError
+
+from .places import (
+    close,
+    f32,
+    line_of,
+    log_halving,
+)
+
+
+def unbounded_while(x: Any) -> Any:
+    def body(x: Any) -> Any:
+        sawlog.log({"k": x})  # log in an unbounded while
+        return x / 2
+
+    return lax.while_loop(lambda x: x > 1, body, x)  # unbounded while
+
+
+def unbounded_fori(x: Any) -> Any:
+    def body(i: Any, x: Any) -> Any:
+        sawlog.log({"k": x})  # log in an unbounded fori
+        return x / 2
+
+    return lax.fori_loop(0, x.astype(int), body, x)  # unbounded fori
+
+
+def unbounded_condition(x: Any) -> Any:
+    def condition(x: Any) -> Any:
+        sawlog.log({"k": x})  # log in an unbounded condition
+        return x > 1
+
+    return lax.while_loop(condition, lambda x: x / 2, x)  # unbounded condition
+
+
+def unbounded_in_scan(x: Any) -> Any:
+    def turn(x: Any) -> Any:
+        sawlog.log({"k": x})  # log in an unbounded while in scan
+        return x / 2
+
+    def body(c: Any, x: Any) -> Any:
+        return c, lax.while_loop(lambda x: x > 1, turn, x)  # unbounded while in scan
+
+    return lax.scan(body, None, jnp.stack([x, x]))[1]
+
+
+UNBOUNDED = {
+    "while": unbounded_while,
+    "fori": unbounded_fori,
+    "condition": unbounded_condition,
+    "while in scan": unbounded_in_scan,
+}
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit, jax.vmap], ids=["plain", "jit", "vmap"])
+@pytest.mark.parametrize("name", UNBOUNDED)
+def test_no_bound(name: str, around: Callable[..., Any]) -> None:
+    x = jnp.full((2,), 8.0) if around is jax.vmap else jnp.float32(8)
+    with pytest.raises(UnsupportedLoopError) as caught:
+        sawlog.spool(around(UNBOUNDED[name]))(x)
+    message = str(caught.value)
+    for word in (
+        line_of(__file__, f"unbounded {name}"),
+        line_of(__file__, f"log in an unbounded {name}"),
+        "capacity=",
+        "reduce=",
+    ):
+        assert word in message, message
+
+
+def test_a_loop_of_unknown_length_without_chosen_logs() -> None:
+    assert dict(sawlog.spool(log_halving, argnames="other")(8.0)[1]) == {}
+    assert dict(sawlog.spool(log_halving, tags="other")(8.0)[1]) == {}
+
+
+def test_a_loop_of_a_library() -> None:
+    """The loop of odeint has no line of the user's; its logs are collected all the same."""
+
+    def solve(y: Any) -> Any:
+        def slope(y: Any, t: Any) -> Any:
+            sawlog.log({"y": y}, t=t)
+            return -y
+
+        return odeint(slope, y, jnp.array([0.0, 1.0]))[-1]
+
+    seen: list[float] = []
+    tapped = sawlog.tap(solve, lambda logs: seen.append(float(logs["y"])))
+    out, logs = sawlog.spool(solve, capacity=100)(f32(1))
+    close(out, np.exp(f32(-1)), 1e-5)
+    close(tapped(f32(1)), out)
+    assert len(seen) > 10
+    close(logs["y"], np.array(seen, f32))
+    with pytest.raises(UnsupportedLoopError, match="capacity"):
+        sawlog.spool(solve)(f32(1))

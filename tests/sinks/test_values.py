@@ -1,0 +1,102 @@
+"""What trackers are given of entries: groups of rows, kinds, steps. None of them is needed."""
+
+import numpy as np
+import pytest
+
+from sawlog.records import Entries, Records
+from sawlog.sinks._values import Kind, groups, pixels
+
+
+def grouped(counts=None, images=True, histograms=True, **entries):
+    return groups(Records(entries), counts or {}, images=images, histograms=histograms)
+
+
+def test_one_step_of_lanes_that_differ_is_the_first_that_was_logged():
+    steps = np.array([[7, 1, 2], [8, 9, 3]])
+    mask = np.array([[False, True, True], [False, False, True]])
+    (group,) = grouped(x=Entries(np.ones((2, 3)), {"step": steps}, mask))
+    assert group.steps == [1, 3]
+    (group,) = grouped(x=Entries(np.ones((2, 3)), {"step": steps}))
+    assert group.steps == [7, 8]
+
+
+def test_names_belong_together_that_have_the_same_steps_masks_and_places():
+    def names(found):
+        return [list(group.columns) for group in found]
+
+    one = Entries(np.array([1.0, 2.0]), {"step": np.array([3, 4])})
+    later = Entries(np.array([1.0, 2.0]), {"step": np.array([4, 5])})
+    masked = Entries(
+        np.array([1.0, 2.0, 9.0]), {"step": np.array([3, 4, 5])}, np.array([True, True, False])
+    )
+    assert names(grouped(a=one, b=later, c=one, d=masked)) == [["a", "c", "d"], ["b"]]
+    counted = Entries(np.array([1.0, 2.0]))
+    found = grouped({"b": 5}, a=counted, b=counted, c=counted)
+    assert names(found) == [["a", "c"], ["b"]]
+    assert [list(group.steps) for group in found] == [[0, 1], [5, 6]]
+    lanes = {"step": np.array([[0, 0], [1, 1]])}
+    upper, lower = np.array([[True, False], [True, True]]), np.array([[False, True], [True, True]])
+    parts = [Entries(np.ones((2, 2)), lanes, mask) for mask in (upper, lower)]
+    assert names(grouped(a=parts[0], b=parts[1])) == [["a"], ["b"]]
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    [
+        ((4, 5), Kind.HISTOGRAM),
+        ((4, 5, 6), Kind.IMAGE),
+        ((4, 5, 6, 3), Kind.IMAGE),
+        ((4, 5, 6, 2), Kind.HISTOGRAM),
+        ((4, 5, 6, 3, 1), Kind.HISTOGRAM),
+    ],
+)
+def test_the_kind_of_arrays(shape, kind):
+    (group,) = grouped(x=Entries(np.zeros(shape)))
+    assert group.columns["x"].kind is kind
+    (group,) = grouped(images=False, x=Entries(np.zeros(shape)))
+    assert group.columns["x"].kind is Kind.HISTOGRAM
+    assert bool(grouped(histograms=False, x=Entries(np.zeros(shape)))) == (kind is Kind.IMAGE)
+
+
+def test_a_picture_that_is_masked_in_part_is_a_histogram_of_the_rest():
+    mask = np.array([[True, False], [True, True]])
+    values = np.arange(12.0).reshape(2, 2, 3)
+    (group,) = grouped(x=Entries(values, mask=mask))
+    assert group.columns["x"].kind is Kind.HISTOGRAM
+    first, second = group.columns["x"].items
+    assert first.tolist() == [[0, 1, 2]]
+    assert second.tolist() == values[1].tolist()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "single"),
+    [
+        *((dtype, True) for dtype in ("b1", "i2", "u2", "f2", "f4")),
+        *((dtype, False) for dtype in ("i4", "u4", "i8", "f8")),
+    ],
+)
+def test_what_fits_into_single_precision(dtype, single):
+    (group,) = grouped(x=Entries(np.ones(2, dtype)))
+    assert group.columns["x"].single is single
+
+
+def test_which_axis_is_the_step():
+    epochs, steps = np.array([1, 2]), np.array([30, 40])
+    for axes, axis, found in (
+        ({"epoch": epochs, "step": steps}, "step", [30, 40]),
+        ({"epoch": epochs}, "epoch", [1, 2]),
+        ({"epoch": epochs, "turn": steps}, None, [3, 4]),
+        ({"time": epochs + 0.5}, None, [3, 4]),
+    ):
+        (group,) = grouped({"x": 3}, x=Entries(np.ones(2), axes))
+        assert (group.axis, list(group.steps)) == (axis, found)
+        assert set(group.others) == set(axes) - {axis}
+    both = {"step": steps, "epoch": epochs}
+    (group,) = grouped(x=Entries(np.ones(2), both), epoch=Entries(epochs, both))
+    assert set(group.others) == set()
+
+
+def test_pictures_brighter_than_one_and_darker_than_nothing():
+    assert pixels(np.array([[0.0, 2.0, 4.0]])).tolist() == [[0, 128, 255]]
+    assert pixels(np.array([[-2.0, 0.0]])).tolist() == [[0, 255]]
+    assert pixels(np.array([[0.0, 1.0]])).tolist() == [[0, 255]]
