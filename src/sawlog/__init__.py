@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sawlog import errors as errors
     from sawlog.errors import SawlogError as SawlogError
     from sawlog.jax import Reduction as Reduction
+    from sawlog.jax import concat as concat
     from sawlog.jax import load as load
     from sawlog.jax import log as log
     from sawlog.jax import log_cotangent as log_cotangent
@@ -47,6 +48,7 @@ _HOME = {
     "build_log_dataset": "sawlog.torch",
     "check": "sawlog.torch",
     "clear": "sawlog.torch",
+    "concat": "sawlog.jax",
     "end": "sawlog.torch",
     "eval": "sawlog.torch",
     "extract": "sawlog.torch",
@@ -90,6 +92,7 @@ __all__ = [
     "build_log_dataset",
     "check",
     "clear",
+    "concat",
     "end",
     "errors",
     "eval",

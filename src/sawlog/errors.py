@@ -52,6 +52,16 @@ class SinkWarning(UserWarning):
     """A sink failed, and its logs go elsewhere; the message says where. The program goes on."""
 
 
+class UnmatchedNameWarning(UserWarning):
+    """A name, tag or pattern was asked for that no log has; the message names the nearest ones."""
+
+
+class UnknownLogError(SawlogError, KeyError):
+    """A name under which nothing was logged."""
+
+    __str__ = Exception.__str__  # KeyError shows its message in quotes
+
+
 class UncoveredError(SawlogError, NotImplementedError):
     """Parameters of a model that no layer rule covers."""
 

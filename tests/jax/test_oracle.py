@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from jax import numpy as jnp
 
 import sawlog
+from tests.jax.same import gaps
 from tests.thorough import seeded_examples
 
 from . import oracle
@@ -183,7 +184,7 @@ def same_entries(values: Any, steps: Any, entries: Sequence[Entry], what: str) -
 def same_logs(logs: Any, expected: Sequence[Entry]) -> None:
     """A concrete logdict holds exactly these entries."""
     entries = by_key(expected)
-    assert logs.mask == {}
+    assert gaps(logs) == set()
     assert {key for key in logs if np.size(logs[key])} == set(entries)
     for key, found in logs.items():
         steps = logs.steps.get("step", {}).get(key)
@@ -193,7 +194,7 @@ def same_logs(logs: Any, expected: Sequence[Entry]) -> None:
 
 def same_reduced(logs: Any, expected: Mapping[str, Entry]) -> None:
     """A concrete logdict holds exactly these reduced values, without an entry axis."""
-    assert logs.mask == {}
+    assert gaps(logs) == set()
     assert set(logs) == set(expected)
     for key, entry in expected.items():
         close(logs[key], entry.value, repr(key))

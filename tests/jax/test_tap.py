@@ -16,6 +16,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import sawlog
+from tests.jax.same import gaps
 from tests.thorough import pairs
 
 THIS_FILE = __file__
@@ -340,7 +341,7 @@ def test_tap_of_vmap_calls_once_for_all_lanes() -> None:
         assert seen[0].step["x"].tolist() == [3, 3, 3]
         assert seen[1]["const"].tolist() == [1, 1, 1]
         assert seen[1]["y"].tolist() == [[0, 0], [1, -1], [2, -2]]
-        assert all(one.mask == {} for one in seen)
+        assert all(gaps(one) == set() for one in seen)
 
 
 def test_vmap_of_tap_calls_once_for_each_lane() -> None:
@@ -393,7 +394,7 @@ def test_vmap_of_cond() -> None:
         assert [one.step["yes"].tolist() for one in seen if "yes" in one] == [2, 3]
         assert column(seen, "no") == [0, -1]
         assert len(seen) == 4
-        assert all(one.mask == {} for one in seen)
+        assert all(gaps(one) == set() for one in seen)
 
 
 def test_vmap_of_cond_where_all_lanes_agree() -> None:
@@ -402,7 +403,7 @@ def test_vmap_of_cond_where_all_lanes_agree() -> None:
     assert [{key: value.tolist() for key, value in one.items()} for one in seen] == [
         {"yes": [5, 6]}
     ]
-    assert seen[0].mask == {}
+    assert gaps(seen[0]) == set()
 
 
 def test_prng_keys_under_vmap_of_cond() -> None:

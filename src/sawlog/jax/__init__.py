@@ -9,6 +9,7 @@ from sawlog.jax import _versions as _versions  # isort: skip  (refuses a JAX tha
 from sawlog.jax import _masking as _masking
 from sawlog.jax import _once as _once
 from sawlog.jax import _rules as _rules
+from sawlog.jax._concat import concat as concat
 from sawlog.jax._cotangent import log_cotangent as log_cotangent
 from sawlog.jax._disk import load as load
 from sawlog.jax._disk import save as save
@@ -23,6 +24,7 @@ from sawlog.jax._tap import tap as tap
 
 __all__ = [
     "Reduction",
+    "concat",
     "load",
     "log",
     "log_cotangent",

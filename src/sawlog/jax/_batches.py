@@ -79,14 +79,15 @@ def pack(collector: Keeping | Reducing, state: Any, filled: Any, lanes: int = 0)
     arrays, count = state["arrays"], len(collector.like.leaves)
     slot = Slot(
         key=info.key,
-        steps=info.steps,
+        steps=info.axes,
         stacked=True,
         ndim=arrays[0].ndim - lanes,
         batch=info.batch - lanes,
         masked=True,
     )
     value = jax.tree.unflatten(info.tree, arrays[:count])
-    return Packed(slot, value, arrays[count:], filled, collector.lead_axes - lanes)
+    steps = collector.like.written(arrays[count:])
+    return Packed(slot, value, steps, filled, collector.lead_axes - lanes)
 
 
 def batch_of(packed: Sequence[Packed], lanes: int = 0) -> tuple[Batch, list[Any]]:

@@ -18,13 +18,14 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 from jax.extend.core.primitives import scan_p, while_p
 
+from sawlog._names import ByName
 from sawlog.jax import _arrays, _compat
 from sawlog.jax._collect import Limits, plan
 from sawlog.jax._entries import Part
 from sawlog.jax._handler import Handler
 from sawlog.jax._host import Flush, Target
 from sawlog.jax._interpreter import Interpreter
-from sawlog.jax._primitive import tap_p
+from sawlog.jax._primitive import has_site_effect, tap_p
 from sawlog.jax._rules import loops
 from sawlog.jax._select import Selection
 from sawlog.jax._site import Site
@@ -37,8 +38,9 @@ class BufferedTap(Handler):
 
     collects = True
 
-    def __init__(self, chosen: Selection, target: Any, room: int) -> None:
+    def __init__(self, chosen: Selection, target: Any, room: int, keep_logs: bool = False) -> None:
         super().__init__()
+        self.keep_logs = keep_logs
         self.chosen = self.listens_for = chosen
         self.room = room
         self._target = target
@@ -207,11 +209,13 @@ def while_in_pieces(
     cond, body, conds, bodies = loop.cond, loop.body, loop.cond_consts, loop.body_consts
     types = _survey_body(handler.chosen, body)
     per_turn = _entries(types)
-    in_condition = bool(_survey_body(handler.chosen, cond))
+    in_condition = bool(_survey_body(handler.chosen, cond)) or (
+        handler.keep_logs and has_site_effect(cond.effects)
+    )
     if in_condition or per_turn > handler.room or any(s.info.unbounded for s in types):
         return _while_turn_by_turn(walk, eqn, values)
     turns = max(1, handler.room // per_turn)
-    limits = Limits(capacity=turns * per_turn)
+    limits = Limits(capacity=ByName(turns * per_turn))
     consts, carry = values[: conds + bodies], values[conds + bodies :]
 
     def again(consts: Sequence[Any], carry: Sequence[Any]) -> Any:
@@ -237,7 +241,8 @@ def while_in_pieces(
         consts, (_, *carry) = args[: conds + bodies], args[conds + bodies :]
         operands = [*consts, _arrays.zeros(counter), *carry]
         found = survey(handler.chosen, short, [_compat.typeof(x) for x in operands])
-        collecting = Spool(handler.chosen, collectors=plan(found, lambda stream: None, limits))
+        collectors = plan(found, lambda stream: None, limits)
+        collecting = Spool(handler.chosen, handler.keep_logs, collectors)
         outs, _ = loops.while_loop(Interpreter(collecting), short, operands)
         handler.flush_parts(list(collecting.collected().values()))
         return [again(consts, outs[1:]), *outs[1:]]

@@ -7,7 +7,7 @@ the walk carries it there and back. :class:`Reducing` keeps one value, :class:`K
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sawlog._names import NOTHING, ByName
 from sawlog.errors import ArgumentError, UnsupportedLoopError
 from sawlog.jax import _arrays, _compat
 from sawlog.jax._entries import Part, Slot
@@ -28,15 +29,14 @@ State = Any
 class Limits:
     """How much of each name is kept."""
 
-    interval: int = 1
+    interval: ByName = NOTHING
     window: int | None = None
-    capacity: int | None = None
-    capacities: tuple[tuple[str, int], ...] = ()
+    capacity: ByName = NOTHING
     keep: str = "first"
 
-    def capacity_of(self, key: str) -> int | None:
-        """The room that was asked for a name."""
-        return dict(self.capacities).get(key, self.capacity)
+    def interval_of(self, key: str) -> int:
+        """Every how many-th entry of a name is kept."""
+        return self.interval.of(key) or 1
 
 
 def read_limits(interval: Any, window: Any, capacity: Any, keep: str) -> Limits:
@@ -45,14 +45,23 @@ def read_limits(interval: Any, window: Any, capacity: Any, keep: str) -> Limits:
     Raises:
         ArgumentError: one of them is not a whole number from 1 on.
     """
-    named = dict(capacity) if isinstance(capacity, Mapping) else {}
-    overall = None if isinstance(capacity, Mapping) else capacity
-    numbers = {"interval": interval, "window": window, "capacity": overall, **named}
-    for name, number in numbers.items():
-        check_count(name, number)
+    check_count("window", window)
     if keep not in ("first", "last"):
         raise ArgumentError(f'keep must be "first" or "last", got {keep!r}.')
-    return Limits(interval or 1, window, overall, tuple(sorted(named.items())), keep)
+    return Limits(counts("interval", interval), window, counts("capacity", capacity), keep)
+
+
+def counts(option: str, given: Any) -> ByName:
+    """Read an option that is a whole number, or a dict of those by name.
+
+    Raises:
+        ArgumentError: naming what is no whole number from 1 on.
+    """
+    by_name = ByName.read(given)
+    check_count(option, by_name.overall)
+    for name, number in by_name.named:
+        check_count(name, number)
+    return by_name
 
 
 def check_count(name: str, number: Any) -> None:
@@ -202,14 +211,15 @@ class Reducing(Collector):
         mask = None if self.certain and self.size else state["count"] > 0
         slot = Slot(
             key=info.key,
-            steps=info.steps,
+            steps=info.axes,
             stacked=False,
             ndim=np.ndim(jax.tree.leaves(result)[0]),
             batch=info.batch,
             masked=mask is not None,
             reduction=self.reduction.name,
         )
-        return Part(result, tuple(map(step, state["steps"])), mask, slot)
+        steps = self.like.written(list(map(step, state["steps"])))
+        return Part(result, steps, mask, slot)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,7 +276,7 @@ class Keeping(Collector):
         arrays, mask, dropped = fun(state)
         info, axes = self.like.info, self.lead_axes
         arrays = [jnp.moveaxis(x, axes, 0) for x in arrays]
-        leaves, steps = arrays[: len(self.like.leaves)], arrays[len(self.like.leaves) :]
+        leaves, rest = arrays[: len(self.like.leaves)], arrays[len(self.like.leaves) :]
         full = self.certain and self.stored >= self.room
         if full:
             mask = None
@@ -275,14 +285,15 @@ class Keeping(Collector):
             mask = _arrays.broadcast(mask, _arrays.leading(leaves[0], 1 + info.batch))
         slot = Slot(
             key=info.key,
-            steps=info.steps,
+            steps=info.axes,
             stacked=True,
             ndim=leaves[0].ndim,
             batch=info.batch,
             masked=mask is not None,
             counted=True,
         )
-        return Part(jax.tree.unflatten(info.tree, leaves), tuple(steps), mask, slot, dropped)
+        steps = self.like.written(rest)
+        return Part(jax.tree.unflatten(info.tree, leaves), steps, mask, slot, dropped)
 
     def _ordered(self, state: State) -> tuple[list[Any], Any, Any]:
         stored = -(-state["count"] // self.interval)
@@ -336,23 +347,24 @@ def _collector(
     stream: Stream, like: Stream, reduction: Reduction | None, limits: Limits
 ) -> Collector | None:
     info, size = stream.info, stream.size
-    common: dict[str, Any] = {"like": like, "size": size, "interval": limits.interval}
+    interval = limits.interval_of(info.key)
+    common: dict[str, Any] = {"like": like, "size": size, "interval": interval}
     if reduction is not None and limits.window is None:
         return Reducing(**common, reduction=reduction)
     if not info.stacked and not info.unbounded:
         return None
-    stored = -(-size // limits.interval)
+    stored = -(-size // interval)
     room, ring = limits.window, True
     if room is None:
-        room, ring = limits.capacity_of(info.key), limits.keep == "last"
+        room, ring = limits.capacity.of(info.key), limits.keep == "last"
         if room is None and info.unbounded:
             raise_unknown_length(info.unbounded, [info.where])
-        if room is not None and not info.unbounded and info.key not in dict(limits.capacities):
+        if room is not None and not info.unbounded and not limits.capacity.names_it(info.key):
             room = None  # one capacity for all is meant for what has no length of its own
     if info.unbounded:
         assert room is not None
         return Keeping(**common, room=room, ring=ring)
-    if room is None and limits.interval == 1:
+    if room is None and interval == 1:
         return None
     room = stored if room is None else min(room, stored)
     if not room:

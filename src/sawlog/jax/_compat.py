@@ -211,6 +211,20 @@ def under_jit() -> bool:
     return trace is not None
 
 
+def inside_inner_function() -> bool:
+    """Whether a branch, the body of a loop or the like is traced, however deep; not only ``jit``.
+
+    Such a function must return what others return, or what it was given.
+    """
+    trace: Any = _core.trace_ctx.trace
+    while trace is not None:
+        frame = getattr(trace, "frame", None)
+        if frame is not None and frame.debug_info.traced_for not in ("jit", "pjit", "sawlog"):
+            return True
+        trace = getattr(trace, "parent_trace", None)
+    return False
+
+
 def unmapped_scalar(value: Any, dim: int) -> Any:
     """The abstract value of one lane of a mapped vector."""
     aval = _core.typeof(value)

@@ -13,7 +13,8 @@ from typing import Any
 import jax
 
 from sawlog.jax import _compat, _libraries
-from sawlog.jax._primitive import cotangent_p, is_listening, log_p, read_site, tangent_p
+from sawlog.jax._arguments import read_site
+from sawlog.jax._primitive import cotangent_p, is_listening, log_p, tangent_p
 from sawlog.jax._site import Site
 
 
@@ -21,8 +22,9 @@ def log_cotangent(name: str, x: Any, /, **options: Any) -> Any:
     """Return ``x``, and log the gradient that flows back through it under ``name``.
 
     ``x`` is an array or a pytree; ``options`` are those of :func:`sawlog.log` for one value:
-    ``reduction``, ``tags`` and step axes. It is logged whenever a gradient flows, in ``grad``,
-    ``vjp`` or ``jacrev``, in the order of the backward pass. Where none flows nothing is logged.
+    ``reduction``, ``where``, ``tags`` and step axes. It is logged whenever a gradient flows, in
+    ``grad``, ``vjp`` or ``jacrev``, in the order of the backward pass. Where none flows nothing is
+    logged.
 
     >>> import jax, sawlog
     >>> def f(x):
@@ -35,7 +37,7 @@ def log_cotangent(name: str, x: Any, /, **options: Any) -> Any:
     Raises:
         LogValueError: as :func:`sawlog.log`.
     """
-    site, operands = read_site((name, x), options)
+    site, operands = read_site((name, x), options, as_arrays=is_listening())
     if site is None or not is_listening() or _libraries.only_probing():
         return x
     leaves, tree = jax.tree.flatten(x)

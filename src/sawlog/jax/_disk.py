@@ -18,8 +18,8 @@ StrPath = str | os.PathLike[str]
 
 
 def save(
-    path: StrPath,
-    logs: Mapping[str, Any],
+    path: Any,
+    logs: Any,
     *,
     exists: str = "error",
     meta: Mapping[str, Any] | None = None,
@@ -28,7 +28,8 @@ def save(
 
     Args:
         path: the folder to make.
-        logs: a :class:`sawlog.logdict`, or a dict of arrays with their entries in front.
+        logs: a :class:`sawlog.logdict`, or a dict of arrays with their entries in front. The two
+            may also be given the other way round.
         exists: what to do if there is a store already: ``"error"``, ``"append"`` to it, so that
             loading gives the sum of both, or ``"replace"`` it.
         meta: notes of your own that JSON can hold, ``sawlog.store.open(path).meta``.
@@ -46,6 +47,8 @@ def save(
     >>> print(sawlog.load(folder)["x"])
     [0. 1. 0. 1. 2.]
     """
+    if isinstance(path, Mapping):
+        path, logs = logs, path
     records = to_records(logs)  # first, so that nothing is replaced by what cannot be saved
     sink = LogSink(path, exists=exists, meta=meta, interval=None)
     try:

@@ -8,9 +8,11 @@ import jax
 import numpy as np
 
 from sawlog.jax import _compat
-from sawlog.jax._entries import Part
+from sawlog.jax._entries import Part, stack
+from sawlog.jax._lanes import maximum, mean, minimum, over_lanes
 
 _SHOWN = 3
+_LANES_SHOWN = 4
 
 
 def describe(parts: list[Part]) -> str:
@@ -35,6 +37,18 @@ def line(logs: Any) -> str:
     return head + "  ".join(f"{key}={_tree_text(value)}" for key, value in logs.items())
 
 
+def _shared(step: Any, part: Part) -> Any:
+    """The steps of one lane, where all lanes have the same."""
+    if _compat.is_tracer(step) or isinstance(step, jax.ShapeDtypeStruct) or part.mask is not None:
+        return step
+    lanes = (*range(part.outer), *range(part.outer + int(part.stacked), np.ndim(step)))
+    array = np.asarray(step)
+    if not lanes or not array.size:
+        return step
+    least = array.min(axis=lanes)
+    return least if np.array_equal(least, array.max(axis=lanes)) else step
+
+
 def _collapse(step: Any) -> Any:
     """One number when all lanes are at the same step."""
     flat = np.unique(np.asarray(step))
@@ -57,7 +71,28 @@ def _values(part: Part) -> str:
     leaves = jax.tree.leaves(part.value)
     if len(leaves) != 1:
         return f"pytree of {len(leaves)} arrays"
-    return _short(leaves[0])
+    return _of_lanes(part) or _short(leaves[0])
+
+
+def _of_lanes(part: Part) -> str:
+    """The last entry of many lanes: how many there are, their mean, the least and the greatest."""
+    if not _is_number(part.first):
+        return ""
+    wide = stack(part)
+    entries = wide.first.shape[wide.outer]
+    lanes = int(np.prod(wide.first.shape[: wide.outer + 1 + wide.slot.batch])) // max(1, entries)
+    if lanes <= _LANES_SHOWN or not entries:
+        return ""
+    ends = [over_lanes(wide, each, "repr").value[-1] for each in (mean, minimum, maximum)]
+    if np.ndim(ends[0]):
+        return ""
+    middle, low, high = (_short(end) for end in ends)
+    return f"{lanes} lanes, last: mean {middle}, from {low} to {high}"
+
+
+def _is_number(leaf: Any) -> bool:
+    known = not _compat.is_tracer(leaf) and not isinstance(leaf, jax.ShapeDtypeStruct)
+    return known and np.dtype(getattr(leaf, "dtype", object)).kind in "fiub"
 
 
 def _tree_text(value: Any) -> str:
@@ -88,7 +123,7 @@ def _short(array: Any) -> str:
 def _steps(part: Part) -> str:
     texts = []
     for name, array in zip(part.slot.steps, part.steps, strict=True):
-        texts.append(f"{name} {_short(array)}")
+        texts.append(f"{name} {_short(_shared(array, part))}")
     if part.mask is not None:
         texts.append("some entries may be missing: see logs.mask")
     return "; ".join(texts)

@@ -19,6 +19,7 @@ import numpy as np
 from sawlog.errors import ArgumentError, LogMismatchError
 from sawlog.jax import _arrays, _compat
 from sawlog.jax._arrays import Type, inner, rows, to_numpy, zeros
+from sawlog.jax._site import Operands, Site, as_written
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +84,17 @@ class Part:
         return dataclasses.replace(self, slot=dataclasses.replace(self.slot, key=key))
 
 
+def parts_of_site(site: Site, named: Operands, lanes: int = 0) -> list[Part]:
+    """The entry of one call of ``log``, key by key, inside of ``lanes`` axes of ``vmap``."""
+    steps = as_written(site.axes, tuple(named.steps), tuple(named.steps.values()))
+    masked = named.mask is not None
+    parts = []
+    for key, tree, leaves in zip(site.keys, site.trees, named.values, strict=True):
+        slot = Slot(key, site.axes, False, np.ndim(leaves[0]), site.batch - lanes, masked)
+        parts.append(Part(jax.tree.unflatten(tree, leaves), steps, named.mask, slot))
+    return parts
+
+
 def part_of_user(key: str, value: Any, steps: dict[str, Any]) -> Part:
     """A key that the user set by hand: entries along the first axis, a scalar as it is."""
     leaves = jax.tree.leaves(value)
@@ -143,59 +155,6 @@ def full_mask(part: Part) -> Any:
     if namespace(part) is np:
         return np.ones(part.first.shape[:axes], bool)
     return _arrays.ones(_arrays.leading(part.first, axes))
-
-
-def concatenate(one: Part, two: Part) -> Part:
-    """The entries of ``one``, then those of ``two``.
-
-    Raises:
-        LogMismatchError: they do not fit together.
-    """
-    one, two = stack(one), stack(two)
-    _check_alike(one, two)
-    order = [two.slot.steps.index(name) for name in one.slot.steps]
-    masked = one.mask is not None or two.mask is not None
-    on_host = namespace(one) is np and namespace(two) is np
-    concatenate = np.concatenate if on_host else _arrays.concatenate
-
-    def join(x: Any, y: Any) -> Any:
-        return concatenate([x, y], axis=one.outer)
-
-    return Part(
-        jax.tree.map(join, one.value, two.value),
-        tuple(join(x, two.steps[i]) for x, i in zip(one.steps, order, strict=True)),
-        join(full_mask(one), full_mask(two)) if masked else None,
-        dataclasses.replace(
-            one.slot, masked=masked, counted=one.slot.counted or two.slot.counted, reduction=None
-        ),
-        _add_up(one.dropped, two.dropped),
-    )
-
-
-def _add_up(one: Any, two: Any) -> Any:
-    return two if one is None else one if two is None else one + two
-
-
-def _check_alike(one: Part, two: Part) -> None:
-    key, axis = one.slot.key, one.outer
-
-    def types(part: Part) -> str:
-        def text(x: Any) -> str:
-            shape = x.shape[:axis] + x.shape[axis + 1 :]
-            return f"{x.dtype}[{','.join(map(str, shape))}]"
-
-        return str(jax.tree.map(text, part.value))
-
-    for what, left, right in (
-        ("steps", sorted(one.slot.steps), sorted(two.slot.steps)),
-        ("structure", jax.tree.structure(one.value), jax.tree.structure(two.value)),
-        ("type of an entry", types(one), types(two)),
-    ):
-        if left != right:
-            raise LogMismatchError(
-                f"The entries of {key!r} cannot be put together: the {what} is {left} on the left "
-                f"and {right} on the right. Hint: rename one with logs.prefix(...)."
-            )
 
 
 def take(part: Part, index: slice) -> Part:

@@ -25,6 +25,9 @@ class Handler:
     #: Whether only the types of what would be collected matter.
     surveys = False
 
+    #: Whether transformations further out see the logs as well.
+    keep_logs = False
+
     #: The names that are lost if they are logged where no walk can see it; None: nothing is.
     listens_for: Selection | None = None
 
@@ -32,7 +35,10 @@ class Handler:
         self.carry: dict[str, Any] = {}
 
     def wants(self, site: Site) -> bool:
-        """Whether this log makes any difference; those that do not are dropped on the way."""
+        """Whether this log makes any difference.
+
+        Those that do not are dropped on the way, unless they are kept for others.
+        """
         del site
         return False
 

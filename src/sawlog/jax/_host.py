@@ -14,10 +14,10 @@ import numpy as np
 
 from sawlog.errors import CallbackError
 from sawlog.jax import _compat
-from sawlog.jax._entries import Part, Slot, settle, stack
+from sawlog.jax._entries import Part, Slot, parts_of_site, settle, stack
 from sawlog.jax._logdict import logdict
 from sawlog.jax._primitive import tap_effect
-from sawlog.jax._site import Site
+from sawlog.jax._site import Operands, Site
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,14 +55,10 @@ class Call:
             mask = None
         if mask is not None:
             named = named.blanked(_select)
-        kinds, parts, batch = iter(self.key_kinds), [], self.site.batch - self.lanes
-        for key, tree, leaves in zip(self.site.keys, self.site.trees, named.values, strict=True):
-            leaves = tuple(_wrap_keys(leaf, next(kinds)) for leaf in leaves)
-            if key in self.keys:
-                masked = mask is not None
-                slot = Slot(key, self.site.steps, False, np.ndim(leaves[0]), batch, masked)
-                value = jax.tree.unflatten(tree, leaves)
-                parts.append(Part(value, tuple(named.steps.values()), mask, slot))
+        kinds = iter(self.key_kinds)
+        wrapped = [tuple(_wrap_keys(x, next(kinds)) for x in leaves) for leaves in named.values]
+        named = Operands(wrapped, named.steps, mask)
+        parts = [p for p in parts_of_site(self.site, named, self.lanes) if p.slot.key in self.keys]
         return logdict._of(parts)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from sawlog.jax import _compat, _marks
 from sawlog.jax._handler import Drop, Handler
 from sawlog.jax._opaque import hides_functions
-from sawlog.jax._primitive import PASSING_PRIMITIVES
+from sawlog.jax._primitive import PASSING_PRIMITIVES, is_listening
 from sawlog.jax._registry import rule_for
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Streams, gather
@@ -119,6 +119,8 @@ class Interpreter:
             values = [_as_array(*pair) for pair in zip(eqn.invars, values, strict=True)]
             if eqn.primitive in PASSING_PRIMITIVES:
                 return self.handler.passing(eqn.primitive, params["site"], values), ()
+            if self.handler.keep_logs and is_listening():
+                eqn.primitive.bind(*values, **params)
             return [], self.handler.site(eqn.primitive, params.pop("site"), values, params)
         sites = self.sites_in(eqn)
         if sites and eqn.primitive in _preparations:
@@ -127,7 +129,7 @@ class Interpreter:
         if not sites:
             with self._listening_to(eqn):
                 return _compat.bind_equation(eqn, values), ()
-        if not any(map(self.handler.wants, sites)):
+        if not any(map(self._minds, sites)):
             return self.without_logs(eqn)(*values), ()
         return self.rule(eqn)(self, eqn, values)
 
@@ -188,7 +190,10 @@ class Interpreter:
     def wanted_in(self, eqn: Any) -> list[Site]:
         """The logs of an equation that the handler wants, its own or those inside."""
         own = [eqn.params["site"]] if eqn.primitive in self.handler.primitives else []
-        return [site for site in (*own, *self.sites_in(eqn)) if self.handler.wants(site)]
+        return [site for site in (*own, *self.sites_in(eqn)) if self._minds(site)]
+
+    def _minds(self, site: Site) -> bool:
+        return self.handler.keep_logs or self.handler.wants(site)
 
     @staticmethod
     def inner(eqn: Any) -> list[Any]:

@@ -20,10 +20,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from sawlog.errors import ArgumentError
-from sawlog.jax import _compat
+from sawlog._names import did_you_mean, nearest
+from sawlog.errors import ArgumentError, LogMismatchError, UnknownLogError
+from sawlog.jax import _compat, _joining
 from sawlog.jax import _entries as entries_of
 from sawlog.jax._entries import Nothing, Part, Slot
+from sawlog.jax._statistics import Statistics
 
 
 class Layout:
@@ -68,7 +70,31 @@ class _Slicer:
         return self._logs._map(lambda part: entries_of.take(part, index))
 
 
-class logdict(dict):
+class _Masks(Mapping[str, Any]):
+    """What ``logs.mask`` is: for each key which entries were logged, made when it is asked for."""
+
+    def __init__(self, logs: logdict) -> None:
+        self._parts = {part.slot.key: part for part in logs._parts()}
+        self._empty = logs._layout.empty
+
+    def __getitem__(self, key: str) -> Any:
+        if key in self._parts:
+            return entries_of.full_mask(self._parts[key])
+        if key in self._empty:
+            return np.zeros(0, bool)
+        raise _unknown(key, self._parts)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class logdict(Statistics, dict):
     """The logs of a program: ``logs["k"]``, ``logs.step["k"]``, and operations along the entries.
 
     >>> import jax.numpy as jnp
@@ -82,11 +108,16 @@ class logdict(dict):
     entry as it is); ``steps`` maps each step axis to a dict of arrays, one for each key with it.
     """
 
-    __slots__ = ("_layout", "_pending", "_rest")
+    __slots__ = ("_layout", "_pending", "_pieces", "_rest")
+
+    #: Not to be looked at as it is: something was added, or entries may have to be dropped.
+    _pending: bool
+    #: What was added and is not put together yet.
+    _pieces: tuple[logdict, ...]
 
     def __init__(self, data: Mapping[str, Any] | Iterable = (), /, **steps: Mapping[str, Any]):
         super().__init__(data)
-        self._pending = False
+        self._pending, self._pieces = False, ()
         for name, by_key in steps.items():
             unknown = [key for key in by_key if key not in self]
             if unknown:
@@ -105,7 +136,7 @@ class logdict(dict):
         parts = list(parts)
         self._layout = Layout((part.slot for part in parts), empty)
         self._rest = tuple(array for part in parts for array in part.rest())
-        self._pending = False
+        self._pending, self._pieces = False, ()
 
     @classmethod
     def _of(cls, parts: Iterable[Part], empty: Mapping[str, Nothing] | None = None) -> logdict:
@@ -136,7 +167,11 @@ class logdict(dict):
                 yield entries_of.part_of_user(key, value, {})
 
     def _settle(self) -> None:
-        """Drop what was not logged."""
+        """Put together what was added, or drop what was not logged."""
+        if self._pieces:
+            self._join()
+            return
+        _check_masks(self)
         self._pending = False
         parts, empty = [], dict(self._layout.empty)
         for part in list(self._raw_parts()):
@@ -151,11 +186,16 @@ class logdict(dict):
 
     def _settled_if_known(self) -> logdict:
         """This dict, without what was not logged as far as that is known."""
-        if self._layout.masked:
+        if not self._pieces and self._layout.masked:
             parts = list(self._raw_parts())
-            if _all_known([part.value for part in parts], [part.rest() for part in parts]):
+            if all_known([part.value for part in parts], [part.rest() for part in parts]):
                 self._settle()
         return self
+
+    def _settle_later(self) -> None:
+        """Drop what was not logged at the first look, if all of it is known by then."""
+        parts = list(self._raw_parts())
+        self._pending = all_known([p.value for p in parts], [p.rest() for p in parts])
 
     def _only_types(self) -> bool:
         """Whether this holds shapes and dtypes, as ``spool(f).eval_shape`` returns them."""
@@ -174,13 +214,26 @@ class logdict(dict):
             self._settle()
         return self
 
+    def _join(self) -> None:
+        """Put together what was added."""
+        pieces = [piece._seen() for piece in self._pieces]
+        parts: dict[str, list[Part]] = {}
+        for piece in pieces:
+            for part in piece._parts():
+                parts.setdefault(part.slot.key, []).append(part)
+        joined = [p[0] if len(p) == 1 else _joining.concatenate(p) for p in parts.values()]
+        known = {key: empty for piece in pieces for key, empty in piece._layout.empty.items()}
+        dict.clear(self)
+        dict.update(self, ((part.slot.key, part.value) for part in joined))
+        self._adopt(joined, {key: empty for key, empty in known.items() if key not in parts})
+
     def __getitem__(self, key: str) -> Any:
         return dict.__getitem__(self._seen(), key)
 
     def __missing__(self, key: str) -> Any:
         if key in self._layout.empty:
             return self._layout.empty[key].value()
-        raise KeyError(key)
+        raise _unknown(key, dict.keys(self))
 
     def __contains__(self, key: object) -> bool:
         return dict.__contains__(self._seen(), key)
@@ -219,20 +272,20 @@ class logdict(dict):
         return dict.get(self._seen(), key, default)
 
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("_"):
-            steps = self.steps
-            if name in steps:
-                return steps[name]
-            known = ", ".join(sorted(steps)) or "none"
-            raise AttributeError(
-                f"these logs have no step axis {name!r} (step axes here: {known}). "
-                f"Hint: log({{...}}, {name}=...)"
-            )
-        raise AttributeError(name)
+        if name.startswith("_"):
+            raise AttributeError(name)
+        steps = self.steps
+        if name in steps:
+            return steps[name]
+        raise AttributeError(_no_attribute(name, self, steps))
 
     @property
     def steps(self) -> dict[str, dict[str, Any]]:
-        """Every step axis: its name, and the array of each key that was logged with it."""
+        """Every step axis: its name, and the array of each key that was logged with it.
+
+        They are in the order in which the log wrote them. ``logs.step`` is short for
+        ``logs.steps["step"]``, for names that mean nothing else here.
+        """
         found: dict[str, dict[str, Any]] = {}
         for part in self._parts():
             for name, array in zip(part.slot.steps, part.steps, strict=True):
@@ -240,9 +293,9 @@ class logdict(dict):
         return found
 
     @property
-    def mask(self) -> dict[str, Any]:
-        """For keys whose entries may be missing: which ones were really logged."""
-        return {p.slot.key: p.mask for p in self._parts() if p.mask is not None}
+    def mask(self) -> Mapping[str, Any]:
+        """For each key, which of its entries were really logged; all true where none is missing."""
+        return _Masks(self)
 
     @property
     def dropped(self) -> dict[str, Any]:
@@ -272,14 +325,10 @@ class logdict(dict):
     # -- operations -----------------------------------------------------------------------------
 
     def __add__(self, other: object) -> logdict:
-        """As if the two programs had run one after the other."""
-        if not isinstance(other, logdict):
-            return NotImplemented
-        mine = {part.slot.key: part for part in self._parts()}
-        for part in other._parts():
-            key = part.slot.key
-            mine[key] = entries_of.concatenate(mine[key], part) if key in mine else part
-        return self._of(mine.values(), _neither(self, other, mine))
+        """As if the two programs had run one after the other; put together when first looked at."""
+        from sawlog.jax._concat import concat
+
+        return concat([self, other]) if isinstance(other, logdict) else NotImplemented
 
     def __or__(self, other: object) -> logdict:
         """The keys of both; where both have one, that of the right-hand side."""
@@ -299,7 +348,7 @@ class logdict(dict):
         dict.clear(self)
         dict.update(self, merged)
         self._layout, self._rest = merged._layout, merged._rest
-        self._pending = False
+        self._pending, self._pieces = False, ()
         return self
 
     @property
@@ -331,6 +380,41 @@ class logdict(dict):
     def to_numpy(self) -> logdict:
         """The same logs on the host, as numpy arrays (PRNG keys stay what they are)."""
         return self._map(entries_of.on_host)
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame``: columns for lanes and step axes, then one for each name.
+
+        There is a row for each entry that was logged, and for each lane of ``vmap``. Names are side
+        by side where their lanes and steps are the same; a name that has the same steps again is
+        matched in order. Nested values are columns such as ``loss/policy``, arrays are cells.
+
+        Raises:
+            ArgumentError: the logs are traced.
+            MissingPackageError: pandas is not installed.
+        """
+        from sawlog.jax._tables import to_pandas
+
+        return to_pandas(list(self._parts()))
+
+    def to_polars(self) -> Any:
+        """A ``polars.DataFrame``; as :meth:`to_pandas`."""
+        from sawlog.jax._tables import to_polars
+
+        return to_polars(list(self._parts()))
+
+    def plot(self, x: str | None = None, path: Any = None) -> Any:
+        """Draw a curve for every name with one number an entry.
+
+        With lanes it is their mean, and a band from the 10 % to the 90 % quantile. ``x`` is a step
+        axis, the first one if not given. Returns the figure of matplotlib; ``path`` saves it.
+
+        Raises:
+            ArgumentError: there is nothing to draw, or no such step axis.
+            MissingPackageError: matplotlib is not installed.
+        """
+        from sawlog.jax._plot import plot
+
+        return plot(list(self._parts()), x, path)
 
     def save(self, path: Any, *, exists: str = "error", meta: Any = None) -> None:
         """Save as a store, see :func:`sawlog.save`; ``sawlog.load(path)`` gives it back."""
@@ -385,6 +469,16 @@ class logdict(dict):
             self[key] = default
         return self[key]
 
+    def _snapshot(self) -> logdict:
+        """The same now, whatever is done to this dict later; nothing is looked at."""
+        same = dict.__new__(logdict)
+        dict.update(same, dict.items(self))
+        same._layout, same._rest = self._layout, self._rest
+        same._pending, same._pieces = self._pending, self._pieces
+        if same._layout.keys != tuple(dict.keys(same)):  # changed in place by dict's own methods
+            return self._of(self._parts(), self._layout.empty)
+        return same
+
     def copy(self) -> logdict:
         """A shallow copy, steps included."""
         return self._of(self._parts(), self._layout.empty)
@@ -410,6 +504,8 @@ def _neither(one: logdict, two: logdict, logged: Mapping[str, Part]) -> dict[str
 
 
 def _flatten(logs: logdict) -> tuple[tuple[Any, ...], Layout]:
+    if logs._pieces:
+        logs._join()
     # Not settled first: JAX flattens what it has just unflattened, and counts on the same leaves.
     return (*dict.values(logs), *logs._rest), logs._layout
 
@@ -433,17 +529,62 @@ def _unflatten(layout: Layout, children: Any) -> logdict:
     dict.update(logs, zip(keys, children, strict=False))  # steps and masks come after the values
     logs._layout = layout
     logs._rest = children[count:]
-    logs._pending = layout.masked and _all_known(children[:count], logs._rest)
+    logs._pieces = ()
+    logs._pending = layout.masked and (
+        all_known(children[:count], logs._rest) or _lost_masks(logs) != []
+    )
     return logs
 
 
-def _all_known(values: Any, rest: Any) -> bool:
+def _lost_masks(logs: logdict) -> list[str]:
+    """Keys whose mask is an array of another dtype: somebody mapped a function over the logs."""
+    lost = []
+    for part in logs._raw_parts():
+        dtype = getattr(part.mask, "dtype", np.dtype(bool))
+        if part.slot.masked and dtype not in (np.dtype(bool), jax.dtypes.float0):
+            lost.append(part.slot.key)
+    return lost
+
+
+def _check_masks(logs: logdict) -> None:
+    """Refuse to show what was computed from entries that were never logged.
+
+    Raises:
+        LogMismatchError: a function such as ``jnp.mean`` was mapped over masked logs.
+    """
+    if lost := _lost_masks(logs):
+        raise LogMismatchError(
+            f"A function was mapped over logs some of whose entries were never logged, those of "
+            f"{', '.join(map(repr, lost))}, so its result includes values that are not there. "
+            'Hint: logs.mean(over="lanes"), logs.reduce("mean"), or use logs.mask["key"].'
+        )
+
+
+def _unknown(key: Any, known: Iterable[str]) -> UnknownLogError:
+    return UnknownLogError(f"Nothing was logged under {key!r}. {did_you_mean(str(key), known)}")
+
+
+def _no_attribute(name: str, logs: logdict, steps: Mapping[str, Any]) -> str:
+    """What to say of ``logs.name``, which is neither a method nor a step axis."""
+    if name in logs:
+        return f"logs have no attribute {name!r}, but a key of that name. Hint: logs[{name!r}]"
+    methods = [each for each in dir(logdict) if not each.startswith("_")]
+    close = nearest(name, [*methods, *steps, *logs])
+    meant = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+    axes = ", ".join(sorted(steps)) or "none"
+    return (
+        f"logs have no attribute {name!r}, and no step axis of that name (step axes here: {axes}). "
+        f"Hint: {meant}A step axis comes from log({{...}}, {name}=...), values from logs['key']."
+    )
+
+
+def all_known(values: Any, rest: Any) -> bool:
     """Whether all arrays are concrete. A value may have a None in it, masks and steps may not."""
     leaves = jax.tree.leaves(rest, is_leaf=lambda x: x is None)
-    return all(map(_is_known, (*leaves, *jax.tree.leaves(values))))
+    return all(map(_is_known_array, (*leaves, *jax.tree.leaves(values))))
 
 
-def _is_known(leaf: Any) -> bool:
+def _is_known_array(leaf: Any) -> bool:
     if isinstance(leaf, np.ndarray):
         return True
     return isinstance(leaf, jax.Array) and not _compat.is_tracer(leaf) and leaf.is_fully_addressable
@@ -468,5 +609,3 @@ jax.export.register_pytree_node_serialization(
     serialize_auxdata=_layout_to_bytes,
     deserialize_auxdata=_layout_from_bytes,
 )
-
-RESERVED = frozenset(name for name in dir(logdict) if not name.startswith("_"))

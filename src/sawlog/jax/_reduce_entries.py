@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
 
+from sawlog._names import ByName
 from sawlog.jax import _entries as entries_of
 from sawlog.jax._arrays import inner, select, to_numpy, type_of, zeros
 from sawlog.jax._entries import Part
@@ -19,9 +19,7 @@ from sawlog.jax._reductions import Reduction, begin, check_mode, for_steps, redu
 def reduce_part(part: Part, mode: Any) -> Part:
     """Reduce the entries of one key to a single one, as ``mode`` says."""
     check_mode(mode)
-    if isinstance(mode, Mapping):
-        mode = mode.get(part.slot.key, "append")
-    reduction = reduction_of(mode)
+    reduction = reduction_of(ByName.read(mode).of(part.slot.key))
     if reduction is None:
         return part
     part = entries_of.stack(part)

@@ -8,16 +8,17 @@ their host calls. A call of the host that is not due is not made: see ``gated`` 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sawlog._names import NOTHING, ByName
 from sawlog.jax import _arrays, _compat
 from sawlog.jax._batches import Packed, batch_of, pack
-from sawlog.jax._collect import Collector, Keeping, Reducing, State, check_count
+from sawlog.jax._collect import Collector, Keeping, Reducing, State, check_count, counts
 from sawlog.jax._handler import Handler
 from sawlog.jax._interpreter import Interpreter
 from sawlog.jax._reductions import Reduction, check_mode, reduction_of
@@ -41,22 +42,28 @@ Send = Callable[..., None]
 class Sampling:
     """The options of ``tap`` that say how much is sent, and when; hashable."""
 
-    interval: int = 1
-    modes: Any = None
+    interval: ByName = NOTHING
+    modes: ByName | None = None
     room: int | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether every entry is sent as it is."""
-        return self.interval == 1 and self.modes is None
+        return self.interval in (NOTHING, ByName(1)) and self.modes is None
+
+    def interval_of(self, key: str) -> int:
+        """Every how many-th entry of a name is sent."""
+        return self.interval.of(key) or 1
 
     def reduction_of(self, stream: Stream) -> Reduction | None:
         """How a name is reduced; what a log asks for itself counts where ``reduce`` was given."""
         if self.modes is None:
             return None
-        named = isinstance(self.modes, tuple)
-        asked = dict(self.modes).get(stream.info.key) if named else self.modes
-        return reduction_of(asked or stream.info.reduction)
+        return reduction_of(self.modes.of(stream.info.key) or stream.info.reduction)
+
+    def by_name(self) -> dict[str, ByName]:
+        """The options that may be given by name."""
+        return {"interval": self.interval, "reduce": self.modes or NOTHING}
 
 
 def read_sampling(interval: Any, reduce: Any, buffer: Any) -> Sampling:
@@ -66,18 +73,23 @@ def read_sampling(interval: Any, reduce: Any, buffer: Any) -> Sampling:
         ArgumentError: a number is none from 1 on, or there is no such reduction.
     """
     check_count("buffer", buffer)
-    check_count("interval", interval)
+    every = counts("interval", interval)
     if reduce is not None:
         check_mode(reduce)
-    modes = tuple(sorted(reduce.items())) if isinstance(reduce, Mapping) else reduce
-    return Sampling(interval or 1, modes, buffer)
+    return Sampling(every, None if reduce is None else ByName.read(reduce), buffer)
 
 
 def run_sampled(
-    closed: Any, values: Sequence[Any], chosen: Selection, sampling: Sampling, send: Send
+    closed: Any,
+    values: Sequence[Any],
+    chosen: Selection,
+    sampling: Sampling,
+    send: Send,
+    keep_logs: bool = False,
 ) -> list[Any]:
     """Evaluate a traced program that sends some of its logs; its outputs."""
     handler = Sampled(chosen, _groups(closed, chosen, sampling), send)
+    handler.keep_logs = keep_logs
     outs, _ = Interpreter(handler).run(closed.jaxpr, closed.consts, values)
     handler.send_rest()
     return outs
@@ -133,7 +145,7 @@ def send_site(
     send: Send, site: Site, operands: Sequence[Any], keys: tuple[str, ...], due: Any = None
 ) -> None:
     """Call the host for one log, if it is ``due``."""
-    params: dict[str, Any] = {}
+    params: dict[str, Any] = {"gated": True} if site.conditional else {}
     if due is not None:
         operands = [*operands[: len(operands) - int(site.masked)], due]
         site = dataclasses.replace(site, masked=True)
@@ -299,7 +311,8 @@ def _groups(closed: Any, chosen: Selection, sampling: Sampling) -> list[Group]:
     types = walk.trace(closed).stream_types
     for stream, like in zip(types, entry_types(types), strict=True):
         reduction = sampling.reduction_of(stream)
-        treatment = (frozenset(where.get(stream.info.key, ())), reduction is None)
+        key = stream.info.key
+        treatment = (frozenset(where.get(key, ())), reduction is None, sampling.interval_of(key))
         alike.setdefault(treatment, []).append(Member(like, stream.size, reduction))
     groups = [_group(sampling, members) for members in alike.values()]
     return [group for group in groups if group is not None]
@@ -315,19 +328,20 @@ class Member:
 
     def options(self, sampling: Sampling) -> dict[str, Any]:
         """What every collector needs to know."""
-        return {"like": self.like, "size": self.size, "interval": sampling.interval}
+        interval = sampling.interval_of(self.like.info.key)
+        return {"like": self.like, "size": self.size, "interval": interval}
 
 
 def _group(sampling: Sampling, members: Sequence[Member]) -> Group | None:
     names = tuple(member.like.info.key for member in members)
     first = members[0]
     reduced = first.reduction is not None
-    room = sampling.room
+    room, interval = sampling.room, sampling.interval_of(names[0])
     if room is None and not reduced:
-        if sampling.interval == 1:
+        if interval == 1:
             return None
         return OneByOne(names, Counting(**first.options(sampling)))
-    kept = -(-first.size // sampling.interval)
+    kept = -(-first.size // interval)
     ends = not first.like.info.unbounded and (room is None or kept <= room)
     collectors: Any
     if reduced:

@@ -6,24 +6,25 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
+from sawlog._names import matches_any
 from sawlog.errors import ArgumentError
 from sawlog.jax._site import Site
 
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """The names and tags that were asked for; None means all."""
+    """The names and tags that were asked for, or patterns of those; None means all."""
 
     argnames: frozenset[str] | None
     tags: frozenset[str] | None
 
     def keys(self, site: Site) -> tuple[str, ...]:
         """The names of a site that are taken."""
-        if self.tags is not None and self.tags.isdisjoint(site.tags):
+        if self.tags is not None and not any(matches_any(self.tags, tag) for tag in site.tags):
             return ()
         if self.argnames is None:
             return site.keys
-        return tuple(key for key in site.keys if key in self.argnames)
+        return tuple(key for key in site.keys if matches_any(self.argnames, key))
 
 
 def selection(argnames: Any, tags: Any) -> Selection:

@@ -18,17 +18,19 @@ import numpy as np
 from jax.experimental import io_callback
 
 from sawlog.jax import _arrays, _compat, _runs
+from sawlog.jax._arguments import read_site
 from sawlog.jax._buffer import BufferedTap, BufferedWalk
-from sawlog.jax._entries import Part, Slot
+from sawlog.jax._entries import Part, parts_of_site
 from sawlog.jax._host import Call, Flush, Target
 from sawlog.jax._interpreter import Interpreter
 from sawlog.jax._logdict import logdict
-from sawlog.jax._primitive import read_site, tap_p
+from sawlog.jax._primitive import tap_p
 from sawlog.jax._sampling import Sampling, run_sampled
 from sawlog.jax._select import Selection
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Streams
 from sawlog.jax._tap import Tap
+from sawlog.jax._unmatched import warn_unmatched
 from sawlog.jax._wrap import Program, program_for
 
 Start = Callable[[np.ndarray, list[np.ndarray]], int]
@@ -85,15 +87,11 @@ def one_entry(data: Mapping[str, Any], steps: dict[str, Any]) -> logdict:
     Raises:
         LogValueError: a value cannot be logged.
     """
-    site, operands = read_site((dict(data),), steps)
+    site, operands = read_site((dict(data),), steps, as_arrays=False)
     if site is None:
         return logdict()
     named = site.split([jnp.asarray(operand) for operand in operands])
-    at, parts = tuple(named.steps.values()), []
-    for key, tree, leaves in zip(site.keys, site.trees, named.values, strict=True):
-        slot = Slot(key, site.steps, stacked=False, ndim=leaves[0].ndim)
-        parts.append(Part(jax.tree.unflatten(tree, leaves), at, None, slot))
-    return logdict._of(parts)
+    return logdict._of(parts_of_site(site, named))._settled_if_known()
 
 
 def tapping(
@@ -106,6 +104,7 @@ def tapping(
     """The program of ``fun`` that sends its logs to a run, whose number it takes besides."""
 
     def evaluate(closed: Any, values: list[Any], hidden: Sequence[Any]) -> tuple[list[Any], None]:
+        warn_unmatched(closed, chosen, **sampling.by_name())
         if not sampling.is_plain:
             send = functools.partial(_send_prefixed, prefix, hidden[0])
             return run_sampled(closed, values, chosen, sampling, send), None
@@ -211,6 +210,7 @@ class RunTap(Tap):
             named = dataclasses.replace(site, keys=tuple(self._prefix + key for key in site.keys))
             keys = tuple(self._prefix + key for key in keys)
             options = {"keys": keys, "inside": site.batch, "key_kinds": kinds}
+            options |= {"gated": True} if site.conditional else {}
             _send(named, operands, self._target, **options)
         return ()
 

@@ -21,7 +21,8 @@ class Site:
 
     ``branches`` names the branches of a ``cond`` that ``vmap`` turned into a select, around this
     call and outermost first, each as (which cond, which branch): of two calls that differ there,
-    a lane runs only one.
+    a lane runs only one. ``steps`` are sorted, so that the operands of two sites are in the same
+    order; ``axes`` are the same names as they were written. ``conditional``: there is a ``where``.
     """
 
     keys: tuple[str, ...]
@@ -30,8 +31,10 @@ class Site:
     tags: tuple[str, ...]
     reduction: Any
     where: str
+    axes: tuple[str, ...] = ()
     batch: int = 0
     masked: bool = False
+    conditional: bool = False
     branches: tuple[tuple[int, int], ...] = ()
     forward_mode: bool = False
 
@@ -48,6 +51,12 @@ class Site:
         steps = dict(zip(self.steps, operands[start:], strict=False))
         mask = operands[-1] if self.masked else None
         return Operands(values, steps, mask)
+
+
+def as_written(axes: Sequence[str], steps: Sequence[str], arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """The arrays of the step axes ``steps``, in the order in which ``axes`` names them."""
+    by_name = dict(zip(steps, arrays, strict=True))
+    return tuple(by_name[name] for name in axes)
 
 
 @dataclasses.dataclass(frozen=True)

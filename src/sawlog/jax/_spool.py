@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.extend.core.primitives import while_p
 
+from sawlog._names import ByName
 from sawlog.jax._collect import Collector, Limits, plan, read_limits
-from sawlog.jax._entries import Part, Slot
+from sawlog.jax._entries import Part, Slot, stack
 from sawlog.jax._handler import Handler
 from sawlog.jax._interpreter import Interpreter
 from sawlog.jax._logdict import logdict
-from sawlog.jax._primitive import is_listening
 from sawlog.jax._reductions import check_mode
 from sawlog.jax._select import Selection, check_prefix, selection
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Stream, Streams, from_site, widened_site
+from sawlog.jax._unmatched import warn_unmatched
 from sawlog.jax._wrap import Program, Transformed, check_callable, jit_options, program_for
 
 
@@ -35,23 +37,22 @@ class Spool(Handler):
     ) -> None:
         super().__init__()
         self._chosen = self.listens_for = chosen
-        self._keep_logs = keep_logs
+        self.keep_logs = keep_logs
         self._collectors = dict(collectors or {})
         self.surveys = surveys
         self.carry = {key: each.start() for key, each in self._collectors.items()}
 
     def wants(self, site: Site) -> bool:
         """Whether any of its names was chosen."""
-        return self._keep_logs or bool(self._chosen.keys(site))
+        return bool(self._chosen.keys(site))
 
     def carried(self, site: Site) -> Sequence[str]:
         """The names that have a collector."""
         return [key for key in self._chosen.keys(site) if key in self._collectors]
 
     def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
-        """Collect the chosen names, and leave the log for others if so asked."""
-        if self._keep_logs and is_listening():
-            primitive.bind(*operands, site=site, **params)
+        """Collect the chosen names."""
+        del primitive, params
         streams = []
         for stream in from_site(site, operands, self._chosen.keys(site)):
             key = stream.info.key
@@ -77,7 +78,7 @@ def spool(
     argnames: Any = None,
     tags: Any = None,
     keep_logs: bool = False,
-    interval: int | None = None,
+    interval: Any = None,
     reduce: Any = None,
     prefix: str = "",
     *,
@@ -91,10 +92,12 @@ def spool(
 
     Args:
         fun: the function; it may be jitted, and may use any transformation of JAX inside.
-        argnames: take only these names (one string is one name).
+        argnames: take only these names (one string is one name). Here and wherever names are given,
+            a pattern such as ``"train/*"`` stands for all names that match it; one that matches
+            nothing is a :class:`~sawlog.errors.UnmatchedNameWarning`.
         tags: take only logs with one of these tags.
         keep_logs: leave the logs visible to transformations further out.
-        interval: keep every n-th entry of each key.
+        interval: keep every n-th entry of each key; a number, or a dict of those by key.
         reduce: reduce the entries of each key inside the program: ``"mean"``, ``"last"``, ... a
             :class:`sawlog.Reduction`, or a dict of those by key. It goes before the reduction that
             a log asks for itself.
@@ -178,7 +181,7 @@ def _spool(
     argnames: Any = None,
     tags: Any = None,
     keep_logs: bool = False,
-    interval: int | None = None,
+    interval: Any = None,
     reduce: Any = None,
     prefix: str = "",
     window: int | None = None,
@@ -193,15 +196,17 @@ def _spool(
         check_mode(reduce)
     limits = read_limits(interval, window, capacity, keep)
     chosen = selection(argnames, tags)
-    modes = tuple(sorted(reduce.items())) if isinstance(reduce, Mapping) else reduce
+    modes = ByName.read(reduce)
     static = static or {}
     options = (spool, chosen, keep_logs, limits, modes, prefix, default, tuple(static.items()))
 
     def mode_of(stream: Stream) -> Any:
-        asked = reduce.get(stream.info.key) if isinstance(reduce, Mapping) else reduce
-        return asked or stream.info.reduction or default
+        return modes.of(stream.info.key) or stream.info.reduction or default
 
     def evaluate(closed: Any, values: list[Any], _: Any) -> tuple[list[Any], logdict]:
+        warn_unmatched(
+            closed, chosen, reduce=modes, interval=limits.interval, capacity=limits.capacity
+        )
         bounded = limits != Limits(keep=keep) or reduce is not None or default is not None
         types: Streams = ()
         if bounded or _has_bounds_of_its_own(closed, chosen):
@@ -210,6 +215,9 @@ def _spool(
         handler = Spool(chosen, keep_logs, collectors)
         outs, streams = Interpreter(handler).run(closed.jaxpr, closed.consts, values)
         parts = {stream.info.key: part_of(stream) for stream in streams} | handler.collected()
+        if default is not None:  # logify
+            appended = {s.info.key for s in streams if mode_of(s) == "append"}
+            parts |= {key: _appended(parts[key]) for key in appended}
         logs = logdict._of(parts.values())
         if window is not None:  # the reductions are of what the window holds
             logs = logs.reduce({s.info.key: mode_of(s) or "append" for s in types})
@@ -220,7 +228,10 @@ def _spool(
 
 
 def _settled(logs: logdict) -> logdict:
-    return logs._settled_if_known() if logs._layout.masked else logs
+    """Logs that drop what was not logged when they are first looked at, and wait for nothing."""
+    if logs._layout.masked and not logs._pending:  # no program was compiled around them
+        logs._settle_later()
+    return logs
 
 
 def _survey(closed: Any, chosen: Selection) -> Streams:
@@ -243,15 +254,21 @@ def _has_bounds_of_its_own(closed: Any, chosen: Selection) -> bool:
     return found(closed.jaxpr)
 
 
+def _appended(part: Part) -> Part:
+    """What a log asked ``logify`` to append: the entry axis is always there."""
+    part = stack(part)
+    return dataclasses.replace(part, slot=dataclasses.replace(part.slot, reduction="append"))
+
+
 def part_of(stream: Stream) -> Part:
     """One key of a logdict."""
     info = stream.info
     slot = Slot(
         key=info.key,
-        steps=info.steps,
+        steps=info.axes,
         stacked=info.stacked,
         ndim=stream.leaves[0].ndim,
         batch=info.batch,
         masked=stream.mask is not None,
     )
-    return Part(jax.tree.unflatten(info.tree, stream.leaves), stream.steps, stream.mask, slot)
+    return Part(jax.tree.unflatten(info.tree, stream.leaves), stream.written(), stream.mask, slot)

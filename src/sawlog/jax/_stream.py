@@ -23,7 +23,7 @@ from jax.tree_util import PyTreeDef
 
 from sawlog.errors import LogMismatchError
 from sawlog.jax import _arrays
-from sawlog.jax._site import Site
+from sawlog.jax._site import Site, as_written
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,8 @@ class StreamInfo:
     """The static part of a stream.
 
     ``mesh`` of the ``batch`` axes, the first ones, are those of a mesh. ``unbounded`` is the source
-    line of a loop of unknown length around one of the logs, in a survey.
+    line of a loop of unknown length around one of the logs, in a survey. ``steps`` are sorted;
+    ``axes`` are the same names in the order in which the first log has them.
     """
 
     key: str
@@ -39,6 +40,7 @@ class StreamInfo:
     steps: tuple[str, ...]
     reduction: Any
     where: str
+    axes: tuple[str, ...] = ()
     batch: int = 0
     stacked: bool = False
     branches: tuple[tuple[int, int], ...] = ()
@@ -64,6 +66,10 @@ class Stream:
     def size(self) -> int:
         """How many entries there is room for."""
         return int(self.leaves[0].shape[0]) if self.info.stacked else 1
+
+    def written(self, steps: Sequence[Any] | None = None) -> tuple[Any, ...]:
+        """The arrays of the step axes, or ``steps`` in place of them, as the log has them."""
+        return as_written(self.info.axes, self.info.steps, self.steps if steps is None else steps)
 
     @property
     def lanes(self) -> tuple[int, ...]:
@@ -112,6 +118,7 @@ def from_site(site: Site, operands: Sequence[Any], keys: Sequence[str]) -> Strea
                 site.steps,
                 site.reduction,
                 site.where,
+                site.axes,
                 site.batch,
                 branches=site.branches,
             ),

@@ -22,6 +22,7 @@ from sawlog.jax._sampling import Sampling, read_sampling, run_sampled
 from sawlog.jax._select import Selection, check_prefix, selection
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Streams
+from sawlog.jax._unmatched import warn_unmatched
 from sawlog.jax._wrap import Program, Transformed, check_callable, jit_options, program_for
 
 
@@ -31,9 +32,10 @@ class Tap(Handler):
     ``target`` is the live object, or a traced number by which the host knows it.
     """
 
-    def __init__(self, chosen: Selection, target: Any) -> None:
+    def __init__(self, chosen: Selection, target: Any, keep_logs: bool = False) -> None:
         super().__init__()
         self._chosen = self.listens_for = chosen
+        self.keep_logs = keep_logs
         self._target = target
 
     def wants(self, site: Site) -> bool:
@@ -47,6 +49,8 @@ class Tap(Handler):
         if keys:
             kinds = tuple(map(_compat.key_kind, operands))
             options = {"site": site, "keys": keys, "inside": site.batch, "key_kinds": kinds}
+            if site.conditional:  # what is not logged costs no call of the host
+                options["gated"] = True
             if isinstance(self._target, Target):
                 tap_p.bind(*operands, target=self._target, **options)
             else:
@@ -107,8 +111,9 @@ def tap(
     prefix: str = "",
     *,
     buffer: int | None = None,
-    interval: int | None = None,
+    interval: Any = None,
     reduce: Any = None,
+    keep_logs: bool = False,
     static_argnums: Any = None,
     static_argnames: Any = None,
 ) -> Callable[..., Any]:
@@ -116,7 +121,7 @@ def tap(
 
     ``logs`` is a :class:`sawlog.logdict` of numpy arrays with the names of one call of ``log``; on
     one device the calls come in program order. Without a callback the logs are printed. The output
-    is that of ``fun``. ``argnames``, ``tags``, ``prefix``, ``static_argnums`` and
+    is that of ``fun``. ``argnames``, ``tags``, ``prefix``, ``keep_logs``, ``static_argnums`` and
     ``static_argnames`` are those of :func:`sawlog.spool`.
 
     With ``buffer=n`` up to ``n`` entries of each name are collected on the device and sent
@@ -165,7 +170,7 @@ def tap(
     )
     inside = Program(
         fun,
-        _evaluator(chosen, sampling, lambda: Target(receive, prefix, hold_errors=False)),
+        _evaluator(chosen, sampling, lambda: Target(receive, prefix, hold_errors=False), keep_logs),
         options=static,
     )
 
@@ -184,19 +189,23 @@ def tap(
 
 
 def _evaluator(
-    chosen: Selection, sampling: Sampling, make_target: Callable[[], Target] | None = None
+    chosen: Selection,
+    sampling: Sampling,
+    make_target: Callable[[], Target] | None = None,
+    keep_logs: bool = False,
 ) -> Any:
     """How a tapped program is evaluated; without ``make_target`` it is told its target's number."""
 
     def evaluate(closed: Any, values: list[Any], hidden: Sequence[Any]) -> tuple[list[Any], None]:
         target = hidden[0] if make_target is None else make_target()
+        warn_unmatched(closed, chosen, **sampling.by_name())
         if not sampling.is_plain:
             send = functools.partial(_send, target)
-            return run_sampled(closed, values, chosen, sampling, send), None
+            return run_sampled(closed, values, chosen, sampling, send, keep_logs), None
         if sampling.room is None:
-            walk = Interpreter(Tap(chosen, target))
+            walk = Interpreter(Tap(chosen, target, keep_logs))
             return walk.run(closed.jaxpr, closed.consts, values)[0], None
-        buffered = BufferedTap(chosen, target, sampling.room)
+        buffered = BufferedTap(chosen, target, sampling.room, keep_logs)
         outs, left = BufferedWalk(buffered).run(closed.jaxpr, closed.consts, values)
         buffered.flush(left)
         return outs, None

@@ -1,0 +1,120 @@
+"""``sawlog.concat`` and ``logs + more``: put together when looked at, nothing compiled."""
+
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sawlog
+from sawlog import errors
+from tests.jax.same import same_logs_as
+
+
+@jax.jit
+@sawlog.spool
+def step(x):
+    sawlog.log({"loss": x, "pair": (x, -x)}, step=2 * x)
+    sawlog.log({"high": x}, where=x > 2)
+
+
+def test_concat_is_the_sum() -> None:
+    logs = [step(float(i))[1] for i in range(5)]
+    added = logs[0] + logs[1] + logs[2] + logs[3] + logs[4]
+    joined = sawlog.concat(logs)
+    for both in (added, joined):
+        assert np.asarray(both["loss"]).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+        assert np.asarray(both.step["loss"]).tolist() == [0.0, 2.0, 4.0, 6.0, 8.0]
+        assert np.asarray(both["high"]).tolist() == [3.0, 4.0]
+        assert isinstance(both["loss"], jax.Array)
+
+
+@given(st.lists(st.integers(0, 3), max_size=6), st.data())
+def test_any_way_of_adding_gives_the_same(sizes, data) -> None:
+    logs = [
+        sawlog.logdict({"x": np.arange(n) + 10 * i}, step={"x": np.arange(n)})
+        for i, n in enumerate(sizes)
+    ]
+    expected = np.concatenate([np.asarray(each["x"]) for each in logs] or [np.zeros(0, int)])
+    left = list(logs)
+    while len(left) > 1:
+        at = data.draw(st.integers(0, len(left) - 2))
+        left[at : at + 2] = [left[at] + left[at + 1]]
+    found = left[0] if left else sawlog.concat([])
+    assert np.asarray(found.get("x", np.zeros(0, int))).tolist() == expected.tolist()
+    assert np.asarray(sawlog.concat(logs).get("x", [])).tolist() == expected.tolist()
+
+
+def test_nothing_is_put_together_before_it_is_looked_at(monkeypatch) -> None:
+    from sawlog.jax import _joining
+
+    calls: list = []
+    real = _joining.concatenate
+    monkeypatch.setattr(_joining, "concatenate", lambda parts: calls.append(1) or real(parts))
+    total = sawlog.logdict()
+    for i in range(20):
+        total = total + step(float(i))[1]
+    assert calls == []
+    assert total["loss"].shape == (20,)
+    assert len(calls) == 3  # once a key, whatever the number of steps
+
+
+def test_nothing_is_compiled_for_each_length() -> None:
+    logs = [step(float(i))[1] for i in range(40)]
+    _ = (logs[0] + logs[1])["loss"]
+    with jax.log_compiles(True), pytest.MonkeyPatch.context() as patch:
+        import logging
+
+        seen: list = []
+        patch.setattr(logging.Logger, "warning", lambda self, text, *a: seen.append(text))
+        total = logs[0]
+        for each in logs[1:]:
+            total = total + each
+            assert total["loss"].ndim == 1
+    assert not [text for text in seen if "ompiling" in str(text)]
+
+
+def test_what_was_added_does_not_change_later() -> None:
+    one, two = sawlog.logdict({"x": np.arange(2)}), sawlog.logdict({"x": np.arange(3)})
+    both = one + two
+    one["x"] = np.arange(7)
+    del two["x"]
+    assert both["x"].tolist() == [0, 1, 0, 1, 2]
+
+
+def test_in_a_program() -> None:
+    @jax.jit
+    def f(x):
+        _, one = sawlog.spool(lambda x: sawlog.log({"x": x}) and None)(x)
+        return one + one + one
+
+    assert np.asarray(f(2.0)["x"]).tolist() == [2.0, 2.0, 2.0]
+
+
+def test_pytrees_and_pickles_of_sums() -> None:
+    total = step(1.0)[1] + step(5.0)[1]
+    same_logs_as(pickle.loads(pickle.dumps(total)), step(1.0)[1] + step(5.0)[1])
+    doubled = jax.tree.map(lambda x: x, step(1.0)[1] + step(5.0)[1])
+    assert np.asarray(doubled["loss"]).tolist() == [1.0, 5.0]
+    assert np.asarray(jax.jit(lambda logs: logs["loss"] * 2)(total)).tolist() == [2.0, 10.0]
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_what_does_not_fit_is_refused_where_it_is_added(lazy) -> None:
+    one = sawlog.logdict({"x": jnp.arange(2)})
+    other = sawlog.logdict({"x": jnp.arange(2.0)})
+    with pytest.raises(errors.LogMismatchError, match="'x'"):
+        _ = (one + one if lazy else one) + other
+
+
+def test_keys_of_a_random_generator() -> None:
+    one = sawlog.logdict({"key": jax.random.split(jax.random.key(0), 2)})
+    assert (one + one)["key"].shape == (4,)
+
+
+def test_only_logs_can_be_joined() -> None:
+    with pytest.raises(errors.ArgumentError, match="concat"):
+        sawlog.concat([sawlog.logdict(), {"x": 1}])

@@ -1,0 +1,203 @@
+"""Statistics over lanes, against loops over what each lane logged."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax import lax
+
+import sawlog
+from sawlog import errors
+
+STATISTICS = {
+    "mean": np.mean, "std": np.std, "var": np.var, "sum": np.sum, "min": np.min, "max": np.max,
+    "median": np.median, "count": len,
+}  # fmt: skip
+
+
+def program(seed):
+    """Lanes log at different steps: every third, beginning with their own."""
+
+    def body(x, i):
+        sawlog.log({"some": x * 1.5, "ints": i + seed}, where=(i + seed) % 3 == 0, step=i)
+        sawlog.log({"all": x}, step=i)
+        own = seed + 10 * i  # no two lanes have the same
+        sawlog.log({"apart": x}, where=i % 2 == 0, own=own, step=i)
+        return x + seed + 1.0, None
+
+    return lax.scan(body, 0.0, jnp.arange(7))[0]
+
+
+def expected(key: str) -> dict[tuple, list[float]]:
+    """For each step, what the lanes logged there; by a loop in Python."""
+    found: dict[tuple, list[float]] = {}
+    for seed in range(4):
+        x = 0.0
+        for i in range(7):
+            if key == "all":
+                found.setdefault((i,), []).append(x)
+            if key == "some" and (i + seed) % 3 == 0:
+                found.setdefault((i,), []).append(x * 1.5)
+            if key == "ints" and (i + seed) % 3 == 0:
+                found.setdefault((i,), []).append(i + seed)
+            if key == "apart" and i % 2 == 0:
+                found.setdefault((seed + 10 * i, i), []).append(x)
+            x += seed + 1.0
+    return found
+
+
+@pytest.fixture(scope="module")
+def logs():
+    return sawlog.spool(jax.vmap(program))(jnp.arange(4))[1]
+
+
+@pytest.fixture(scope="module")
+def outer():
+    return jax.vmap(sawlog.spool(program))(jnp.arange(4))[1]
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+@pytest.mark.parametrize("where", ["logs", "outer"])
+def test_statistics(name, where, request) -> None:
+    found = getattr(request.getfixturevalue(where), name)(over="lanes")
+    assert set(found) == {"some", "ints", "all", "apart"}
+    for key in found:
+        by_step = expected(key)
+        axes = ["own", "step"] if key == "apart" else ["step"]
+        steps = zip(*(found.steps[axis][key].tolist() for axis in axes), strict=True)
+        rows = dict(zip(steps, found[key].tolist(), strict=True))
+        assert set(rows) == set(by_step)
+        for step, values in by_step.items():
+            assert rows[step] == pytest.approx(STATISTICS[name](values), rel=1e-5), (key, step)
+
+
+def test_quantiles(logs) -> None:
+    found = logs.quantile([0.0, 0.25, 1.0], over="lanes")
+    by_step = expected("some")
+    assert found["some"].shape == (len(by_step), 3)
+    for step, row in zip(found.step["some"].tolist(), found["some"], strict=True):
+        np.testing.assert_allclose(row, np.quantile(by_step[(step,)], [0, 0.25, 1]), rtol=1e-5)
+
+
+def test_nan_that_was_logged_is_not_left_out() -> None:
+    def f(x):
+        sawlog.log({"x": x}, where=x != 1)
+
+    logs = sawlog.spool(jax.vmap(f))(jnp.array([jnp.nan, 1.0, 3.0]))[1]
+    assert np.isnan(logs.mean()["x"])
+    assert np.isnan(logs.median()["x"])
+    assert logs.count()["x"] == 2
+
+
+@given(st.lists(st.lists(st.integers(0, 4), max_size=6), min_size=1, max_size=4))
+def test_steps_that_come_again_are_matched_in_order(lanes) -> None:
+    """Any steps in any order, in any lane; the second time goes with the second time."""
+    size = max(map(len, lanes))
+    if not size:
+        return
+    mask = np.array([[i < len(lane) for lane in lanes] for i in range(size)])
+    steps = np.array([[lane[i] if i < len(lane) else -1 for lane in lanes] for i in range(size)])
+    values = np.arange(steps.size, dtype=float).reshape(steps.shape)
+    from sawlog.jax._entries import Part, Slot
+
+    slot = Slot("x", ("step",), True, 2, 1, masked=True)
+    found = sawlog.logdict._of([Part(values, (steps,), mask, slot)]).sum()
+    rows: dict = {}
+    for lane, own in enumerate(lanes):
+        for i, step in enumerate(own):
+            row = rows.setdefault((step, own[:i].count(step)), [])
+            row.append(values[i, lane])
+    if all(len({lane[i] for lane in lanes if i < len(lane)}) == 1 for i in range(size)):
+        return  # matched by their places
+    assert found["x"].tolist() == [sum(rows[key]) for key in sorted(rows)]
+    assert found.step["x"].tolist() == [step for step, _ in sorted(rows)]
+
+
+def test_over_entries_is_a_reduction(logs) -> None:
+    same = logs.mean(over="entries"), logs.reduce("mean")
+    for key in ("some", "all"):
+        np.testing.assert_array_equal(same[0][key], same[1][key])
+
+
+def test_mask_is_always_there(logs) -> None:
+    assert set(logs.mask) == set(logs)
+    assert logs.mask["all"].shape == (7, 4)
+    assert bool(np.all(logs.mask["all"]))
+    assert not bool(np.all(logs.mask["some"]))
+    with pytest.raises(KeyError, match="'some'"):
+        logs.mask["soms"]
+    assert sawlog.spool(lambda x: sawlog.log({"x": x}) and None)(1.0)[1].mask["x"].shape == ()
+
+
+@pytest.mark.parametrize("fun", [jnp.mean, lambda x: x.sum(0), lambda x: x.mean(1)])
+def test_a_map_that_averages_what_was_never_logged_is_refused(logs, fun) -> None:
+    mapped = jax.tree.map(fun, logs)
+    with pytest.raises(errors.LogMismatchError, match="never logged"):
+        mapped["some"]
+    with pytest.raises(errors.LogMismatchError, match="never logged"):
+        jax.jit(lambda logs: jax.tree.map(fun, logs)["some"])(logs)
+
+
+def test_a_map_over_whole_logs_is_fine(logs) -> None:
+    whole = logs.filter(lambda key, _: key == "all")
+    assert float(jax.tree.map(jnp.mean, whole)["all"]) == pytest.approx(float(whole["all"].mean()))
+    assert jax.tree.map(lambda x: x[-1], logs)["some"].shape == (4,)
+
+
+def test_refusals(logs) -> None:
+    single = sawlog.spool(program)(1)[1]
+    with pytest.raises(errors.ArgumentError, match="no lanes"):
+        single.mean(over="lanes")
+    with pytest.raises(errors.ArgumentError, match="over must be"):
+        logs.mean(over="seeds")
+    with pytest.raises(errors.ArgumentError, match="outside of jit"):
+        jax.jit(lambda s: sawlog.spool(jax.vmap(program))(s)[1].mean())(jnp.arange(4))
+    with pytest.raises(errors.ArgumentError, match="from 0 to 1"):
+        logs.quantile(1.5)
+
+
+# -- tables and pictures ---------------------------------------------------------------------------
+
+
+def test_pandas(logs) -> None:
+    frame = logs.to_pandas()
+    assert {"lane", "step", "own", "some", "ints", "all", "apart"} == set(frame.columns)
+    both = frame[frame["own"].isna()] if frame["own"].isna().any() else frame
+    assert len(both) == 7 * 4
+    by_lane = both.groupby("step")["some"].mean()
+    for (step,), values in expected("some").items():
+        assert by_lane[step] == pytest.approx(np.mean(values))
+    assert both["some"].notna().sum() == sum(map(len, expected("some").values()))
+
+
+def test_polars_and_nested_names() -> None:
+    def f(x):
+        sawlog.log({"loss": {"policy": x, "value": [x, 2 * x]}, "image": jnp.ones((2, 2))}, step=0)
+
+    table = sawlog.spool(jax.vmap(f))(jnp.arange(3.0))[1]
+    frame = table.filter(lambda key, _: key == "loss").to_polars()
+    assert frame.columns == ["lane", "step", "loss/policy", "loss/value/0", "loss/value/1"]
+    assert frame["loss/value/1"].to_list() == [0.0, 2.0, 4.0]
+    assert table.to_pandas()["image"][1].shape == (2, 2)
+
+
+def test_plot(logs, tmp_path) -> None:
+    figure = logs.plot(path=tmp_path / "curves.png")
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == ["some", "ints", "all", "apart"]
+    assert figure.axes[2].get_xlabel() == "step"
+    np.testing.assert_allclose(
+        figure.axes[2].lines[0].get_ydata(), np.mean(np.asarray(logs["all"]), axis=1)
+    )
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+    with pytest.raises(errors.ArgumentError, match="'nope'"):
+        logs.plot(x="nope")
+
+
+def test_repr_of_many_lanes() -> None:
+    many = sawlog.spool(jax.vmap(program))(jnp.arange(64))[1]
+    text = repr(many)
+    assert "64 lanes" in text
+    assert max(map(len, text.splitlines())) < 400
