@@ -201,10 +201,15 @@ def not_tracing() -> bool:
     return bool(_core.trace_state_clean())
 
 
+#: What this thread does with operations is ``trace_context.trace``; an ``Evaluates`` runs them.
+trace_context: Any = _core.trace_ctx
+Evaluates: Any = _core.EvalTrace
+
+
 def under_jit() -> bool:
     """Whether a program is traced to be compiled, however deep below other transformations."""
-    trace: Any = _core.trace_ctx.trace
-    if type(trace) is _core.EvalTrace:
+    trace = trace_context.trace
+    if type(trace) is Evaluates:
         return False
     while trace is not None and not isinstance(trace, _pe.DynamicJaxprTrace):
         trace = getattr(trace, "parent_trace", None)
@@ -502,6 +507,12 @@ def prepare_order(effect: Any) -> None:
     if effect not in tokens.current_tokens:
         with jax.transfer_guard("allow"):
             tokens.get_token_input(effect, [jax.local_devices()[0]])
+
+
+def guards_transfers() -> bool:
+    """Whether ``jax.transfer_guard`` may object to arguments that are not on the device."""
+    guard = jax.config.jax_transfer_guard_host_to_device  # type: ignore[attr-defined]
+    return guard not in (None, "allow")
 
 
 def needs_devices_to_lower(primitive: Primitive) -> None:
