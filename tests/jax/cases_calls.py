@@ -315,3 +315,20 @@ def eval_shape_inside() -> Program:
         return y, {"y": once(y)}
 
     return fun, answer
+
+
+@case("jit", args=(X3,), grad=False, vmap=False)
+def composite() -> Program:
+    """A log in what an operation with a name of its own stands for."""
+
+    def fun(x):
+        def tangent(x):
+            sawlog.log("x", x)
+            return jnp.sin(x) / jnp.cos(x)
+
+        return jax.lax.composite(tangent, name="sawlog.tangent")(x)
+
+    def answer(x):
+        return np.tan(x), {"x": once(x)}
+
+    return fun, answer

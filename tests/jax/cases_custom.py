@@ -554,3 +554,66 @@ def custom_gradient() -> Program:
         return np.full(3, 7, np.float32), {"x": once(x), "ct": once(np.ones(3, np.float32))}
 
     return fun, answer
+
+
+# --- in a differentiated loop, on values that are not differentiated ------------------------------
+
+
+def doubled_by_vjp(x):
+    """Twice x, and a log."""
+
+    @jax.custom_vjp
+    def double(x):
+        sawlog.log("x", x)
+        return 2 * x
+
+    double.defvjp(lambda x: (2 * x, None), lambda _, g: (2 * g,))
+    return double(x)
+
+
+def doubled_by_composite(x):
+    """The same as an operation with a name of its own."""
+
+    def double(x):
+        sawlog.log("x", x)
+        return 2 * x
+
+    return lax.composite(double, name="sawlog.double")(x)
+
+
+def on_constants(double, around=lambda f: f) -> Program:
+    """One result is not used, and one is the same in every iteration: JAX would hoist it."""
+
+    def power(w):
+        def body(c, x):
+            double(x)
+            return c * w * double(jnp.float32(0.5)), None
+
+        return lax.scan(body, jnp.float32(1), jnp.arange(3.0))[0]
+
+    def fun(w):
+        return jax.grad(around(power))(w)
+
+    def answer(w):
+        entries = [value for i in range(3) for value in (f32(i), f32(0.5))]
+        return 3 * w**2, {"x": many(entries)}
+
+    return fun, answer
+
+
+@case("custom_vjp", "scan", "grad", args=(f32(2.0),), grad=False)
+def custom_vjp_on_constants_in_differentiated_scan() -> Program:
+    """A function with a custom derivative stays in its loop."""
+    return on_constants(doubled_by_vjp)
+
+
+@case("custom_vjp", "scan", "grad", "checkpoint", args=(f32(2.0),), grad=False)
+def custom_vjp_on_constants_in_checkpointed_scan() -> Program:
+    """The same, where the loop runs twice."""
+    return on_constants(doubled_by_vjp, jax.checkpoint)
+
+
+@case("scan", "grad", args=(f32(2.0),), grad=False, vmap=False)
+def composite_on_constants_in_differentiated_scan() -> Program:
+    """JAX does not see that a composite has effects."""
+    return on_constants(doubled_by_composite)

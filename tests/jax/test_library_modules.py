@@ -318,3 +318,62 @@ def test_equinox_errors_are_equinox_errors(name: str) -> None:
     jax.block_until_ready(wrapped(jnp.float32(1)))
     with pytest.raises(eqx.EquinoxRuntimeError, match="too large"):
         jax.block_until_ready(wrapped(jnp.float32(3)))
+
+
+# --- a function that was called without any module before -----------------------------------------
+
+
+@pytest.mark.parametrize("wrap", [sawlog.spool, lambda f: sawlog.tap(f, lambda logs: None)])
+def test_other_arguments_after_plain_ones(wrap) -> None:
+    """Calls leave out the look at plain arguments; what comes later is still seen."""
+
+    class Counter(nnx.Module):
+        def __init__(self) -> None:
+            self.count = nnx.Variable(jnp.float32(0))
+
+    def f(x):
+        if isinstance(x, Counter):
+            x.count[...] += 1
+            x = x.count[...]
+        elif isinstance(x, eqx.Module):
+            x = x(jnp.float32(3))
+        elif isinstance(x, str):
+            x = float(x)
+        sawlog.log({"x": x})
+        return x
+
+    wrapped, counter = wrap(f), Counter()
+    for _ in range(2):
+        for given, expected in (
+            (jnp.float32(5), 5),
+            (jnp.float32(6), 6),
+            (rectifier(), 4),
+            (eqx.tree_at(lambda m: m.bias, rectifier(), False), 3),
+            ("7", 7),
+            (counter, None),
+            (8.0, 8),
+        ):
+            result = wrapped(given)
+            if isinstance(result, tuple):
+                out, logs = result
+                assert logs["x"] == out
+            else:
+                out = result
+            assert out == (counter.count[...] if expected is None else expected)
+    assert counter.count[...] == 2
+
+
+def test_equinox_errors_after_plain_calls() -> None:
+    def f(x):
+        if x.shape:
+            x = eqx.error_if(x, x > 2, "too large")
+        sawlog.log({"x": x})
+        return x
+
+    wrapped = sawlog.spool(f)
+    for _ in range(3):
+        assert wrapped(jnp.float32(5))[1]["x"] == 5
+    for _ in range(2):
+        with pytest.raises(eqx.EquinoxRuntimeError, match="too large"):
+            wrapped(jnp.full(1, 3.0))
+        assert wrapped(jnp.ones(1))[1]["x"] == 1

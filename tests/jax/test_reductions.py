@@ -72,6 +72,8 @@ DTYPES = [
     (np.array([100, 100, 51], np.int8), "mean", np.float32, 251 / 3),
     (np.array([200, 100, 250], np.uint8), "sum", np.uint32, 550),
     (np.array([200, 100, 250], np.uint8), "min", np.uint8, 100),
+    (np.array([7, 7, 3], jnp.int4), "sum", np.int32, 17),
+    (np.array([15, 15, 3], jnp.uint4), "sum", np.uint32, 33),
     (np.array([2**31 - 1, 2**31 - 1], np.int32), "mean", np.float32, 2**31),
     (np.array([True, False, True, True]), "mean", np.float32, 0.75),
     (np.array([True, False, True, True]), "sum", np.int32, 3),

@@ -38,6 +38,7 @@ try:
     from jax._src.interpreters import batching as _batching
     from jax._src.interpreters import mlir as _mlir
     from jax._src.interpreters import partial_eval as _pe
+    from jax._src.lax import lax as _lax
     from jax._src.lax.control_flow import loops as _loops
     from jax._src.named_sharding import UNSPECIFIED
     from jax.experimental import xla_metadata as _xla_metadata
@@ -66,6 +67,7 @@ _USED = {
     _effects: "Effect control_flow_allowed_effects custom_derivatives_allowed_effects "
     "lowerable_effects ordered_effects partial_eval_kept_effects remat_allowed_effects "
     "shardable_ordered_effects",
+    _lax: "composite_p reduce_p",
     _loops: "_scan_known_hoisting",
     _lu: "wrap_init",
     _mlir: "TokenSet register_lowering",
@@ -106,6 +108,8 @@ _STRUCTURED_RESIDUALS = jax.__version_info__ >= (0, 11, 1)
 
 custom_vmap_p = _custom_batching.custom_vmap_p
 remat_opt_p = _custom_derivatives.remat_opt_p
+composite_p = _lax.composite_p
+reduce_p = _lax.reduce_p
 shard_map_p = _shard_map.shard_map_p
 
 
@@ -201,10 +205,15 @@ def not_tracing() -> bool:
     return bool(_core.trace_state_clean())
 
 
+#: What this thread does with operations is ``trace_context.trace``; an ``Evaluates`` runs them.
+trace_context: Any = _core.trace_ctx
+Evaluates: Any = _core.EvalTrace
+
+
 def under_jit() -> bool:
     """Whether a program is traced to be compiled, however deep below other transformations."""
-    trace: Any = _core.trace_ctx.trace
-    if type(trace) is _core.EvalTrace:
+    trace = trace_context.trace
+    if type(trace) is Evaluates:
         return False
     while trace is not None and not isinstance(trace, _pe.DynamicJaxprTrace):
         trace = getattr(trace, "parent_trace", None)
@@ -518,6 +527,12 @@ def prepare_order(effect: Any) -> None:
             tokens.get_token_input(effect, [jax.local_devices()[0]])
 
 
+def guards_transfers() -> bool:
+    """Whether ``jax.transfer_guard`` may object to arguments that are not on the device."""
+    guard = jax.config.jax_transfer_guard_host_to_device  # type: ignore[attr-defined]
+    return guard not in (None, "allow")
+
+
 def needs_devices_to_lower(primitive: Primitive) -> None:
     """Tell JAX that a primitive must know its devices when it is lowered."""
     _dispatch.prim_requires_devices_during_lowering.add(primitive)
@@ -605,29 +620,51 @@ def forget_kept_effects() -> None:
     module.tracers_to_jaxpr = tracers_to_jaxpr
 
 
-def wrap_scan_hoisting(has_logs: Callable[[Any], bool], scope: Callable[[], Any]) -> None:
+def wrap_scan_hoisting(
+    has_logs: Callable[[Any], bool], scope: Callable[[], Any], prepare: Callable[[Any], Any]
+) -> None:
     """Hoist loop-invariant work out of a differentiated scan that logs inside ``scope()``.
 
-    ``has_logs(effects)`` tells whether the body of a loop does.
+    ``has_logs(effects)`` tells whether the body of a loop does; ``prepare(body)`` is used then.
     """
     hoist = _loops._scan_known_hoisting
     custom = _pe.partial_eval_jaxpr_custom_rules[scan_p]
 
     @functools.wraps(hoist)
     def hoisting(jaxpr_known: Any, *args: Any) -> Any:
-        with scope() if has_logs(jaxpr_known.effects) else contextlib.nullcontext():
+        if not has_logs(jaxpr_known.effects):
             return hoist(jaxpr_known, *args)
+        with scope():
+            return hoist(prepare(jaxpr_known), *args)
 
     @functools.wraps(custom)
     def partial_eval_custom(saveable: Any, unknown: Any, instantiated: Any, eqn: Any) -> Any:
         if not has_logs(eqn.effects):
             return custom(saveable, unknown, instantiated, eqn)
+        loop = Scan.read(eqn.params)
+        eqn = eqn.replace(params=loop.changed(prepare(loop.body)))
         with scope():
             known, *rest = custom(saveable, unknown, instantiated, eqn)
         return _as_jit(known), *rest
 
     _loops._scan_known_hoisting = hoisting
     _pe.partial_eval_jaxpr_custom_rules[scan_p] = partial_eval_custom
+
+
+def show_effects_inside(primitive: Primitive, has_logs: Callable[[Any], bool]) -> None:
+    """Give an equation the effects of the logs in the programs that it holds.
+
+    JAX does not look into them, and drops an equation without effects whose result is not used.
+    """
+    plain = primitive.abstract_eval
+
+    @functools.wraps(plain)
+    def abstract_eval(*avals: Any, **params: Any) -> Any:
+        types, effects = plain(*avals, **params)
+        inside = {e for inner in subjaxprs(params) for e in inner.effects if has_logs([e])}
+        return types, {*effects, *inside} if inside else effects
+
+    primitive.abstract_eval = abstract_eval  # type: ignore[method-assign]
 
 
 def _as_jit(eqn: Any) -> Any:

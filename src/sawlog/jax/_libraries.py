@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from sawlog.jax import _compat
 
@@ -25,9 +26,27 @@ def loaded(name: str) -> Any:
     return sys.modules.get(name)
 
 
-def any_loaded() -> bool:
-    """Whether a library is there whose objects need more than JAX does for them."""
-    return "flax.nnx" in sys.modules or "equinox" in sys.modules
+def is_plain(fun: Any, arguments: Any, leaves: Sequence[Any]) -> bool:
+    """Whether ``jax.jit`` treats these arguments of ``fun`` as the libraries want it.
+
+    The answer is the same for arguments and for the tracers that stand for them: a scalar that may
+    be a Python number counts as one.
+    """
+    nnx, equinox = loaded("flax.nnx"), loaded("equinox")
+    if nnx is not None and _any_state(nnx, arguments):
+        return False
+    if equinox is None or not any(map(_like_python_scalar, leaves)):
+        return True
+    places = _static_places(equinox, fun, arguments, leaves)
+    return not any(_like_python_scalar(leaves[i]) for place in places for i in place)
+
+
+def _like_python_scalar(leaf: Any) -> bool:
+    if not _compat.is_jax_value(leaf):
+        return False
+    aval = _compat.typeof(leaf)
+    is_bool = getattr(aval, "dtype", None) == np.bool_
+    return getattr(aval, "shape", None) == () and (is_bool or getattr(aval, "weak_type", False))
 
 
 _REMEMBERED = 1024
@@ -82,11 +101,12 @@ def holds_state(arguments: Any, tree: Any) -> bool:
     if nnx is None:
         return False
 
-    def look() -> bool:
-        parts = jax.tree.leaves(arguments, is_leaf=lambda x: _is_state(nnx, x))
-        return any(_is_state(nnx, part) for part in parts)
+    return bool(_remembered("state", tree, lambda: _any_state(nnx, arguments)))
 
-    return bool(_remembered("state", tree, look))
+
+def _any_state(nnx: Any, arguments: Any) -> bool:
+    parts = jax.tree.leaves(arguments, is_leaf=lambda x: _is_state(nnx, x))
+    return any(_is_state(nnx, part) for part in parts)
 
 
 def _is_state(nnx: Any, x: Any) -> bool:
@@ -161,25 +181,31 @@ def static_scalars(fun: Any, arguments: Any, tree: Any, leaves: Sequence[Any]) -
     equinox = loaded("equinox")
     if equinox is None or not any(type(leaf) in SCALARS for leaf in leaves):
         return ()
-    if type(fun).__module__ == "equinox._jit":
-        places: Sequence[range] = (range(len(leaves)),)
-    else:
-        places = _places_of_modules(equinox.Module, arguments, tree)
+    places: Sequence[range] = _remembered(
+        "modules of filter_jit" if _is_filter_jit(fun) else "modules",
+        tree,
+        lambda: _static_places(equinox, fun, arguments, leaves),
+    )
     return tuple(i for place in places for i in place if type(leaves[i]) in SCALARS)
 
 
-def _places_of_modules(module: type, arguments: Any, tree: Any) -> tuple[range, ...]:
-    def look() -> tuple[range, ...]:
-        places, start = [], 0
-        for item in jax.tree.leaves(arguments, is_leaf=lambda x: isinstance(x, module)):
-            end = start + len(jax.tree.leaves(item))
-            if isinstance(item, module):
-                places.append(range(start, end))
-            start = end
-        return tuple(places)
+def _static_places(
+    equinox: Any, fun: Any, arguments: Any, leaves: Sequence[Any]
+) -> tuple[range, ...]:
+    """The ranges of leaves among which Python scalars are static."""
+    if _is_filter_jit(fun):
+        return (range(len(leaves)),)
+    module, places, start = equinox.Module, [], 0
+    for item in jax.tree.leaves(arguments, is_leaf=lambda x: isinstance(x, module)):
+        end = start + len(jax.tree.leaves(item))
+        if isinstance(item, module):
+            places.append(range(start, end))
+        start = end
+    return tuple(places)
 
-    found: tuple[range, ...] = _remembered("modules", tree, look)
-    return found
+
+def _is_filter_jit(fun: Any) -> bool:
+    return type(fun).__module__ == "equinox._jit"
 
 
 def may_raise(closed: Any) -> bool:
@@ -207,4 +233,4 @@ def equinox_errors() -> Iterator[None]:
         own = equinox.EquinoxRuntimeError(message.partition("\n\n")[0].strip())
     else:
         return
-    raise own
+    raise own from None

@@ -521,17 +521,18 @@ def _flatten_with_keys(logs: logdict) -> tuple[tuple[Any, ...], Layout]:
     return tuple(zip(keys, children, strict=True)), layout
 
 
-def _unflatten(layout: Layout, children: Any) -> logdict:
-    children = tuple(children)
+def _unflatten(
+    layout: Layout, children: Any, new: Any = dict.__new__, update: Any = dict.update
+) -> logdict:
+    # JAX calls this at the end of every call of a program that returns logs.
     keys = layout.keys
-    count = len(keys)
-    logs = dict.__new__(logdict)
-    dict.update(logs, zip(keys, children, strict=False))  # steps and masks come after the values
+    logs: logdict = new(logdict)
+    update(logs, zip(keys, children))  # noqa: B905 (steps and masks come after the values)
     logs._layout = layout
-    logs._rest = children[count:]
+    logs._rest = tuple(children[len(keys) :])
     logs._pieces = ()
     logs._pending = layout.masked and (
-        all_known(children[:count], logs._rest) or _lost_masks(logs) != []
+        all_known(children[: len(keys)], logs._rest) or _lost_masks(logs) != []
     )
     return logs
 

@@ -1,17 +1,20 @@
-"""A log runs as often as the program comes there, though JAX would run it once, or twice.
+"""A log runs as often as the program comes there, though JAX would run it once, twice or never.
 
 Two habits of differentiation need a hand. Work that does not change from one iteration to the next
 is hoisted out of a differentiated ``scan``; a log must stay in its loop. And a ``while_loop`` that
 is linearised, or differentiated inside ``checkpoint``, is run for its known part and again for the
-rest; the second run must not log.
+rest; the second run must not log. Besides, JAX does not know of effects in the functions of some
+primitives, and drops their equations when nobody uses the result.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 from jax.extend.core.primitives import cond_p, jit_p, remat_p, scan_p, while_p
 
 from sawlog.jax import _compat
@@ -70,10 +73,35 @@ def _jvp_of_while(rule: Any) -> Any:
     return jvp
 
 
-_compat.stage_instead_of_running(
-    [*SITE_PRIMITIVES, jit_p, cond_p, scan_p, while_p, remat_p], _stays
-)
-_compat.wrap_scan_hoisting(has_site_effect, lambda: in_context(_HOISTING))
+_STAGED = (*SITE_PRIMITIVES, jit_p, cond_p, scan_p, while_p, remat_p)
+
+
+class _IntoJits(Interpreter):
+    """The walk that puts an equation which cannot be told to stay into a ``jit``, which can."""
+
+    def equation(self, eqn: Any, values: list[Any]) -> tuple[list[Any], Streams]:
+        """Bind the equation, perhaps inside of a ``jit``."""
+        bind = functools.partial(_compat.bind_equation, eqn)
+        if _stays_if_told(eqn):
+            return bind(values), ()
+        return jax.jit(lambda *values: bind(values))(*values), ()
+
+
+def _stays_if_told(eqn: Any) -> bool:
+    return eqn.primitive in _STAGED or not _has_sites(eqn.params)
+
+
+def _can_stay(body: Any) -> Any:
+    """The body of a loop in which every equation with logs can be told to stay."""
+    if all(map(_stays_if_told, getattr(body, "jaxpr", body).eqns)):
+        return body
+    return _IntoJits(Handler()).trace(body).closed
+
+
+_compat.stage_instead_of_running(_STAGED, _stays)
+_compat.wrap_scan_hoisting(has_site_effect, lambda: in_context(_HOISTING), _can_stay)
+_compat.show_effects_inside(_compat.composite_p, has_site_effect)
+_compat.show_effects_inside(_compat.reduce_p, has_site_effect)
 _compat.wrap_while_recomputation(_silenced)
 _compat.wrap_jvp(while_p, _jvp_of_while)
 _compat.forget_kept_effects()

@@ -257,6 +257,8 @@ def _sum_dtype(dtype: Any) -> Any:
     """The dtype of a sum."""
     if jnp.issubdtype(dtype, jnp.inexact):
         return dtype
+    if jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8:  # jnp.sum cannot
+        dtype = np.int8 if jnp.issubdtype(dtype, jnp.signedinteger) else np.uint8
     return jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), dtype)).dtype
 
 

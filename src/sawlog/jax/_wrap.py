@@ -41,8 +41,16 @@ class _Fixed:
         return hash(id(self.value))
 
 
+class _NotPlain(Exception):
+    """Arguments were traced that need a look first."""
+
+
 class Program:
     """The compiled side of a transformation of one function.
+
+    A program is *plain* while all arguments are such as ``jax.jit`` takes them rightly. A call is
+    then one of ``jax.jit`` and nothing more. That an argument is of another kind shows when its
+    signature is traced; from then on each call looks at its arguments first.
 
     ``evaluate(closed_jaxpr, args, hidden)`` gives the flat outputs and whatever comes with them;
     ``hidden`` are values of the transformation's own, given at each call. ``options`` are those of
@@ -60,12 +68,15 @@ class Program:
         self._evaluate = evaluate
         self._hidden = hidden
         self._calls_back = False
+        self._is_plain = False
+        self._may_be_plain = True
         self.options = {**_compat.jit_arguments(fun), **(options or {})}
         own, self._bound = _libraries.unbound(fun)
         arguments = _shifted(self.options, len(self._bound))
         if self._bound:
             arguments = {**_compat.jit_arguments(own), **_shifted(options or {}, len(self._bound))}
             self._held = own  # a partial of it has no other owner
+            self._may_be_plain = False
         compiling = _compat.compiler_options(own)
         if compiling:  # JAX takes them at the outermost jit, which is this one
             own, arguments["compiler_options"] = own.__wrapped__, compiling
@@ -81,46 +92,65 @@ class Program:
         fun = _libraries.pure(self._fun, tag=self)
         fun.__name__ = fun.__qualname__ = _name_of(self._fun())
         self._pure = fun  # programs hold their functions weakly
-        return Program(fun, self._evaluate, self._hidden, self._own_options)
+        program = Program(fun, self._evaluate, self._hidden, self._own_options)
+        program._may_be_plain = False
+        return program
 
     def __call__(self, args: tuple, kwargs: dict[str, Any], *hidden: Any) -> tuple[Any, Any]:
         """The output of the function, and what the transformation adds."""
-        args = (*self._bound, *args)
-        if not _libraries.any_loaded() and not _compat.under_jit():
+        if self._is_plain and not _compat.under_jit():
             try:
-                return _unfixed(self._jitted(*hidden, *args, **kwargs))
-            except TypeError:
-                if all(map(_compat.is_jax_value, jax.tree.leaves((args, kwargs)))):
-                    raise
-        leaves, tree = jax.tree.flatten((args, kwargs))
-        if _libraries.holds_state((args, kwargs), tree):
-            call = functools.partial(self._on_states._call, hidden=hidden)
-            return _libraries.call_with_state(call, args, kwargs, tag=self)
-        return self._run(args, kwargs, hidden, leaves, tree)
+                result = self._jitted(*hidden, *args, **kwargs)
+            except Exception as error:
+                self._raise_unless_not_plain(error, args, kwargs)
+            else:
+                return _unfixed(self._waited(result) if self._calls_back else result)
+        return self._look_and_call(args, kwargs, hidden)
 
     def as_function(self, finish: Callable[[Any], Any]) -> Callable[..., tuple[Any, Any]]:
         """The same as a function of the arguments, for a program without hidden values.
 
-        ``finish`` is done to what the transformation adds. Most calls need no more than the first
-        lines, which cost half of what ``__call__`` does.
+        ``finish`` is done to what the transformation adds. Every line counts here: it is all that
+        most calls do beside ``jax.jit``, which takes about ten microseconds.
         """
-        jitted, any_loaded, under_jit = self._jitted, _libraries.any_loaded, _compat.under_jit
+        jitted, context, evaluates = self._jitted, _compat.trace_context, _compat.Evaluates
 
         def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-            if not any_loaded() and not under_jit():
+            if self._is_plain and type(context.trace) is evaluates:
                 try:
-                    (kind, out), more = jitted(*args, **kwargs)
-                    if kind is None:
-                        return out, finish(more)
-                    out, more = _unfixed(((kind, out), more))
-                    return out, finish(more)
-                except TypeError:
-                    if all(map(_compat.is_jax_value, jax.tree.leaves((args, kwargs)))):
-                        raise
-            out, more = self(args, kwargs)
+                    result = jitted(*args, **kwargs)
+                except Exception as error:
+                    self._raise_unless_not_plain(error, args, kwargs)
+                else:
+                    if self._calls_back:
+                        self._waited(result)
+                    (kind, out), more = result
+                    return out if kind is None else _unfixed(result)[0], finish(more)
+            out, more = self._look_and_call(args, kwargs, ())
             return out, finish(more)
 
         return call
+
+    def _raise_unless_not_plain(self, error: Exception, args: tuple, kwargs: dict) -> None:
+        """Raise an error of the program; one that comes of the arguments makes it not plain."""
+        leaves = jax.tree.leaves((args, kwargs))
+        if not isinstance(error, _NotPlain) and (
+            not isinstance(error, TypeError) or all(map(_compat.is_jax_value, leaves))
+        ):
+            with _libraries.equinox_errors():
+                raise error
+        self._is_plain = self._may_be_plain = False
+
+    def _look_and_call(self, args: tuple, kwargs: dict[str, Any], hidden: tuple) -> tuple[Any, Any]:
+        """Call, after a look for arguments that JAX alone does not treat as their library does."""
+        args = (*self._bound, *args)
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        if self._may_be_plain and not _libraries.is_plain(self._fun(), (args, kwargs), leaves):
+            self._may_be_plain = False
+        if _libraries.holds_state((args, kwargs), tree):
+            call = functools.partial(self._on_states._call, hidden=hidden)
+            return _libraries.call_with_state(call, args, kwargs, tag=self)
+        return self._run(args, kwargs, hidden, leaves, tree)
 
     def _call(self, args: tuple, kwargs: dict[str, Any], hidden: tuple) -> tuple[Any, Any]:
         return self._run(args, kwargs, hidden, *jax.tree.flatten((args, kwargs)))
@@ -138,11 +168,15 @@ class Program:
         static = _libraries.static_scalars(self._fun(), (args, kwargs), tree, leaves)
         if not static:
             try:
-                return self._checked(self._jitted, *hidden, *args, **kwargs)
+                result = self._checked(self._jitted, *hidden, *args, **kwargs)
             except TypeError:
                 if all(map(_compat.is_jax_value, leaves)):
                     raise
+            else:
+                self._is_plain = self._may_be_plain
+                return result
         # out of the except block, so that an error from here stands for itself
+        self._may_be_plain = False
         static = (*static, *_declared_static(self._fun(), self._own_options, args, kwargs))
         return self._checked(self._jitted_parts, *_partition(leaves, tree, static), hidden)
 
@@ -154,13 +188,22 @@ class Program:
         """Call, and raise the errors of equinox as its own."""
         with _libraries.equinox_errors():
             result = jitted(*args, **kwargs)
-            if self._calls_back and _compat.not_tracing():
-                jax.block_until_ready(result)
-        return result
+        return self._waited(result) if self._calls_back else result
+
+    @staticmethod
+    def _waited(result: Any) -> Any:
+        """The result, once what it calls back to raise has run."""
+        with _libraries.equinox_errors():
+            return jax.block_until_ready(result) if _compat.not_tracing() else result
 
     def _traced(self, *args: Any, **kwargs: Any) -> Any:
         """What is compiled: a function of the hidden values and the arguments."""
-        return self._trace(args[: self._hidden], args[self._hidden :], kwargs)
+        hidden, args = args[: self._hidden], args[self._hidden :]
+        if self._may_be_plain:
+            leaves = jax.tree.leaves((args, kwargs))
+            if not _libraries.is_plain(self._fun(), (args, kwargs), leaves):
+                raise _NotPlain
+        return self._trace(hidden, args, kwargs)
 
     def _trace(
         self, hidden: tuple, args: tuple, kwargs: dict[str, Any], inline: bool = False

@@ -21,11 +21,12 @@ def jit(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], 
     return walk.split(new, outs)
 
 
-@register_rule(closed_call_p, _compat.remat_opt_p)
+@register_rule(closed_call_p, _compat.remat_opt_p, _compat.composite_p)
 def closed_call(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
     """A call without any meaning of its own is evaluated in place.
 
-    So is the forward rule of a ``custom_vjp`` with ``optimize_remat``.
+    So are the forward rule of a ``custom_vjp`` with ``optimize_remat``, and a ``lax.composite``: a
+    compiler that knows it by its name would not know what to do with further outputs.
     """
     inner = _compat.inner_jaxpr(eqn)
     return walk.run(inner.jaxpr, inner.consts, values)
