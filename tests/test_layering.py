@@ -26,7 +26,7 @@ LAYERS = (
     ("factored", "store"),
     ("records",),
     ("_place",),
-    ("_atomic", "_exit", "_optional", "_paths", "_spark", "_text", "_turn"),
+    ("_atomic", "_exit", "_names", "_optional", "_paths", "_spark", "_text", "_turn"),
     ("errors",),
 )
 HEIGHT = {unit: -depth for depth, units in enumerate(LAYERS) for unit in units}

@@ -52,6 +52,18 @@ class SinkWarning(UserWarning):
     """A sink failed, and its logs go elsewhere; the message says where. The program goes on."""
 
 
+class UnmatchedNameWarning(UserWarning):
+    """A name, tag or pattern was asked for that no log has; the message names the nearest ones."""
+
+
+class AppendWarning(UserWarning):
+    """A logger goes on with runs that were there before the program, and appends to them."""
+
+
+class SinkTimeoutError(SawlogError, TimeoutError):
+    """A sink did not return in time, and is not called any more."""
+
+
 class UncoveredError(SawlogError, NotImplementedError):
     """Parameters of a model that no layer rule covers."""
 

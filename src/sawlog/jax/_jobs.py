@@ -1,0 +1,219 @@
+"""What calls outside of programs log, on its way to runs: the jobs of :class:`Background`."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from sawlog._turn import Signal
+from sawlog.jax._arrays import to_numpy
+from sawlog.jax._background import ROOM, Job
+from sawlog.jax._host import Call, Flush
+from sawlog.jax._logdict import logdict
+from sawlog.jax._runs import Run, table
+from sawlog.jax._saving import to_records
+from sawlog.records import Entries, Records
+from sawlog.sinks._entries import joined
+
+_SOONEST, _LATEST = 0.001, 0.05  # seconds between two looks at a program with callbacks
+
+
+class Arrays(Job):
+    """A job that waits for arrays of a device."""
+
+    def __init__(self, tree: Any) -> None:
+        leaves = jax.tree.leaves(tree)
+        self._arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+        self.nbytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether there are arrays of a device at all."""
+        return bool(self._arrays)
+
+    def is_ready(self) -> bool:
+        """Whether all of them are computed."""
+        return all(map(_is_ready, self._arrays))
+
+    def wait(self) -> None:
+        """Return when all of them are computed."""
+        for array in self._arrays:
+            with contextlib.suppress(Exception):  # it is met again where the array is read
+                array.block_until_ready()
+
+
+def _is_ready(array: Any) -> bool:
+    try:
+        return bool(array.is_ready())
+    except Exception:  # met again where the array is read
+        return True
+
+
+def on_host(logs: logdict) -> logdict:
+    """The same with numpy arrays, so that nothing is computed on a device for the writing."""
+    return jax.tree.map(to_numpy, logs)
+
+
+class Logged(Arrays):
+    """The logs of one call for one run."""
+
+    def __init__(self, run: Run, logs: logdict) -> None:
+        super().__init__(logs)
+        self.run = run
+        self._logs = logs
+
+    def write(self, behind: Sequence[Job]) -> int:
+        """Write it, and what was logged to the same run right after."""
+        own: list[Any] = [self, *itertools.takewhile(self._goes_along, behind)]
+        found = []
+        for each in own:
+            with self.run.keeping():
+                found.append(to_records(on_host(each._logs)))
+        for several in _alike(found):
+            write_together(self.run, several)
+        return len(own)
+
+    def _goes_along(self, other: Job) -> bool:
+        return isinstance(other, Logged) and other.run is self.run
+
+
+def write_together(run: Run, several: Sequence[Records]) -> None:
+    """Write records that are alike in one go; where that is refused, one by one."""
+    try:
+        run.write_records(_joined(several))
+    except Exception as error:
+        before = len(run.troubles)
+        if len(several) > 1 and not isinstance(error, ExceptionGroup):  # else some sinks have it
+            for each in several:
+                with run.keeping():
+                    run.write_records(each)
+        if len(run.troubles) == before:
+            run.keep(error)
+
+
+def _alike(found: Sequence[Records]) -> Iterator[list[Records]]:
+    """Records in turn, those together that differ in nothing but their numbers."""
+    for _, group in itertools.groupby(found, _type_of):
+        yield list(group)
+
+
+def _type_of(records: Records) -> Any:
+    return [(name, _entries_type(entries)) for name, entries in records.items()]
+
+
+def _entries_type(entries: Entries) -> Any:
+    arrays = {"": entries.values, **entries.steps}
+    types = [(axis, array.dtype, array.shape[1:]) for axis, array in arrays.items()]
+    mask = None if entries.mask is None else entries.mask.shape[1:]
+    return types, mask, entries.attrs
+
+
+def _joined(several: Sequence[Records]) -> Records:
+    if len(several) == 1:
+        return several[0]
+    return Records({name: joined([each[name] for each in several]) for name in several[0]})
+
+
+class Lanes(Arrays):
+    """The logs of one call for many runs; the axes in front are those of the runs."""
+
+    def __init__(self, runs: Sequence[Run], logs: logdict, axes: int) -> None:
+        super().__init__(logs)
+        self._runs, self._logs, self._axes = runs, logs, axes
+
+    def write(self, behind: Sequence[Job]) -> int:
+        """Write to each run what is its own."""
+        try:
+            leaves, tree = jax.tree.flatten(on_host(self._logs))
+            leaves = [leaf.reshape(-1, *leaf.shape[self._axes :]) for leaf in leaves]
+        except Exception as error:
+            for run in self._runs:
+                run.keep(error)
+            return 1
+        for lane, run in enumerate(self._runs):
+            with run.keeping():
+                run.write(jax.tree.unflatten(tree, [leaf[lane] for leaf in leaves]))
+        return 1
+
+
+class Tapped(Job):
+    """What one call of a tapped program sends, while it runs.
+
+    It is put in the line before the program starts, and given a number by which the program knows
+    it. Of a program that raised nothing more is taken.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.number = table.enter(self)
+        self._sent: collections.deque[tuple[Call | Flush, list[np.ndarray]]] = collections.deque()
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._news, self._taken = Signal(), Signal()
+        self._ends: list[Any] | None = None
+        self._broken = False
+
+    @property
+    def on_device(self) -> bool:
+        """A program is on its way."""
+        return True
+
+    def deliver(self, call: Call | Flush, arrays: Sequence[Any]) -> None:
+        """Take what the program sent, in a callback; wait while too much of it is not written."""
+        own = [np.array(array) for array in arrays]  # those of a callback are gone after it
+        size = sum(array.nbytes for array in own)
+        while self._bytes + size > ROOM and self._sent:
+            self._taken.wait(lambda: not self._sent)
+        with self._lock:
+            self._sent.append((call, own))
+            self._bytes += size
+        self._news.ring()
+
+    def ends_with(self, arrays: list[Any]) -> None:
+        """The program is on its way; it is over when these are computed."""
+        self._ends = arrays
+        self._news.ring()
+
+    def _is_over(self) -> bool:
+        return self._ends is not None and all(map(_is_ready, self._ends))
+
+    def is_ready(self) -> bool:
+        """Whether something came, or nothing more will."""
+        return bool(self._sent) or self._is_over()
+
+    def wait(self) -> None:
+        """Return when something came, or the program is over."""
+        pause = _SOONEST
+        while not self.is_ready():
+            self._news.wait(lambda: bool(self._sent), pause)
+            pause = min(2 * pause, _LATEST)
+
+    def write(self, behind: Sequence[Job]) -> int:
+        """Write what came; this is over when the program is."""
+        over = self._is_over()  # asked first: then nothing can come after what is there
+        while self._sent:
+            with self._lock:
+                call, arrays = self._sent.popleft()
+                self._bytes -= sum(array.nbytes for array in arrays)
+            if not self._broken:
+                self._write(call, arrays)
+        self._taken.ring()
+        if over:
+            table.leave(self.number)
+        return int(over)
+
+    def _write(self, call: Call | Flush, arrays: list[np.ndarray]) -> None:
+        try:
+            for logs in call.logs(arrays):
+                self.run.write(logs)
+        except BaseException as error:
+            error.add_note(f"sawlog: {self.run.where(call)}")
+            self.run.keep(error)
+            self._broken = True
