@@ -22,6 +22,8 @@ MOST = 256
 """How many jobs may wait."""
 ROOM = 64 * 2**20
 """How many bytes of arrays may wait."""
+GATHER = 0.01
+"""Seconds for which jobs are gathered, unless somebody waits: many are written at less cost."""
 IDLE = 5.0
 """Seconds after which a thread without work ends; the next job starts another one."""
 
@@ -62,6 +64,8 @@ class Background:
         self._writing = threading.Lock()
         self._work, self._progress = Signal(), Signal()
         self._waits_for_device = False
+        self._hurry = False  # somebody waits, or many jobs do
+        self._sleeps = False
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
 
@@ -84,16 +88,21 @@ class Background:
             job.write(())
             return
         while not self._has_room(job):
+            self._rouse()
             self._progress.wait(lambda: self._has_room(job))
         with self._lock:
             self._jobs.append(job)
             self._bytes += job.nbytes
             self._put += 1
             started = self._thread is not None or self._start()
-        if started:
-            self._work.ring()
-        else:
+        if not started:
             self._work_off()
+        elif self._sleeps or len(self._jobs) == MOST // 2:
+            self._rouse()
+
+    def _rouse(self) -> None:
+        self._hurry = True
+        self._work.ring()
 
     def _has_room(self, job: Job) -> bool:
         # What needs no device may come from a callback that the device is waiting for, and with it
@@ -108,6 +117,7 @@ class Background:
             return
         last = self._put
         while self._over < last:
+            self._rouse()
             self._progress.wait(lambda: self._over >= last)
 
     def write_ready(self) -> None:
@@ -129,15 +139,23 @@ class Background:
 
     def _run(self) -> None:
         while True:
-            self._work_off()
+            self._work.wait(lambda: self._hurry, GATHER)
+            self._hurry = False
+            if self._jobs:
+                self._work_off()
+                continue
+            self._sleeps = True
             self._work.wait(lambda: bool(self._jobs), IDLE)
+            self._sleeps = False
             with self._lock:
                 if not self._jobs:
                     self._thread = None
                     return
 
     def _work_off(self) -> None:
-        while self._jobs:
+        """Do the jobs that there are, and all that come while somebody waits."""
+        last = self._put
+        while self._over < last or (self._jobs and self._hurry):
             try:
                 first = self._jobs[0]
             except IndexError:  # a callback wrote it meanwhile

@@ -6,7 +6,7 @@ import collections
 import contextlib
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,7 +20,6 @@ from sawlog.jax._logdict import logdict
 from sawlog.jax._runs import Run, table
 from sawlog.jax._saving import to_records
 from sawlog.records import Entries, Records
-from sawlog.sinks._entries import joined
 
 _SOONEST, _LATEST = 0.001, 0.05  # seconds between two looks at a program with callbacks
 
@@ -31,7 +30,7 @@ class Arrays(Job):
     def __init__(self, tree: Any) -> None:
         leaves = jax.tree.leaves(tree)
         self._arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
-        self.nbytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+        self.nbytes = sum(getattr(leaf, "nbytes", 0) for leaf in leaves)
 
     @property
     def on_device(self) -> bool:
@@ -72,53 +71,74 @@ class Logged(Arrays):
     def write(self, behind: Sequence[Job]) -> int:
         """Write it, and what was logged to the same run right after."""
         own: list[Any] = [self, *itertools.takewhile(self._goes_along, behind)]
-        found = []
+        found: list[logdict] = []
         for each in own:
             with self.run.keeping():
-                found.append(to_records(on_host(each._logs)))
-        for several in _alike(found):
-            write_together(self.run, several)
+                found.append(on_host(each._logs))
+        for _, alike in itertools.groupby(found, jax.tree.structure):
+            write_together(self.run, list(alike))
         return len(own)
 
     def _goes_along(self, other: Job) -> bool:
         return isinstance(other, Logged) and other.run is self.run
 
 
-def write_together(run: Run, several: Sequence[Records]) -> None:
-    """Write records that are alike in one go; where that is refused, one by one."""
-    try:
-        run.write_records(_joined(several))
-    except Exception as error:
-        before = len(run.troubles)
-        if len(several) > 1 and not isinstance(error, ExceptionGroup):  # else some sinks have it
-            for each in several:
-                with run.keeping():
-                    run.write_records(each)
-        if len(run.troubles) == before:
-            run.keep(error)
+def write_together(run: Run, several: Sequence[logdict]) -> None:
+    """Write logs of one structure, if possible in one go; where that is refused, one by one."""
+    together = None
+    if len(several) > 1:
+        with contextlib.suppress(Exception):  # met again, and kept, one by one
+            together = joined(several)
+    if together is not None:
+        try:
+            run.write_records(together)
+            return
+        except Exception as error:
+            if isinstance(error, ExceptionGroup):  # then some of several sinks have it
+                run.keep(error)
+                return
+            before = len(run.troubles)
+            _write_each(run, several)
+            if len(run.troubles) == before:
+                run.keep(error)
+            return
+    _write_each(run, several)
 
 
-def _alike(found: Sequence[Records]) -> Iterator[list[Records]]:
-    """Records in turn, those together that differ in nothing but their numbers."""
-    for _, group in itertools.groupby(found, _type_of):
-        yield list(group)
+def _write_each(run: Run, several: Sequence[logdict]) -> None:
+    for logs in several:
+        with run.keeping():
+            run.write(logs)
 
 
-def _type_of(records: Records) -> Any:
-    return [(name, _entries_type(entries)) for name, entries in records.items()]
+def joined(several: Sequence[logdict]) -> Records | None:
+    """The records of logs that differ in nothing but their numbers, one after the other.
 
-
-def _entries_type(entries: Entries) -> Any:
-    arrays = {"": entries.values, **entries.steps}
-    types = [(axis, array.dtype, array.shape[1:]) for axis, array in arrays.items()]
-    mask = None if entries.mask is None else entries.mask.shape[1:]
-    return types, mask, entries.attrs
-
-
-def _joined(several: Sequence[Records]) -> Records:
-    if len(several) == 1:
-        return several[0]
-    return Records({name: joined([each[name] for each in several]) for name in several[0]})
+    None where they differ in more, or where there is more to them than values and steps. What
+    :func:`to_records` makes of the first says all but the numbers of the others.
+    """
+    layout, first = several[0]._layout, jax.tree.leaves(several[0])
+    columns = list(zip(*(map(jax.tree.leaves, several)), strict=True))
+    plain = all(isinstance(leaf, np.ndarray | np.generic) for leaf in first)
+    odd = layout.masked or any(slot.counted for slot in layout.slots)
+    odd = odd or any(logs._layout.empty for logs in several)
+    odd = odd or any(
+        part.outer or part.stacked != part.slot.stacked for part in several[0]._parts()
+    )
+    if odd or not plain or any(len({(x.dtype, x.shape) for x in each}) > 1 for each in columns):
+        return None
+    arrays = iter(columns)
+    values = [[next(arrays) for _ in jax.tree.leaves(value)] for value in several[0].values()]
+    steps = [[next(arrays) for _ in slot.steps] for slot in layout.slots]
+    records = iter(to_records(several[0]).items())
+    found: dict[str, Entries] = {}
+    for slot, own, axes in zip(layout.slots, values, steps, strict=True):
+        for leaves in own:
+            name, like = next(records)
+            put = np.concatenate if slot.stacked else np.stack
+            at = {axis: put(each) for axis, each in zip(like.steps, axes, strict=True)}
+            found[name] = Entries(put(leaves), at, None, like.attrs)
+    return Records(found) if next(records, None) is None else None
 
 
 class Lanes(Arrays):

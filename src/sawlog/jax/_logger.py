@@ -71,6 +71,7 @@ class Logger:
         self._appends = Appends(type(self).__name__)
         self._background = Background()
         self._programs: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._recent: list[tuple[tuple, Any]] = []
         self._begun: set[str] = set()  # the runs that this logger opened, also those that ended
         self._open: dict[str, Run] = {}
         self._lock = threading.RLock()
@@ -198,6 +199,9 @@ class Logger:
         returns as soon as ``fun`` would; the logs are written when the device is done.
         """
         number = number_of(state)
+        return self._made(("spool", fun, options, number), self._spooled, fun, number, options)
+
+    def _spooled(self, fun: Callable[..., Any], number: Any, options: dict[str, Any]) -> Any:
         spooled = spool(fun, **options)
 
         @functools.wraps(fun)
@@ -209,6 +213,17 @@ class Logger:
             return out
 
         return writing
+
+    def _made(self, what: tuple, make: Callable[..., Any], *args: Any) -> Any:
+        """What ``make`` makes; the last few are remembered, for loops that ask again each time."""
+        if not isinstance(what[-1], np.integer):  # traced, or still to be computed
+            return make(*args)
+        for known, made in self._recent:
+            if known[1] is what[1] and known == what:
+                return made
+        made = make(*args)
+        self._recent = [*self._recent[-3:], (what, made)]
+        return made
 
     def run(
         self,
@@ -297,11 +312,20 @@ class Logger:
         The options are those of :func:`sawlog.tap`. Called outside of any transformation, it
         returns as soon as JAX does, which on a CPU is when the program is over.
         """
-        check_callable(fun, "tap")
-        check_prefix(prefix)
-        sampling = read_sampling(interval, reduce, buffer)
         number = number_of(state)
-        static = jit_options(static_argnums, static_argnames)
+        selected, rate = (argnames, tags, prefix), (interval, reduce, buffer)
+        static = (static_argnums, static_argnames)
+        what = ("tap", fun, selected, rate, static, number)
+        return self._made(what, self._tapped, fun, number, selected, rate, static)
+
+    def _tapped(
+        self, fun: Callable[..., Any], number: Any, selected: Any, rate: Any, statics: Any
+    ) -> Any:
+        check_callable(fun, "tap")
+        argnames, tags, prefix = selected
+        check_prefix(prefix)
+        sampling = read_sampling(*rate)
+        static = jit_options(*statics)
         program = _sending.tapping(fun, selection(argnames, tags), prefix, sampling, static)
 
         @functools.wraps(fun)
