@@ -48,7 +48,7 @@ from sawlog import loggers
 
 STEPS, BUFFER = 10_000, 100
 SPOOL, TAP, LOOP = 1.1, 1.3, 1.1  # the marks
-LOOP_STEPS = 1000
+LOOP_STEPS, LOOP_BATCH = 1000, 512
 SIZES, BATCH, POINTS = (64, 128, 128, 10), 64, 1024
 
 #: Nothing goes to the network, and nothing to the user's own folders.
@@ -91,7 +91,7 @@ def train(params: Any) -> Any:
     return lax.scan(stepping(), (params, jnp.zeros(2)), jnp.arange(STEPS))[0]
 
 
-def stepping() -> Callable[..., Any]:
+def stepping(batch: int = BATCH) -> Callable[..., Any]:
     """A step of gradient descent with clipping, in minibatches, on points that a linear map labels.
 
     The program itself needs every number it logs, so that the compiler cannot leave their
@@ -110,8 +110,8 @@ def stepping() -> Callable[..., Any]:
 
     def body(state: Any, step: Any) -> Any:
         params, means = state
-        at = (step * BATCH) % POINTS
-        x, y = (lax.dynamic_slice_in_dim(each, at, BATCH) for each in (xs, ys))
+        at = (step * batch) % POINTS
+        x, y = (lax.dynamic_slice_in_dim(each, at, batch) for each in (xs, ys))
         (loss, accuracy), grads = jax.value_and_grad(loss_of, has_aux=True)(params, x, y)
         norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
         sawlog.log({"loss": loss, "grad_norm": norm, "accuracy": accuracy}, step=step)
@@ -428,8 +428,8 @@ def _row(
 def measure_loop(folder: Path, params: Any, rounds: int, clock: Clock) -> list[Row]:
     """A Python loop around a jitted step, with a logger of each kind, as ratios to that without."""
     logger = loggers.MultiLogger(loggers.MemoryLogger(), loggers.SaveLogger(folder))
-    step = jax.jit(stepping())
-    plain = jax.jit(sawlog.strip(stepping()))
+    step = jax.jit(stepping(LOOP_BATCH))
+    plain = jax.jit(sawlog.strip(stepping(LOOP_BATCH)))
     begin = (params, jnp.zeros(2))
 
     def loop(call: Callable[..., Any]) -> Callable[[], Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import itertools
+import math
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +18,7 @@ from sawlog._turn import Signal
 from sawlog.jax._arrays import to_numpy
 from sawlog.jax._background import ROOM, Job
 from sawlog.jax._host import Call, Flush
-from sawlog.jax._logdict import logdict
+from sawlog.jax._logdict import Layout, logdict
 from sawlog.jax._runs import Run, table
 from sawlog.jax._saving import to_records
 from sawlog.records import Entries, Records
@@ -30,7 +32,7 @@ class Arrays(Job):
     def __init__(self, tree: Any) -> None:
         leaves = jax.tree.leaves(tree)
         self._arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
-        self.nbytes = sum(getattr(leaf, "nbytes", 0) for leaf in leaves)
+        self.nbytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
 
     @property
     def on_device(self) -> bool:
@@ -71,72 +73,84 @@ class Logged(Arrays):
     def write(self, behind: Sequence[Job]) -> int:
         """Write it, and what was logged to the same run right after."""
         own: list[Any] = [self, *itertools.takewhile(self._goes_along, behind)]
-        found: list[logdict] = []
+        found: list[_Host] = []
         for each in own:
             with self.run.keeping():
-                found.append(on_host(each._logs))
-        for _, alike in itertools.groupby(found, jax.tree.structure):
-            write_together(self.run, list(alike))
+                leaves, tree = jax.tree.flatten(each._logs)
+                found.append(_Host(tree, [to_numpy(leaf) for leaf in leaves], each._logs._layout))
+        for _, alike in itertools.groupby(found, _Host.kind):
+            _write_together(self.run, list(alike))
         return len(own)
 
     def _goes_along(self, other: Job) -> bool:
         return isinstance(other, Logged) and other.run is self.run
 
 
-def write_together(run: Run, several: Sequence[logdict]) -> None:
-    """Write logs of one structure, if possible in one go; where that is refused, one by one."""
+@dataclasses.dataclass(frozen=True)
+class _Host:
+    """Logs with their arrays on the host."""
+
+    tree: Any
+    leaves: list[Any]
+    layout: Layout
+
+    @property
+    def logs(self) -> logdict:
+        return jax.tree.unflatten(self.tree, self.leaves)
+
+    def kind(self) -> Any:
+        """The same for logs that differ in nothing but their numbers."""
+        return self.tree, [(leaf.dtype, leaf.shape) for leaf in self.leaves]
+
+
+def _write_together(run: Run, several: Sequence[_Host]) -> None:
+    """Write logs of one kind, if possible in one go; where that is refused, one by one."""
     together = None
     if len(several) > 1:
         with contextlib.suppress(Exception):  # met again, and kept, one by one
-            together = joined(several)
-    if together is not None:
-        try:
-            run.write_records(together)
-            return
-        except Exception as error:
-            if isinstance(error, ExceptionGroup):  # then some of several sinks have it
-                run.keep(error)
-                return
-            before = len(run.troubles)
-            _write_each(run, several)
-            if len(run.troubles) == before:
-                run.keep(error)
-            return
-    _write_each(run, several)
+            together = _joined(several)
+    if together is None:
+        return _write_each(run, several)
+    try:
+        run.write_records(together)
+    except ExceptionGroup as error:  # some of several sinks have it
+        run.keep(error)
+    except Exception as error:
+        before = len(run.troubles)
+        _write_each(run, several)
+        if len(run.troubles) == before:
+            run.keep(error)
 
 
-def _write_each(run: Run, several: Sequence[logdict]) -> None:
-    for logs in several:
+def _write_each(run: Run, several: Sequence[_Host]) -> None:
+    for each in several:
         with run.keeping():
-            run.write(logs)
+            run.write(each.logs)
 
 
-def joined(several: Sequence[logdict]) -> Records | None:
-    """The records of logs that differ in nothing but their numbers, one after the other.
+def _joined(several: Sequence[_Host]) -> Records | None:
+    """The records of logs of one kind, one after the other.
 
-    None where they differ in more, or where there is more to them than values and steps. What
-    :func:`to_records` makes of the first says all but the numbers of the others.
+    None where there is more to them than values and steps. What :func:`to_records` makes of the
+    first says all but the numbers of the others.
     """
-    layout, first = several[0]._layout, jax.tree.leaves(several[0])
-    columns = list(zip(*(map(jax.tree.leaves, several)), strict=True))
-    plain = all(isinstance(leaf, np.ndarray | np.generic) for leaf in first)
+    first, layout = several[0].logs, several[0].layout
     odd = layout.masked or any(slot.counted for slot in layout.slots)
-    odd = odd or any(logs._layout.empty for logs in several)
-    odd = odd or any(
-        part.outer or part.stacked != part.slot.stacked for part in several[0]._parts()
-    )
-    if odd or not plain or any(len({(x.dtype, x.shape) for x in each}) > 1 for each in columns):
+    odd = odd or any(each.layout.empty for each in several)
+    odd = odd or not all(isinstance(x, np.ndarray | np.generic) for x in several[0].leaves)
+    if odd or any(part.outer or part.stacked != part.slot.stacked for part in first._parts()):
         return None
-    arrays = iter(columns)
-    values = [[next(arrays) for _ in jax.tree.leaves(value)] for value in several[0].values()]
-    steps = [[next(arrays) for _ in slot.steps] for slot in layout.slots]
-    records = iter(to_records(several[0]).items())
+    columns = zip(*(each.leaves for each in several), strict=True)
+    values = [[next(columns) for _ in jax.tree.leaves(value)] for value in first.values()]
+    steps = [[next(columns) for _ in slot.steps] for slot in layout.slots]
+    records = iter(to_records(first).items())
     found: dict[str, Entries] = {}
     for slot, own, axes in zip(layout.slots, values, steps, strict=True):
+        put = np.concatenate if slot.stacked else np.stack
+        together = [put(each) for each in axes]
         for leaves in own:
             name, like = next(records)
-            put = np.concatenate if slot.stacked else np.stack
-            at = {axis: put(each) for axis, each in zip(like.steps, axes, strict=True)}
+            at = dict(zip(like.steps, together, strict=True))
             found[name] = Entries(put(leaves), at, None, like.attrs)
     return Records(found) if next(records, None) is None else None
 
