@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterable
 
@@ -36,9 +37,15 @@ class Asked:
             return
         left, self._left = list(self._left), {}
         for pattern in left:
-            warnings.warn(
+            say(
                 f"{self._what}: nothing that was logged is called {pattern!r}. "
-                f"{did_you_mean(pattern, self._seen)}",
-                UnmatchedNameWarning,
-                stacklevel=3,
+                f"{did_you_mean(pattern, self._seen)}"
             )
+
+
+def say(text: str) -> None:
+    """Warn of a name that nothing has. A sink does not fail because of that: see ``-W error``."""
+    try:
+        warnings.warn(text, UnmatchedNameWarning, stacklevel=4)
+    except UnmatchedNameWarning:
+        print(f"{UnmatchedNameWarning.__name__}: {text}", file=sys.stderr)

@@ -19,15 +19,15 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from sawlog._names import did_you_mean
-from sawlog.errors import ArgumentError, LogMismatchError, LogValueError, UnmatchedNameWarning
+from sawlog.errors import ArgumentError, LogMismatchError, LogValueError
 from sawlog.records import Entries, Records
+from sawlog.sinks._asked import say
 from sawlog.sinks._entries import logged
 from sawlog.sinks._notes import is_news
 
@@ -87,11 +87,9 @@ class XAxis:
         if self._settled or not self._entries:
             return
         self._settled = True
-        warnings.warn(
+        say(
             f"x={self._name!r}: no log has this step axis, so charts are drawn over the first one "
-            f"that each log has. {did_you_mean(str(self._name), self._others)}",
-            UnmatchedNameWarning,
-            stacklevel=2,
+            f"that each log has. {did_you_mean(str(self._name), self._others)}"
         )
 
 
