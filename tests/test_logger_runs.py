@@ -284,10 +284,13 @@ def test_a_second_process_finds_the_program_in_the_cache(tmp_path: Any) -> None:
     assert start("two") == [misses, 0]
     kept = {path.name.partition("-")[0] for path in (tmp_path / "cache").iterdir()}
     assert "jit_train" in kept
-    assert "jit_calling_back" not in kept  # JAX does not keep programs with callbacks
+    # Older JAX does not keep programs with callbacks. Where it does, they must do the same.
+    assert ("jit_calling_back" in kept) == (jax.__version_info__ >= (0, 12))
     for seed in range(3):
-        one, two = (sawlog.load(tmp_path / name / f"seed-{seed}") for name in ("one", "two"))
-        assert_same(one, two)
+        folders = ("one", "two", "one-spool", "two-spool")
+        first, *others = (sawlog.load(tmp_path / name / f"seed-{seed}") for name in folders)
+        for other in others:
+            assert_same(first, other)
 
 
 # -- what people see -------------------------------------------------------------------------------
