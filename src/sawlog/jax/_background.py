@@ -22,7 +22,7 @@ MOST = 256
 """How many jobs may wait."""
 ROOM = 64 * 2**20
 """How many bytes of arrays may wait."""
-GATHER = 0.01
+GATHER = 0.1
 """Seconds for which jobs are gathered, unless somebody waits: many are written at less cost."""
 IDLE = 5.0
 """Seconds after which a thread without work ends; the next job starts another one."""
