@@ -8,6 +8,9 @@ logger and the same values written by hand with the tracker's own interface, as 
 shows it for values that are there already. Each ends when its run is closed, so that on both sides
 all is in its place; runs are opened before the clock starts, and everything is compiled before the
 first round. Trackers write offline, to a folder that is removed at the end.
+
+The last rows are a Python loop around a jitted step: until the last step is computed, with a logger
+that keeps everything in memory and in a store, against the same loop without one.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ import sawlog
 from sawlog import loggers
 
 STEPS, BUFFER = 10_000, 100
-SPOOL, TAP = 1.1, 1.3  # the marks
+SPOOL, TAP, LOOP = 1.1, 1.3, 1.1  # the marks
+LOOP_STEPS, LOOP_BATCH = 1000, 512
 SIZES, BATCH, POINTS = (64, 128, 128, 10), 64, 1024
 
 #: Nothing goes to the network, and nothing to the user's own folders.
@@ -83,7 +87,12 @@ def start(key: Any) -> Any:
 
 
 def train(params: Any) -> Any:
-    """Gradient descent with clipping, in minibatches, on points that a linear map labels.
+    """Many steps in one program."""
+    return lax.scan(stepping(), (params, jnp.zeros(2)), jnp.arange(STEPS))[0]
+
+
+def stepping(batch: int = BATCH) -> Callable[..., Any]:
+    """A step of gradient descent with clipping, in minibatches, on points that a linear map labels.
 
     The program itself needs every number it logs, so that the compiler cannot leave their
     computation out where nobody listens: a logger is to be charged for logging, not for that.
@@ -101,8 +110,8 @@ def train(params: Any) -> Any:
 
     def body(state: Any, step: Any) -> Any:
         params, means = state
-        at = (step * BATCH) % POINTS
-        x, y = (lax.dynamic_slice_in_dim(each, at, BATCH) for each in (xs, ys))
+        at = (step * batch) % POINTS
+        x, y = (lax.dynamic_slice_in_dim(each, at, batch) for each in (xs, ys))
         (loss, accuracy), grads = jax.value_and_grad(loss_of, has_aux=True)(params, x, y)
         norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
         sawlog.log({"loss": loss, "grad_norm": norm, "accuracy": accuracy}, step=step)
@@ -110,7 +119,7 @@ def train(params: Any) -> Any:
         means = 0.99 * means + 0.01 * jnp.stack([loss, accuracy])
         return (jax.tree.map(lambda p, g: p - rate * g, params, grads), means), None
 
-    return lax.scan(body, (params, jnp.zeros(2)), jnp.arange(STEPS))[0]
+    return body
 
 
 # -- the same values by hand -----------------------------------------------------------------------
@@ -400,12 +409,62 @@ def measure(
     return [_row(kind.name, who, [each[who] for each in times], base, marks[who]) for who in marks]
 
 
-def _row(what: str, who: str, own: list[float], base: list[float], limit: float | None) -> Row:
+def _row(
+    what: str,
+    who: str,
+    own: list[float],
+    base: list[float],
+    limit: float | None,
+    against: str = "program + by hand",
+) -> Row:
     ratios = sorted(a / b for a, b in zip(own, base, strict=True))
     tenth = len(ratios) // 10
     middle, seconds = statistics.median(ratios), statistics.median(own)
-    against = f"{who} / program + by hand"
-    return Row(what, against, middle, ratios[tenth], ratios[-1 - tenth], seconds, limit)
+    return Row(
+        what, f"{who} / {against}", middle, ratios[tenth], ratios[-1 - tenth], seconds, limit
+    )
+
+
+def measure_loop(folder: Path, params: Any, rounds: int, clock: Clock) -> list[Row]:
+    """A Python loop around a jitted step, with a logger of each kind, as ratios to that without."""
+    logger = loggers.MultiLogger(loggers.MemoryLogger(), loggers.SaveLogger(folder))
+    step = jax.jit(stepping(LOOP_BATCH))
+    plain = jax.jit(sawlog.strip(stepping(LOOP_BATCH)))
+    begin = (params, jnp.zeros(2))
+
+    def loop(call: Callable[..., Any]) -> Callable[[], Any]:
+        def run() -> None:
+            state = begin
+            for i in range(LOOP_STEPS):
+                state = call(state, i)[0]
+            jax.block_until_ready(state)
+
+        return run
+
+    run = logger.init(0)
+
+    def logging(state: Any, i: int) -> Any:
+        out = plain(state, i)
+        logger.log(run, {"mean": out[0][1]}, step=i)
+        return out
+
+    ways = {
+        "without a logger": loop(plain),
+        "logger.spool(step, run)(...)": loop(lambda *args: logger.spool(step, run)(*args)),
+        "logger.log(run, ...)": loop(logging),
+    }
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(rounds + 1):
+        for name in list(ways)[:: 1 if turn % 2 else -1]:
+            gc.collect()
+            start = clock()
+            ways[name]()
+            times[name].append(clock() - start)
+            logger.flush()  # what is left belongs to this one, but writing it is no waiting
+    logger.close()
+    base = times.pop("without a logger")[1:]
+    what = f"a Python loop of {LOOP_STEPS:,} steps"
+    return [_row(what, name, own[1:], base, LOOP, "loop") for name, own in times.items()]
 
 
 def compute(params: Any) -> dict[str, list[float]]:
@@ -446,6 +505,8 @@ def main() -> int:
         for kind in chosen:
             at = Path(place, kind.name.split()[0])
             rows += measure(kind, at, params, values, rounds, clock)
+        if not options.only or options.only in "loop":
+            rows += measure_loop(Path(place, "loop"), params, rounds, clock)
     title = f"Loggers: a training scan of {STEPS:,} steps" + ", CPU time" * options.cpu
     return 0 if report(rows, title, options.save) else 1
 

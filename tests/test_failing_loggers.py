@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import sawlog
-from sawlog.errors import ArgumentError, MissingPackageError, SinkWarning
+from sawlog.errors import AppendWarning, ArgumentError, MissingPackageError, SinkWarning
 from sawlog.loggers import Logger, MemoryLogger, MultiLogger, SaveLogger, WandbLogger
 from sawlog.sinks import Async, BaseSink, Fanout, MemorySink, Prefix
 
@@ -148,7 +148,7 @@ def test_a_store_notes_that_its_program_failed(tmp_path):
         program()
     with sawlog.store.open(tmp_path / "seed-1") as reader:
         assert reader.failed
-    with SaveLogger(tmp_path) as logger:
+    with pytest.warns(AppendWarning), SaveLogger(tmp_path) as logger:
         logger.log(logger.init(1), {"x": 1.0})
     with sawlog.store.open(tmp_path / "seed-1") as reader:
         assert not reader.failed
@@ -251,8 +251,9 @@ def test_a_second_failure_takes_another_folder(tmp_path):
 
 def test_raising_instead():
     logger = BreaksLogger(2, on_error="raise")
+    logger.tap(train, logger.init(0))(0)
     with pytest.raises(ConnectionError, match="no network"):
-        logger.tap(train, logger.init(0))(0)
+        logger.finish()
     logger.finish()
     assert logger.sinks["seed-0"].ended == "failed"
 

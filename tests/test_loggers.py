@@ -24,6 +24,7 @@ from jax.sharding import PartitionSpec as P
 import sawlog
 from sawlog import logdict, store
 from sawlog.errors import (
+    AppendWarning,
     ArgumentError,
     CallbackError,
     LogMismatchError,
@@ -306,7 +307,9 @@ def test_init_happens_when_the_program_runs(tmp_path: pathlib.Path) -> None:
         assert opened == []
         assert not list(tmp_path.iterdir())
         compiled = lowered.compile()
-        for expected in (1, 2):
+        for expected in (1, 1, 2):
+            if expected == 2:
+                logger.finish()
             compiled(KEYS[3])
             jax.effects_barrier()
             assert opened == ["seed-3"] * expected
@@ -386,7 +389,8 @@ def write_one(path: pathlib.Path, value: float, how: str = "eager", **options: A
 def test_exists(how: str, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "runs"
     write_one(path, 1.0, how, exists="error")
-    write_one(path, 2.0, how)
+    with pytest.warns(AppendWarning, match=r"SaveLogger goes on with a run .*: seed-0\. Hint"):
+        write_one(path, 2.0, how)
     assert sawlog.load(path / "seed-0")["x"].tolist() == [1, 2]
     refused = StoreExistsError if how == "eager" else jax.errors.JaxRuntimeError
     with pytest.raises(refused, match=r"There is a store at .*seed-0 already.*exists='append'"):
@@ -405,13 +409,22 @@ def test_exists_within_one_logger(tmp_path: pathlib.Path) -> None:
         logger.finish()
         logger.log(logger.init(0), {"x": 3})
     assert sawlog.load(tmp_path / "a" / "seed-0")["x"].tolist() == [1, 2, 3]
+    write_one(tmp_path / "r", 0.0)
     with SaveLogger(tmp_path / "r", exists="replace") as logger:
         old = logger.init(0)
         logger.log(old, {"x": 1})
         logger.log(logger.init(0), {"x": 2})
-        with pytest.raises(StoreClosedError, match="finished or replaced"):
-            logger.log(old, {"x": 3})
-    assert sawlog.load(tmp_path / "r" / "seed-0")["x"] == 2
+        logger.log(old, {"x": 3})
+        with pytest.raises(StoreExistsError, match="fold_in"):
+            logger.init(0, lr=0.1)
+        logger.finish()
+        logger.log(logger.init(0), {"x": 4})
+        with (
+            SaveLogger(tmp_path / "r", exists="replace") as other,
+            pytest.raises(StoreExistsError, match="another logger of this program"),
+        ):
+            other.init(0)
+    assert sawlog.load(tmp_path / "r" / "seed-0")["x"].tolist() == [1, 2, 3, 4]
     with SaveLogger(tmp_path / "e", exists="error") as logger:
         logger.init(0)
         with pytest.raises(StoreExistsError, match=r"'seed-0' was started before"):
@@ -425,10 +438,12 @@ def test_a_run_goes_on_only_with_the_same_config(tmp_path: pathlib.Path) -> None
         logger.init(0, lr=0.1)
         with pytest.raises(StoreExistsError, match=r"0\.1.*0\.2.*fold_in"):
             logger.init(0, lr=0.2)
+        logger.log(logger.init(0, lr=0.1), {"x": 1})
     with SaveLogger(tmp_path) as logger:
         with pytest.raises(StoreExistsError, match=r"(?s)seed-0 .*0\.1.*0\.2.*exists='replace'"):
             logger.init(0, lr=0.2)
-        logger.init(0, lr=0.1)
+        with pytest.warns(AppendWarning):
+            logger.log(logger.init(0, lr=0.1), {"x": 1})
 
 
 # -- log, and the options of spool and tap ---------------------------------------------------------
@@ -598,7 +613,7 @@ class Boom(Exception):
 
 @pytest.mark.parametrize("method", ["spool", "tap", "log"])
 def test_a_write_that_fails_outside_of_programs(method: str) -> None:
-    """What the sink raised is raised where it was called."""
+    """What the sink raised is raised, at once or by flush, and the run goes on."""
     with MemoryLogger() as logger:
         state = logger.init(3)
         logger.sinks["seed-3"].broken = Boom("disk on fire")
@@ -607,8 +622,15 @@ def test_a_write_that_fails_outside_of_programs(method: str) -> None:
             "spool": lambda: logger.spool(train, state)(KEYS[0]),
             "tap": lambda: logger.tap(train, state)(KEYS[0]),
         }
-        with pytest.raises(Boom, match="disk on fire") as caught:
+
+        def call() -> None:
             calls[method]()
+            logger.flush()
+
+        with pytest.raises(Boom, match="disk on fire") as caught:
+            call()
+        if method != "log":
+            assert any("background to the run 'seed-3'" in n for n in caught.value.__notes__)
         if method == "tap":
             assert "'start', 'key'" in caught.value.__notes__[0]
             assert "test_loggers.py" in caught.value.__notes__[0]

@@ -6,6 +6,8 @@ program computed.
 
 import itertools
 import json
+import os
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -268,3 +270,42 @@ def test_several_loggers_trace_and_call_back_as_often_as_one(wrap, options, tmp_
     assert several == alone
     assert alone[0] == 1
     assert alone[1] >= 2  # init, and the logs
+
+
+# -- names and groups ------------------------------------------------------------------------------
+
+
+def group_of(kind, at, sink):
+    """What the tracker says the group of a run is."""
+    if kind is Wandb:
+        return sink.run.group
+    if kind is TensorBoard:
+        return Path(sink.path).parent.name
+    if kind is MLflow:
+        return sink._client.get_run(sink.run_id).data.tags["group"]
+    if kind is Trackio:
+        return sink._run.group
+    texts = [path.read_text(errors="replace") for path in neptune_files()]
+    return "sweep" if any('"group_tags"' in text and "sweep" in text for text in texts) else None
+
+
+def neptune_files():
+    own = Path(os.environ["NEPTUNE_DATA_DIRECTORY"])
+    return [path for path in own.rglob("*.log") if path.is_file()]
+
+
+@pytest.mark.parametrize("kind", INSTALLED, ids=[kind.package for kind in INSTALLED])
+def test_names_and_groups_are_those_of_the_tracker(kind, environment):
+    imported_quietly(kind)
+    at = environment / f"{kind.package}-{next(_numbers)}"
+    at.mkdir()
+    logger = LOGGERS[kind](at)
+    sinks = keep_sinks(logger)
+    with logger:
+        logger.run(lambda seed: sawlog.log({"x": seed}), name="ppo", group="sweep")(jnp.arange(2))
+    assert list(sinks) == ["sweep/ppo-seed-0", "sweep/ppo-seed-1"]
+    for seed, sink in enumerate(sinks.values()):
+        seen = kind(at).read(sink)
+        assert seen.name == f"ppo-seed-{seed}"
+        assert seen.scalars["x"] == [(0, seed)]
+        assert group_of(kind, at, sink) == "sweep"

@@ -62,6 +62,14 @@ class UnknownLogError(SawlogError, KeyError):
     __str__ = Exception.__str__  # KeyError shows its message in quotes
 
 
+class AppendWarning(UserWarning):
+    """A logger goes on with runs that were there before the program, and appends to them."""
+
+
+class SinkTimeoutError(SawlogError, TimeoutError):
+    """A sink did not return in time, and is not called any more."""
+
+
 class UncoveredError(SawlogError, NotImplementedError):
     """Parameters of a model that no layer rule covers."""
 

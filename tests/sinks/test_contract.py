@@ -19,6 +19,7 @@ from sawlog.sinks import (
     Reduce,
     Select,
     StoreSink,
+    Timeout,
 )
 from sawlog.testing import SinkContract
 
@@ -71,6 +72,11 @@ class _AroundMemory(SinkContract):
 
     def read(self, sink, path):
         return from_records(self.memory.records)
+
+
+class TestTimeout(_AroundMemory):
+    def around(self, memory):
+        return Timeout(lambda: memory, 60)
 
 
 class TestFanout(_AroundMemory):

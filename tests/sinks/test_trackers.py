@@ -273,9 +273,23 @@ class TestReadBack:
         assert seen.scalars["a"] == [(0, 5.0), (1, 6.0), (2, 7.0)]
         assert seen.scalars["b"] == [(0, 8.0)]
         assert seen.scalars["half"] == [(0, 1.0), (1, 2.0)]
-        assert seen.scalars["two"] == [(0, 1.0), (1, 2.0)]
-        assert seen.scalars["x"] == [(0, 0.5), (1, 1.5), (0, 3.0), (1, 4.0)]
-        assert seen.scalars["y"] == [(0, 5.0), (1, 6.0)]
+        assert seen.scalars["two"] == [(3, 1.0), (4, 2.0)]  # over the first of its axes
+        assert seen.scalars["x"] == [(0, 0.5), (1, 1.5)]
+        assert seen.scalars["y"] == [(3, 5.0), (4, 6.0)]
+
+    def test_the_x_axis_can_be_chosen(self, tracker):
+        both = records({"minibatch": [0, 1], "epoch": [7, 9]}, both=[1.0, 2.0])
+        seen = written(tracker, both, x="epoch")
+        if isinstance(tracker, Wandb):
+            assert seen.definitions["both"]["step_metric"] == "epoch"
+        assert seen.scalars["both"] == [(7, 1.0), (9, 2.0)]
+        assert seen.scalars["minibatch"] == [(7, 0.0), (9, 1.0)]
+
+    def test_nested_values_have_names_like_paths(self, tracker):
+        attrs = {"logdict": {"key": "loss"}}
+        entries = Entries(np.array([1.0]), {"step": np.array([3])}, attrs=attrs)
+        seen = written(tracker, Records({"loss['policy'][0]": entries}))
+        assert seen.scalars["loss/policy/0"] == [(3, 1.0)]
 
     def test_equal_entries_and_steps_that_go_back_stay_in_order(self, tracker):
         values = [3.0, 3.0, 1.0, 2.0, 2.0]

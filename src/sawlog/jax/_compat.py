@@ -13,6 +13,7 @@ import functools
 import importlib
 import inspect
 import sys
+import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -531,6 +532,23 @@ def guards_transfers() -> bool:
     """Whether ``jax.transfer_guard`` may object to arguments that are not on the device."""
     guard = jax.config.jax_transfer_guard_host_to_device  # type: ignore[attr-defined]
     return guard not in (None, "allow")
+
+
+def order_tokens(effect: Any) -> list[Any]:
+    """Arrays that are computed when the last program with an ordered effect is over."""
+    token = _dispatch.runtime_tokens.current_tokens.get(effect)
+    return [] if token is None else [token._buf]
+
+
+def wait_for_effects() -> None:
+    """``jax.effects_barrier``, which Ctrl-C can interrupt while ordered callbacks are running."""
+    pause = 0.0005
+    for token in list(_dispatch.runtime_tokens.current_tokens.values()):
+        buffer: Any = token._buf
+        while not buffer.is_ready():
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
+    jax.effects_barrier()
 
 
 def needs_devices_to_lower(primitive: Primitive) -> None:

@@ -6,16 +6,18 @@ import contextlib
 import functools
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-import jax
 import numpy as np
 
 from sawlog._paths import absolute
 from sawlog.errors import ArgumentError, StoreClosedError, StoreExistsError
-from sawlog.jax import _compat, _runs, _seeds, _sending
+from sawlog.jax import _compat, _outside, _runs, _seeded, _seeds, _sending
+from sawlog.jax._appends import Appends
+from sawlog.jax._background import Background
 from sawlog.jax._failures import Failures
 from sawlog.jax._logdict import logdict
 from sawlog.jax._primitive import tap_effect
@@ -24,7 +26,8 @@ from sawlog.jax._sampling import read_sampling
 from sawlog.jax._select import check_prefix, selection
 from sawlog.jax._spool import spool
 from sawlog.jax._wrap import check_callable, jit_options
-from sawlog.sinks import Fallback
+from sawlog.sinks import Fallback, Timeout
+from sawlog.sinks._timeout import checked_timeout
 
 Self = TypeVar("Self", bound="Logger")
 
@@ -45,6 +48,11 @@ class Logger:
             ``"fallback"``: the program goes on and the logs go to a store on disk. That is
             reported by a :class:`~sawlog.errors.SinkWarning`, and again when the run ends.
         fallback: the folder in which those stores are made.
+        timeout: seconds after which a place that does not answer has failed; None waits for ever.
+
+    What is logged outside of programs is written by a thread, once the device has computed it: a
+    Python loop around a jitted step does not wait. At most 256 calls or 64 MiB are on their way.
+    What goes wrong there is raised by the next call for the run, by ``flush`` or by ``finish``.
     """
 
     def __init__(
@@ -53,12 +61,18 @@ class Logger:
         exists: str = "append",
         on_error: str = "raise",
         fallback: str | os.PathLike[str] = FALLBACK,
+        timeout: float | None = None,
     ) -> None:
         self._exists = _chosen("exists", exists, EXISTS)
         self._on_error = _chosen("on_error", on_error, ON_ERROR)
         self._fallback = absolute(fallback)
+        self._timeout = checked_timeout(timeout)
         self._failures = Failures(type(self).__name__)
-        self._seen = False
+        self._appends = Appends(type(self).__name__)
+        self._background = Background()
+        self._programs: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._recent: list[tuple[tuple, Any]] = []
+        self._begun: set[str] = set()  # the runs that this logger opened, also those that ended
         self._open: dict[str, Run] = {}
         self._lock = threading.RLock()
         self._closed = False
@@ -72,22 +86,38 @@ class Logger:
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
         """Where the logs of the run ``name`` go.
 
-        ``about`` is what to note with it, as JSON: ``key``, the words of its PRNG key, and
-        ``config``, what :meth:`init` was given. ``exists`` is that of the logger.
+        ``name`` is ``seed-7``, or ``group/name-seed-7`` where :meth:`init` was given these.
+        ``about`` is what to note with it, as JSON: ``key``, the words of its PRNG key, ``config``,
+        what :meth:`init` was given, and ``name`` and ``group`` where there are such. ``exists`` is
+        that of the logger, or ``"append"`` for a run that this logger had open before. A sink with
+        an attribute ``appends`` that is true says that there was something in its place.
         """
         raise NotImplementedError
 
     def _sink_of(self, name: str, about: Mapping[str, Any]) -> Sink:
-        """The sink of a run, with what is to be done when it fails."""
-        sink = self.open_run(name, about, self._exists)
+        """The sink of a run, with what is to be done when it fails or does not answer."""
+        again = name in self._begun
+        exists = "append" if again and self._exists == "replace" else self._exists
+        sink = self._opened(functools.partial(self.open_run, name, about, exists))
+        if getattr(sink, "appends", False) and not again:
+            self._appends.add(name)
+        self._begun.add(name)
         if self._on_error == "raise":
             return sink
         report = functools.partial(self._failures.report, name)
         place = self._fallback / type(self).__name__ / name
         return Fallback(sink, place, report=report, meta=about)
 
+    def _opened(self, make: Callable[[], Sink]) -> Sink:
+        return make() if self._timeout is None else Timeout(make, self._timeout)
+
+    def _began(self) -> None:
+        """Tell what is to be told after runs were opened."""
+        self._appends.tell_first()
+
     def _ended(self) -> None:
         """Tell what is to be told after runs were closed."""
+        self._appends.tell_rest()
         self._failures.tell()
 
     @staticmethod
@@ -104,40 +134,51 @@ class Logger:
 
     # -- in a program ----------------------------------------------------------------------------
 
-    def init(self, key: Any, **config: Any) -> RunState:
+    def init(
+        self, key: Any, *, name: str | None = None, group: str | None = None, **config: Any
+    ) -> RunState:
         """Start the run of a PRNG key, or go on with it, when the program comes here.
 
         Args:
             key: a key as of ``jax.random.key`` or ``jax.random.PRNGKey``, or a whole number. The
                 same key always means the same run. Under ``vmap`` each key is a run of its own.
+            name: what to call the run, before its key: ``"ppo"`` makes ``ppo-seed-7``, so that
+                runs of several seeds have different names.
+            group: what the run belongs to: the group of trackers that have groups, a folder
+                around the runs elsewhere.
             config: settings to note with the run: numbers, strings, arrays, dicts and lists; they
                 may be traced.
 
         Raises:
-            ArgumentError: the key is no key, or a setting cannot be noted.
+            ArgumentError: the key is no key, a name is none, or a setting cannot be noted.
             StoreExistsError: the run exists and may not be appended to, or has other settings.
         """
         data = _seeds.key_data(key)
+        _seeds.check_names(name, group)
         arrays, joined = _seeds.split_config(config)
 
         def begin(words: np.ndarray, values: Sequence[Any]) -> int:
-            return self._start(words.tolist(), joined(values))
+            return self._start(words.tolist(), joined(values), name, group).number
 
-        if _compat.not_tracing():
-            return RunState(np.int32(begin(np.asarray(data), arrays)))
-        return RunState(_sending.start(begin, data, arrays))
+        if not _compat.not_tracing():
+            return RunState(_sending.start(begin, data, arrays, self._began))
+        number = begin(np.asarray(data), arrays)
+        self._began()
+        return RunState(np.int32(number))
 
     def log(self, state: RunState, logs: Mapping[str, Any], /, **steps: Any) -> None:
         """Write logs to a run, from inside of a program or outside.
 
         ``logs`` is a :class:`sawlog.logdict`, or a dict of values as for :func:`sawlog.log`, which
-        are one entry each, with the given steps.
+        are one entry each, with the given steps. Outside of programs, values that a device still
+        computes are written when they are there, and this does not wait for them.
 
         Raises:
             ArgumentError: the state is not that of one run, the logs are neither a logdict nor a
                 dict, or a logdict is given with steps.
             LogValueError: a value cannot be logged.
         """
+        number = number_of(state)
         if isinstance(logs, logdict):
             if steps:
                 raise ArgumentError("log(state, logs) takes no steps: a logdict has its own.")
@@ -146,28 +187,111 @@ class Logger:
         else:
             kind = type(logs).__name__
             raise ArgumentError(f"log(state, logs) takes a logdict or a dict, got {kind}.")
-        _sending.write(logs, number_of(state))
+        if _compat.not_tracing() and not _compat.is_tracer(number):
+            _outside.log(_runs.run_of(number), logs)
+        else:
+            _sending.send_whole(logs, number)
 
     def spool(self, fun: Callable[..., Any], state: RunState, **options: Any) -> Callable[..., Any]:
         """Make a function like ``fun`` that writes all its logs to a run at the end of the call.
 
-        ``options`` are those of :func:`sawlog.spool`.
+        ``options`` are those of :func:`sawlog.spool`. Called outside of any transformation, it
+        returns as soon as ``fun`` would; the logs are written when the device is done.
         """
         number = number_of(state)
+        return self._made(("spool", fun, options, number), self._spooled, fun, number, options)
+
+    def _spooled(self, fun: Callable[..., Any], number: Any, options: dict[str, Any]) -> Any:
         spooled = spool(fun, **options)
 
         @functools.wraps(fun)
         def writing(*args: Any, **kwargs: Any) -> Any:
-            if not _compat.not_tracing() or _compat.is_tracer(number):
-                out, logs = spooled(*args, **kwargs)
-                _sending.write(logs, number)
-                return out
-            with _runs.watched(_runs.run_of(number)):
-                out, logs = spooled(*args, **kwargs)
-                _sending.write(logs, number)
+            if _compat.not_tracing() and not _compat.is_tracer(number):
+                return _outside.spool(_runs.run_of(number), spooled, args, kwargs)
+            out, logs = spooled(*args, **kwargs)
+            _sending.send_whole(logs, number)
             return out
 
         return writing
+
+    def _made(self, what: tuple, make: Callable[..., Any], *args: Any) -> Any:
+        """What ``make`` makes; the last few are remembered, for loops that ask again each time."""
+        if not isinstance(what[-1], np.integer):  # traced, or still to be computed
+            return make(*args)
+        for known, made in self._recent:
+            if known[1] is what[1] and known == what:
+                return made
+        made = make(*args)
+        self._recent = [*self._recent[-3:], (what, made)]
+        return made
+
+    def run(
+        self,
+        fun: Callable[..., Any],
+        *,
+        name: str | None = None,
+        group: str | None = None,
+        config: Mapping[str, Any] | Callable[..., Mapping[str, Any]] | None = None,
+        in_axes: Sequence[int | None] | None = None,
+        return_logs: bool = False,
+        **options: Any,
+    ) -> Callable[..., Any]:
+        """Make a function that runs ``fun`` for one seed or many, one run of the logger for each.
+
+        ``logger.run(train)(keys, *args)`` is ``jax.jit`` of ``train(key, *args)``, mapped by
+        ``jax.vmap`` over the first argument where that holds several keys or seeds; ``train`` is
+        written for one. The logs leave the program as outputs and are written by the host, so the
+        program has no callbacks, and JAX keeps it in its persistent compilation cache. Runs are
+        opened before it starts.
+
+        Args:
+            fun: the function of one key or seed, and of whatever else.
+            name, group: those of :meth:`init`.
+            config: settings to note with each run, as for :meth:`init`; or a function of the
+                arguments of ``fun`` that returns them, called for each seed.
+            in_axes: for each argument whether it is mapped as well, as for ``jax.vmap``; by
+                default only the first is, ``(0, None, ...)``.
+            return_logs: whether to return ``(output, logs)``; the logs have the seeds in front.
+            options: those of :func:`sawlog.spool`.
+
+        Returns:
+            A function that returns the output of ``fun``, with an axis of seeds in front where
+            there are several. It does not wait for the device.
+
+        Raises:
+            ArgumentError: from the function: the first argument is no key or seed, or it was
+                called inside of a program.
+
+        >>> import jax, jax.numpy as jnp, sawlog
+        >>> from sawlog.loggers import MemoryLogger
+        >>> def train(seed, lr):
+        ...     sawlog.log({"x": seed * lr})
+        ...     return seed * lr
+        >>> logger = MemoryLogger()
+        >>> print(logger.run(train, config={"lr": 0.5})(jnp.arange(3), 0.5))
+        [0.  0.5 1. ]
+        >>> logger.runs["seed-2"].logs["x"]
+        array([1.], dtype=float32)
+        """
+        _seeds.check_names(name, group)
+        program = _seeded.program(self._programs, fun, in_axes, options)
+
+        def begin(words: np.ndarray, settings: Mapping[str, Any]) -> Run:
+            arrays, joined = _seeds.split_config(settings)
+            return self._start(words.tolist(), joined(arrays), name, group)
+
+        @functools.wraps(fun)
+        def running(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            _check_outside("run", "state = logger.init(key); logger.spool(train, state)(key)")
+            keys, lanes, words = _seeds.key_lanes(keys)
+            settings = _seeded.settings(config, lanes, in_axes, (keys, *args), kwargs)
+            each = words.reshape(-1, words.shape[-1])
+            runs = [begin(*pair) for pair in zip(each, settings, strict=True)]
+            self._began()
+            out, logs = _outside.run(self._background, runs, program, lanes, (keys, *args), kwargs)
+            return (out, logs) if return_logs else out
+
+        return running
 
     def tap(
         self,
@@ -186,74 +310,82 @@ class Logger:
         """Make a function like ``fun`` that writes its logs to a run as they happen.
 
         The options are those of :func:`sawlog.tap`. Called outside of any transformation, it
-        returns when everything was written, and raises what went wrong there.
+        returns as soon as JAX does, which on a CPU is when the program is over.
         """
-        check_callable(fun, "tap")
-        check_prefix(prefix)
-        sampling = read_sampling(interval, reduce, buffer)
         number = number_of(state)
-        static = jit_options(static_argnums, static_argnames)
+        selected, rate = (argnames, tags, prefix), (interval, reduce, buffer)
+        static = (static_argnums, static_argnames)
+        what = ("tap", fun, selected, rate, static, number)
+        return self._made(what, self._tapped, fun, number, selected, rate, static)
+
+    def _tapped(
+        self, fun: Callable[..., Any], number: Any, selected: Any, rate: Any, statics: Any
+    ) -> Any:
+        check_callable(fun, "tap")
+        argnames, tags, prefix = selected
+        check_prefix(prefix)
+        sampling = read_sampling(*rate)
+        static = jit_options(*statics)
         program = _sending.tapping(fun, selection(argnames, tags), prefix, sampling, static)
 
         @functools.wraps(fun)
         def writing(*args: Any, **kwargs: Any) -> Any:
-            if not _compat.not_tracing():
-                _compat.prepare_order(tap_effect)
-                return program(args, kwargs, number)[0]
-            with _runs.holding(_runs.run_of(number)) as own:
-                out = program(args, kwargs, own)[0]
-                jax.effects_barrier()
-            return out
+            if _compat.not_tracing() and not _compat.is_tracer(number):
+                return _outside.tap(_runs.run_of(number), program, args, kwargs)
+            _compat.prepare_order(tap_effect)
+            return program(args, kwargs, number)[0]
 
         return writing
 
     # -- the life of runs --------------------------------------------------------------------------
 
-    def _start(self, words: list[int], config: dict[str, Any]) -> int:
-        """Open a run, or find it; its number."""
-        name, about = _seeds.run_name(words), {"key": words, "config": config}
+    def _start(
+        self, words: list[int], config: dict[str, Any], name: str | None, group: str | None
+    ) -> Run:
+        """Open a run, or find it."""
+        full = _seeds.full_name(words, name, group)
+        given = {"name": name, "group": group}
+        about = {"key": words, "config": config, **{k: v for k, v in given.items() if v}}
         with self._lock:
             if self._closed:
                 raise StoreClosedError(
-                    f"This {type(self).__name__} is closed, and cannot start the run {name!r}. "
+                    f"This {type(self).__name__} is closed, and cannot start the run {full!r}. "
                     "Hint: make a new one, or close it later."
                 )
-            run = self._open.get(name)
-            if run is not None and self._exists == "append":
-                _check_same(run, about)
-                return run.number
+            run = self._open.get(full)
             if run is not None and self._exists == "error":
                 raise StoreExistsError(
-                    f"The run {name!r} was started before, and exists='error' refuses to go on "
-                    "with it. Hint: exists='append' goes on, exists='replace' starts anew."
+                    f"The run {full!r} was started before, and exists='error' refuses to go on "
+                    "with it. Hint: exists='append' and exists='replace' go on with it."
                 )
             if run is not None:
-                self._close(run)
-            self._open[name] = Run(name, about, self._sink_of(name, about), self._ended)
-            if not self._seen:
-                self._seen = True
+                _check_same(run, about)
+                return run
+            if not self._begun:
                 _runs.close_first_at_exit()
-            return self._open[name].number
+            sink = self._sink_of(full, about)
+            self._begun.add(full)
+            self._open[full] = Run(full, about, sink, self._ended, self._background)
+            return self._open[full]
 
     def _close(self, run: Run) -> None:
         run.close()
         with self._lock:
             if self._open.get(run.name) is run:
                 del self._open[run.name]
+        run.raise_troubles()
 
     def _on_runs(self, state: RunState | None, act: Callable[[Run], None], what: str) -> None:
         """Act on the runs of a state, or on all, also where one fails; then raise what did.
 
         Before that, wait until nothing is on its way to them any more.
         """
-        if not _compat.not_tracing() or _compat.is_tracer(getattr(state, "run", None)):
-            raise ArgumentError(
-                f"{what} was called inside of a program that is being traced, where nothing has "
-                f"been written yet. Hint: call logger.{what}() outside of jit and vmap."
-            )
+        hint = f"call logger.{what}() outside of jit and vmap."
+        _check_outside(what, hint, getattr(state, "run", None))
         failures: list[Exception] = []
         with _kept(failures):
-            jax.effects_barrier()
+            _compat.wait_for_effects()
+        self._background.drain()
         for run in self._runs_of(state):
             with _kept(failures, f"sawlog: in the run {run.name!r}"):
                 act(run)
@@ -275,6 +407,11 @@ class Logger:
             StoreWriteError: it could not be made safe.
         """
         self._on_runs(state, Run.flush, "flush")
+
+    def _settle(self) -> None:
+        """Return when all that was logged outside of programs is with its run."""
+        if threading.current_thread() is threading.main_thread():  # others may be callbacks
+            self._background.drain()
 
     def finish(self, state: RunState | None = None) -> None:
         """End the runs of ``state``, or all of them, once everything is written.
@@ -317,6 +454,14 @@ class Logger:
             error.add_note(f"Besides, the logger could not be closed: {failure}")
 
 
+def _check_outside(what: str, hint: str, number: Any = None) -> None:
+    if not _compat.not_tracing() or _compat.is_tracer(number):
+        raise ArgumentError(
+            f"{what} was called inside of a program that is being traced, where nothing has been "
+            f"written yet. Hint: {hint}"
+        )
+
+
 def _chosen(what: str, given: str, among: Sequence[str]) -> str:
     if given not in among:
         listed = ", ".join(map(repr, among))
@@ -325,7 +470,7 @@ def _chosen(what: str, given: str, among: Sequence[str]) -> str:
 
 
 def _check_same(run: Run, about: Mapping[str, Any]) -> None:
-    if run.about != about:
+    if run.about["config"] != about["config"]:
         raise StoreExistsError(
             f"The run {run.name!r} was started with the config {run.about['config']}, and cannot "
             f"go on with {about['config']}. Hint: use another key for each configuration, as with "

@@ -11,16 +11,20 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from sawlog._exit import ended_badly
-from sawlog.errors import ArgumentError, CallbackError, StoreClosedError
-from sawlog.jax._host import Call, Flush, on_device
+from sawlog.errors import ArgumentError, CallbackError, StoreClosedError, StoreExistsError
+from sawlog.jax import _compat
+from sawlog.jax._background import Background
+from sawlog.jax._host import Call, Flush
 from sawlog.jax._logdict import logdict
 from sawlog.jax._saving import to_records
+from sawlog.records import Records
 from sawlog.sinks import Sink as Sink
 from sawlog.sinks import fail
 
@@ -70,26 +74,65 @@ class Run:
     """One run of a logger, from its start until it is finished."""
 
     def __init__(
-        self, name: str, about: Mapping[str, Any], sink: Sink, ended: Callable[[], None]
+        self,
+        name: str,
+        about: Mapping[str, Any],
+        sink: Sink,
+        ended: Callable[[], None],
+        background: Background,
     ) -> None:
         self.name = name
         self.about = about
         self.failed = False  # whether the program that wrote last raised
         self.ended = ended  # called after some runs were closed
+        self.background = background
+        self.troubles: list[BaseException] = []  # what went wrong there, for the next caller
         self._sink = sink
         self._lock = threading.Lock()
-        self.number = _table.enter(self)
+        self.number = table.enter(self)
 
     def write(self, logs: logdict) -> None:
         """Write a logdict, whole."""
-        records = to_records(logs)
+        self.write_records(to_records(logs))
+
+    def write_records(self, records: Records) -> None:
+        """Write records, whole."""
         with self._lock:
             self._sink.write(records)
+
+    @property
+    def path(self) -> Path | None:
+        """Where it is on disk, if it is one store or file."""
+        return getattr(self._sink, "path", None)
+
+    @contextlib.contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Keep what is raised inside, and go on."""
+        try:
+            yield
+        except BaseException as error:
+            self.keep(error)
+
+    def keep(self, error: BaseException) -> None:
+        """Keep what went wrong in the background, for the next caller."""
+        self.failed = True
+        self.troubles.append(error)
+
+    def raise_troubles(self) -> None:
+        """Raise what went wrong in the background since the last time: the first of it."""
+        if self.troubles:
+            troubles, self.troubles = self.troubles, []
+            first = troubles[0]
+            note = f"sawlog: while writing in the background to the run {self.name!r}"
+            more = f", and {len(troubles) - 1} times after that" if len(troubles) > 1 else ""
+            first.add_note(note + more)
+            raise first
 
     def flush(self) -> None:
         """Return when everything written is safe."""
         with self._lock:
             self._sink.flush()
+        self.raise_troubles()
 
     def close(self) -> None:
         """End the run, as failed or not; its number then means nothing any more."""
@@ -97,7 +140,7 @@ class Run:
             if self.failed:
                 fail(self._sink)
             self._sink.close()
-        _table.leave(self.number)
+        table.leave(self.number)
 
     def deliver(self, call: Call | Flush, arrays: Sequence[Any]) -> None:
         """Take what a program sent.
@@ -105,6 +148,7 @@ class Run:
         Raises:
             CallbackError: saying which logs could not be written, and why.
         """
+        self.background.write_ready()  # what was logged outside of programs before
         try:
             for logs in call.logs(arrays):
                 self.write(logs)
@@ -118,22 +162,11 @@ class Run:
         return f"while writing the log of {names} at {call.where} to the run {self.name!r}"
 
 
-class Held:
-    """A run for the time of one call: what goes wrong is kept, for the caller to raise."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.error: BaseException | None = None
+class Entry(Protocol):
+    """What a number of the table means: a run, or one call that writes to it."""
 
     def deliver(self, call: Call | Flush, arrays: Sequence[Any]) -> None:
-        """Take what a program sent, unless something went wrong before."""
-        if self.error is None:
-            try:
-                self.run.deliver(call, arrays)
-            except CallbackError as error:
-                cause = error.__cause__ or error
-                cause.add_note(f"sawlog: {self.run.where(call)}")
-                self.error = cause
+        """Take what a program sent."""
 
 
 class _Table:
@@ -141,10 +174,10 @@ class _Table:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._entries: dict[int, Run | Held] = {}
+        self._entries: dict[int, Entry] = {}
         self._numbers = itertools.count(1)
 
-    def enter(self, entry: Run | Held) -> int:
+    def enter(self, entry: Entry) -> int:
         """A number for a run."""
         with self._lock:
             number = next(self._numbers) % 2**31
@@ -156,7 +189,7 @@ class _Table:
         with self._lock:
             self._entries.pop(number, None)
 
-    def find(self, number: Any) -> Run | Held:
+    def find(self, number: Any) -> Entry:
         """What a number means.
 
         Raises:
@@ -178,7 +211,7 @@ class _Table:
             return [entry for entry in self._entries.values() if isinstance(entry, Run)]
 
 
-_table = _Table()
+table = _Table()
 
 
 @functools.cache
@@ -199,14 +232,29 @@ def close_first_at_exit() -> None:
     atexit.register(_close_all)
 
 
+_given_up = False  # Ctrl-C was pressed while runs were closed at the end
+
+
 def _close_all() -> None:
+    global _given_up
+    if _given_up:
+        return
+    _given_up = True
+    _close_every_run()
+    _given_up = False
+
+
+def _close_every_run() -> None:
     with contextlib.suppress(Exception):
-        jax.effects_barrier()
-    runs = _table.runs()
+        _compat.wait_for_effects()
+    runs = table.runs()
+    for background in dict.fromkeys(run.background for run in runs):
+        background.drain()
     for run in runs:
         run.failed = run.failed or ended_badly()
         try:
             run.close()
+            run.raise_troubles()
         except Exception as error:
             warnings.warn(
                 f"The run {run.name!r} was not finished, and closing it now failed: {error}",
@@ -216,45 +264,35 @@ def _close_all() -> None:
         ended()
 
 
-@contextlib.contextmanager
-def watched(run: Run) -> Iterator[None]:
-    """A program that writes to a run: where it raises, the run failed, unless a later one works."""
-    try:
-        yield
-    except BaseException:
-        run.failed = True
-        raise
-    run.failed = False
+def check_not_open(path: Path) -> None:
+    """Refuse to replace a run that another logger of this program is writing.
+
+    Raises:
+        StoreExistsError: naming it.
+    """
+    if any(run.path == path for run in table.runs()):
+        raise StoreExistsError(
+            f"The run at {path} is being written to by another logger of this program, whose logs "
+            "exists='replace' would delete. Hint: finish that one first, or use another folder, "
+            "name= or group=."
+        )
 
 
-def find(number: Any) -> Run | Held:
+def find(number: Any) -> Entry:
     """The run that a program names by this number.
 
     Raises:
         StoreClosedError: there is none, or none any more.
     """
-    return _table.find(number)
+    return table.find(number)
 
 
 def run_of(number: Any) -> Run:
-    """The run itself, also where the number was made for one call only.
+    """The run with a number.
 
     Raises:
         StoreClosedError: there is none, or none any more.
     """
     entry = find(number)
-    return entry.run if isinstance(entry, Held) else entry
-
-
-@contextlib.contextmanager
-def holding(run: Run) -> Iterator[Any]:
-    """A number for ``run`` during one call; what goes wrong in its writes is raised at the end."""
-    held = Held(run)
-    number = _table.enter(held)
-    with watched(run):
-        try:
-            yield on_device(number)
-        finally:
-            _table.leave(number)
-        if held.error is not None:
-            raise held.error
+    assert isinstance(entry, Run)  # numbers of single calls are known to their programs only
+    return entry

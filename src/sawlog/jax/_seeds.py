@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from sawlog.errors import ArgumentError
 from sawlog.jax import _compat
 
+_RUN_HINT = "Hint: logger.run(train)(jax.random.split(key, 8)), or seeds as jnp.arange(8)."
 _HINT = "Hint: logger.init(jax.random.key(0)), and jax.vmap(logger.init)(keys) for several runs."
 
 
@@ -48,6 +50,81 @@ def run_name(words: Sequence[int]) -> str:
     if len(words) == 2 and words[0] == 0:
         return f"seed-{words[1]}"
     return "key-" + "-".join(f"{word:08x}" for word in words)
+
+
+def key_lanes(keys: Any) -> tuple[Any, tuple[int, ...], np.ndarray]:
+    """Keys or seeds as arrays, how many there are along which axes, and the words of each.
+
+    Raises:
+        ArgumentError: these are no keys and no seeds.
+    """
+    if isinstance(keys, int):
+        return keys, (), np.asarray(key_data(keys))
+    if not hasattr(keys, "dtype"):
+        try:
+            keys = jnp.asarray(list(keys))
+        except TypeError as error:
+            text = f"run takes PRNG keys or seeds, got {keys!r:.120}. {_RUN_HINT}"
+            raise ArgumentError(text) from error
+    if _compat.key_kind(keys) is not None:
+        return keys, keys.shape, np.asarray(jax.random.key_data(keys))
+    if keys.dtype == jnp.uint32 and jnp.ndim(keys) and keys.shape[-1] in (2, 4):
+        return keys, keys.shape[:-1], np.asarray(keys)
+    if not jnp.issubdtype(keys.dtype, jnp.integer):
+        text = f"{keys.dtype}[{','.join(map(str, keys.shape))}]"
+        raise ArgumentError(f"run takes PRNG keys or seeds, got {text}. {_RUN_HINT}")
+    keys = jnp.asarray(keys)
+    return keys, keys.shape, _words_of_seeds(np.asarray(keys))
+
+
+def _words_of_seeds(seeds: np.ndarray) -> np.ndarray:
+    """The words that ``jax.random.key`` makes of seeds."""
+    wide = seeds.astype(np.uint64 if seeds.dtype.itemsize > 4 else np.uint32).astype(np.uint64)
+    return np.stack([wide >> np.uint64(32), wide & np.uint64(0xFFFFFFFF)], -1).astype(np.uint32)
+
+
+_IS_RUN = re.compile(r"(?:.*-)?(?:seed-\d+|key-[0-9a-f]{8}(?:-[0-9a-f]{8})+)", re.DOTALL)
+_LONGEST = 160  # bytes: file systems have room for 255, of which the key and an ending take some
+
+
+def full_name(words: Sequence[int], name: str | None = None, group: str | None = None) -> str:
+    """What the run of a key is called in all: ``group/name-seed-7``; another one for each key.
+
+    >>> full_name([0, 7]), full_name([0, 7], "ppo", "sweep")
+    ('seed-7', 'sweep/ppo-seed-7')
+    """
+    own = run_name(words) if name is None else f"{name}-{run_name(words)}"
+    return own if group is None else f"{group}/{own}"
+
+
+def check_names(name: Any, group: Any) -> None:
+    """Refuse names that a folder, a file or a tracker could not have.
+
+    Raises:
+        ArgumentError: saying which, and why.
+    """
+    for what, given in (("name", name), ("group", group)):
+        if given is not None and (why := _why_not(given, what)):
+            raise ArgumentError(
+                f"The {what} of a run is a text known before the program runs, which becomes part "
+                f"of a file name; {given!r:.120} {why}. "
+                'Hint: logger.init(key, name="ppo", group="sweep-3"); what is traced goes with the '
+                "config: logger.init(key, lr=lr)."
+            )
+
+
+def _why_not(text: Any, what: str) -> str | None:
+    if not isinstance(text, str):
+        return f"is of the type {type(text).__name__}"
+    if not text or text != text.strip() or text[0] == ".":
+        return "is empty, or begins or ends with a space, or begins with a dot"
+    if any(sign in '/\\:*?"<>|' or not sign.isprintable() for sign in text):
+        return "has a sign in it that file names cannot have everywhere"
+    if len(text.encode("utf-8", "surrogatepass")) > _LONGEST:
+        return f"is longer than {_LONGEST} bytes"
+    if what == "group" and _IS_RUN.fullmatch(text):
+        return "is what a run is called"
+    return None
 
 
 def split_config(config: Mapping[str, Any]) -> tuple[list[Any], Any]:

@@ -36,10 +36,10 @@ from sawlog.jax._wrap import Program, program_for
 Start = Callable[[np.ndarray, list[np.ndarray]], int]
 
 
-def start(begin: Start, words: Any, arrays: list[Any]) -> Any:
+def start(begin: Start, words: Any, arrays: list[Any], after: Callable[[], None]) -> Any:
     """Begin a run on the host when the traced program comes here; its number.
 
-    Under ``vmap`` there is one host call, which begins a run for each lane.
+    Under ``vmap`` there is one host call, which begins a run for each lane, and then ``after``.
     """
 
     def host(words: Any, arrays: list[Any]) -> np.ndarray:
@@ -47,6 +47,7 @@ def start(begin: Start, words: Any, arrays: list[Any]) -> Any:
         numbers = np.zeros(words.shape[:-1], np.int32)
         for lane in np.ndindex(numbers.shape):
             numbers[lane] = begin(words[lane], [array[lane] for array in arrays])
+        after()
         return numbers
 
     def over(lanes: tuple[int, ...]) -> Any:
@@ -72,15 +73,6 @@ def start(begin: Start, words: Any, arrays: list[Any]) -> Any:
     return over(())(words, [jax.lax.stop_gradient(array) for array in arrays])
 
 
-def write(logs: logdict, number: Any) -> None:
-    """Write to the run with this number: now, or when the program that is traced comes here."""
-    if not _compat.not_tracing():
-        _send_whole(logs, number)
-        return
-    # Not after jax.effects_barrier(): this may be called from a callback, which would never end.
-    _runs.run_of(number).write(logs)
-
-
 def one_entry(data: Mapping[str, Any], steps: dict[str, Any]) -> logdict:
     """A logdict of values that are logged once, as ``spool`` would make it.
 
@@ -90,8 +82,19 @@ def one_entry(data: Mapping[str, Any], steps: dict[str, Any]) -> logdict:
     site, operands = read_site((dict(data),), steps, as_arrays=False)
     if site is None:
         return logdict()
-    named = site.split([jnp.asarray(operand) for operand in operands])
-    return logdict._of(parts_of_site(site, named))._settled_if_known()
+    array = _host_array if _compat.not_tracing() else jnp.asarray
+    named = site.split([array(operand) for operand in operands])
+    logs = logdict._of(parts_of_site(site, named))
+    if named.mask is not None:
+        logs._settle_later()
+    return logs
+
+
+def _host_array(value: Any) -> Any:
+    """What ``jnp.asarray`` would make of a value, but what is on the host stays there."""
+    if isinstance(value, jax.Array):
+        return value
+    return np.asarray(value, jax.dtypes.result_type(value))
 
 
 def tapping(
@@ -187,7 +190,8 @@ def _with_keys(array: Any, kind: Any) -> Any:
     return np.asarray(array) if kind is None else jax.random.wrap_key_data(array, impl=kind)
 
 
-def _send_whole(logs: logdict, number: Any) -> None:
+def send_whole(logs: logdict, number: Any) -> None:
+    """Write to the run with this number when the program that is traced comes here."""
     leaves, tree = jax.tree.flatten(logs)
     if leaves:
         kinds = tuple(map(_compat.key_kind, leaves))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sawlog.jax._logger import Logger
-from sawlog.jax._runs import RunState
+from sawlog.jax._runs import Run, RunState
 from sawlog.sinks import ConsoleSink, Dashboard, Sink
 
 
@@ -35,10 +35,9 @@ class ConsoleLogger(Logger):
         """A run in the table."""
         return ConsoleSink(name, dashboard=self.dashboard)
 
-    def init(self, key: Any, **config: Any) -> RunState:
-        """Start the run of a PRNG key, see :meth:`Logger.init`."""
+    def _start(self, *about: Any) -> Run:
         self.dashboard.hold()  # runs that are finished one after the other are one table
-        return super().init(key, **config)
+        return super()._start(*about)
 
     def finish(self, state: RunState | None = None) -> None:
         """End the runs of ``state``, or all of them and the table, see :meth:`Logger.finish`."""

@@ -13,6 +13,7 @@ from sawlog._paths import absolute
 from sawlog.errors import StoreExistsError
 from sawlog.jax._disk import LogSink
 from sawlog.jax._logger import Logger
+from sawlog.jax._runs import check_not_open
 from sawlog.sinks import CsvSink, JsonlSink, MemorySink, Sink
 
 
@@ -41,9 +42,11 @@ class SaveLogger(Logger):
 
     Args:
         path: the folder of all runs. A run is called after its key: ``seed-7`` for
-            ``jax.random.key(7)`` and for the seed 7, ``key-6b200159-99ba4efe`` for others.
+            ``jax.random.key(7)`` and for the seed 7, ``key-6b200159-99ba4efe`` for others; with
+            ``init(key, name="ppo", group="sweep")`` it is ``sweep/ppo-seed-7``.
         exists: what to do about a run that is there already: ``"append"`` to it, ``"replace"`` it,
-            or ``"error"``.
+            or ``"error"``. What this logger wrote itself is never replaced: a second ``init`` of a
+            key goes on with its run.
         options: those of :func:`sawlog.store.create`, as ``nan="error"`` or ``interval=5.0``, the
             seconds after which logs are on disk at the latest.
 
@@ -64,6 +67,8 @@ class SaveLogger(Logger):
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
         """A store in a folder with the name of the run."""
+        if exists == "replace":
+            check_not_open(self.path / name)
         return LogSink(self.path / name, exists=exists, meta=about, **self._options)
 
 
@@ -108,14 +113,21 @@ class MemoryLogger(Logger):
 
     def __init__(self, *, exists: str = "append") -> None:
         super().__init__(exists=exists)
-        self.runs: dict[str, MemorySink] = {}
+        self._runs: dict[str, MemorySink] = {}
+
+    @property
+    def runs(self) -> dict[str, MemorySink]:
+        """The sink of each run by its name, with all that was logged so far."""
+        self._settle()
+        return self._runs
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
         """A sink under the name of the run."""
-        if name in self.runs and exists == "error":
+        runs = self._runs
+        if name in runs and exists == "error":
             raise StoreExistsError(f"There is a run {name!r} already. Hint: exists='append'.")
-        kept = self.runs[name].records if name in self.runs and exists == "append" else None
-        self.runs[name] = MemorySink()
+        kept = runs[name].records if name in runs else None
+        runs[name] = MemorySink()
         if kept:
-            self.runs[name].write(kept)
-        return self.runs[name]
+            runs[name].write(kept)
+        return runs[name]

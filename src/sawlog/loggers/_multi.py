@@ -35,6 +35,10 @@ class MultiLogger(Logger):
             raise
         return Fanout(*opened)
 
+    def _began(self) -> None:
+        for logger in self.loggers:
+            logger._began()
+
     def _ended(self) -> None:
         for logger in self.loggers:
             logger._ended()

@@ -18,10 +18,23 @@ from sawlog.sinks import (
     TrackioSink,
     WandbSink,
 )
+from sawlog.sinks._values import XAxis
+
+TIMEOUT = 120.0
+"""Seconds that a call of a tracker may take."""
 
 
 def _config(about: Mapping[str, Any]) -> dict[str, Any]:
     return {"key": about["key"], **about["config"]}
+
+
+def _own_name(name: str) -> str:
+    """What a tracker that has groups of its own calls a run: its name without the group."""
+    return name.rpartition("/")[2]
+
+
+def _group(about: Mapping[str, Any]) -> dict[str, str]:
+    return {"group": about["group"]} if "group" in about else {}
 
 
 class TrackerLogger(Logger):
@@ -34,6 +47,10 @@ class TrackerLogger(Logger):
         fallback: the folder in which those stores are made, as ``fallback/WandbLogger/seed-0``.
         background: whether a thread writes, while the program goes on; at most 64 writes wait. With
             ``on_error="raise"`` the error then comes with the next write, ``flush`` or ``finish``.
+        timeout: seconds that a call of the tracker may take, opening a run included. One that
+            takes longer has failed: the tracker is not called any more. None waits for ever.
+        x: the step axis that is the x axis of charts, as ``"update_step"``; the others are
+            logged beside it. Logs without it have their first one.
         options: those of the sink.
 
     A run always begins anew, whatever the tracker has under its name.
@@ -52,16 +69,18 @@ class TrackerLogger(Logger):
         on_error: str = "fallback",
         fallback: str | os.PathLike[str] = FALLBACK,
         background: bool = True,
+        timeout: float | None = TIMEOUT,
+        x: str | None = None,
         **options: Any,
     ) -> None:
         require(self.package, self.extra, type(self).__name__)  # now, not while a program runs
-        super().__init__(on_error=on_error, fallback=fallback)
-        self._background = background
-        self._options = options
+        super().__init__(on_error=on_error, fallback=fallback, timeout=timeout)
+        self._threaded = background
+        self._options = {**options, "x": XAxis(x)}  # one for all runs, to warn once
 
     def _sink_of(self, name: str, about: Mapping[str, Any]) -> Sink:
         sink = super()._sink_of(name, about)
-        return Async(sink) if self._background else sink
+        return Async(sink) if self._threaded else sink
 
 
 class WandbLogger(TrackerLogger):
@@ -82,11 +101,15 @@ class WandbLogger(TrackerLogger):
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
         """A run of the project."""
-        return WandbSink(self._project, name, config=_config(about), **self._options)
+        options = {**self._options, **_group(about)}
+        return WandbSink(self._project, _own_name(name), config=_config(about), **options)
 
 
 class TensorBoardLogger(TrackerLogger):
-    """Writes each run to a folder of event files, ``path/seed-0``, for TensorBoard."""
+    """Writes each run to a folder of event files, ``path/seed-0``, for TensorBoard.
+
+    A run that is there already gets one more file, which TensorBoard shows as one with the others.
+    """
 
     package, extra = "tensorboard", "tensorboard"
 
@@ -103,7 +126,7 @@ class TensorBoardLogger(TrackerLogger):
 
 
 class MLflowLogger(TrackerLogger):
-    """Sends each run to an MLflow experiment.
+    """Sends each run to an MLflow experiment; the group of a run is its tag ``group``.
 
     ``options`` are those of :class:`TrackerLogger` and :class:`sawlog.sinks.MLflowSink`, as
     ``tracking_uri="sqlite:///mlflow.db"``.
@@ -120,7 +143,9 @@ class MLflowLogger(TrackerLogger):
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
         """A run of the experiment."""
-        return MLflowSink(self._experiment, name=name, config=_config(about), **self._options)
+        tags = {**self._options.get("tags", {}), **_group(about)}
+        options = {**self._options, "tags": tags, "config": _config(about)}
+        return MLflowSink(self._experiment, name=_own_name(name), **options)
 
 
 class TrackioLogger(TrackerLogger):
@@ -137,7 +162,8 @@ class TrackioLogger(TrackerLogger):
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
         """A run of the project."""
-        return TrackioSink(self._project, name, config=_config(about), **self._options)
+        options = {**self._options, **_group(about)}
+        return TrackioSink(self._project, _own_name(name), config=_config(about), **options)
 
 
 class NeptuneLogger(TrackerLogger):
@@ -154,4 +180,5 @@ class NeptuneLogger(TrackerLogger):
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
         """A run on disk."""
-        return NeptuneSink(self._project, name, config=_config(about), **self._options)
+        options = {**self._options, **_group(about)}
+        return NeptuneSink(self._project, _own_name(name), config=_config(about), **options)

@@ -11,9 +11,9 @@
 
 Sinks that keep: :class:`MemorySink`, :class:`CsvSink`, :class:`JsonlSink`, :class:`StoreSink`.
 Sinks around others: :class:`Fanout`, :class:`Every`, :class:`Select`, :class:`Prefix`,
-:class:`Reduce`, :class:`Async`, :class:`Fallback`; closing one closes what is inside. A sink of
-your own needs the three methods of :class:`Sink`; :class:`BaseSink` has all the rest, and
-``sawlog.testing.SinkContract`` tests it.
+:class:`Reduce`, :class:`Async`, :class:`Fallback`, :class:`Timeout`; closing one closes what is
+inside. A sink of your own needs the three methods of :class:`Sink`; :class:`BaseSink` has all the
+rest, and ``sawlog.testing.SinkContract`` tests it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from sawlog.sinks._reduce import Reduce as Reduce
 from sawlog.sinks._select import Select as Select
 from sawlog.sinks._store import StoreSink as StoreSink
 from sawlog.sinks._tensorboard import TensorBoardSink as TensorBoardSink
+from sawlog.sinks._timeout import Timeout as Timeout
 from sawlog.sinks._trackio import TrackioSink as TrackioSink
 from sawlog.sinks._wandb import WandbSink as WandbSink
 
@@ -63,6 +64,7 @@ __all__ = [
     "Sink",
     "StoreSink",
     "TensorBoardSink",
+    "Timeout",
     "TrackioSink",
     "WandbSink",
     "fail",

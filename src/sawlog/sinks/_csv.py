@@ -23,7 +23,7 @@ from sawlog.sinks._base import BaseSink, checked_count
 from sawlog.sinks._entries import deepened, logged
 from sawlog.sinks._jsonl import OURS, check_axes
 from sawlog.sinks._lines import LineFile, foreign
-from sawlog.sinks._notes import is_news
+from sawlog.sinks._notes import Shown, is_news
 from sawlog.store._views._cells import Cells, Field
 from sawlog.store._views._text import _csv_columns as csv_columns
 from sawlog.store._views._text import _quoted as quoted
@@ -33,7 +33,8 @@ from sawlog.store._views._text import _titles_of as titles_of
 class CsvSink(BaseSink):
     """A CSV file with the columns ``name``, one for each step axis, and ``value``.
 
-    A row is one number or text. An array has a row for each item, called ``name[0,1]``; complex
+    A row is one number or text. What was logged from JAX as ``{"loss": {"policy": x}}`` is called
+    ``loss/policy``. An array has a row for each item, called ``name[0,1]``; complex
     numbers have ``name.real`` and ``name.imag``. What is masked has no row, and a step axis that a
     name does not have is an empty field. Numbers have as many digits as their dtype needs; bools
     are ``true`` and ``false``. Notes (``attrs``) are not written; :class:`StoreSink` keeps them.
@@ -76,9 +77,15 @@ class CsvSink(BaseSink):
         self._limit = checked_count(limit, "limit of CsvSink")
         self._file = LineFile(path, exists, _whole)
         self._axes = _axes_of(self._file.path)
+        self._shown = Shown()
 
     def __repr__(self) -> str:
         return f"CsvSink({str(self.path)!r})"
+
+    @property
+    def appends(self) -> bool:
+        """Whether there was something in the file before."""
+        return self._file.resumed
 
     @property
     def path(self) -> Path:
@@ -86,6 +93,7 @@ class CsvSink(BaseSink):
         return self._file.path
 
     def _write(self, records: Records) -> None:
+        records = self._shown.records(records)
         there = {name: logged(entries) for name, entries in records.items()}
         there = {name: each for name, each in there.items() if len(each) and is_news(each)}
         axes = list(dict.fromkeys((*self._axes, *(a for e in there.values() for a in e.steps))))

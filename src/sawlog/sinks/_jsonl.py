@@ -12,7 +12,7 @@ from sawlog.records import Entries, Records
 from sawlog.sinks._base import BaseSink
 from sawlog.sinks._entries import logged
 from sawlog.sinks._lines import LineFile, foreign
-from sawlog.sinks._notes import is_news
+from sawlog.sinks._notes import Shown, is_news
 from sawlog.store._views._cells import Cells
 from sawlog.store._views._text import _json_cells as json_cells
 
@@ -22,7 +22,8 @@ OURS = ("name", "value")
 class JsonlSink(BaseSink):
     """A file of JSON lines, one for each entry: ``{"name": "loss", "step": 3, "value": 0.5}``.
 
-    After the name there is a key for each step axis. Arrays are nested lists, complex numbers
+    After the name there is a key for each step axis. What was logged from JAX as
+    ``{"loss": {"policy": x}}`` is called ``loss/policy``. Arrays are nested lists, complex numbers
     objects with ``real`` and ``imag``; NaN and infinities, which JSON does not have, are the
     strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``. Entries that are masked as a whole have
     no line, masked items are ``null``. Numbers have as many digits as their dtype needs.
@@ -54,9 +55,15 @@ class JsonlSink(BaseSink):
     def __init__(self, path: str | os.PathLike[str], *, exists: str = "append") -> None:
         super().__init__()
         self._file = LineFile(path, exists, _whole)
+        self._shown = Shown()
 
     def __repr__(self) -> str:
         return f"JsonlSink({str(self.path)!r})"
+
+    @property
+    def appends(self) -> bool:
+        """Whether there was something in the file before."""
+        return self._file.resumed
 
     @property
     def path(self) -> Path:
@@ -64,6 +71,7 @@ class JsonlSink(BaseSink):
         return self._file.path
 
     def _write(self, records: Records) -> None:
+        records = self._shown.records(records)
         there = {name: logged(entries) for name, entries in records.items() if is_news(entries)}
         lines = "".join(_lines(name, entries) for name, entries in there.items())
         self._file.append(lines.encode())

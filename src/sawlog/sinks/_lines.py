@@ -42,6 +42,7 @@ class LineFile:
         with _explaining("opening", self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._hold(self._open(exists))
+        self.resumed = False
         try:
             self._lock()
             if exists == "replace":
@@ -86,6 +87,7 @@ class LineFile:
         size = os.fstat(self._descriptor).st_size
         if not size:
             return
+        self.resumed = True
         with open(self.path, "rb") as file:
             end, tail = whole(file, self.path)
             file.seek(end)

@@ -7,7 +7,7 @@ import numpy as np
 from sawlog.records import Entries, Records
 from sawlog.sinks._base import BaseSink
 from sawlog.sinks._entries import check_alike, copied, joined, logged
-from sawlog.sinks._notes import is_news
+from sawlog.sinks._notes import Shown, is_news
 
 
 class MemorySink(BaseSink):
@@ -49,8 +49,12 @@ class MemorySink(BaseSink):
 
     @property
     def logs(self) -> dict[str, np.ndarray]:
-        """The values of every name, ``[n, ...]``, without entries that are masked as a whole."""
-        shown = {name: entries for name, entries in self.records.items() if is_news(entries)}
+        """The values of every name, ``[n, ...]``, without entries that are masked as a whole.
+
+        What was logged from JAX as ``{"loss": {"policy": x}}`` is called ``loss/policy``.
+        """
+        records = Shown().records(self.records)
+        shown = {name: entries for name, entries in records.items() if is_news(entries)}
         return {name: logged(entries).values for name, entries in shown.items()}
 
     def clear(self) -> None:

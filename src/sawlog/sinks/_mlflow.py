@@ -11,7 +11,7 @@ from sawlog._optional import require
 from sawlog.errors import LogMismatchError
 from sawlog.records import Records
 from sawlog.sinks._tracker import TrackerSink
-from sawlog.sinks._values import Column, Group, Kind, Number, flat_config, pixels, summary
+from sawlog.sinks._values import Column, Group, Kind, Number, XAxis, flat_config, pixels, summary
 
 BATCH = 1000  # the most that MLflow takes at a time
 PARAMS = 100
@@ -22,8 +22,8 @@ SHARE = 20  # sending takes at most a twentieth of the time, but for SELDOM
 class MLflowSink(TrackerSink):
     """Writes to a run of its own of MLflow; several may be open at a time.
 
-    Steps are the whole numbers of the axis called ``step``, or of the only axis, or the count of
-    entries; other axes are metrics beside. MLflow has no histograms: of those, ``name/mean``,
+    Steps are the whole numbers of the first step axis, or of the one that ``x`` names, or the count
+    of entries; other axes are metrics beside. MLflow has no histograms: of those, ``name/mean``,
     ``name/std``, ``name/min`` and ``name/max`` are metrics. Its names have no brackets: the leaf
     ``params['w'][0]`` is called ``params/w/0``, and other signs are ``_``.
 
@@ -43,6 +43,7 @@ class MLflowSink(TrackerSink):
         images: whether arrays of two or three axes are images, which go to the artifacts; if not,
             they are summed up as above.
         histograms: whether to sum up arrays at all; if not, they are left out.
+        x: the step axis to draw charts over; by default, and for logs without it, the first.
 
     Metrics are sent a thousand at a time, by the next ``write`` when there are as many or they are
     a second old, and by ``flush`` and ``close``. Where sending takes long they wait longer, up to
@@ -65,8 +66,9 @@ class MLflowSink(TrackerSink):
         artifact_location: str | None = None,
         images: bool = True,
         histograms: bool = True,
+        x: str | XAxis | None = None,
     ) -> None:
-        super().__init__(images=images, histograms=histograms)
+        super().__init__(images=images, histograms=histograms, x=x)
         self._mlflow: Any = require("mlflow", "mlflow", type(self).__name__)
         if str(tracking_uri or self._mlflow.get_tracking_uri()).startswith("sqlite"):
             require("sqlalchemy", "mlflow", type(self).__name__)  # not all of MLflow needs it

@@ -8,7 +8,7 @@ from typing import Any
 
 from sawlog._optional import require
 from sawlog.sinks._tracker import TrackerSink
-from sawlog.sinks._values import Column, Group, Kind, flat_config, pixels, summary
+from sawlog.sinks._values import Column, Group, Kind, XAxis, flat_config, pixels, summary
 
 BATCH = 1000
 
@@ -21,8 +21,8 @@ class NeptuneSink(TrackerSink):
     folder, or in the one that the environment variable ``NEPTUNE_DATA_DIRECTORY`` names. This sink
     is for programs that have code for such files; for others, choose another tracker.
 
-    Steps are the whole numbers of the axis called ``step``, or of the only axis, or the count of
-    entries; other axes are series beside. Neptune has no histograms: of those, ``name/mean``,
+    Steps are the whole numbers of the first step axis, or of the one that ``x`` names, or the count
+    of entries; other axes are series beside. Neptune has no histograms: of those, ``name/mean``,
     ``name/std``, ``name/min`` and ``name/max`` are series. Its series of numbers leave NaN and
     infinities out, so these are texts in ``nonfinite/name``, with their steps. A name cannot go on
     where another ends, as ``loss/a`` and ``loss``: Neptune refuses that.
@@ -30,9 +30,11 @@ class NeptuneSink(TrackerSink):
     Args:
         project: the project, as ``"workspace/name"``.
         name: what to call the run.
+        group: a group tag of the run, ``sys/group_tags``.
         config: settings to note with it, under ``parameters``.
         images: whether arrays of two or three axes are images; if not, they are summed up.
         histograms: whether to sum up arrays at all; if not, they are left out.
+        x: the step axis to draw charts over; by default, and for logs without it, the first.
         options: those of ``neptune.init_run``.
 
     Raises:
@@ -44,12 +46,14 @@ class NeptuneSink(TrackerSink):
         project: str | None = None,
         name: str | None = None,
         *,
+        group: str | None = None,
         config: Mapping[str, Any] | None = None,
         images: bool = True,
         histograms: bool = True,
+        x: str | XAxis | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(images=images, histograms=histograms)
+        super().__init__(images=images, histograms=histograms, x=x)
         self._neptune: Any = require("neptune", "neptune", type(self).__name__)
         self._types: Any = require("neptune.types", "neptune", type(self).__name__)
         options = {
@@ -64,6 +68,8 @@ class NeptuneSink(TrackerSink):
         }
         self._name = name
         self._run: Any = self._neptune.init_run(project=project, name=name, **options)
+        if group is not None:
+            self._run["sys/group_tags"].add([group])
         for key, value in flat_config(config or {}).items():
             self._run[f"parameters/{key}"] = value if _is_simple(value) else str(value)
 

@@ -7,15 +7,23 @@ what they let through can still be loaded. Series without such notes are values 
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
-from sawlog.records import Entries
+from sawlog import _names
+from sawlog.errors import LogMismatchError
+from sawlog.records import Entries, Records
 
 _SECTION = "logdict"
+_STEP = re.compile(  # of the way to a leaf, as jax.tree_util.keystr writes it
+    r"""\[(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]"""
+    r"""|\[(?:<flat index )?(?P<item>[^\]>]*)>?\]"""
+    r"""|\.(?P<field>\w+)"""
+)
 
 
 def is_value(entries: Entries) -> bool:
@@ -28,10 +36,66 @@ def is_news(entries: Entries) -> bool:
     return is_value(entries) or bool(np.any(entries.values))
 
 
+def key_of(name: str, entries: Entries) -> str:
+    """The key under which a series was logged."""
+    return entries.attrs.get(_SECTION, {}).get("key") or name
+
+
 def matches(name: str, entries: Entries, pattern: str) -> bool:
-    """Whether a pattern means this series, by its own name or by that of its key."""
-    key = entries.attrs.get(_SECTION, {}).get("key") or name
-    return any(each == pattern or fnmatchcase(each, pattern) for each in (name, key))
+    """Whether a pattern means this series: by its name, that of its key, or as people see it."""
+    several = {name, key_of(name, entries), shown_name(name, entries)}
+    return any(_names.matches(pattern, each) for each in several)
+
+
+def shown_name(name: str, entries: Entries) -> str:
+    """What people see: of ``{"loss": {"policy": x}}``, the series ``loss['policy']``, they see
+    ``loss/policy``.
+
+    >>> attrs = {"logdict": {"key": "net"}}
+    >>> shown_name("net['dense'][0].bias", Entries(np.ones(1), attrs=attrs))
+    'net/dense/0/bias'
+    """
+    key = key_of(name, entries)
+    if name == key or not name.startswith(key):
+        return name
+    parts, at = [key], len(key)
+    while at < len(name):
+        step = _STEP.match(name, at)
+        if step is None:
+            return name
+        text = step["text"]
+        parts.append(step["item"] or step["field"] or "" if text is None else _unquoted(text))
+        at = step.end()
+    return "/".join(parts)
+
+
+def _unquoted(text: str) -> str:
+    return str(ast.literal_eval(text))
+
+
+class Shown:
+    """The names that people see in one place, and which series each of them is."""
+
+    def __init__(self) -> None:
+        self._series: dict[str, str] = {}
+
+    def records(self, records: Mapping[str, Entries]) -> Records:
+        """The same records under the names that people see.
+
+        Raises:
+            LogMismatchError: two series would have the same.
+        """
+        return Records({self._name(name, each): each for name, each in records.items()})
+
+    def _name(self, name: str, entries: Entries) -> str:
+        shown = shown_name(name, entries)
+        other = self._series.setdefault(shown, name)
+        if other != name:
+            raise LogMismatchError(
+                f"{name!r} and {other!r} would both be called {shown!r} here. Nothing of the call "
+                "was taken. Hint: rename one of them."
+            )
+        return shown
 
 
 def prefixed(attrs: Mapping[str, Any], prefix: str) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from sawlog.errors import ArgumentError
 from sawlog.records import Entries, Records
+from sawlog.sinks._asked import Asked
 from sawlog.sinks._base import Around, Sink, checked_count
 from sawlog.sinks._blocks import REDUCTIONS, check_dtype, reduced
 from sawlog.sinks._entries import check_alike, copied, joined, logged, taken
@@ -25,7 +26,8 @@ class Reduce(Around):
         n: how many become one.
         how: ``"mean"``, ``"last"``, ``"max"``, ``"min"``, ``"sum"``, ``"std"``, or a dict of these
             by name or pattern, of which a name itself counts first and then the first that
-            matches: ``{"loss": "mean", "*": "last"}``.
+            matches: ``{"loss": "mean", "*": "last"}``. Names that match nothing are reported, as
+            by :class:`Select`.
 
     Raises:
         ArgumentError: an unknown reduction; from ``write``, a name that the dict does not have.
@@ -46,6 +48,7 @@ class Reduce(Around):
         super().__init__(sink)
         self._n = checked_count(n, "n of Reduce(sink, n, how)")
         self._how = _checked(how)
+        self._asked = Asked("Reduce", self._how)
         self._waiting: dict[str, list[Entries]] = {}
 
     def __repr__(self) -> str:
@@ -64,6 +67,7 @@ class Reduce(Around):
                 out[name] = joined(blocks)
         self._forward(out)
         self._waiting = waiting  # only now: what was refused does not count
+        self._asked.see(records.items())
 
     def _blocks(self, name: str, entries: Entries) -> tuple[list[Entries], list[Entries]]:
         """The blocks that are complete, reduced, and what waits for more."""
@@ -93,10 +97,12 @@ class Reduce(Around):
         )
 
     def _flush(self) -> None:
+        self._asked.warn()
         self._write_rest()
         self._sink.flush()
 
     def _close(self) -> None:
+        self._asked.warn()
         self._write_rest()
         self._sink.close()
 

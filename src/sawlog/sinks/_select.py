@@ -7,6 +7,7 @@ from typing import Any
 
 from sawlog.errors import ArgumentError
 from sawlog.records import Entries, Records
+from sawlog.sinks._asked import Asked
 from sawlog.sinks._base import Around, Sink
 from sawlog.sinks._notes import matches
 
@@ -20,8 +21,12 @@ class Select(Around):
         sink: where they go.
         names: a pattern or several, as ``"train/*"`` (``*``, ``?`` and ``[abc]`` as in a shell;
             case counts). A pattern that is a name means that name, whatever is in it. A pytree
-            that was logged from JAX is meant by its key. None means all.
+            that was logged from JAX is meant by its key, and ``loss/policy`` is a part of it.
+            None means all.
         exclude: patterns of names to leave out even so.
+
+    Patterns that match nothing are reported by an :class:`~sawlog.errors.UnmatchedNameWarning` with
+    the nearest names, by the first ``flush`` or by ``close``.
 
     Raises:
         ArgumentError: patterns that are no strings, or neither of the two.
@@ -47,12 +52,22 @@ class Select(Around):
             )
         self._names = ("*",) if names is None else _patterns(names, "names")
         self._exclude = () if exclude is None else _patterns(exclude, "exclude")
+        self._asked = Asked("Select", (*self._names, *self._exclude))
 
     def __repr__(self) -> str:
         return f"Select({self._sink!r}, names={self._names!r}, exclude={self._exclude!r})"
 
     def _write(self, records: Records) -> None:
         self._forward({n: entries for n, entries in records.items() if self._takes(n, entries)})
+        self._asked.see(records.items())
+
+    def _flush(self) -> None:
+        self._asked.warn()
+        super()._flush()
+
+    def _close(self) -> None:
+        self._asked.warn()
+        super()._close()
 
     def _takes(self, name: str, entries: Entries) -> bool:
         return any(matches(name, entries, pattern) for pattern in self._names) and not any(

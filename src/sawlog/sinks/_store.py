@@ -51,6 +51,7 @@ class StoreSink(BaseSink):
     ) -> None:
         super().__init__()
         self._writer = store.create(path, exists=exists, meta=meta, **options)
+        self._appends = bool(self._writer.schema)
         try:
             _check_meta(self._writer, dict(meta or {}))
         except BaseException:
@@ -59,6 +60,11 @@ class StoreSink(BaseSink):
 
     def __repr__(self) -> str:
         return f"StoreSink({str(self.path)!r})"
+
+    @property
+    def appends(self) -> bool:
+        """Whether there was something in the store before."""
+        return self._appends
 
     @property
     def path(self) -> Path:

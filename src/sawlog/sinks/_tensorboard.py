@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from sawlog._optional import require
 from sawlog._paths import absolute
 from sawlog.sinks._tracker import TrackerSink
-from sawlog.sinks._values import Column, Group, Kind, bins, pixels
+from sawlog.sinks._values import Column, Group, Kind, XAxis, bins, pixels
 
 QUEUE = 10_000
 
@@ -22,11 +23,11 @@ QUEUE = 10_000
 class TensorBoardSink(TrackerSink):
     """Writes an event file for ``tensorboard --logdir``; each run needs a folder of its own.
 
-    Steps are the whole numbers of the axis called ``step``, or of the only axis, or the count of
-    entries; other axes are scalars beside. Numbers that ``float32`` holds exactly, by their dtype,
-    are the classic scalars; of other dtypes they are written with 64 bits, as the tensors that
-    TensorFlow 2 writes scalars as. TensorBoard shows both alike; its ``EventAccumulator`` has the
-    former under ``Scalars`` and the latter under ``Tensors``. NaN and infinities stay what they
+    Steps are the whole numbers of the first step axis, or of the one that ``x`` names, or the count
+    of entries; other axes are scalars beside. Numbers that ``float32`` holds exactly, by their
+    dtype, are the classic scalars; of other dtypes they are written with 64 bits, as the tensors
+    that TensorFlow 2 writes scalars as. TensorBoard shows both alike; its ``EventAccumulator`` has
+    the former under ``Scalars`` and the latter under ``Tensors``. NaN and infinities stay what they
     are. TensorBoard cannot mark a run as failed.
 
     Args:
@@ -34,6 +35,7 @@ class TensorBoardSink(TrackerSink):
         config: settings to note with the run, under TensorBoard's Text.
         images: whether arrays of two or three axes are images; if not, histograms.
         histograms: whether to write histograms; if not, they are left out.
+        x: the step axis to draw charts over; by default, and for logs without it, the first.
 
     Raises:
         MissingPackageError: ``tensorboard`` is not installed.
@@ -46,10 +48,12 @@ class TensorBoardSink(TrackerSink):
         config: Mapping[str, Any] | None = None,
         images: bool = True,
         histograms: bool = True,
+        x: str | XAxis | None = None,
     ) -> None:
-        super().__init__(images=images, histograms=histograms)
+        super().__init__(images=images, histograms=histograms, x=x)
         self.path = str(path) if "://" in os.fspath(path) else str(absolute(path))
         self._protos = _Protos(type(self).__name__)
+        self.appends = "://" not in self.path and any(Path(self.path).glob("events.out.tfevents.*"))
         self._writer = self._protos.writer(self.path)
         if config:
             text = f"```json\n{json.dumps(config, indent=2, default=str)}\n```"

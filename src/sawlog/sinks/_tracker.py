@@ -8,18 +8,23 @@ from collections.abc import Callable
 from sawlog._exit import close_at_exit
 from sawlog.records import Records
 from sawlog.sinks._base import BaseSink
-from sawlog.sinks._values import Group, groups
+from sawlog.sinks._notes import Shown
+from sawlog.sinks._values import Group, XAxis, groups
 
 
 class TrackerSink(BaseSink):
     """A sink that writes groups of columns to one run of a tracker.
 
+    What was logged from JAX as ``{"loss": {"policy": x}}`` is called ``loss/policy``.
+
     After ``fail()``, and where the ``with`` is left by an error, ``close`` marks the run as failed
     where the tracker can. One that is left open is closed at the end of the program.
     """
 
-    def __init__(self, *, images: bool, histograms: bool) -> None:
+    def __init__(self, *, images: bool, histograms: bool, x: str | XAxis | None = None) -> None:
         super().__init__()
+        self._shown = Shown()
+        self._x = x if isinstance(x, XAxis) else XAxis(x)
         self._images = images
         self._histograms = histograms
         self._counts: dict[str, int] = {}
@@ -39,7 +44,9 @@ class TrackerSink(BaseSink):
     def _write(self, records: Records) -> None:
         if self._call_off is None:
             self._call_off = close_at_exit(self)
-        found = groups(records, self._counts, images=self._images, histograms=self._histograms)
+        records = self._shown.records(records)
+        images, histograms = self._images, self._histograms
+        found = groups(records, self._counts, images=images, histograms=histograms, x=self._x)
         self._check(found)
         for group in found:
             self._write_group(group)
@@ -49,4 +56,5 @@ class TrackerSink(BaseSink):
     def _close(self) -> None:
         if self._call_off is not None:
             self._call_off()  # from now on whoever closes it is told of failures
+        self._x.warn()
         self._finish(self._failed)

@@ -10,7 +10,7 @@ from typing import Any
 from sawlog._optional import require
 from sawlog.errors import StoreWriteError
 from sawlog.sinks._tracker import TrackerSink
-from sawlog.sinks._values import Column, Group, Kind, bins, pixels
+from sawlog.sinks._values import Column, Group, Kind, XAxis, bins, pixels
 
 PATIENCE = 30.0  # seconds
 
@@ -19,8 +19,8 @@ class TrackioSink(TrackerSink):
     """Writes to a run of its own of Trackio; several may be open at a time.
 
     Names that were logged with the same steps are logged together, one row for each entry. Steps
-    are the whole numbers of the axis called ``step``, or of the only axis, or the count of entries;
-    other axes are metrics in the row.
+    are the whole numbers of the first step axis, or of the one that ``x`` names, or the count of
+    entries; other axes are metrics in the row.
 
     Trackio keeps local projects in the folder that the environment variable ``TRACKIO_DIR`` names
     when it is first imported. Where it cannot write there it only warns: ``flush`` and ``close``
@@ -32,6 +32,7 @@ class TrackioSink(TrackerSink):
         config: settings to note with it.
         images: whether arrays of two or three axes are images; if not, histograms.
         histograms: whether to write histograms; if not, they are left out.
+        x: the step axis to draw charts over; by default, and for logs without it, the first.
         options: those of ``trackio.init``, as ``group``, ``space_id`` or ``server_url``.
 
     Numbers are ``float64``; NaN and infinities stay what they are. Trackio has no status of runs:
@@ -51,9 +52,10 @@ class TrackioSink(TrackerSink):
         config: Mapping[str, Any] | None = None,
         images: bool = True,
         histograms: bool = True,
+        x: str | XAxis | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(images=images, histograms=histograms)
+        super().__init__(images=images, histograms=histograms, x=x)
         self._trackio: Any = require("trackio", "trackio", type(self).__name__)
         options.setdefault("embed", False)
         options.setdefault("auto_log_gpu", False)

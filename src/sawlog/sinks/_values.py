@@ -24,13 +24,15 @@ from typing import Any
 
 import numpy as np
 
-from sawlog.errors import LogMismatchError, LogValueError
+from sawlog._names import did_you_mean
+from sawlog.errors import ArgumentError, LogMismatchError, LogValueError
 from sawlog.records import Entries, Records
+from sawlog.sinks._asked import say
 from sawlog.sinks._entries import logged
 from sawlog.sinks._notes import is_news
 
-STEP = "step"
 BINS = 64
+_SOON = 1000  # entries after which an axis that none of them has is reported
 
 Number = int | float
 
@@ -55,6 +57,42 @@ class Column:
     single: bool = False
 
 
+class XAxis:
+    """Which step axis charts are drawn over: the one that was asked for, or else the first.
+
+    One object serves all runs of a logger, and warns once if no log has the axis.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        if name is not None and (not isinstance(name, str) or not name):
+            raise ArgumentError(f'x is the name of a step axis, as x="step", got {name!r}.')
+        self._name = name
+        self._settled = name is None
+        self._others: dict[str, None] = {}
+        self._entries = 0
+
+    def of(self, axes: Sequence[str], entries: int) -> str | None:
+        """The axis for entries that have these."""
+        if self._name in axes:
+            self._settled = True
+            return self._name
+        self._others.update(dict.fromkeys(axes))
+        self._entries += entries if axes else 0
+        if self._entries >= _SOON:
+            self.warn()
+        return next(iter(axes), None)
+
+    def warn(self) -> None:
+        """Say that nothing so far has the axis, once."""
+        if self._settled or not self._entries:
+            return
+        self._settled = True
+        say(
+            f"x={self._name!r}: no log has this step axis, so charts are drawn over the first one "
+            f"that each log has. {did_you_mean(str(self._name), self._others)}"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class Group:
     """Names that were logged together: they have the same steps.
@@ -62,13 +100,14 @@ class Group:
     Args:
         columns: the values by name, as many for each.
         axes: every step axis, as many numbers.
-        axis: the axis that counts as *the* step: ``step``, or the only one; None otherwise.
-        steps: the whole numbers of that axis, or, where there is none or it has fractions, how
-            many entries these names had before.
+        x: the axis to draw them over, if they have any.
+        axis: the same if its steps are whole numbers, which all trackers can count by, else None.
+        steps: the numbers of that axis, or else how many entries these names had before.
     """
 
     columns: Mapping[str, Column]
     axes: Mapping[str, Sequence[Number]]
+    x: str | None
     axis: str | None
     steps: Sequence[int]
 
@@ -86,11 +125,16 @@ class Group:
 
 
 def groups(
-    records: Records, counts: Mapping[str, int], *, images: bool, histograms: bool
+    records: Records,
+    counts: Mapping[str, int],
+    *,
+    images: bool,
+    histograms: bool,
+    x: XAxis | None = None,
 ) -> list[Group]:
     """Records as groups of columns, in the order of the records.
 
-    ``counts`` says how many entries each name had before.
+    ``counts`` says how many entries each name had before, ``x`` which axis to draw them over.
 
     Raises:
         LogValueError: a value is no number.
@@ -112,7 +156,7 @@ def groups(
             together = found.setdefault(_together(entries, before), ({}, entries, before))[0]
             _check_new(columns, together)
             together.update(columns)
-    return [_group(*each) for each in found.values()]
+    return [_group(*each, x or XAxis()) for each in found.values()]
 
 
 def _check_new(columns: Mapping[str, Column], there: Mapping[str, Column]) -> None:
@@ -130,7 +174,7 @@ def _together(entries: Entries, before: int) -> Any:
     return len(entries), steps, mask, before
 
 
-def _group(columns: dict[str, Column], entries: Entries, before: int) -> Group:
+def _group(columns: dict[str, Column], entries: Entries, before: int, x: XAxis) -> Group:
     axes = {
         axis: numbers(_first(array, entries.mask), f"the step axis {axis!r}")
         for axis, array in entries.steps.items()
@@ -142,10 +186,10 @@ def _group(columns: dict[str, Column], entries: Entries, before: int) -> Group:
                 f"{name!r} is the name of a value and of a step axis, with different numbers, and "
                 "trackers have one place for both. Hint: rename one of them."
             )
-    axis = STEP if STEP in axes else next(iter(axes)) if len(axes) == 1 else None
+    axis = x.of(list(axes), len(entries))
     if axis is None or not all(float(step).is_integer() for step in axes[axis]):
-        return Group(columns, axes, None, range(before, before + len(entries)))
-    return Group(columns, axes, axis, [int(step) for step in axes[axis]])
+        return Group(columns, axes, axis, None, range(before, before + len(entries)))
+    return Group(columns, axes, axis, axis, [int(step) for step in axes[axis]])
 
 
 def _first(array: np.ndarray, mask: np.ndarray | None) -> np.ndarray:

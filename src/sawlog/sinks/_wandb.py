@@ -11,7 +11,7 @@ from typing import Any
 from sawlog._optional import require
 from sawlog.errors import StoreWriteError
 from sawlog.sinks._tracker import TrackerSink
-from sawlog.sinks._values import Column, Group, Kind, bins, pixels
+from sawlog.sinks._values import Column, Group, Kind, XAxis, bins, pixels
 from sawlog.sinks._wandb_file import has_ended, is_known
 
 PATIENCE = 60.0
@@ -24,7 +24,7 @@ class WandbSink(TrackerSink):
     Names that were logged with the same steps are logged together, one row for each entry, and the
     step axes are metrics in that row: of ``sawlog.log({"loss": x}, step=i, epoch=e)``, W&B gets
     ``loss``, ``step`` and ``epoch``, and ``define_metric("loss", step_metric="step")`` makes its
-    charts use the step. That is the axis called ``step``, or else the first. W&B's own ``_step``
+    charts use the step. That is the first axis, or the one that ``x`` names. W&B's own ``_step``
     counts the rows.
 
     Args:
@@ -35,6 +35,7 @@ class WandbSink(TrackerSink):
         mode: ``"online"``, ``"offline"`` or ``"disabled"``; None is that of the environment.
         images: whether arrays of two or three axes are images; if not, histograms.
         histograms: whether to write histograms; if not, they are left out.
+        x: the step axis to draw charts over; by default, and for logs without it, the first.
         options: those of ``wandb.init``, as ``entity``, ``group``, ``tags``, ``id``, ``resume``.
 
     Numbers are exact as far as ``float64`` goes; NaN and infinities stay what they are.
@@ -56,9 +57,10 @@ class WandbSink(TrackerSink):
         mode: str | None = None,
         images: bool = True,
         histograms: bool = True,
+        x: str | XAxis | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(images=images, histograms=histograms)
+        super().__init__(images=images, histograms=histograms, x=x)
         self._wandb: Any = require("wandb", "wandb", type(self).__name__)
         if dir is not None:
             Path(dir).mkdir(parents=True, exist_ok=True)  # W&B would go elsewhere, with a warning
@@ -83,9 +85,8 @@ class WandbSink(TrackerSink):
             require("PIL", "wandb", "An image in WandbSink")
 
     def _write_group(self, group: Group) -> None:
-        axis = group.axis or next(iter(group.axes), None)
-        if axis is not None:
-            self._define(group, axis)
+        if group.x is not None:
+            self._define(group, group.x)
         names = (*group.axes, *group.columns)
         rows = zip(
             *group.axes.values(), *(self._items(c) for c in group.columns.values()), strict=True

@@ -16,13 +16,14 @@ from rich.console import Console
 from sawlog._exit import ended_badly
 from sawlog.errors import ArgumentError
 from sawlog.records import Entries, Records
+from sawlog.sinks._asked import Asked
 from sawlog.sinks._base import checked_count
 from sawlog.sinks._console import _output
 from sawlog.sinks._console._digest import digests
 from sawlog.sinks._console._runs import Run, Status
 from sawlog.sinks._console._showing import Output
 from sawlog.sinks._console._state import Snapshot, State
-from sawlog.sinks._notes import is_value, matches
+from sawlog.sinks._notes import Shown, is_value, matches
 from sawlog.sinks._select import _patterns
 
 Self = TypeVar("Self", bound="Dashboard")
@@ -90,6 +91,8 @@ class Dashboard:
         self.every = _checked_positive(every, "every")
         self._names = None if names is None else _patterns(names, "names")
         self._chosen: dict[str, bool] = {}
+        self._asked = Asked("The console", self._names or ())
+        self._shown = Shown()
         self._live = live
         self._console = Console(file=file) if file is not None else console
         self._state = State(_clock)
@@ -115,13 +118,14 @@ class Dashboard:
 
     def take(self, run: Run, records: Records) -> None:
         """Take in what a run has logged."""
-        found = [
-            digest
+        self._asked.see(records.items())
+        chosen = {
+            name: entries
             for name, entries in records.items()
             if is_value(entries) and self._is_chosen(name, entries)
-            for digest in digests(name, entries)
-        ]
-        self._state.take(run, found)
+        }
+        shown = self._shown.records(chosen)
+        self._state.take(run, [d for pair in shown.items() for d in digests(*pair)])
 
     def _is_chosen(self, name: str, entries: Entries) -> bool:
         if self._names is None:
@@ -188,6 +192,7 @@ class Dashboard:
             _output.open_boards.pop(id(self), None)
         if output is not None:
             output.remove(self)
+        self._asked.warn()
 
     def __enter__(self: Self) -> Self:
         self.hold()

@@ -1,0 +1,183 @@
+"""The thread that writes what a Python loop logs, so that the loop does not wait for the device.
+
+A :class:`Job` is what one call logged. Jobs wait in a line, in the order of the calls. The thread
+waits until the device has computed the first one, and then writes all that are ready. The line is
+bounded, in jobs and in bytes: where it is full, the loop waits.
+
+Locks are plain ones, held for a few lines only, and waiting is done on a ``Signal``: an exception
+that comes in the middle, as that of Ctrl-C, leaves nothing locked.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import os
+import threading
+from collections.abc import Sequence
+
+from sawlog._turn import Signal
+
+MOST = 256
+"""How many jobs may wait."""
+ROOM = 64 * 2**20
+"""How many bytes of arrays may wait."""
+GATHER = 0.1
+"""Seconds for which jobs are gathered, unless somebody waits: many are written at less cost."""
+IDLE = 5.0
+"""Seconds after which a thread without work ends; the next job starts another one."""
+
+
+class Job:
+    """What one call logged."""
+
+    nbytes = 0
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the device may still have to compute it."""
+        return False
+
+    def is_ready(self) -> bool:
+        """Whether something of it can be written."""
+        return True
+
+    def wait(self) -> None:
+        """Return when it is ready. Raises nothing."""
+
+    def write(self, behind: Sequence[Job]) -> int:
+        """Write this job, and of those behind it, which are ready, as many as go with it.
+
+        Returns how many jobs are over. Raises nothing: failures are kept for the callers.
+        """
+        raise NotImplementedError
+
+
+class Background:
+    """The line of one logger, and its thread, which is there while there is work."""
+
+    def __init__(self) -> None:
+        self._jobs: collections.deque[Job] = collections.deque()
+        self._bytes = 0
+        self._put = self._over = 0  # how many jobs came, and how many of them are over
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._work, self._progress = Signal(), Signal()
+        self._waits_for_device = False
+        self._hurry = False  # somebody waits, or many jobs do
+        self._sleeps = False
+        self._thread: threading.Thread | None = None
+        self._process = os.getpid()
+
+    # -- the callers' side ------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._jobs or self._is_elsewhere
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether this is a forked process, in which the thread does not exist."""
+        return os.getpid() != self._process
+
+    def put(self, job: Job) -> None:
+        """Take a job, once there is room for it."""
+        if self._is_elsewhere:
+            job.wait()
+            job.write(())
+            return
+        while not self._has_room(job):
+            self._rouse()
+            self._progress.wait(lambda: self._has_room(job))
+        with self._lock:
+            self._jobs.append(job)
+            self._bytes += job.nbytes
+            self._put += 1
+            started = self._thread is not None or self._start()
+        if not started:
+            self._work_off()
+        elif self._sleeps or len(self._jobs) == MOST // 2:
+            self._rouse()
+
+    def _rouse(self) -> None:
+        self._hurry = True
+        self._work.ring()
+
+    def _has_room(self, job: Job) -> bool:
+        # What needs no device may come from a callback that the device is waiting for, and with it
+        # the jobs in front: then nobody would ever make room.
+        if not self._jobs or (self._waits_for_device and not job.on_device):
+            return True
+        return len(self._jobs) < MOST and self._bytes + job.nbytes <= ROOM
+
+    def drain(self) -> None:
+        """Return when all that was put before is over."""
+        if self._is_elsewhere:
+            return
+        last = self._put
+        while self._over < last:
+            self._rouse()
+            self._progress.wait(lambda: self._over >= last)
+
+    def write_ready(self) -> None:
+        """Write what is ready now, without waiting for the device: to keep the order of a run."""
+        if self._jobs and not self._is_elsewhere:
+            self._write_ready()
+
+    # -- the thread -------------------------------------------------------------------------------
+
+    def _start(self) -> bool:
+        """Start the thread; at the end of the interpreter that is not possible any more."""
+        thread = threading.Thread(target=self._run, name="sawlog-background", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False
+        self._thread = thread
+        return True
+
+    def _run(self) -> None:
+        while True:
+            self._work.wait(lambda: self._hurry, GATHER)
+            self._hurry = False
+            if self._jobs:
+                self._work_off()
+                continue
+            self._sleeps = True
+            self._work.wait(lambda: bool(self._jobs), IDLE)
+            self._sleeps = False
+            with self._lock:
+                if not self._jobs:
+                    self._thread = None
+                    return
+
+    def _work_off(self) -> None:
+        """Do the jobs that there are, and all that come while somebody waits."""
+        last = self._put
+        while self._over < last or (self._jobs and self._hurry):
+            try:
+                first = self._jobs[0]
+            except IndexError:  # a callback wrote it meanwhile
+                return
+            self._waits_for_device = True
+            self._progress.ring()
+            first.wait()
+            self._waits_for_device = False
+            self._write_ready()
+
+    def _write_ready(self) -> None:
+        with self._writing:
+            while self._jobs and self._jobs[0].is_ready():
+                ready = list(itertools.takewhile(Job.is_ready, list(self._jobs)))
+                over = ready[0].write(ready[1:])
+                self._forget(over)
+                if not over:
+                    return
+
+    def _forget(self, count: int) -> None:
+        with self._lock:
+            for _ in range(count):
+                self._bytes -= self._jobs.popleft().nbytes
+            self._over += count
+        self._progress.ring()

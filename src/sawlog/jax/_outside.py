@@ -1,0 +1,119 @@
+"""Logging from outside of programs: a Python loop hands over what it logs, and goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sawlog.jax import _compat
+from sawlog.jax._background import Background
+from sawlog.jax._host import on_device
+from sawlog.jax._jobs import Lanes, Logged, Tapped
+from sawlog.jax._logdict import logdict
+from sawlog.jax._primitive import tap_effect
+from sawlog.jax._runs import Run
+from sawlog.jax._wrap import Program
+
+
+def log(run: Run, logs: logdict) -> None:
+    """Write logs to a run: now, if they and all before them are on the host, or else later."""
+    run.raise_troubles()
+    if run.background.is_empty and not any(map(_is_on_device, jax.tree.leaves(logs))):
+        run.write(logs)
+    else:
+        run.background.put(Logged(run, _copied(logs)))
+
+
+def spool(run: Run, spooled: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Call a spooled function, and leave its logs to be written."""
+    run.raise_troubles()
+    with watched(run):
+        out, logs = spooled(*args, **kwargs)
+    run.background.put(Logged(run, _apart(logs, (args, kwargs))))
+    return out
+
+
+def run(
+    background: Background,
+    runs: Sequence[Run],
+    program: Callable[..., Any],
+    lanes: tuple[int, ...],
+    args: tuple,
+    kwargs: dict[str, Any],
+) -> tuple[Any, logdict]:
+    """Call a program that returns its logs, of one run or of one for each lane."""
+    for each in runs:
+        each.raise_troubles()
+    with watched(*runs):
+        out, logs = program(lanes, *args, **kwargs)
+    own = _apart(logs, (args, kwargs))
+    background.put(Lanes(runs, own, len(lanes)) if lanes else Logged(runs[0], own))
+    return out, logs
+
+
+def tap(run: Run, program: Program, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Call a tapped program, and leave what it sends to be written."""
+    run.raise_troubles()
+    job = Tapped(run)
+    run.background.put(job)
+    ends: list[Any] = []
+    try:
+        with watched(run):
+            out = program(args, kwargs, on_device(job.number))[0]
+        ends = _compat.order_tokens(tap_effect)
+    finally:
+        job.ends_with(ends)
+    return out
+
+
+@contextlib.contextmanager
+def watched(*runs: Run) -> Iterator[None]:
+    """A program that writes to runs: where it raises they failed, unless a later one works."""
+    try:
+        yield
+    except BaseException:
+        for run in runs:
+            run.failed = True
+        raise
+    for run in runs:
+        run.failed = False
+
+
+def _is_on_device(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array)
+
+
+def _apart(logs: logdict, given: Any) -> logdict:
+    """The logs, in memory that the caller does not have: JAX may return what it was given."""
+    known = set(map(id, jax.tree.leaves(given)))
+    shared = any(id(leaf) in known for leaf in jax.tree.leaves(logs))
+    return _copied(logs) if shared else logs
+
+
+def _copied(logs: logdict) -> logdict:
+    """The same in memory of its own: the caller may change or donate what it logged."""
+    leaves, tree = jax.tree.flatten(logs)
+    places = [i for i, leaf in enumerate(leaves) if _is_on_device(leaf)]
+    leaves = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+    try:
+        copies = _copy_all([leaves[i] for i in places])
+    except ValueError:  # on different devices
+        copies = [_copy(leaves[i]) for i in places]
+    for i, copy in zip(places, copies, strict=True):
+        leaves[i] = copy
+    return jax.tree.unflatten(tree, leaves)
+
+
+def _copy(array: Any) -> Any:
+    return jnp.copy(array) if _compat.key_kind(array) is None else jax.random.clone(array)
+
+
+@functools.partial(jax.jit, inline=False)
+def _copy_all(arrays: list[Any]) -> list[Any]:
+    return [_copy(array) for array in arrays]

@@ -1,0 +1,151 @@
+"""``Timeout``: a sink that does not answer in time has failed.
+
+A call that hangs cannot be stopped, only left: a thread makes all calls, one after the other, and
+the caller waits for it no longer than it was told to.
+"""
+
+from __future__ import annotations
+
+import _thread
+import math
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from sawlog.errors import ArgumentError, SinkTimeoutError
+from sawlog.records import Records
+from sawlog.sinks._base import BaseSink, Sink, checked_sink, fail
+
+
+class Timeout(BaseSink):
+    """Calls a sink, and waits for each call so many seconds at most.
+
+    A call that takes longer raises :class:`~sawlog.errors.SinkTimeoutError`, and so do all after
+    it: the sink is not called any more, also if the one that hangs returns some day. Put a
+    :class:`Fallback` around this to go on elsewhere.
+
+    Args:
+        sink: where everything goes; or a function that opens it, which may hang as well.
+        seconds: how long a call may take.
+
+    Raises:
+        ArgumentError: ``sink`` is none, or ``seconds`` is no positive number.
+        SinkTimeoutError: from any method, and from here if the sink is opened here.
+
+    >>> import time, numpy as np
+    >>> from sawlog.records import Entries, Records
+    >>> class Hangs:
+    ...     def write(self, records):
+    ...         time.sleep(10)
+    ...     flush = close = lambda self: None
+    >>> try:
+    ...     Timeout(Hangs(), 0.01).write(Records({"x": Entries(np.ones(1))}))
+    ... except TimeoutError as error:
+    ...     print(str(error).partition(". ")[0].rpartition("> ")[2])
+    did not return from write within 0.01 seconds
+    """
+
+    def __init__(self, sink: Sink | Callable[[], Sink], seconds: float) -> None:
+        super().__init__()
+        limit = checked_timeout(seconds)
+        if limit is None:
+            raise ArgumentError("Timeout(sink, seconds) needs a number of seconds, got None.")
+        self._seconds = limit
+        self._hangs: str | None = None  # in which method
+        self._sink: Sink | None = None
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        threading.Thread(
+            target=_work, args=(self._tasks,), name="sawlog-timeout", daemon=True
+        ).start()
+        weakref.finalize(self, self._tasks.put, None)
+        opened = self._call("open", sink) if _opens(sink) else sink
+        self._sink = checked_sink(opened, "Timeout")
+
+    def __repr__(self) -> str:
+        return "A sink" if self._sink is None else repr(self._sink)
+
+    @property
+    def appends(self) -> bool:
+        """Whether there was something in the place of the sink before."""
+        return bool(getattr(self._sink, "appends", False))
+
+    def fail(self) -> None:
+        """Have ``close`` end the sink as failed."""
+        super().fail()
+        if self._sink is not None:
+            fail(self._sink)
+
+    def _write(self, records: Records) -> None:
+        self._call("write", lambda: self._sink.write(records))  # type: ignore[union-attr]
+
+    def _flush(self) -> None:
+        self._call("flush", lambda: self._sink.flush())  # type: ignore[union-attr]
+
+    def _close(self) -> None:
+        self._call("close", lambda: self._sink.close())  # type: ignore[union-attr]
+
+    def _call(self, method: str, function: Any) -> Any:
+        if self._hangs is None:
+            task = _Task(function)
+            self._tasks.put(task)
+            if task.over.acquire(timeout=self._seconds):  # Ctrl-C can interrupt this
+                return task.result()
+            self._hangs = method
+        raise SinkTimeoutError(
+            f"{self!r} did not return from {self._hangs} within {self._seconds:g} seconds. It is "
+            "not called any more. Probably the network or the disk hangs. Hint: timeout= says how "
+            "long to wait, None for ever."
+        )
+
+
+def _opens(sink: Any) -> bool:
+    return callable(sink) and not callable(getattr(sink, "write", None))
+
+
+class _Task:
+    """One call, for the thread to make."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function: Callable[[], Any] | None = function
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self.over = _thread.allocate_lock()
+        self.over.acquire()
+
+    def do(self) -> None:
+        assert self._function is not None
+        try:
+            self._value = self._function()
+        except BaseException as error:
+            self._error = error
+        self._function = None
+        self.over.release()
+
+    def result(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+def _work(tasks: queue.SimpleQueue[_Task | None]) -> None:
+    while (task := tasks.get()) is not None:
+        task.do()
+        del task
+
+
+def checked_timeout(seconds: Any) -> float | None:
+    """Refuse what is no positive number of seconds.
+
+    Raises:
+        ArgumentError: naming what was given.
+    """
+    if seconds is None:
+        return None
+    fine = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not fine or not 0 < seconds < math.inf:
+        raise ArgumentError(
+            f"A timeout is a positive number of seconds, or None to wait for ever, got {seconds!r}."
+        )
+    return min(float(seconds), threading.TIMEOUT_MAX)

@@ -1,0 +1,389 @@
+"""A Python loop that logs: it does not wait for the device, and nothing is lost, late or mixed up.
+
+What a device does is played by values whose computation waits until it is let go on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sawlog
+from sawlog.errors import ArgumentError, SinkWarning
+from sawlog.jax import _background
+from sawlog.loggers import Logger, MemoryLogger, SaveLogger
+from sawlog.sinks import Fallback, MemorySink, Timeout
+
+from .sinks.failing import PATIENCE
+from .thorough import often
+
+
+class Device:
+    """A device that computes what it is given when it is told to."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+
+    def later(self, value: Any) -> Any:
+        """The value, once the device went on."""
+
+        def wait(x: Any) -> Any:
+            assert self.go.wait(PATIENCE)
+            return x
+
+        kind = jax.ShapeDtypeStruct((), jnp.float32)
+        found: list[Any] = []
+        compute = jax.jit(lambda x: jax.pure_callback(wait, kind, x))
+        # JAX itself waits for programs with callbacks on a CPU, so another thread calls this one.
+        thread = threading.Thread(target=lambda: found.append(compute(jnp.float32(value))))
+        thread.start()
+        return Late(thread, found)
+
+
+class Late:
+    """Stands for an array that is being computed, wherever only that is asked."""
+
+    def __init__(self, thread: threading.Thread, found: list[Any]) -> None:
+        self._thread, self._found = thread, found
+
+    def is_ready(self) -> bool:
+        return not self._thread.is_alive()
+
+    def block_until_ready(self) -> Any:
+        self._thread.join()
+        return self._found[0]
+
+
+class Job(_background.Job):
+    """Writes a number to a list when its array is there."""
+
+    def __init__(self, late: Late | None, number: int, written: list[int], nbytes: int = 0) -> None:
+        self._late, self._number, self._written, self.nbytes = late, number, written, nbytes
+
+    @property
+    def on_device(self) -> bool:
+        return self._late is not None
+
+    def is_ready(self) -> bool:
+        return self._late is None or self._late.is_ready()
+
+    def wait(self) -> None:
+        if self._late is not None:
+            self._late.block_until_ready()
+
+    def write(self, behind: Any) -> int:
+        self._written.append(self._number)
+        return 1
+
+
+def test_jobs_are_done_in_order_when_the_device_is() -> None:
+    background, device, written = _background.Background(), Device(), []
+    late = device.later(1.0)
+    for i in range(20):
+        background.put(Job(late if i % 3 == 1 else None, i, written))
+    background.write_ready()  # what a callback does meanwhile
+    assert written in ([0], [])  # the first needs no device; the second waits for it
+    assert not background.is_empty
+    device.go.set()
+    background.drain()
+    assert written == list(range(20))
+    assert background.is_empty
+
+
+@pytest.mark.parametrize(("most", "nbytes"), [(4, 0), (100, _background.ROOM // 3)])
+def test_the_line_is_bounded(most: int, nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_background, "MOST", most)
+    background, device, written = _background.Background(), Device(), []
+    late, put = device.later(1.0), []
+
+    def loop() -> None:
+        for i in range(10):
+            background.put(Job(late, i, written, nbytes))
+            put.append(i)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    room = min(most, 3 if nbytes else most)
+    end = time.monotonic() + PATIENCE
+    while len(put) < room and time.monotonic() < end:
+        time.sleep(0.001)
+    thread.join(0.1)
+    assert len(put) == room  # the next one waits
+    background.put(Job(None, 99, written))  # as from a callback that the device waits for
+    device.go.set()
+    thread.join(PATIENCE)
+    background.drain()
+    assert [i for i in written if i != 99] == list(range(10))
+    assert 99 in written
+
+
+def test_the_thread_ends_and_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_background, "IDLE", 0.01)
+    background, written = _background.Background(), []
+    for i in range(3):
+        background.put(Job(None, i, written))
+        background.drain()
+        thread = background._thread
+        if thread is not None:
+            thread.join(PATIENCE)
+        assert background._thread is None
+    assert written == [0, 1, 2]
+
+
+@jax.jit
+def step(x: Any, i: Any) -> Any:
+    sawlog.log({"x": x, "net": {"w": 2 * x}}, step=i)
+    jax.lax.cond(i % 3 == 0, lambda: sawlog.log({"third": x}, step=i), lambda: None)
+    return x + 1
+
+
+@pytest.mark.parametrize("way", ["spool", "tap", "log"])
+def test_a_loop_of_steps(way: str, tmp_path: Any) -> None:
+    """Many calls are written together, and load as if each had been written alone."""
+    steps = 40
+    memory = MemoryLogger()
+    for logger in (memory, SaveLogger(tmp_path)):
+        with logger:
+            state, x = logger.init(0), jnp.float32(0)
+            for i in range(steps):
+                if way == "log":
+                    logger.log(state, {"x": x, "net": {"w": 2 * x}}, step=i)
+                    x = x + 1
+                else:
+                    x = getattr(logger, way)(step, state)(x, i)
+            logger.log(state, {"last": x})
+        assert x == steps
+    logs = memory.runs["seed-0"].logs
+    assert logs["x"].tolist() == list(range(steps))
+    assert logs["net/w"].tolist() == [2 * i for i in range(steps)]
+    assert logs["last"].tolist() == [steps]
+    assert ("third" in logs) == (way != "log")
+    if way != "log":
+        assert logs["third"].tolist() == list(range(0, steps, 3))
+    found = sawlog.load(tmp_path / "seed-0")
+    assert found["net"]["w"].tolist() == logs["net/w"].tolist()
+    assert found.step["x"].tolist() == list(range(steps))
+
+
+def test_what_was_logged_may_be_changed_and_donated() -> None:
+    with MemoryLogger() as logger:
+        state = logger.init(0)
+        donating = jax.jit(lambda x: x + 1, donate_argnums=0)
+        x, y = jnp.zeros(3), np.zeros(3, np.float32)
+        for _ in range(5):
+            logger.log(state, {"x": x, "y": y})
+            x = donating(x)
+            y += 1
+        logger.spool(lambda x: (sawlog.log({"given": x}), x[0])[1], state)(x)
+        donating(x)
+        logs = logger.runs["seed-0"].logs
+    expected = [[i] * 3 for i in range(5)]
+    assert logs["x"].tolist() == expected
+    assert logs["y"].tolist() == expected
+    assert logs["given"].tolist() == [[5, 5, 5]]
+
+
+def test_programs_and_loops_write_to_one_run_in_turn() -> None:
+    with MemoryLogger() as logger:
+        state = logger.init(0)
+        inside = jax.jit(lambda x: (logger.log(state, {"x": x}), x + 1)[1])
+        x = jnp.float32(0)
+        for _ in range(10):
+            logger.log(state, {"x": x})
+            x = inside(x + 1)
+        logger.flush()
+        assert logger.runs["seed-0"].logs["x"].tolist() == list(range(20))
+
+
+class Picky(MemorySink):
+    """Refuses 3."""
+
+    def _write(self, records: Any) -> None:
+        if 3 in records["x"].values:
+            raise ValueError("no 3")
+        super()._write(records)
+
+
+class PickyLogger(MemoryLogger):
+    def open_run(self, name: str, about: Any, exists: str) -> Any:
+        self._runs[name] = Picky()
+        return self._runs[name]
+
+
+def test_only_what_is_refused_is_missing_and_it_is_said() -> None:
+    logger = PickyLogger()
+    state = logger.init(0)
+
+    def loop() -> None:
+        for i in range(8):
+            logger.log(state, {"x": jnp.float32(i)})
+        logger.flush()
+
+    with pytest.raises(ValueError, match="no 3") as caught:
+        loop()
+    assert "in the background to the run 'seed-0'" in caught.value.__notes__[0]
+    rest = logger.runs["seed-0"].logs["x"].tolist()
+    assert rest == [i for i in range(len(rest) + 1) if i != 3]
+    logger.close()
+
+
+def test_a_program_that_fails_on_the_device_is_reported() -> None:
+    def fails(x: Any) -> Any:
+        raise RuntimeError("boom")
+
+    with MemoryLogger() as logger:
+        state = logger.init(0)
+        kind = jax.ShapeDtypeStruct((), jnp.float32)
+
+        def f(x: Any) -> Any:
+            sawlog.log({"x": jax.pure_callback(fails, kind, x)})
+            return x
+
+        def call() -> None:
+            logger.spool(f, state)(1.0)
+            logger.flush()
+
+        with pytest.raises(Exception, match="boom"):
+            call()
+
+
+# -- a place that hangs ----------------------------------------------------------------------------
+
+
+class Hangs(MemorySink):
+    """Never returns from a method, until it is let go."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        self.method, self.go = method, threading.Event()
+
+    def _hang(self, method: str) -> None:
+        if method == self.method:
+            assert self.go.wait(PATIENCE)
+
+    def _write(self, records: Any) -> None:
+        self._hang("write")
+        super()._write(records)
+
+    def _flush(self) -> None:
+        self._hang("flush")
+
+    def _close(self) -> None:
+        self._hang("close")
+
+
+class HangingLogger(Logger):
+    def __init__(self, method: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.sink = Hangs(method)
+
+    def open_run(self, name: str, about: Any, exists: str) -> Any:
+        self.sink._hang("open")
+        return self.sink
+
+
+@pytest.mark.parametrize("method", ["write", "flush", "close"])
+def test_a_place_that_hangs_has_failed(method: str, tmp_path: Any) -> None:
+    logger = HangingLogger(method, on_error="fallback", fallback=tmp_path, timeout=1)
+
+    def program() -> None:
+        state = logger.init(0)
+        for i in range(5):
+            logger.log(state, {"x": jnp.float32(i)})
+        jax.jit(lambda x: logger.log(state, {"x": x}))(5.0)
+        if method == "flush":
+            logger.flush()
+        logger.finish()
+
+    with pytest.warns(SinkWarning, match=rf"did not return from {method} within 1 seconds"):
+        program()
+    assert sawlog.load(tmp_path / "HangingLogger" / "seed-0")["x"].tolist() == list(range(6))
+    logger.sink.go.set()
+
+
+def test_a_place_that_hangs_when_it_is_opened() -> None:
+    logger = HangingLogger("open", timeout=0.05)
+    with pytest.raises(TimeoutError, match=r"did not return from open within 0\.05"):
+        logger.init(0)
+    logger.sink.go.set()
+
+
+def test_a_sink_that_hung_is_left_alone() -> None:
+    sink = Hangs("write")
+    timed = Timeout(sink, 0.05)
+    records = sawlog.records.Records({"x": sawlog.records.Entries(np.ones(1))})
+    for call in (lambda: timed.write(records), timed.flush, timed.close):
+        with pytest.raises(TimeoutError, match="did not return from write"):
+            call()
+    sink.go.set()
+    with pytest.raises(ArgumentError, match="positive number of seconds"):
+        Timeout(sink, 0)
+    with pytest.raises(ArgumentError, match="positive number of seconds"):
+        MemoryLogger.__mro__[1](timeout="soon")
+    assert isinstance(Fallback(sink, "unused"), Fallback)
+
+
+INTERRUPTED = """
+import signal, sys, threading, time, os
+import jax.numpy as jnp
+from sawlog.loggers import Logger
+from sawlog.sinks import Async, MemorySink
+
+class Hangs(MemorySink):
+    def _write(self, records):
+        print("hangs", flush=True)
+        time.sleep(1000)
+
+class HangingLogger(Logger):
+    def open_run(self, name, about, exists):
+        return Async(Hangs(), queue=1) if sys.argv[1] == "async" else Hangs()
+
+logger = HangingLogger()
+state = logger.init(0)
+try:
+    for i in range(1000):
+        logger.log(state, {"x": jnp.float32(i)}, step=i)
+        if i == 3 and sys.argv[2] == "finish":
+            logger.finish()
+        if i == 3 and sys.argv[2] == "exit":
+            sys.exit()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    os._exit(7)
+"""
+
+
+INTERRUPTIONS = [("plain", "finish"), ("async", "exit"), ("async", "loop"), ("plain", "exit")]
+
+
+@pytest.mark.parametrize(("kind", "where"), INTERRUPTIONS[: often(2, 4)])
+def test_ctrl_c_works_while_a_place_hangs(kind: str, where: str) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(INTERRUPTED), kind, where],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "hangs\n"
+    end = time.monotonic() + PATIENCE
+    while program.poll() is None and time.monotonic() < end:  # until it is where it waits
+        time.sleep(0.3)
+        program.send_signal(signal.SIGINT)
+    out, err = program.communicate(timeout=PATIENCE)
+    if where == "exit":
+        assert "KeyboardInterrupt" in err
+    else:
+        assert (program.returncode, out) == (7, "interrupted\n"), err
