@@ -176,3 +176,17 @@ def test_custom_vmap_over_runs(options: dict[str, Any]) -> None:
     assert out.tolist() == [0, 20, 40]
     for seed in range(SEEDS):
         assert memory.runs[f"seed-{seed}"].records["x"].values.tolist() == [10 * seed]
+
+
+@pytest.mark.parametrize("options", [{}, {"buffer": 2}, {"interval": 2}], ids=str)
+def test_what_a_logger_takes_can_be_kept_for_others(options) -> None:
+    def f(x):
+        for i in range(3):
+            sawlog.log({"x": x + i}, step=i)
+        return x
+
+    with MemoryLogger() as logger:
+        state = logger.init(0)
+        tapped = logger.tap(f, state, keep_logs=True, **options)
+        assert sawlog.spool(tapped)(1.0)[1]["x"].tolist() == [1.0, 2.0, 3.0]
+        assert list(sawlog.spool(logger.tap(f, state, **options))(1.0)[1]) == []

@@ -302,8 +302,9 @@ class Logger:
         prefix: str = "",
         *,
         buffer: int | None = None,
-        interval: int | None = None,
+        interval: Any = None,
         reduce: Any = None,
+        keep_logs: bool = False,
         static_argnums: Any = None,
         static_argnames: Any = None,
     ) -> Callable[..., Any]:
@@ -313,7 +314,7 @@ class Logger:
         returns as soon as JAX does, which on a CPU is when the program is over.
         """
         number = number_of(state)
-        selected, rate = (argnames, tags, prefix), (interval, reduce, buffer)
+        selected, rate = (argnames, tags, prefix, keep_logs), (interval, reduce, buffer)
         static = (static_argnums, static_argnames)
         what = ("tap", fun, selected, rate, static, number)
         return self._made(what, self._tapped, fun, number, selected, rate, static)
@@ -322,11 +323,12 @@ class Logger:
         self, fun: Callable[..., Any], number: Any, selected: Any, rate: Any, statics: Any
     ) -> Any:
         check_callable(fun, "tap")
-        argnames, tags, prefix = selected
+        argnames, tags, prefix, keep_logs = selected
         check_prefix(prefix)
         sampling = read_sampling(*rate)
         static = jit_options(*statics)
-        program = _sending.tapping(fun, selection(argnames, tags), prefix, sampling, static)
+        chosen = selection(argnames, tags)
+        program = _sending.tapping(fun, chosen, prefix, sampling, static, keep_logs)
 
         @functools.wraps(fun)
         def writing(*args: Any, **kwargs: Any) -> Any:

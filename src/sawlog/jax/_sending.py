@@ -103,6 +103,7 @@ def tapping(
     prefix: str,
     sampling: Sampling,
     static: dict[str, tuple],
+    keep_logs: bool = False,
 ) -> Program:
     """The program of ``fun`` that sends its logs to a run, whose number it takes besides."""
 
@@ -110,16 +111,16 @@ def tapping(
         warn_unmatched(closed, chosen, **sampling.by_name())
         if not sampling.is_plain:
             send = functools.partial(_send_prefixed, prefix, hidden[0])
-            return run_sampled(closed, values, chosen, sampling, send), None
+            return run_sampled(closed, values, chosen, sampling, send, keep_logs), None
         if sampling.room is None:
-            walk = Interpreter(RunTap(chosen, hidden[0], prefix))
+            walk = Interpreter(RunTap(chosen, hidden[0], prefix, keep_logs))
             return walk.run(closed.jaxpr, closed.consts, values)[0], None
-        buffered = RunBuffer(chosen, hidden[0], prefix, sampling.room)
+        buffered = RunBuffer(chosen, hidden[0], prefix, sampling.room, keep_logs)
         outs, left = BufferedWalk(buffered).run(closed.jaxpr, closed.consts, values)
         buffered.flush(left)
         return outs, None
 
-    options = (RunTap, chosen, prefix, sampling, tuple(static.items()))
+    options = (RunTap, chosen, prefix, sampling, tuple(static.items()), keep_logs)
     return program_for(fun, options, lambda: Program(fun, evaluate, hidden=1, options=static))
 
 
@@ -201,8 +202,8 @@ def send_whole(logs: logdict, number: Any) -> None:
 class RunTap(Tap):
     """The handler that sends each log to a run."""
 
-    def __init__(self, chosen: Selection, number: Any, prefix: str) -> None:
-        super().__init__(chosen, number)
+    def __init__(self, chosen: Selection, number: Any, prefix: str, keep_logs: bool) -> None:
+        super().__init__(chosen, number, keep_logs)
         self._prefix = prefix
 
     def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
@@ -222,8 +223,10 @@ class RunTap(Tap):
 class RunBuffer(BufferedTap):
     """The handler that sends many entries to a run at once."""
 
-    def __init__(self, chosen: Selection, number: Any, prefix: str, room: int) -> None:
-        super().__init__(chosen, number, room)
+    def __init__(
+        self, chosen: Selection, number: Any, prefix: str, room: int, keep_logs: bool
+    ) -> None:
+        super().__init__(chosen, number, room, keep_logs)
         self._prefix = prefix
 
     def flush_parts(self, parts: Sequence[Part]) -> None:
