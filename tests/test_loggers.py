@@ -726,8 +726,6 @@ def test_arguments_of_the_wrong_kind(tmp_path: pathlib.Path) -> None:
             logger.log(state, [1])
         with pytest.raises(LogValueError, match=r"test_loggers.py.*'x'.*str"):
             logger.log(state, {"x": "text"})
-        with pytest.raises(LogValueError, match=r"step axis cannot be called 'mask'"):
-            logger.log(state, {"x": 1}, mask=3)
         with pytest.raises(ArgumentError, match="buffer"):
             logger.tap(train, state, buffer=0)
         with pytest.raises(TypeError, match="nonsense"):

@@ -14,7 +14,7 @@ SRC = Path(__file__).parents[1] / "src"
 
 NEED_JAX = {
     *("Reduction", "load", "log", "log_cotangent", "logdict", "logify", "register_rule", "save"),
-    *("spool", "strip", "tap", "jax", "loggers"),
+    *("concat", "spool", "strip", "tap", "jax", "loggers"),
 }
 NEED_TORCH = {
     "build_log_dataloader",

@@ -47,7 +47,7 @@ def check_entries(logs: Any, row: Place, keep: Callable[[Any], Any], once: bool 
     values, steps = np.asarray(logs["k"]), np.asarray(logs.step["k"])
     mask = logs.mask.get("k")
     if isinstance(row.lanes, Lane):
-        assert mask is None
+        assert np.all(mask)
         kept = keep(list(row.lanes.values))
         close(values, np.asarray(kept[0] if once else kept))
         close(np.reshape(steps, -1), np.asarray(keep(list(row.lanes.steps))))

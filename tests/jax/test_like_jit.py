@@ -221,7 +221,7 @@ def test_objects_of_methods_and_partials_are_not_kept_alive() -> None:
 def test_a_transformed_function_keeps_its_function() -> None:
     """A lambda has no other owner."""
     spooled = sawlog.spool(lambda x: sawlog.log({"x": x}))
-    tapped = sawlog.tap(lambda x: sawlog.log({"x": x}), print)
+    tapped = sawlog.tap(lambda x: sawlog.log({"x": x}) and None, print)
     gc.collect()
     assert spooled(1.0)[1]["x"] == 1
     assert tapped(1.0) is None
@@ -823,8 +823,8 @@ def test_keep_logs_with_nobody_around() -> None:
 
 
 def test_log_on_its_own_does_nothing() -> None:
-    assert sawlog.log({"x": 1.0}, step=3) is None
-    assert sawlog.log("x", jnp.ones(3)) is None
+    assert set(sawlog.log({"x": 1.0}, step=3)) == {"x"}
+    sawlog.log("x", jnp.ones(3))
     assert logs_x(3.0) == 9
     jaxpr = jax.make_jaxpr(logs_x)(3.0)
     assert [eqn.primitive.name for eqn in jaxpr.eqns] == ["mul"]

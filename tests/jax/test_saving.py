@@ -384,6 +384,9 @@ def test_loading_what_is_no_store(tmp_path: pathlib.Path) -> None:
         sawlog.load(tmp_path / "rows")
 
 
-def test_a_step_axis_cannot_be_called_save() -> None:
-    with pytest.raises(LogValueError, match=r"logs\.save means something else"):
-        sawlog.log({"x": 1.0}, save=1)
+def test_a_step_axis_may_be_called_save(tmp_path) -> None:
+    logs = sawlog.spool(lambda x: sawlog.log({"x": x}, save=1, a=2) and None)(1.0)[1]
+    logs.save(tmp_path / "logs")
+    loaded = sawlog.load(tmp_path / "logs")
+    assert {name: int(keys["x"]) for name, keys in loaded.steps.items()} == {"save": 1, "a": 2}
+    assert list(loaded.steps) == ["save", "a"]  # in the order they were written

@@ -157,8 +157,8 @@ def test_default_printing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines() == [
         "t={'a': 1.5, 'b': (1, True)}",
         "long=[ 0,  1,  2, ..., 17, 18, 19]",
-        "[episode 7] [step 0] x=1.5  v=[1.5, 0.5]",
-        "[episode 7] [step 1] x=3.  v=[3., 1.]",
+        "[step 0] [episode 7] x=1.5  v=[1.5, 0.5]",
+        "[step 1] [episode 7] x=3.  v=[3., 1.]",
     ]
     sawlog.tap(jax.vmap(lambda x: sawlog.log({"x": x}, step=4)))(jnp.arange(3))
     assert capsys.readouterr().out == "[step 4] x=[0, 1, 2]\n"
@@ -171,7 +171,7 @@ def test_default_printing(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_output_is_that_of_the_function() -> None:
     out, seen = tapped(lambda x: {"y": (x, None), "n": sawlog.log({"x": x})}, 2.0)
-    assert out == {"y": (2.0, None), "n": None}
+    assert out == {"y": (2.0, None), "n": {"x": 2.0}}
     assert column(seen, "x") == [2.0]
 
 

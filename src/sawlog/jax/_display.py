@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from sawlog.jax import _compat
+from sawlog.jax._arrays import is_plain
 from sawlog.jax._entries import Part, stack
 from sawlog.jax._lanes import maximum, mean, minimum, over_lanes
 
@@ -40,6 +41,8 @@ def line(logs: Any) -> str:
 def _shared(step: Any, part: Part) -> Any:
     """The steps of one lane, where all lanes have the same."""
     if _compat.is_tracer(step) or isinstance(step, jax.ShapeDtypeStruct) or part.mask is not None:
+        return step
+    if not jax.tree.leaves(part.value):
         return step
     lanes = (*range(part.outer), *range(part.outer + int(part.stacked), np.ndim(step)))
     array = np.asarray(step)
@@ -76,7 +79,7 @@ def _values(part: Part) -> str:
 
 def _of_lanes(part: Part) -> str:
     """The last entry of many lanes: how many there are, their mean, the least and the greatest."""
-    if not _is_number(part.first):
+    if not jax.tree.leaves(part.value) or not _is_number(part.first):
         return ""
     wide = stack(part)
     entries = wide.first.shape[wide.outer]
@@ -92,7 +95,7 @@ def _of_lanes(part: Part) -> str:
 
 def _is_number(leaf: Any) -> bool:
     known = not _compat.is_tracer(leaf) and not isinstance(leaf, jax.ShapeDtypeStruct)
-    return known and np.dtype(getattr(leaf, "dtype", object)).kind in "fiub"
+    return known and hasattr(leaf, "dtype") and is_plain(leaf) and leaf.dtype.kind in "fiub"
 
 
 def _tree_text(value: Any) -> str:
