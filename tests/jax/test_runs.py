@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import sawlog
+from sawlog.jax._background import Background
 from sawlog.jax._runs import Run
 from sawlog.sinks import MemorySink
 
@@ -63,7 +64,7 @@ def call(run: Run, method: str) -> None:
 @pytest.mark.parametrize("second", ["write", "flush"])
 def test_a_sink_is_called_by_one_thread_at_a_time(first: str, second: str) -> None:
     sink = Busy(first, second)
-    sink.run = run = Run("name", {}, sink, lambda: None)
+    sink.run = run = Run("name", {}, sink, lambda: None, Background())
     failures: list[Any] = []
     sink._call = _noting(sink._call, failures)  # type: ignore[method-assign]
     call(run, first)

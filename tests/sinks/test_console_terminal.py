@@ -202,7 +202,7 @@ def test_eight_seeds_in_one_program(fails):
     assert seen.code == int(fails), seen.text
     assert not seen.screen().cursor.hidden
     rows = table_of(lines)
-    assert set(rows) == {"loss", "grad", "params['w']"}
+    assert set(rows) == {"loss", "grad", "params/w"}
     assert {"compiling", "trained"} <= set(lines)
     assert any(re.match(r"step 199 / 200 .* 100%$", line) for line in lines)
     assert "[4]" in rows["grad"]

@@ -83,9 +83,10 @@ def test_what_fits_into_single_precision(dtype, single):
 def test_which_axis_is_the_step():
     epochs, steps = np.array([1, 2]), np.array([30, 40])
     for axes, axis, found in (
-        ({"epoch": epochs, "step": steps}, "step", [30, 40]),
+        ({"epoch": epochs, "step": steps}, "epoch", [1, 2]),
+        ({"step": steps, "epoch": epochs}, "step", [30, 40]),
         ({"epoch": epochs}, "epoch", [1, 2]),
-        ({"epoch": epochs, "turn": steps}, None, [3, 4]),
+        ({"turn": steps, "epoch": epochs}, "turn", [30, 40]),
         ({"time": epochs + 0.5}, None, [3, 4]),
     ):
         (group,) = grouped({"x": 3}, x=Entries(np.ones(2), axes))

@@ -520,7 +520,27 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def copy_as_a_crash_leaves_it(source, target):
-    """What was published last is copied first, so that the copy is a state that really was."""
+    """What was published last is copied first, so that the copy is a state that really was.
+
+    It is begun anew where a writer merged segments meanwhile.
+    """
+    while not _is_copied(source, target):
+        shutil.rmtree(target)
+
+
+def _is_copied(source, target):
+    try:
+        _copy(source, target)
+    except Merged:
+        return False
+    return True
+
+
+class Merged(Exception):
+    """A segment was merged into another one while the store was copied."""
+
+
+def _copy(source, target):
     for folder in ("writers", "segments", "replaced", "schema", "tmp"):
         if (source / folder).exists():
             copy_folder(source / folder, target / folder)
@@ -539,6 +559,8 @@ def copy_folder(source, target):
             else:
                 shutil.copy2(source / name, target / name)
         except FileNotFoundError:
+            if source.name in ("segments", "replaced"):
+                raise Merged from None
             assert source.name in ("tmp", "writers"), name  # it has its name by now
 
 

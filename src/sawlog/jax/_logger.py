@@ -127,6 +127,7 @@ class Logger:
         Raises:
             ArgumentError: it is no key, or several.
 
+        >>> import jax
         >>> Logger.name_of(jax.random.key(7)), Logger.name_of(7)
         ('seed-7', 'seed-7')
         """
