@@ -47,6 +47,7 @@ AROUND = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("around", AROUND)
 def test_spool_as_if_by_cond(around, options) -> None:
@@ -141,6 +142,7 @@ def logged_in(order):
     return f
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("order", list(itertools.permutations(["minibatch", "update", "z"])))
 def test_step_axes_keep_the_order_they_were_written_in(order) -> None:
     for options in ({}, {"reduce": "mean"}, {"window": 1}):
