@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from _timing import Contestant, Row, compare, report
 from jax import lax
 
@@ -210,6 +211,59 @@ def dispatch(rounds: int) -> list[Row]:
     )
 
 
+def masked_dispatch(rounds: int) -> list[Row]:
+    """A call whose logs have gaps returns as soon as the jitted one does: nothing is waited for."""
+
+    def logged(x: Any) -> Any:
+        def body(carry: Any, i: Any) -> Any:
+            sawlog.log({"a": carry, "b": 2 * carry}, where=i % 2 == 0, step=i)
+            return carry + 1.0, None
+
+        return lax.scan(body, x, jnp.arange(3))[0]
+
+    jitted, spooled, x = jax.jit(sawlog.spool(logged)), sawlog.spool(logged), jnp.float32(0)
+    contestants = [
+        Contestant("jit(spool(f))", lambda: jitted(x)),
+        Contestant("spool(f)", lambda: spooled(x)),
+    ]
+    for contestant in contestants:
+        contestant.call()
+    limits = {"spool(f)": 1.3}
+    return compare("dispatch, masked logs", contestants, rounds=rounds, repeat=200, limits=limits)
+
+
+def additions(rounds: int) -> list[Row]:
+    """A thousand times ``logs + more`` in a Python loop, against lists joined at the end."""
+
+    @jax.jit
+    @sawlog.spool
+    def step(x: Any) -> None:
+        sawlog.log({"loss": x, "accuracy": 2 * x}, step=x)
+
+    steps = [step(jnp.float32(i))[1] for i in range(1000)]
+
+    def by_hand() -> Any:
+        lists: dict[str, list[Any]] = {"loss": [], "accuracy": [], "step": []}
+        for logs in steps:
+            lists["loss"].append(logs["loss"])
+            lists["accuracy"].append(logs["accuracy"])
+            lists["step"].append(logs.step["loss"])
+        return {name: np.stack([np.asarray(x) for x in values]) for name, values in lists.items()}
+
+    def added() -> Any:
+        total = sawlog.logdict()
+        for logs in steps:
+            total = total + logs
+        return total["loss"]
+
+    return compare(
+        "1,000 times logs + more",
+        [Contestant("lists by hand", by_hand), Contestant("+", added)],
+        rounds=max(2, rounds // 4),
+        limits={},
+    )
+
+
 def reductions(rounds: int) -> list[Row]:
     """A mean inside the program, against the same accumulation written by hand."""
 
@@ -318,6 +372,8 @@ def main() -> int:
         *compile_time(3 * scale),
         *bare_calls(7 * scale),
         *dispatch(7 * scale),
+        *masked_dispatch(7 * scale),
+        *additions(7 * scale),
         *reductions(7 * scale),
         *buffered_taps(scale + 1),
     ]
