@@ -85,6 +85,19 @@ def test_what_was_added_does_not_change_later() -> None:
     assert both["x"].tolist() == [0, 1, 0, 1, 2]
 
 
+def test_arrays_of_the_host_may_be_used_again() -> None:
+    buffer = np.zeros(2)
+    logs = []
+    for i in range(3):
+        buffer[:] = i
+        logs.append(sawlog.log({"x": buffer}, step=i))
+    assert sawlog.concat(logs)["x"].tolist() == [[0, 0], [1, 1], [2, 2]]
+    one = sawlog.logdict({"x": buffer})
+    both = one + one
+    buffer[:] = 7
+    assert both["x"].tolist() == [2, 2, 2, 2]
+
+
 def test_in_a_program() -> None:
     @jax.jit
     def f(x):

@@ -121,6 +121,32 @@ def test_over_entries_is_a_reduction(logs) -> None:
         np.testing.assert_array_equal(same[0][key], same[1][key])
 
 
+@pytest.mark.parametrize("where", ["logs", "outer"])
+def test_medians_over_entries(where, request) -> None:
+    table = request.getfixturevalue(where)
+    found = table.median(over="entries")["some"]
+    for seed in range(4):
+        x, own = 0.0, []
+        for i in range(7):
+            if (i + seed) % 3 == 0:
+                own.append(x * 1.5)
+            x += seed + 1.0
+        assert found[seed] == pytest.approx(np.median(own))
+    assert table.quantile([0.0, 1.0], over="entries")["all"].shape == (4, 2)
+
+
+def test_columns_that_would_share_a_name_are_refused() -> None:
+    for log in (
+        lambda x: sawlog.log({"a": x, "b": x}, a=x),
+        lambda x: sawlog.log({"lane": x}, step=x),
+        lambda x: sawlog.log({"a": x}, lane=x),
+        lambda x: sawlog.log({"a/b": x, "a": {"b": x}}),
+    ):
+        clash = sawlog.spool(jax.vmap(log))(jnp.arange(2.0))[1]
+        with pytest.raises(errors.ArgumentError, match="Hint"):
+            clash.to_pandas()
+
+
 def test_mask_is_always_there(logs) -> None:
     assert set(logs.mask) == set(logs)
     assert logs.mask["all"].shape == (7, 4)
@@ -131,16 +157,32 @@ def test_mask_is_always_there(logs) -> None:
     assert sawlog.spool(lambda x: sawlog.log({"x": x}) and None)(1.0)[1].mask["x"].shape == ()
 
 
-@pytest.mark.parametrize("fun", [jnp.mean, lambda x: x.sum(0), lambda x: x.mean(1)])
+@pytest.mark.parametrize(
+    "fun",
+    [
+        jnp.mean,
+        lambda x: x.sum(0),
+        lambda x: x.mean(1),
+        lambda x: float(jnp.mean(x)),
+        lambda x: x.mean(0).tolist(),
+        lambda x: {"mean": x.mean()},
+        lambda x: (x.mean(), x.std()),
+        lambda x: f"{float(x.mean()):.2f}",
+    ],
+)
 def test_a_map_that_averages_what_was_never_logged_is_refused(logs, fun) -> None:
     mapped = jax.tree.map(fun, logs)
     with pytest.raises(errors.LogMismatchError, match="never logged"):
         mapped["some"]
+
+
+def test_a_map_in_a_program_is_refused_as_well(logs) -> None:
     with pytest.raises(errors.LogMismatchError, match="never logged"):
-        jax.jit(lambda logs: jax.tree.map(fun, logs)["some"])(logs)
+        jax.jit(lambda logs: jax.tree.map(jnp.mean, logs)["some"])(logs)
 
 
 def test_a_map_over_whole_logs_is_fine(logs) -> None:
+    assert jax.tree.map(jnp.shape, logs)["some"] == logs["some"].shape
     whole = logs.filter(lambda key, _: key == "all")
     assert float(jax.tree.map(jnp.mean, whole)["all"]) == pytest.approx(float(whole["all"].mean()))
     assert jax.tree.map(lambda x: x[-1], logs)["some"].shape == (4,)

@@ -84,6 +84,12 @@ def test_tap_tells_it_too(options) -> None:
         sawlog.tap(lambda x: program(x), print, **options)(1.0)
 
 
+def test_reductions_of_logs_tell_it_too() -> None:
+    logs = sawlog.logdict({"loss": jnp.arange(3.0)})
+    with pytest.warns(UnmatchedNameWarning, match="'loss'"):
+        logs.reduce({"los": "mean"})
+
+
 def test_the_name_of_a_cotangent_is_known() -> None:
     def f(x):
         return sawlog.log_cotangent("dx", x) * 2

@@ -80,6 +80,26 @@ def test_nothing_where_false() -> None:
     assert calls == []
 
 
+def test_outside_of_a_program() -> None:
+    assert list(sawlog.log({"x": 1.0}, where=False)) == []
+    assert list(sawlog.log({"x": 1.0}, where=True)) == ["x"]
+
+
+def test_masks_in_memory() -> None:
+    with sawlog.loggers.MemoryLogger() as logger:
+        where = jnp.array([True, False, True])
+        logger.log(logger.init(0), {"x": jnp.array([1.0, 50.0, 3.0])}, where=where)
+    assert np.mean(logger.runs["seed-0"].logs["x"]) == 2.0
+
+
+def test_one_key_twice_is_refused() -> None:
+    with (
+        sawlog.loggers.MemoryLogger() as logger,
+        pytest.raises(errors.ArgumentError, match="seed-1"),
+    ):
+        logger.run(lambda key: f_of_one(1.0, True))(jnp.array([1, 2, 1]))
+
+
 def test_a_condition_for_each_lane() -> None:
     """As under vmap, also for programs that are written over arrays."""
 

@@ -58,11 +58,40 @@ def over_lanes(part: Part, statistic: Statistic, name: str) -> Part:
     return Part(value, tuple(x if stacked else x[0] for x in steps), None, slot)
 
 
+def over_entries(part: Part, statistic: Statistic, name: str) -> Part:
+    """One value for each lane, of the entries that it logged; steps are left out.
+
+    Raises:
+        ArgumentError, LogValueError: as :func:`over_lanes`.
+    """
+    wide = stack(part)
+    _check_concrete(wide, name)
+    lanes = wide.first.shape[: wide.outer] + wide.first.shape[wide.outer + 1 :][: wide.slot.batch]
+    mask = _entries_and_lanes(np.asarray(full_mask(wide)), wide).T
+
+    def apply(x: Any) -> np.ndarray:
+        own = np.swapaxes(_entries_and_lanes(_plain(x, part, name), wide), 0, 1)
+        result = statistic(own, mask.reshape(mask.shape + (1,) * (own.ndim - 2)))
+        return result.reshape(lanes + result.shape[1:])
+
+    value = jax.tree.map(apply, wide.value)
+    there = mask.any(axis=1).reshape(lanes)
+    slot = dataclasses.replace(
+        part.slot,
+        steps=(),
+        stacked=False,
+        ndim=np.ndim(jax.tree.leaves(value)[0]) - wide.outer,
+        masked=not there.all(),
+        counted=False,
+    )
+    return Part(value, (), None if there.all() else there, slot)
+
+
 def _check_concrete(part: Part, name: str) -> None:
     arrays = (*jax.tree.leaves(part.value), *part.rest())
     if any(map(_compat.is_tracer, arrays)):
         raise ArgumentError(
-            f'logs.{name}(over="lanes") matches entries by their steps, which are not known while '
+            f"logs.{name} is computed on the host, by masks and steps that are not known while "
             "a program is traced. Hint: return the logs and call it outside of jit, vmap and grad."
         )
 

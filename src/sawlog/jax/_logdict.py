@@ -374,7 +374,9 @@ class logdict(Statistics, dict):
         first, ``mean`` their mean, all others the last.
         """
         from sawlog.jax._reduce_entries import reduce_part
+        from sawlog.jax._unmatched import warn_unmatched_keys
 
+        warn_unmatched_keys(mode, [*self, *self._layout.empty])
         return self._map(lambda part: reduce_part(part, mode))._settled_if_known()
 
     def to_numpy(self) -> logdict:
@@ -472,8 +474,8 @@ class logdict(Statistics, dict):
     def _snapshot(self) -> logdict:
         """The same now, whatever is done to this dict later; nothing is looked at."""
         same = dict.__new__(logdict)
-        dict.update(same, dict.items(self))
-        same._layout, same._rest = self._layout, self._rest
+        dict.update(same, {key: _own(value) for key, value in dict.items(self)})
+        same._layout, same._rest = self._layout, tuple(map(_own, self._rest))
         same._pending, same._pieces = self._pending, self._pieces
         if same._layout.keys != tuple(dict.keys(same)):  # changed in place by dict's own methods
             return self._of(self._parts(), self._layout.empty)
@@ -488,6 +490,11 @@ class logdict(Statistics, dict):
 
     def __reduce__(self) -> Any:
         return _restore, (list(self._parts()), self._layout.empty)
+
+
+def _own(value: Any) -> Any:
+    """Arrays of the host may be changed by whoever has them; those of JAX may not."""
+    return jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, value)
 
 
 def _restore(parts: list[Part], empty: dict[str, Nothing]) -> logdict:
@@ -538,13 +545,23 @@ def _unflatten(
 
 
 def _lost_masks(logs: logdict) -> list[str]:
-    """Keys whose mask is an array of another dtype: somebody mapped a function over the logs."""
-    lost = []
-    for part in logs._raw_parts():
-        dtype = getattr(part.mask, "dtype", np.dtype(bool))
-        if part.slot.masked and dtype not in (np.dtype(bool), jax.dtypes.float0):
-            lost.append(part.slot.key)
-    return lost
+    """Keys whose mask was computed with: somebody mapped a function over the logs."""
+    parts = [part for part in logs._raw_parts() if part.slot.masked]
+    return [part.slot.key for part in parts if _is_computed(part.mask)]
+
+
+def _is_computed(mask: Any) -> bool:
+    """Whether this is no mask any more: an array of another dtype, a number, text, or several.
+
+    A 0 or None in its place, or a shape, is what a map makes that says something about the logs.
+    """
+    if hasattr(mask, "dtype"):
+        return mask.dtype not in (np.dtype(bool), jax.dtypes.float0)
+    if isinstance(mask, Mapping):
+        mask = list(mask.values())
+    if isinstance(mask, (tuple, list)):
+        return not (isinstance(mask, tuple) and all(type(x) is int for x in mask))
+    return isinstance(mask, (float, complex, str)) or (type(mask) is int and mask != 0)
 
 
 def _check_masks(logs: logdict) -> None:

@@ -287,6 +287,7 @@ class Logger:
             keys, lanes, words = _seeds.key_lanes(keys)
             settings = _seeded.settings(config, lanes, in_axes, (keys, *args), kwargs)
             each = words.reshape(-1, words.shape[-1])
+            _check_different(each)
             runs = [begin(*pair) for pair in zip(each, settings, strict=True)]
             self._began()
             out, logs = _outside.run(self._background, runs, program, lanes, (keys, *args), kwargs)
@@ -470,6 +471,17 @@ def _chosen(what: str, given: str, among: Sequence[str]) -> str:
         listed = ", ".join(map(repr, among))
         raise ArgumentError(f"{what} must be one of {listed}, got {given!r}.")
     return given
+
+
+def _check_different(words: np.ndarray) -> None:
+    """Refuse to write two lanes to one run."""
+    found, counts = np.unique(words, axis=0, return_counts=True)
+    if (counts > 1).any():
+        name = _seeds.run_name(found[np.argmax(counts)].tolist())
+        raise ArgumentError(
+            f"The same key is there more than once: two lanes would write to the run {name!r}. "
+            "Hint: give each lane a key of its own, as with jax.random.split(key, n)."
+        )
 
 
 def _check_same(run: Run, about: Mapping[str, Any]) -> None:

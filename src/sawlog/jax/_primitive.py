@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
+import numpy as np
 
 from sawlog.errors import LogPlacementError
 from sawlog.jax import _compat, _libraries, _marks
@@ -193,7 +194,13 @@ def log(*args: Any, **options: Any) -> Any:
     elif not _libraries.only_probing():
         _support_jet()
         log_p.bind(*operands, site=site)
-    return _returned(logdict._of(parts_of_site(site, site.split(operands))))
+    given = [x.copy() if isinstance(x, np.ndarray) else x for x in operands]
+    if site.masked:
+        given = [np.asarray(x) if isinstance(x, (int, float, complex)) else x for x in given]
+    logs = logdict._of(parts_of_site(site, site.split(given)))
+    if site.masked:
+        logs._settle_later()
+    return _returned(logs)
 
 
 def _returned(logs: logdict) -> logdict | None:

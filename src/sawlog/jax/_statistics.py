@@ -60,18 +60,18 @@ class Statistics:
         return self._statistic("count", _lanes.count, over)
 
     def median(self, over: str = "lanes") -> Any:
-        """The median of the lanes."""
+        """The median."""
         return self.quantile(0.5, over, "median")
 
     def quantile(self, q: Any, over: str = "lanes", _name: str = "quantile") -> Any:
-        """The quantile ``q`` of the lanes, from 0 to 1; several have an axis behind the entries."""
+        """The quantile ``q``, from 0 to 1; several have an axis behind the entries or lanes."""
         if np.size(q) == 0 or not np.all((np.asarray(q) >= 0) & (np.asarray(q) <= 1)):
             raise ArgumentError(f"A quantile is a number from 0 to 1, or several, got {q!r}.")
         if over == "entries":
-            raise ArgumentError(
-                f'logs.{_name} is over="lanes". Hint: np.{_name} of logs.entries()["key"] is over '
-                "the entries."
-            )
+            logs: Any = self
+            quantile = _lanes.quantile(q)
+            parts = (_lanes.over_entries(part, quantile, _name) for part in logs._parts())
+            return logs._of(parts, logs._layout.empty)
         return self._statistic(_name, _lanes.quantile(q), over)
 
     def _statistic(self, name: str, statistic: Callable[..., Any], over: str) -> Any:

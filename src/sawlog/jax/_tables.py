@@ -34,11 +34,29 @@ class Column:
 def to_pandas(parts: Sequence[Part]) -> Any:
     """A ``pandas.DataFrame``; see :meth:`sawlog.logdict.to_pandas`."""
     pandas = require("pandas", "arrow", "logs.to_pandas()")
-    frames = [_side_by_side(pandas, columns) for columns in _groups(parts)]
+    groups = _groups(parts)
+    _check_names(groups)
+    frames = [_side_by_side(pandas, columns) for columns in groups]
     if not frames:
         return pandas.DataFrame()
     table = pandas.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
     return _plain_where_complete(table)
+
+
+def _check_names(groups: Sequence[Sequence[Column]]) -> None:
+    """Refuse names that would share a column.
+
+    Raises:
+        ArgumentError: naming the column.
+    """
+    places = {name for columns in groups for column in columns for name in column.place}
+    names = [column.name for columns in groups for column in columns]
+    for name in names:
+        if name in places or names.count(name) > 1:
+            raise ArgumentError(
+                f"Two things would be called {name!r} in the table: a log, and a step axis, a lane "
+                'or another log. Hint: rename one, as with logs.prefix("log/").to_pandas().'
+            )
 
 
 def _side_by_side(pandas: Any, columns: Sequence[Column]) -> Any:
@@ -96,6 +114,11 @@ def _columns(part: Part) -> Iterator[Column]:
         array, _ = to_host(x, f"the value of {part.slot.key!r}")
         return np.moveaxis(array, outer, 0)[(entry, *lanes)]
 
+    if clash := set(place) & set(wide.slot.steps):
+        raise ArgumentError(
+            f"{part.slot.key!r} has a step axis {clash.pop()!r}, and so is the column of the lanes "
+            "of vmap called. Hint: give the step axis another name."
+        )
     place |= {name: rows(x) for name, x in zip(wide.slot.steps, wide.steps, strict=True)}
     for path, leaf in jax.tree_util.tree_flatten_with_path(wide.value)[0]:
         name = "/".join([part.slot.key, *map(_label, path)])

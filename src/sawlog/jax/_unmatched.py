@@ -33,6 +33,14 @@ def warn_unmatched(closed: Any, chosen: Selection, **by_name: ByName) -> None:
                 _warn(option, name, among)
 
 
+def warn_unmatched_keys(modes: Any, known: Iterable[str]) -> None:
+    """Warn of the keys of ``logs.reduce({...})`` that the logs do not have."""
+    listed = list(known)
+    for name in ByName.read(modes).names:
+        if not any(matches(name, each) for each in listed):
+            _warn("reduce", name, listed)
+
+
 def _sites(jaxpr: Any, seen: set[int]) -> Iterator[Site]:
     """All logs of a program, those in inner programs included."""
     if id(jaxpr) in seen:

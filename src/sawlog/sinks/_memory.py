@@ -6,7 +6,7 @@ import numpy as np
 
 from sawlog.records import Entries, Records
 from sawlog.sinks._base import BaseSink
-from sawlog.sinks._entries import check_alike, copied, joined, logged
+from sawlog.sinks._entries import check_alike, copied, deepened, joined, logged
 from sawlog.sinks._notes import Shown, is_news
 
 
@@ -51,13 +51,22 @@ class MemorySink(BaseSink):
     def logs(self) -> dict[str, np.ndarray]:
         """The values of every name, ``[n, ...]``, without entries that are masked as a whole.
 
-        What was logged from JAX as ``{"loss": {"policy": x}}`` is called ``loss/policy``.
+        What was logged from JAX as ``{"loss": {"policy": x}}`` is called ``loss/policy``. Where
+        only parts of an entry were logged, such as some lanes of a ``vmap``, the array is masked.
         """
         records = Shown().records(self.records)
         shown = {name: entries for name, entries in records.items() if is_news(entries)}
-        return {name: logged(entries).values for name, entries in shown.items()}
+        return {name: _with_mask(logged(entries)) for name, entries in shown.items()}
 
     def clear(self) -> None:
         """Forget everything."""
         with self._turn.taken():
             self._parts.clear()
+
+
+def _with_mask(entries: Entries) -> np.ndarray:
+    """The values; masked where they were not logged."""
+    if entries.mask is None or entries.mask.all():
+        return entries.values
+    mask = np.broadcast_to(deepened(entries.mask, entries.values.ndim), entries.values.shape)
+    return np.ma.array(entries.values, mask=~mask)
