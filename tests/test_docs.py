@@ -43,7 +43,7 @@ class Block:
 def blocks_of(text: str) -> list[Block]:
     fences = list(FENCE.finditer(text))
     blocks = []
-    for fence, below in zip(fences, [*fences[1:], None], strict=True):
+    for fence, below in zip(fences, [*fences[1:], None], strict=False):
         if fence["language"] not in ("python", "py", "pycon", "python3"):
             continue
         adjacent = below and not text[fence.end() : below.start()].strip()
