@@ -15,6 +15,7 @@ from sawlog.curvature import Curvature, Diagonal
 from sawlog.errors import ArgumentError, StoreError, StoreExistsError, StoreWriteError
 from sawlog.influence import Scores
 from sawlog.sinks import StoreSink
+from sawlog.store import _removal
 
 
 def fill(path, number=1, **options):
@@ -237,6 +238,25 @@ def test_processes_that_start_together(tmp_path, first):
         running.append(subprocess.Popen(command, env=env))
     assert [process.wait(120) for process in running] == [0, 0, 0]
     assert sorted(ids(path)) == [100, 101, 102]
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_another_process_removes_the_store_first(tmp_path, monkeypatch, looks):
+    """Between any two looks at the old store it may be gone: that is no error."""
+    path, seen, is_new = tmp_path / "s", [], _removal._is_new
+    fill(path, 7)
+
+    def removed_after_a_look(place, here):
+        answer = is_new(place, here)
+        seen.append(place)
+        if len(seen) == looks:
+            _removal._remove(place)
+        return answer
+
+    monkeypatch.setattr(_removal, "_is_new", removed_after_a_look)
+    fill(path, 8, exists="replace")
+    assert len(seen) >= looks
+    assert ids(path) == [8]
 
 
 def test_the_same_process_of_a_launch_replaces_again(tmp_path, monkeypatch):

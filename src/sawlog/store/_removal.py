@@ -33,7 +33,7 @@ from sawlog.errors import (
 from sawlog.store._disk import Lease
 from sawlog.store._files import explained
 from sawlog.store._launch import Launch, launch
-from sawlog.store._layout import Folder, identity_of
+from sawlog.store._layout import Folder, identity_of, is_store
 
 _SEGMENT = r"[a-z0-9]{1,32}-\d{8,}\.safetensors"
 _OURS = re.compile(
@@ -146,11 +146,10 @@ def replace_stores(find: Callable[[], list[Path]], doing: str) -> list[Path]:
     while True:
         old = [path for path in find() if not _is_new(path, here)]
         with contextlib.ExitStack() as stack:
-            for path in old:
-                check_ours(path)
+            old = [path for path in old if _is_still_ours(path)]
             busy = [path for path in old if not _leased(path, stack)]
             if not busy:
-                old = [path for path in old if not _is_new(path, here)]
+                old = [path for path in old if not _is_new(path, here) and _is_still_ours(path)]
                 for path in old:
                     _remove(path)
                 return old
@@ -161,6 +160,21 @@ def replace_stores(find: Callable[[], list[Path]], doing: str) -> list[Path]:
                 "together use exists='append'."
             )
         time.sleep(0.05)
+
+
+def _is_still_ours(path: Path) -> bool:
+    """Check that a folder is a store and nothing else; return False if another process removed it.
+
+    Raises:
+        StoreExistsError: the folder holds something that is not part of a store.
+    """
+    try:
+        check_ours(path)
+    except StoreExistsError:
+        if is_store(path):
+            raise
+        return False
+    return True
 
 
 def _leased(path: Path, stack: contextlib.ExitStack) -> bool:
