@@ -119,6 +119,7 @@ def test_the_guard_can_fail(tmp_path, source, deed):
     fakes = tmp_path / "fakes"
     (fakes / "wandb" / "sdk").mkdir(parents=True)
     (fakes / "wandb" / "__init__.py").touch()
+    (fakes / "neptune.py").touch()
     (fakes / "wandb" / "sdk" / "__init__.py").write_text("run = None\n")
     (fakes / "greedy.py").write_text(source + "\n")
     deeds = deeds_of_import("greedy", tmp_path, path=fakes)
