@@ -22,11 +22,12 @@ LAYERS = (
     ("loggers",),
     ("jax", "torch"),
     ("influence",),
-    ("capture", "curvature", "sinks"),
+    ("capture", "curvature", "inspect", "sinks"),
     ("factored", "store"),
     ("records",),
     ("_place",),
-    ("_atomic", "_exit", "_names", "_optional", "_paths", "_spark", "_text", "_turn"),
+    ("_format", "_rich", "_table", "_validate"),
+    ("_atomic", "_lifecycle", "_names", "_optional", "_paths", "_text", "_trend", "_turn"),
     ("errors",),
 )
 HEIGHT = {unit: -depth for depth, units in enumerate(LAYERS) for unit in units}
@@ -50,6 +51,8 @@ OPTIONAL = {
     "tensorboard": set(),
     "trackio": set(),
     "wandb": set(),
+    "rich": {"_table", "cli", "sinks"},
+    "tyro": {"cli"},
 }
 
 # These never import a framework, not even inside a function.
@@ -60,6 +63,7 @@ FRAMEWORK_FREE = {
     "errors",
     "factored",
     "influence",
+    "inspect",
     "records",
     "sinks",
     "store",
