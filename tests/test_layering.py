@@ -27,7 +27,17 @@ LAYERS = (
     ("records",),
     ("_place",),
     ("_format", "_rich", "_table", "_validate"),
-    ("_atomic", "_lifecycle", "_names", "_optional", "_paths", "_text", "_trend", "_turn"),
+    (
+        "_arrays",
+        "_atomic",
+        "_lifecycle",
+        "_names",
+        "_optional",
+        "_paths",
+        "_text",
+        "_trend",
+        "_turn",
+    ),
     ("errors",),
 )
 HEIGHT = {unit: -depth for depth, units in enumerate(LAYERS) for unit in units}

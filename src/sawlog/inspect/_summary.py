@@ -34,7 +34,7 @@ class ColumnSummary:
         shape: the shape of each row.
         type: dtype and shape as text, such as ``"float32[128]"``.
         nbytes: the size of its values on disk.
-        last: the last row; None if there is none, or it is damaged.
+        last: the last row; None if the table is empty or the row is damaged.
         damage: what is damaged, as far as it was read; None if nothing is.
     """
 

@@ -9,7 +9,7 @@ import numpy as np
 
 
 def python_value(value: Any) -> Any:
-    """Return an element of an array as a bool, int, float, or as text if it is none of these.
+    """Return an element of an array as a bool, int or float, or else as text.
 
     >>> python_value(np.float32(0.5)), python_value(np.int8(3)), python_value(b"a")
     (0.5, 3, 'a')

@@ -24,7 +24,7 @@ class RunStatus(enum.Enum):
 
 
 class Pace:
-    """The rate at which a number grows that is reported now and then, over the latest reports.
+    """The rate at which a reported number grows, over the latest reports.
 
     >>> pace = Pace(0.0)
     >>> for second in range(1, 4):
