@@ -28,7 +28,8 @@ class Command:
 
     def arguments_class(self) -> type[Any]:
         """Import the module, and return the dataclass of the arguments."""
-        return getattr(self.load(), self.arguments)  # type: ignore[no-any-return]
+        kind: type[Any] = getattr(self.load(), self.arguments)
+        return kind
 
 
 COMMANDS = {
