@@ -21,6 +21,7 @@ ACCEPTED = [
     (_validate.byte_size, "0.5g", 500_000_000),
     (_validate.flag, False, False),
     (_validate.string, "", ""),
+    (_validate.function, len, len),
     (_validate.path, "/a/./b", Path("/a/b")),
     (_validate.path, Path("/a"), Path("/a")),
 ]
@@ -34,6 +35,7 @@ REFUSED = [
     (_validate.byte_size, "a number of bytes", [0, -1, 1.5, True, "", "-1", "GB", "1 EB", "1.2.3"]),
     (_validate.flag, "True or False", [0, 1, None, "yes"]),
     (_validate.string, "a string", [None, 1, b"a"]),
+    (_validate.function, "a function", [None, "len"]),
     (_validate.path, "a path", [None, 1, b"a"]),
 ]
 

@@ -154,3 +154,23 @@ def test_a_phrase_across_lines_is_found(tmp_path):
     (tmp_path / "module.py").write_text('"""One.\n\nWhat\n    is there.\n"""\n# so\n')
     (found,) = calques_in(tmp_path / "module.py")
     assert found.startswith("module.py:3: 'What")
+
+
+# ---- names of classes
+
+CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
+
+
+def classes_of(path: Path) -> list[str]:
+    return CLASS.findall(path.read_text(encoding="utf-8"))
+
+
+def test_no_class_of_the_revised_rooms_has_a_name_of_another():
+    revised = {file for place in CHECKED for file in files_of(place)}
+    homes: dict[str, list[Path]] = {}
+    for file in sorted((ROOT / "src").rglob("*.py")):
+        for name in classes_of(file):
+            homes.setdefault(name, []).append(file)
+    assert {"Records", "Trend", "Dashboard"} <= set(homes)
+    twice = {name: files for name, files in homes.items() if len(files) > 1}
+    assert {name: files for name, files in twice.items() if revised & set(files)} == {}

@@ -48,15 +48,26 @@ def optional(check: Callable[[str, Any], T], name: str, value: Any) -> T | None:
     return None if value is None else check(name, value)
 
 
-def one_of(name: str, value: Any, allowed: Iterable[Any], hint: str = "") -> Any:
-    """Check that a value is one of a few; the nearest one is the hint, unless one is given."""
+def one_of(
+    name: str, value: Any, allowed: Iterable[Any], hint: str = "", *, or_else: str = ""
+) -> Any:
+    """Check that a value is one of a few; the nearest one is the hint, unless one is given.
+
+    ``or_else`` describes further values, which the caller has accepted before.
+
+    >>> one_of("curvature", 3, ["kfac", "fisher"], or_else="a fitted curvature")
+    Traceback (most recent call last):
+    sawlog.errors.ArgumentError: `curvature` must be one of 'kfac', 'fisher', or a fitted \
+curvature; got 3.
+    """
     choices = tuple(allowed)
     if any(value is each or (isinstance(value, type(each)) and value == each) for each in choices):
         return value
     if not hint and isinstance(value, str):
         close = nearest(value, (each for each in choices if isinstance(each, str)))
         hint = f"did you mean {close[0]!r}?" if close else ""
-    refuse(name, f"one of {', '.join(map(repr, choices))}", value, hint)
+    listed = ", ".join(map(repr, choices)) + (f", or {or_else}" if or_else else "")
+    refuse(name, f"one of {listed}", value, hint)
 
 
 def integer(name: str, value: Any, least: int | None = None, hint: str = "") -> int:
@@ -153,6 +164,13 @@ def string(name: str, value: Any, hint: str = "") -> str:
     if not isinstance(value, str):
         refuse(name, "a string", value, hint)
     return value
+
+
+def function(name: str, value: Any, hint: str = "") -> Callable[..., Any]:
+    """Check that a value can be called."""
+    if not callable(value):
+        refuse(name, "a function", value, hint)
+    return value  # type: ignore[no-any-return]
 
 
 def path(name: str, value: Any, hint: str = "") -> Path:

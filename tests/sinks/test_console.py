@@ -591,7 +591,7 @@ def test_a_sink_that_is_forgotten():
         threading.Event().wait(0.02)
     assert "run left open" in file.getvalue()
     assert board._display is None
-    assert id(board) not in _dashboard._shown
+    assert id(board) not in _dashboard._open_dashboards
 
 
 def test_no_thread_is_left():

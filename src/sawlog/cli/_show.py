@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 from rich.text import Text
 from tyro.conf import Positional, arg
 
+import sawlog.store
 from sawlog._format import age, count, number, short, size
 from sawlog._table import Cell, TableColumn, fits, folded, labelled, table
 from sawlog._text import printable
@@ -29,6 +31,7 @@ from sawlog.inspect import (
     Trend,
     store_summary,
 )
+from sawlog.store import Reader
 
 _MARGIN = 12
 _MOST_META = 2000  # characters
@@ -83,7 +86,9 @@ class Show:
 def run(arguments: Show, output: CommandOutput) -> int:
     """Run ``sawlog show``."""
     limit = integer("--limit", arguments.limit, least=0)
-    summary = _summary(arguments, None if arguments.json else limit or None, output)
+    with _opened(arguments.path, output) as reader:
+        most = None if arguments.json else limit or None
+        summary = store_summary(reader, arguments.names, limit=most)
     if arguments.json:
         output.print_json(summary.to_json())
     else:
@@ -91,12 +96,12 @@ def run(arguments: Show, output: CommandOutput) -> int:
     return DAMAGED if summary.problems else OK
 
 
-def _summary(arguments: Show, limit: int | None, output: CommandOutput) -> StoreSummary:
+def _opened(path: Path, output: CommandOutput) -> Reader:
     try:
-        return store_summary(arguments.path, arguments.names, limit=limit)
+        return sawlog.store.open(path)
     except DamagedStoreError:
-        output.remark(f"note: {arguments.path} is damaged; reading all of it for what is left")
-        return store_summary(arguments.path, arguments.names, limit=limit, damaged="skip")
+        output.remark(f"note: {path} is damaged; reading all of it for what is left")
+        return sawlog.store.open(path, damaged="skip")
 
 
 def _show(summary: StoreSummary, output: CommandOutput) -> None:

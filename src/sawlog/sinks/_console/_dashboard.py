@@ -120,7 +120,7 @@ class Dashboard(CloseOnExit):
 
                 console = rich.get_console() if self._console is None else self._console
                 self._display = _output.shown(self, console, self._live)
-                _shown[id(self)] = self._abandon
+                _open_dashboards[id(self)] = self._abandon
             return run
 
     def take(self, run: ConsoleRun, records: Records) -> None:
@@ -199,7 +199,7 @@ class Dashboard(CloseOnExit):
     def _end(self) -> None:
         with self._lock:  # released before ``remove``, which waits for a thread that may need it
             display, self._display = self._display, None
-            _shown.pop(id(self), None)
+            _open_dashboards.pop(id(self), None)
         if display is not None:
             display.remove(self)
         self._asked.warn()
@@ -213,11 +213,11 @@ class Dashboard(CloseOnExit):
 
 #: Dashboards that are shown. Exit functions run in reverse order of registration, so this one runs
 #: after the runs of loggers were closed: no logger can exist before this module is imported.
-_shown: dict[int, Callable[[], None]] = {}
+_open_dashboards: dict[int, Callable[[], None]] = {}
 
 
 def _end_all() -> None:
-    for end in list(_shown.values()):
+    for end in list(_open_dashboards.values()):
         end()
 
 
@@ -226,7 +226,7 @@ def _forget_all() -> None:
     screens = sys.modules.get("sawlog.sinks._console._live_screen")
     if screens is not None:
         screens.forget_all()
-    _shown.clear()
+    _open_dashboards.clear()
 
 
 atexit.register(_end_all)
