@@ -65,7 +65,7 @@ CALQUES = {
     "gave up": "removed, stopped",
 }
 
-#: Folders and files whose sentences were revised, and the suffixes of the files to check.
+#: Folders and files whose sentences were revised.
 CHECKED = [
     *("src/sawlog/cli", "src/sawlog/inspect", "src/sawlog/sinks/_console"),
     *("src/sawlog/__init__.py", "src/sawlog/__main__.py", "src/sawlog/_arrays.py"),
@@ -73,7 +73,7 @@ CHECKED = [
     *("src/sawlog/_optional.py", "src/sawlog/_paths.py", "src/sawlog/_rich.py"),
     *("src/sawlog/_table.py", "src/sawlog/_text.py", "src/sawlog/_trend.py"),
     *("src/sawlog/_turn.py", "src/sawlog/_validate.py"),
-    *("src/sawlog/errors.py", "src/sawlog/records.py"),
+    *("src/sawlog/errors.py", "src/sawlog/records.py", "docs/inspect.md"),
 ]
 
 _PROSE = {tokenize.STRING, tokenize.COMMENT}
@@ -111,7 +111,8 @@ def calques_in(path: Path) -> list[str]:
 
 def files_of(place: str) -> list[Path]:
     path = ROOT / place
-    return [path] if path.is_file() else sorted(path.rglob("*.py"))
+    suffix = "*.md" if place.startswith("docs") else "*.py"
+    return [path] if path.is_file() else sorted(path.rglob(suffix))
 
 
 @pytest.mark.parametrize("place", CHECKED)

@@ -170,7 +170,7 @@ def function(name: str, value: Any, hint: str = "") -> Callable[..., Any]:
     """Check that a value can be called."""
     if not callable(value):
         refuse(name, "a function", value, hint)
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def path(name: str, value: Any, hint: str = "") -> Path:
