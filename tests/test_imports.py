@@ -29,10 +29,12 @@ FORBIDDEN = [
     "optax",
     "pyarrow",
     "pytorch_lightning",
+    "rich",
     "tensorboard",
     "torch",
     "trackio",
     "transformers",
+    "tyro",
     "wandb",
 ]
 

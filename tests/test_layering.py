@@ -22,11 +22,22 @@ LAYERS = (
     ("loggers",),
     ("jax", "torch"),
     ("influence",),
-    ("capture", "curvature", "sinks"),
+    ("capture", "curvature", "inspect", "sinks"),
     ("factored", "store"),
     ("records",),
     ("_place",),
-    ("_atomic", "_exit", "_names", "_optional", "_paths", "_spark", "_text", "_turn"),
+    ("_format", "_rich", "_table", "_validate"),
+    (
+        "_arrays",
+        "_atomic",
+        "_lifecycle",
+        "_names",
+        "_optional",
+        "_paths",
+        "_text",
+        "_trend",
+        "_turn",
+    ),
     ("errors",),
 )
 HEIGHT = {unit: -depth for depth, units in enumerate(LAYERS) for unit in units}
@@ -50,6 +61,8 @@ OPTIONAL = {
     "tensorboard": set(),
     "trackio": set(),
     "wandb": set(),
+    "rich": {"_table", "cli", "sinks"},
+    "tyro": {"cli"},
 }
 
 # These never import a framework, not even inside a function.
@@ -60,6 +73,7 @@ FRAMEWORK_FREE = {
     "errors",
     "factored",
     "influence",
+    "inspect",
     "records",
     "sinks",
     "store",

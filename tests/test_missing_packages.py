@@ -1,4 +1,4 @@
-"""Without jax or torch: what needs one of them says how to install it, all else works."""
+"""Without jax, torch or rich: what needs one of them tells how to install it, all else works."""
 
 import json
 import os
@@ -34,7 +34,7 @@ NEED_TORCH = {
 }
 NEED_NEITHER = {
     *("SawlogError", "__version__", "capture", "curvature", "errors", "factored", "influence"),
-    *("sinks", "store"),
+    *("inspect", "records", "sinks", "store", "testing"),
 }
 
 # Two ways in which packages can be missing.
@@ -156,6 +156,38 @@ def test_without_one_framework_the_other_is_listed(tmp_path, there, gone):
         f"import sawlog; assert not set(dir(sawlog)) & set({sorted(names[gone])})",
     ]
     assert not any(outcomes(statements, [gone], path=tmp_path).values())
+
+
+def test_without_the_packages_of_the_command_line(tmp_path):
+    fine = [
+        *(f"import sawlog.{name}" for name in ("cli", "influence", "inspect", "sinks", "store")),
+        "from sawlog.cli import main; assert main(['--version']) == 0",
+        "from sawlog.sinks import ConsoleSink, Dashboard, JsonlSink",
+        f"from sawlog.sinks import JsonlSink; JsonlSink({str(tmp_path / 'run.jsonl')!r}).close()",
+        "import sawlog; assert sawlog.records.Records({}) == {}",
+        "from sawlog.capture import progress\nwith progress.shown('x', 3) as bar: bar.step(1, 1)",
+        "import contextlib, io; from sawlog.cli import main; text = io.StringIO()\n"
+        "with contextlib.redirect_stderr(text): assert main(['ls', '.']) == 2\n"
+        "assert text.getvalue() == ("
+        "\"error: The command sawlog needs the package 'tyro', which is not installed.\\n\""
+        "'hint: pip install \"sawlog[cli]\"\\n'), text.getvalue()",
+        "import io; from sawlog._rich import Console; text = io.StringIO()\n"
+        "Console(file=text, width=120).print({}); assert 'sawlog[cli]' in text.getvalue()",
+    ]
+    needs = {
+        "from sawlog.sinks import ConsoleSink; ConsoleSink()": "The console",
+        "from sawlog.sinks import Dashboard; Dashboard()": "The console",
+        "from sawlog._rich import Table; Table()": "rich.Table",
+    }
+    found = outcomes([*fine, *needs], ["rich", "tyro"])
+    assert {statement: found[statement] for statement in fine} == dict.fromkeys(fine)
+    for statement, needed_by in needs.items():
+        parents, text, name = found[statement]
+        assert (parents[0], name) == ("MissingPackageError", "rich")
+        assert text == (
+            f"{needed_by} needs the package 'rich', which is not installed. "
+            'Hint: pip install "sawlog[cli]"'
+        )
 
 
 def test_a_jax_without_jaxlib_says_so(tmp_path):

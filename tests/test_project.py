@@ -69,8 +69,12 @@ def test_the_scan_leaves_other_text_alone(line):
 
 
 def test_one_version():
-    project = tomllib.loads(text_of(ROOT / "pyproject.toml"))["project"]
-    assert project["version"] == sawlog.__version__
+    settings = tomllib.loads(text_of(ROOT / "pyproject.toml"))
+    assert settings["project"]["dynamic"] == ["version"]
+    assert "version" not in settings["project"]
+    source = text_of(ROOT / settings["tool"]["hatch"]["version"]["path"])
+    found = re.findall(r'^__version__ = "([^"]+)"$', source, re.MULTILINE)
+    assert found == [sawlog.__version__]
 
 
 def test_readme_names_the_two_commands():

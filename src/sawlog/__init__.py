@@ -1,6 +1,7 @@
 """sawlog: one logging system for neural-network programs.
 
-Names are loaded on first use (PEP 562): ``import sawlog`` imports neither jax nor torch.
+Names and subpackages are imported on first use (PEP 562), so ``import sawlog`` imports neither jax
+nor torch, and ``sawlog.records.Records`` needs no further import.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from sawlog import _optional
 
 if TYPE_CHECKING:
     from sawlog import errors as errors
+    from sawlog import inspect as inspect
+    from sawlog import records as records
     from sawlog.errors import SawlogError as SawlogError
     from sawlog.jax import Reduction as Reduction
     from sawlog.jax import concat as concat
@@ -75,13 +78,16 @@ _SUBMODULES = (
     "errors",
     "factored",
     "influence",
+    "inspect",
     "jax",
     "loggers",
+    "records",
     "sinks",
     "store",
+    "testing",
     "torch",
 )
-# What a module cannot be imported without; it is also the name of the extra that installs it.
+# The package that a module needs, which is also the name of the extra that installs it.
 _FRAMEWORK = {"sawlog.jax": "jax", "sawlog.loggers": "jax", "sawlog.torch": "torch"}
 
 __all__ = [
@@ -131,7 +137,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    # Without the names that would raise: `help(sawlog)` and the like look at every one.
+    # Leave out names that would raise: `help(sawlog)` and others read every one.
     missing = {home for home, package in _FRAMEWORK.items() if not _optional.is_installed(package)}
     return sorted(
         name for name in {*globals(), *__all__, *_SUBMODULES} if _home(name) not in missing
@@ -139,5 +145,5 @@ def __dir__() -> list[str]:
 
 
 def _home(name: str) -> str | None:
-    """The module that a name is loaded from, or that it is."""
+    """Return the module that has a name, or is it; None for an unknown name."""
     return _HOME.get(name, f"sawlog.{name}" if name in _SUBMODULES else None)

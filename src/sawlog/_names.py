@@ -1,4 +1,4 @@
-"""Names of logs: patterns that match them, and the nearest ones to a name that matches nothing."""
+"""Names of logs: patterns that match them, and similar names for one that is unknown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether ``pattern`` is the name, or a pattern such as ``"train/*"`` that it matches.
+    """Return whether a pattern, such as ``"train/*"``, matches a name or is equal to it.
 
     >>> matches("train/*", "train/loss"), matches("loss[0]", "loss[0]"), matches("loss", "loss2")
     (True, True, False)
@@ -19,12 +19,12 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def matches_any(patterns: Iterable[str], name: str) -> bool:
-    """Whether any of the patterns matches the name."""
+    """Return whether any of the patterns matches a name."""
     return any(matches(pattern, name) for pattern in patterns)
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The names most like ``name``, best first; at most three.
+    """Return the known names that are most similar to ``name``, best first; at most three.
 
     >>> nearest("los", ["loss", "accuracy"])
     ['loss']
@@ -37,7 +37,7 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint that names the nearest names, or else those that there are."""
+    """Return a hint with the nearest names, or else with the known ones."""
     listed = sorted(set(known))
     close = nearest(name, listed)
     if close:
@@ -50,7 +50,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ByName:
-    """An option given once for all names, or by name or pattern; hashable.
+    """An option with one value for all names, or with values by name or pattern; hashable.
 
     >>> option = ByName.read({"loss": "mean", "train/*": "last"})
     >>> option.of("loss"), option.of("train/lr"), option.of("other")
@@ -62,20 +62,20 @@ class ByName:
 
     @classmethod
     def read(cls, given: Any) -> ByName:
-        """What a user gave: a dict by name, or anything else for all names."""
+        """Read a user's option: a dict has values by name, anything else is for all names."""
         return cls(None, tuple(given.items())) if isinstance(given, Mapping) else cls(given)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names and patterns for which something was given."""
+        """The names and patterns that have a value."""
         return tuple(name for name, _ in self.named)
 
     def names_it(self, key: str) -> bool:
-        """Whether a name or pattern is there for ``key``."""
+        """Return whether a name or pattern with a value matches ``key``."""
         return matches_any(self.names, key)
 
     def of(self, key: str) -> Any:
-        """What is given for ``key``: by its name, by the first pattern, or for all."""
+        """Return the value for ``key``: by name, by the first matching pattern, or for all."""
         exact = dict(self.named)
         if key in exact:
             return exact[key]
@@ -83,5 +83,5 @@ class ByName:
         return next(patterns, self.overall)
 
 
-#: An option that was not given.
+#: An option without any value.
 NOTHING = ByName()

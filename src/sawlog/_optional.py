@@ -1,4 +1,4 @@
-"""Optional packages are imported where they are used, through :func:`require`."""
+"""Optional packages, which are imported where they are used, with :func:`require`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from sawlog.errors import MissingPackageError
 
 
 def require(package: str, extra: str, needed_by: str) -> ModuleType:
-    """Import ``package`` or say who needs it and how to install it.
+    """Import ``package``.
+
+    Raises:
+        MissingPackageError: it is not installed, or broken; tells what needs it and how to install
+            it.
 
     >>> require("json", "none", "an example").__name__
     'json'
@@ -20,9 +24,9 @@ def require(package: str, extra: str, needed_by: str) -> ModuleType:
         return importlib.import_module(package)
     except ImportError as error:
         if error.name is not None and error.name.partition(".")[0] != top:
-            raise  # the package is there, but something it needs is broken: do not hide that
+            raise  # the package is installed, and something that it needs is missing
         trouble = "is not installed."
-        if error.name is None and is_installed(top):  # its own words: jax says it of jaxlib
+        if error.name is None and is_installed(top):  # jax raises this if jaxlib is missing
             trouble = f"is installed, but cannot be imported: {error}"
         raise MissingPackageError(
             f"{needed_by} needs the package '{package}', which {trouble} "
@@ -32,12 +36,12 @@ def require(package: str, extra: str, needed_by: str) -> ModuleType:
 
 
 def is_installed(package: str) -> bool:
-    """Whether ``package`` can be found; it is not imported.
+    """Return whether ``package`` is installed, without importing it.
 
     >>> is_installed("json"), is_installed("no_such_package")
     (True, False)
     """
     try:
         return importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError):  # somebody blocks it, or put something odd in its place
+    except (ImportError, ValueError):  # an import hook blocks it, or a fake is in its place
         return False

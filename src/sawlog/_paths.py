@@ -1,4 +1,4 @@
-"""Paths are made absolute once, when they are given: the program may go elsewhere later."""
+"""Absolute paths: made when a path is given, since the program may change its directory later."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
-    """Return the path as it is meant now, whatever ``os.chdir`` does later.
+    """Return an absolute path, which ``os.chdir`` does not change.
 
-    A link is kept as it is, but ``..`` behind a link means what it means to the system.
+    Links are kept, except in front of ``..``, where they are resolved as the system does.
 
     >>> absolute("/runs/./first/") == Path("/runs/first")
     True

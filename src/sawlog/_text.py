@@ -1,16 +1,16 @@
-"""Text from elsewhere on a terminal, and in the cells of a spreadsheet."""
+"""Untrusted text, made safe for terminals and for the cells of spreadsheets."""
 
 from __future__ import annotations
 
 import re
 
-_FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # as spreadsheets see it
+_FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # what spreadsheets evaluate
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|Infinity)")
 _JOINERS = "\u200c\u200d"  # invisible, but part of words and emoji
 
 
 def printable(text: str) -> str:
-    r"""Text that cannot move the cursor or change colours: what is not printable is escaped.
+    r"""Escape what is not printable, so that text cannot move the cursor or change colours.
 
     >>> printable("a\x1b[31mb\n")
     'a\\x1b[31mb\\n'
@@ -23,14 +23,14 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """As :func:`printable`, with line breaks kept."""
+    """Escape what is not printable, except line breaks."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def guarded(text: str) -> str:
-    """Text for a cell that no spreadsheet takes for a formula: ``'`` goes before what looks so.
+    """Prefix text with ``'`` if a spreadsheet would evaluate it as a formula.
 
-    Numbers stay as they are. :func:`unguarded` is the reverse.
+    Numbers are not changed. :func:`unguarded` is the inverse.
 
     >>> guarded("=1+1"), guarded("'=1"), guarded("-5"), guarded("a=b")
     ("'=1+1", "''=1", '-5', 'a=b')
@@ -39,7 +39,7 @@ def guarded(text: str) -> str:
 
 
 def unguarded(text: str) -> str:
-    """The reverse of :func:`guarded`.
+    """Undo :func:`guarded`.
 
     >>> unguarded(guarded("'=1")), unguarded("'quoted'")
     ("'=1", "'quoted'")

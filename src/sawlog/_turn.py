@@ -1,8 +1,8 @@
-"""Waiting for each other without anything that an exception could leave locked for good.
+"""Mutual exclusion that no exception can leave locked.
 
-A lock that is taken by ``with`` is left locked where an exception comes between the end of the
-block and the release. Here a turn ends by one assignment, and a turn whose call is no longer on the
-stack of its thread is over in any case: the next one takes it.
+A lock that is taken by ``with`` stays locked if a signal raises between the end of the block and
+the release. A :class:`Turn` ends by one assignment. A turn whose call is no longer on the stack of
+its thread has ended, too, so that the next caller can take it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import sys
 from collections.abc import Callable
 from types import FrameType, TracebackType
 
-_LOOK_AGAIN = 0.05  # seconds after which those who wait look for turns that were left
+_POLL = 0.05  # seconds between checks for turns that were abandoned
 
 
 class Signal:
-    """Wakes those who wait for something to change."""
+    """Wakes threads that wait for a condition."""
 
     def __init__(self) -> None:
         self._gates: collections.deque[_thread.LockType] = collections.deque()
 
     def ring(self) -> None:
-        """Wake all who wait."""
+        """Wake all threads that wait."""
         while self._gates:
             try:
                 gate = self._gates.popleft()
@@ -32,20 +32,20 @@ class Signal:
             gate.release()
 
     def wait(self, happened: Callable[[], bool], seconds: float = 1.0) -> bool:
-        """Wait until it happened, or for so long; says whether it did."""
+        """Wait until ``happened()``, at most for ``seconds``; return whether it happened."""
         if happened():
             return True
         gate = _thread.allocate_lock()
         gate.acquire()
         self._gates.append(gate)
-        if happened():  # between the question and the gate
+        if happened():  # since the first check
             return True
         gate.acquire(timeout=seconds)
         return happened()
 
 
 class _Hold:
-    """One turn: whose it is, while it lasts, and the one after it."""
+    """One turn: its thread, its call while it lasts, and the turn after it."""
 
     __slots__ = ("after", "frame", "thread")
 
@@ -55,13 +55,13 @@ class _Hold:
 
     @property
     def over(self) -> bool:
-        """Whether it was ended, or its call was left without ending it."""
+        """Whether it was ended, or its call has returned without ending it."""
         frame = self.frame
         return frame is None or not _runs(self.thread, frame)
 
 
 def _runs(thread: int, frame: FrameType) -> bool:
-    """Whether a call is on the stack of its thread."""
+    """Return whether a call is on the stack of its thread."""
     at = sys._current_frames().get(thread)
     while at is not None:
         if at is frame:
@@ -73,8 +73,8 @@ def _runs(thread: int, frame: FrameType) -> bool:
 class Turn:
     """One caller at a time: ``with turn.taken() as nested:``.
 
-    ``nested`` says that this very thread is within a turn already, further up its stack: a signal
-    handler that came in the middle of a call. It must not wait for itself.
+    ``nested`` is true if this thread has the turn already, further up its stack: then this is a
+    signal handler that interrupted a call, and it must not wait for itself.
     """
 
     def __init__(self) -> None:
@@ -82,23 +82,23 @@ class Turn:
         self._freed = Signal()
 
     def taken(self) -> Taken:
-        """For ``with``: wait for the turn."""
+        """Return a context manager that waits for the turn."""
         return Taken(self)
 
     def take(self, frame: FrameType, wait: bool = True) -> _Hold | None:
-        """The turn of a call, or None if it is within one, or would have to wait and may not."""
+        """Take the turn; None if this thread has it, or if it is taken and ``wait`` is false."""
         thread = _thread.get_ident()
         while True:
             last = self._current()
             if last.over:
                 mine = _Hold(thread, frame)
-                if last.after.setdefault(0, mine) is mine:  # one step: nobody comes in between
+                if last.after.setdefault(0, mine) is mine:  # atomic
                     self._last = mine
                     return mine
             elif last.thread == thread or not wait:
                 return None
             else:
-                self._freed.wait(lambda last=last: last.frame is None, _LOOK_AGAIN)  # type: ignore[misc]
+                self._freed.wait(lambda last=last: last.frame is None, _POLL)  # type: ignore[misc]
 
     def _current(self) -> _Hold:
         last = self._last
@@ -107,13 +107,13 @@ class Turn:
         return last
 
     def end(self, hold: _Hold) -> None:
-        """Let others have it."""
+        """End a turn."""
         hold.frame = None
         self._freed.ring()
 
 
 class Taken:
-    """A turn, for ``with``."""
+    """The context manager of a turn."""
 
     __slots__ = ("_hold", "_turn")
 

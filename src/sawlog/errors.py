@@ -1,8 +1,8 @@
 """Every public exception of sawlog.
 
-Each message says what happened, where (a name, a path, the user's source line), why it probably
-happened, and what to do next. All of them derive from :class:`SawlogError`, and each also from the
-built-in exception that fits, so ``except ValueError`` works as it does elsewhere.
+Each message tells what happened, where (a name, a path, the user's source line), the probable
+reason, and what to do next. All exceptions derive from :class:`SawlogError`, and each also from the
+built-in exception that fits, so ``except ValueError`` works as usual.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ class SawlogError(Exception):
 
 
 class MissingPackageError(SawlogError, ImportError):
-    """An optional package is needed and not installed."""
+    """An optional package is required, and not installed."""
 
 
 class UnsupportedJaxError(SawlogError, ImportError):
-    """The installed JAX is of a version that sawlog does not work with."""
+    """The installed version of JAX is not supported."""
 
 
 class LogValueError(SawlogError, TypeError):
-    """``log`` was given something that cannot be logged."""
+    """A value passed to ``log`` cannot be logged."""
 
 
 class ArgumentError(SawlogError, TypeError):
-    """An option or argument of a transformation is of the wrong kind."""
+    """An argument or option is invalid."""
 
 
 class LogMismatchError(SawlogError, ValueError):
-    """One name was logged with differing shapes, dtypes, structures or steps."""
+    """One name was logged with different shapes, dtypes, structures or steps."""
 
 
 class UnsupportedPrimitiveError(SawlogError, NotImplementedError):
-    """A log sits inside a JAX primitive that has no rule."""
+    """A log is inside a JAX primitive that has no rule."""
 
 
 class UnsupportedLoopError(SawlogError, NotImplementedError):
-    """A log sits inside a loop whose length is not known when the program is compiled."""
+    """A log is inside a loop whose length is not known when the program is compiled."""
 
 
 class LogPlacementError(SawlogError, RuntimeError):
-    """``log`` ran where no transformation could ever see it."""
+    """``log`` was called where no transformation can see it."""
 
 
 class CallbackError(SawlogError, RuntimeError):
@@ -49,33 +49,33 @@ class CallbackError(SawlogError, RuntimeError):
 
 
 class SinkWarning(UserWarning):
-    """A sink failed, and its logs go elsewhere; the message says where. The program goes on."""
+    """A sink failed, and its logs are written elsewhere; the message names the place."""
 
 
 class UnmatchedNameWarning(UserWarning):
-    """A name, tag or pattern was asked for that no log has; the message names the nearest ones."""
+    """A selected name, tag or pattern matches no log; the message lists similar ones."""
 
 
 class UnknownLogError(SawlogError, KeyError):
-    """A name under which nothing was logged."""
+    """Nothing was logged under this name."""
 
     __str__ = Exception.__str__  # KeyError shows its message in quotes
 
 
 class AppendWarning(UserWarning):
-    """A logger goes on with runs that were there before the program, and appends to them."""
+    """A logger appends to runs of an earlier program."""
 
 
 class SinkTimeoutError(SawlogError, TimeoutError):
-    """A sink did not return in time, and is not called any more."""
+    """A sink did not return in time, and is no longer used."""
 
 
 class UncoveredError(SawlogError, NotImplementedError):
-    """Parameters of a model that no layer rule covers."""
+    """No layer rule covers some parameters of a model."""
 
 
 class CaptureError(SawlogError, RuntimeError):
-    """What a model did for a batch cannot be logged as it was asked for."""
+    """A batch cannot be logged with these options."""
 
 
 class WeightsMismatchError(SawlogError, ValueError):
@@ -83,7 +83,7 @@ class WeightsMismatchError(SawlogError, ValueError):
 
 
 class StoreError(SawlogError):
-    """Base class of everything that can go wrong with a store on disk."""
+    """Base class of the errors of stores."""
 
 
 class StoreNotFoundError(StoreError, FileNotFoundError):
@@ -91,11 +91,11 @@ class StoreNotFoundError(StoreError, FileNotFoundError):
 
 
 class StoreExistsError(StoreError, FileExistsError):
-    """There is a store at this path already, and nobody said what to do with it."""
+    """A store exists at this path, and may not be replaced or appended to."""
 
 
 class ForeignStoreError(StoreError, ValueError):
-    """The folder holds something that is not a sawlog store."""
+    """The folder contains something that is not a sawlog store."""
 
 
 class NewerStoreError(StoreError, ValueError):
@@ -107,31 +107,31 @@ class StorePermissionError(StoreError, PermissionError):
 
 
 class SchemaError(StoreError, ValueError):
-    """A write does not fit the names, dtypes, shapes or steps that were fixed before."""
+    """A write does not match the names, dtypes, shapes or steps of the store."""
 
 
 class UnknownNameError(StoreError, KeyError):
-    """A name that the store does not have."""
+    """The store has no such name."""
 
     __str__ = Exception.__str__  # KeyError shows its message in quotes
 
 
 class UnknownIdError(StoreError, KeyError):
-    """An example id that the store does not have."""
+    """The store has no such example id."""
 
     __str__ = Exception.__str__
 
 
 class DuplicateIdError(StoreError, ValueError):
-    """An example id was written twice, and the store's policy is to refuse that."""
+    """An example id was written twice, which the policy of the store refuses."""
 
 
 class NanError(StoreError, ValueError):
-    """A value is not a number, and the store's policy is to refuse that."""
+    """A value is NaN, which the policy of the store refuses."""
 
 
 class StoreWriteError(StoreError, OSError):
-    """Logs could not be put on disk; what was published before is safe."""
+    """Logs could not be written to disk; what was published before is safe."""
 
 
 class StoreFullError(StoreWriteError):
@@ -143,7 +143,7 @@ class StoreClosedError(StoreError, ValueError):
 
 
 class DamagedStoreError(StoreError, ValueError):
-    """Files of the store are missing, cut or changed; ``what`` says it in a few words."""
+    """Files of the store are missing, truncated or changed; ``what`` is a short description."""
 
     def __init__(self, message: str, what: str = "") -> None:
         super().__init__(message)

@@ -1,6 +1,6 @@
 """``Records``: logs as numpy arrays, without any framework.
 
-What stores, sinks and command lines deal in. :class:`sawlog.logdict` is its twin on the JAX side.
+Sinks take them, and stores return them. :class:`sawlog.logdict` is the same for JAX.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from sawlog.errors import LogMismatchError
 class Entries:
     """The entries of one name: values ``[n, ...]``, and for each step axis an array ``[n, ...]``.
 
-    ``mask``, where there is one, has the shape ``[n, ...]`` of the leading axes of the values and
-    is false where nothing was logged. ``attrs`` are notes that JSON can hold, stored beside.
+    ``mask``, if given, has the shape of the leading axes of the values, ``[n, ...]``, and is false
+    where nothing was logged. ``attrs`` is metadata in types of JSON, which is stored as well.
     """
 
     values: np.ndarray
@@ -29,7 +29,7 @@ class Entries:
     attrs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self._go_together():
+        if self._same_length():
             return
         shapes = {"values": np.shape(self.values)}
         shapes.update(
@@ -41,12 +41,12 @@ class Entries:
         if len(set(lengths.values())) > 1 or None in lengths.values():
             described = ", ".join(f"{what} {shape}" for what, shape in shapes.items())
             raise LogMismatchError(
-                f"These entries do not go together: {described}. "
-                "Hint: all of them need the same first axis, one item for each entry."
+                f"These entries differ in length: {described}. "
+                "Hint: give all of them the same first axis, one item for each entry."
             )
 
-    def _go_together(self) -> bool:
-        """Whether all parts are arrays with the same first axis: there may be very many entries."""
+    def _same_length(self) -> bool:
+        """Return whether all parts are arrays with the same first axis; called often, so fast."""
         try:
             rows = self.values.shape[0]
             for array in self.steps.values():
@@ -88,12 +88,12 @@ class Records(Mapping[str, Entries]):
 
 
 def lost_by_numpy(value: Any) -> str | None:
-    """Say what ``np.asarray`` would drop of a value without a word, if anything.
+    """Return what ``np.asarray`` would silently drop of a value, as text; None if nothing.
 
     >>> lost_by_numpy(["a", "b\\0"])
     "the last NUL of 'b\\\\x00'"
     """
-    ma = sys.modules.get("numpy.ma")  # numpy loads it when it is first asked for
+    ma = sys.modules.get("numpy.ma")  # numpy imports it on first use
     if ma is not None and isinstance(value, getattr(ma, "MaskedArray", ())):
         return "its mask" if any(ma.getmaskarray(value).tobytes()) else None
     if isinstance(value, (list, tuple)):

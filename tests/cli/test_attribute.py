@@ -133,7 +133,7 @@ def test_nothing_is_replaced_unasked(sawlog_, stores, tmp_path):
     for target in (stores[0], tmp_path):
         done = sawlog_(*typed, target, "--overwrite")
         assert (done.code, done.out) == (2, "")
-        assert "something else than scores" in done.err
+        assert "not a folder of scores" in done.err
     assert sorted(stores[0].rglob("*")) == before
 
 
@@ -173,8 +173,8 @@ def test_texts_that_are_not_there_and_odd_ones(sawlog_, stores, tmp_path):
     ("name", "text", "why"),
     [
         ("t.jsonl", '{"id": 1, "text": "a"}\n{"id"', "example 1"),
-        ("t.jsonl", '{"id": 1, "words": "a"}', "there are: id, words"),
-        ("t.csv", "id,words\n1,a\n", "no field text"),
+        ("t.jsonl", '{"id": 1, "words": "a"}', "fields are: id, words"),
+        ("t.csv", "id,words\n1,a\n", "no field 'text'"),
         ("none.txt", None, "No such file"),
     ],
 )
@@ -253,7 +253,10 @@ def test_no_rows(sawlog_, stores, tmp_path):
     train, queries = stores
     (tmp_path / "run" / "statistics").mkdir(parents=True)
     (tmp_path / "file").write_text("")
-    for path, why in ((tmp_path / "none", "not there"), (tmp_path / "run", "no rows of examples")):
+    for path, why in (
+        (tmp_path / "none", "does not exist"),
+        (tmp_path / "run", "no rows of examples"),
+    ):
         for pair in ((path, queries), (train, path)):
             done = sawlog_("attribute", *pair)
             assert (done.code, done.out) == (2, "")
@@ -320,9 +323,9 @@ def test_narrow_screens(sawlog_, stores):
 
 
 def test_sizes():
-    from sawlog.cli._format import bytes_of
+    from sawlog._validate import byte_size
 
-    assert [bytes_of(text, "") for text in ("1", "2 kb", "1MiB", "0.5g")] == [
+    assert [byte_size("", text) for text in ("1", "2 kb", "1MiB", "0.5g")] == [
         1,
         2000,
         1 << 20,
@@ -330,4 +333,4 @@ def test_sizes():
     ]
     for text in ("", "1.2.3", "-1", "GB", "1 EB", "nan"):
         with pytest.raises(ArgumentError):
-            bytes_of(text, "--budget")
+            byte_size("--budget", text)

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import sawlog.store
-from sawlog.cli._commands import Export
+from sawlog.cli._export import Export
 from sawlog.store._views._export import FORMATS
 from tests.cli.stores import cut, segments
 

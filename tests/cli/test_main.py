@@ -42,6 +42,13 @@ def test_every_command_explains_itself_and_has_json(sawlog_, command):
     assert "--json" in done.out
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_table_of_commands_has_the_summaries_of_the_modules(command):
+    entry = COMMANDS[command]
+    assert entry.arguments_class().__doc__.partition("\n")[0] == entry.summary
+    assert callable(entry.load().run)
+
+
 def test_version(sawlog_):
     assert sawlog_("--version") == (0, f"sawlog {sawlog.__version__}\n", "")
 
@@ -104,7 +111,7 @@ def test_interrupted_is_130(sawlog_, tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_ls, "find", interrupt)
+    monkeypatch.setattr(_ls, "find_stores", interrupt)
     assert sawlog_("ls", tmp_path) == (130, "", "interrupted\n")
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import sawlog.store
-from sawlog.curvature import Sampled
+from sawlog.curvature import KINDS, Sampled
 from sawlog.curvature._damping import DENSE, FACTORED
 from sawlog.curvature._layer import Dense, Diagonal, Kronecker
 
@@ -103,7 +103,8 @@ def test_help_tells_the_default_damping(sawlog_, command):
     said = " ".join(sawlog_(command, "--help", width=200).out.replace("│", " ").split())
     assert {Diagonal.damping, Kronecker.damping} == {FACTORED}
     assert Dense.damping == DENSE
-    for each, what in ((FACTORED, ": "), (DENSE, "fisher ")):
+    for each, what in ((FACTORED, ": share "), (DENSE, "fisher share ")):
         assert each == Sampled(each.share, noise=each.noise)
         assert f"{what}{each.share:g} and k = {each.noise:g}" in said
+    assert f"{{{','.join(KINDS)}}}" in said
     assert said.count("default") == said.count("(default") + 1 + ("By default" not in said)

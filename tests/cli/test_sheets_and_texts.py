@@ -45,6 +45,6 @@ def test_what_is_there_is_kept(tmp_path):
     _sheet.check(tmp_path / "s.csv", overwrite=True)
     _sheet.check(tmp_path / "new.csv", overwrite=False)
     _sheet.check(None, overwrite=False)
-    for name, what in (("folder.csv", "a folder"), ("other", "something else than scores")):
+    for name, what in (("folder.csv", "a folder"), ("other", "not a folder of scores")):
         with pytest.raises(StoreExistsError, match=what):
             _sheet.check(tmp_path / name, overwrite=True)

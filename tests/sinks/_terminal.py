@@ -16,9 +16,9 @@ from pathlib import Path
 import pyte
 
 import sawlog
-from sawlog.sinks._console import _screen
+from sawlog.sinks._console import _live_screen
 
-_SHOWN = _screen.END.encode()
+_SHOWN = _live_screen.END.encode()
 SOURCE = str(Path(sawlog.__file__).parents[1])
 
 

@@ -21,9 +21,9 @@ from rich.progress import Progress
 from sawlog.errors import ArgumentError
 from sawlog.records import Entries, Records
 from sawlog.sinks import ConsoleSink, Dashboard
-from sawlog.sinks._console import _digest, _output, _view
-from sawlog.sinks._console._course import BINS, Course
-from sawlog.sinks._console._runs import Status
+from sawlog.sinks._console import _dashboard, _digest, _output, _view
+from sawlog.sinks._console._running_trend import BINS, RunningTrend
+from sawlog.sinks._console._runs import RunStatus
 from sawlog.testing import SinkContract
 
 from ._terminal import SOURCE, Seen
@@ -60,7 +60,7 @@ def shown_by(console):
     return seen.text.splitlines()
 
 
-# ---- the contract: every sink keeps it, and this one keeps last values, counts and courses
+# ---- the contract: every sink keeps it, and this one keeps last values, counts and trends
 
 
 class TestConsoleSink(SinkContract):
@@ -76,7 +76,7 @@ class TestConsoleSink(SinkContract):
             assert sink.dashboard._state.count(sink._run, name) == len(written)
             assert rows[name].steps == tuple(steps.values()) * 2
             np.testing.assert_array_equal(
-                rows[name].course, np.where(np.isfinite(means), means, np.nan)
+                rows[name].trend, np.where(np.isfinite(means), means, np.nan)
             )
             if np.ndim(last):
                 assert (rows[name].shape, rows[name].std) == (np.shape(last), np.std(last))
@@ -92,10 +92,10 @@ class TestConsoleSink(SinkContract):
             assert only_row(sink.dashboard).mean == value.item()
 
 
-# ---- the course
+# ---- the trend
 
 
-def course_of(series):
+def trend_of(series):
     """Independently: all pairs of place and value, in the bins of their final width."""
     pairs = [(place, value) for values in series for place, value in enumerate(values)]
     longest = max(map(len, series))
@@ -112,22 +112,22 @@ def course_of(series):
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_any_chunks_give_the_same_course(data):
+def test_any_chunks_give_the_same_trend(data):
     numbers = st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf, -math.inf])
     block = data.draw(st.lists(numbers, min_size=1, max_size=20))
     lengths = data.draw(st.lists(st.integers(1, 1500), min_size=1, max_size=3))
     series = [np.resize(np.roll(block, shift), n) for shift, n in enumerate(lengths)]
-    course, left = Course(), [(number, 0) for number in range(len(series))]
+    trend, left = RunningTrend(), [(number, 0) for number in range(len(series))]
     while left:
         number, at = left.pop(data.draw(st.integers(0, len(left) - 1)))
         stop = at + data.draw(st.integers(0, 700))
-        course.add(series[number][at:stop], at)
+        trend.add(series[number][at:stop], at)
         if stop == at:  # nothing is added by nothing
-            course.add(series[number][at : at + 1], at)
+            trend.add(series[number][at : at + 1], at)
             stop = at + 1
         if stop < len(series[number]):
             left.append((number, stop))
-    found, expected = course.means(BINS), course_of([list(each) for each in series])
+    found, expected = trend.means(BINS), trend_of([list(each) for each in series])
     assert [value is None for value in found] == [value is None for value in expected]
     np.testing.assert_allclose(
         [np.nan if v is None else v for v in found],
@@ -137,22 +137,22 @@ def test_any_chunks_give_the_same_course(data):
     )
 
 
-def test_a_course_of_any_length_has_few_points():
-    course = Course()
+def test_a_trend_of_any_length_has_few_points():
+    trend = RunningTrend()
     for start in range(0, 1_000_000, 50_000):
-        course.add(np.arange(start, start + 50_000, dtype=float), start)
-    points = course.means(10)
+        trend.add(np.arange(start, start + 50_000, dtype=float), start)
+    points = trend.means(10)
     assert len(points) == 10
     assert points == sorted(points)
     assert points[0] < 100_000
     assert points[-1] > 900_000
-    assert Course().means(10) == []
+    assert RunningTrend().means(10) == []
 
 
 def test_sums_that_overflow():
-    course = Course()
-    course.add(np.full(2000, 1.7e308), 0)
-    assert set(course.means(8)) == {1.7e308}
+    trend = RunningTrend()
+    trend.add(np.full(2000, 1.7e308), 0)
+    assert set(trend.means(8)) == {1.7e308}
 
 
 # ---- values over runs
@@ -169,7 +169,7 @@ def test_mean_and_spread_over_runs():
     row, last = only_row(board), values[:, -1]
     np.testing.assert_allclose([row.mean, row.std], [last.mean(), last.std()])
     assert (row.least, row.greatest, row.runs, row.steps) == (last.min(), last.max(), 8, (29, 29))
-    np.testing.assert_allclose(row.course, values.mean(axis=0))
+    np.testing.assert_allclose(row.trend, values.mean(axis=0))
 
 
 def test_elements_of_arrays_over_runs():
@@ -183,7 +183,7 @@ def test_elements_of_arrays_over_runs():
     assert (row.least, row.greatest) == (np.nanmin(last), np.nanmax(last))
     assert (row.shape, row.odd) == ((4, 2), {"not finite": 1})
     np.testing.assert_allclose(
-        row.course, np.nanmean(values.astype(float), axis=(2, 3)).mean(0), rtol=0.05
+        row.trend, np.nanmean(values.astype(float), axis=(2, 3)).mean(0), rtol=0.05
     )
 
 
@@ -267,7 +267,7 @@ def test_masked_entries_do_not_count():
     values = np.array([[1.0, 99.0], [3.0, 5.0], [99.0, 99.0]])
     sink.write(Records({"x": Entries(values, {"step": np.arange(3)}, mask)}))
     row = only_row(board)
-    assert (row.mean, row.std, row.steps, row.course) == (4.0, 1.0, (1, 1), [1.0, 4.0])
+    assert (row.mean, row.std, row.steps, row.trend) == (4.0, 1.0, (1, 1), [1.0, 4.0])
 
 
 def test_the_last_entry_is_masked_in_part():
@@ -279,7 +279,7 @@ def test_the_last_entry_is_masked_in_part():
     ConsoleSink(dashboard=board).write(Records({"x": Entries(values, {"step": steps}, mask)}))
     row = only_row(board)
     assert (row.mean, row.std, row.least, row.greatest) == (5.0, 2.0, 3.0, 7.0)
-    assert (row.steps, row.course) == ((20, 20), [3.0, 5.0])
+    assert (row.steps, row.trend) == ((20, 20), [3.0, 5.0])
 
 
 def test_many_masked_arrays_are_taken_block_by_block(monkeypatch):
@@ -291,7 +291,7 @@ def test_many_masked_arrays_are_taken_block_by_block(monkeypatch):
     board = quiet()
     ConsoleSink(dashboard=board).write(Records({"x": Entries(values, mask=mask)}))
     expected = [own[there].mean() for own, there in zip(values, mask, strict=True)]
-    np.testing.assert_allclose(only_row(board).course, expected)
+    np.testing.assert_allclose(only_row(board).trend, expected)
 
 
 def test_one_number_beside_what_is_not_finite_has_a_spread():
@@ -304,10 +304,10 @@ def test_one_number_beside_what_is_not_finite_has_a_spread():
     assert only_row(alone).std is None
 
 
-def test_a_course_is_cut_into_parts_of_equal_length():
-    course = Course()
-    course.add(np.arange(8.0), at=0)
-    assert course.means(3) == [0.5, 3.0, 6.0]
+def test_a_trend_is_cut_into_parts_of_equal_length():
+    trend = RunningTrend()
+    trend.add(np.arange(8.0), at=0)
+    assert trend.means(3) == [0.5, 3.0, 6.0]
 
 
 # ---- how far, how fast, how long
@@ -402,8 +402,8 @@ def test_how_runs_ended():
         for sink in sinks[:3]:
             sink.close()
         runs = board.snapshot().runs
-        assert runs[Status.FINISHED] == ["seed-0", "seed-2"]
-        assert (runs[Status.FAILED], runs[Status.RUNNING]) == (["seed-1"], ["seed-3"])
+        assert runs[RunStatus.FINISHED] == ["seed-0", "seed-2"]
+        assert (runs[RunStatus.FAILED], runs[RunStatus.RUNNING]) == (["seed-1"], ["seed-3"])
         line = _view.line(board.snapshot, "t")
         assert "4 runs: 1 running, 2 finished, 1 failed (seed-1)" in line
         sinks[3].close()
@@ -417,7 +417,7 @@ def test_names_of_runs():
     one.close()
     again = ConsoleSink("a", dashboard=board)
     again.write(Records({"x": entries([3.0], 2)}))
-    assert only_row(board).course == [1.0, 2.0, 3.0]
+    assert only_row(board).trend == [1.0, 2.0, 3.0]
     again.close()
     two.close()
 
@@ -531,7 +531,7 @@ def test_beside_a_bar_of_rich():
         progress.add_task("mine", total=3)
         with ConsoleSink(console=console, live=True) as sink:
             sink.write(Records({"x": entries([1.0])}))
-            assert isinstance(sink.dashboard._output, _output.Lines)
+            assert isinstance(sink.dashboard._display, _output.Lines)
     assert "x=1.000" in console.file.getvalue()
 
 
@@ -540,8 +540,8 @@ def test_two_dashboards_on_one_terminal():
     one, two = (ConsoleSink(title=title, console=console, live=True) for title in ("one", "two"))
     one.write(Records({"x": entries([1.0])}))
     two.write(Records({"y": entries([2.0])}))
-    screen = one.dashboard._output
-    assert screen is two.dashboard._output
+    screen = one.dashboard._display
+    assert screen is two.dashboard._display
     screen._tick()
     live = shown_by(console)
     assert [line.split()[:2] for line in live if line.startswith("──")] == [
@@ -563,7 +563,7 @@ def test_two_dashboards_on_one_terminal():
 def test_forced_colours_are_no_terminal(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     with ConsoleSink(file=io.StringIO()) as sink:
-        assert isinstance(sink.dashboard._output, _output.Lines)
+        assert isinstance(sink.dashboard._display, _output.Lines)
 
 
 # ---- its life
@@ -590,8 +590,8 @@ def test_a_sink_that_is_forgotten():
             break
         threading.Event().wait(0.02)
     assert "run left open" in file.getvalue()
-    assert board._output is None
-    assert id(board) not in _output.open_boards
+    assert board._display is None
+    assert id(board) not in _dashboard._open_dashboards
 
 
 def test_no_thread_is_left():

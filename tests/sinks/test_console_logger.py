@@ -41,9 +41,9 @@ def test_all_seeds_in_one_table(way):
 
         jax.jit(jax.vmap(run))(jnp.arange(SEEDS))
     (row,) = console.dashboard.snapshot().rows
-    values, course = last_values(), [memory.runs[f"seed-{i}"].logs["x"] for i in range(SEEDS)]
+    values, trend = last_values(), [memory.runs[f"seed-{i}"].logs["x"] for i in range(SEEDS)]
     np.testing.assert_allclose([row.mean, row.std], [values.mean(), values.std()], rtol=1e-6)
-    np.testing.assert_allclose(row.course, np.mean(course, axis=0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(row.trend, np.mean(trend, axis=0), rtol=1e-5, atol=1e-6)
     assert (row.name, row.runs, row.steps) == ("x", SEEDS, (STEPS - 1, STEPS - 1))
     (line,) = file.getvalue().splitlines()
     assert line.startswith(f"seeds  4 runs finished  step {STEPS - 1} / {STEPS} ")

@@ -8,9 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
+from sawlog._rich import Console, Table
 from sawlog.capture._encode import row_bytes
 from sawlog.capture._options import Compression
 from sawlog.errors import ArgumentError

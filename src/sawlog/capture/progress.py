@@ -6,9 +6,8 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import TimeRemainingColumn as TimeLeft
+from sawlog._rich import BarColumn, Console, Progress, TaskID, TextColumn, TimeElapsedColumn
+from sawlog._rich import TimeRemainingColumn as TimeLeft
 
 
 class Bar:

@@ -1,8 +1,11 @@
-"""The command line: what is in a store, is it intact, make it smaller, what does it say.
+"""The command line: list, show, verify, compact, repair and export stores, and score examples.
 
-``sawlog ls``, ``show``, ``verify``, ``compact``, ``repair``, ``export``, ``attribute`` and
-``self-influence``; ``sawlog --help`` says what each does. Tables for people, ``--json`` for
-programs, progress at a terminal only.
+``sawlog --help`` lists the commands. Each prints tables for people, JSON for programs with
+``--json``, and progress at a terminal only. It needs the extra ``cli``: ``pip install
+"sawlog[cli]"``.
+
+A command is one module, with a dataclass of its arguments and ``run(arguments, output)``, and one
+entry in the table of ``_commands``.
 """
 
 from __future__ import annotations

@@ -1,77 +1,171 @@
-"""``sawlog attribute``: which examples of a run made the model answer queries as it does."""
+"""``sawlog attribute``: score the examples of a run by their influence on queries."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import multiprocessing
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from rich.text import Text
+from tyro.conf import Positional, arg
 
 from sawlog import influence
-from sawlog.cli import _rows, _sheet
-from sawlog.cli._commands import Attribute
-from sawlog.cli._format import count, number, plain
-from sawlog.cli._outcome import OK
-from sawlog.cli._scoring import budget_of, check_top, damping_of, score_cell, text_cell, texts
-from sawlog.cli._screen import Screen
-from sawlog.cli._table import Cell, Column, folded, table
+from sawlog._format import count, number
+from sawlog._table import Cell, TableColumn, folded, table
+from sawlog._text import printable
+from sawlog._validate import integer
+from sawlog.cli import _sheet
+from sawlog.cli._arguments import Json
+from sawlog.cli._exit_codes import OK
+from sawlog.cli._output import CommandOutput
+from sawlog.cli._scoring import (
+    BudgetOption,
+    CurvatureOption,
+    DampingOption,
+    LayersOption,
+    NonfiniteOption,
+    OverwriteOption,
+    RelativeOption,
+    TextOption,
+    Train,
+    TypicalOption,
+    WeightsOption,
+    budget_of,
+    damping_of,
+    matching_layers,
+    open_logs,
+    score_cell,
+    text_cell,
+    texts,
+    with_ids,
+)
 from sawlog.errors import ArgumentError
 from sawlog.influence import Logs, Scores
 from sawlog.influence._alike import check_projected
+from sawlog.inspect._runs import matching_row_stores
 
 _COLUMNS = (
-    Column("query", folds=12, style="bold"),
-    Column("rank", right=True),
-    Column("id", folds=12),
-    Column("score", right=True),
-    Column("layers", folds=16, rank=1),
-    Column("text", folds=16),
+    TableColumn("query", folds=12, style="bold"),
+    TableColumn("rank", right=True),
+    TableColumn("id", folds=12),
+    TableColumn("score", right=True),
+    TableColumn("layers", folds=16, rank=1),
+    TableColumn("text", folds=16),
 )
 _MOST_LAYERS = 3
 
 
-def run(arguments: Attribute, screen: Screen) -> int:
-    """Carry out ``sawlog attribute``."""
-    check_top(arguments.top)
+@dataclasses.dataclass(frozen=True)
+class Attribute:
+    """Score the examples of a run by their influence on queries.
+
+    Queries are rows, too: log them as a run of their own, with the same layers and compression, or
+    select examples of any run with --query. Examples with a positive score helped the model.
+    """
+
+    train: Train
+    queries: Positional[
+        Annotated[
+            Path,
+            arg(
+                metavar="QUERIES",
+                help="The folder of a run, or of a store of rows, with the queries. Of several "
+                "stores in a run, the one with the name of the store of TRAIN is used.",
+            ),
+        ]
+    ]
+    curvature: CurvatureOption = "ekfac"
+    damping: DampingOption = None
+    relative: RelativeOption = None
+    typical: TypicalOption = None
+    mode: Annotated[
+        Literal["dot", "cosine", "l2"],
+        arg(help="dot products, cosines, or negative squared distances"),
+    ] = "dot"
+    top: Annotated[int, arg(help="How many examples to show for each query; 0 for all.")] = 10
+    sign: Annotated[
+        Literal["positive", "negative", "absolute"],
+        arg(help="Which scores come first: the greatest, the least, or the farthest from 0."),
+    ] = "positive"
+    query: Annotated[
+        tuple[str, ...],
+        arg(metavar="ID [ID ...]", help="Only these queries.", help_behavior_hint="(default: all)"),
+    ] = ()
+    names: LayersOption = ()
+    per_layer: Annotated[
+        bool, arg(help="Include the scores of each layer.", help_behavior_hint="")
+    ] = False
+    out: Annotated[
+        Path | None,
+        arg(
+            metavar="PATH",
+            help="Save the scores: a .csv or .parquet file, or else a folder that "
+            "sawlog.influence.load_scores reads.",
+            help_behavior_hint="",
+        ),
+    ] = None
+    overwrite: OverwriteOption = False
+    budget: BudgetOption = None
+    workers: Annotated[
+        int,
+        arg(metavar="N", help="How many processes share the work; 0: no further process."),
+    ] = 0
+    checkpoint: Annotated[
+        Path | None,
+        arg(
+            metavar="DIR",
+            help="A folder for finished parts, from which the same command resumes.",
+            help_behavior_hint="",
+        ),
+    ] = None
+    text: TextOption = None
+    weights: WeightsOption = "same"
+    nonfinite: NonfiniteOption = "error"
+    json: Json = False
+
+
+def run(arguments: Attribute, output: CommandOutput) -> int:
+    """Run ``sawlog attribute``."""
+    integer("--top", arguments.top, least=0)
     _sheet.check(arguments.out, arguments.overwrite)
-    train, queries = map(_rows.opened, _rows.two(arguments.train, arguments.queries))
-    scores = _scores(arguments, train, queries, screen)
+    train, queries = map(open_logs, matching_row_stores(arguments.train, arguments.queries))
+    scores = _scores(arguments, train, queries, output)
     best = scores
     if scores.whole:
         best = scores.top(max(1, len(scores.ids)), arguments.sign)
-    known = texts(arguments.text, np.unique(best.ids).tolist(), screen)
+    known = texts(arguments.text, np.unique(best.ids).tolist(), output)
     if arguments.out is not None:
         _save(arguments.out, scores, best, known)
     if arguments.json:
-        screen.print_json(_to_json(arguments, train, queries, best, known))
+        output.print_json(_to_json(arguments, train, queries, best, known))
         return OK
-    said = [
+    facts = [
         count(len(train), "example"),
         count(len(best), "query", "queries"),
         arguments.curvature,
         arguments.mode,
     ]
-    head = Text.assemble((plain(str(train.path)), "bold"), "  ", ", ".join(said))
-    screen.print(folded(head), "", table(_COLUMNS, _cells(best, known), screen.width))
+    head = Text.assemble((printable(str(train.path)), "bold"), "  ", ", ".join(facts))
+    output.print(folded(head), "", table(_COLUMNS, _cells(best, known), output.width))
     if arguments.out is not None:
-        screen.print("", folded(f"saved to {plain(str(arguments.out))}"))
+        output.print("", folded(f"saved to {printable(str(arguments.out))}"))
     return OK
 
 
-def _scores(arguments: Attribute, train: Logs, queries: Logs, screen: Screen) -> Scores:
+def _scores(arguments: Attribute, train: Logs, queries: Logs, output: CommandOutput) -> Scores:
     check_projected(train, queries)
-    names = _rows.layers(train, arguments.names)
-    asked = _rows.some(Logs(queries, names=names), arguments.query)
+    names = matching_layers(train, arguments.names)
+    selected = with_ids(Logs(queries, names=names), arguments.query)
     with _pool(arguments.workers) as executor:
         return influence.attribute(
             train,
-            asked,
+            selected,
             curvature=arguments.curvature,
             damping=damping_of(arguments),
             mode=arguments.mode,
@@ -82,7 +176,7 @@ def _scores(arguments: Attribute, train: Logs, queries: Logs, screen: Screen) ->
             budget=budget_of(arguments),
             executor=executor,
             checkpoint=arguments.checkpoint,
-            progress=screen.watched,
+            progress=output.shows_progress,
             weights=arguments.weights,
             nonfinite=arguments.nonfinite,
         )
@@ -90,9 +184,7 @@ def _scores(arguments: Attribute, train: Logs, queries: Logs, screen: Screen) ->
 
 @contextlib.contextmanager
 def _pool(workers: int) -> Iterator[Executor | None]:
-    if workers < 0:
-        raise ArgumentError(f"--workers is at least 0, not {workers}")
-    if not workers:
+    if not integer("--workers", workers, least=0):
         yield None
         return
     fresh = multiprocessing.get_context("spawn")  # threads do not survive a fork
@@ -101,16 +193,16 @@ def _pool(workers: int) -> Iterator[Executor | None]:
             yield pool
     except BrokenProcessPool:
         raise ArgumentError(
-            "A worker was killed, probably for lack of memory. Hint: fewer --workers, or a smaller "
-            "--budget; with --checkpoint nothing is done twice."
+            "A worker was killed, probably for lack of memory. Hint: use fewer --workers, or a "
+            "smaller --budget; with --checkpoint, finished parts are kept."
         ) from None
 
 
-# -- for people, for programs, and to keep --------------------------------------------------------
+# -- tables, JSON and files -----------------------------------------------------------------------
 
 
 def _ranked(best: Scores) -> Iterator[tuple[int, int, Any, Any, float]]:
-    """``(place of the query, rank from 0 on, query, id, score)`` of all, query by query."""
+    """Yield ``(place of the query, rank from 0 on, query, id, score)``, query by query."""
     ids, values = best.ids.tolist(), best.values.tolist()
     for place, query in enumerate(best.queries.tolist()):
         for rank, (each, value) in enumerate(zip(ids[place], values[place], strict=True)):
@@ -121,9 +213,9 @@ def _cells(best: Scores, known: Mapping[str, str]) -> list[list[Cell]]:
     coloured = best.about.get("mode") != "l2"
     return [
         [
-            "" if rank else plain(str(query)),
+            "" if rank else printable(str(query)),
             str(rank + 1),
-            plain(str(each)),
+            printable(str(each)),
             score_cell(value, coloured),
             _greatest_layers(best, place, rank),
             text_cell(known.get(str(each), "")),
@@ -133,11 +225,11 @@ def _cells(best: Scores, known: Mapping[str, str]) -> list[list[Cell]]:
 
 
 def _greatest_layers(best: Scores, place: int, rank: int) -> str:
-    """The layers with the greatest part in a score."""
+    """Return the layers that contribute most to a score, as text."""
     parts = {name: float(values[place, rank]) for name, values in best.layers.items()}
     first = sorted(parts, key=lambda name: -abs(parts[name]))[:_MOST_LAYERS]
     more = ["..."] if len(parts) > _MOST_LAYERS else []
-    return ", ".join([f"{plain(name)} {number(parts[name])}" for name in first] + more)
+    return ", ".join([f"{printable(name)} {number(parts[name])}" for name in first] + more)
 
 
 def _to_json(
@@ -147,12 +239,12 @@ def _to_json(
         {"query": query, "examples": []} for query in best.queries.tolist()
     ]
     for place, rank, _, each, value in _ranked(best):
-        said: dict[str, Any] = {"rank": rank + 1, "id": each, "score": value}
+        example: dict[str, Any] = {"rank": rank + 1, "id": each, "score": value}
         if best.layers:
-            said["layers"] = {n: float(v[place, rank]) for n, v in best.layers.items()}
+            example["layers"] = {n: float(v[place, rank]) for n, v in best.layers.items()}
         if str(each) in known:
-            said["text"] = known[str(each)]
-        results[place]["examples"].append(said)
+            example["text"] = known[str(each)]
+        results[place]["examples"].append(example)
     return {
         "train": train.path,
         "queries": queries.path,

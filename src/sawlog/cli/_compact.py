@@ -1,42 +1,63 @@
-"""``sawlog compact``: fewer, larger segments."""
+"""``sawlog compact``: merge small segments into large ones."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from tyro.conf import arg
 
 import sawlog.store
-from sawlog.cli._chosen import some
-from sawlog.cli._commands import Compact
-from sawlog.cli._format import plain, size
-from sawlog.cli._outcome import OK, report, worse
-from sawlog.cli._screen import Screen
-from sawlog.cli._table import Cell, Column, table
-from sawlog.errors import ArgumentError, SawlogError
+from sawlog._format import size
+from sawlog._table import Cell, TableColumn, table
+from sawlog._text import printable
+from sawlog._validate import positive_integer
+from sawlog.cli._arguments import Json, Stores, given_paths
+from sawlog.cli._exit_codes import OK, report, worse
+from sawlog.cli._output import CommandOutput
+from sawlog.errors import SawlogError
 from sawlog.store import Compaction
 
 _COLUMNS = (
-    Column("store", folds=16, style="bold"),
-    Column("segments", right=True),
-    Column("now", right=True),
-    Column("size", right=True),
-    Column("now", right=True),
-    Column("leftovers removed", right=True, rank=1),
+    TableColumn("store", folds=16, style="bold"),
+    TableColumn("segments", right=True),
+    TableColumn("now", right=True),
+    TableColumn("size", right=True),
+    TableColumn("now", right=True),
+    TableColumn("leftovers removed", right=True, rank=1),
 )
 
 
-def run(arguments: Compact, screen: Screen) -> int:
-    """Carry out ``sawlog compact``: all stores, also behind one that fails."""
-    if arguments.segment_mb < 1:
-        raise ArgumentError(f"--segment-mb is at least 1, not {arguments.segment_mb}")
+@dataclasses.dataclass(frozen=True)
+class Compact:
+    """Merge small segments into large ones, and drop replaced rows.
+
+    The store can be read and written meanwhile. Merged segments are kept for readers that are open,
+    and removed by the first compaction after the grace period.
+    """
+
+    paths: Stores
+    segment_mb: Annotated[
+        int,
+        arg(metavar="MB", help="The size of merged segments; needs twice as much memory."),
+    ] = 256
+    grace: Annotated[
+        float, arg(metavar="SECONDS", help="How long merged segments are kept; 0: not at all.")
+    ] = 3600.0
+    json: Json = False
+
+
+def run(arguments: Compact, output: CommandOutput) -> int:
+    """Run ``sawlog compact``; a store that fails does not stop it."""
+    segment_bytes = positive_integer("--segment-mb", arguments.segment_mb) << 20
     code, done = OK, []
-    for path in some(arguments.paths):
+    for path in given_paths(arguments.paths):
         try:
-            with screen.progress(f"compacting {path.name}") as progress:
+            with output.progress(f"compacting {path.name}") as progress:
                 result = sawlog.store.compact(
                     path,
-                    segment_bytes=arguments.segment_mb << 20,
+                    segment_bytes=segment_bytes,
                     grace=arguments.grace,
                     progress=progress,
                 )
@@ -45,10 +66,10 @@ def run(arguments: Compact, screen: Screen) -> int:
             continue
         done.append((path, result))
     if arguments.json:
-        screen.print_json([_to_json(path, result) for path, result in done])
+        output.print_json([_to_json(path, result) for path, result in done])
     elif done:
         rows = [_cells(path, result) for path, result in done]
-        screen.print(table(_COLUMNS, rows, screen.width))
+        output.print(table(_COLUMNS, rows, output.width))
     return code
 
 
@@ -58,7 +79,7 @@ def _to_json(path: Path, result: Compaction) -> dict[str, Any]:
 
 def _cells(path: Path, result: Compaction) -> list[Cell]:
     return [
-        plain(str(path)),
+        printable(str(path)),
         f"{result.segments_before:,}",
         f"{result.segments_after:,}",
         size(result.bytes_before),

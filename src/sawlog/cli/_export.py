@@ -1,23 +1,72 @@
-"""``sawlog export``: the same data in a format that other programs read."""
+"""``sawlog export``: write a store in a format of other programs."""
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import Positional, arg
+
 import sawlog.store
-from sawlog.cli._chosen import matching
-from sawlog.cli._commands import Export
-from sawlog.cli._format import plain, size
-from sawlog.cli._outcome import OK
-from sawlog.cli._screen import Screen
-from sawlog.cli._table import Column, table
+from sawlog._format import size
+from sawlog._table import TableColumn, table
+from sawlog._text import printable
+from sawlog.cli._arguments import Json, Store
+from sawlog.cli._exit_codes import OK
+from sawlog.cli._output import CommandOutput
+from sawlog.inspect._patterns import matching_names
+from sawlog.store._views._export import FORMATS
 
-_COLUMNS = (Column("file", folds=16, style="bold"), Column("size", right=True))
+_COLUMNS = (TableColumn("file", folds=16, style="bold"), TableColumn("size", right=True))
 
 
-def run(arguments: Export, screen: Screen) -> int:
-    """Carry out ``sawlog export``."""
+if TYPE_CHECKING:
+    Format = str
+else:
+    Format = Literal[tuple(FORMATS)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """Write a store, or some of its names, in a format of other programs.
+
+    The suffix of TARGET decides the format: .safetensors for everything in one file, or for one
+    table parquet, arrow, feather, csv or jsonl. With --format, TARGET may be a folder, which gets a
+    file for each table.
+    """
+
+    path: Store
+    target: Positional[Annotated[Path, arg(metavar="TARGET", help="The file or folder to write.")]]
+    names: Annotated[
+        tuple[str, ...],
+        arg(
+            metavar="NAME [NAME ...]",
+            help="Only these names, or those that match a pattern such as 'grad/*'.",
+            help_behavior_hint="(default: all)",
+        ),
+    ] = ()
+    format: Annotated[
+        Format | None,
+        arg(
+            metavar="FORMAT",
+            help=f"One of {', '.join(FORMATS)}.",
+            help_behavior_hint="(default: by the suffix of TARGET)",
+        ),
+    ] = None
+    long: Annotated[
+        bool,
+        arg(help="Long format: one row for each entry of each name.", help_behavior_hint=""),
+    ] = False
+    overwrite: Annotated[bool, arg(help="Replace existing files.", help_behavior_hint="")] = False
+    json: Json = False
+
+
+def run(arguments: Export, output: CommandOutput) -> int:
+    """Run ``sawlog export``."""
     with sawlog.store.open(arguments.path) as reader:
-        names = matching(reader.schema, arguments.names) if arguments.names else None
-        with screen.progress(f"exporting {arguments.path.name}") as progress:
+        names = matching_names(reader.schema, arguments.names) if arguments.names else None
+        with output.progress(f"exporting {arguments.path.name}") as progress:
             written = sawlog.store.export(
                 reader,
                 arguments.target,
@@ -30,8 +79,8 @@ def run(arguments: Export, screen: Screen) -> int:
     sizes = {path: path.stat().st_size for path in written}
     if arguments.json:
         files = [{"file": str(path), "bytes": nbytes} for path, nbytes in sizes.items()]
-        screen.print_json({"path": str(arguments.path), "files": files})
+        output.print_json({"path": str(arguments.path), "files": files})
     else:
-        rows = [[plain(str(path)), size(nbytes)] for path, nbytes in sizes.items()]
-        screen.print(table(_COLUMNS, rows, screen.width))
+        rows = [[printable(str(path)), size(nbytes)] for path, nbytes in sizes.items()]
+        output.print(table(_COLUMNS, rows, output.width))
     return OK

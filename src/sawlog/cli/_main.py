@@ -1,9 +1,8 @@
-"""``main``: parse, carry out, and turn what went wrong into a message and an exit code."""
+"""``main``: parse the arguments, run the command, and turn errors into messages and exit codes."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import os
 import sys
@@ -12,29 +11,30 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import sawlog
+from sawlog._optional import require
 from sawlog._text import printable_lines
-from sawlog.cli._commands import COMMANDS, Arguments
-from sawlog.cli._outcome import BAD, BROKEN_PIPE, INTERRUPTED, OK, report
+from sawlog.cli._commands import COMMANDS
+from sawlog.cli._exit_codes import BAD, BROKEN_PIPE, INTERRUPTED, OK, report
 from sawlog.errors import SawlogError
 
 _DESCRIPTION = """\
-Look into sawlog stores: logs of neural-network programs on disk, and what they say.
+Inspect sawlog stores, the logs of neural-network programs on disk, and score their examples.
 
 exit codes:
-  0    all is well
+  0    success
   1    a store is damaged
-  2    bad usage or input, or the disk refused; standard error says what
+  2    bad usage or input, or an error of the disk; standard error has the message
   130  interrupted
-  141  whoever read the output went away
+  141  the reader of the output closed it
 
 Colours and progress bars appear at a terminal only, and colours not if NO_COLOR is set.
 
-sawlog COMMAND --help says more about a command, sawlog --version which sawlog this is.
+sawlog COMMAND --help explains a command, sawlog --version prints the version.
 """
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code.
+    """Run the command line, and return the exit code.
 
     >>> main(["--version"])
     sawlog ...
@@ -52,7 +52,7 @@ def main(args: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        _forget_output()
+        _discard_output()
         return BROKEN_PIPE
     except (SawlogError, OSError) as error:
         return report(error)
@@ -62,43 +62,43 @@ def _run(args: list[str]) -> int:
     if args == ["--version"]:
         print(f"sawlog {sawlog.__version__}")
         return OK
+    for package in ("tyro", "rich"):
+        require(package, "cli", "The command sawlog")
     try:
         arguments = _parse(args)
-    except SystemExit as stop:  # help was printed, or what is wrong with the arguments
+    except SystemExit as stop:  # tyro printed help, or what is wrong with the arguments
         return stop.code if isinstance(stop.code, int) else BAD
-    from sawlog.cli._screen import Screen
+    from sawlog.cli._output import CommandOutput
 
-    name = next(name for name, kind in COMMANDS.items() if kind is type(arguments))
-    module = importlib.import_module(f"sawlog.cli._{name.replace('-', '_')}")
-    return int(module.run(arguments, Screen()))
+    return int(COMMANDS[args[0]].load().run(arguments, CommandOutput()))
 
 
-def _parse(args: list[str]) -> Arguments:
+def _parse(args: list[str]) -> Any:
     import tyro
 
     config = (tyro.conf.FlagCreatePairsOff,)
     with _without_colours(), _printable_output(args):
         if args and args[0] in COMMANDS:
-            prog = f"sawlog {args[0]}"
-            return tyro.cli(COMMANDS[args[0]], prog=prog, args=args[1:], config=config)
-        # All that is left is to explain: here each command is told in one line.
-        brief = {name: _briefly(kind) for name, kind in COMMANDS.items()}
+            kind = COMMANDS[args[0]].arguments_class()
+            return tyro.cli(kind, prog=f"sawlog {args[0]}", args=args[1:], config=config)
+        # No command, or an unknown one: print help with one line for each command.
+        brief = {name: _placeholder(command.summary) for name, command in COMMANDS.items()}
         return tyro.extras.subcommand_cli_from_dict(
             brief, prog="sawlog", description=_DESCRIPTION, args=args, config=config
         )
 
 
-def _briefly(kind: Callable[..., Arguments]) -> Callable[..., Arguments]:
-    def brief() -> Arguments:
-        return kind()
+def _placeholder(summary: str) -> Callable[[], None]:
+    def command() -> None:
+        return None
 
-    brief.__doc__ = (kind.__doc__ or "").partition("\n")[0]
-    return brief
+    command.__doc__ = summary
+    return command
 
 
 @contextlib.contextmanager
 def _without_colours() -> Iterator[None]:
-    """Tyro asks standard output whether to use colours, and does not know NO_COLOR."""
+    """Hide the terminal from tyro if NO_COLOR is set, which tyro ignores."""
     if not os.environ.get("NO_COLOR"):
         yield
         return
@@ -113,7 +113,7 @@ def _without_colours() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _printable_output(args: list[str]) -> Iterator[None]:
-    """Tyro quotes arguments in its messages; among them may be names of files from anywhere."""
+    """Escape what tyro prints: its messages quote arguments, among them names of files."""
     if all(map(str.isprintable, args)):
         yield
         return
@@ -128,7 +128,7 @@ def _printable_output(args: list[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _printable_warnings() -> Iterator[None]:
-    """Warnings may quote names and paths too."""
+    """Escape warnings, which may quote names and paths."""
     shown = warnings.showwarning
 
     def show(message: Any, category: Any, *where: Any, **more: Any) -> None:
@@ -141,8 +141,8 @@ def _printable_warnings() -> Iterator[None]:
         warnings.showwarning = shown
 
 
-def _forget_output() -> None:
-    """Let the interpreter flush into nothing at its end, instead of complaining."""
+def _discard_output() -> None:
+    """Replace standard output, so that the interpreter can flush it at exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -1,52 +1,68 @@
-"""``sawlog repair``: give up what is damaged, once somebody said ``--yes``."""
+"""``sawlog repair``: remove damaged files from a store, with ``--yes``."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
+
+from tyro.conf import arg
 
 import sawlog.store
-from sawlog.cli._commands import Repair
-from sawlog.cli._format import count, plain
-from sawlog.cli._outcome import BAD, OK
-from sawlog.cli._screen import Screen
+from sawlog._format import count
+from sawlog._text import printable
+from sawlog.cli._arguments import Json, Store
+from sawlog.cli._exit_codes import BAD, OK
+from sawlog.cli._output import CommandOutput
 from sawlog.cli._verify import show_problems, show_report
 from sawlog.store import Problem
 
 _ANNOUNCED = (
     "Nothing was changed. With --yes, the damaged files of this list are moved to the folder "
-    "damaged/ of the store, and they and the missing ones no longer count."
+    "damaged/ of the store, and these and the missing files are no longer part of it."
 )
 
 
-def run(arguments: Repair, screen: Screen) -> int:
-    """Carry out ``sawlog repair``."""
-    return _repair(arguments, screen) if arguments.yes else _announce(arguments, screen)
+@dataclasses.dataclass(frozen=True)
+class Repair:
+    """Remove damaged files, so that the rest of a store can be used.
+
+    Damaged files are moved to the folder damaged/ of the store. Without --yes nothing is changed:
+    the command lists what would be removed, and exits with 2.
+    """
+
+    path: Store
+    yes: Annotated[bool, arg(help="Repair the store.", help_behavior_hint="")] = False
+    json: Json = False
 
 
-def _repair(arguments: Repair, screen: Screen) -> int:
-    with screen.progress(f"repairing {arguments.path.name}"):
+def run(arguments: Repair, output: CommandOutput) -> int:
+    """Run ``sawlog repair``."""
+    return _repair(arguments, output) if arguments.yes else _announce(arguments, output)
+
+
+def _repair(arguments: Repair, output: CommandOutput) -> int:
+    with output.progress(f"repairing {arguments.path.name}"):
         given_up = sawlog.store.repair(arguments.path)
     if arguments.json:
-        screen.print_json(_to_json(arguments, True, given_up))
+        output.print_json(_to_json(arguments, True, given_up))
     elif given_up:
-        screen.print(f"{plain(str(arguments.path))}: gave up {count(len(given_up), 'file')}")
-        show_problems(given_up, screen)
+        output.print(f"{printable(str(arguments.path))}: removed {count(len(given_up), 'file')}")
+        show_problems(given_up, output)
     else:
-        screen.print(_nothing(arguments))
+        output.print(_nothing(arguments))
     return OK
 
 
-def _announce(arguments: Repair, screen: Screen) -> int:
-    with screen.progress(f"verifying {arguments.path.name}") as progress:
+def _announce(arguments: Repair, output: CommandOutput) -> int:
+    with output.progress(f"verifying {arguments.path.name}") as progress:
         found = sawlog.store.verify(arguments.path, progress)
     if arguments.json:
-        screen.print_json(_to_json(arguments, False, found.problems))
+        output.print_json(_to_json(arguments, False, found.problems))
     elif found.problems:
-        show_report(found, screen)
-        screen.print("", _ANNOUNCED)
+        show_report(found, output)
+        output.print("", _ANNOUNCED)
     else:
-        screen.print(_nothing(arguments))
+        output.print(_nothing(arguments))
     return BAD if found.problems else OK
 
 
@@ -56,4 +72,4 @@ def _to_json(arguments: Repair, done: bool, problems: list[Problem]) -> dict[str
 
 
 def _nothing(arguments: Repair) -> str:
-    return f"{plain(str(arguments.path))}: nothing is damaged"
+    return f"{printable(str(arguments.path))}: nothing is damaged"

@@ -1,42 +1,99 @@
-"""``sawlog self-influence``: examples that nothing but themselves explains."""
+"""``sawlog self-influence``: rank examples by their influence on themselves."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 from rich.text import Text
+from tyro.conf import arg
 
 from sawlog import influence
-from sawlog.cli import _rows, _sheet
-from sawlog.cli._commands import SelfInfluence
-from sawlog.cli._format import count, number, plain
-from sawlog.cli._outcome import OK
-from sawlog.cli._scoring import budget_of, check_top, damping_of, text_cell, texts
-from sawlog.cli._screen import Screen
-from sawlog.cli._table import Cell, Column, folded, table
+from sawlog._format import count, number
+from sawlog._table import Cell, TableColumn, folded, table
+from sawlog._text import printable
+from sawlog._validate import integer
+from sawlog.cli import _sheet
+from sawlog.cli._arguments import Json
+from sawlog.cli._exit_codes import OK
+from sawlog.cli._output import CommandOutput
+from sawlog.cli._scoring import (
+    BudgetOption,
+    CurvatureOption,
+    DampingOption,
+    LayersOption,
+    NonfiniteOption,
+    OverwriteOption,
+    RelativeOption,
+    TextOption,
+    Train,
+    TypicalOption,
+    WeightsOption,
+    budget_of,
+    damping_of,
+    matching_layers,
+    open_logs,
+    text_cell,
+    texts,
+)
 from sawlog.influence import Logs, Ranking
+from sawlog.inspect import row_store
 
 _COLUMNS = (
-    Column("rank", right=True),
-    Column("id", folds=12, style="bold"),
-    Column("self-influence", right=True),
-    Column("text", folds=16),
+    TableColumn("rank", right=True),
+    TableColumn("id", folds=12, style="bold"),
+    TableColumn("self-influence", right=True),
+    TableColumn("text", folds=16),
 )
 
 
-def run(arguments: SelfInfluence, screen: Screen) -> int:
-    """Carry out ``sawlog self-influence``."""
-    check_top(arguments.top)
+@dataclasses.dataclass(frozen=True)
+class SelfInfluence:
+    """Rank the examples of a run by self-influence: likely label errors first.
+
+    No other data explains an example with a high self-influence: it is rare, hard or mislabelled.
+    """
+
+    train: Train
+    top: Annotated[int, arg(help="How many examples to show; 0 for all.")] = 20
+    least: Annotated[
+        bool, arg(help="Show the lowest self-influence first.", help_behavior_hint="")
+    ] = False
+    curvature: CurvatureOption = "ekfac"
+    damping: DampingOption = None
+    relative: RelativeOption = None
+    typical: TypicalOption = None
+    names: LayersOption = ()
+    out: Annotated[
+        Path | None,
+        arg(
+            metavar="PATH",
+            help="Save the whole ranking as a .csv or .parquet file.",
+            help_behavior_hint="",
+        ),
+    ] = None
+    overwrite: OverwriteOption = False
+    budget: BudgetOption = None
+    text: TextOption = None
+    weights: WeightsOption = "same"
+    nonfinite: NonfiniteOption = "error"
+    json: Json = False
+
+
+def run(arguments: SelfInfluence, output: CommandOutput) -> int:
+    """Run ``sawlog self-influence``."""
+    integer("--top", arguments.top, least=0)
     _sheet.check_suffix(arguments.out)
     _sheet.check(arguments.out, arguments.overwrite)
-    logs = _rows.opened(_rows.one(arguments.train))
-    with screen.progress("ranking"):
+    logs = open_logs(row_store(arguments.train))
+    with output.progress("ranking"):
         ranking = influence.self_influence(
             logs,
             curvature=arguments.curvature,
             damping=damping_of(arguments),
-            names=_rows.layers(logs, arguments.names),
+            names=matching_layers(logs, arguments.names),
             budget=budget_of(arguments),
             weights=arguments.weights,
             nonfinite=arguments.nonfinite,
@@ -44,7 +101,7 @@ def run(arguments: SelfInfluence, screen: Screen) -> int:
     shown = ranking.top(arguments.top or len(ranking), least=arguments.least)
     everything = arguments.out is not None
     ordered = ranking.top(len(ranking), least=arguments.least) if everything else shown
-    known = texts(arguments.text, (each for each, _ in ordered), screen)
+    known = texts(arguments.text, (each for each, _ in ordered), output)
     if arguments.out is not None:
         columns: dict[str, Any] = {
             "rank": list(range(1, len(ordered) + 1)),
@@ -55,19 +112,19 @@ def run(arguments: SelfInfluence, screen: Screen) -> int:
             columns["text"] = [known.get(str(each), "") for each, _ in ordered]
         _sheet.write(arguments.out, columns)
     if arguments.json:
-        screen.print_json(_to_json(arguments, logs, ranking, shown, known))
+        output.print_json(_to_json(arguments, logs, ranking, shown, known))
         return OK
-    said = f"{count(len(ranking), 'example')}, {arguments.curvature}"
-    head = Text.assemble((plain(str(logs.path)), "bold"), "  ", said)
-    screen.print(folded(head), "", table(_COLUMNS, _cells(shown, known), screen.width))
+    facts = f"{count(len(ranking), 'example')}, {arguments.curvature}"
+    head = Text.assemble((printable(str(logs.path)), "bold"), "  ", facts)
+    output.print(folded(head), "", table(_COLUMNS, _cells(shown, known), output.width))
     if arguments.out is not None:
-        screen.print("", folded(f"saved to {plain(str(arguments.out))}"))
+        output.print("", folded(f"saved to {printable(str(arguments.out))}"))
     return OK
 
 
 def _cells(shown: list[tuple[Any, float]], known: Mapping[str, str]) -> list[list[Cell]]:
     return [
-        [str(rank), plain(str(each)), number(value), text_cell(known.get(str(each), ""))]
+        [str(rank), printable(str(each)), number(value), text_cell(known.get(str(each), ""))]
         for rank, (each, value) in enumerate(shown, 1)
     ]
 
@@ -81,8 +138,8 @@ def _to_json(
 ) -> dict[str, Any]:
     listed = []
     for rank, (each, value) in enumerate(shown, 1):
-        said = {"rank": rank, "id": each, "value": value}
-        listed.append(said | ({"text": known[str(each)]} if str(each) in known else {}))
+        example = {"rank": rank, "id": each, "value": value}
+        listed.append(example | ({"text": known[str(each)]} if str(each) in known else {}))
     return {
         "train": logs.path,
         "examples": len(ranking),

@@ -1,4 +1,4 @@
-"""``--out``: results as a table in a file, CSV or Parquet by its suffix."""
+"""``--out``: write results as a table to a file, CSV or Parquet by its suffix."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from sawlog import store
 from sawlog._atomic import replacing
 from sawlog._optional import require
 from sawlog._text import guarded
-from sawlog.errors import ArgumentError, StoreError, StoreExistsError
+from sawlog._validate import refuse
+from sawlog.errors import StoreError, StoreExistsError
 
 SUFFIXES = (".csv", ".parquet")
 
 
 def is_sheet(path: Path) -> bool:
-    """Whether a path is that of a table."""
+    """Return whether a path has the suffix of a table."""
     return path.suffix.lower() in SUFFIXES
 
 
 def check(path: Path | None, overwrite: bool) -> None:
-    """Look before anything is computed whether results can go there.
+    """Check, before anything is computed, that results can be written to a path.
 
     Raises:
-        StoreExistsError: something is there that they would replace.
-        MissingPackageError: what Parquet needs is not installed.
+        StoreExistsError: the path exists, and may not be replaced.
+        MissingPackageError: a package that Parquet needs is not installed.
     """
     if path is None:
         return
@@ -37,10 +38,10 @@ def check(path: Path | None, overwrite: bool) -> None:
     if not path.exists():
         return
     if not overwrite:
-        raise StoreExistsError(f"{path} is there already. Hint: --overwrite replaces it.")
+        raise StoreExistsError(f"{path} exists. Hint: --overwrite replaces it.")
     if path.is_dir() if is_sheet(path) else not _is_scores(path):
-        what = "a folder" if is_sheet(path) else "something else than scores"
-        raise StoreExistsError(f"{path} is {what}, and is not replaced. Hint: another --out.")
+        what = "a folder" if is_sheet(path) else "not a folder of scores"
+        raise StoreExistsError(f"{path} is {what}, and is not replaced. Hint: use another --out.")
 
 
 def _is_scores(path: Path) -> bool:
@@ -52,14 +53,14 @@ def _is_scores(path: Path) -> bool:
 
 
 def write(path: Path, columns: Mapping[str, Any]) -> None:
-    """Write columns of one length; the file is there when it is complete, and not before."""
+    """Write columns of equal length; the file appears when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         if path.suffix.lower() == ".parquet":
             arrow: Any = require("pyarrow", "arrow", "--out with a .parquet file")
             parquet: Any = require("pyarrow.parquet", "arrow", "--out with a .parquet file")
-            made = arrow.table({n: arrow.array(v) for n, v in columns.items()})
-            parquet.write_table(made, file.aside)
+            rows = arrow.table({n: arrow.array(v) for n, v in columns.items()})
+            parquet.write_table(rows, file.aside)
         else:
             _write_csv(file.aside, columns)
 
@@ -74,6 +75,6 @@ def _write_csv(path: Path, columns: Mapping[str, Any]) -> None:
 
 
 def check_suffix(path: Path | None) -> None:
-    """Raise an ArgumentError for what is no table."""
+    """Raise an ArgumentError unless a path has the suffix of a table."""
     if path is not None and not is_sheet(path):
-        raise ArgumentError(f"--out is a .csv or .parquet file, not {path}.")
+        refuse("--out", "a .csv or .parquet file", str(path))

@@ -1,164 +1,189 @@
-"""``sawlog show``: what is in a store, as tables for people or JSON for programs."""
+"""``sawlog show``: print the summary of a store."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 from rich.text import Text
+from tyro.conf import Positional, arg
 
 import sawlog.store
-from sawlog.cli._commands import Show
-from sawlog.cli._format import age, count, iso, number, plain, short, size
-from sawlog.cli._outcome import DAMAGED, OK
-from sawlog.cli._screen import Screen
-from sawlog.cli._spark import Trend, spark
-from sawlog.cli._state import style_of
-from sawlog.cli._summary import Last, Named, Rows, Summary, summarize
-from sawlog.cli._table import Cell, Column, fits, folded, labelled, table
+from sawlog._format import age, count, number, short, size
+from sawlog._table import Cell, TableColumn, fits, folded, labelled, table
+from sawlog._text import printable
+from sawlog._trend import sparkline
+from sawlog._validate import integer
+from sawlog.cli._arguments import Json, Store
+from sawlog.cli._exit_codes import DAMAGED, OK
+from sawlog.cli._ls import state_style
+from sawlog.cli._output import CommandOutput
 from sawlog.cli._verify import show_problems
-from sawlog.errors import ArgumentError, DamagedStoreError
-from sawlog.store import Column as StoreColumn
+from sawlog.errors import DamagedStoreError
+from sawlog.inspect import (
+    ColumnSummary,
+    LastValue,
+    SeriesSummary,
+    StoreSummary,
+    TableSummary,
+    Trend,
+    store_summary,
+)
 from sawlog.store import Reader
-from sawlog.store._dtypes import name_of
 
 _MARGIN = 12
 _MOST_META = 2000  # characters
-_JSON_COURSE = 64  # bins
 _SERIES = (
-    Column("series", folds=16, style="bold"),
-    Column("type", folds=16),
-    Column("entries", right=True),
-    Column("size", right=True),
-    Column("last", right=True),
-    Column("at", folds=8),
-    Column("min", right=True, rank=2),
-    Column("mean", right=True, rank=3),
-    Column("max", right=True, rank=1),
-    Column("nan", right=True, style="red"),
-    Column("inf", right=True, style="red"),
-    Column("trend", elastic=True, style="cyan"),
+    TableColumn("series", folds=16, style="bold"),
+    TableColumn("type", folds=16),
+    TableColumn("entries", right=True),
+    TableColumn("size", right=True),
+    TableColumn("last", right=True),
+    TableColumn("at", folds=8),
+    TableColumn("min", right=True, rank=2),
+    TableColumn("mean", right=True, rank=3),
+    TableColumn("max", right=True, rank=1),
+    TableColumn("nan", right=True, style="red"),
+    TableColumn("inf", right=True, style="red"),
+    TableColumn("trend", elastic=True, style="cyan"),
 )
-_TYPES, _VALUES = (0, 1, 2, 3), (0, 4, 5, 6, 7, 8, 9, 10, 11)  # two tables, if one is too wide
+_TYPES, _VALUES = (0, 1, 2, 3), (0, 4, 5, 6, 7, 8, 9, 10, 11)  # two tables if one is too wide
 _ROWS = (
-    Column("name", folds=16, style="bold"),
-    Column("type", folds=16),
-    Column("size", right=True),
-    Column("last row"),
+    TableColumn("name", folds=16, style="bold"),
+    TableColumn("type", folds=16),
+    TableColumn("size", right=True),
+    TableColumn("last row"),
 )
 
 
-def run(arguments: Show, screen: Screen) -> int:
-    """Carry out ``sawlog show``."""
-    if arguments.limit < 0:
-        raise ArgumentError(f"--limit is at least 0, not {arguments.limit}")
-    limit = None if arguments.json else arguments.limit or None
-    with _opened(arguments, screen) as reader:
-        summary = summarize(reader, arguments.names, limit)
-        if arguments.json:
-            screen.print_json(_to_json(summary))
-        else:
-            _show(summary, screen)
-        return DAMAGED if summary.problems else OK
+@dataclasses.dataclass(frozen=True)
+class Show:
+    """Show what a store contains: names, types, counts, last values, trends.
+
+    A trend shows a series from its first entry to its last: each block is the mean of some entries,
+    and x marks those of which none is a finite number.
+    """
+
+    path: Store
+    names: Positional[
+        Annotated[
+            tuple[str, ...],
+            arg(
+                metavar="[NAME ...]",
+                help="Only these names, or those that match a pattern such as 'grad/*'.",
+                help_behavior_hint="(default: all)",
+            ),
+        ]
+    ] = ()
+    limit: Annotated[
+        int, arg(help="Show at most this many names, 0 for all. JSON always has all.")
+    ] = 200
+    json: Json = False
 
 
-def _opened(arguments: Show, screen: Screen) -> Reader:
+def run(arguments: Show, output: CommandOutput) -> int:
+    """Run ``sawlog show``."""
+    limit = integer("--limit", arguments.limit, least=0)
+    with _opened(arguments.path, output) as reader:
+        most = None if arguments.json else limit or None
+        summary = store_summary(reader, arguments.names, limit=most)
+    if arguments.json:
+        output.print_json(summary.to_json())
+    else:
+        _show(summary, output)
+    return DAMAGED if summary.problems else OK
+
+
+def _opened(path: Path, output: CommandOutput) -> Reader:
     try:
-        return sawlog.store.open(arguments.path)
+        return sawlog.store.open(path)
     except DamagedStoreError:
-        screen.remark(f"note: {arguments.path} is damaged; reading all of it for what is left")
-        return sawlog.store.open(arguments.path, damaged="skip")
+        output.remark(f"note: {path} is damaged; reading all of it for what is left")
+        return sawlog.store.open(path, damaged="skip")
 
 
-# -- for people -----------------------------------------------------------------------------------
-
-
-def _show(summary: Summary, screen: Screen) -> None:
-    _show_head(summary, screen)
+def _show(summary: StoreSummary, output: CommandOutput) -> None:
+    _show_head(summary, output)
     for rows in summary.tables:
-        screen.print("", *(folded(line) for line in _table_lines(rows)))
+        output.print("", *(folded(line) for line in _table_lines(rows)))
         cells = [_table_cells(named) for named in rows.columns]
-        screen.print(table(_ROWS, cells, screen.width))
+        output.print(table(_ROWS, cells, output.width))
     if summary.series:
-        _show_series([_series_cells(named, screen.unicode) for named in summary.series], screen)
+        _show_series([_series_cells(named, output.unicode) for named in summary.series], output)
     if summary.left_out:
         more = f"and {count(summary.left_out, 'more name')}"
-        screen.print("", folded(f"{more}: name some, use a pattern such as 'a*', or --limit 0"))
+        output.print("", folded(f"{more}: name some, use a pattern such as 'a*', or --limit 0"))
     if summary.problems:
-        screen.print("", Text("damaged or missing:", "bold red"))
-        show_problems(summary.problems, screen)
+        output.print("", Text("damaged or missing:", "bold red"))
+        show_problems(summary.problems, output)
 
 
-def _show_series(cells: list[list[Cell]], screen: Screen) -> None:
+def _show_series(cells: list[list[Cell]], output: CommandOutput) -> None:
     everything = tuple(range(len(_SERIES)))
-    whole = fits(_SERIES, cells, screen.width)
+    whole = fits(_SERIES, cells, output.width)
     for part in (everything,) if whole else (_TYPES, _VALUES):
         rows = [[row[i] for i in part] for row in cells]
-        screen.print("", table([_SERIES[i] for i in part], rows, screen.width))
+        output.print("", table([_SERIES[i] for i in part], rows, output.width))
 
 
-def _show_head(summary: Summary, screen: Screen) -> None:
-    reader, seen = summary.reader, summary.activity
-    state = "damaged" if summary.problems else seen.state
-    head = Text.assemble((plain(str(summary.path)), "bold"), "  ", (state, style_of(state)))
-    screen.print(folded(head))
-    names = count(len(reader.schema), "name")
-    config = reader.config
-    policies = f"duplicates {config.duplicates}, nan {config.nan}"
+def _show_head(summary: StoreSummary, output: CommandOutput) -> None:
+    state = summary.state
+    head = Text.assemble((printable(str(summary.path)), "bold"), "  ", (state, state_style(state)))
+    output.print(folded(head))
+    names = count(summary.names, "name")
+    config = summary.config
+    policies = f"duplicates {config['duplicates']}, nan {config['nan']}"
     lines = {
-        "holds": f"{names}, {size(reader.nbytes)} in {count(len(reader.segments), 'segment')}",
-        "created": plain(reader.created).replace("T", " ").replace("+00:00", " UTC"),
-        "written": age(seen.written),
-        "policies": policies + (", no new names" if config.fixed else ""),
-        "meta": _meta(reader.meta),
+        "holds": f"{names}, {size(summary.nbytes)} in {count(summary.segments, 'segment')}",
+        "created": printable(summary.created).replace("T", " ").replace("+00:00", " UTC"),
+        "written": age(summary.activity.written),
+        "policies": policies + (", no new names" if config["fixed"] else ""),
+        "meta": _meta(summary.meta),
     }
     for label, value in lines.items():
         if value:
-            screen.print(labelled(label, value, _MARGIN, screen.width))
+            output.print(labelled(label, value, _MARGIN, output.width))
 
 
 def _meta(meta: dict[str, Any]) -> str:
     if not meta:
         return ""
-    text = plain(json.dumps(meta, ensure_ascii=False))
+    text = printable(json.dumps(meta, ensure_ascii=False))
     cut = f"... ({len(text):,} characters, --json has all)"
     return text if len(text) <= _MOST_META else text[:_MOST_META] + cut
 
 
-def _type(column: StoreColumn) -> str:
-    return plain(str(column if column.shape else column.dtype))
-
-
-def _table_cells(named: Named) -> list[Cell]:
+def _table_cells(named: ColumnSummary) -> list[Cell]:
     return [
-        plain(named.column.name),
-        _type(named.column),
+        printable(named.name),
+        printable(named.type),
         size(named.nbytes),
         _last_cell(named),
     ]
 
 
-def _table_lines(rows: Rows) -> list[str]:
-    said = "table of " + count(rows.stored if rows.distinct is None else rows.distinct, "row")
+def _table_lines(rows: TableSummary) -> list[str]:
+    text = "table of " + count(rows.stored if rows.distinct is None else rows.distinct, "row")
     if rows.distinct is None and rows.stored:
-        said += " written"
+        text += " written"
     elif rows.distinct != rows.stored:
-        said += f" ({rows.stored:,} written, same ids among them)"
+        text += f" ({rows.stored:,} written, with ids repeated)"
     ids = [short(i) for i in rows.first_ids]
     if rows.stored > len(ids):
         ids += ["...", short(rows.last_id)]
-    lines = [f"{said}, ids {rows.table.ids}: {', '.join(ids)}" if ids else said]
-    return [*lines, *([plain(rows.remark)] if rows.remark else [])]
+    lines = [f"{text}, ids {rows.ids}: {', '.join(ids)}" if ids else text]
+    return [*lines, *([printable(rows.remark)] if rows.remark else [])]
 
 
-def _series_cells(named: Named, unicode: bool) -> list[Cell]:
+def _series_cells(named: SeriesSummary, unicode: bool) -> list[Cell]:
     trend = named.trend
     numbers = (trend.least, trend.mean, trend.greatest) if trend else (None, None, None)
     return [
-        plain(named.column.name),
-        _type(named.column),
-        f"{named.count:,}",
+        printable(named.name),
+        printable(named.type),
+        f"{named.entries:,}",
         size(named.nbytes),
         _last_cell(named),
         _steps(named.last),
@@ -170,26 +195,26 @@ def _series_cells(named: Named, unicode: bool) -> list[Cell]:
 
 
 def _drawing(trend: Trend, unicode: bool) -> Cell:
-    return lambda width: spark(trend.course(width), unicode)
+    return lambda width: sparkline(trend.means(width), unicode)
 
 
-def _last_cell(named: Named) -> Cell:
+def _last_cell(named: ColumnSummary) -> Cell:
     if named.damage is not None:
         return Text("damaged", "bold red")
     if named.last is None:
         return ""
-    if named.column.shape:
+    if named.shape:
         return "" if named.last.norm is None else f"norm {number(named.last.norm)}"
     return short(named.last.value)
 
 
-def _steps(last: Last | None) -> str:
+def _steps(last: LastValue | None) -> str:
     if last is None:
         return ""
-    said = {axis: _step(value) for axis, value in last.steps.items()}
-    if list(said) == ["step"]:
-        return said["step"]
-    return ", ".join(f"{plain(axis)} {value}" for axis, value in said.items())
+    steps = {axis: _step(value) for axis, value in last.steps.items()}
+    if list(steps) == ["step"]:
+        return steps["step"]
+    return ", ".join(f"{printable(axis)} {value}" for axis, value in steps.items())
 
 
 def _step(value: Any) -> str:
@@ -197,62 +222,3 @@ def _step(value: Any) -> str:
         return short(value)
     shown = [short(x, 12) for x in value[:3]]
     return f"[{', '.join(shown)}{', ...' if len(value) > 3 else ''}]"
-
-
-# -- for programs ---------------------------------------------------------------------------------
-
-
-def _to_json(summary: Summary) -> dict[str, Any]:
-    reader = summary.reader
-    return {
-        "path": str(summary.path),
-        "id": reader.id,
-        "created": reader.created,
-        "written": iso(summary.activity.written),
-        "state": "damaged" if summary.problems else summary.activity.state,
-        "segments": len(reader.segments),
-        "bytes": reader.nbytes,
-        "config": dataclasses.asdict(reader.config),
-        "meta": reader.meta,
-        "problems": [dataclasses.asdict(problem) for problem in summary.problems],
-        "tables": [_table_json(rows) for rows in summary.tables],
-        "series": [_series_json(named) for named in summary.series],
-    }
-
-
-def _table_json(rows: Rows) -> dict[str, Any]:
-    return {
-        "ids": rows.table.ids,
-        "rows": rows.distinct,
-        "rows_written": rows.stored,
-        "first_ids": rows.first_ids,
-        "last_id": rows.last_id,
-        "remark": rows.remark,
-        "columns": [_named_json(named) for named in rows.columns],
-    }
-
-
-def _named_json(named: Named) -> dict[str, Any]:
-    column, last = named.column, named.last
-    said = {
-        "name": column.name,
-        "dtype": name_of(column.dtype),
-        "shape": list(column.shape),
-        "bytes": named.nbytes,
-        "damage": named.damage,
-        "last": None,
-    }
-    if last is not None:
-        said["last"] = {"norm": last.norm} if column.shape else {"value": last.value}
-    return said
-
-
-def _series_json(named: Named) -> dict[str, Any]:
-    said = {**_named_json(named), "entries": named.count, "steps": list(named.axes)}
-    if named.last is not None:
-        said["last"]["steps"] = named.last.steps
-    if (trend := named.trend) is not None:
-        said["min"], said["mean"], said["max"] = trend.least, trend.mean, trend.greatest
-        said["nan"], said["inf"] = trend.nans, trend.infinities
-        said["trend"] = trend.course(_JSON_COURSE)
-    return said

@@ -1,4 +1,4 @@
-"""``--text``: what examples say, from a file of JSON lines, CSV, or plain lines."""
+"""``--text``: read the texts of examples from a file of JSON lines, CSV, or plain lines."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from sawlog.errors import ArgumentError
 
 _JSON, _CSV = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv")
-_MOST = 1 << 30  # characters of a field; the default is less than a long text has
+_MOST = 1 << 30  # characters of a CSV field; texts can be longer than csv's default
 
 
 def texts_of(path: Path, ids: Iterable[Any]) -> dict[str, str]:
-    """The texts of some examples by their ids, which are compared as text.
+    """Return the texts of examples by id; ids are compared as text.
 
     Raises:
-        ArgumentError: the file is not what its name says, or has no field ``text``.
+        ArgumentError: the file is not in the format of its suffix, or has no field ``text``.
     """
     wanted = set(map(str, ids))
     found: dict[str, str] = {}
@@ -44,18 +44,18 @@ def _of_json(path: Path, lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     filled = (line for line in lines if line.strip())
     for number, line in enumerate(filled):
         try:
-            said = json.loads(line)
+            record = json.loads(line)
         except ValueError as error:
             raise ArgumentError(
-                f"{path} is no file of JSON lines: example {number} from 0 on: {error}. Hint: one "
-                'object a line, as {"id": 7, "text": "..."}.'
+                f"{path} is not a file of JSON lines: example {number} (from 0 on): {error}. Hint: "
+                'write one object a line, such as {"id": 7, "text": "..."}.'
             ) from None
-        if isinstance(said, str):
-            yield str(number), said
-        elif isinstance(said, dict) and "text" in said:
-            yield str(said.get("id", number)), str(said["text"])
+        if isinstance(record, str):
+            yield str(number), record
+        elif isinstance(record, dict) and "text" in record:
+            yield str(record.get("id", number)), str(record["text"])
         else:
-            raise _no_text(path, list(said) if isinstance(said, dict) else [])
+            raise _no_text(path, list(record) if isinstance(record, dict) else [])
 
 
 def _of_csv(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[tuple[str, str]]:
@@ -71,8 +71,8 @@ def _of_csv(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[tuple[
 
 
 def _no_text(path: Path, fields: list[str]) -> ArgumentError:
-    there = f"; there are: {', '.join(map(str, fields[:8]))}" if fields else ""
+    listed = f"; its fields are: {', '.join(map(str, fields[:8]))}" if fields else ""
     return ArgumentError(
-        f"{path} has no field text{there}. Hint: call the field with the text of an example text, "
-        "and the one with its id id."
+        f"{path} has no field 'text'{listed}. Hint: name the field of texts 'text', and the field "
+        "of ids 'id'."
     )

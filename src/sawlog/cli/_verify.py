@@ -1,4 +1,4 @@
-"""``sawlog verify``: every checksum, and what is lost."""
+"""``sawlog verify``: check every checksum, and list what is lost."""
 
 from __future__ import annotations
 
@@ -9,29 +9,40 @@ from typing import Any
 from rich.text import Text
 
 import sawlog.store
-from sawlog.cli._chosen import some
-from sawlog.cli._commands import Verify
-from sawlog.cli._format import count, plain, size
-from sawlog.cli._outcome import DAMAGED, OK, report, worse
-from sawlog.cli._screen import Screen
-from sawlog.cli._table import Column, table
+from sawlog._format import count, size
+from sawlog._table import TableColumn, table
+from sawlog._text import printable
+from sawlog.cli._arguments import Json, Stores, given_paths
+from sawlog.cli._exit_codes import DAMAGED, OK, report, worse
+from sawlog.cli._output import CommandOutput
 from sawlog.errors import SawlogError
 from sawlog.store import Problem, Report
 
-_PROBLEMS = (Column("file", folds=16, style="bold"), Column("problem", folds=16))
+_PROBLEMS = (TableColumn("file", folds=16, style="bold"), TableColumn("problem", folds=16))
 _LOSSES = (
-    Column("name", folds=16, style="bold"),
-    Column("readable", right=True),
-    Column("lost", right=True, style="red"),
+    TableColumn("name", folds=16, style="bold"),
+    TableColumn("readable", right=True),
+    TableColumn("lost", right=True, style="red"),
 )
 
 
-def run(arguments: Verify, screen: Screen) -> int:
-    """Carry out ``sawlog verify``: all stores, also behind one that cannot be checked."""
+@dataclasses.dataclass(frozen=True)
+class Verify:
+    """Check every byte of stores against its checksum.
+
+    Lists each damaged or missing file, and what can still be read.
+    """
+
+    paths: Stores
+    json: Json = False
+
+
+def run(arguments: Verify, output: CommandOutput) -> int:
+    """Run ``sawlog verify``; a store that cannot be checked does not stop it."""
     code, found = OK, []
-    for path in some(arguments.paths):
+    for path in given_paths(arguments.paths):
         try:
-            with screen.progress(f"verifying {path.name}") as progress:
+            with output.progress(f"verifying {path.name}") as progress:
                 result = sawlog.store.verify(path, progress)
         except (SawlogError, OSError) as error:
             code = worse(code, report(error))
@@ -39,14 +50,14 @@ def run(arguments: Verify, screen: Screen) -> int:
         code = worse(code, OK if result.ok else DAMAGED)
         found.append(result)
         if not arguments.json:
-            show_report(result, screen)
+            show_report(result, output)
     if arguments.json:
-        screen.print_json([to_json(result) for result in found])
+        output.print_json([to_json(result) for result in found])
     return code
 
 
 def to_json(result: Report) -> dict[str, Any]:
-    """For programs."""
+    """Return the result of a verification in types of JSON."""
     return {
         "path": str(result.path),
         "ok": result.ok,
@@ -58,31 +69,31 @@ def to_json(result: Report) -> dict[str, Any]:
     }
 
 
-def show_report(result: Report, screen: Screen) -> None:
-    """For people."""
-    screen.print(_headline(result.path, result.problems))
-    there = f"{size(result.nbytes)} in {count(result.segments, 'segment')}"
-    screen.print(f"readable: {there}, {count(len(result.readable), 'name')}")
+def show_report(result: Report, output: CommandOutput) -> None:
+    """Print the result of a verification."""
+    output.print(_headline(result.path, result.problems))
+    readable = f"{size(result.nbytes)} in {count(result.segments, 'segment')}"
+    output.print(f"readable: {readable}, {count(len(result.readable), 'name')}")
     if result.problems:
-        show_problems(result.problems, screen)
+        show_problems(result.problems, output)
     if result.lost:
         rows = [
-            [plain(name), f"{result.readable.get(name, 0):,}", f"{lost:,}"]
+            [printable(name), f"{result.readable.get(name, 0):,}", f"{lost:,}"]
             for name, lost in result.lost.items()
         ]
-        screen.print("", "rows and entries in damaged files:", table(_LOSSES, rows, screen.width))
+        output.print("", "rows and entries in damaged files:", table(_LOSSES, rows, output.width))
     if any(problem.what.startswith("missing") for problem in result.problems):
-        screen.print("", "What was in missing files is not known.")
+        output.print("", "The contents of missing files are unknown.")
 
 
 def _headline(path: Path, problems: list[Problem]) -> Text:
     if not problems:
-        return Text.assemble((plain(str(path)), "bold"), "  ", ("ok", "green"))
-    said = count(len(problems), "damaged or missing file")
-    return Text.assemble((plain(str(path)), "bold"), "  ", (said, "bold red"))
+        return Text.assemble((printable(str(path)), "bold"), "  ", ("ok", "green"))
+    summary = count(len(problems), "damaged or missing file")
+    return Text.assemble((printable(str(path)), "bold"), "  ", (summary, "bold red"))
 
 
-def show_problems(problems: list[Problem], screen: Screen) -> None:
-    """A table of what is wrong, file by file."""
-    rows = [[plain(problem.file), plain(problem.what)] for problem in problems]
-    screen.print("", table(_PROBLEMS, rows, screen.width))
+def show_problems(problems: list[Problem], output: CommandOutput) -> None:
+    """Print a table of damaged and missing files."""
+    rows = [[printable(problem.file), printable(problem.what)] for problem in problems]
+    output.print("", table(_PROBLEMS, rows, output.width))

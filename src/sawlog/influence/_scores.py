@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
-from rich.text import Text
 
 from sawlog import store
 from sawlog._optional import require
+from sawlog._rich import Table, Text
 from sawlog._text import printable
 from sawlog.errors import ArgumentError
 from sawlog.influence._best import Best, check_best

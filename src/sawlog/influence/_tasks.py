@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rich.table import Table
-from rich.text import Text
 
+from sawlog._rich import Table, Text
 from sawlog._text import printable
 from sawlog.errors import ArgumentError
 from sawlog.influence._attribute import attribute

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rich.style import Style
-from rich.table import Table
-from rich.text import Text
 
+from sawlog._rich import Style, Table, Text
 from sawlog._text import printable
 from sawlog.errors import ArgumentError
 

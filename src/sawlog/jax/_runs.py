@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from sawlog._exit import ended_badly
+from sawlog._lifecycle import ended_with_error as ended_badly
 from sawlog.errors import ArgumentError, CallbackError, StoreClosedError, StoreExistsError
 from sawlog.jax import _compat
 from sawlog.jax._background import Background

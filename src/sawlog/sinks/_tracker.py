@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 
-from sawlog._exit import close_at_exit
+from sawlog._lifecycle import close_at_exit
 from sawlog.records import Records
 from sawlog.sinks._base import BaseSink
 from sawlog.sinks._notes import Shown

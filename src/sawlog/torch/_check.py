@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
 from sawlog._place import to_numpy
+from sawlog._rich import Console, Table
 from sawlog.capture import Block
 from sawlog.errors import ArgumentError
 from sawlog.torch._laid_out import laid_out

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 
-from sawlog._exit import close_at_exit
+from sawlog._lifecycle import close_at_exit
 from sawlog._paths import absolute
+from sawlog._rich import Console
 from sawlog.capture import (
     Block,
     Measured,

@@ -1,8 +1,8 @@
 """The console: a live table of what all runs log.
 
-``_digest`` makes a few numbers of what is written, ``_state`` keeps them, ``_view`` makes text of
-that, and ``_output`` shows it, on a terminal, in a notebook or as lines. Writing never draws: a
-thread does, a few times a second.
+``_digest`` reduces what is written to a few numbers, ``_dashboard_state`` keeps them, ``_view``
+formats them as text, and ``_output`` shows that on a terminal, in a notebook or as lines. Writing
+never draws: a thread does, a few times a second. Only a dashboard that is shown needs rich.
 """
 
 from __future__ import annotations

@@ -1,59 +1,59 @@
-"""``Dashboard``: the runs that are shown together."""
+"""``Dashboard``: runs that are shown together."""
 
 from __future__ import annotations
 
+import atexit
 import collections
-import math
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Self, TextIO
 
-import rich
-from rich.console import Console
-
-from sawlog._exit import ended_badly
+from sawlog._lifecycle import CloseOnExit, ended_with_error
+from sawlog._optional import require
+from sawlog._validate import optional, positive_integer, positive_number, string
 from sawlog.errors import ArgumentError
 from sawlog.records import Entries, Records
 from sawlog.sinks._asked import Asked
-from sawlog.sinks._base import checked_count
-from sawlog.sinks._console import _output
+from sawlog.sinks._console._dashboard_state import DashboardState, Snapshot
 from sawlog.sinks._console._digest import digests
-from sawlog.sinks._console._runs import Run, Status
-from sawlog.sinks._console._showing import Output
-from sawlog.sinks._console._state import Snapshot, State
+from sawlog.sinks._console._display import Display
+from sawlog.sinks._console._runs import ConsoleRun, RunStatus
 from sawlog.sinks._notes import Shown, is_value, matches
 from sawlog.sinks._select import _patterns
 
-Self = TypeVar("Self", bound="Dashboard")
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
-class Dashboard:
-    """A table of everything that several runs log, on the terminal while they run.
+class Dashboard(CloseOnExit):
+    """Shows a live table of what several runs log.
 
-    Several :class:`ConsoleSink` share one. It appears when the first run begins, and its last state
-    stays when the last one has ended; inside of a ``with`` it waits for the end of that, so that
-    runs one after the other are in one table.
+    Several :class:`ConsoleSink` share one. The table appears when the first run starts, and its
+    last state stays when the last run has ended. As a context manager, the dashboard stays until
+    the end of the block, so that runs one after the other share a table.
 
-    At a terminal the table is drawn again and again below what the program prints. In a notebook it
-    is part of the cell's output. Elsewhere, as in a file or a CI log, there is a line every so
-    often and one at the end.
+    At a terminal the table is redrawn below what the program prints. In a notebook it is part of
+    the cell's output. Elsewhere, such as in a file or a CI log, a line is printed at an interval,
+    and one at the end.
 
     Args:
         title: the heading.
-        total: how many steps each run has, if that is known: then there are a bar and the remaining
+        total: the number of steps of each run, if known; shows a progress bar and the remaining
             time. Steps are those of the step axis ``step``, from 0 on, or else entries.
-        names: patterns of the names to show, as ``["loss", "eval/*"]``; None shows all. Those that
-            do not fit on the screen are counted below the table.
-        refresh: how often a second the table is drawn.
-        every: seconds between quiet lines.
-        live: whether to draw a table; None does where somebody can watch it.
-        console: the ``rich`` console to use; None is the one that rich uses itself.
-        file: a file to write to instead, as ``sys.stderr``.
+        names: patterns of the names to show, such as ``["loss", "eval/*"]``; None shows all. Names
+            that do not fit on the screen are counted below the table.
+        refresh: how many times per second the table is drawn.
+        every: seconds between lines, if no table is drawn.
+        live: whether to draw a table; None draws one at a terminal and in a notebook.
+        console: the ``rich`` console to use; None is the global console of rich.
+        file: a file to write to instead, such as ``sys.stderr``.
 
     Raises:
-        ArgumentError: an argument makes no sense.
+        ArgumentError: an argument is invalid.
+        MissingPackageError: rich is not installed.
 
     >>> import io, numpy as np
     >>> from sawlog.records import Entries, Records
@@ -82,42 +82,49 @@ class Dashboard:
         _clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if console is not None and file is not None:
-            raise ArgumentError("console and file say both where to write. Hint: give one of them.")
-        if not isinstance(title, str):
-            raise ArgumentError(f"title must be a string, got {title!r}.")
-        self.title = title
-        self.total = checked_total(total)
-        self.refresh = _checked_positive(refresh, "refresh")
-        self.every = _checked_positive(every, "every")
+            raise ArgumentError("`console` and `file` exclude each other. Hint: give one of them.")
+        self.title = string("title", title)
+        self.total = optional(positive_integer, "total", total)
+        self.refresh = positive_number("refresh", refresh)
+        self.every = positive_number("every", every)
         self._names = None if names is None else _patterns(names, "names")
         self._chosen: dict[str, bool] = {}
         self._asked = Asked("The console", self._names or ())
         self._shown = Shown()
         self._live = live
-        self._console = Console(file=file) if file is not None else console
-        self._state = State(_clock)
+        require("rich", "cli", "The console")
+        if file is not None:
+            from rich.console import Console
+
+            console = Console(file=file)
+        self._console = console
+        self._state = DashboardState(_clock)
         self._lock = threading.RLock()
-        self._output: Output | None = None
+        self._display: Display | None = None
         self._held = False
-        self._forgotten: collections.deque[Run] = collections.deque()
+        self._forgotten: collections.deque[ConsoleRun] = collections.deque()
 
     def __repr__(self) -> str:
         return f"Dashboard({self.title!r})"
 
-    # -- what sinks do ----------------------------------------------------------------------------
+    # -- called by sinks --------------------------------------------------------------------------
 
-    def begin(self, name: str, total: int | None = None) -> Run:
-        """Show a run from now on; one that has ended goes on."""
+    def begin(self, name: str, total: int | None = None) -> ConsoleRun:
+        """Start a run, or resume one of this name that has ended, and show it."""
         with self._lock:
             run = self._state.open(name, self.total if total is None else total)
-            if self._output is None:
+            if self._display is None:
+                import rich
+
+                from sawlog.sinks._console import _output
+
                 console = rich.get_console() if self._console is None else self._console
-                self._output = _output.shown(self, console, self._live)
-                _output.open_boards[id(self)] = self._abandon
+                self._display = _output.shown(self, console, self._live)
+                _open_dashboards[id(self)] = self._abandon
             return run
 
-    def take(self, run: Run, records: Records) -> None:
-        """Take in what a run has logged."""
+    def take(self, run: ConsoleRun, records: Records) -> None:
+        """Add what a run has logged."""
         self._asked.see(records.items())
         chosen = {
             name: entries
@@ -135,85 +142,93 @@ class Dashboard:
         return self._chosen[name]
 
     def flush(self) -> None:
-        """Have every line that was said in the file."""
-        output = self._output
-        if output is not None:
-            output.flush()
+        """Flush printed lines to the file."""
+        display = self._display
+        if display is not None:
+            display.flush()
 
-    def finish(self, run: Run, failed: bool) -> None:
+    def finish(self, run: ConsoleRun, failed: bool) -> None:
         """End a run."""
-        self._finish(run, Status.FAILED if failed else Status.FINISHED)
+        self._finish(run, RunStatus.FAILED if failed else RunStatus.FINISHED)
 
-    def _finish(self, run: Run, status: Status) -> None:
+    def _finish(self, run: ConsoleRun, status: RunStatus) -> None:
         self._state.close(run, status)
         if not self._held and not self._state.running:
             self._end()
 
-    def forget(self, run: Run) -> None:
-        """Have a run ended whose sink is garbage. This may happen anywhere, so it takes no lock."""
+    def forget(self, run: ConsoleRun) -> None:
+        """End the run of a sink that was garbage collected, at the next tick.
+
+        Garbage is collected anywhere, so no lock may be taken here.
+        """
         self._forgotten.append(run)
 
     def tend(self) -> None:
-        """Close the runs of sinks that were forgotten."""
+        """End the runs of sinks that were garbage collected."""
         while self._forgotten:
-            self._finish(self._forgotten.popleft(), Status.LEFT)
+            self._finish(self._forgotten.popleft(), RunStatus.LEFT)
 
-    # -- what is shown ----------------------------------------------------------------------------
+    # -- called by displays -----------------------------------------------------------------------
 
     def snapshot(self, most: int | None = None, points: int = 40) -> Snapshot:
-        """What is known: of at most so many names, with courses of at most so many points."""
+        """Return the data of at most ``most`` names, with trends of at most ``points`` points."""
         return self._state.snapshot(most, points)
 
     @property
     def version(self) -> int:
-        """Another number whenever something was logged."""
+        """A number that changes whenever something is logged."""
         return self._state.version
 
-    # -- its life ---------------------------------------------------------------------------------
+    # -- start and end ----------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """Stay when the last run ends, until :meth:`close`."""
+        """Stay on the screen when the last run ends, until :meth:`close`."""
         self._held = True
 
     def close(self) -> None:
-        """End, if no run is running; runs that are show it until they end."""
+        """End now, or when the last running run ends."""
         self._held = False
         if not self._state.running:
             self._end()
 
     def _abandon(self) -> None:
-        """At the end of the program: whatever is still running has been left."""
-        self._state.leave(Status.FAILED if ended_badly() else Status.LEFT)
+        """End at the end of the program, with the runs that are still running."""
+        self._state.leave(RunStatus.FAILED if ended_with_error() else RunStatus.LEFT)
         self._end()
 
     def _end(self) -> None:
-        with self._lock:  # not while it is removed, which waits for a thread that may need it
-            output, self._output = self._output, None
-            _output.open_boards.pop(id(self), None)
-        if output is not None:
-            output.remove(self)
+        with self._lock:  # released before ``remove``, which waits for a thread that may need it
+            display, self._display = self._display, None
+            _open_dashboards.pop(id(self), None)
+        if display is not None:
+            display.remove(self)
         self._asked.warn()
 
-    def __enter__(self: Self) -> Self:
+    def __enter__(self) -> Self:
         self.hold()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.close()
+
+# -- the end of the program -----------------------------------------------------------------------
+
+#: Dashboards that are shown. Exit functions run in reverse order of registration, so this one runs
+#: after the runs of loggers were closed: no logger can exist before this module is imported.
+_open_dashboards: dict[int, Callable[[], None]] = {}
 
 
-def checked_total(total: Any) -> int | None:
-    """Refuse what is no number of steps."""
-    return None if total is None else checked_count(total, "total, the number of steps,")
+def _end_all() -> None:
+    for end in list(_open_dashboards.values()):
+        end()
 
 
-def _checked_positive(value: Any, what: str) -> float:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value <= 0:
-        raise ArgumentError(f"{what} must be a number above 0, got {value!r}.")
-    return float(value)
+def _forget_all() -> None:
+    """Forget all dashboards in a forked process, where their threads do not exist."""
+    screens = sys.modules.get("sawlog.sinks._console._live_screen")
+    if screens is not None:
+        screens.forget_all()
+    _open_dashboards.clear()
+
+
+atexit.register(_end_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

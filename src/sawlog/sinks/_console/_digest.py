@@ -1,4 +1,4 @@
-"""What the console keeps of the entries of one name: the course, and the last of them."""
+"""What the console keeps of the entries of one name: a number for each, and the last of them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from sawlog._format import Number
 from sawlog.records import Entries
 from sawlog.sinks._entries import deepened, logged
 
 STEP = "step"
 _BLOCK = 1 << 18  # elements that are converted at a time
 
-Number = int | float
-
 
 @dataclasses.dataclass(frozen=True)
-class Last:
+class LastDigest:
     """The last value of one run.
 
-    Of a number, ``mean`` is the number itself. Of an array, mean, spread and range are those of its
-    finite elements; ``size`` says how many these are, and ``odd`` how many others there are.
-    ``text`` is that of what is no number at all.
+    For a number, ``mean`` is the number itself. For an array, mean, standard deviation and range
+    are those of its finite elements; ``size`` is how many these are, and ``odd`` how many elements
+    are not finite. ``text`` is set for values that are not numbers.
     """
 
     mean: Number = np.nan
@@ -41,13 +40,13 @@ class Digest:
 
     name: str
     numbers: np.ndarray
-    last: Last
+    last: LastDigest
     axis: str | None
     step: Number | None
 
 
 def digests(name: str, entries: Entries) -> Iterator[Digest]:
-    """Nothing of entries without anything in them, two of complex numbers, otherwise one."""
+    """Yield a digest of entries: none if they are empty, two for complex numbers, otherwise one."""
     entries = logged(entries)
     if not len(entries):
         return
@@ -63,9 +62,9 @@ def digests(name: str, entries: Entries) -> Iterator[Digest]:
             yield Digest(part, *_digest(array, entries.mask), axis, step)
 
 
-def _digest(values: np.ndarray, mask: np.ndarray | None) -> tuple[np.ndarray, Last]:
+def _digest(values: np.ndarray, mask: np.ndarray | None) -> tuple[np.ndarray, LastDigest]:
     if not _is_numeric(values.dtype):
-        return np.zeros(0), Last(text=_text(values[-1]))
+        return np.zeros(0), LastDigest(text=_text(values[-1]))
     if values.ndim == 1:
         return values.astype(np.float64), _number(values[-1])
     flat = values.reshape(len(values), -1) if values.size else np.zeros((len(values), 0))
@@ -76,7 +75,7 @@ def _digest(values: np.ndarray, mask: np.ndarray | None) -> tuple[np.ndarray, La
 
 
 def _is_small_complex(dtype: np.dtype) -> bool:
-    return dtype.kind not in "biufSU" and "complex" in dtype.name  # those of ml_dtypes
+    return dtype.kind not in "biufSU" and "complex" in dtype.name  # of ml_dtypes
 
 
 def _is_numeric(dtype: np.dtype) -> bool:
@@ -87,14 +86,14 @@ def _text(value: np.generic) -> str:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
 
 
-def _number(value: np.generic) -> Last:
+def _number(value: np.generic) -> LastDigest:
     exact: Number = int(value) if value.dtype.kind in "biu" else float(value)
     odd = int(not np.isfinite(float(exact)))
-    return Last(exact, 0.0, exact, exact, size=1 - odd, odd=odd)
+    return LastDigest(exact, 0.0, exact, exact, size=1 - odd, odd=odd)
 
 
 def _means(flat: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-    """The mean of the finite elements of each row, NaN where there is none."""
+    """Return the mean of the finite elements of each row; NaN if a row has none."""
     means = np.full(len(flat), np.nan)
     rows = max(1, _BLOCK // max(1, flat.shape[1]))
     for start in range(0, len(flat), rows):
@@ -106,19 +105,19 @@ def _means(flat: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
     return means
 
 
-def _array(flat: np.ndarray, mask: np.ndarray | None, shape: tuple[int, ...]) -> Last:
+def _array(flat: np.ndarray, mask: np.ndarray | None, shape: tuple[int, ...]) -> LastDigest:
     wide = (flat if mask is None else flat[mask]).astype(np.float64)
     finite = wide[np.isfinite(wide)]
     odd = wide.size - finite.size
     if not finite.size:
-        return Last(size=0, odd=odd, shape=shape)
+        return LastDigest(size=0, odd=odd, shape=shape)
     least, greatest = float(finite.min()), float(finite.max())
     mean = min(max(float(finite.mean()), least), greatest)
-    return Last(mean, float(finite.std()), least, greatest, finite.size, odd, shape)
+    return LastDigest(mean, float(finite.std()), least, greatest, finite.size, odd, shape)
 
 
 def _step(entries: Entries) -> tuple[str | None, Number | None]:
-    """The last step, of the axis ``step`` or of the only one."""
+    """Return the axis ``step``, or the only one, and the last step on it."""
     axes = entries.steps
     axis = STEP if STEP in axes else next(iter(axes)) if len(axes) == 1 else None
     if axis is None or not _is_numeric(axes[axis].dtype) or not axes[axis][-1].size:

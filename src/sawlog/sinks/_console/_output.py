@@ -1,19 +1,15 @@
-"""Where dashboards appear: live on a terminal, as quiet lines elsewhere, as HTML in a notebook.
+"""Displays of dashboards: live on a terminal, as HTML in a notebook, as lines elsewhere.
 
-Each of the three has ``start``, ``tick``, which a thread calls now and then, and ``end``, which
-shows the last state. What goes wrong with a terminal or a pipe is no reason to end a training: it
-is said once, in a warning, and then nothing more is shown.
+An error of a terminal or a pipe must not end a training run: it becomes one warning, and nothing
+more is shown.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import importlib
 import importlib.util
 import io
-import os
-from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -21,48 +17,48 @@ from rich.errors import LiveError
 from rich.text import Text
 
 from sawlog.sinks._console import _view
+from sawlog.sinks._console._display import Board, Display, Ticker, has_unicode, isatty, warned
+from sawlog.sinks._console._live_screen import is_free, on_screen
 from sawlog.sinks._console._proxy import Raw
-from sawlog.sinks._console._screen import forget_all, is_free, on_screen
-from sawlog.sinks._console._showing import Board, Output, Ticker, has_unicode, isatty, warned
 
 _NOTEBOOK = (100, 60)  # columns and lines
 
-# -- quiet lines ----------------------------------------------------------------------------------
+# -- lines ----------------------------------------------------------------------------------------
 
 
 class Lines:
-    """A file, a pipe, or a terminal that is taken: now and then a line."""
+    """Prints a line at an interval: for a file, a pipe, or a terminal that is in use."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._ticker: Ticker | None = None
-        self._said = -1
+        self._printed = -1
 
     def add(self, board: Board) -> None:
-        """Say something every so often from now on."""
+        """Print a line at the dashboard's interval."""
         self._ticker = Ticker(lambda: self._tick(board), board.every)
 
     def _tick(self, board: Board) -> None:
         board.tend()
-        if board.version != self._said:
-            self._say(board)
+        if board.version != self._printed:
+            self._print(board)
 
-    def _say(self, board: Board) -> None:
-        self._said = board.version
+    def _print(self, board: Board) -> None:
+        self._printed = board.version
         text = _view.line(board.snapshot, board.title, has_unicode(self._console))
         self._console.print(Raw(text + "\n"), soft_wrap=True, end="")
         self.flush()
 
     def remove(self, board: Board) -> None:
-        """Say how it ended, unless that was just said."""
+        """Print the last state, unless it was just printed."""
         if self._ticker is not None:
             self._ticker.stop()
         with warned():
-            if board.version != self._said:
-                self._say(board)
+            if board.version != self._printed:
+                self._print(board)
 
     def flush(self) -> None:
-        """Have every line in the file."""
+        """Flush the lines to the file."""
         with contextlib.suppress(OSError, ValueError):
             self._console.file.flush()
 
@@ -71,7 +67,7 @@ class Lines:
 
 
 class Notebook:
-    """A place in the output of a notebook's cell, which is drawn anew again and again."""
+    """Redraws a part of the output of a notebook's cell."""
 
     def __init__(self) -> None:
         self._display: Any = importlib.import_module("IPython.display")
@@ -80,7 +76,7 @@ class Notebook:
         self._drawn = -1
 
     def add(self, board: Board) -> None:
-        """Show a dashboard from now on."""
+        """Show a dashboard."""
         with warned():
             self._draw(board)
         self._ticker = Ticker(lambda: self._tick(board), 1 / board.refresh)
@@ -104,11 +100,11 @@ class Notebook:
             self._draw(board)
 
     def flush(self) -> None:
-        """What was logged is shown with the next picture."""
+        """Do nothing: the next drawing shows what was logged."""
 
 
 def as_html(board: Board) -> str:
-    """A dashboard as HTML that needs no style sheet."""
+    """Return a dashboard as HTML that needs no style sheet."""
     width, height = _NOTEBOOK
     console = Console(
         file=io.StringIO(),
@@ -123,39 +119,17 @@ def as_html(board: Board) -> str:
     return console.export_html(inline_styles=True, code_format=code)
 
 
-# -- which of them --------------------------------------------------------------------------------
+# -- the choice -----------------------------------------------------------------------------------
 
 
-def shown(board: Board, console: Console, live: bool | None) -> Output:
-    """Show a dashboard where ``console`` is, and return what shows it."""
+def shown(board: Board, console: Console, live: bool | None) -> Display:
+    """Show a dashboard on ``console``, and return the display."""
     if live is None:
         live = console.is_jupyter or (console.is_interactive and isatty(console))
     in_notebook = console.is_jupyter and importlib.util.find_spec("IPython") is not None
     if live and not in_notebook and is_free(console):
         with contextlib.suppress(LiveError):
             return on_screen(board, console)
-    output: Output = Notebook() if live and in_notebook else Lines(console)
-    output.add(board)
-    return output
-
-
-# -- the end --------------------------------------------------------------------------------------
-
-#: Dashboards that are on show. What is registered first ends last: the runs of loggers are closed
-#: by then, since no logger can be made before this module is there.
-open_boards: dict[int, Callable[[], None]] = {}
-
-
-def _end_all() -> None:
-    for end in list(open_boards.values()):
-        end()
-
-
-def _forget_all() -> None:
-    forget_all()
-    open_boards.clear()
-
-
-atexit.register(_end_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
+    display: Display = Notebook() if live and in_notebook else Lines(console)
+    display.add(board)
+    return display

@@ -1,8 +1,9 @@
-"""What the program prints while a dashboard is on the screen: above it, byte for byte.
+"""Redirection of what the program prints while a dashboard is on the screen: above it, unchanged.
 
-Rich's own proxy wraps lines anew, drops escape sequences and ends a line at every flush. This one
-hands whole lines on as they are, and keeps the beginning of a line until its end comes; what is
-there of it so far is shown above the dashboard, so that bars which redraw themselves work too.
+Rich's own redirection (``Live(redirect_stdout=True)``) fails the tests of the console: it wraps
+lines again, drops escape sequences and ends a line at every flush. This one passes whole lines on
+byte for byte. It buffers an incomplete line and shows it above the dashboard, so that progress bars
+that redraw their line work.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import Any, TextIO
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 
-_LONGEST = 1 << 16  # characters of a line without end
+_LONGEST = 1 << 16  # characters of an incomplete line that are kept
 
 
 class Raw:
-    """Text that goes to the terminal as it is."""
+    """Text that is written to the terminal unchanged."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -31,7 +32,7 @@ class Raw:
 
 
 class Proxy(io.TextIOBase):
-    """A stream in the place of another; between ``start`` and ``end`` its lines go elsewhere."""
+    """Replaces a stream; between ``start`` and ``end`` it passes lines to a function."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -41,19 +42,19 @@ class Proxy(io.TextIOBase):
 
     @property
     def rich_proxied_file(self) -> TextIO:
-        """What rich writes to when it would write here."""
+        """The stream that rich writes to in place of this one."""
         return self._stream
 
     @property
     def part(self) -> str:
-        """The beginning of a line whose end has not come, as a terminal would show it."""
+        """The incomplete line, as a terminal would show it."""
         return self._part.rstrip("\r").rpartition("\r")[2]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Hand whole lines on."""
+        """Pass whole lines on, and buffer an incomplete one."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         with self._lock:
@@ -68,34 +69,34 @@ class Proxy(io.TextIOBase):
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:  # type: ignore[override]
-        """Write several texts."""
+        """Write several strings."""
         for text in lines:
             self.write(text)
 
     def flush(self) -> None:
-        """Nothing is kept but the beginning of a line, which is on the screen."""
+        """Flush the stream; an incomplete line is on the screen already."""
         self._stream.flush()
 
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
+        """Return whether the stream is a terminal."""
         return self._stream.isatty()
 
     def fileno(self) -> int:
-        """The number of the file."""
+        """Return the file descriptor of the stream."""
         return self._stream.fileno()
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """That of the stream."""
+        """The encoding of the stream."""
         return self._stream.encoding
 
     def start(self, show: Callable[[str], None]) -> None:
-        """Hand lines to ``show`` from now on."""
+        """Pass lines to ``show``."""
         with self._lock:
             self._show = show
 
     def end(self) -> None:
-        """Write what is left, and from now on everything, directly."""
+        """Write the incomplete line to the stream, and pass everything to the stream again."""
         with self._lock:
             self._show = None
             part, self._part = self._part, ""
@@ -104,8 +105,8 @@ class Proxy(io.TextIOBase):
                 self._stream.flush()
 
 
-#: A proxy is never given up: ``print`` in another thread may be about to write to it without
-#: holding it, and Python would crash.
+#: Proxies are kept forever: ``print`` in another thread may be about to write to one without
+#: holding a reference, and Python would crash.
 _proxies: dict[int, Proxy] = {}
 
 
@@ -114,9 +115,9 @@ def _proxy_of(stream: TextIO) -> Proxy:
 
 
 class Redirect:
-    """Standard output and standard error, as far as they are the terminal, through proxies.
+    """Replaces standard output and standard error by proxies, if they are terminals.
 
-    The handlers of ``logging`` keep the stream that they were made with, so these are moved too.
+    Handlers of ``logging`` keep the stream that they were created with, so these are changed, too.
     """
 
     def __init__(self, show: Callable[[str], None]) -> None:
@@ -124,7 +125,7 @@ class Redirect:
         self._proxies: dict[str, Proxy] = {}
 
     def start(self) -> None:
-        """Put the proxies in their places."""
+        """Install the proxies."""
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
             try:
@@ -139,18 +140,18 @@ class Redirect:
 
     @property
     def parts(self) -> list[str]:
-        """The beginnings of lines, as far as there are any."""
+        """The incomplete lines."""
         return [proxy.part for proxy in self._proxies.values() if proxy.part]
 
     def restore(self) -> None:
-        """Put the streams back, unless somebody else has put something there."""
+        """Restore the streams, unless they were replaced by something else since."""
         for name, proxy in self._proxies.items():
             if getattr(sys, name) is proxy:
                 setattr(sys, name, proxy.rich_proxied_file)
             _move_handlers(proxy, proxy.rich_proxied_file)
 
     def end(self) -> None:
-        """Put the streams back, and write what is left."""
+        """Restore the streams, and write incomplete lines to them."""
         self.restore()
         for proxy in self._proxies.values():
             proxy.end()
@@ -158,7 +159,7 @@ class Redirect:
 
 
 def _move_handlers(one: Any, other: Any) -> None:
-    """Have the handlers of ``logging`` that write to one stream write to another."""
+    """Change the stream of all handlers of ``logging`` that use another one."""
     loggers = [logging.root, *logging.root.manager.loggerDict.values()]
     for logger in loggers:
         for handler in getattr(logger, "handlers", ()):

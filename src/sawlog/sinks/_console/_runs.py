@@ -1,4 +1,4 @@
-"""``Run``: one line of work on the console, how far it is and how fast it goes."""
+"""``ConsoleRun``: the progress and the speed of one run on the console."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import collections
 import enum
 import itertools
 
-from sawlog.sinks._console._digest import STEP, Digest, Number
+from sawlog._format import Number
+from sawlog.sinks._console._digest import STEP, Digest
 
 _SAMPLES = 64
 _APART = 0.25  # seconds
-_PATIENCE = 2.0  # of the longest pause so far: what takes longer has slowed down
+_PATIENCE = 2.0  # times the longest pause so far; a longer pause counts as slowing down
 
 
-class Status(enum.Enum):
-    """How a run is."""
+class RunStatus(enum.Enum):
+    """The status of a run."""
 
     RUNNING = "running"
     FINISHED = "finished"
@@ -23,7 +24,7 @@ class Status(enum.Enum):
 
 
 class Pace:
-    """How fast a number grows that arrives now and then, over the latest arrivals.
+    """The rate at which a reported number grows, over the latest reports.
 
     >>> pace = Pace(0.0)
     >>> for second in range(1, 4):
@@ -38,20 +39,20 @@ class Pace:
         self._newest: tuple[float, float] | None = None
 
     def add(self, number: float, now: float) -> None:
-        """Note how far it is."""
+        """Add a report."""
         self._newest = now, number
-        if self._seen and number < self._seen[-1][1]:  # it began anew
+        if self._seen and number < self._seen[-1][1]:  # it restarted
             self._seen.clear()
             self._start = now
         if not self._seen or now - self._seen[-1][0] >= _APART:
             self._seen.append(self._newest)
 
     def rate(self, now: float) -> float | None:
-        """How much a second; None where that cannot be known yet."""
+        """Return the rate per second; None if it is not known yet."""
         if self._newest is None:
             return None
         (until, last), (since, first) = self._newest, self._seen[0]
-        if until - since < _APART:  # only one arrival: all of it took the time until then
+        if until - since < _APART:  # one report: count from the start
             first, since = 0.0, self._start
         pauses = (two[0] - one[0] for one, two in itertools.pairwise(self._seen))
         pause = max(pauses, default=until - since)
@@ -60,33 +61,33 @@ class Pace:
         return (last - first) / (until - since) if until > since and last > first else None
 
 
-class Run:
-    """One run: its name, its status, its latest step, and how many entries each name had."""
+class ConsoleRun:
+    """One run: its name, its status, its latest step, and the number of entries of each name."""
 
     def __init__(self, name: str, total: int | None, now: float) -> None:
         self.name, self.total = name, total
-        self.status = Status.RUNNING
+        self.status = RunStatus.RUNNING
         self.counts: dict[str, int] = {}
         self.step: Number | None = None
         self._pace = Pace(now)
 
     @property
     def done(self) -> float:
-        """How many steps are done, as far as was logged."""
+        """The number of steps that are done, by what was logged."""
         if self.step is None:
             return max(self.counts.values(), default=0)
         done = max(0.0, float(self.step) + 1)
         return done if self.total is None else min(done, self.total)
 
     def advance(self, digests: list[Digest], now: float) -> None:
-        """Note the steps of what was just written."""
+        """Advance to the steps of what was just written."""
         steps = [each.step for each in digests if each.axis == STEP and each.step is not None]
         if steps:
             if self.step is None:
-                self._pace = Pace(now)  # so far, entries were counted
+                self._pace = Pace(now)  # before, entries were counted
             self.step = max(steps)
         self._pace.add(self.done, now)
 
     def rate(self, now: float) -> float | None:
-        """Steps a second."""
+        """Return the number of steps per second; None if it is not known yet."""
         return self._pace.rate(now)

@@ -5,32 +5,34 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from sawlog._validate import instance, optional, positive_integer, string
 from sawlog.errors import ArgumentError
 from sawlog.records import Records
 from sawlog.sinks._base import BaseSink
-from sawlog.sinks._console._dashboard import Dashboard, checked_total
+from sawlog.sinks._console._dashboard import Dashboard
 
 
 class ConsoleSink(BaseSink):
-    """Shows a run on the console: last values, their course, how fast it goes and how long still.
+    """Shows a run on the console: last values, trends, speed and remaining time.
 
-    It keeps no logs: its memory does not grow with their number.
+    It keeps no logs: its memory does not grow with their number. It needs the extra ``cli``.
 
     Args:
-        name: what to call the run. Where a run of this name is running on the same dashboard, a
-            number is added; where one has ended, this goes on with it.
-        total: how many steps it has, if that is known; None is what the dashboard says.
-        dashboard: where it is shown. Runs that share one are in one table: their means, and the
-            standard deviation over the runs. None makes a dashboard for this run.
-        options: those of :class:`Dashboard`, where none is given: ``title``, ``names``,
+        name: the name of the run. If a run of this name is running on the same dashboard, a number
+            is added; if one has ended, it is resumed.
+        total: the number of steps, if known; None is that of the dashboard.
+        dashboard: where the run is shown. Runs that share a dashboard share a table of their means
+            and of the standard deviation over runs. None creates a dashboard for this run.
+        options: options of :class:`Dashboard`, if none is given: ``title``, ``names``,
             ``refresh``, ``every``, ``live``, ``console``, ``file``.
 
-    Of arrays the table has the mean, the standard deviation and the range of their elements, of
-    complex numbers the real and the imaginary part. ``flush`` returns when everything is counted,
-    and lines that were said are in the file; the picture on the screen follows.
+    For arrays the table shows the mean, the standard deviation and the range of their elements, for
+    complex numbers the real and the imaginary part. ``flush`` returns when all entries are counted
+    and printed lines are in the file; the table on the screen follows.
 
     Raises:
-        ArgumentError: an argument makes no sense, or both a dashboard and its options are given.
+        ArgumentError: an argument is invalid, or both a dashboard and its options are given.
+        MissingPackageError: rich is not installed.
 
     >>> import io, numpy as np
     >>> from sawlog.records import Entries, Records
@@ -52,32 +54,31 @@ class ConsoleSink(BaseSink):
         **options: Any,
     ) -> None:
         super().__init__()
-        if not isinstance(name, str):
-            raise ArgumentError(f"name must be a string, got {name!r}.")
+        string("name", name)
         if dashboard is not None and options:
             raise ArgumentError(
-                f"The dashboard that was given has its own {', '.join(options)}. "
-                f"Hint: Dashboard({', '.join(f'{option}=...' for option in options)})."
+                f"`dashboard` and {', '.join(f'`{option}`' for option in options)} exclude each "
+                f"other. Hint: Dashboard({', '.join(f'{option}=...' for option in options)})."
             )
-        if dashboard is not None and not isinstance(dashboard, Dashboard):
-            raise ArgumentError(f"dashboard must be a Dashboard, got {dashboard!r:.200}.")
-        total = checked_total(total)
+        if dashboard is not None:
+            instance("dashboard", dashboard, Dashboard)
+        total = optional(positive_integer, "total", total)
         self._dashboard = Dashboard(**options) if dashboard is None else dashboard
         self._run = self._dashboard.begin(name, total)
         self._finalizer = weakref.finalize(self, self._dashboard.forget, self._run)
-        self._finalizer.atexit = False  # the dashboard sees to that, after the runs of loggers
+        self._finalizer.atexit = False  # dashboards end after the runs of loggers
 
     def __repr__(self) -> str:
         return f"ConsoleSink({self._run.name!r})"
 
     @property
     def name(self) -> str:
-        """What the run is called on the console."""
+        """The name of the run on the console."""
         return self._run.name
 
     @property
     def dashboard(self) -> Dashboard:
-        """Where it is shown."""
+        """The dashboard that shows it."""
         return self._dashboard
 
     def _write(self, records: Records) -> None:

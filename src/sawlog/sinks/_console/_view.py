@@ -1,8 +1,8 @@
-"""The table, for a screen of any size, and the quiet line: a snapshot as text.
+"""A snapshot as text: a table for a screen of any size, or one line.
 
-Lines are built here, cell by cell, because what does not fit has to go in an order that only this
-module knows: first the columns of the highest rank, then the middle of long names, then whole rows,
-and a last line says how many.
+Lines are built cell by cell, because the height is limited, too. What does not fit is dropped in
+this order: the columns of the highest rank, the middle of long names, then whole rows, which a last
+line counts.
 """
 
 from __future__ import annotations
@@ -15,32 +15,33 @@ from collections.abc import Callable, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from sawlog._spark import spark
+from sawlog import _format
+from sawlog._table import highest_rank
 from sawlog._text import printable
-from sawlog.sinks._console import _format
-from sawlog.sinks._console._runs import Status
-from sawlog.sinks._console._state import Row, Snapshot
+from sawlog._trend import sparkline
+from sawlog.sinks._console._dashboard_state import Row, Snapshot
+from sawlog.sinks._console._runs import RunStatus
 
 _GAP = "  "
-_COURSE = (8, 40)  # columns
-_NAME = 8  # how short a name may become
-_ROOMY = 80  # columns of a screen
-_NAMED = 3  # how many failed runs are named
+_TREND = (8, 40)  # least and greatest width
+_NAME = 8  # least width of names
+_ROOMY = 80  # width from which columns keep their places
+_NAMED = 3  # failed runs that are named
 _IN_LINE = 12  # names
 
 Take = Callable[[int, int], Snapshot]
 
 _STYLES = {
-    Status.RUNNING: "green",
-    Status.FINISHED: "cyan",
-    Status.FAILED: "bold red",
-    Status.LEFT: "yellow",
+    RunStatus.RUNNING: "green",
+    RunStatus.FINISHED: "cyan",
+    RunStatus.FAILED: "bold red",
+    RunStatus.LEFT: "yellow",
 }
 
 
 @dataclasses.dataclass(frozen=True)
-class _Column:
-    """A column; those of the highest rank go first where there is no room, those of 0 never."""
+class _ViewColumn:
+    """A column; columns of the highest rank are dropped first, those of rank 0 never."""
 
     title: str
     cells: list[Text]
@@ -54,16 +55,16 @@ class _Column:
 
 
 def table(take: Take, title: str, width: int, height: int, unicode: bool = True) -> list[Text]:
-    """The lines of the dashboard, none wider than ``width``, and at most ``height``.
+    """Return the dashboard as at most ``height`` lines of at most ``width`` cells.
 
-    ``take(most, points)`` gives the snapshot with at most so many names.
+    ``take(most, points)`` returns a snapshot with at most ``most`` names.
     """
     width = max(1, width)
     head = _head(take(0, 1), title, width)
-    room = height - len(head) - 1  # for the titles of the columns
-    snapshot = take(max(0, room), _COURSE[1])
+    room = height - len(head) - 1  # one line is for the headings
+    snapshot = take(max(0, room), _TREND[1])
     if snapshot.hidden:
-        snapshot = take(max(0, room - 1), _COURSE[1])
+        snapshot = take(max(0, room - 1), _TREND[1])
     lines = head + (_body(snapshot, width, unicode) if snapshot.rows else [])
     if snapshot.hidden:
         more = f"… {_format.count(snapshot.hidden, 'more name')} not shown"
@@ -91,7 +92,7 @@ def _head(snapshot: Snapshot, title: str, width: int) -> list[Text]:
 
 
 def _wrapped(fields: Sequence[Text], width: int) -> list[Text]:
-    """Fields side by side, on as many lines as that takes."""
+    """Return fields side by side, on as many lines as they need."""
     lines = [fields[0]]
     for field in fields[1:]:
         if lines[-1].cell_len + len(_GAP) + field.cell_len > width:
@@ -102,7 +103,7 @@ def _wrapped(fields: Sequence[Text], width: int) -> list[Text]:
 
 
 def _add_bar(lines: list[Text], share: float, width: int) -> None:
-    """Draw the bar where the last line leaves room, or on a line of its own."""
+    """Draw the bar at the end of the last line, or on a line of its own if there is no room."""
     percent = Text(f"{int(100 * share)}%".rjust(4), style="bold")
     left = width - lines[-1].cell_len - 2 * len(_GAP) - 4
     if left >= 10:
@@ -120,17 +121,17 @@ def _bar(share: float, width: int) -> Text:
 
 
 def _runs(snapshot: Snapshot) -> Text:
-    """How many runs there are, and how they are; of a single one, its name."""
-    there = {status: names for status, names in snapshot.runs.items() if names}
-    total = sum(map(len, there.values()))
+    """Return the number of runs by status, or the name of a single run."""
+    present = {status: names for status, names in snapshot.runs.items() if names}
+    total = sum(map(len, present.values()))
     what = _format.count(total, "run")
     if total == 1:
-        what = printable(next(iter(there.values()))[0])
-    line = Text(f"{what}: " if len(there) > 1 else f"{what} ")
-    for number, (status, names) in enumerate(there.items()):
-        count = f"{len(names):,} " if len(there) > 1 else ""
+        what = printable(next(iter(present.values()))[0])
+    line = Text(f"{what}: " if len(present) > 1 else f"{what} ")
+    for number, (status, names) in enumerate(present.items()):
+        count = f"{len(names):,} " if len(present) > 1 else ""
         line.append(", " if number else "").append(f"{count}{status.value}", _STYLES[status])
-        if status is Status.FAILED and total > 1:
+        if status is RunStatus.FAILED and total > 1:
             line.append(f" ({_listed(names)})", _STYLES[status])
     return line
 
@@ -148,7 +149,7 @@ def _fields(snapshot: Snapshot) -> list[Text]:
         fields.append(Text.assemble((f"{what} ", "dim"), _between(snapshot.steps), (total, "dim")))
     if snapshot.rate is not None:
         unit = "steps/s" if snapshot.counted else "entries/s"
-        each = " each" if len(snapshot.runs[Status.RUNNING]) > 1 else ""
+        each = " each" if len(snapshot.runs[RunStatus.RUNNING]) > 1 else ""
         fields.append(Text.assemble(_format.rate(snapshot.rate), (f" {unit}{each}", "dim")))
     fields.append(Text.assemble(("elapsed ", "dim"), _format.duration(snapshot.elapsed)))
     if snapshot.remaining is not None:
@@ -168,15 +169,17 @@ def _between(steps: tuple[int | float, int | float]) -> str:
 def _body(snapshot: Snapshot, width: int, unicode: bool) -> list[Text]:
     columns = [column for column in _columns(snapshot, width >= _ROOMY) if any(column.cells)]
     least = sum(column.width for column in columns[1:]) + len(_GAP) * (len(columns) - 1)
-    while least + min(_NAME, columns[0].width) > width and any(c.rank for c in columns):
-        drop = max(columns, key=lambda column: column.rank)
-        columns = [column for column in columns if column is not drop]
+    while least + min(_NAME, columns[0].width) > width:
+        dropped = highest_rank({i: column.rank for i, column in enumerate(columns)})
+        if dropped is None:
+            break
+        del columns[dropped]
         least = sum(column.width for column in columns[1:]) + len(_GAP) * (len(columns) - 1)
     columns[0] = _named(columns[0], max(1, width - least))
     left = width - least - columns[0].width - len(_GAP)
-    courses = [row.course for row in snapshot.rows]
-    if left >= _COURSE[0] and any(courses):
-        columns.append(_course(courses, min(left, _COURSE[1]), unicode))
+    trends = [row.trend for row in snapshot.rows]
+    if left >= _TREND[0] and any(trends):
+        columns.append(_trends(trends, min(left, _TREND[1]), unicode))
     return [
         Text(_GAP).join(_padded(Text(column.title, style="dim"), column) for column in columns),
         *(
@@ -186,33 +189,33 @@ def _body(snapshot: Snapshot, width: int, unicode: bool) -> list[Text]:
     ]
 
 
-def _named(column: _Column, most: int) -> _Column:
+def _named(column: _ViewColumn, most: int) -> _ViewColumn:
     if column.width <= most:
         return column
     cells = [Text(_format.shortened(str(cell), most), style="bold") for cell in column.cells]
     return dataclasses.replace(column, title=column.title[:most], cells=cells)
 
 
-def _padded(cell: Text, column: _Column) -> Text:
+def _padded(cell: Text, column: _ViewColumn) -> Text:
     blank = " " * max(0, column.width - cell.cell_len)
     return Text.assemble(blank, cell) if column.right else Text.assemble(cell, blank)
 
 
-def _course(courses: Sequence[list[float | None]], width: int, unicode: bool) -> _Column:
+def _trends(trends: Sequence[list[float | None]], width: int, unicode: bool) -> _ViewColumn:
     cells = []
-    for course in courses:
-        drawn = Text(spark(_resampled(course, width), unicode), style="blue")
+    for trend in trends:
+        drawn = Text(sparkline(_resampled(trend, width), unicode), style="blue")
         drawn.highlight_regex("x+", "bold red")
         cells.append(drawn)
-    return _Column("course", cells, right=False)
+    return _ViewColumn("trend", cells, right=False)
 
 
-def _resampled(course: list[float | None], width: int) -> list[float | None]:
-    """In at most ``width`` points, each the mean of some."""
-    if len(course) <= width:
-        return course
-    edges = [i * len(course) // width for i in range(width + 1)]
-    return [_middle(course[start:stop]) for start, stop in itertools.pairwise(edges)]
+def _resampled(trend: list[float | None], width: int) -> list[float | None]:
+    """Return at most ``width`` means of consecutive points."""
+    if len(trend) <= width:
+        return trend
+    edges = [i * len(trend) // width for i in range(width + 1)]
+    return [_middle(trend[start:stop]) for start, stop in itertools.pairwise(edges)]
 
 
 def _middle(points: list[float | None]) -> float | None:
@@ -222,20 +225,20 @@ def _middle(points: list[float | None]) -> float | None:
     return None if all(point is None for point in points) else math.nan
 
 
-def _columns(snapshot: Snapshot, roomy: bool) -> list[_Column]:
-    """All of them; where there is room, so wide that they stay where they are."""
+def _columns(snapshot: Snapshot, roomy: bool) -> list[_ViewColumn]:
+    """Return all columns; on a wide screen, in widths that stay the same between drawings."""
     rows, many = snapshot.rows, snapshot.many
     value, std, between = (10, 9, 20) if roomy else (0, 0, 0)
     total = sum(map(len, snapshot.runs.values()))
     runs = [Text(f"{row.runs}/{total}" if row.runs < total else "", "yellow") for row in rows]
     return [
-        _Column("name", [Text(printable(r.name), "bold") for r in rows], right=False),
-        _Column("mean" if many else "last", [_value(row) for row in rows], least=value),
-        _Column("± std", [_spread(row) for row in rows], 1, right=False, least=std),
-        _Column("min .. max", [_range(row) for row in rows], 4, right=False, least=between),
-        _Column("shape", [_shape(row) for row in rows], rank=3, right=False),
-        _Column("step", [_steps(row) for row in rows], rank=2),
-        _Column("runs", runs, rank=5),
+        _ViewColumn("name", [Text(printable(r.name), "bold") for r in rows], right=False),
+        _ViewColumn("mean" if many else "last", [_value(row) for row in rows], least=value),
+        _ViewColumn("± std", [_spread(row) for row in rows], 1, right=False, least=std),
+        _ViewColumn("min .. max", [_range(row) for row in rows], 4, right=False, least=between),
+        _ViewColumn("shape", [_shape(row) for row in rows], rank=3, right=False),
+        _ViewColumn("step", [_steps(row) for row in rows], rank=2),
+        _ViewColumn("runs", runs, rank=5),
     ]
 
 
@@ -246,7 +249,7 @@ def _value(row: Row) -> Text:
     text = Text(", ".join(odd), style="bold white on red")
     if row.mean is None:
         return text
-    return Text.assemble(text, " " if odd else "", _format.number(row.mean))
+    return Text.assemble(text, " " if odd else "", _format.steady_number(row.mean))
 
 
 def _spread(row: Row) -> Text:
@@ -256,7 +259,9 @@ def _spread(row: Row) -> Text:
 def _range(row: Row) -> Text:
     if row.std is None or row.least is None or row.greatest is None or row.least == row.greatest:
         return Text()
-    return Text(f"{_format.number(row.least)} .. {_format.number(row.greatest)}", style="dim")
+    return Text(
+        f"{_format.steady_number(row.least)} .. {_format.steady_number(row.greatest)}", style="dim"
+    )
 
 
 def _shape(row: Row) -> Text:
@@ -268,17 +273,17 @@ def _steps(row: Row) -> Text:
 
 
 def _plain(line: Text) -> Text:
-    """The same in ASCII; colours would fall in other places then, so there are none."""
+    """Return a line in ASCII, without colours: replacements change the positions of these."""
     return Text(_format.ascii_only(line.plain))
 
 
-# -- the quiet line -------------------------------------------------------------------------------
+# -- one line -------------------------------------------------------------------------------------
 
 
 def line(take: Take, title: str, unicode: bool = True) -> str:
-    """All in one line: how far it is, and the values.
+    """Return progress and last values in one line.
 
-    ``take(most, points)`` gives the snapshot with at most so many names.
+    ``take(most, points)`` returns a snapshot with at most ``most`` names.
     """
     snapshot = take(_IN_LINE, 1)
     parts = [printable(title), str(_runs(snapshot))]

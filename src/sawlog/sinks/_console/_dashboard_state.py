@@ -1,6 +1,6 @@
-"""``State``: what is known of all runs of a dashboard, and ``Snapshot``: what of it is shown.
+"""``DashboardState``: the data of a dashboard, and ``Snapshot``: the part that is shown.
 
-Its memory grows with the number of names and of runs, not with that of entries.
+Memory grows with the number of names and runs, not with the number of entries.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from sawlog.sinks._console._course import Course
-from sawlog.sinks._console._digest import Digest, Last, Number
-from sawlog.sinks._console._runs import Run, Status
+from sawlog._format import Number
+from sawlog.sinks._console._digest import Digest, LastDigest
+from sawlog.sinks._console._running_trend import RunningTrend
+from sawlog.sinks._console._runs import ConsoleRun, RunStatus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,16 +23,16 @@ class Row:
     Args:
         name: the name.
         runs: how many runs logged it.
-        mean: the mean over the runs; of arrays, over all their elements. None where no value is
+        mean: the mean over the runs; for arrays, over all their elements. None if no value is
             finite.
-        std: the standard deviation over the same; None of a single number.
-        least: the least of the same.
-        greatest: the greatest of the same.
-        odd: how many values are ``"nan"``, ``"inf"``, ``"-inf"``, or of arrays ``"not finite"``.
-        shape: that of arrays.
-        text: the last value of what is no number.
-        steps: the least and the greatest step the runs are at.
-        course: the mean over the runs from the beginning until now.
+        std: the standard deviation over the same values; None for a single number.
+        least: the least of these values.
+        greatest: the greatest of these values.
+        odd: how many values are ``"nan"``, ``"inf"``, ``"-inf"``, or for arrays ``"not finite"``.
+        shape: the shape of an array; None for a number.
+        text: the last value, if it is not a number.
+        steps: the least and the greatest of the latest steps of the runs.
+        trend: the mean over the runs, from their start until now.
     """
 
     name: str
@@ -44,29 +45,29 @@ class Row:
     shape: tuple[int, ...] | None
     text: str | None
     steps: tuple[Number, Number] | None
-    course: list[float | None]
+    trend: list[float | None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """Everything that is shown.
+    """The data that is shown.
 
     Args:
         rows: the names that are shown.
-        hidden: how many more there are.
+        hidden: how many further names there are.
         runs: the names of the runs by status.
-        elapsed: seconds since the first run began.
-        steps: the least and the greatest step of the runs that are running, or of all.
-        counted: whether these are steps that were logged; if not, entries.
-        total: how many steps there will be, where that is known.
-        share: how much of all is done, from 0 to 1, where that is known.
-        rate: steps a second of each run.
-        remaining: seconds, where that is known.
+        elapsed: seconds since the first run started.
+        steps: the least and the greatest step of the running runs; if none is running, of all.
+        counted: whether steps were logged; if not, ``steps`` counts entries.
+        total: the number of steps of a run, if known.
+        share: the fraction of all steps that is done, if known.
+        rate: steps per second of each run, if known.
+        remaining: the remaining seconds, if known.
     """
 
     rows: Sequence[Row]
     hidden: int
-    runs: dict[Status, list[str]]
+    runs: dict[RunStatus, list[str]]
     elapsed: float
     steps: tuple[Number, Number] | None
     counted: bool
@@ -82,12 +83,12 @@ class Snapshot:
 
 
 class _Name:
-    """What is known of one name."""
+    """The data of one name."""
 
     def __init__(self) -> None:
-        self.course = Course()
-        self.lasts: dict[Run, Last] = {}
-        self.steps: dict[Run, Number] = {}
+        self.trend = RunningTrend()
+        self.lasts: dict[ConsoleRun, LastDigest] = {}
+        self.steps: dict[ConsoleRun, Number] = {}
 
     def row(self, name: str, width: int) -> Row:
         lasts = list(self.lasts.values())
@@ -100,14 +101,14 @@ class _Name:
             shape=lasts[-1].shape,
             text=lasts[-1].text,
             steps=(min(steps), max(steps)) if steps else None,
-            course=self.course.means(width),
+            trend=self.trend.means(width),
         )
 
 
 def _pooled(
-    lasts: Sequence[Last],
+    lasts: Sequence[LastDigest],
 ) -> tuple[Number | None, float | None, Number | None, Number | None]:
-    """Mean, standard deviation, least and greatest of all finite values together."""
+    """Return mean, standard deviation, least and greatest of all finite values together."""
     there = [last for last in lasts if last.size and last.text is None]
     if not there:
         return None, None, None, None
@@ -127,7 +128,7 @@ def _pooled(
     return inside, math.sqrt(square) * scale, least, greatest
 
 
-def _odd(lasts: Iterable[Last]) -> dict[str, int]:
+def _odd(lasts: Iterable[LastDigest]) -> dict[str, int]:
     found: dict[str, int] = {}
     for last in lasts:
         if last.odd:
@@ -136,46 +137,46 @@ def _odd(lasts: Iterable[Last]) -> dict[str, int]:
     return found
 
 
-class State:
-    """What was written to a dashboard; threads may share it."""
+class DashboardState:
+    """The data of a dashboard; safe to share between threads."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, ConsoleRun] = {}
         self._names: dict[str, _Name] = {}
-        self._began: float | None = None
+        self._started: float | None = None
         self._ended: float | None = None
         self.version = 0
 
-    def open(self, name: str, total: int | None) -> Run:
-        """Begin a run, or go on with one of this name that has ended."""
+    def open(self, name: str, total: int | None) -> ConsoleRun:
+        """Start a run, or resume one of this name that has ended."""
         with self._lock:
             now = self._clock()
-            self._began = now if self._began is None else self._began
+            self._started = now if self._started is None else self._started
             self._ended = None
             self.version += 1
             plain, number = name, 1
-            while name in self._runs and self._runs[name].status is Status.RUNNING:
+            while name in self._runs and self._runs[name].status is RunStatus.RUNNING:
                 number += 1
                 name = f"{plain} ({number})"
             if name in self._runs:
-                self._runs[name].status = Status.RUNNING
+                self._runs[name].status = RunStatus.RUNNING
                 self._runs[name].total = total
             else:
-                self._runs[name] = Run(name, total, now)
+                self._runs[name] = ConsoleRun(name, total, now)
             return self._runs[name]
 
-    def close(self, run: Run, status: Status) -> None:
+    def close(self, run: ConsoleRun, status: RunStatus) -> None:
         """End a run."""
         with self._lock:
-            if run.status is Status.RUNNING:
+            if run.status is RunStatus.RUNNING:
                 run.status = status
             self.version += 1
             if not self._running():
                 self._ended = self._clock()
 
-    def leave(self, status: Status) -> None:
+    def leave(self, status: RunStatus) -> None:
         """End all runs."""
         with self._lock:
             for run in self._running():
@@ -183,8 +184,8 @@ class State:
             self._ended = self._clock() if self._ended is None else self._ended
             self.version += 1
 
-    def take(self, run: Run, digests: list[Digest]) -> None:
-        """Take in what a run has logged."""
+    def take(self, run: ConsoleRun, digests: list[Digest]) -> None:
+        """Add what a run has logged."""
         with self._lock:
             self.version += 1
             for each in digests:
@@ -192,7 +193,7 @@ class State:
                     self._names[each.name] = _Name()
                 name = self._names[each.name]
                 at = run.counts.get(each.name, 0)
-                name.course.add(each.numbers, at)
+                name.trend.add(each.numbers, at)
                 run.counts[each.name] = at + max(1, len(each.numbers))
                 name.lasts[run] = each.last
                 if each.step is not None:
@@ -200,40 +201,40 @@ class State:
             if digests:
                 run.advance(digests, self._clock())
 
-    def _running(self) -> list[Run]:
-        return [run for run in self._runs.values() if run.status is Status.RUNNING]
+    def _running(self) -> list[ConsoleRun]:
+        return [run for run in self._runs.values() if run.status is RunStatus.RUNNING]
 
     @property
     def running(self) -> int:
-        """How many runs are running."""
+        """The number of running runs."""
         with self._lock:
             return len(self._running())
 
-    def count(self, run: Run, name: str) -> int:
-        """How many entries of a name a run has had."""
+    def count(self, run: ConsoleRun, name: str) -> int:
+        """Return how many entries of a name a run has logged."""
         with self._lock:
             return run.counts.get(name, 0)
 
     def snapshot(self, most: int | None = None, width: int = 40) -> Snapshot:
-        """What to show: at most so many names, and courses of at most so many points."""
+        """Return the data of at most ``most`` names, with trends of at most ``width`` points."""
         with self._lock:
             now = self._clock() if self._ended is None else self._ended
             shown = list(self._names.items())[:most]
-            runs: dict[Status, list[str]] = {status: [] for status in Status}
+            runs: dict[RunStatus, list[str]] = {status: [] for status in RunStatus}
             for run in self._runs.values():
                 runs[run.status].append(run.name)
             active = self._running() or list(self._runs.values())
-            begun = [run for run in active if run.counts]
-            steps = [(run.done if run.step is None else run.step) for run in begun]
-            rates = [rate for run in begun if (rate := run.rate(now)) is not None]
+            started = [run for run in active if run.counts]
+            steps = [(run.done if run.step is None else run.step) for run in started]
+            rates = [rate for run in started if (rate := run.rate(now)) is not None]
             known = [run for run in self._runs.values() if run.total is not None]
             return Snapshot(
                 rows=[name.row(text, width) for text, name in shown],
                 hidden=len(self._names) - len(shown),
                 runs=runs,
-                elapsed=0.0 if self._began is None else now - self._began,
+                elapsed=0.0 if self._started is None else now - self._started,
                 steps=(min(steps), max(steps)) if steps else None,
-                counted=any(run.step is not None for run in begun),
+                counted=any(run.step is not None for run in started),
                 total=max((run.total or 0 for run in known), default=None),
                 share=_share(known),
                 rate=sum(rates) / len(rates) if rates else None,
@@ -241,13 +242,13 @@ class State:
             )
 
 
-def _share(runs: Sequence[Run]) -> float | None:
+def _share(runs: Sequence[ConsoleRun]) -> float | None:
     total = sum(run.total or 0 for run in runs)
     return min(1.0, sum(run.done for run in runs) / total) if total else None
 
 
-def _remaining(running: Sequence[Run], now: float) -> float | None:
-    """Until the last of them is done; None where that is not known of all."""
+def _remaining(running: Sequence[ConsoleRun], now: float) -> float | None:
+    """Return the seconds until the last run is done; None if any of them is unknown."""
     longest = 0.0
     for run in running:
         rate = run.rate(now)

@@ -11,19 +11,20 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from sawlog.cli._spark import BLOCKS, Trend, spark
-from sawlog.cli._table import Column, table
+from sawlog._table import TableColumn, table
+from sawlog._trend import BLOCKS, sparkline
+from sawlog.inspect._trend import TrendBuilder
 
 FLOATS = hnp.arrays(np.float64, st.integers(1, 600), elements=st.floats(width=32))
 
 
 def trend_of(values, cuts=(), mask=None):
-    trend, start = Trend(len(values)), 0
+    builder, start = TrendBuilder(len(values)), 0
     for stop in (*cuts, len(values)):
         part = None if mask is None else mask[start:stop]
-        trend.add(values[start:stop], start, part)
+        builder.add(values[start:stop], start, part)
         start = stop
-    return trend
+    return builder.trend()
 
 
 @given(FLOATS, st.lists(st.integers(1, 600), max_size=4))
@@ -41,20 +42,20 @@ def test_a_trend_is_the_same_however_it_is_read(values, cuts):
 
 
 @given(FLOATS, st.integers(1, 80))
-def test_a_course_is_made_of_means(values, width):
-    course = trend_of(values).course(width)
-    assert len(course) == min(width, len(values))
-    line = spark(course)
-    assert len(line) == len(course)
+def test_a_means_is_made_of_means(values, width):
+    means = trend_of(values).means(width)
+    assert len(means) == min(width, len(values))
+    line = sparkline(means)
+    assert len(line) == len(means)
     assert set(line) <= {*BLOCKS, "x"}
     if width >= len(values):
         finite = np.isfinite(values)
-        assert [mean for mean, ok in zip(course, finite, strict=True) if ok] == list(values[finite])
+        assert [mean for mean, ok in zip(means, finite, strict=True) if ok] == list(values[finite])
         assert [char == "x" for char in line] == list(~finite)
 
 
 def test_means_of_equal_parts():
-    assert trend_of(np.arange(1000.0)).course(4) == [124.5, 374.5, 624.5, 874.5]
+    assert trend_of(np.arange(1000.0)).means(4) == [124.5, 374.5, 624.5, 874.5]
 
 
 def test_integers_keep_their_exact_ends():
@@ -64,13 +65,13 @@ def test_integers_keep_their_exact_ends():
 
 def test_nothing_overflows():
     most = np.finfo(np.float64).max
-    course = trend_of(np.array([most, most, -most, most])).course(2)
-    assert course[0] == most
-    assert len(spark(course)) == 2
+    means = trend_of(np.array([most, most, -most, most])).means(2)
+    assert means[0] == most
+    assert len(sparkline(means)) == 2
 
 
 @pytest.mark.parametrize(
-    ("course", "line"),
+    ("means", "line"),
     [
         ([], ""),
         ([5.0], "▄"),
@@ -80,22 +81,22 @@ def test_nothing_overflows():
         (list(map(float, range(8))), BLOCKS),
     ],
 )
-def test_spark(course, line):
-    assert spark(course) == line
+def test_sparkline(means, line):
+    assert sparkline(means) == line
 
 
 def test_spark_in_ascii():
-    assert spark([0.0, 7.0, None, float("nan")], unicode=False) == "_# x"
+    assert sparkline([0.0, 7.0, None, float("nan")], unicode=False) == "_# x"
 
 
 # ---- tables
 
 COLUMNS = (
-    Column("name", folds=10),
-    Column("n", right=True, rank=1),
-    Column("unimportant", rank=2),
-    Column("empty"),
-    Column("drawn", elastic=True),
+    TableColumn("name", folds=10),
+    TableColumn("n", right=True, rank=1),
+    TableColumn("unimportant", rank=2),
+    TableColumn("empty"),
+    TableColumn("drawn", elastic=True),
 )
 ROWS = [
     ["q" * 25, "1,000", "something", "", lambda width: "#" * width],

@@ -1,9 +1,12 @@
-"""Tables that fit: columns fold, then drop out by rank, and at last rows become short lists."""
+"""Tables that fit a screen: columns fold, then are dropped by rank; at last, rows become lists.
+
+This module needs rich, so only the command line and the console import it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
@@ -16,12 +19,16 @@ _ELASTIC = (8, 40)
 
 
 @dataclasses.dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column of a table.
 
-    ``folds``: how narrow it may become, its cells taking several lines; 0 for not at all. ``rank``:
-    columns of the highest rank drop out first where there is no room; 0 never. ``elastic``: cells
-    are drawn for the width that is left.
+    Args:
+        title: its heading.
+        right: whether cells are aligned to the right.
+        folds: the width down to which its cells may fold onto several lines; 0 if they may not.
+        rank: columns of the highest rank are dropped first if the table is too wide; 0 never is.
+        elastic: whether cells are functions that draw themselves in the width that is left.
+        style: the style of its cells.
     """
 
     title: str
@@ -32,28 +39,40 @@ class Column:
     style: str = ""
 
 
-def fits(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> bool:
-    """Whether all columns have room on a screen of ``width``."""
+def fits(columns: Sequence[TableColumn], rows: Sequence[Sequence[Cell]], width: int) -> bool:
+    """Return whether all columns fit a screen of ``width``."""
     return _least(columns, _widths(columns, rows)) <= width
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> RenderableType:
-    """Rows of cells for a screen of ``width``; columns with nothing in them are left out."""
+def table(
+    columns: Sequence[TableColumn], rows: Sequence[Sequence[Cell]], width: int
+) -> RenderableType:
+    """Return rows of cells as a table for a screen of ``width``, without its empty columns."""
     widths = _widths(columns, rows)
     chosen = list(widths)
     while _least(columns, widths) > width:
-        rank, drop = max(((columns[i].rank, i) for i in widths), default=(0, 0))
-        if not rank:
+        dropped = highest_rank({i: columns[i].rank for i in widths})
+        if dropped is None:
             return _stacked([columns[i] for i in chosen], _cut(rows, chosen), width)
-        del widths[drop]
+        del widths[dropped]
     left = width - sum(widths.values()) - _GAP * (len(widths) - 1)
     elastic = min(max(left + _ELASTIC[0], _ELASTIC[0]), _ELASTIC[1])
     shown = [(columns[i], natural) for i, natural in widths.items()]
     return _rich_table(shown, _cut(rows, list(widths)), elastic)
 
 
-def _widths(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> dict[int, int]:
-    """The natural width of each column that has anything in it."""
+def highest_rank(ranks: Mapping[int, int]) -> int | None:
+    """Return the number of the column to drop first, by rank; None if none may be dropped.
+
+    >>> highest_rank({0: 0, 1: 2, 2: 1}), highest_rank({0: 0})
+    (1, None)
+    """
+    rank, number = max(((rank, number) for number, rank in ranks.items()), default=(0, 0))
+    return number if rank else None
+
+
+def _widths(columns: Sequence[TableColumn], rows: Sequence[Sequence[Cell]]) -> dict[int, int]:
+    """Return the natural width of each column that is not empty."""
     chosen = [i for i in range(len(columns)) if any(row[i] != "" for row in rows)]
     return {i: _natural(columns[i], [row[i] for row in rows]) for i in chosen}
 
@@ -62,14 +81,14 @@ def _cut(rows: Sequence[Sequence[Cell]], chosen: Sequence[int]) -> list[list[Cel
     return [[row[i] for i in chosen] for row in rows]
 
 
-def _natural(column: Column, cells: Sequence[Cell]) -> int:
+def _natural(column: TableColumn, cells: Sequence[Cell]) -> int:
     if column.elastic:
         return _ELASTIC[0]
     return max(cell_len(column.title), *(cell_len(str(cell)) for cell in cells))
 
 
-def _least(columns: Sequence[Column], widths: dict[int, int]) -> int:
-    """How narrow the table can be."""
+def _least(columns: Sequence[TableColumn], widths: dict[int, int]) -> int:
+    """Return the least width of the table."""
     each = (min(w, columns[i].folds or w) for i, w in widths.items())
     return sum(each) + _GAP * (len(widths) - 1)
 
@@ -82,7 +101,7 @@ def _drawn(cell: Cell, width: int, style: str = "") -> Text:
 
 
 def _rich_table(
-    columns: Sequence[tuple[Column, int]], rows: list[list[Cell]], elastic: int
+    columns: Sequence[tuple[TableColumn, int]], rows: list[list[Cell]], elastic: int
 ) -> Table:
     out = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
     for column, natural in columns:
@@ -99,8 +118,8 @@ def _rich_table(
     return out
 
 
-def _stacked(columns: Sequence[Column], rows: list[list[Cell]], width: int) -> Group:
-    """Each row as a heading and a list."""
+def _stacked(columns: Sequence[TableColumn], rows: list[list[Cell]], width: int) -> Group:
+    """Return each row as a heading and a list."""
     parts: list[RenderableType] = []
     margin = 4 + max((cell_len(column.title) for column in columns[1:]), default=0)
     for first, *others in rows:
@@ -112,14 +131,14 @@ def _stacked(columns: Sequence[Column], rows: list[list[Cell]], width: int) -> G
 
 
 def folded(text: str | Text) -> Text:
-    """Text that continues on the next line rather than being cut off."""
+    """Return text that continues on the next line instead of being cut off."""
     text = Text(text) if isinstance(text, str) else text
     text.overflow = "fold"
     return text
 
 
 def labelled(label: str, value: Cell, margin: int, width: int, style: str = "") -> RenderableType:
-    """A line of a list: the label, and from column ``margin`` on the value, which folds."""
+    """Return a line of a list: a label, and from column ``margin`` on a value that folds."""
     if width < 2 * margin:
         room = max(1, width - cell_len(label) - 1)
         return folded(Text.assemble((f"{label} ", "dim"), _drawn(value, room, style)))

@@ -1,4 +1,4 @@
-"""Exit codes, and what is said about errors."""
+"""Exit codes, and how errors are reported."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ OK, DAMAGED, BAD, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 
 def report(error: Exception) -> int:
-    """Say what went wrong on standard error; returns the exit code for it."""
-    said, _, hint = printable_lines(_message(error)).partition("Hint: ")
-    print(f"error: {said.rstrip()}", file=sys.stderr)
+    """Print an error and its hint on standard error; return the exit code for it."""
+    message, _, hint = printable_lines(_message(error)).partition("Hint: ")
+    print(f"error: {message.rstrip()}", file=sys.stderr)
     if hint:
         print(f"hint: {hint.strip()}", file=sys.stderr)
     return DAMAGED if isinstance(error, DamagedStoreError) else BAD
 
 
 def worse(one: int, other: int) -> int:
-    """The exit code of two outcomes: damage before everything else.
+    """Return the exit code for two outcomes: damage overrides everything else.
 
     >>> worse(OK, BAD), worse(BAD, DAMAGED), worse(DAMAGED, OK)
     (2, 1, 1)

@@ -1,4 +1,4 @@
-"""``Screen``: dashboards on a terminal, below all that the program prints."""
+"""``LiveScreen``: dashboards on a terminal, below what the program prints."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rich.segment import ControlType, Segment
 from rich.text import Text
 
 from sawlog.sinks._console import _view
+from sawlog.sinks._console._display import Board, Ticker, has_unicode, isatty, warned
 from sawlog.sinks._console._proxy import Raw, Redirect
-from sawlog.sinks._console._showing import Board, Ticker, has_unicode, isatty, warned
 
-END = "\x1b[?2026l"  # of a picture
-_SETTLE = 0.02  # seconds in which other threads finish the line that they are printing
+BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"  # of a drawing that terminals show at once
+_SETTLE = 0.02  # seconds for other threads to finish the line that they are printing
 
 
 class _Code:
-    """An escape sequence, which takes no room on the screen."""
+    """An escape sequence, which occupies no cells on the screen."""
 
     def __init__(self, code: str) -> None:
         self._segment = Segment(code, None, [(ControlType.BELL,)])
@@ -30,24 +30,24 @@ class _Code:
 
 
 class _Live(Live):
-    """Rich's display, without its hidden cursor: whatever ends the program, even ``kill -9`` in the
-    middle of a picture, leaves a terminal that works.
+    """Rich's live display with a visible cursor.
 
-    Instead, terminals are asked to show each picture at once; those that cannot do not mind.
+    However the program ends, even by ``kill -9`` during a drawing, the terminal stays usable.
+    Against flicker, terminals are asked to show each drawing at once; others ignore that.
     """
 
     def start(self, refresh: bool = False) -> None:
-        """Begin, and show the cursor again."""
+        """Start, and show the cursor again."""
         super().start(refresh)
         self.console.show_cursor(True)
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """What is printed, between the two marks of a picture."""
-        return [_Code("\x1b[?2026h"), *super().process_renderables(renderables), _Code(END)]
+        """Return what is printed, between the marks of a drawing."""
+        return [_Code(BEGIN), *super().process_renderables(renderables), _Code(END)]
 
 
-class Screen:
-    """A terminal, and the dashboards that are on it, one below the other."""
+class LiveScreen:
+    """A terminal, and the dashboards on it, one below the other."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -59,12 +59,12 @@ class Screen:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is shown."""
+        """Whether it shows no dashboard."""
         return not self._boards and self._live is None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         lines: list[Text] = []
-        if self._live is not None and self._redirect is not None:  # at the end, it comes below
+        if self._live is not None and self._redirect is not None:
             for part in self._redirect.parts:
                 text = Text.from_ansi(part)
                 lines.append(text[max(0, len(text) - options.max_width) :])
@@ -84,10 +84,10 @@ class Screen:
             self.console.print(Raw(text), soft_wrap=True, end="")
 
     def add(self, board: Board) -> None:
-        """Show a dashboard from now on.
+        """Show a dashboard.
 
         Raises:
-            LiveError: something else of rich is live on this terminal.
+            LiveError: another live display of rich uses this terminal.
         """
         redirect: Redirect | None = None
         try:
@@ -99,12 +99,12 @@ class Screen:
                     self._ticker = Ticker(self._tick, 1 / board.refresh)
                 self._boards.append(board)
         except BaseException:
-            if redirect is not None:  # without the lock, which others may be waiting for
+            if redirect is not None:  # without the lock, for which other threads may wait
                 redirect.end()
             raise
 
     def _redirected(self) -> Redirect | None:
-        """Take over what is printed, unless the console is elsewhere."""
+        """Redirect what the program prints, if the console is a terminal."""
         if not isatty(self.console):
             return None
         redirect = Redirect(self._print)
@@ -133,7 +133,7 @@ class Screen:
                 self._live.refresh()
 
     def remove(self, board: Board) -> None:
-        """Show its last state, and leave it on the screen."""
+        """Show the last state of a dashboard, and leave it on the screen."""
         ticker: Ticker | None = None
         redirect: Redirect | None = None
         with warned(), self.lock:
@@ -152,30 +152,30 @@ class Screen:
                 self._boards.remove(board)
                 lines = self._lines(board, self.console.width, self.console.height - 1)
                 self.console.print(Text("\n").join(lines))
-        # Without the lock, which threads that print or draw just now may be waiting for.
+        # Without the lock, for which threads that are printing or drawing may wait.
         if redirect is not None:
             redirect.end()
         if ticker is not None:
             ticker.stop()
 
     def flush(self) -> None:
-        """What was logged is shown with the next picture."""
+        """Do nothing: the next drawing shows what was logged."""
 
     def forget(self) -> None:
-        """In a process that was forked: the terminal is the other one's."""
+        """Restore the streams in a forked process: the terminal stays the parent's."""
         if self._redirect is not None:
             self._redirect.restore()
 
 
-_open: list[Screen] = []
+_open: list[LiveScreen] = []
 _lock = threading.Lock()
 
 
-def on_screen(board: Board, console: Console) -> Screen:
-    """Show a dashboard on the one screen of a terminal, whichever console that is known by.
+def on_screen(board: Board, console: Console) -> LiveScreen:
+    """Show a dashboard on the one screen of a terminal, which several consoles may share.
 
     Raises:
-        LiveError: something else of rich is live there.
+        LiveError: another live display of rich uses the terminal.
     """
     with _lock:
         _open[:] = [screen for screen in _open if not screen.idle]
@@ -183,7 +183,7 @@ def on_screen(board: Board, console: Console) -> Screen:
             if screen.console is console or screen.console.file is console.file:
                 break
         else:
-            screen = Screen(console)
+            screen = LiveScreen(console)
         screen.add(board)
         if screen not in _open:
             _open.append(screen)
@@ -191,13 +191,13 @@ def on_screen(board: Board, console: Console) -> Screen:
 
 
 def is_free(console: Console) -> bool:
-    """Whether nothing else of rich is live there, or only dashboards."""
+    """Return whether no live display of rich, except dashboards, uses a console."""
     live = getattr(console, "_live_stack", None) or getattr(console, "_live", None)
     others = live if isinstance(live, list) else [live] if live else []
     return all(isinstance(other, _Live) for other in others)
 
 
 def forget_all() -> None:
-    """In a process that was forked: the terminals are the other one's."""
+    """Restore the streams in a forked process: terminals stay the parent's."""
     for screen in _open:
         screen.forget()

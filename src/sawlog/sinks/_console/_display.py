@@ -1,4 +1,4 @@
-"""What all outputs have in common: a thread that draws, and what happens when drawing fails."""
+"""What all displays have in common: a thread that draws, and a warning if drawing fails."""
 
 from __future__ import annotations
 
@@ -6,52 +6,53 @@ import contextlib
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from rich.console import Console
+from sawlog.sinks._console._dashboard_state import Snapshot
 
-from sawlog.sinks._console._state import Snapshot
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class Board(Protocol):
-    """What an output needs to know of a dashboard."""
+    """The part of a dashboard that a display uses."""
 
     title: str
     refresh: float
     every: float
 
     def snapshot(self, most: int | None = None, points: int = 40) -> Snapshot:
-        """What to show: at most so many names, courses of at most so many points."""
+        """Return the data of at most ``most`` names, with trends of at most ``points`` points."""
 
     def tend(self) -> None:
-        """Close the runs of sinks that were forgotten."""
+        """End the runs of sinks that were garbage collected."""
 
     @property
     def version(self) -> int:
-        """Another number whenever something was logged."""
+        """A number that changes whenever something is logged."""
 
 
-class Output(Protocol):
-    """Where dashboards appear."""
+class Display(Protocol):
+    """A place where dashboards are shown."""
 
     def add(self, board: Board) -> None:
         """Show a dashboard from now on."""
 
     def remove(self, board: Board) -> None:
-        """Show its last state, and leave it."""
+        """Show the last state of a dashboard, and stop updating it."""
 
     def flush(self) -> None:
-        """Have what was shown on its way."""
+        """Flush buffered output."""
 
 
 class Ticker:
-    """A thread that calls ``tick`` every so many seconds, until it is stopped or that fails."""
+    """A thread that calls ``tick`` at an interval, until it is stopped or the call fails."""
 
     def __init__(self, tick: Callable[[], None], seconds: float) -> None:
         self._tick, self._seconds = tick, seconds
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._work, name="sawlog-console", daemon=True)
-        with contextlib.suppress(RuntimeError):  # the interpreter ends: only the last state counts
+        with contextlib.suppress(RuntimeError):  # the interpreter is shutting down
             self._thread.start()
 
     def _work(self) -> None:
@@ -62,7 +63,7 @@ class Ticker:
                 return
 
     def stop(self) -> None:
-        """Stop, and wait for the end of what is under way."""
+        """Stop, and wait until a call that is running has returned."""
         self._stopped.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
@@ -70,27 +71,27 @@ class Ticker:
 
 @contextlib.contextmanager
 def warned() -> Iterator[list[bool]]:
-    """Warn of what goes wrong inside; the list that it gives is empty afterwards if so."""
+    """Turn an error inside the block into a warning; the list it yields is empty after an error."""
     worked = [True]
     try:
         yield worked
-    except (Exception, SystemExit) as error:  # rich exits where a pipe is broken
+    except (Exception, SystemExit) as error:  # rich exits if a pipe is broken
         worked.clear()
         warnings.warn(
-            f"The console shows no more of the logs: {type(error).__name__}: {error}. What is "
-            "logged elsewhere is not affected.",
+            f"The console stopped showing logs: {type(error).__name__}: {error}. Other sinks "
+            "are not affected.",
             RuntimeWarning,
             stacklevel=3,
         )
 
 
 def has_unicode(console: Console) -> bool:
-    """Whether it can show more than ASCII."""
+    """Return whether a console can show more than ASCII."""
     return console.encoding.lower().startswith("utf")
 
 
 def isatty(console: Console) -> bool:
-    """Rich may have been told to colour what goes to a file."""
+    """Return whether a console is a terminal; rich may treat a file as one on request."""
     try:
         return bool(console.file.isatty())
     except (AttributeError, ValueError):

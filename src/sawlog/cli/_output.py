@@ -1,4 +1,4 @@
-"""``Screen``: where the output goes, how wide it is, and whether anybody watches."""
+"""``CommandOutput``: standard output and standard error of a command."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from rich.console import Console, RenderableType
 from rich.segment import Segment
 
 from sawlog._text import printable_lines
-from sawlog.cli._format import jsonable
+from sawlog.inspect._values import jsonable
 
-Progress = Callable[[int, int], None]
-_ENDLESS = 10_000  # columns, where the output goes to a file or another program
+ProgressCallback = Callable[[int, int], None]
+_UNLIMITED = 10_000  # columns, if the output goes to a file or another program
 
 
-class _Console(Console):
+class _SafeConsole(Console):
     def on_broken_pipe(self) -> NoReturn:
-        """Rich would exit with 1, which means damage here."""
+        """Raise the error: rich would exit with 1, the code of damage."""
         raise BrokenPipeError
 
     def render(self, *args: Any, **kwargs: Any) -> Iterable[Segment]:
-        """Whatever is shown cannot move the cursor or change colours, but for Rich itself."""
+        """Escape what could move the cursor or change colours, unless it comes from rich."""
         for segment in super().render(*args, **kwargs):
             text, style, control = segment
             yield segment if control else Segment(printable_lines(text), style)
 
 
-class Screen:
-    """Standard output for results, standard error for progress and remarks."""
+class CommandOutput:
+    """Prints results on standard output, and progress and remarks on standard error."""
 
     def __init__(self) -> None:
         self._out = _console(stderr=False)
@@ -40,17 +40,17 @@ class Screen:
 
     @property
     def width(self) -> int:
-        """How many columns there are."""
+        """The width of standard output in columns."""
         return self._out.width
 
     @property
     def unicode(self) -> bool:
-        """Whether it can show more than ASCII."""
+        """Whether standard output can show more than ASCII."""
         return self._out.encoding.startswith("utf")
 
     @property
-    def watched(self) -> bool:
-        """Whether anybody sees progress."""
+    def shows_progress(self) -> bool:
+        """Whether standard error is a terminal."""
         return sys.stderr.isatty()
 
     def print(self, *parts: RenderableType) -> None:
@@ -63,13 +63,13 @@ class Screen:
         print(json.dumps(jsonable(value), indent=2, allow_nan=False), file=sys.stdout)
 
     def remark(self, text: str) -> None:
-        """Say something that is not a result."""
+        """Print something that is not a result, on standard error."""
         self._err.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     @contextlib.contextmanager
-    def progress(self, doing: str) -> Iterator[Progress | None]:
-        """A progress bar, to be told ``(done, in all)``; None where nobody watches."""
-        if not self.watched:
+    def progress(self, doing: str) -> Iterator[ProgressCallback | None]:
+        """Show a progress bar, and give a callback ``(done, total)``; None without a terminal."""
+        if not self.shows_progress:
             yield None
             return
         from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -80,19 +80,19 @@ class Screen:
         with Bars(*columns, console=self._err, transient=True) as bars:
             task = bars.add_task(doing, total=None)
 
-            def told(done: int, total: int) -> None:
+            def update(done: int, total: int) -> None:
                 bars.update(task, completed=done, total=total)
 
-            yield told
+            yield update
 
 
 def _console(stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     plain = bool(os.environ.get("NO_COLOR"))
     fixed = os.environ.get("COLUMNS", "").isdigit()
-    return _Console(
+    return _SafeConsole(
         file=stream,
         stderr=stderr,
-        width=None if fixed or stream.isatty() else _ENDLESS,
+        width=None if fixed or stream.isatty() else _UNLIMITED,
         color_system=None if plain else "auto",
     )

@@ -1,0 +1,177 @@
+"""Plain English: phrases that read as translations stay out of the source and the pages.
+
+Each phrase is an exact one with few innocent uses, in the folders of ``CHECKED``. Add a folder once
+its sentences were revised.
+"""
+
+import io
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+#: A phrase to avoid, and what to write instead. ``*`` stands for more letters of a word.
+CALQUES = {
+    "that is none": "is not a ...",
+    "is none": "is not a ...",
+    "there is none": "is missing, does not exist",
+    "what is there": "the existing ...",
+    "is there already": "exists",
+    "comes about": "is computed, results from",
+    "come about": "are computed, result from",
+    "goes before": "takes precedence over, overrides",
+    "go before": "take precedence over, override",
+    "no whole number": "not an integer",
+    "whole number*": "integer",
+    "at hand": "available, in cache",
+    "to be told": "to report",
+    "so many": "the number of ..., at most `n`",
+    "so much": "that much, an amount",
+    "one example more or less": "the sampling error of one example",
+    "in the line": "in the queue",
+    "what becomes of": "what happens to",
+    "is asked for": "is requested, is selected",
+    "are asked for": "are requested, are selected",
+    "was asked for": "was requested",
+    "the course of": "the trend of",
+    "made of it": "computed from it",
+    "comes of it": "results",
+    "gives back": "returns",
+    "none but": "only",
+    "in the making": "unfinished",
+    "as it is for each": "for each",
+    "look* at": "inspect, read, check",
+    "whoever": "the caller, the process that ...",
+    "nobody": "no caller, no one",
+    "somebody": "a caller, another process",
+    "makes no sense": "is invalid",
+    "say* both": "exclude each other",
+    "for good": "permanently",
+    "now and then": "at an interval",
+    "every so often": "at an interval",
+    "without a word": "silently",
+    "carry out": "run",
+    "on its way": "in transit, running",
+    "goes astray": "is lost",
+    "as is usual": "usually",
+    "has its say": "decides",
+    "anew": "again",
+    "meanwhile been": "been since",
+    "sees to it": "ensures",
+    "see to it": "ensure",
+    "gave up": "removed, stopped",
+}
+
+#: Folders and files whose sentences were revised.
+CHECKED = [
+    *("src/sawlog/cli", "src/sawlog/inspect", "src/sawlog/sinks/_console"),
+    *("src/sawlog/__init__.py", "src/sawlog/__main__.py", "src/sawlog/_arrays.py"),
+    *("src/sawlog/_format.py", "src/sawlog/_lifecycle.py", "src/sawlog/_names.py"),
+    *("src/sawlog/_optional.py", "src/sawlog/_paths.py", "src/sawlog/_rich.py"),
+    *("src/sawlog/_table.py", "src/sawlog/_text.py", "src/sawlog/_trend.py"),
+    *("src/sawlog/_turn.py", "src/sawlog/_validate.py"),
+    *("src/sawlog/errors.py", "src/sawlog/records.py", "docs/inspect.md"),
+]
+
+_PROSE = {tokenize.STRING, tokenize.COMMENT}
+
+
+def pattern_of(phrase: str) -> re.Pattern[str]:
+    """Return a pattern for a phrase, also at the beginning of a sentence and across lines."""
+    words = (re.escape(word).replace(r"\*", r"\w*") for word in phrase.split())
+    first, rest = (text := r"[\s#\"]+".join(words))[0], text[1:]
+    return re.compile(rf"\b[{first.upper()}{first}]{rest}\b")  # `is None` is not "is none"
+
+
+PATTERNS = {phrase: pattern_of(phrase) for phrase in CALQUES}
+
+
+def prose_of(path: Path) -> list[tuple[int, str]]:
+    """Return the sentences of a file with their lines: all of a page, strings and comments."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        return [(1, re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))]
+    found = tokenize.generate_tokens(io.StringIO(text).readline)
+    return [(each.start[0], each.string) for each in found if each.type in _PROSE]
+
+
+def calques_in(path: Path) -> list[str]:
+    """Return the phrases to avoid in a file, each with its place and a better one."""
+    return [
+        f"{path.name}:{line + prose.count(chr(10), 0, match.start())}: {match[0]!r}; "
+        f"better: {CALQUES[phrase]}"
+        for line, prose in prose_of(path)
+        for phrase, pattern in PATTERNS.items()
+        for match in pattern.finditer(prose)
+    ]
+
+
+def files_of(place: str) -> list[Path]:
+    path = ROOT / place
+    suffix = "*.md" if place.startswith("docs") else "*.py"
+    return [path] if path.is_file() else sorted(path.rglob(suffix))
+
+
+@pytest.mark.parametrize("place", CHECKED)
+def test_no_calques(place):
+    files = files_of(place)
+    assert files
+    assert [found for file in files for found in calques_in(file)] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("page.md", "A sentence in which {} is used."),
+        ("module.py", '"""Summary.\n\nIn which {} is used.\n"""\n'),
+        ("module.py", "x = 1  # in which {} is used\n"),
+        ("module.py", 'raise ValueError(f"In which {{x}} {} is used.")\n'),
+    ],
+)
+def test_the_lint_finds_each(tmp_path, name, text):
+    for phrase in CALQUES:
+        written = phrase.replace("*", "s")
+        (tmp_path / name).write_text(text.format(written))
+        assert any(repr(written) in found for found in calques_in(tmp_path / name)), phrase
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("module.py", "nobody = look_at\nis_none = 1  # not if it is None\n"),
+        ("page.md", "```python\nnobody\n```\nA good sentence: nobodys, is nonetheless fine.\n"),
+        ("module.py", '"""Return the rows of a table, so that many fit."""\n'),
+    ],
+)
+def test_the_lint_leaves_other_text_alone(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    assert calques_in(tmp_path / name) == []
+
+
+def test_a_phrase_across_lines_is_found(tmp_path):
+    (tmp_path / "module.py").write_text('"""One.\n\nWhat\n    is there.\n"""\n# so\n')
+    (found,) = calques_in(tmp_path / "module.py")
+    assert found.startswith("module.py:3: 'What")
+
+
+# ---- names of classes
+
+CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
+
+
+def classes_of(path: Path) -> list[str]:
+    return CLASS.findall(path.read_text(encoding="utf-8"))
+
+
+def test_no_class_of_the_revised_rooms_has_a_name_of_another():
+    revised = {file for place in CHECKED for file in files_of(place)}
+    homes: dict[str, list[Path]] = {}
+    for file in sorted((ROOT / "src").rglob("*.py")):
+        for name in classes_of(file):
+            homes.setdefault(name, []).append(file)
+    assert {"Records", "Trend", "Dashboard"} <= set(homes)
+    twice = {name: files for name, files in homes.items() if len(files) > 1}
+    assert {name: files for name, files in twice.items() if revised & set(files)} == {}
