@@ -25,7 +25,7 @@ LAYERS = (
     ("capture", "curvature", "sinks"),
     ("factored", "store"),
     ("records",),
-    ("_place",),
+    ("_array_device",),
     ("_atomic", "_exit", "_names", "_optional", "_paths", "_spark", "_text", "_turn"),
     ("errors",),
 )

@@ -7,7 +7,7 @@ import pytest
 import sawlog.store
 from sawlog.curvature import Sampled
 from sawlog.curvature._damping import DENSE, FACTORED
-from sawlog.curvature._layer import Dense, Diagonal, Kronecker
+from sawlog.curvature._layer import Diagonal, FullMatrix, Kronecker
 
 ROWS = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 
@@ -102,7 +102,7 @@ def test_no_rows_in_common(sawlog_, tmp_path):
 def test_help_tells_the_default_damping(sawlog_, command):
     said = " ".join(sawlog_(command, "--help", width=200).out.replace("│", " ").split())
     assert {Diagonal.damping, Kronecker.damping} == {FACTORED}
-    assert Dense.damping == DENSE
+    assert FullMatrix.damping == DENSE
     for each, what in ((FACTORED, ": "), (DENSE, "fisher ")):
         assert each == Sampled(each.share, noise=each.noise)
         assert f"{what}{each.share:g} and k = {each.noise:g}" in said

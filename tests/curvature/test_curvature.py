@@ -12,8 +12,8 @@ from sawlog.curvature import (
     IDENTITY,
     KINDS,
     Curvature,
-    Dense,
     Diagonal,
+    FullMatrix,
     Joint,
     Kronecker,
     Relative,
@@ -153,7 +153,7 @@ def test_rounding_is_that_of_each_group():
 
 
 def test_negative_eigenvalues_count_as_zero_for_damping():
-    curvature = Curvature("exact", {"w": Dense.of(np.diag([2.0, -1.0]), (2,))})
+    curvature = Curvature("exact", {"w": FullMatrix.of(np.diag([2.0, -1.0]), (2,))})
     assert curvature.added("w", Relative(0.5)) == pytest.approx(0.5)
     assert curvature.added("w", Typical(0.5)) == pytest.approx(1.0)
 
@@ -202,7 +202,7 @@ def test_a_gradient_that_is_always_zero():
 
 def test_negative_eigenvalues_are_never_cut_off_silently():
     hessian = np.diag([2.0, -0.5])
-    curvature = Curvature("exact", {"w": Dense.of(hessian, (2,))})
+    curvature = Curvature("exact", {"w": FullMatrix.of(hessian, (2,))})
     with pytest.raises(ArgumentError, match=r"eigenvalue -0\.5, which a damping of 0\.1 leaves"):
         curvature.solve("w", np.ones((1, 2)), 0.1)
     np.testing.assert_allclose(curvature.solve("w", np.ones((1, 2)), 1.0), [[1 / 3, 2.0]])
@@ -210,11 +210,11 @@ def test_negative_eigenvalues_are_never_cut_off_silently():
 
 def test_a_matrix_must_be_symmetric_and_fit():
     with pytest.raises(ArgumentError, match="symmetric"):
-        Dense.of(np.array([[1.0, 2.0], [0.0, 1.0]]), (2,))
+        FullMatrix.of(np.array([[1.0, 2.0], [0.0, 1.0]]), (2,))
     with pytest.raises(ArgumentError, match="symmetric and finite"):
-        Dense.of(np.full((2, 2), np.nan), (2,))
+        FullMatrix.of(np.full((2, 2), np.nan), (2,))
     with pytest.raises(ArgumentError, match=r"have 3 elements, and the matrix has the shape \[2"):
-        Dense.of(np.eye(2), (3,))
+        FullMatrix.of(np.eye(2), (3,))
 
 
 # -- damping --------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def few_factors(count):
 
 
 def few_rows(count):
-    layer = Dense.of_rows(np.diag([2.0, 4.0, 0.0])[:2], (3,))
+    layer = FullMatrix.of_rows(np.diag([2.0, 4.0, 0.0])[:2], (3,))
     return Curvature("fisher", {"w": layer}, count=count), np.array([2.0, 8.0, 0.0])
 
 

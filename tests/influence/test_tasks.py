@@ -5,18 +5,18 @@ import pytest
 from rich.console import Console
 
 from sawlog import influence, store
-from sawlog._place import NUMPY, Place
+from sawlog._array_device import NUMPY, ArrayDevice
 from sawlog.capture import Compression, Options, Provenance, ragged
 from sawlog.curvature import Curvature, Diagonal, Joint
 from sawlog.errors import ArgumentError
 from sawlog.factored import Projection
 from sawlog.influence import LogLoader, Logs, Ranking, Scores
-from sawlog.influence import _alike as alike
 from sawlog.influence import _attribute as attributing
+from sawlog.influence import _compatibility as compatibility
 from sawlog.influence import _methods as methods
-from sawlog.influence._alike import check_projected
-from sawlog.influence._facade import Influence
-from sawlog.influence._work import check_finite
+from sawlog.influence._compatibility import check_projected
+from sawlog.influence._run_influence import Influence
+from sawlog.influence._scoring_job import check_finite
 from tests.influence.stores import written
 
 
@@ -348,7 +348,9 @@ def test_stores_without_notes_are_compared_by_their_directions(tmp_path, monkeyp
         ({"v": Projection(eye, None)}, False),
     ):
         known = {"one": {"w": Projection(eye, None)}, "two": right}
-        monkeypatch.setattr(alike, "projections_of", lambda reader, k=known: k[reader.path.name])
+        monkeypatch.setattr(
+            compatibility, "projections_of", lambda reader, k=known: k[reader.path.name]
+        )
         if same:
             check_projected(*stores)
             continue
@@ -357,12 +359,12 @@ def test_stores_without_notes_are_compared_by_their_directions(tmp_path, monkeyp
 
 
 def test_the_accelerator_that_has_the_queries_is_where_they_are_scored(monkeypatch):
-    elsewhere = Place("torch", "cuda:1")
-    monkeypatch.setattr(attributing, "place_of", lambda array: elsewhere)
+    elsewhere = ArrayDevice("torch", "cuda:1")
+    monkeypatch.setattr(attributing, "device_of", lambda array: elsewhere)
     assert attributing._place(None, {"w": object()}) == elsewhere
     assert attributing._place("numpy", {"w": object()}) == NUMPY
     assert attributing._place(None, "a path") == attributing._place(None, {}) == NUMPY
-    monkeypatch.setattr(attributing, "place_of", lambda array: Place("jax", "cpu:0"))
+    monkeypatch.setattr(attributing, "device_of", lambda array: ArrayDevice("jax", "cpu:0"))
     assert attributing._place(None, {"w": object()}) == NUMPY
 
 

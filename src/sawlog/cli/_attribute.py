@@ -23,7 +23,7 @@ from sawlog.cli._screen import Screen
 from sawlog.cli._table import Cell, Column, folded, table
 from sawlog.errors import ArgumentError
 from sawlog.influence import Logs, Scores
-from sawlog.influence._alike import check_projected
+from sawlog.influence._compatibility import check_projected
 
 _COLUMNS = (
     Column("query", folds=12, style="bold"),

@@ -5,7 +5,7 @@ A curvature is fitted once and inverted with any damping; it is saved with the l
 
 from __future__ import annotations
 
-from sawlog.curvature._choose import choose_damping as choose_damping
+from sawlog.curvature._choose_damping import choose_damping as choose_damping
 from sawlog.curvature._curvature import IDENTITY as IDENTITY
 from sawlog.curvature._curvature import Curvature as Curvature
 from sawlog.curvature._curvature import load as load
@@ -15,12 +15,12 @@ from sawlog.curvature._damping import Relative as Relative
 from sawlog.curvature._damping import Sampled as Sampled
 from sawlog.curvature._damping import Typical as Typical
 from sawlog.curvature._fit import KINDS as KINDS
-from sawlog.curvature._fit import Factors as Factors
+from sawlog.curvature._fit import KroneckerFactors as KroneckerFactors
 from sawlog.curvature._fit import Scan as Scan
 from sawlog.curvature._fit import fit as fit
 from sawlog.curvature._joint import Joint as Joint
-from sawlog.curvature._layer import Dense as Dense
 from sawlog.curvature._layer import Diagonal as Diagonal
+from sawlog.curvature._layer import FullMatrix as FullMatrix
 from sawlog.curvature._layer import Kronecker as Kronecker
 from sawlog.curvature._layer import Layer as Layer
 
@@ -29,11 +29,11 @@ __all__ = [
     "KINDS",
     "Curvature",
     "Damping",
-    "Dense",
     "Diagonal",
-    "Factors",
+    "FullMatrix",
     "Joint",
     "Kronecker",
+    "KroneckerFactors",
     "Layer",
     "Relative",
     "Sampled",

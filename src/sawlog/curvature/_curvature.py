@@ -11,7 +11,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from sawlog import store
-from sawlog._place import NUMPY, Place, place_of, to_numpy
+from sawlog._array_device import NUMPY, ArrayDevice, device_of, to_numpy
 from sawlog.curvature._damping import JOINT as JOINT_DAMPING
 from sawlog.curvature._damping import Damping, amount, inverse
 from sawlog.curvature._joint import Joint
@@ -55,7 +55,7 @@ class Curvature:
         self.count = count
         self.layers = dict(layers)
         self.joint = joint
-        self._moved: dict[tuple[str, Place], Layer] = {}
+        self._moved: dict[tuple[str, ArrayDevice], Layer] = {}
 
     def __repr__(self) -> str:
         count = len(self.layers if self.joint is None else self.joint.shapes)
@@ -111,7 +111,7 @@ class Curvature:
         return back(layer.weighed(fitting(name, layer, values), scale, rest))
 
     def _there(
-        self, name: str, place: Place, damping: Damping, power: float
+        self, name: str, place: ArrayDevice, damping: Damping, power: float
     ) -> tuple[Layer, Any, float]:
         """A layer in some place, and what its directions and those outside are multiplied with."""
         layer, added = self._layer(name), self.added(name, damping)
@@ -132,7 +132,7 @@ class Curvature:
             return {name: self.solve(name, values, damping) for name, values in rows.items()}
         own = {name: to_numpy(values) for name, values in rows.items()}
         solved = self.joint.solve(own, {n: self.added(n, damping) for n in self.joint.shapes})
-        return {name: place_of(rows[name]).put(values) for name, values in solved.items()}
+        return {name: device_of(rows[name]).put(values) for name, values in solved.items()}
 
     def quadratic_all(self, rows: Rows, damping: Damping = None) -> dict[str, Any]:
         """What each layer adds to ``g^T (H + d)^-1 g``, ``[n]``."""
@@ -175,9 +175,9 @@ class Curvature:
                 writer.write(Records(entries))
 
 
-def _doubles(rows: Any) -> tuple[Place, Any, Callable[[Any], Any]]:
+def _doubles(rows: Any) -> tuple[ArrayDevice, Any, Callable[[Any], Any]]:
     """Where to compute with rows, the rows there in float64, and the way back."""
-    place = place_of(rows)
+    place = device_of(rows)
     if place == NUMPY:
         return place, np.asarray(rows, np.float64), lambda found: found
     if not place.doubles:

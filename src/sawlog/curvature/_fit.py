@@ -9,12 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 from array_api_compat import array_namespace
 
-from sawlog._place import NUMPY, Place, place_of, to_numpy
+from sawlog._array_device import NUMPY, ArrayDevice, device_of, to_numpy
 from sawlog.curvature._curvature import IDENTITY, Curvature
 from sawlog.curvature._damping import inverse
 from sawlog.curvature._layer import (
-    Dense,
     Diagonal,
+    FullMatrix,
     Kronecker,
     Layer,
     decomposed,
@@ -34,7 +34,7 @@ KINDS = ("identity", "diagonal", "fisher", "kfac", "ekfac", "shampoo")
 Scan = Callable[[], Iterator[Mapping[str, Any]]]
 
 
-class Factors(Protocol):
+class KroneckerFactors(Protocol):
     """What a run measured; see :class:`sawlog.capture.Measured`."""
 
     def kfac(self, block: str, /) -> tuple[np.ndarray, np.ndarray]:
@@ -45,7 +45,7 @@ class Factors(Protocol):
 
 
 def fit(
-    kind: str, rows: Scan, measured: Factors | None = None, *, count: int | None = None
+    kind: str, rows: Scan, measured: KroneckerFactors | None = None, *, count: int | None = None
 ) -> Curvature:
     """Fit a curvature to gradients.
 
@@ -108,7 +108,7 @@ def _doubles(rows: Scan) -> Iterator[tuple[str, Any]]:
         for name, stored in block.items():
             if not len(stored):
                 continue
-            place = place_of(stored)
+            place = device_of(stored)
             values = stored if place.doubles else to_numpy(stored)
             xp = array_namespace(values)
             values = xp.astype(values, xp.float64, copy=False)
@@ -129,13 +129,13 @@ def _check_finite(name: str, values: Any) -> None:
         )
 
 
-def _diagonal(rows: Scan, shapes: Shapes, measured: Factors | None) -> dict[str, Layer]:
+def _diagonal(rows: Scan, shapes: Shapes, measured: KroneckerFactors | None) -> dict[str, Layer]:
     del shapes, measured
     (means,) = _means_of(rows, lambda name, values: (values**2).sum(0))
     return {name: Diagonal(mean) for name, mean in means.items()}
 
 
-def _fisher(rows: Scan, shapes: Shapes, measured: Factors | None) -> dict[str, Layer]:
+def _fisher(rows: Scan, shapes: Shapes, measured: KroneckerFactors | None) -> dict[str, Layer]:
     del measured
     moments = {name: _Moment(name, shape) for name, shape in shapes.items()}
     for name, values in _doubles(rows):
@@ -163,7 +163,7 @@ class _Moment:
             self._check_size()
             self._sum = sum((each.T @ each for each in self._rows), np.float64(0.0))
             self._rows = []
-            place = place_of(rows)
+            place = device_of(rows)
             self._sum = self._sum if place == NUMPY else place.put(np.asarray(self._sum))
         self._sum = self._sum + rows.T @ rows
 
@@ -184,12 +184,14 @@ class _Moment:
     def layer(self) -> Layer:
         """By its eigenvectors."""
         if self._sum is None:
-            return Dense.of_rows(np.concatenate(self._rows), self._shape)
+            return FullMatrix.of_rows(np.concatenate(self._rows), self._shape)
         values, basis = decomposed(to_numpy(self._sum) / self._count)
-        return Dense(values, basis, self._shape)
+        return FullMatrix(values, basis, self._shape)
 
 
-def _factors(name: str, measured: Factors | None, what: str) -> tuple[np.ndarray, np.ndarray]:
+def _factors(
+    name: str, measured: KroneckerFactors | None, what: str
+) -> tuple[np.ndarray, np.ndarray]:
     hint = (
         'Hint: log the training data with run.setup(statistic="kfac", ...) and the same '
         "compression, and run.finalize()."
@@ -202,7 +204,7 @@ def _factors(name: str, measured: Factors | None, what: str) -> tuple[np.ndarray
         raise ArgumentError(f"{what}: {error} {hint}") from error
 
 
-def _bases(shapes: Shapes, measured: Factors | None, what: str) -> dict[str, Kronecker]:
+def _bases(shapes: Shapes, measured: KroneckerFactors | None, what: str) -> dict[str, Kronecker]:
     """K-FAC of each layer."""
     found = {}
     for name, shape in shapes.items():
@@ -225,18 +227,18 @@ def _bases(shapes: Shapes, measured: Factors | None, what: str) -> dict[str, Kro
     return found
 
 
-def _kfac(rows: Scan, shapes: Shapes, measured: Factors | None) -> dict[str, Layer]:
+def _kfac(rows: Scan, shapes: Shapes, measured: KroneckerFactors | None) -> dict[str, Layer]:
     del rows
     return dict(_bases(shapes, measured, "K-FAC"))
 
 
-def _ekfac(rows: Scan, shapes: Shapes, measured: Factors | None) -> dict[str, Layer]:
+def _ekfac(rows: Scan, shapes: Shapes, measured: KroneckerFactors | None) -> dict[str, Layer]:
     bases = _bases(shapes, measured, "EK-FAC")
 
-    there: dict[tuple[str, Place], Kronecker] = {}
+    there: dict[tuple[str, ArrayDevice], Kronecker] = {}
 
     def squares(name: str, values: Any) -> Any:
-        key = name, place_of(values)
+        key = name, device_of(values)
         if key not in there:
             there[key] = bases[name].to(key[1])
         basis = there[key]
@@ -252,7 +254,7 @@ def _seen(squares: np.ndarray) -> np.ndarray:
     return np.where(squares > least * squares.max(initial=0), squares, 0.0)
 
 
-def _shampoo(rows: Scan, shapes: Shapes, measured: Factors | None) -> dict[str, Layer]:
+def _shampoo(rows: Scan, shapes: Shapes, measured: KroneckerFactors | None) -> dict[str, Layer]:
     del shapes, measured
     lefts, rights = _means_of(
         rows,
@@ -268,7 +270,7 @@ def _shampoo(rows: Scan, shapes: Shapes, measured: Factors | None) -> dict[str, 
     return layers
 
 
-_FITS: dict[str, Callable[[Scan, Shapes, Factors | None], dict[str, Layer]]] = {
+_FITS: dict[str, Callable[[Scan, Shapes, KroneckerFactors | None], dict[str, Layer]]] = {
     "diagonal": _diagonal,
     "fisher": _fisher,
     "kfac": _kfac,

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from array_api_compat import array_namespace
 
-from sawlog._place import NUMPY, Place
+from sawlog._array_device import NUMPY, ArrayDevice
 from sawlog.curvature._damping import DENSE, FACTORED, Sampled, Spectrum
 from sawlog.errors import ArgumentError
 
@@ -34,7 +34,7 @@ class Layer(abc.ABC):
         """What damping goes by."""
         return Spectrum.of(self.values, self.outside)
 
-    def to(self, place: Place) -> Self:
+    def to(self, place: ArrayDevice) -> Self:
         """The same with its arrays elsewhere."""
         if place == NUMPY:
             return self
@@ -96,7 +96,7 @@ class Diagonal(Layer):
 
 
 @dataclasses.dataclass(frozen=True)
-class Dense(Layer):
+class FullMatrix(Layer):
     """A basis of whole gradients: the columns of ``basis`` ``[elements, directions]``.
 
     There are fewer directions than elements if it was fitted to fewer examples than that.
@@ -125,7 +125,7 @@ class Dense(Layer):
         return {"values": self.values, "basis": self.basis, "shape": np.array(self.shape)}
 
     @classmethod
-    def of_rows(cls, rows: np.ndarray, shape: tuple[int, ...]) -> Dense:
+    def of_rows(cls, rows: np.ndarray, shape: tuple[int, ...]) -> FullMatrix:
         """The mean of the outer products of rows ``[n, elements]``, fewer of them than elements.
 
         By the singular values of the rows, which are the roots of the eigenvalues: small ones are
@@ -138,7 +138,7 @@ class Dense(Layer):
         return cls(values[seen], basis @ inner[:, seen], tuple(shape))
 
     @classmethod
-    def of(cls, matrix: np.ndarray, shape: tuple[int, ...]) -> Dense:
+    def of(cls, matrix: np.ndarray, shape: tuple[int, ...]) -> FullMatrix:
         """By the eigenvectors of a symmetric matrix, such as a Hessian.
 
         Eigenvalues that are rounding count as 0. One that is truly negative stays that: solving
@@ -247,7 +247,7 @@ def layer_from(arrays: dict[str, Any]) -> Layer:
     """A layer from what :meth:`Layer.arrays` gave."""
     if "basis" in arrays:
         shape = tuple(int(size) for size in arrays["shape"])
-        return Dense(arrays["values"], arrays["basis"], shape)
+        return FullMatrix(arrays["values"], arrays["basis"], shape)
     if "left" in arrays:
         return Kronecker(arrays["values"], arrays["left"], arrays["right"])
     return Diagonal(arrays["values"])

@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from sawlog._array_device import NUMPY, ArrayDevice, device_named, device_of
 from sawlog._atomic import new_folder
 from sawlog._paths import absolute
-from sawlog._place import NUMPY, Place, place_named, place_of
 from sawlog.capture import progress as bars
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
-from sawlog.influence._alike import check_together
-from sawlog.influence._best import Best, check_best
-from sawlog.influence._fitted import curvature_for
+from sawlog.influence._compatibility import check_together
+from sawlog.influence._fitted_curvature import curvature_for
 from sawlog.influence._logs import BUDGET, Logs
 from sawlog.influence._scores import Scores, load_scores
+from sawlog.influence._scoring_job import NONFINITE, ScoringJob, prepared
 from sawlog.influence._threads import several
-from sawlog.influence._work import NONFINITE, Work, prepared
+from sawlog.influence._top_k import TopK, check_top_k
 
 MODES = ("dot", "cosine", "l2")
 MOST_PARTS = 256
@@ -141,22 +141,24 @@ def attribute(
 def _check_options(mode: Any, top_k: Any, sign: Any, per_layer: bool, budget: Any) -> None:
     if mode not in MODES:
         raise ArgumentError(f"mode is one of {', '.join(map(repr, MODES))}, got {mode!r}.")
-    check_best(1 if top_k is None else top_k, sign)
+    check_top_k(1 if top_k is None else top_k, sign)
     if per_layer and mode != "dot":
         raise ArgumentError('Only dot products are sums over layers. Hint: mode="dot".')
     if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
         raise ArgumentError(f"budget is a number of bytes from 1 on, got {budget!r}.")
 
 
-def _place(device: Any, queries: Any) -> Place:
+def _place(device: Any, queries: Any) -> ArrayDevice:
     """Where to compute: where the program says, or on the accelerator that has the queries."""
     if device is not None or not isinstance(queries, Mapping) or not queries:
-        return place_named(device)
-    own = place_of(next(iter(queries.values())))
+        return device_named(device)
+    own = device_of(next(iter(queries.values())))
     return NUMPY if own.device.startswith("cpu") else own
 
 
-def _done(work: Work, executor: Executor | None, folder: Path | None, show: bool) -> list[Scores]:
+def _done(
+    work: ScoringJob, executor: Executor | None, folder: Path | None, show: bool
+) -> list[Scores]:
     """The scores of all parts, in order, by the executor or by threads of our own."""
     files = min(work.logs.files, MOST_PARTS)
     if executor is not None:
@@ -169,7 +171,13 @@ def _done(work: Work, executor: Executor | None, folder: Path | None, show: bool
 
 
 def _of_parts(
-    work: Work, count: int, executor: Executor | None, folder: Path | None, show: bool, *, own: bool
+    work: ScoringJob,
+    count: int,
+    executor: Executor | None,
+    folder: Path | None,
+    show: bool,
+    *,
+    own: bool,
 ) -> list[Scores]:
     """The scores of all parts, in order; those that are saved are not computed again."""
     parts = [(place, count) for place in range(count)]
@@ -190,7 +198,7 @@ def _of_parts(
 
 
 def _computed(
-    work: Work, todo: Sequence[tuple[int, int]], executor: Executor | None, own: bool
+    work: ScoringJob, todo: Sequence[tuple[int, int]], executor: Executor | None, own: bool
 ) -> Iterator[tuple[tuple[int, int], Scores]]:
     """The scores of each part, as soon as they are there."""
     if executor is None:
@@ -219,11 +227,11 @@ def _save(scores: Scores, path: Path) -> None:
             raise
 
 
-def _joined(parts: Sequence[Scores], work: Work) -> Scores:
+def _joined(parts: Sequence[Scores], work: ScoringJob) -> Scores:
     """The scores of all examples, in their order."""
     filled = [part for part in parts if part.values.shape[1]]
     if work.top_k is not None:
-        best = Best.joined([Best(work.top_k, work.sign, p.values, p.ids) for p in filled])
+        best = TopK.joined([TopK(work.top_k, work.sign, p.values, p.ids) for p in filled])
         assert best.scores is not None
         return Scores(work.ids, best.ids, best.scores)
     ids = np.concatenate([part.ids for part in filled])
@@ -248,7 +256,7 @@ def _stacked(found: Sequence[Scores]) -> Scores:
     )
 
 
-def _of_layers(scores: Scores, work: Work) -> dict[str, np.ndarray]:
+def _of_layers(scores: Scores, work: ScoringJob) -> dict[str, np.ndarray]:
     """The scores of each layer, for the best examples only, some of which are read at a time."""
     unique, places = np.unique(scores.ids, return_inverse=True)
     places = places.reshape(scores.ids.shape)

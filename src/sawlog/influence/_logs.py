@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from sawlog import store
-from sawlog._place import NUMPY, Place, to_numpy
+from sawlog._array_device import NUMPY, ArrayDevice, to_numpy
 from sawlog.capture import SCALE, Provenance, check_same_weights, noted, ragged
 from sawlog.errors import ArgumentError, UnknownIdError
 
@@ -24,7 +24,7 @@ Ids = np.ndarray | list[str]
 
 
 @dataclasses.dataclass(frozen=True)
-class Column:
+class LayerRows:
     """Some rows of a layer as they are stored, ``[n, ...]``, and their scales, if they have any."""
 
     values: np.ndarray
@@ -38,16 +38,16 @@ class Column:
         """How many numbers a row has."""
         return math.prod(self.values.shape[1:])
 
-    def flat(self, place: Place = NUMPY) -> Any:
+    def flat(self, place: ArrayDevice = NUMPY) -> Any:
         """Rows ``[n, elements]`` in float32, or float64 if they are that; without their scale."""
         rows = self.values.reshape(len(self.values), self.elements)
         return widened(rows) if place == NUMPY else place.single(rows)
 
-    def cut(self, rows: Any) -> Column:
+    def cut(self, rows: Any) -> LayerRows:
         """Some of the rows."""
-        return Column(self.values[rows], None if self.scale is None else self.scale[rows])
+        return LayerRows(self.values[rows], None if self.scale is None else self.scale[rows])
 
-    def rows(self, place: Place = NUMPY) -> Any:
+    def rows(self, place: ArrayDevice = NUMPY) -> Any:
         """Rows as they were logged, with two axes at least."""
         rows = widened(self.values) if place == NUMPY else place.single(self.values)
         if self.scale is not None:
@@ -67,27 +67,27 @@ def widened(array: np.ndarray) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class ExampleRows:
     """Some examples: their ids, and a column for each layer."""
 
     ids: Ids
-    columns: Mapping[str, Column]
+    columns: Mapping[str, LayerRows]
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def rows(self, place: Place = NUMPY) -> dict[str, Any]:
+    def rows(self, place: ArrayDevice = NUMPY) -> dict[str, Any]:
         """The rows of every layer as they were logged."""
         return {name: column.rows(place) for name, column in self.columns.items()}
 
-    def widened(self) -> Part:
+    def widened(self) -> ExampleRows:
         """The same as it was logged, without scales."""
-        return Part(self.ids, {name: Column(rows) for name, rows in self.rows().items()})
+        return ExampleRows(self.ids, {name: LayerRows(rows) for name, rows in self.rows().items()})
 
-    def cut(self, rows: slice) -> Part:
+    def cut(self, rows: slice) -> ExampleRows:
         """Some of the examples."""
         columns = {name: column.cut(rows) for name, column in self.columns.items()}
-        return Part(self.ids[rows], columns)
+        return ExampleRows(self.ids[rows], columns)
 
 
 class Logs:
@@ -115,7 +115,7 @@ class Logs:
     ) -> None:
         self._meta: dict[str, Any] = dict(meta or {})
         self._reader: store.Reader | None = None
-        self._all: Part | None = None
+        self._all: ExampleRows | None = None
         self._grads: set[str] = set()
         self.path: str | None = None
         self.layers: list[str] = []
@@ -132,17 +132,19 @@ class Logs:
             given = _in_memory(source, ids)
             there = _gradients_of(list(given.columns))
             self._grads = {_named(n) for n in given.columns if n.startswith(PREFIX)}
-            self._all = Part(given.ids, {_named(n): column for n, column in given.columns.items()})
+            self._all = ExampleRows(
+                given.ids, {_named(n): column for n, column in given.columns.items()}
+            )
         else:
             self._reader = source if isinstance(source, store.Reader) else store.open(source)
             self.path = str(self._reader.path)
             there = _layers_of(self._reader)
         also = self._all.columns if self._all is not None else _tables_of(self._reader)
         self.layers = _chosen(there, names, list(also))
-        self._memory: Part | None = None
+        self._memory: ExampleRows | None = None
         if self._all is not None:
             own = {name: self._all.columns[name] for name in self.layers}
-            self._memory = Part(self._all.ids, own)
+            self._memory = ExampleRows(self._all.ids, own)
 
     @classmethod
     def join(cls, several: Iterable[Logs]) -> Logs:
@@ -216,7 +218,7 @@ class Logs:
 
     def parts(
         self, budget: int = BUDGET, part: tuple[int, int] = (0, 1), *, copies: int = 0
-    ) -> Iterator[Part]:
+    ) -> Iterator[ExampleRows]:
         """All examples in order, or the i-th of n parts of them, within a budget of bytes.
 
         The budget is that of the block at hand, of the one that is read ahead, and of ``copies``
@@ -234,7 +236,7 @@ class Logs:
         columns = self._columns()
         for block in self._reader.blocks(columns, budget=2 * most * max(1, stored), part=part):
             if len(block):  # all of its rows may be superseded
-                yield Part(block.ids, self._taken(block.values))
+                yield ExampleRows(block.ids, self._taken(block.values))
 
     def shapes(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
         """The dtype and the shape of the rows of each layer, as they are stored.
@@ -252,7 +254,7 @@ class Logs:
         _check_numbers({name: dtype for name, (dtype, _) in found.items()}, self.path)
         return found
 
-    def where(self, place: Place) -> Place:
+    def where(self, place: ArrayDevice) -> ArrayDevice:
         """That place, or numpy's if it cannot hold the rows as they are."""
         held = all(place.holds(dtype) for dtype, _ in self.shapes().values())
         return place if held else NUMPY
@@ -285,11 +287,11 @@ class Logs:
                     digest.update(np.ascontiguousarray(array).view(np.uint8).data)
         return digest.hexdigest()
 
-    def _taken(self, values: Mapping[str, np.ndarray]) -> dict[str, Column]:
+    def _taken(self, values: Mapping[str, np.ndarray]) -> dict[str, LayerRows]:
         names = {layer: self._column(layer) for layer in self.layers}
-        return {n: Column(values[c], values.get(c + SCALE)) for n, c in names.items()}
+        return {n: LayerRows(values[c], values.get(c + SCALE)) for n, c in names.items()}
 
-    def gather(self, ids: Any) -> Part:
+    def gather(self, ids: Any) -> ExampleRows:
         """The rows of these examples, in this order.
 
         Raises:
@@ -298,16 +300,18 @@ class Logs:
         """
         self.shapes()
         if self._reader is not None:
-            return Part(ids, self._taken(self._reader.gather(ids, self._columns())))
+            return ExampleRows(ids, self._taken(self._reader.gather(ids, self._columns())))
         assert self._memory is not None
         places = {each: place for place, each in enumerate(_listed(self._memory.ids))}
         lacking = [each for each in _listed(ids) if each not in places]
         if lacking:
             raise UnknownIdError(f"There are no logs of the examples {lacking[:5]!r}.")
         at = [places[each] for each in _listed(ids)]
-        return Part(ids, {name: column.cut(at) for name, column in self._memory.columns.items()})
+        return ExampleRows(
+            ids, {name: column.cut(at) for name, column in self._memory.columns.items()}
+        )
 
-    def of(self, part: Part) -> Logs:
+    def of(self, part: ExampleRows) -> Logs:
         """Some of the rows as logs in memory, with the same notes."""
         said = {**self.meta, "provenance": [each.to_json() for each in self.provenance]}
         return Logs(part.rows(), ids=part.ids, meta=said)
@@ -317,12 +321,12 @@ class Logs:
         """Into how many parts it can be cut."""
         return 1 if self._reader is None else max(1, len(self._reader.segments))
 
-    def scan(self, budget: int = BUDGET, place: Place = NUMPY) -> Iterator[dict[str, Any]]:
+    def scan(self, budget: int = BUDGET, place: ArrayDevice = NUMPY) -> Iterator[dict[str, Any]]:
         """The rows of every layer, block by block, with room for four copies in float64."""
         for part in self.parts(budget, copies=32):
             yield part.rows(place)
 
-    def batches(self, budget: int) -> Iterator[Part]:
+    def batches(self, budget: int) -> Iterator[ExampleRows]:
         """All of it in memory, as it was logged, in parts that take a budget of bytes in float64.
 
         Each has one example at least.
@@ -335,22 +339,22 @@ class Logs:
         for start in range(0, len(ids), most):
             yield self.gather(ids[start : start + most]).widened()
 
-    def whole(self) -> Part:
+    def whole(self) -> ExampleRows:
         """All of it in memory, as it was logged."""
         parts = list(self.parts())
         if len(parts) == 1:
             return parts[0].widened()
         ids: Any = [each for part in parts for each in part.ids]
         columns = {
-            name: Column(np.concatenate([part.columns[name].rows() for part in parts]))
+            name: LayerRows(np.concatenate([part.columns[name].rows() for part in parts]))
             for name in (self.layers if parts else [])
         }
         if parts and isinstance(parts[0].ids, np.ndarray):
             ids = np.concatenate([np.asarray(part.ids) for part in parts])
-        return Part(ids, columns)
+        return ExampleRows(ids, columns)
 
 
-def _in_memory(source: Mapping[str, Any], ids: Any) -> Part:
+def _in_memory(source: Mapping[str, Any], ids: Any) -> ExampleRows:
     columns = {}
     for name, given in source.items():
         if name.endswith(SCALE) and name.removesuffix(SCALE) in source:
@@ -358,7 +362,7 @@ def _in_memory(source: Mapping[str, Any], ids: Any) -> Part:
         array, scale = to_numpy(given), source.get(name + SCALE)
         if not array.ndim:
             raise ArgumentError(f"The rows of {name!r} are an array [examples, ...], got a number.")
-        columns[name] = Column(array, None if scale is None else to_numpy(scale))
+        columns[name] = LayerRows(array, None if scale is None else to_numpy(scale))
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) != 1:
         said = f"have different numbers of examples: {lengths}" if lengths else "are none"
@@ -371,7 +375,7 @@ def _in_memory(source: Mapping[str, Any], ids: Any) -> Part:
         raise ArgumentError(f"ids are whole numbers or texts, one for each example, got {own!r}.")
     if len(set(own.tolist())) != count:
         raise ArgumentError("Some examples have the same id. Hint: give each one of its own.")
-    return Part(own.tolist() if own.dtype.kind == "U" else own, columns)
+    return ExampleRows(own.tolist() if own.dtype.kind == "U" else own, columns)
 
 
 def _named(column: str) -> str:
@@ -438,7 +442,7 @@ def _listed(ids: Any) -> list[Any]:
     return ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
 
 
-def _pieces(whole: Part, part: tuple[int, int], most: int) -> Iterator[Part]:
+def _pieces(whole: ExampleRows, part: tuple[int, int], most: int) -> Iterator[ExampleRows]:
     place, parts = part
     edges = np.linspace(0, len(whole), parts + 1).astype(int)
     for start in range(edges[place], edges[place + 1], most):

@@ -16,7 +16,7 @@ from sawlog import store
 from sawlog._optional import require
 from sawlog._text import printable
 from sawlog.errors import ArgumentError
-from sawlog.influence._best import Best, check_best
+from sawlog.influence._top_k import TopK, check_top_k
 from sawlog.records import Entries, Records
 from sawlog.store._removal import new_store
 
@@ -68,10 +68,10 @@ class Scores:
 
     def top(self, k: int = 10, sign: str = "positive") -> Scores:
         """The best ``k`` of each query: ``"positive"``, ``"negative"``, or ``"absolute"``."""
-        check_best(k, sign)
+        check_top_k(k, sign)
         if not self.whole:
             return self._first(k, sign)
-        best = Best(k, sign)
+        best = TopK(k, sign)
         best.add(self.values, np.arange(len(self.ids)))
         assert best.scores is not None
         layers = {n: np.take_along_axis(v, best.ids, 1) for n, v in self.layers.items()}

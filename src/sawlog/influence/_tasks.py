@@ -14,7 +14,7 @@ from sawlog.errors import ArgumentError
 from sawlog.influence._attribute import attribute
 from sawlog.influence._logs import Logs
 from sawlog.influence._scores import Scores
-from sawlog.influence._self import Ranking, self_influence
+from sawlog.influence._self_influence import Ranking, self_influence
 
 Data = Mapping[Any, Any] | Sequence[Any] | Callable[[Any], Any]
 

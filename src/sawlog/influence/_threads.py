@@ -14,35 +14,35 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
+from sawlog._array_device import NUMPY, TORCH_CPU, ArrayDevice
 from sawlog._optional import require
-from sawlog._place import CPU, NUMPY, Place
 
 _lock = threading.Lock()
 _holders = 0
 _limit: Any = None
 
 
-def cores(place: Place = NUMPY) -> int:
+def cores(place: ArrayDevice = NUMPY) -> int:
     """How many cores matrix products may take at present, as the program has it."""
-    if place == CPU:
+    if place == TORCH_CPU:
         return int(_torch().get_num_threads())
     libraries = ThreadpoolController().select(user_api="blas").lib_controllers
     return max((int(each.num_threads or 1) for each in libraries), default=1)
 
 
 @contextlib.contextmanager
-def several(most: int, place: Place = NUMPY) -> Iterator[tuple[Executor | None, int]]:
+def several(most: int, place: ArrayDevice = NUMPY) -> Iterator[tuple[Executor | None, int]]:
     """Threads for up to ``most`` parts, and how many; none if one core is all there is.
 
     Until the end products take as many cores as are left to each thread: those of numpy in the
     whole program, those of torch in these threads.
     """
-    there = cores(place) if place in (NUMPY, CPU) else 1  # a device is busy with one part
+    there = cores(place) if place in (NUMPY, TORCH_CPU) else 1  # a device is busy with one part
     workers = min(there, most)
     if workers < 2:
         yield None, 1
         return
-    limited = _limited_torch if place == CPU else _limited
+    limited = _limited_torch if place == TORCH_CPU else _limited
     with (
         limited(there // workers) as begin,
         ThreadPoolExecutor(workers, "sawlog-scores", initializer=begin) as pool,

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from sawlog._place import to_numpy
+from sawlog._array_device import to_numpy
 from sawlog.capture import Block
 from sawlog.errors import ArgumentError
 from sawlog.torch._laid_out import laid_out

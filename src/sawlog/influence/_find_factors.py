@@ -11,7 +11,7 @@ import numpy as np
 from sawlog.capture import SCALE, Block, projections_of, ragged
 from sawlog.errors import ArgumentError
 from sawlog.influence._logs import Logs
-from sawlog.influence._split import BIAS, MATRIX, TABLE, Call, Split
+from sawlog.influence._stored_factors import BIAS, MATRIX, TABLE, StoredCall, StoredFactors
 from sawlog.store import Reader
 
 _EXACT = {
@@ -25,7 +25,7 @@ _FORWARD, _BACKWARD = "forward/", "backward/"
 Shape = tuple[int, ...]
 
 
-def splits_of(logs: Logs) -> list[Split]:
+def stored_factors_of(logs: Logs) -> list[StoredFactors]:
     """How each layer of stored logs is split by position.
 
     Raises:
@@ -48,7 +48,7 @@ def splits_of(logs: Logs) -> list[Split]:
             continue
         count = _positions(reader, calls[0])
         others = _sharing(reader, blocks[name], free, count)
-        splits.append(Split(blocks[name], calls, others, count, projections[name]))
+        splits.append(StoredFactors(blocks[name], calls, others, count, projections[name]))
     if refused:
         raise _refused(reader, refused, [split.block.name for split in splits])
     if len({split.positions for split in splits}) > 1:
@@ -68,7 +68,7 @@ def _refused(reader: Reader, refused: Mapping[str, str], possible: Sequence[str]
     )
 
 
-def _of_different_lengths(splits: Sequence[Split]) -> ArgumentError:
+def _of_different_lengths(splits: Sequence[StoredFactors]) -> ArgumentError:
     by: dict[int, list[str]] = {}
     for split in splits:
         by.setdefault(split.positions, []).append(split.block.name)
@@ -82,7 +82,7 @@ def _of_different_lengths(splits: Sequence[Split]) -> ArgumentError:
 # -- the calls of a layer -------------------------------------------------------------------------
 
 
-def _calls_of(reader: Reader, block: Block) -> tuple[Call, ...] | str:
+def _calls_of(reader: Reader, block: Block) -> tuple[StoredCall, ...] | str:
     """The calls of a layer, or why it cannot be split."""
     module, _, parameter = block.name.rpartition(".")
     if parameter not in ("weight", "bias") or block.shape[:-2]:
@@ -103,7 +103,7 @@ def _calls_of(reader: Reader, block: Block) -> tuple[Call, ...] | str:
         kind = _kind(block, _shape(reader, one), _shape(reader, two))
         if kind is None:
             return _unfit(block, _shape(reader, one), _shape(reader, two))
-        calls.append(Call(kind, one, two, block.inputs))
+        calls.append(StoredCall(kind, one, two, block.inputs))
     if len({_positions(reader, call) for call in calls}) > 1:
         return "it was called with different numbers of positions"
     if calls[0].kind == TABLE and not _exact(reader, block, calls[0]):
@@ -124,11 +124,11 @@ def _shape(reader: Reader, name: str) -> Shape:
     return tuple(reader.schema.column(name).shape) if name else ()
 
 
-def _positions(reader: Reader, call: Call) -> int:
+def _positions(reader: Reader, call: StoredCall) -> int:
     return math.prod(_shape(reader, call.outputs)[:-1])
 
 
-def _exact(reader: Reader, block: Block, call: Call) -> bool:
+def _exact(reader: Reader, block: Block, call: StoredCall) -> bool:
     dtype = np.dtype(reader.schema.column(call.inputs).dtype)
     return block.rows <= _EXACT.get(dtype, 0)
 
@@ -173,7 +173,7 @@ def _without_weights(reader: Reader, blocks: Iterable[Block]) -> list[str]:
 
 def _sharing(
     reader: Reader, block: Block, modules: Sequence[str], positions: int
-) -> tuple[Call, ...]:
+) -> tuple[StoredCall, ...]:
     """The calls of other layers that may have used the weight of a block; they need not have."""
     found = []
     if len(block.parameters) > 1 or block.name.rpartition(".")[2] != "weight":
@@ -183,7 +183,7 @@ def _sharing(
         for one, two in zip(inputs, reversed(outputs), strict=False):
             shapes = _shape(reader, one), _shape(reader, two)
             sides = {side: _kind_on(block, side, *shapes) for side in ("right", "left")}
-            calls = [Call(kind, one, two, side) for side, kind in sides.items() if kind]
+            calls = [StoredCall(kind, one, two, side) for side, kind in sides.items() if kind]
             if calls and _positions(reader, calls[0]) == positions:
                 found.append(calls[0])
     return tuple(found)

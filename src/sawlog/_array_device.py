@@ -18,7 +18,7 @@ from sawlog.errors import ArgumentError
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class ArrayDevice:
     """A library, and the name of one of its devices, such as ``"cuda:0"``; can be pickled."""
 
     library: str = "numpy"
@@ -71,32 +71,32 @@ class Place:
 _EVERYWHERE = {"bool", "int8", "uint8", "int16", "int32", "int64"}
 _EVERYWHERE |= {"float16", "bfloat16", "float32", "float64"}
 
-NUMPY = Place()
-CPU = Place("torch", "cpu")
+NUMPY = ArrayDevice()
+TORCH_CPU = ArrayDevice("torch", "cpu")
 
 
-def place_of(array: Any) -> Place:
+def device_of(array: Any) -> ArrayDevice:
     """Where an array is; what is no array of torch or JAX counts as numpy's."""
     if is_torch_array(array):
-        return Place("torch", str(array.device))
+        return ArrayDevice("torch", str(array.device))
     if is_jax_array(array):
         device = min(array.devices(), key=lambda each: each.id)
-        return Place("jax", f"{device.platform}:{device.id}")
+        return ArrayDevice("jax", f"{device.platform}:{device.id}")
     return NUMPY
 
 
-def place_named(device: Any) -> Place:
+def device_named(device: Any) -> ArrayDevice:
     """The place that is meant: a device of torch or its name, one of JAX, or ``"numpy"``.
 
     Raises:
         ArgumentError: it is nothing of this, or there is no such device here.
     """
-    if device is None or device == "numpy" or isinstance(device, Place):
-        return device if isinstance(device, Place) else NUMPY
+    if device is None or device == "numpy" or isinstance(device, ArrayDevice):
+        return device if isinstance(device, ArrayDevice) else NUMPY
     if hasattr(device, "platform") and hasattr(device, "id"):
-        return Place("jax", f"{device.platform}:{device.id}")
+        return ArrayDevice("jax", f"{device.platform}:{device.id}")
     known = isinstance(device, str) or type(device).__module__.partition(".")[0] == "torch"
-    place = Place("torch", str(device))
+    place = ArrayDevice("torch", str(device))
     try:
         if known:
             to_numpy(place.put(np.zeros(1, np.float32)))

@@ -9,11 +9,11 @@ import numpy as np
 
 from sawlog.capture import current
 from sawlog.errors import ArgumentError
-from sawlog.influence._alike import check_weights
 from sawlog.influence._attribute import attribute
+from sawlog.influence._compatibility import check_weights
 from sawlog.influence._logs import Ids, Logs
 from sawlog.influence._scores import Scores
-from sawlog.influence._self import Ranking, self_influence
+from sawlog.influence._self_influence import Ranking, self_influence
 
 
 class LogLoader:
@@ -96,7 +96,7 @@ class Influence:
 
     def compute_influence(self, src_log: Any, tgt_log: Any, **options: Any) -> Scores:
         """Score the examples of one log for the queries of another, with the run's curvature."""
-        from sawlog.influence._fitted import curvature_for
+        from sawlog.influence._fitted_curvature import curvature_for
 
         options = _translated(options)
         kind = options.pop("curvature", "ekfac")
@@ -107,7 +107,7 @@ class Influence:
 
     def compute_self_influence(self, test_log: Any = None, **options: Any) -> Ranking:
         """The influence of examples on themselves: of a log, or of all that is stored."""
-        from sawlog.influence._fitted import curvature_for
+        from sawlog.influence._fitted_curvature import curvature_for
 
         options = _translated(options)
         kind = options.pop("curvature", "ekfac")

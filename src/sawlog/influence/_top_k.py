@@ -13,7 +13,7 @@ from sawlog.errors import ArgumentError
 SIGNS = ("positive", "negative", "absolute")
 
 
-def check_best(k: Any, sign: Any) -> None:
+def check_top_k(k: Any, sign: Any) -> None:
     """Raise an ArgumentError for what is not a number of scores, or not a sign."""
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
         raise ArgumentError(f"The number of best scores is a whole one from 1 on, got {k!r}.")
@@ -22,7 +22,7 @@ def check_best(k: Any, sign: Any) -> None:
 
 
 @dataclasses.dataclass
-class Best:
+class TopK:
     """For each query the ``k`` best scores so far, best first; of equals the one that came first.
 
     ``sign`` says what is best: the greatest, the least, or the farthest from 0. What is infinite
@@ -61,7 +61,7 @@ class Best:
         self.ids = np.take_along_axis(ids, order, 1)
 
     @classmethod
-    def joined(cls, parts: Sequence[Best]) -> Best:
+    def joined(cls, parts: Sequence[TopK]) -> TopK:
         """The best of several, which came one after the other."""
         whole = cls(parts[0].k, parts[0].sign)
         for part in parts:

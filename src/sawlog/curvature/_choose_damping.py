@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sawlog._place import to_numpy
+from sawlog._array_device import to_numpy
 from sawlog.curvature._curvature import Curvature, Rows, fitting
 from sawlog.curvature._layer import Layer
 from sawlog.errors import ArgumentError

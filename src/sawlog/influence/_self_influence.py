@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from sawlog._array_device import device_named, to_numpy
 from sawlog._optional import require
-from sawlog._place import place_named, to_numpy
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
-from sawlog.influence._alike import check_weights
-from sawlog.influence._best import check_best
-from sawlog.influence._fitted import curvature_for
+from sawlog.influence._compatibility import check_weights
+from sawlog.influence._fitted_curvature import curvature_for
 from sawlog.influence._logs import BUDGET, Logs
-from sawlog.influence._work import NONFINITE, check_finite
+from sawlog.influence._scoring_job import NONFINITE, check_finite
+from sawlog.influence._top_k import check_top_k
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Ranking:
 
     def top(self, k: int = 10, *, least: bool = False) -> list[tuple[Any, float]]:
         """The ``k`` examples with the greatest numbers, or the least, with them."""
-        check_best(k, "positive")
+        check_top_k(k, "positive")
         order = np.argsort(self.values if least else -self.values, kind="stable")[:k]
         return list(zip(self.ids[order].tolist(), self.values[order].tolist(), strict=True))
 
@@ -75,7 +75,7 @@ def self_influence(
     rows = Logs(logs, names=names)
     if len(rows) == 0:
         raise ArgumentError("There are no examples whose influence on themselves there could be.")
-    place = rows.where(place_named(device))
+    place = rows.where(device_named(device))
     if nonfinite not in NONFINITE:
         listed = ", ".join(map(repr, NONFINITE))
         raise ArgumentError(f"nonfinite is one of {listed}, got {nonfinite!r}.")

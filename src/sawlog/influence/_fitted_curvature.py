@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sawlog import curvature as curvatures
-from sawlog._place import NUMPY, Place
+from sawlog._array_device import NUMPY, ArrayDevice
 from sawlog.capture import Measured, Provenance, check_same_weights, curvature_of, measured_with
 from sawlog.curvature import KINDS, Curvature
 from sawlog.errors import ArgumentError, StoreError, StorePermissionError, UnknownNameError
@@ -25,7 +25,7 @@ def curvature_for(
     curvature: str | Curvature,
     *,
     budget: int = BUDGET,
-    place: Place = NUMPY,
+    place: ArrayDevice = NUMPY,
     weights: str = "same",
 ) -> Curvature:
     """The curvature that was asked for by its kind, fitted to the logs; or that which was given.

@@ -24,7 +24,7 @@ Rows = Mapping[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
+class StoredCall:
     """One call of a layer.
 
     Args:
@@ -42,7 +42,7 @@ class Call:
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
+class StoredFactors:
     """A layer whose gradient is a sum over positions of products of two stored logs.
 
     Args:
@@ -54,12 +54,12 @@ class Split:
     """
 
     block: Block
-    calls: tuple[Call, ...]
-    others: tuple[Call, ...]
+    calls: tuple[StoredCall, ...]
+    others: tuple[StoredCall, ...]
     positions: int
     projection: Projection
 
-    def shared(self) -> Split:
+    def shared(self) -> StoredFactors:
         """The layer as one whose weight is shared with the others."""
         return dataclasses.replace(self, calls=self.calls + self.others, others=())
 
@@ -88,7 +88,7 @@ class Split:
             found.append(Pair(_made(small.left), _made(small.right)))
         return found
 
-    def _pair(self, call: Call, rows: Rows) -> Pair | None:
+    def _pair(self, call: StoredCall, rows: Rows) -> Pair | None:
         outputs = self._factor(rows, call.outputs)
         if call.kind == BIAS:
             return Pair(Dense(outputs), Dense(np.ones_like(outputs[..., :1])))

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from sawlog._place import CPU, NUMPY, Place, to_numpy
+from sawlog._array_device import NUMPY, TORCH_CPU, ArrayDevice, to_numpy
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError, StoreError
-from sawlog.influence._best import Best
-from sawlog.influence._logs import Logs, Part
+from sawlog.influence._logs import ExampleRows, Logs
 from sawlog.influence._scores import Scores
+from sawlog.influence._top_k import TopK
 
 NONFINITE = ("error", "keep")
 USUAL_EXPONENT = 100  # powers of two whose inverse float32 has, too
@@ -29,7 +29,7 @@ TILE, PADDING = 256, 16  # what is transposed at once stays in the cache of a co
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class ScoringJob:
     """All that scoring some examples needs, to be sent to another process.
 
     Args:
@@ -59,7 +59,7 @@ class Work:
     curvature: Curvature
     damping: Damping
     mode: str
-    place: Place
+    place: ArrayDevice
     budget: int
     top_k: int | None
     sign: str
@@ -93,15 +93,15 @@ class Work:
         pieces = self._pieces(part) if stop is None else _until(stop, self._pieces(part))
         return self._all(pieces) if self.top_k is None else self._best(pieces, self.top_k)
 
-    def _best(self, pieces: Iterator[Part], k: int) -> Scores:
-        best = Best(k, self.sign)
+    def _best(self, pieces: Iterator[ExampleRows], k: int) -> Scores:
+        best = TopK(k, self.sign)
         for piece in pieces:
             best.add(self._checked(self._moded(self._sum(piece), piece), piece), piece.ids)
         if best.scores is None:
             return Scores(self.ids, np.zeros((len(self.ids), 0), np.int64), self._none())
         return Scores(self.ids, best.ids, self._true(best.scores))
 
-    def _all(self, pieces: Iterator[Part]) -> Scores:
+    def _all(self, pieces: Iterator[ExampleRows]) -> Scores:
         values: list[np.ndarray] = []
         ids: list[np.ndarray] = []
         layers: dict[str, list[np.ndarray]] = {name: [] for name in self.layers}
@@ -119,7 +119,7 @@ class Work:
         joined = {name: np.concatenate(each, 1) for name, each in layers.items() if each}
         return Scores(self.ids, np.concatenate(ids), np.concatenate(values, 1), joined)
 
-    def _checked(self, scores: np.ndarray, piece: Part) -> np.ndarray:
+    def _checked(self, scores: np.ndarray, piece: ExampleRows) -> np.ndarray:
         if self.nonfinite == "error":
             check_finite(scores, piece.ids)
         return scores
@@ -127,7 +127,7 @@ class Work:
     def _none(self) -> np.ndarray:
         return np.zeros((len(self.ids), 0))
 
-    def _pieces(self, part: tuple[int, int]) -> Iterator[Part]:
+    def _pieces(self, part: tuple[int, int]) -> Iterator[ExampleRows]:
         """Blocks of rows whose scores fit into the budget as well."""
         each = 8 * len(self.ids) * (6 + self.per_layer * len(self.layers))
         most = max(1, self.budget // 4 // each)
@@ -144,7 +144,7 @@ class Work:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_there"}
 
-    def layer(self, name: str, piece: Part) -> Any:
+    def layer(self, name: str, piece: ExampleRows) -> Any:
         """The dot products of one layer, ``[queries, examples]``, over :attr:`scale`."""
         column = piece.columns[name]
         scores = self.place.product(column.flat(self.place), self._there[name])
@@ -152,7 +152,7 @@ class Work:
             scores = scores * self.place.put(column.scale)[:, None]
         return scores.T
 
-    def _sum(self, piece: Part) -> np.ndarray:
+    def _sum(self, piece: ExampleRows) -> np.ndarray:
         first, *others = self.layers
         total = self.layer(first, piece)
         for name in others:
@@ -163,11 +163,11 @@ class Work:
         """Scores of dot products as they are, in float64; those of other modes are that already."""
         return scores.astype(np.float64) * self.scale[:, None] if self.mode == "dot" else scores
 
-    def of_layer(self, name: str, piece: Part) -> np.ndarray:
+    def of_layer(self, name: str, piece: ExampleRows) -> np.ndarray:
         """The dot products of one layer as they are, ``[queries, examples]``."""
         return self._true(to_numpy(self.layer(name, piece)))
 
-    def _moded(self, scores: np.ndarray, piece: Part) -> np.ndarray:
+    def _moded(self, scores: np.ndarray, piece: ExampleRows) -> np.ndarray:
         if self.mode == "dot":
             return scores
         squares = self.curvature.quadratic_all(piece.rows(self.place), self.damping)
@@ -198,19 +198,21 @@ def check_finite(scores: np.ndarray, ids: Any) -> None:
     )
 
 
-def _until(stop: threading.Event, pieces: Iterator[Part]) -> Iterator[Part]:
+def _until(stop: threading.Event, pieces: Iterator[ExampleRows]) -> Iterator[ExampleRows]:
     for piece in pieces:
         if stop.is_set():
             raise CancelledError
         yield piece
 
 
-def prepared(logs: Logs, queries: Part, curvature: Curvature, exact: bool, **options: Any) -> Work:
+def prepared(
+    logs: Logs, queries: ExampleRows, curvature: Curvature, exact: bool, **options: Any
+) -> ScoringJob:
     """The work for a batch of queries."""
     damping, layers, place = options["damping"], tuple(logs.layers), options["place"]
     if exact and not place.doubles:  # then numpy has them
         place = options["place"] = NUMPY
-    at = NUMPY if place == CPU else place
+    at = NUMPY if place == TORCH_CPU else place
     rows = {name: queries.columns[name].rows(at) for name in layers}
     lengths = np.zeros(len(queries))
     if options["mode"] != "dot":
@@ -223,7 +225,7 @@ def prepared(logs: Logs, queries: Part, curvature: Curvature, exact: bool, **opt
     }
     scale = _powers(np.max([_greatest(each) for each in flat.values()], axis=0))
     dtype = np.dtype(np.float64 if exact else np.float32)
-    return Work(
+    return ScoringJob(
         logs=logs,
         state="" if logs.reader is None else logs.state(),
         ids=np.asarray(queries.ids),

@@ -11,11 +11,11 @@ from sawlog.capture import ragged
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
 from sawlog.factored import OneHot, Pair
-from sawlog.influence._alike import check_together
-from sawlog.influence._fitted import curvature_for
+from sawlog.influence._compatibility import check_together
+from sawlog.influence._find_factors import stored_factors_of
+from sawlog.influence._fitted_curvature import curvature_for
 from sawlog.influence._logs import BUDGET, Logs
-from sawlog.influence._positions import splits_of
-from sawlog.influence._split import Split
+from sawlog.influence._stored_factors import StoredFactors
 
 _FEW = 4
 
@@ -55,7 +55,7 @@ def token_scores(
     if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
         raise ArgumentError(f"budget is a number of bytes from 1 on, got {budget!r}.")
     logs = Logs(train, names=names)
-    splits = splits_of(logs)
+    splits = stored_factors_of(logs)
     asked = Logs(queries, names=logs.layers)
     check_together(logs, asked, weights)
     fitted = curvature_for(logs, curvature, budget=budget, weights=weights)
@@ -75,7 +75,7 @@ def token_scores(
     return scores
 
 
-def _positions(logs: Logs, split: Split, ids: Sequence[Any]) -> int:
+def _positions(logs: Logs, split: StoredFactors, ids: Sequence[Any]) -> int:
     """How many positions the longest of the examples has."""
     assert logs.reader is not None
     name = split.calls[0].outputs
@@ -86,7 +86,7 @@ def _positions(logs: Logs, split: Split, ids: Sequence[Any]) -> int:
     return most * (split.positions // max(1, shape[0]))
 
 
-def _settled(logs: Logs, split: Split, ids: Sequence[Any]) -> Split:
+def _settled(logs: Logs, split: StoredFactors, ids: Sequence[Any]) -> StoredFactors:
     """The layer as some gradients say it was used: alone, or with others that share its weight."""
     assert logs.reader is not None
     if not split.others or not ids:
@@ -101,7 +101,7 @@ def _settled(logs: Logs, split: Split, ids: Sequence[Any]) -> Split:
 def _add(
     scores: np.ndarray,
     logs: Logs,
-    splits: Sequence[Split],
+    splits: Sequence[StoredFactors],
     solved: Mapping[str, np.ndarray],
     ids: Sequence[Any],
     check: bool,
