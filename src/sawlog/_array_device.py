@@ -1,7 +1,7 @@
-"""Where arrays are: with numpy, or with torch or JAX on one of their devices.
+"""Array libraries and their devices: numpy, torch and JAX.
 
-What is written against the array API runs on any of them. This is the one place that knows how to
-get an array of numpy there and back.
+Code that is written against the array API runs on any of them. Only this module knows how to move
+arrays from numpy to a device and back.
 """
 
 from __future__ import annotations
@@ -19,46 +19,51 @@ from sawlog.errors import ArgumentError
 
 @dataclasses.dataclass(frozen=True)
 class ArrayDevice:
-    """A library, and the name of one of its devices, such as ``"cuda:0"``; can be pickled."""
+    """An array library and one of its devices; can be pickled.
+
+    Args:
+        library: ``"numpy"``, ``"torch"`` or ``"jax"``.
+        device: The name of the device, such as ``"cuda:0"``.
+    """
 
     library: str = "numpy"
     device: str = "cpu:0"
 
     @property
     def doubles(self) -> bool:
-        """Whether there is float64: not on some devices, nor in JAX unless it is allowed."""
+        """Whether float64 is supported; JAX needs ``jax_enable_x64``."""
         if self.library == "jax":
             return bool(require("jax", "jax", "device=").config.jax_enable_x64)
         return self.library == "numpy" or not self.device.startswith("mps")
 
     def holds(self, dtype: np.dtype) -> bool:
-        """Whether numbers of that dtype can be there, with all of their digits."""
+        """Return whether the device supports a dtype without loss of precision."""
         if dtype == np.float64 and not self.doubles:
             return False
-        return self.library == "numpy" or dtype.name in _EVERYWHERE
+        return self.library == "numpy" or dtype.name in _PORTABLE
 
     def put(self, array: np.ndarray) -> Any:
-        """An array of numpy there; without a copy where that is possible, so not to be changed."""
+        """Move a numpy array to the device, without a copy if possible; do not modify it."""
         if self.library == "torch":
             return as_tensor(array).to(self.device)
         if self.library == "jax":
             jax = require("jax", "jax", "device=")
             platform, _, number = self.device.rpartition(":")
-            there = {each.id: each for each in jax.local_devices(backend=platform)}
-            return jax.device_put(array, there[int(number)])
+            devices = {each.id: each for each in jax.local_devices(backend=platform)}
+            return jax.device_put(array, devices[int(number)])
         return array
 
     def single(self, array: np.ndarray) -> Any:
-        """The same there in float32, or float64 if it is that."""
+        """Move a numpy array to the device as float32; float64 stays float64."""
         moved = self.put(array)
         if array.dtype == np.float64 or array.dtype == np.float32:
             return moved
         return moved.float() if self.library == "torch" else moved.astype(np.float32)
 
     def product(self, left: Any, right: Any) -> Any:
-        """The matrix product in the dtype of ``right``, in all of the precision that this has.
+        """Return the matrix product in the dtype and full precision of ``right``.
 
-        That of torch is as precise as torch was told to be: ``set_float32_matmul_precision``.
+        The precision of torch depends on ``torch.set_float32_matmul_precision``.
         """
         if self.library == "torch":
             return left.to(right.dtype) @ right
@@ -68,15 +73,15 @@ class ArrayDevice:
         return jax.numpy.matmul(left, right, precision="highest")
 
 
-_EVERYWHERE = {"bool", "int8", "uint8", "int16", "int32", "int64"}
-_EVERYWHERE |= {"float16", "bfloat16", "float32", "float64"}
+_PORTABLE = {"bool", "int8", "uint8", "int16", "int32", "int64"}
+_PORTABLE |= {"float16", "bfloat16", "float32", "float64"}
 
 NUMPY = ArrayDevice()
 TORCH_CPU = ArrayDevice("torch", "cpu")
 
 
 def device_of(array: Any) -> ArrayDevice:
-    """Where an array is; what is no array of torch or JAX counts as numpy's."""
+    """Return the device of an array; numpy for anything but torch and JAX arrays."""
     if is_torch_array(array):
         return ArrayDevice("torch", str(array.device))
     if is_jax_array(array):
@@ -86,34 +91,37 @@ def device_of(array: Any) -> ArrayDevice:
 
 
 def device_named(device: Any) -> ArrayDevice:
-    """The place that is meant: a device of torch or its name, one of JAX, or ``"numpy"``.
+    """Return the device that a user named.
+
+    Args:
+        device: ``"numpy"`` or None; a torch device or its name; a JAX device; or an ArrayDevice.
 
     Raises:
-        ArgumentError: it is nothing of this, or there is no such device here.
+        ArgumentError: The value has another type, or the device is not available.
     """
     if device is None or device == "numpy" or isinstance(device, ArrayDevice):
         return device if isinstance(device, ArrayDevice) else NUMPY
     if hasattr(device, "platform") and hasattr(device, "id"):
         return ArrayDevice("jax", f"{device.platform}:{device.id}")
     known = isinstance(device, str) or type(device).__module__.partition(".")[0] == "torch"
-    place = ArrayDevice("torch", str(device))
+    named = ArrayDevice("torch", str(device))
     try:
         if known:
-            to_numpy(place.put(np.zeros(1, np.float32)))
-            return place
+            to_numpy(named.put(np.zeros(1, np.float32)))
+            return named
     except (RuntimeError, AssertionError, ValueError, NotImplementedError) as error:
         raise ArgumentError(
-            f"device={device!r} is not here: {str(error).splitlines()[0].rstrip('.')}. Hint: "
-            '"numpy" always is.'
+            f"device={device!r} is not available: {str(error).splitlines()[0].rstrip('.')}. Hint: "
+            'device="numpy" always is.'
         ) from error
     raise ArgumentError(
-        'device is "numpy", a device of torch or its name such as "cuda:0", or one of '
-        f"jax.devices(), got {device!r}."
+        '`device` must be "numpy", a torch device or its name such as "cuda:0", or one of '
+        f"jax.devices(); got {device!r}."
     )
 
 
 def to_numpy(array: Any) -> np.ndarray:
-    """As numpy has it, wherever it is; floating-point types that numpy lacks become float32."""
+    """Convert an array of any library and device; torch's bfloat16 and float8 become float32."""
     if is_torch_array(array):
         array = array.detach().cpu()
         if str(array.dtype).startswith(_UNKNOWN_TO_NUMPY):
@@ -126,9 +134,9 @@ _UNKNOWN_TO_NUMPY = ("torch.bfloat16", "torch.float8")
 
 
 def as_tensor(array: np.ndarray) -> Any:
-    """A tensor on the same memory, also for the dtypes that numpy has from ml_dtypes."""
+    """Return a torch tensor that shares memory with an array, also for dtypes of ml_dtypes."""
     torch: Any = require("torch", "torch", "a tensor of torch")
-    with warnings.catch_warnings():  # that a view of a file cannot be written to
+    with warnings.catch_warnings():  # memory maps are read-only
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         if array.dtype.type.__module__ != "ml_dtypes":
             return torch.from_numpy(np.ascontiguousarray(array))

@@ -54,7 +54,7 @@ def test_tables_of_all_kinds(sawlog_, odd):
         done = sawlog_(*typed(command, path), "--json")
         assert done.code == (2 if unreal else 0), done.err
         for name in unreal:
-            assert f"that are no real numbers: {name!r} (" in done.err
+            assert f"are not real numbers: {name!r} (" in done.err
             assert "hint: " in done.err
     for command in OTHERS:
         assert sawlog_(*typed(command, path)).code == 0

@@ -86,9 +86,9 @@ def test_what_cannot_be_chosen():
     with pytest.raises(ArgumentError, match="identity needs no damping"):
         choose_damping(IDENTITY, {"w": np.ones((1, 2))})
     for nothing in ({}, {"w": np.zeros((0, 2))}):
-        with pytest.raises(ArgumentError, match="no gradients of the layer 'w' that were held out"):
+        with pytest.raises(ArgumentError, match="no held-out gradients of the layer 'w'"):
             choose_damping(curvature, nothing)
-    with pytest.raises(ArgumentError, match="not numbers"):
+    with pytest.raises(ArgumentError, match="infinite or NaN"):
         choose_damping(curvature, {"w": np.array([[1.0, np.nan]])})
     with pytest.raises(ArgumentError, match=r"these have \[3\]"):
         choose_damping(curvature, {"w": np.ones((1, 3))})

@@ -121,10 +121,10 @@ def test_fitting_where_the_rows_are(kind, to):
 @pytest.mark.parametrize(
     ("device", "said"),
     [
-        ("cuda:7", "is not here: .*Hint"),
-        ("meta", "is not here: Cannot copy out of meta"),
-        ("somewhere", "is not here"),
-        (5, 'device is "numpy", a device of torch'),
+        ("cuda:7", "is not available: .*Hint"),
+        ("meta", "is not available: Cannot copy out of meta"),
+        ("somewhere", "is not available"),
+        (5, '`device` must be "numpy", a torch device'),
     ],
 )
 def test_no_such_device(device, said):

@@ -66,7 +66,7 @@ def test_what_is_loaded_does_not_matter(monkeypatch):
     places, plain = [], ScoringJob.run
 
     def run(work, part, *stop):
-        places.append(dataclasses.asdict(work.place))
+        places.append(dataclasses.asdict(work.device))
         return plain(work, part, *stop)
 
     monkeypatch.setattr(ScoringJob, "run", run)

@@ -107,7 +107,9 @@ def test_every_kind_of_layer(tmp_path, kind, compress):
 def test_factors_that_make_up_something_else(tmp_path):
     written(tmp_path / "logs", "linear", spoil=5.0)
     queries = {"one.weight": np.ones((1, 4, 4))}
-    with pytest.raises(ArgumentError, match=r"does not make up the stored gradients of .*one\.we"):
+    with pytest.raises(
+        ArgumentError, match=r"do not multiply to the stored gradients of .*one\.we"
+    ):
         token_scores(tmp_path / "logs", queries, curvature="identity")
     assert token_scores(tmp_path / "logs", queries, [1, 2], curvature="identity").shape == (1, 2, T)
 
@@ -202,5 +204,5 @@ def test_a_stretch_of_both_sides_counts(tmp_path):
 
 
 def test_positions_of_logs_in_memory():
-    with pytest.raises(ArgumentError, match="in memory are not those of a run"):
+    with pytest.raises(ArgumentError, match="in memory do not belong to a run"):
         token_scores(Logs({"w": np.ones((1, 2))}), {"w": np.ones((1, 2))})

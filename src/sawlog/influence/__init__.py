@@ -13,6 +13,10 @@ from __future__ import annotations
 
 from sawlog.influence._attribute import attribute as attribute
 from sawlog.influence._fitted_curvature import curvature_for as curvature_for
+from sawlog.influence._log_loader import LogLoader as LogLoader
+from sawlog.influence._logix import compute_influence as compute_influence
+from sawlog.influence._logix import compute_influence_all as compute_influence_all
+from sawlog.influence._logix import compute_self_influence as compute_self_influence
 from sawlog.influence._logs import Logs as Logs
 from sawlog.influence._methods import activation_similarity as activation_similarity
 from sawlog.influence._methods import gradient_cosine as gradient_cosine
@@ -21,10 +25,6 @@ from sawlog.influence._methods import tracin as tracin
 from sawlog.influence._methods import trackstar as trackstar
 from sawlog.influence._methods import trak as trak
 from sawlog.influence._run_influence import Influence as Influence
-from sawlog.influence._run_influence import LogLoader as LogLoader
-from sawlog.influence._run_influence import compute_influence as compute_influence
-from sawlog.influence._run_influence import compute_influence_all as compute_influence_all
-from sawlog.influence._run_influence import compute_self_influence as compute_self_influence
 from sawlog.influence._scores import Scores as Scores
 from sawlog.influence._scores import ensemble as ensemble
 from sawlog.influence._scores import load_scores as load_scores
@@ -38,8 +38,6 @@ from sawlog.influence._token_scores import token_scores as token_scores
 from sawlog.influence._token_table import token_table as token_table
 
 __all__ = [
-    "Influence",
-    "LogLoader",
     "Logs",
     "Ranking",
     "Scores",
@@ -49,7 +47,6 @@ __all__ = [
     "compute_influence",
     "compute_influence_all",
     "compute_self_influence",
-    "curvature_for",
     "ensemble",
     "gradient_cosine",
     "influence_functions",

@@ -1,90 +1,54 @@
-"""The analysis of a run as its methods, and of the current run as functions."""
+"""``Influence``: the analysis of the logs of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from sawlog.capture import current
 from sawlog.errors import ArgumentError
 from sawlog.influence._attribute import attribute
 from sawlog.influence._compatibility import check_weights
-from sawlog.influence._logs import Ids, Logs
+from sawlog.influence._fitted_curvature import curvature_for
+from sawlog.influence._log_loader import LogLoader
+from sawlog.influence._logix import translate_options
+from sawlog.influence._logs import Logs
 from sawlog.influence._scores import Scores
 from sawlog.influence._self_influence import Ranking, self_influence
 
 
-class LogLoader:
-    """Goes through stored logs in batches: ``(ids, {layer: rows})``, as often as is wanted."""
-
-    def __init__(self, logs: Logs, batch_size: int = 64) -> None:
-        if isinstance(batch_size, bool) or not batch_size >= 1:
-            raise ArgumentError(f"batch_size is a whole number from 1 on, got {batch_size!r}.")
-        self.logs = logs
-        self._size = int(batch_size)
-
-    def __len__(self) -> int:
-        return -(-len(self.logs) // self._size)
-
-    def __iter__(self) -> Iterator[tuple[Ids, dict[str, np.ndarray]]]:
-        ids: list[Any] = []
-        waiting: dict[str, list[np.ndarray]] = {name: [] for name in self.logs.layers}
-        for part in self.logs.parts():
-            for name, rows in part.rows().items():
-                waiting[name].append(rows)
-            ids.extend(np.asarray(part.ids).tolist())
-            joined = {name: np.concatenate(rows) for name, rows in waiting.items()}
-            while len(ids) >= self._size:
-                yield np.asarray(ids[: self._size]), {n: r[: self._size] for n, r in joined.items()}
-                ids = ids[self._size :]
-                joined = {n: r[self._size :] for n, r in joined.items()}
-            waiting = {name: [rows] for name, rows in joined.items()}
-        if ids:
-            yield np.asarray(ids), {name: np.concatenate(rows) for name, rows in waiting.items()}
-
-
-_HESSIANS = {"kfac": "kfac", "ekfac": "ekfac", "raw": "fisher", "none": "identity"}
-
-
-def _translated(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of scores as LogIX has them, as ours.
-
-    Raises:
-        ArgumentError: one of them has no counterpart; says what there is.
-    """
-    given = dict(options)
-    hessian, wanted = given.pop("hessian", "auto"), given.pop("precondition", True)
-    if hessian != "auto":
-        if hessian not in _HESSIANS:
-            listed = ", ".join(map(repr, ("auto", *_HESSIANS)))
-            raise ArgumentError(f"hessian is one of {listed}, got {hessian!r}.")
-        given.setdefault("curvature", _HESSIANS[hessian])
-    if not wanted:
-        given["curvature"] = "identity"
-    if given.pop("influence_groups", None) is not None:
-        raise ArgumentError(
-            "influence_groups are scores of some layers. Hint: per_layer=True gives those of each "
-            "layer, scores.layers; names=[...] chooses layers."
-        )
-    return given
-
-
 class Influence:
-    """What the logs of a run say about queries; ``run.influence``.
+    """Influence of the examples of a run; ``run.influence``.
 
-    The options are those of :func:`sawlog.influence.attribute`.
+    Creating it has no side effects: ``train`` is called by each method that reads stored rows, so
+    it is the place to finish a pass whose rows are still in memory.
+
+    Options are those of :func:`sawlog.influence.attribute`; those of LogIX, ``hessian`` and
+    ``precondition``, are understood as well.
+
+    Args:
+        train: A function that returns the logs of the training examples, as :class:`Logs` or
+            anything that :func:`sawlog.influence.attribute` takes.
+
+    >>> import numpy as np
+    >>> own = Influence(lambda: {"w": np.eye(2)})
+    >>> own.compute_influence_all({"w": np.array([[3.0, 1.0]])}, hessian="none").values
+    array([[3., 1.]])
     """
 
-    def __init__(self, train: Any) -> None:
+    def __init__(self, train: Callable[[], Any]) -> None:
         self._train = train
 
     def compute_influence_all(
         self, test_log: Any = None, log_loader: LogLoader | None = None, **options: Any
     ) -> Scores:
-        """Score every stored example for the queries of ``test_log``."""
-        options = _translated(options)
+        """Score every stored example for the queries of ``test_log``.
+
+        Args:
+            test_log: The queries, such as ``run.get_log()``; also accepted as ``src_log``.
+            log_loader: Whose logs to score in place of the run's; also accepted as ``loader``.
+            options: Those of :func:`sawlog.influence.attribute`.
+        """
+        options = translate_options(options)
         test_log, log_loader = (
             options.pop("src_log", test_log),
             options.pop("loader", log_loader),
@@ -95,43 +59,27 @@ class Influence:
         return attribute(train, test_log, **options)
 
     def compute_influence(self, src_log: Any, tgt_log: Any, **options: Any) -> Scores:
-        """Score the examples of one log for the queries of another, with the run's curvature."""
-        from sawlog.influence._fitted_curvature import curvature_for
+        """Score the examples of ``tgt_log`` for the queries of ``src_log``.
 
-        options = _translated(options)
-        kind = options.pop("curvature", "ekfac")
+        The curvature is fitted to the stored rows of the run.
+        """
+        options = translate_options(options)
+        kind, weights = options.pop("curvature", "ekfac"), options.get("weights", "same")
         own = Logs(self._train())
-        fitted = curvature_for(own, kind, weights=options.get("weights", "same"))
-        check_weights(own, Logs(src_log), options.get("weights", "same"))
+        fitted = curvature_for(own, kind, weights=weights)
+        check_weights(own, Logs(src_log), weights)
         return attribute(tgt_log, src_log, curvature=fitted, **options)
 
     def compute_self_influence(self, test_log: Any = None, **options: Any) -> Ranking:
-        """The influence of examples on themselves: of a log, or of all that is stored."""
-        from sawlog.influence._fitted_curvature import curvature_for
+        """Compute the influence of examples on themselves.
 
-        options = _translated(options)
-        kind = options.pop("curvature", "ekfac")
+        The examples are those of ``test_log``, or by default all stored ones. The curvature is
+        fitted to the stored rows of the run.
+        """
+        options = translate_options(options)
+        kind, weights = options.pop("curvature", "ekfac"), options.get("weights", "same")
         own = Logs(self._train())
-        fitted = curvature_for(own, kind, weights=options.get("weights", "same"))
+        fitted = curvature_for(own, kind, weights=weights)
         if test_log is not None:
-            check_weights(own, Logs(test_log), options.get("weights", "same"))
-        logs = self._train() if test_log is None else test_log
-        return self_influence(logs, curvature=fitted, **options)
-
-
-def compute_influence_all(test_log: Any, log_loader: Any = None, **options: Any) -> Scores:
-    """Score every stored example of the current run for queries."""
-    scores: Scores = current().influence.compute_influence_all(test_log, log_loader, **options)
-    return scores
-
-
-def compute_influence(src_log: Any, tgt_log: Any, **options: Any) -> Scores:
-    """Score the examples of one log for the queries of another; see :class:`Influence`."""
-    scores: Scores = current().influence.compute_influence(src_log, tgt_log, **options)
-    return scores
-
-
-def compute_self_influence(test_log: Any = None, **options: Any) -> Ranking:
-    """The influence of examples of the current run on themselves."""
-    ranking: Ranking = current().influence.compute_self_influence(test_log, **options)
-    return ranking
+            check_weights(own, Logs(test_log), weights)
+        return self_influence(own if test_log is None else test_log, curvature=fitted, **options)

@@ -1,4 +1,4 @@
-"""Scores of single positions: which words of a training example it was."""
+"""Scores of single positions: which tokens of a training example influence a query."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
 from sawlog.factored import OneHot, Pair
 from sawlog.influence._compatibility import check_together
-from sawlog.influence._find_factors import stored_factors_of
+from sawlog.influence._find_factors import find_stored_factors
 from sawlog.influence._fitted_curvature import curvature_for
 from sawlog.influence._logs import BUDGET, Logs
+from sawlog.influence._rows import id_list
 from sawlog.influence._stored_factors import StoredFactors
+from sawlog.influence._validate import check_budget
 
-_FEW = 4
+_SAMPLE = 4  # examples that decide whether a weight is shared
 
 
 def token_scores(
@@ -31,108 +33,109 @@ def token_scores(
     budget: int = BUDGET,
     weights: str = "same",
 ) -> np.ndarray:
-    """The scores of each position of some examples for queries, ``[queries, examples, positions]``.
+    """Score each position of some examples for queries.
 
-    The gradients of linear layers, embeddings and biases are sums over positions, so their scores
-    are. The store needs both factors: ``run.setup(log=["forward", "backward", "grad"])``, with
-    compression or without. Over positions the scores add up to those of :func:`attribute` for the
-    same layers; positions without a gradient, as those of padding, have 0, and so have those
-    behind the end of examples that are shorter than others.
+    The gradients of linear layers, embeddings and biases are sums over positions, and so are their
+    scores. The store must contain both factors, compressed or not:
+    ``run.setup(log=["forward", "backward", "grad"])``. Scores sum over positions to those of
+    :func:`attribute` for the same layers. Positions without a gradient, such as padding, and
+    positions beyond the end of shorter examples have the score 0.
 
     Args:
-        train: the path of a store of a run, a reader, or a :class:`Logs`.
-        queries: what :func:`attribute` takes.
-        ids: the examples; all that are stored by default.
-        curvature, damping: see :func:`attribute`.
-        names: which layers; all by default.
-        budget: how many bytes of memory to use, about, beside the result.
-        weights: see :func:`attribute`.
+        train: The path of the store of a run, a reader, or a :class:`Logs`.
+        queries: What :func:`attribute` takes.
+        ids: The examples to score; all stored examples by default.
+        curvature, damping: See :func:`attribute`.
+        names: The layers to use; all by default.
+        budget: Approximate bytes of memory to use besides the result.
+        weights: See :func:`attribute`.
+
+    Returns:
+        Scores ``[queries, examples, positions]`` in float64.
 
     Raises:
-        ArgumentError: some layers cannot be split by position, names them and says why; or their
-            stored factors do not make up their stored gradients.
+        ArgumentError: Some layers cannot be split by position (lists them and the reasons), or
+            their stored factors do not multiply to their stored gradients.
     """
-    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
-        raise ArgumentError(f"budget is a number of bytes from 1 on, got {budget!r}.")
+    check_budget(budget)
     logs = Logs(train, names=names)
-    splits = stored_factors_of(logs)
+    layers = find_stored_factors(logs)
     asked = Logs(queries, names=logs.layers)
     check_together(logs, asked, weights)
     fitted = curvature_for(logs, curvature, budget=budget, weights=weights)
-    wanted = _listed(logs.ids if ids is None else ids)
-    splits = [_settled(logs, split, wanted[:_FEW]) for split in splits]
-    positions = _positions(logs, splits[0], wanted)
+    wanted = _checked_ids(logs.ids if ids is None else ids)
+    layers = [_with_sharing(logs, layer, wanted[:_SAMPLE]) for layer in layers]
+    positions = _most_positions(logs, layers[0], wanted)
     scores = np.zeros((len(asked), len(wanted), positions))
-    longer = max(1, -(-positions // max(1, splits[0].positions)))
-    most = max(1, budget // 2 // (8 * longer * max(split.elements for split in splits)))
+    longer = max(1, -(-positions // max(1, layers[0].positions)))
+    most = max(1, budget // 2 // (8 * longer * max(layer.elements for layer in layers)))
     at = 0
     for batch in asked.batches(budget // 4):
         solved = fitted.solve_all(batch.rows(), damping)
         for start in range(0, len(wanted), most):
             block = scores[at : at + len(batch), start : start + most]
-            _add(block, logs, splits, solved, wanted[start : start + most], check=at == 0)
+            _add(block, logs, layers, solved, wanted[start : start + most], check=at == 0)
         at += len(batch)
     return scores
 
 
-def _positions(logs: Logs, split: StoredFactors, ids: Sequence[Any]) -> int:
-    """How many positions the longest of the examples has."""
+def _most_positions(logs: Logs, layer: StoredFactors, ids: Sequence[Any]) -> int:
+    """Return the number of positions of the longest example."""
     assert logs.reader is not None
-    name = split.calls[0].outputs
+    name = layer.calls[0].outputs
     if not ragged.is_ragged(logs.reader, name):
-        return split.positions
+        return layer.positions
     shape = logs.reader.schema.column(name).shape
     most = int(ragged.lengths_of(logs.reader, name, ids).max(initial=0))
-    return most * (split.positions // max(1, shape[0]))
+    return most * (layer.positions // max(1, shape[0]))
 
 
-def _settled(logs: Logs, split: StoredFactors, ids: Sequence[Any]) -> StoredFactors:
-    """The layer as some gradients say it was used: alone, or with others that share its weight."""
+def _with_sharing(logs: Logs, layer: StoredFactors, ids: Sequence[Any]) -> StoredFactors:
+    """Decide by the gradients of some examples whether other layers share the weight."""
     assert logs.reader is not None
-    if not split.others or not ids:
-        return split
-    for used in (split, split.shared()):
+    if not layer.others or not ids:
+        return layer
+    for used in (layer, layer.shared()):
         rows = ragged.gather(logs.reader, ids, used.columns(logs.reader))
         if used.adds_up(used.pairs(rows), rows):
             return used
-    return split
+    return layer
 
 
 def _add(
     scores: np.ndarray,
     logs: Logs,
-    splits: Sequence[StoredFactors],
+    layers: Sequence[StoredFactors],
     solved: Mapping[str, np.ndarray],
     ids: Sequence[Any],
     check: bool,
 ) -> None:
-    """Add what each layer scores at each position of some examples; check what they are made of."""
+    """Add the scores of each layer at each position; check that factors multiply to gradients."""
     assert logs.reader is not None
     wrong = []
-    for split in splits:
-        rows = ragged.gather(logs.reader, ids, split.columns(logs.reader))
-        pairs = split.pairs(rows)
-        if pairs is None or (check and not split.adds_up(pairs, rows)):
-            wrong.append(split.block.name)
+    for layer in layers:
+        rows = ragged.gather(logs.reader, ids, layer.columns(logs.reader))
+        pairs = layer.pairs(rows)
+        if pairs is None or (check and not layer.adds_up(pairs, rows)):
+            wrong.append(layer.block.name)
             continue
-        matrices = solved[split.block.name].reshape(-1, *split.block.stored)
+        matrices = solved[layer.block.name].reshape(-1, *layer.block.stored)
         for own, matrix in zip(scores, matrices, strict=True):
             for pair in pairs:
                 found = _at_positions(pair, matrix)
                 own[:, : found.shape[1]] += found
     if wrong:
-        right = [split.block.name for split in splits if split.block.name not in wrong]
+        right = [layer.block.name for layer in layers if layer.block.name not in wrong]
         raise ArgumentError(
-            "What is stored of inputs and output gradients does not make up the stored gradients "
-            f"of the layers {', '.join(wrong)}: they leave out a padding index, they share weights "
-            "with layers whose factors are not there, they compute something else than a linear "
-            "layer, or the covariances behind a projection changed. Hint: leave them out by "
-            f"names={right!r}."
+            "The stored inputs and output gradients do not multiply to the stored gradients of the "
+            f"layers {', '.join(wrong)}: they ignore a padding index, share weights with layers "
+            "whose factors are not stored, are not linear, or the covariances of a projection "
+            f"changed. Hint: leave them out by names={right!r}."
         )
 
 
 def _at_positions(pair: Pair, matrix: np.ndarray) -> np.ndarray:
-    """``left^T matrix right`` at each position, ``[examples, positions]``."""
+    """Return ``left^T matrix right`` at each position, ``[examples, positions]``."""
     right = pair.right.full()
     if isinstance(pair.left, OneHot):
         found = matrix[pair.left.ids] * right
@@ -143,7 +146,7 @@ def _at_positions(pair: Pair, matrix: np.ndarray) -> np.ndarray:
     return np.asarray(found.sum(-1))
 
 
-def _listed(ids: Any) -> list[Any]:
+def _checked_ids(ids: Any) -> list[Any]:
     if isinstance(ids, (int, str)):
-        raise ArgumentError(f"ids are those of several examples, as [{ids!r}], got {ids!r}.")
-    return ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+        raise ArgumentError(f"`ids` must be a sequence of ids, such as [{ids!r}]; got {ids!r}.")
+    return id_list(ids)
