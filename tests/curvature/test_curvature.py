@@ -256,14 +256,14 @@ def test_amounts_of_damping():
 @pytest.mark.parametrize("damping", [-1, float("nan"), float("inf"), "much", True, {"w": -1}])
 def test_what_is_no_damping(damping):
     curvature = Curvature("diagonal", {"w": Diagonal(np.array([1.0, 3.0]))})
-    with pytest.raises(ArgumentError, match="nonnegative number"):
+    with pytest.raises(ArgumentError, match="non-negative number"):
         curvature.solve("w", np.ones((1, 2)), damping)
 
 
 @pytest.mark.parametrize("share", [-0.1, float("nan"), float("inf"), "1"])
 @pytest.mark.parametrize("kind", [Relative, Typical, Sampled, lambda share: Sampled(0.1, share)])
 def test_what_is_no_share(kind, share):
-    with pytest.raises(ArgumentError, match=r"nonnegative numbers?"):
+    with pytest.raises(ArgumentError, match=r"non-negative numbers?"):
         kind(share)
 
 

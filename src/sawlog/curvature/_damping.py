@@ -24,7 +24,7 @@ class _Share:
 
     def __post_init__(self) -> None:
         if not _valid(self.share):
-            raise ArgumentError(f"`share` must be a nonnegative number; got {self.share!r}.")
+            raise ArgumentError(f"`share` must be a non-negative number; got {self.share!r}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Sampled:
 
     def __post_init__(self) -> None:
         if not _valid(self.share) or not _valid(self.noise):
-            raise ArgumentError(f"`share` and `noise` must be nonnegative numbers; got {self!r}.")
+            raise ArgumentError(f"`share` and `noise` must be non-negative numbers; got {self!r}.")
 
     def amount(self, spectrum: Spectrum, count: int | None) -> float:
         """Return the number to add to eigenvalues that were estimated from ``count`` examples."""
@@ -140,8 +140,8 @@ def amount(
         return float(own.share) * spectrum.typical
     if not _valid(own):
         raise ArgumentError(
-            "`damping` must be a nonnegative number, Relative(0.1), Typical(0.01), Sampled(), or a "
-            f"dict of numbers by layer; got {own!r}."
+            "`damping` must be a non-negative number, Relative(0.1), Typical(0.01), Sampled(), or "
+            f"a dict of numbers by layer; got {own!r}."
         )
     return float(own)
 

@@ -282,7 +282,7 @@ def _shampoo(rows: Scan, shapes: Shapes, measured: KroneckerFactors | None) -> d
 
 
 @dataclasses.dataclass(frozen=True)
-class _Kind:
+class _CurvatureKind:
     """A kind of curvature: how layers are fitted, and whether that needs measured factors."""
 
     fit: Callable[[Scan, Shapes, KroneckerFactors | None], dict[str, Layer]] | None
@@ -290,12 +290,12 @@ class _Kind:
 
 
 _KINDS = {
-    "identity": _Kind(None),
-    "diagonal": _Kind(_diagonal),
-    "fisher": _Kind(_fisher),
-    "kfac": _Kind(_kfac, needs_factors=True),
-    "ekfac": _Kind(_ekfac, needs_factors=True),
-    "shampoo": _Kind(_shampoo),
+    "identity": _CurvatureKind(None),
+    "diagonal": _CurvatureKind(_diagonal),
+    "fisher": _CurvatureKind(_fisher),
+    "kfac": _CurvatureKind(_kfac, needs_factors=True),
+    "ekfac": _CurvatureKind(_ekfac, needs_factors=True),
+    "shampoo": _CurvatureKind(_shampoo),
 }
 
 #: The kinds of curvature that :func:`fit` takes.

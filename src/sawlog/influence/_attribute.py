@@ -25,7 +25,7 @@ from sawlog.influence._scores import Scores, load_scores
 from sawlog.influence._scoring_job import NONFINITE, ScoringJob, prepare_job
 from sawlog.influence._threads import several
 from sawlog.influence._top_k import TopK, check_top_k
-from sawlog.influence._validate import check_budget, check_one_of
+from sawlog.influence._validate import one_of, positive_integer
 
 MODES = ("dot", "cosine", "l2")
 MOST_PARTS = 256
@@ -98,7 +98,7 @@ def attribute(
         WeightsMismatchError: Examples, queries or curvature come from different weights.
     """
     _check_options(mode, top_k, sign, per_layer, budget)
-    check_one_of("nonfinite", nonfinite, NONFINITE)
+    one_of("nonfinite", nonfinite, NONFINITE)
     logs, asked = Logs(train, names=names), Logs(queries, names=names)
     if len(logs) == 0 or len(asked) == 0:
         raise ArgumentError("There are no examples to score, or no queries to score them for.")
@@ -140,11 +140,11 @@ def attribute(
 
 
 def _check_options(mode: Any, top_k: Any, sign: Any, per_layer: bool, budget: Any) -> None:
-    check_one_of("mode", mode, MODES)
+    one_of("mode", mode, MODES)
     check_top_k(1 if top_k is None else top_k, sign, "top_k")
     if per_layer and mode != "dot":
         raise ArgumentError('Only dot products are sums over layers. Hint: mode="dot".')
-    check_budget(budget)
+    positive_integer("budget", budget)
 
 
 def _device_for(device: Any, queries: Any) -> ArrayDevice:

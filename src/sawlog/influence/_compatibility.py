@@ -10,7 +10,7 @@ from sawlog.capture import check_same_weights, projections_of
 from sawlog.curvature._layer import same_layout
 from sawlog.errors import ArgumentError
 from sawlog.influence._logs import Logs
-from sawlog.influence._validate import check_one_of
+from sawlog.influence._validate import one_of
 
 WEIGHTS = ("same", "any")
 REMEDY = (
@@ -64,7 +64,7 @@ def check_together(
 
 def check_weights(logs: Logs, asked: Logs, weights: str) -> None:
     """Raise a WeightsMismatchError if rows come from different weights of the model."""
-    check_one_of("weights", weights, WEIGHTS)
+    one_of("weights", weights, WEIGHTS)
     if weights == "same":
         ours, theirs = logs.provenance, asked.provenance
         check_same_weights(

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from sawlog.errors import ArgumentError
 from sawlog.influence._logs import Logs
 from sawlog.influence._rows import Ids
+from sawlog.influence._validate import positive_integer
 
 
 class LogLoader:
@@ -21,10 +21,8 @@ class LogLoader:
     """
 
     def __init__(self, logs: Logs, batch_size: int = 64) -> None:
-        if isinstance(batch_size, bool) or not batch_size >= 1:
-            raise ArgumentError(f"`batch_size` must be a positive integer; got {batch_size!r}.")
+        self._size = positive_integer("batch_size", batch_size)
         self.logs = logs
-        self._size = int(batch_size)
 
     def __len__(self) -> int:
         return -(-len(self.logs) // self._size)

@@ -8,7 +8,7 @@ from sawlog.capture import current
 from sawlog.errors import ArgumentError
 from sawlog.influence._scores import Scores
 from sawlog.influence._self_influence import Ranking
-from sawlog.influence._validate import check_one_of
+from sawlog.influence._validate import one_of
 
 _HESSIANS = {"kfac": "kfac", "ekfac": "ekfac", "raw": "fisher", "none": "identity"}
 
@@ -51,7 +51,7 @@ def translate_options(options: dict[str, Any]) -> dict[str, Any]:
     """
     given = dict(options)
     hessian, precondition = given.pop("hessian", "auto"), given.pop("precondition", True)
-    check_one_of("hessian", hessian, ("auto", *_HESSIANS))
+    one_of("hessian", hessian, ("auto", *_HESSIANS))
     if hessian != "auto":
         given.setdefault("curvature", _HESSIANS[hessian])
     if not precondition:

@@ -18,7 +18,7 @@ from sawlog.influence._layer_names import choose_layers
 from sawlog.influence._memory_source import MemorySource
 from sawlog.influence._rows import ExampleRows, Ids, LayerRows, is_real
 from sawlog.influence._store_source import StoreSource
-from sawlog.influence._validate import check_budget
+from sawlog.influence._validate import positive_integer
 
 BUDGET = 256 << 20
 
@@ -175,7 +175,7 @@ class Logs:
             copies: Bytes per element that the caller needs besides, not counting the conversion to
                 float32.
         """
-        check_budget(budget)
+        positive_integer("budget", budget)
         stored, elements, wide = self._sizes()
         each = 2 * stored + elements * (copies if wide else copies + 4)
         most = max(1, budget // max(1, each))

@@ -17,7 +17,7 @@ from sawlog.influence._fitted_curvature import curvature_for
 from sawlog.influence._logs import BUDGET, Logs
 from sawlog.influence._scoring_job import NONFINITE, check_finite
 from sawlog.influence._top_k import check_top_k
-from sawlog.influence._validate import check_one_of
+from sawlog.influence._validate import one_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Ranking:
 
     def __getitem__(self, key: str) -> np.ndarray:
         """Return the values for ``"influence"``, and the ids for ``"src_ids"``."""
-        check_one_of("key", key, ("influence", "src_ids"))
+        one_of("key", key, ("influence", "src_ids"))
         return self.values if key == "influence" else self.ids
 
     def top(self, k: int = 10, *, least: bool = False) -> list[tuple[Any, float]]:
@@ -77,7 +77,7 @@ def self_influence(
     if len(rows) == 0:
         raise ArgumentError("The logs contain no examples.")
     at = rows.usable_device(device_named(device))
-    check_one_of("nonfinite", nonfinite, NONFINITE)
+    one_of("nonfinite", nonfinite, NONFINITE)
     check_weights(rows, rows, weights)
     fitted = curvature_for(rows, curvature, budget=budget, device=at, weights=weights)
     ids: list[np.ndarray] = []

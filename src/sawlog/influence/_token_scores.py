@@ -17,7 +17,7 @@ from sawlog.influence._fitted_curvature import curvature_for
 from sawlog.influence._logs import BUDGET, Logs
 from sawlog.influence._rows import id_list
 from sawlog.influence._stored_factors import StoredFactors
-from sawlog.influence._validate import check_budget
+from sawlog.influence._validate import positive_integer
 
 _SAMPLE = 4  # examples that decide whether a weight is shared
 
@@ -57,7 +57,7 @@ def token_scores(
         ArgumentError: Some layers cannot be split by position (lists them and the reasons), or
             their stored factors do not multiply to their stored gradients.
     """
-    check_budget(budget)
+    positive_integer("budget", budget)
     logs = Logs(train, names=names)
     layers = find_stored_factors(logs)
     asked = Logs(queries, names=logs.layers)

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from sawlog.influence._validate import check_one_of, check_positive_integer
+from sawlog.influence._validate import one_of, positive_integer
 
 SIGNS = ("positive", "negative", "absolute")
 
 
 def check_top_k(k: Any, sign: Any, name: str = "k") -> None:
     """Raise an ArgumentError unless ``k`` is a positive integer and ``sign`` is valid."""
-    check_positive_integer(name, k)
-    check_one_of("sign", sign, SIGNS)
+    positive_integer(name, k)
+    one_of("sign", sign, SIGNS)
 
 
 @dataclasses.dataclass

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
-
-import numpy as np
 
 from sawlog.errors import ArgumentError
 
 
-def check_one_of(name: str, value: Any, choices: Iterable[str]) -> None:
-    """Raise an ArgumentError unless ``value`` is one of ``choices``.
+def one_of(name: str, value: Any, allowed: Iterable[str]) -> None:
+    """Raise an ArgumentError unless ``value`` is one of ``allowed``.
 
-    >>> check_one_of("mode", "cos", ("dot", "cosine"))
+    >>> one_of("mode", "cos", ("dot", "cosine"))
     Traceback (most recent call last):
     sawlog.errors.ArgumentError: `mode` must be one of 'dot', 'cosine'; got 'cos'.
     """
-    choices = tuple(choices)
-    if value not in choices:
+    choices = tuple(allowed)
+    if not isinstance(value, str) or value not in choices:
         listed = ", ".join(map(repr, choices))
         raise ArgumentError(f"`{name}` must be one of {listed}; got {value!r}.")
 
 
-def check_positive_integer(name: str, value: Any) -> None:
-    """Raise an ArgumentError unless ``value`` is an integer of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+def positive_integer(name: str, value: Any) -> int:
+    """Return ``value`` as an integer; raise an ArgumentError unless it is at least 1."""
+    try:
+        found = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        found = 0
+    if found < 1:
         raise ArgumentError(f"`{name}` must be a positive integer; got {value!r}.")
-
-
-def check_budget(budget: Any) -> None:
-    """Raise an ArgumentError unless ``budget`` is a number of bytes."""
-    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
-        raise ArgumentError(
-            f"`budget` must be a positive integer, a number of bytes; got {budget!r}."
-        )
+    return int(found)
