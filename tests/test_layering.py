@@ -25,7 +25,7 @@ LAYERS = (
     ("capture", "curvature", "inspect", "sinks"),
     ("factored", "store"),
     ("records",),
-    ("_place",),
+    ("_array_device",),
     ("_format", "_rich", "_table", "_validate"),
     (
         "_arrays",

@@ -7,7 +7,7 @@ import pytest
 import sawlog.store
 from sawlog.curvature import KINDS, Sampled
 from sawlog.curvature._damping import DENSE, FACTORED
-from sawlog.curvature._layer import Dense, Diagonal, Kronecker
+from sawlog.curvature._layer import Diagonal, FullMatrix, Kronecker
 
 ROWS = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 
@@ -54,7 +54,7 @@ def test_tables_of_all_kinds(sawlog_, odd):
         done = sawlog_(*typed(command, path), "--json")
         assert done.code == (2 if unreal else 0), done.err
         for name in unreal:
-            assert f"that are no real numbers: {name!r} (" in done.err
+            assert f"are not real numbers: {name!r} (" in done.err
             assert "hint: " in done.err
     for command in OTHERS:
         assert sawlog_(*typed(command, path)).code == 0
@@ -102,7 +102,7 @@ def test_no_rows_in_common(sawlog_, tmp_path):
 def test_help_tells_the_default_damping(sawlog_, command):
     said = " ".join(sawlog_(command, "--help", width=200).out.replace("│", " ").split())
     assert {Diagonal.damping, Kronecker.damping} == {FACTORED}
-    assert Dense.damping == DENSE
+    assert FullMatrix.damping == DENSE
     for each, what in ((FACTORED, ": share "), (DENSE, "fisher share ")):
         assert each == Sampled(each.share, noise=each.noise)
         assert f"{what}{each.share:g} and k = {each.noise:g}" in said

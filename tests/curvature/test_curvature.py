@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sawlog import curvature as curvatures
 from sawlog import store
 from sawlog.curvature import (
     IDENTITY,
     KINDS,
     Curvature,
-    Dense,
     Diagonal,
+    FullMatrix,
     Joint,
     Kronecker,
     Relative,
@@ -25,6 +26,7 @@ from sawlog.curvature import (
 )
 from sawlog.curvature import _fit as fits
 from sawlog.errors import ArgumentError, StoreNotFoundError, UnknownNameError
+from sawlog.influence import attribute
 
 
 class Factored:
@@ -153,7 +155,7 @@ def test_rounding_is_that_of_each_group():
 
 
 def test_negative_eigenvalues_count_as_zero_for_damping():
-    curvature = Curvature("exact", {"w": Dense.of(np.diag([2.0, -1.0]), (2,))})
+    curvature = Curvature("exact", {"w": FullMatrix.of(np.diag([2.0, -1.0]), (2,))})
     assert curvature.added("w", Relative(0.5)) == pytest.approx(0.5)
     assert curvature.added("w", Typical(0.5)) == pytest.approx(1.0)
 
@@ -202,7 +204,7 @@ def test_a_gradient_that_is_always_zero():
 
 def test_negative_eigenvalues_are_never_cut_off_silently():
     hessian = np.diag([2.0, -0.5])
-    curvature = Curvature("exact", {"w": Dense.of(hessian, (2,))})
+    curvature = Curvature("exact", {"w": FullMatrix.of(hessian, (2,))})
     with pytest.raises(ArgumentError, match=r"eigenvalue -0\.5, which a damping of 0\.1 leaves"):
         curvature.solve("w", np.ones((1, 2)), 0.1)
     np.testing.assert_allclose(curvature.solve("w", np.ones((1, 2)), 1.0), [[1 / 3, 2.0]])
@@ -210,11 +212,11 @@ def test_negative_eigenvalues_are_never_cut_off_silently():
 
 def test_a_matrix_must_be_symmetric_and_fit():
     with pytest.raises(ArgumentError, match="symmetric"):
-        Dense.of(np.array([[1.0, 2.0], [0.0, 1.0]]), (2,))
+        FullMatrix.of(np.array([[1.0, 2.0], [0.0, 1.0]]), (2,))
     with pytest.raises(ArgumentError, match="symmetric and finite"):
-        Dense.of(np.full((2, 2), np.nan), (2,))
-    with pytest.raises(ArgumentError, match=r"have 3 elements, and the matrix has the shape \[2"):
-        Dense.of(np.eye(2), (3,))
+        FullMatrix.of(np.full((2, 2), np.nan), (2,))
+    with pytest.raises(ArgumentError, match=r"have 3 elements, but the matrix has the shape \[2"):
+        FullMatrix.of(np.eye(2), (3,))
 
 
 # -- damping --------------------------------------------------------------------------------------
@@ -226,7 +228,7 @@ def few_factors(count):
 
 
 def few_rows(count):
-    layer = Dense.of_rows(np.diag([2.0, 4.0, 0.0])[:2], (3,))
+    layer = FullMatrix.of_rows(np.diag([2.0, 4.0, 0.0])[:2], (3,))
     return Curvature("fisher", {"w": layer}, count=count), np.array([2.0, 8.0, 0.0])
 
 
@@ -254,14 +256,14 @@ def test_amounts_of_damping():
 @pytest.mark.parametrize("damping", [-1, float("nan"), float("inf"), "much", True, {"w": -1}])
 def test_what_is_no_damping(damping):
     curvature = Curvature("diagonal", {"w": Diagonal(np.array([1.0, 3.0]))})
-    with pytest.raises(ArgumentError, match="number from 0 on"):
+    with pytest.raises(ArgumentError, match="non-negative number"):
         curvature.solve("w", np.ones((1, 2)), damping)
 
 
 @pytest.mark.parametrize("share", [-0.1, float("nan"), float("inf"), "1"])
 @pytest.mark.parametrize("kind", [Relative, Typical, Sampled, lambda share: Sampled(0.1, share)])
 def test_what_is_no_share(kind, share):
-    with pytest.raises(ArgumentError, match=r"numbers? from 0 on"):
+    with pytest.raises(ArgumentError, match=r"non-negative numbers?"):
         kind(share)
 
 
@@ -338,7 +340,7 @@ def test_load_something_else(tmp_path):
     with pytest.raises(StoreNotFoundError):
         load(tmp_path / "nothing")
     store.create(tmp_path / "other").close()
-    with pytest.raises(ArgumentError, match="something else than a curvature"):
+    with pytest.raises(ArgumentError, match="does not contain a curvature"):
         load(tmp_path / "other")
 
 
@@ -351,9 +353,9 @@ def test_missing_factors_name_the_stage_to_run(kind):
     for measured in (None, Factored({})):
         with pytest.raises(ArgumentError, match=r'run\.setup\(statistic="kfac"'):
             fit(kind, rows, measured)
-    with pytest.raises(ArgumentError, match=r"of the shape \[3, 2\], and the rows have \[2, 2\]"):
+    with pytest.raises(ArgumentError, match=r"of the shape \[3, 2\], but the rows have \[2, 2\]"):
         fit(kind, rows, Factored({"w": (np.eye(3), np.eye(2))}))
-    with pytest.raises(ArgumentError, match="left factor of 'w' has elements that are not numbers"):
+    with pytest.raises(ArgumentError, match="left factor of 'w' is not finite"):
         fit(kind, rows, Factored({"w": (np.full((2, 2), np.nan), np.eye(2))}))
 
 
@@ -371,13 +373,13 @@ def test_rows_that_are_not_numbers(kind, bad):
     measured = Factored({"w": moments(rows)})
     rows[2, 0, 1] = bad
     with pytest.raises(
-        ArgumentError, match="1 examples or more have gradients of 'w' that are inf"
+        ArgumentError, match="At least 1 examples have gradients of 'w' that are inf"
     ):
         fit(kind, lambda: iter([{"w": rows}]), measured)
 
 
 def test_unknown_kind():
-    with pytest.raises(ArgumentError, match=r"'ekfac', 'shampoo'.*, got 'kfca'"):
+    with pytest.raises(ArgumentError, match=r"'ekfac', 'shampoo'; got 'kfca'"):
         fit("kfca", lambda: iter([]))
 
 
@@ -387,7 +389,7 @@ def test_fisher_of_too_many_elements(monkeypatch):
     with pytest.raises(ArgumentError, match=r"all 20 elements of 'w'.* matrix of .* GB\. Hint"):
         fit("fisher", scan)
     monkeypatch.setattr(fits, "MOST_KEPT", 6 * 20 - 1)
-    with pytest.raises(ArgumentError, match=r"takes 6 rows or more\. Hint: run\.setup\(compress"):
+    with pytest.raises(ArgumentError, match=r"takes at least 6 rows\. Hint: run\.setup\(compress"):
         fit("fisher", scan)
 
 
@@ -429,10 +431,23 @@ def test_fisher_of_few_rows_and_of_many(sizes, shape, seed, flat):
 def test_rows_of_other_layers_and_shapes():
     layers = {"d": Diagonal(np.ones(4)), "k": Kronecker(np.ones((2, 2)), np.eye(2), np.eye(2))}
     curvature = Curvature("mixed", layers)
-    with pytest.raises(ArgumentError, match="does not know the layer 'x'; it was fitted to: d, k"):
+    with pytest.raises(ArgumentError, match="has no layer 'x'; it was fitted to: d, k"):
         curvature.solve("x", np.ones((1, 4)))
     for name in layers:
         np.testing.assert_allclose(curvature.solve(name, np.ones((3, 4, 1)), 1.0), 0.5)
         for method in (curvature.solve, curvature.whiten, curvature.quadratic):
-            with pytest.raises(ArgumentError, match=r"and these have \[5\]"):
+            with pytest.raises(ArgumentError, match=r"but these have \[5\]"):
                 method(name, np.ones((1, 5)))
+
+
+def test_the_old_name_of_full_matrix_warns():
+    with pytest.warns(DeprecationWarning, match=r"use sawlog\.curvature\.FullMatrix"):
+        assert curvatures.Dense is FullMatrix
+    with pytest.raises(AttributeError, match="has no attribute 'Sparse'"):
+        _ = curvatures.Sparse
+
+
+def test_every_kind_that_is_listed_is_documented():
+    for kind in KINDS:
+        assert f'``"{kind}"``' in fit.__doc__
+        assert f'``"{kind}"``' in attribute.__doc__

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from sawlog.curvature import Curvature, Dense
+from sawlog.curvature import Curvature, FullMatrix
 from sawlog.influence import attribute
 
 CLASSES, FEATURES, EXAMPLES, QUERIES, PENALTY = 3, 6, 150, 12, 0.01
@@ -59,7 +59,7 @@ def truth():
     y = np.where(random.random(len(y)) < 0.1, random.integers(0, CLASSES, len(y)), y)
     (x, qx), (y, qy) = (np.split(each, [EXAMPLES]) for each in (x, y))
     weight = trained(x, y, np.ones(EXAMPLES))
-    exact = Dense.of(hessian(weight, x, np.ones(EXAMPLES)), weight.shape)
+    exact = FullMatrix.of(hessian(weight, x, np.ones(EXAMPLES)), weight.shape)
     scores = attribute(
         {"weight": gradients(weight, x, y)},
         {"weight": gradients(weight, qx, qy)},

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch  # loaded, and used only where it is asked for
 
-from sawlog._place import NUMPY
+from sawlog._array_device import NUMPY
 from sawlog.curvature import Curvature, Diagonal
 from sawlog.influence import attribute
-from sawlog.influence._work import Work
+from sawlog.influence._scoring_job import ScoringJob
 from tests.influence.stores import written
 
 SINGLE, DOUBLE = 1e-5, 1e-12  # of the lengths of what is multiplied
@@ -63,13 +63,13 @@ def test_the_promised_precision(tmp_path, kind, dtype, way):
 
 def test_what_is_loaded_does_not_matter(monkeypatch):
     """Torch is: numpy multiplies all the same, unless a device is named."""
-    places, plain = [], Work.run
+    places, plain = [], ScoringJob.run
 
     def run(work, part, *stop):
-        places.append(dataclasses.asdict(work.place))
+        places.append(dataclasses.asdict(work.device))
         return plain(work, part, *stop)
 
-    monkeypatch.setattr(Work, "run", run)
+    monkeypatch.setattr(ScoringJob, "run", run)
     for queries in ([[1.0]], np.ones((1, 1)), torch.ones(1, 1)):
         attribute({"w": [[1.0]]}, {"w": queries}, curvature="identity")
     assert places == [dataclasses.asdict(NUMPY)] * 3

@@ -16,8 +16,8 @@ from sawlog.errors import ArgumentError, StoreError
 from sawlog.influence import Logs, attribute, self_influence
 from sawlog.influence import _attribute as module
 from sawlog.influence import _threads as threads
-from sawlog.influence._best import Best
-from sawlog.influence._work import Work
+from sawlog.influence._scoring_job import ScoringJob
+from sawlog.influence._top_k import TopK
 from tests.influence.stores import by_hand, flat, segments, written
 
 SHAPES = [(3, 2), (4,), (), (2, 2, 3)]
@@ -265,7 +265,7 @@ class Counted:
 
     def __init__(self, monkeypatch):
         self.parts, self.most = [], None
-        plain = Work.run
+        plain = ScoringJob.run
 
         alone(monkeypatch)
 
@@ -275,7 +275,7 @@ class Counted:
             self.parts.append(part)
             return plain(work, part, *stop)
 
-        monkeypatch.setattr(Work, "run", run)
+        monkeypatch.setattr(ScoringJob, "run", run)
 
     def taken(self):
         parts, self.parts = self.parts, []
@@ -374,7 +374,7 @@ def of_values(*values):
 
 def test_a_failing_part_says_why_and_the_others_are_kept(tmp_path, monkeypatch):
     written(tmp_path / "logs", {"w": np.ones((6, 1))}, np.arange(6), each=1)
-    plain = Work.run
+    plain = ScoringJob.run
 
     def run(work, part, *stop):
         if part[0] == 3:
@@ -383,7 +383,7 @@ def test_a_failing_part_says_why_and_the_others_are_kept(tmp_path, monkeypatch):
 
     options = {"curvature": "identity", "checkpoint": tmp_path / "done"}
     with monkeypatch.context() as patched, ThreadPoolExecutor(1) as pool:
-        patched.setattr(Work, "run", run)
+        patched.setattr(ScoringJob, "run", run)
         with pytest.raises(OSError, match="the disk is gone"):
             attribute(tmp_path / "logs", {"w": [[1.0]]}, executor=pool, **options)
     counted = Counted(monkeypatch)
@@ -423,7 +423,7 @@ def test_queries_come_in_batches_that_fit(tmp_path, monkeypatch):
 def test_the_best_of_blocks(k, sizes, sign, seed):
     random = np.random.default_rng(seed)
     numbers = np.array([-np.inf, -2, -1, 0, 1, 2, 3, np.nan, np.inf])
-    best, seen = Best(k, sign), []
+    best, seen = TopK(k, sign), []
     for size in sizes:
         block = random.choice(numbers, size=(3, size), p=[0.02, *[0.16] * 6, 0.01, 0.01])
         start = sum(each.shape[1] for each in seen)

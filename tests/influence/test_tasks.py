@@ -5,18 +5,17 @@ import pytest
 from rich.console import Console
 
 from sawlog import influence, store
-from sawlog._place import NUMPY, Place
+from sawlog._array_device import NUMPY, ArrayDevice
 from sawlog.capture import Compression, Options, Provenance, ragged
 from sawlog.curvature import Curvature, Diagonal, Joint
 from sawlog.errors import ArgumentError
 from sawlog.factored import Projection
-from sawlog.influence import LogLoader, Logs, Ranking, Scores
-from sawlog.influence import _alike as alike
+from sawlog.influence import Influence, LogLoader, Logs, Ranking, Scores
 from sawlog.influence import _attribute as attributing
+from sawlog.influence import _compatibility as compatibility
 from sawlog.influence import _methods as methods
-from sawlog.influence._alike import check_projected
-from sawlog.influence._facade import Influence
-from sawlog.influence._work import check_finite
+from sawlog.influence._compatibility import check_projected
+from sawlog.influence._scoring_job import check_finite
 from tests.influence.stores import written
 
 
@@ -179,13 +178,13 @@ def test_activations_are_pooled():
         lengths = np.outer(np.linalg.norm(other, axis=1), np.linalg.norm(one, axis=1))
         np.testing.assert_allclose(found, other @ one.T / lengths, rtol=1e-9)
     for pool in (4, -5, "max", True):
-        with pytest.raises(ArgumentError, match="pool is"):
+        with pytest.raises(ArgumentError, match="`pool` must be"):
             influence.activation_similarity(*logs, "forward/a", pool=pool)
 
 
 def test_activations_of_different_lengths_are_pooled(tmp_path, monkeypatch):
     """Each example over its own positions, or from its own end; more than are read at once."""
-    monkeypatch.setattr(methods, "_AT_ONCE", 3)
+    monkeypatch.setattr(methods, "_BATCH", 3)
     random = np.random.default_rng(0)
     rows = {
         each: random.normal(size=(length, 2))
@@ -259,13 +258,37 @@ def test_the_face_of_a_run(tmp_path):
             expected = np.einsum("ni,ij,nj->n", own, measure, own)
             np.testing.assert_allclose(found.values, expected, rtol=1e-9)
     for options, said in (
-        ({"hessian": "exact"}, "hessian is one"),
+        ({"hessian": "exact"}, "`hessian` must be one of 'auto'"),
         ({"influence_groups": 1}, "per_"),
     ):
         with pytest.raises(ArgumentError, match=said):
             face.compute_influence_all(some, **options)
     with pytest.raises(ArgumentError, match="no queries"):
         face.compute_influence_all()
+
+
+def test_the_analysis_of_a_run_reads_nothing_until_it_is_used():
+    calls = []
+    train = {"w": np.eye(2)}
+    face = Influence(lambda: calls.append(1) or train)
+    assert calls == []
+    face.compute_influence_all(train, LogLoader(Logs(train)), curvature="identity")
+    assert calls == []
+    for compute in (
+        lambda: face.compute_influence_all(train, curvature="identity"),
+        lambda: face.compute_influence(train, train, curvature="identity"),
+        lambda: face.compute_self_influence(curvature="identity"),
+    ):
+        calls.clear()
+        compute()
+        assert calls == [1]
+
+
+def test_columns_are_those_of_a_store(tmp_path):
+    written(tmp_path / "logs", {"w": np.eye(2)}, [0, 1])
+    assert Logs(tmp_path / "logs").columns == ["grad/w"]
+    with pytest.raises(ArgumentError, match=r"Hint: logs\.layers"):
+        _ = Logs({"w": np.eye(2)}).columns
 
 
 # -- joining queries ------------------------------------------------------------------------------
@@ -348,7 +371,9 @@ def test_stores_without_notes_are_compared_by_their_directions(tmp_path, monkeyp
         ({"v": Projection(eye, None)}, False),
     ):
         known = {"one": {"w": Projection(eye, None)}, "two": right}
-        monkeypatch.setattr(alike, "projections_of", lambda reader, k=known: k[reader.path.name])
+        monkeypatch.setattr(
+            compatibility, "projections_of", lambda reader, k=known: k[reader.path.name]
+        )
         if same:
             check_projected(*stores)
             continue
@@ -357,13 +382,13 @@ def test_stores_without_notes_are_compared_by_their_directions(tmp_path, monkeyp
 
 
 def test_the_accelerator_that_has_the_queries_is_where_they_are_scored(monkeypatch):
-    elsewhere = Place("torch", "cuda:1")
-    monkeypatch.setattr(attributing, "place_of", lambda array: elsewhere)
-    assert attributing._place(None, {"w": object()}) == elsewhere
-    assert attributing._place("numpy", {"w": object()}) == NUMPY
-    assert attributing._place(None, "a path") == attributing._place(None, {}) == NUMPY
-    monkeypatch.setattr(attributing, "place_of", lambda array: Place("jax", "cpu:0"))
-    assert attributing._place(None, {"w": object()}) == NUMPY
+    elsewhere = ArrayDevice("torch", "cuda:1")
+    monkeypatch.setattr(attributing, "device_of", lambda array: elsewhere)
+    assert attributing._device_for(None, {"w": object()}) == elsewhere
+    assert attributing._device_for("numpy", {"w": object()}) == NUMPY
+    assert attributing._device_for(None, "a path") == attributing._device_for(None, {}) == NUMPY
+    monkeypatch.setattr(attributing, "device_of", lambda array: ArrayDevice("jax", "cpu:0"))
+    assert attributing._device_for(None, {"w": object()}) == NUMPY
 
 
 def test_examples_with_one_score_that_is_not_finite():

@@ -9,10 +9,10 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from sawlog._place import CPU, NUMPY, Place
+from sawlog._array_device import NUMPY, TORCH_CPU, ArrayDevice
 from sawlog.influence import _threads as threads
 from sawlog.influence import attribute
-from sawlog.influence._work import Work
+from sawlog.influence._scoring_job import ScoringJob
 from tests.influence.stores import by_hand, written
 
 
@@ -57,14 +57,14 @@ def test_any_number_of_threads(tmp_path, monkeypatch, rows, cores, sign, device)
 @pytest.mark.parametrize(("device", "own"), [("numpy", slice(-1)), ("cpu", slice(-1, None))])
 @pytest.mark.usefixtures("two_threads")
 def test_products_take_one_core_each_and_then_all_again(tmp_path, monkeypatch, rows, device, own):
-    assert threads.cores() == threads.cores(CPU) == 2
-    seen, plain = [], Work.run
+    assert threads.cores() == threads.cores(TORCH_CPU) == 2
+    seen, plain = [], ScoringJob.run
 
     def run(work, part, *stop):
         seen.append((threading.current_thread().name, limits()[own]))
         return plain(work, part, *stop)
 
-    monkeypatch.setattr(Work, "run", run)
+    monkeypatch.setattr(ScoringJob, "run", run)
     attribute(tmp_path / "logs", {"w": rows[:1]}, curvature="identity", device=device)
     assert len(seen) == 8
     assert {name.partition("_")[0] for name, _ in seen} == {"sawlog-scores"}
@@ -92,7 +92,7 @@ def test_one_core_of_the_program_is_one_core_here():
 
 
 @pytest.mark.parametrize(("cores", "files", "each"), [(8, 3, 2), (8, 2, 4), (5, 9, 1), (7, 7, 1)])
-@pytest.mark.parametrize("place", [NUMPY, CPU])
+@pytest.mark.parametrize("place", [NUMPY, TORCH_CPU])
 def test_cores_that_are_left_go_to_the_products(monkeypatch, cores, files, each, place):
     monkeypatch.setattr(threads, "cores", lambda place: cores)
     seen = []
@@ -111,14 +111,14 @@ def test_cores_that_are_left_go_to_the_products(monkeypatch, cores, files, each,
 
 
 def test_a_device_is_busy_with_one_part():
-    with threads.several(10, Place("torch", "cuda:0")) as (pool, workers):
+    with threads.several(10, ArrayDevice("torch", "cuda:0")) as (pool, workers):
         assert (pool, workers) == (None, 1)
 
 
 def test_an_error_stops_the_other_threads(tmp_path, monkeypatch, rows):
     """They do not go on to the end of their parts, which may take hours."""
     monkeypatch.setattr(threads, "cores", lambda place: 2)
-    seen, stops, plain, run = [], [], Work._pieces, Work.run
+    seen, stops, plain, run = [], [], ScoringJob._pieces, ScoringJob.run
     another = threading.Event()
 
     def noted(work, part, stop):
@@ -136,8 +136,8 @@ def test_an_error_stops_the_other_threads(tmp_path, monkeypatch, rows):
                 seen.append(part)
                 yield piece
 
-    monkeypatch.setattr(Work, "run", noted)
-    monkeypatch.setattr(Work, "_pieces", pieces)
+    monkeypatch.setattr(ScoringJob, "run", noted)
+    monkeypatch.setattr(ScoringJob, "_pieces", pieces)
     before = limits()
     with pytest.raises(OSError, match="the disk is gone"):
         attribute(tmp_path / "logs", {"w": rows[:1]}, curvature="identity")

@@ -154,7 +154,7 @@ def test_activation_similarity_of_sequences(tmp_path):
         assert found.ids.tolist() == list(range(5))
         np.testing.assert_allclose(found.values[0], unit @ unit[2], rtol=1e-5)
     for pool in (6, -7, "last", True):
-        with pytest.raises(ArgumentError, match='"mean", or the number of one of the 6 positions'):
+        with pytest.raises(ArgumentError, match='"mean", or the index of one of the 6 positions'):
             influence.activation_similarity(run.logs, log, "forward/0", pool=pool)
     with pytest.raises(ArgumentError, match="has no positions to pool"):
         influence.activation_similarity({"a": np.ones((2, 3))}, {"a": np.ones((1, 3))}, "a", pool=0)

@@ -189,7 +189,7 @@ def test_queries_are_joined(tmp_path):
     go(run, other, ["z"], other.part(slice(0, 1)))
     with pytest.raises(WeightsMismatchError, match="5 of 5 tensors differ"):
         logs[0] + run.get_log()
-    with pytest.raises(ArgumentError, match="not joined"):
+    with pytest.raises(ArgumentError, match="cannot be joined"):
         logs[0] + influence.Logs(run.logs)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import sawlog
-from sawlog._place import to_numpy
+from sawlog._array_device import to_numpy
 from sawlog.capture import decode
 from sawlog.errors import CaptureError
 from tests.torch.programs import Program, mlp

@@ -170,7 +170,7 @@ def test_few_bits(tmp_path, whole, dtype):
     exact = influence.token_scores(whole[1].logs, log, names=names, curvature="identity")
     np.testing.assert_allclose(found, exact, atol=0.02 * np.abs(exact).max())
     if dtype == "int8":
-        with pytest.raises(ArgumentError, match=r"embed\.weight: the numbers of its 11 rows"):
+        with pytest.raises(ArgumentError, match=r"embed\.weight: the indices of its 11 rows"):
             influence.token_scores(run.logs, log)
 
 
@@ -235,9 +235,9 @@ def test_what_cannot_be_split(tmp_path):
     run, log, _ = run_of(tmp_path / "grads", mlp(), log=["backward", "grad"])
     with pytest.raises(ArgumentError, match="forward/0, were not stored"):
         influence.token_scores(run.logs, log, names=["0.weight"])
-    with pytest.raises(ArgumentError, match="in memory are not those of a run"):
+    with pytest.raises(ArgumentError, match="in memory do not belong to a run"):
         influence.token_scores(log, log)
-    with pytest.raises(ArgumentError, match="ids are those"):
+    with pytest.raises(ArgumentError, match="`ids` must be a sequence"):
         influence.token_scores(run.logs, log, 3, names=["2.bias"])
     with pytest.raises(ArgumentError, match="budget"):
         influence.token_scores(run.logs, log, [3], budget=0)
@@ -276,8 +276,8 @@ def test_a_table_with_colours():
 @pytest.mark.parametrize(
     ("scores", "tokens", "options", "said"),
     [
-        ([1.0], [["a", "b"]], {}, "2 tokens, and scores of 1"),
-        ([1.0, 2.0], [["a"]], {}, "positions behind them"),
+        ([1.0], [["a", "b"]], {}, "2 tokens, but scores of 1"),
+        ([1.0, 2.0], [["a"]], {}, "later positions have scores"),
         ([[1.0], [2.0]], [["a"]], {}, "no tokens of the example 1"),
         ([[1.0]], {"x": ["a"]}, {"ids": ["y"]}, "no tokens of the example 'y'"),
         ([[1.0]], [["a"]], {"ids": ["y", "z"]}, "2 examples for scores"),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from sawlog._place import to_numpy
+from sawlog._array_device import to_numpy
 from sawlog.errors import ArgumentError
 
 _HINT = "Hint: data_id=[3, 4, 5], data_id=['a', 'b'], or the inputs themselves, data_id=x."

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from array_api_compat import array_namespace
 
-from sawlog._place import to_numpy
+from sawlog._array_device import to_numpy
 
 SCALE = ".scale"
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device, to_device
 
-from sawlog._place import to_numpy
+from sawlog._array_device import to_numpy
 from sawlog.errors import CaptureError
 
 

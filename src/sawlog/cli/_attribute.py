@@ -47,7 +47,7 @@ from sawlog.cli._scoring import (
 )
 from sawlog.errors import ArgumentError
 from sawlog.influence import Logs, Scores
-from sawlog.influence._alike import check_projected
+from sawlog.influence._compatibility import check_projected
 from sawlog.inspect._runs import matching_row_stores
 
 _COLUMNS = (

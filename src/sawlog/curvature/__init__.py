@@ -1,11 +1,20 @@
-"""Curvature: what gradients are preconditioned with before they are compared.
+"""Curvature: matrices that precondition gradients before they are compared.
 
-A curvature is fitted once and inverted with any damping; it is saved with the logs it belongs to.
+Fit a curvature once and invert it with any damping. It is saved with the logs it was fitted to.
+
+>>> import numpy as np
+>>> rows = {"w": np.array([[1.0, 0.0], [0.0, 2.0]])}
+>>> curvature = fit("diagonal", lambda: iter([rows]))
+>>> curvature.solve("w", np.array([[1.0, 1.0]]), damping=0.5)
+array([[1. , 0.4]])
 """
 
 from __future__ import annotations
 
-from sawlog.curvature._choose import choose_damping as choose_damping
+import warnings
+from typing import Any
+
+from sawlog.curvature._choose_damping import choose_damping as choose_damping
 from sawlog.curvature._curvature import IDENTITY as IDENTITY
 from sawlog.curvature._curvature import Curvature as Curvature
 from sawlog.curvature._curvature import load as load
@@ -15,12 +24,11 @@ from sawlog.curvature._damping import Relative as Relative
 from sawlog.curvature._damping import Sampled as Sampled
 from sawlog.curvature._damping import Typical as Typical
 from sawlog.curvature._fit import KINDS as KINDS
-from sawlog.curvature._fit import Factors as Factors
-from sawlog.curvature._fit import Scan as Scan
 from sawlog.curvature._fit import fit as fit
+from sawlog.curvature._fit import needs_factors as needs_factors
 from sawlog.curvature._joint import Joint as Joint
-from sawlog.curvature._layer import Dense as Dense
 from sawlog.curvature._layer import Diagonal as Diagonal
+from sawlog.curvature._layer import FullMatrix as FullMatrix
 from sawlog.curvature._layer import Kronecker as Kronecker
 from sawlog.curvature._layer import Layer as Layer
 
@@ -29,18 +37,25 @@ __all__ = [
     "KINDS",
     "Curvature",
     "Damping",
-    "Dense",
     "Diagonal",
-    "Factors",
+    "FullMatrix",
     "Joint",
     "Kronecker",
-    "Layer",
     "Relative",
     "Sampled",
-    "Scan",
     "Typical",
     "choose_damping",
     "fit",
     "load",
-    "load_with_notes",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Dense":
+        warnings.warn(
+            "sawlog.curvature.Dense is deprecated; use sawlog.curvature.FullMatrix.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return FullMatrix
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""``Curvature``: what gradients are preconditioned with, layer by layer."""
+"""``Curvature``: the matrix that preconditions gradients, layer by layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from sawlog import store
-from sawlog._place import NUMPY, Place, place_of, to_numpy
+from sawlog._array_device import NUMPY, ArrayDevice, device_of, to_numpy
 from sawlog.curvature._damping import JOINT as JOINT_DAMPING
 from sawlog.curvature._damping import Damping, amount, inverse
 from sawlog.curvature._joint import Joint
@@ -21,20 +21,20 @@ from sawlog.records import Entries, Records
 from sawlog.store._removal import new_store
 
 StrPath = str | os.PathLike[str]
-Rows = Mapping[str, Any]
+LayerArrays = Mapping[str, Any]
 JOINT = "@matrix"
 
 
 class Curvature:
-    """A symmetric matrix over gradients, block by block, that can be inverted with any damping.
+    """A symmetric matrix over gradients that can be inverted with any damping.
 
     Args:
-        kind: what it is: ``"fisher"``, ``"kfac"`` and so on.
-        layers: the curvature of each layer, by its name; that of ``"identity"`` has none.
-        joint: one matrix over all layers together, in their place.
-        count: how many examples it was fitted to; None if it was not.
-        provenance: what it was computed with, as the notes of logs have it
-            (:class:`sawlog.capture.Provenance`); empty if that is not known.
+        kind: ``"fisher"``, ``"kfac"`` and so on.
+        layers: The curvature of each layer by name; empty for ``"identity"``.
+        joint: One matrix over all layers, in place of ``layers``.
+        count: The number of examples that it was fitted to, if it was fitted.
+        provenance: The weights that it was computed with, as JSON of
+            :class:`sawlog.capture.Provenance`; empty if unknown.
 
     >>> from sawlog.curvature import Diagonal
     >>> curvature = Curvature("diagonal", {"w": Diagonal(np.array([1.0, 3.0]))})
@@ -55,7 +55,7 @@ class Curvature:
         self.count = count
         self.layers = dict(layers)
         self.joint = joint
-        self._moved: dict[tuple[str, Place], Layer] = {}
+        self._moved: dict[tuple[str, ArrayDevice], Layer] = {}
 
     def __repr__(self) -> str:
         count = len(self.layers if self.joint is None else self.joint.shapes)
@@ -64,18 +64,18 @@ class Curvature:
     def _layer(self, name: str) -> Layer:
         if self.joint is not None:
             raise ArgumentError(
-                f"The curvature {self.kind!r} couples all layers, and none can be taken alone. "
-                "Hint: solve_all(rows) and quadratic_all(rows) take those of all layers."
+                f"The curvature {self.kind!r} couples all layers, so one cannot be used alone. "
+                "Hint: solve_all(rows) and quadratic_all(rows) take the rows of all layers."
             )
         if name not in self.layers:
             raise ArgumentError(
-                f"The curvature {self.kind!r} does not know the layer {name!r}; it was fitted to: "
+                f"The curvature {self.kind!r} has no layer {name!r}; it was fitted to: "
                 f"{', '.join(self.layers)}. Hint: fit it to the logs that it is used with."
             )
         return self.layers[name]
 
     def added(self, name: str, damping: Damping = None) -> float:
-        """What is added to the eigenvalues of a layer."""
+        """Return the number that ``damping`` adds to the eigenvalues of a layer."""
         if self.kind == "identity":
             return 0.0
         if self.joint is not None:
@@ -84,58 +84,63 @@ class Curvature:
         return amount(damping, name, layer.spectrum(), layer.damping, self.count)
 
     def solve(self, name: str, rows: Any, damping: Damping = None) -> Any:
-        """``(H + d)^-1 g`` for each row ``g`` of a layer, in float64.
+        """Return ``(H + d)^-1 g`` for each row ``g`` of a layer, in float64.
 
-        Rows are arrays of numpy, torch or JAX, and so is what is returned; where there is no
-        float64, it is computed by numpy, and given back with the digits that there are.
+        Rows are numpy, torch or JAX arrays, and so is the result. On devices without float64 numpy
+        computes in float64, and the result is rounded to float32.
         """
         return self._scaled(name, rows, damping, power=1.0)
 
     def whiten(self, name: str, rows: Any, damping: Damping = None) -> Any:
-        """``(H + d)^-1/2 g``: dots of two such are those of one with the other solved."""
+        """Return ``(H + d)^-1/2 g`` for each row ``g`` of a layer.
+
+        The dot product of two whitened rows is ``g^T (H + d)^-1 h``.
+        """
         return self._scaled(name, rows, damping, power=0.5)
 
     def _scaled(self, name: str, rows: Any, damping: Damping, power: float) -> Any:
-        place, values, back = _doubles(rows)
+        device, values, back = _in_float64(rows)
         if self.kind == "identity":
             return back(values)
-        layer, scale, rest = self._there(name, place, damping, power)
-        return back(layer.scaled(fitting(name, layer, values), scale, rest).reshape(values.shape))
+        layer, scale, rest = self._on_device(name, device, damping, power)
+        return back(
+            layer.scaled(checked_shape(name, layer, values), scale, rest).reshape(values.shape)
+        )
 
     def quadratic(self, name: str, rows: Any, damping: Damping = None) -> Any:
-        """``g^T (H + d)^-1 g`` for each row, ``[n]``."""
-        place, values, back = _doubles(rows)
+        """Return ``g^T (H + d)^-1 g`` for each row, ``[n]``."""
+        device, values, back = _in_float64(rows)
         if self.kind == "identity":
             return back((values**2).sum(tuple(range(1, values.ndim))))
-        layer, scale, rest = self._there(name, place, damping, 1.0)
-        return back(layer.weighed(fitting(name, layer, values), scale, rest))
+        layer, scale, rest = self._on_device(name, device, damping, 1.0)
+        return back(layer.weighed(checked_shape(name, layer, values), scale, rest))
 
-    def _there(
-        self, name: str, place: Place, damping: Damping, power: float
+    def _on_device(
+        self, name: str, device: ArrayDevice, damping: Damping, power: float
     ) -> tuple[Layer, Any, float]:
-        """A layer in some place, and what its directions and those outside are multiplied with."""
+        """Return a layer on a device, and the factors inside and outside of its basis."""
         layer, added = self._layer(name), self.added(name, damping)
         scale = inverse(layer.values, added, name) ** power
         rest = float(inverse(np.zeros(1), added, name)[0] ** power)
-        if place == NUMPY:
+        if device == NUMPY:
             return layer, scale, rest
-        if (name, place) not in self._moved:
-            self._moved[name, place] = layer.to(place)
-        return self._moved[name, place], place.put(scale), rest
+        if (name, device) not in self._moved:
+            self._moved[name, device] = layer.to(device)
+        return self._moved[name, device], device.put(scale), rest
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_moved": {}}
 
-    def solve_all(self, rows: Rows, damping: Damping = None) -> dict[str, Any]:
-        """``(H + d)^-1 g`` of all layers, whether the curvature couples them or not."""
+    def solve_all(self, rows: LayerArrays, damping: Damping = None) -> dict[str, Any]:
+        """Return ``(H + d)^-1 g`` for the rows of all layers, coupled or not."""
         if self.joint is None:
             return {name: self.solve(name, values, damping) for name, values in rows.items()}
         own = {name: to_numpy(values) for name, values in rows.items()}
         solved = self.joint.solve(own, {n: self.added(n, damping) for n in self.joint.shapes})
-        return {name: place_of(rows[name]).put(values) for name, values in solved.items()}
+        return {name: device_of(rows[name]).put(values) for name, values in solved.items()}
 
-    def quadratic_all(self, rows: Rows, damping: Damping = None) -> dict[str, Any]:
-        """What each layer adds to ``g^T (H + d)^-1 g``, ``[n]``."""
+    def quadratic_all(self, rows: LayerArrays, damping: Damping = None) -> dict[str, Any]:
+        """Return what each layer contributes to ``g^T (H + d)^-1 g``, ``[n]``."""
         if self.joint is None:
             return {name: self.quadratic(name, values, damping) for name, values in rows.items()}
         solved = self.solve_all(rows, damping)
@@ -143,17 +148,21 @@ class Curvature:
         return {name: (rows[name] * v).sum(axes[name]) for name, v in solved.items()}
 
     def save(self, path: StrPath, notes: Mapping[str, Any] | None = None) -> None:
-        """Write it to a store, with notes that JSON can hold; :func:`load` reads it.
+        """Write the curvature to a store, replacing another one; :func:`load` reads it.
 
-        It is there as a whole or not at all, whoever else saves one to the same path.
+        The write is atomic, also if several processes save to the same path.
+
+        Args:
+            path: The folder of the store.
+            notes: JSON values to save with it.
 
         Raises:
-            ArgumentError: there is a store of something else.
-            StoreExistsError: there is something that is no store.
+            ArgumentError: ``path`` is a store that does not contain a curvature.
+            StoreExistsError: ``path`` exists and is not a store.
         """
         with (
             contextlib.suppress(StoreNotFoundError, ForeignStoreError),
-            store.open(path, damaged="skip") as reader,  # a damaged one is replaced as well
+            store.open(path, damaged="skip") as reader,  # a damaged one is replaced
         ):
             _check_curvature(reader)
         entries = {
@@ -175,48 +184,48 @@ class Curvature:
                 writer.write(Records(entries))
 
 
-def _doubles(rows: Any) -> tuple[Place, Any, Callable[[Any], Any]]:
-    """Where to compute with rows, the rows there in float64, and the way back."""
-    place = place_of(rows)
-    if place == NUMPY:
-        return place, np.asarray(rows, np.float64), lambda found: found
-    if not place.doubles:
-        return NUMPY, to_numpy(rows).astype(np.float64), lambda found: place.put(_single(found))
+def _in_float64(rows: Any) -> tuple[ArrayDevice, Any, Callable[[Any], Any]]:
+    """Return a device with float64, the rows on it, and a function that moves results back."""
+    device = device_of(rows)
+    if device == NUMPY:
+        return device, np.asarray(rows, np.float64), lambda found: found
+    if not device.doubles:
+        return NUMPY, to_numpy(rows).astype(np.float64), lambda found: device.put(_single(found))
     xp = array_namespace(rows)
-    return place, xp.astype(rows, xp.float64), lambda found: found
+    return device, xp.astype(rows, xp.float64), lambda found: found
 
 
 def _single(array: np.ndarray) -> np.ndarray:
     return np.asarray(array, np.float32)
 
 
-def fitting(name: str, layer: Layer, rows: Any) -> Any:
-    """Rows in the shape that a layer was fitted to.
+def checked_shape(name: str, layer: Layer, rows: Any) -> Any:
+    """Reshape rows to the shape that a layer was fitted to.
 
     Raises:
-        ArgumentError: they have other elements, or the same in another order.
+        ArgumentError: They have another number of elements, or another order of them.
     """
     shape = layer.row_shape()
     if not same_layout(tuple(rows.shape[1:]), shape):
         raise ArgumentError(
-            f"The curvature of the layer {name!r} is one of gradients of the shape {list(shape)}, "
-            f"and these have {list(rows.shape[1:])}. Hint: fit it to the logs that it is used with."
+            f"The curvature of the layer {name!r} is for gradients of the shape {list(shape)}, but "
+            f"these have {list(rows.shape[1:])}. Hint: fit it to the logs that it is used with."
         )
     return rows.reshape(len(rows), *shape)
 
 
 def load(path: StrPath) -> Curvature:
-    """A curvature that was saved.
+    """Load a curvature that was saved.
 
     Raises:
-        StoreNotFoundError: there is nothing.
-        ArgumentError: there is a store of something else.
+        StoreNotFoundError: ``path`` does not exist.
+        ArgumentError: ``path`` is a store that does not contain a curvature.
     """
     return load_with_notes(path)[0]
 
 
 def load_with_notes(path: StrPath) -> tuple[Curvature, dict[str, Any]]:
-    """A curvature that was saved, and what was noted with it."""
+    """Load a curvature and the notes that were saved with it."""
     with store.open(path) as reader:
         _check_curvature(reader)
         kind, count = reader.meta["curvature"], reader.meta.get("count")
@@ -234,7 +243,7 @@ def load_with_notes(path: StrPath) -> tuple[Curvature, dict[str, Any]]:
 
 def _check_curvature(reader: store.Reader) -> None:
     if "curvature" not in reader.meta:
-        raise ArgumentError(f"{reader.path} is the store of something else than a curvature.")
+        raise ArgumentError(f"The store at {reader.path} does not contain a curvature.")
 
 
 IDENTITY = Curvature("identity", {})

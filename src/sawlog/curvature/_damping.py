@@ -1,4 +1,4 @@
-"""Damping: what is added to the eigenvalues of a curvature before it is inverted."""
+"""Damping: a number that is added to the eigenvalues of a curvature before it is inverted."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ class _Share:
 
     def __post_init__(self) -> None:
         if not _valid(self.share):
-            raise ArgumentError(f"Damping is a number from 0 on, got a share of {self.share!r}.")
+            raise ArgumentError(f"`share` must be a non-negative number; got {self.share!r}.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Relative(_Share):
-    """Damping as a share of the mean eigenvalue of each layer."""
+    """A share of the mean eigenvalue of each layer."""
 
     share: float = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class Typical(_Share):
-    """Damping as a share of the curvature that gradients typically meet, layer by layer.
+    """A share of the eigenvalue that gradients typically meet, for each layer.
 
-    That is the mean of eigenvalues weighted by themselves, ``sum(e^2) / sum(e)``: what
-    ``g^T H g / g^T g`` is for gradients whose second moment is ``H``. The mean eigenvalue falls
-    with every direction that has next to no curvature, and models have very many of these; this
-    does not. So one share serves whole and projected gradients, layer by layer and together.
+    This is the mean of the eigenvalues weighted by themselves, ``sum(e^2) / sum(e)``, which is the
+    expected ``g^T H g / g^T g`` of gradients whose second moment is ``H``. Directions with almost
+    no curvature, of which models have many, lower the mean eigenvalue but not this one. So the same
+    share suits whole and projected gradients, single layers and a matrix over all layers.
 
     >>> Spectrum.of(np.array([4.0, 4.0, 0.0, 0.0])).typical
     4.0
@@ -52,16 +52,15 @@ class Typical(_Share):
 
 @dataclasses.dataclass(frozen=True)
 class Sampled:
-    """Damping that makes up for a curvature being fitted to ``n`` examples; the default.
+    """A share of the mean eigenvalue, plus a floor for sampling error; the default.
 
-    It is a share of the mean eigenvalue, as is usual for large models, plus ``noise``
-    times the eigenvalue that gradients typically meet (see :class:`Typical`) over ``n``: of so much
-    curvature one example more or less decides, in directions that few examples have. Of a
-    curvature that was not fitted to examples the second part is 0.
+    The floor is ``noise * typical / n``: a floor for the sampling error of eigenvalues estimated
+    from ``n`` examples, where ``typical`` is the eigenvalue that gradients typically meet (see
+    :class:`Typical`). It is 0 for a curvature that was not fitted to examples.
 
     Args:
-        share: of the mean eigenvalue.
-        noise: how many examples one is off by; the more freely a matrix fits, the more.
+        share: The share of the mean eigenvalue.
+        noise: The floor in units of ``typical / n``; greater for a matrix with more parameters.
     """
 
     share: float = 0.05
@@ -69,15 +68,15 @@ class Sampled:
 
     def __post_init__(self) -> None:
         if not _valid(self.share) or not _valid(self.noise):
-            raise ArgumentError(f"Damping is made of numbers from 0 on, got {self!r}.")
+            raise ArgumentError(f"`share` and `noise` must be non-negative numbers; got {self!r}.")
 
     def amount(self, spectrum: Spectrum, count: int | None) -> float:
-        """What is added to eigenvalues that were estimated from ``count`` examples."""
-        open_ = 0.0 if not count else float(self.noise) * spectrum.typical / count
-        return float(self.share) * spectrum.mean + open_
+        """Return the number to add to eigenvalues that were estimated from ``count`` examples."""
+        floor = 0.0 if not count else float(self.noise) * spectrum.typical / count
+        return float(self.share) * spectrum.mean + floor
 
 
-#: The default for curvature that is made of one matrix, or one number, for each side or element.
+#: The default for a diagonal, and for a Kronecker product of two matrices.
 FACTORED = Sampled(0.05, noise=1.0)
 #: The default for a matrix over all elements of a layer.
 DENSE = Sampled(0.1, noise=3.0)
@@ -89,19 +88,19 @@ Damping = float | Relative | Typical | Sampled | Mapping[str, float] | None
 
 @dataclasses.dataclass(frozen=True)
 class Spectrum:
-    """What damping goes by: the mean eigenvalue, and the one that gradients typically meet."""
+    """What damping depends on: the mean eigenvalue, and the one that gradients typically meet."""
 
     mean: float
     typical: float
 
     @classmethod
     def of(cls, eigenvalues: np.ndarray, zeros: int = 0) -> Spectrum:
-        """That of some eigenvalues, and so many zeros; negative ones count as 0."""
+        """Summarize eigenvalues and additional ``zeros``; negative ones count as 0."""
         values = np.maximum(np.asarray(eigenvalues, np.float64), 0)
         greatest = float(values.max(initial=0.0))
         if greatest == 0:
             return cls(0.0, 0.0)
-        parts = values / greatest  # so that squares have room
+        parts = values / greatest  # squares must not underflow or overflow
         typical = greatest * float((parts**2).sum() / parts.sum())
         return cls(float(values.sum()) / (values.size + zeros), typical)
 
@@ -113,20 +112,23 @@ def amount(
     default: Sampled = FACTORED,
     count: int | None = None,
 ) -> float:
-    """How much is added to the eigenvalues of a layer.
+    """Return the number to add to the eigenvalues of a layer.
 
-    A number is that; :class:`Relative` a share of their mean, :class:`Typical` of the one that
-    gradients typically meet, :class:`Sampled` goes by how many examples they were estimated from; a
-    dict has a number for each layer; None is the default.
+    Args:
+        damping: What the user passed; None is ``default``.
+        layer: The name of the layer, for a dict and for messages.
+        spectrum: Its eigenvalues, for :class:`Relative`, :class:`Typical` and :class:`Sampled`.
+        default: The default for the kind of curvature.
+        count: The number of examples that the eigenvalues were estimated from.
 
     Raises:
-        ArgumentError: it is nothing of this, or negative.
+        ArgumentError: ``damping`` has another type, is negative, or lacks the layer.
     """
     own: Any = default if damping is None else damping
     if isinstance(own, Mapping):
         if layer not in own:
             raise ArgumentError(
-                f"damping has no number for the layer {layer!r}; it has some for: "
+                f"`damping` has no number for the layer {layer!r}; it has those of: "
                 f"{', '.join(map(str, own))}."
             )
         own = own[layer]
@@ -138,17 +140,17 @@ def amount(
         return float(own.share) * spectrum.typical
     if not _valid(own):
         raise ArgumentError(
-            "damping is a number from 0 on, Relative(0.1), Typical(0.01), Sampled(), or a dict of "
-            f"numbers by layer, got {own!r}."
+            "`damping` must be a non-negative number, Relative(0.1), Typical(0.01), Sampled(), or "
+            f"a dict of numbers by layer; got {own!r}."
         )
     return float(own)
 
 
 def inverse(eigenvalues: np.ndarray, added: float, layer: str = "") -> np.ndarray:
-    """One over the damped eigenvalues; 0 where these are exactly 0, as a pseudo-inverse has it.
+    """Return one over the damped eigenvalues; 0 where these are 0, as in a pseudo-inverse.
 
     Raises:
-        ArgumentError: a damped eigenvalue is negative, so that there are no lengths.
+        ArgumentError: A damped eigenvalue is negative, so norms are undefined.
     """
     damped = eigenvalues + added
     if (damped < 0).any():

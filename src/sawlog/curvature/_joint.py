@@ -1,4 +1,4 @@
-"""A curvature over all layers together: one dense matrix, for small models."""
+"""Curvature over all layers together: one dense matrix, for small models."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sawlog.errors import ArgumentError
 
 @dataclasses.dataclass(frozen=True)
 class Joint:
-    """A symmetric matrix over the gradients of all layers, one after the other.
+    """A symmetric matrix over the concatenated gradients of all layers.
 
     Args:
         matrix: ``[elements, elements]`` in float64.
-        shapes: the layers in the order of the matrix, and the shapes of their gradients.
+        shapes: The shape of the gradient of each layer, in the order of the matrix.
 
     >>> joint = Joint(np.array([[2.0, 1.0], [1.0, 2.0]]), {"a": (1,), "b": (1,)})
     >>> solved = joint.solve({"a": np.array([[3.0]]), "b": np.array([[0.0]])}, {"a": 0.0, "b": 0.0})
@@ -36,19 +36,18 @@ class Joint:
         size = sum(map(math.prod, self.shapes.values()))
         if self.matrix.shape != (size, size):
             raise ArgumentError(
-                f"The gradients have {size} elements, and the matrix is {list(self.matrix.shape)}."
+                f"The gradients have {size} elements, but the matrix is {list(self.matrix.shape)}."
             )
 
     def spectrum(self, name: str) -> Spectrum:
-        """What damping goes by: that of the whole matrix, the same for every layer.
+        """Return the spectrum of the whole matrix, which is the same for every layer.
 
         Raises:
-            ArgumentError: there is no such layer.
+            ArgumentError: The layer does not exist.
         """
         if name not in self.shapes:
             raise ArgumentError(
-                f"The curvature does not know the layer {name!r}; it was fitted to: "
-                f"{', '.join(self.shapes)}."
+                f"The curvature has no layer {name!r}; it was fitted to: {', '.join(self.shapes)}."
             )
         return self._spectrum
 
@@ -59,57 +58,59 @@ class Joint:
             return Spectrum(0.0, 0.0)
         return Spectrum(trace / len(self.matrix), float((self.matrix**2).sum()) / trace)
 
-    def _places(self) -> dict[str, slice]:
-        places, start = {}, 0
+    def _slices(self) -> dict[str, slice]:
+        slices, start = {}, 0
         for name, shape in self.shapes.items():
-            places[name] = slice(start, start + math.prod(shape))
+            slices[name] = slice(start, start + math.prod(shape))
             start += math.prod(shape)
-        return places
+        return slices
 
     def solve(
         self, rows: Mapping[str, np.ndarray], added: Mapping[str, float]
     ) -> dict[str, np.ndarray]:
-        """``(H + D)^-1 g`` for the gradients of each example, with an amount on each layer.
+        """Return ``(H + D)^-1 g`` for the gradients of each example.
+
+        Args:
+            rows: Gradients ``[n, ...]`` of every layer.
+            added: The damping of each layer.
 
         Raises:
-            ArgumentError: not all layers are there, they do not fit, or nothing is added to a
-                matrix that has no inverse.
+            ArgumentError: Layers are missing, shapes differ, or the damped matrix is singular.
         """
         flat = self._flat(rows)
-        damped, places = self.matrix.copy(), self._places()
-        for name, place in places.items():
-            damped[range(place.start, place.stop), range(place.start, place.stop)] += added[name]
+        damped, slices = self.matrix.copy(), self._slices()
+        for name, own in slices.items():
+            damped[range(own.start, own.stop), range(own.start, own.stop)] += added[name]
         try:
             solved = np.linalg.solve(damped, flat.T).T
         except np.linalg.LinAlgError as error:
             raise ArgumentError(
-                "The curvature has no inverse without damping. Hint: damping=None chooses one."
+                "The curvature is singular without damping. Hint: damping=None chooses one."
             ) from error
-        return {n: solved[:, place].reshape(rows[n].shape) for n, place in places.items()}
+        return {n: solved[:, own].reshape(rows[n].shape) for n, own in slices.items()}
 
     def _flat(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         if set(rows) != set(self.shapes):
             raise ArgumentError(
-                f"This curvature couples the layers {', '.join(self.shapes)}, and needs the "
-                f"gradients of all of them, got those of {', '.join(rows)}. Hint: leave out names=."
+                f"This curvature couples the layers {', '.join(self.shapes)}, so it needs the "
+                f"gradients of all of them; got those of {', '.join(rows)}. Hint: omit names=."
             )
         parts = []
         for name, shape in self.shapes.items():
             part = np.asarray(rows[name], np.float64)
             if not same_layout(part.shape[1:], shape):
                 raise ArgumentError(
-                    f"The gradients of {name!r} have the shape {list(part.shape[1:])}, and the "
-                    f"curvature is one of {list(shape)}. Hint: log whole gradients, without "
-                    "compress."
+                    f"The gradients of {name!r} have the shape {list(part.shape[1:])}, but the "
+                    f"curvature is for {list(shape)}. Hint: log whole gradients, without compress."
                 )
             parts.append(part.reshape(len(part), -1))
         return np.concatenate(parts, 1)
 
     def to_json(self) -> list[Any]:
-        """The layers and their shapes."""
+        """Return the layers and their shapes as JSON values."""
         return [[name, list(shape)] for name, shape in self.shapes.items()]
 
     @classmethod
-    def of(cls, matrix: np.ndarray, said: list[Any]) -> Joint:
-        """From the matrix and what :meth:`to_json` gave."""
-        return cls(matrix, {name: tuple(shape) for name, shape in said})
+    def of(cls, matrix: np.ndarray, shapes: list[Any]) -> Joint:
+        """Make one from the matrix and the result of :meth:`to_json`."""
+        return cls(matrix, {name: tuple(shape) for name, shape in shapes})

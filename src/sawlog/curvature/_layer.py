@@ -1,7 +1,7 @@
-"""The curvature of one layer: a basis, and an eigenvalue for each of its directions.
+"""The curvature of one layer: an orthonormal basis, and an eigenvalue for each direction.
 
-Everything is in float64. Rows are gradients ``[n, *shape]``, arrays of the library that the layer's
-own are of.
+Everything is in float64. Rows are gradients ``[n, *shape]``, arrays of the same library and device
+as those of the layer.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from array_api_compat import array_namespace
 
-from sawlog._place import NUMPY, Place
+from sawlog._array_device import NUMPY, ArrayDevice
 from sawlog.curvature._damping import DENSE, FACTORED, Sampled, Spectrum
 from sawlog.errors import ArgumentError
 
 
 class Layer(abc.ABC):
-    """A symmetric matrix over the gradients of a layer, by its eigenvectors and eigenvalues."""
+    """A symmetric matrix over the gradients of a layer, as its eigendecomposition."""
 
     values: Any
-    damping: ClassVar[Sampled] = FACTORED  #: the default
+    damping: ClassVar[Sampled] = FACTORED  #: the default damping
 
     @property
     def outside(self) -> int:
-        """How many directions there are beside those of the basis; their eigenvalue is 0."""
+        """The number of directions outside of the basis, whose eigenvalue is 0."""
         return math.prod(self.row_shape()) - math.prod(self.values.shape)
 
     def spectrum(self) -> Spectrum:
-        """What damping goes by."""
+        """Return the summary of the eigenvalues that damping depends on."""
         return Spectrum.of(self.values, self.outside)
 
-    def to(self, place: Place) -> Self:
-        """The same with its arrays elsewhere."""
-        if place == NUMPY:
+    def to(self, device: ArrayDevice) -> Self:
+        """Return the layer with its arrays on a device."""
+        if device == NUMPY:
             return self
-        moved = {n: place.put(array) for n, array in self.arrays().items() if n != "shape"}
+        moved = {n: device.put(array) for n, array in self.arrays().items() if n != "shape"}
         return dataclasses.replace(self, **moved)  # type: ignore[type-var]
 
     def scaled(self, rows: Any, scale: Any, rest: float) -> Any:
-        """Rows whose directions are multiplied with ``scale``, those outside with ``rest``."""
+        """Multiply rows by ``scale`` in the basis, and by ``rest`` outside of it."""
         if not self.outside:
             return self.back(self.into(rows) * scale)
         return self.back(self.into(rows) * (scale - rest)) + rows * rest
 
     def weighed(self, rows: Any, scale: Any, rest: float) -> Any:
-        """The sums of squares of each row ``[n]``, weighed in the same way."""
+        """Return squared norms ``[n]``, weighted by ``scale`` in the basis and ``rest`` outside."""
         turned = self.into(rows).reshape(len(rows), -1)
         if not self.outside:
             return turned**2 @ scale.reshape(-1)
@@ -57,49 +57,58 @@ class Layer(abc.ABC):
 
     @abc.abstractmethod
     def row_shape(self) -> tuple[int, ...]:
-        """The shape of a gradient."""
+        """Return the shape of a gradient."""
 
     @abc.abstractmethod
     def into(self, rows: Any) -> Any:
-        """Rows in the basis, in the shape of :attr:`values`."""
+        """Transform rows into the basis, in the shape of :attr:`values`."""
 
     @abc.abstractmethod
     def back(self, rows: Any) -> Any:
-        """Rows out of the basis."""
+        """Transform rows back from the basis."""
 
     @abc.abstractmethod
     def arrays(self) -> dict[str, np.ndarray]:
-        """What there is to store of it."""
+        """Return the arrays to store, by name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Diagonal(Layer):
-    """Every element is a direction of its own; ``values`` has the shape of a gradient."""
+    """A diagonal matrix.
+
+    Args:
+        values: The diagonal, in the shape of a gradient.
+    """
 
     values: Any
 
     def row_shape(self) -> tuple[int, ...]:
-        """That of the eigenvalues."""
+        """Return the shape of the eigenvalues."""
         return tuple(self.values.shape)
 
     def into(self, rows: Any) -> Any:
-        """The rows as they are."""
+        """Return the rows unchanged."""
         return rows
 
     def back(self, rows: Any) -> Any:
-        """The rows as they are."""
+        """Return the rows unchanged."""
         return rows
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The eigenvalues."""
+        """Return the eigenvalues."""
         return {"values": self.values}
 
 
 @dataclasses.dataclass(frozen=True)
-class Dense(Layer):
-    """A basis of whole gradients: the columns of ``basis`` ``[elements, directions]``.
+class FullMatrix(Layer):
+    """A matrix over all elements of a gradient.
 
-    There are fewer directions than elements if it was fitted to fewer examples than that.
+    There are fewer directions than elements if it was fitted to fewer examples than elements.
+
+    Args:
+        values: The eigenvalues, ``[directions]``.
+        basis: The eigenvectors as columns, ``[elements, directions]``.
+        shape: The shape of a gradient.
     """
 
     damping: ClassVar[Sampled] = DENSE
@@ -109,27 +118,27 @@ class Dense(Layer):
     shape: tuple[int, ...]
 
     def row_shape(self) -> tuple[int, ...]:
-        """That of a gradient."""
+        """Return the shape of a gradient."""
         return self.shape
 
     def into(self, rows: Any) -> Any:
-        """Rows ``[n, directions]``."""
+        """Return rows in the basis, ``[n, directions]``."""
         return rows.reshape(len(rows), -1) @ self.basis
 
     def back(self, rows: Any) -> Any:
-        """Rows in the shape of gradients."""
+        """Return rows in the shape of gradients."""
         return (rows @ self.basis.T).reshape(len(rows), *self.shape)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The eigenvalues, the basis, the shape."""
+        """Return the eigenvalues, the basis and the shape."""
         return {"values": self.values, "basis": self.basis, "shape": np.array(self.shape)}
 
     @classmethod
-    def of_rows(cls, rows: np.ndarray, shape: tuple[int, ...]) -> Dense:
-        """The mean of the outer products of rows ``[n, elements]``, fewer of them than elements.
+    def of_rows(cls, rows: np.ndarray, shape: tuple[int, ...]) -> FullMatrix:
+        """Return the mean outer product of fewer rows ``[n, elements]`` than elements.
 
-        By the singular values of the rows, which are the roots of the eigenvalues: small ones are
-        found to as many digits as large ones, and the matrix over all elements is never made.
+        Singular values of the rows are square roots of the eigenvalues. They are precise also for
+        small eigenvalues, and the matrix over all elements is never formed.
         """
         basis, triangle = np.linalg.qr(rows.T)
         inner, roots, _ = np.linalg.svd(triangle)
@@ -138,61 +147,72 @@ class Dense(Layer):
         return cls(values[seen], basis @ inner[:, seen], tuple(shape))
 
     @classmethod
-    def of(cls, matrix: np.ndarray, shape: tuple[int, ...]) -> Dense:
-        """By the eigenvectors of a symmetric matrix, such as a Hessian.
+    def of(cls, matrix: np.ndarray, shape: tuple[int, ...]) -> FullMatrix:
+        """Decompose a symmetric matrix, such as a Hessian.
 
-        Eigenvalues that are rounding count as 0. One that is truly negative stays that: solving
-        then asks for damping that makes up for it.
+        Eigenvalues within rounding error are set to 0. Negative eigenvalues are kept, and solving
+        requires damping that exceeds them.
+
+        Args:
+            matrix: ``[elements, elements]``.
+            shape: The shape of a gradient.
 
         Raises:
-            ArgumentError: the matrix is not symmetric, or not over gradients of this shape.
+            ArgumentError: The matrix is not symmetric, not finite, or of another size.
         """
         matrix = np.asarray(matrix, np.float64)
         size = math.prod(shape)
         if matrix.shape != (size, size):
             raise ArgumentError(
-                f"Gradients of the shape {list(shape)} have {size} elements, and the matrix has "
+                f"Gradients of the shape {list(shape)} have {size} elements, but the matrix has "
                 f"the shape {list(matrix.shape)}."
             )
         if not np.abs(matrix - matrix.T).max(initial=0) <= 1e-6 * np.abs(matrix).max(initial=0):
-            raise ArgumentError("A curvature is symmetric and finite, and this matrix is not.")
+            raise ArgumentError("`matrix` must be symmetric and finite.")
         values, basis = np.linalg.eigh(matrix)
         return cls(without_rounding(values), basis, tuple(shape))
 
 
 @dataclasses.dataclass(frozen=True)
 class Kronecker(Layer):
-    """Bases of both sides of gradients ``[..., rows, cols]``; one with one axis is the identity."""
+    """A matrix with a Kronecker-factored eigenbasis, for gradients ``[..., rows, cols]``.
+
+    Args:
+        values: The eigenvalues, ``[..., rows, cols]``.
+        left: The eigenvectors of the rows as columns, ``[..., rows, rows]``. An array with one axis
+            represents the identity.
+        right: The same for the columns, ``[..., cols, cols]``.
+    """
 
     values: Any
     left: Any
     right: Any
 
     def row_shape(self) -> tuple[int, ...]:
-        """That of the eigenvalues."""
+        """Return the shape of the eigenvalues."""
         return tuple(self.values.shape)
 
     def into(self, rows: Any) -> Any:
-        """``left.T @ row @ right``."""
+        """Return ``left.T @ row @ right``."""
         if self.left.ndim > 1:
             rows = transposed(self.left) @ rows
         return _times(rows, self.right)
 
     def back(self, rows: Any) -> Any:
-        """``left @ row @ right.T``."""
+        """Return ``left @ row @ right.T``."""
         if self.left.ndim > 1:
             rows = self.left @ rows
         return _times(rows, transposed(self.right) if self.right.ndim > 1 else self.right)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The eigenvalues and both bases."""
+        """Return the eigenvalues and both bases."""
         return {"values": self.values, "left": self.left, "right": self.right}
 
 
 def same_layout(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether arrays of two shapes have the same elements in the same order.
+    """Return whether arrays of two shapes have the same elements in the same order.
 
-    One of them may have neighbouring axes merged, up to all of them.
+    One of them may have adjacent axes merged.
 
     >>> same_layout((2, 3, 4), (2, 12)), same_layout((6, 1), (2, 3)), same_layout((2, 3), (3, 2))
     (True, True, False)
@@ -205,12 +225,12 @@ def same_layout(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 def transposed(array: Any) -> Any:
-    """Every matrix ``[..., rows, cols]`` the other way round."""
+    """Transpose the last two axes."""
     return array_namespace(array).matrix_transpose(array)
 
 
 def _times(rows: Any, right: Any) -> Any:
-    """``row @ right`` for each row; one product of large matrices if they share one ``right``."""
+    """Return ``row @ right`` for each row, as one large product if ``right`` is one matrix."""
     if right.ndim == 1:
         return rows
     if right.ndim == 2:
@@ -220,16 +240,17 @@ def _times(rows: Any, right: Any) -> Any:
 
 
 def without_rounding(values: np.ndarray) -> np.ndarray:
-    """Eigenvalues ``[..., n]`` of matrices, with 0 for those that are nothing but rounding."""
+    """Set eigenvalues ``[..., n]`` to 0 that are within rounding error."""
     greatest = np.abs(values).max(-1, keepdims=True, initial=0)
     least = values.shape[-1] * np.finfo(np.float64).eps * greatest
     return np.where(np.abs(values) > least, values, 0.0)
 
 
 def decomposed(moment: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The eigenvalues ``[..., n]`` and eigenvectors of a moment; ones for those of a diagonal.
+    """Return the eigenvalues ``[..., n]`` and eigenvectors of a second moment.
 
-    A moment has no negative eigenvalues but by rounding, so they count as 0.
+    A moment with one axis is a diagonal, whose eigenvectors are returned as ones. A moment has no
+    negative eigenvalues except by rounding, so they are set to 0.
     """
     moment = np.asarray(moment, np.float64)
     if moment.ndim == 1:
@@ -239,15 +260,15 @@ def decomposed(moment: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def outer(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """All products of the eigenvalues of two sides, ``[..., rows, cols]``."""
+    """Return the outer product of the eigenvalues of two sides, ``[..., rows, cols]``."""
     return left[..., :, None] * right[..., None, :]
 
 
 def layer_from(arrays: dict[str, Any]) -> Layer:
-    """A layer from what :meth:`Layer.arrays` gave."""
+    """Make a layer from the result of :meth:`Layer.arrays`."""
     if "basis" in arrays:
         shape = tuple(int(size) for size in arrays["shape"])
-        return Dense(arrays["values"], arrays["basis"], shape)
+        return FullMatrix(arrays["values"], arrays["basis"], shape)
     if "left" in arrays:
         return Kronecker(arrays["values"], arrays["left"], arrays["right"])
     return Diagonal(arrays["values"])

@@ -1,8 +1,9 @@
 """Maths on factor pairs, written once for numpy, PyTorch and JAX arrays.
 
-The gradient of one use of a matrix of parameters is, for each example, a sum of outer products: of
-``left[t]`` and ``right[t]`` over positions ``t``. All that is needed of it can be had from these
-factors: the gradient itself, its projection on both sides, second moments of either side.
+The gradient of one use of a matrix of parameters is, for each example, a sum over positions ``t``
+of outer products of ``left[t]`` and ``right[t]``. Gradients, their projections on both sides, and
+the second moments of each side are computed from these factors. :class:`Pair` documents the factors
+of each type of layer.
 
 >>> import numpy as np
 >>> pair = Pair(Dense(np.ones((5, 3, 2))), Dense(np.ones((5, 3, 4))))
@@ -26,15 +27,4 @@ from sawlog.factored._projections import Projection as Projection
 from sawlog.factored._projections import principal as principal
 from sawlog.factored._projections import random_projection as random_projection
 
-__all__ = [
-    "Dense",
-    "Factor",
-    "OneHot",
-    "Pair",
-    "Projection",
-    "gradient",
-    "principal",
-    "random_projection",
-    "rows",
-    "vector",
-]
+__all__ = ["Dense", "OneHot", "Pair", "gradient", "rows", "vector"]

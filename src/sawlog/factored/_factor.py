@@ -1,4 +1,4 @@
-"""One side of a factor pair: an array, or the rows of a table that were looked up."""
+"""One side of a factor pair: a dense array, or one-hot rows of a table."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ from array_api_compat import array_namespace, device, is_jax_namespace, is_torch
 
 @dataclasses.dataclass(frozen=True)
 class Dense:
-    """``array`` is ``[batch, positions, n]``, or ``[batch, positions, groups, n]``.
+    """A factor that is an array.
 
-    With ``one`` there is one more feature, which is 1 everywhere: it makes the bias of a layer one
-    more column of its weight.
+    Args:
+        array: ``[batch, positions, features]``, or ``[batch, positions, groups, features]``.
+        one: Whether to append a feature that is 1 everywhere. It makes the bias of a layer one more
+            column of its weight.
+
+    >>> import numpy as np
+    >>> Dense(np.zeros((2, 1, 3)), one=True).full()[0]
+    array([[0., 0., 0., 1.]])
     """
 
     array: Any
@@ -21,21 +27,21 @@ class Dense:
 
     @property
     def groups(self) -> int | None:
-        """How many groups there are, where there are such."""
+        """The number of groups; None if the factor has no groups."""
         return self.array.shape[2] if self.array.ndim == 4 else None
 
     @property
     def size(self) -> int:
-        """How many features there are."""
+        """The number of features, with the constant one."""
         return int(self.array.shape[-1]) + self.one
 
     @property
     def positions(self) -> int:
-        """How many positions each example has."""
+        """The number of positions of an example."""
         return int(self.array.shape[1])
 
     def projected(self, matrix: Any) -> Dense:
-        """The factor times a matrix ``[size, rank]``, or ``[groups, size, rank]``."""
+        """Multiply by a matrix ``[size, rank]``, or ``[groups, size, rank]``."""
         xp = array_namespace(self.array)
         plain = matrix[..., :-1, :] if self.one else matrix
         if self.groups is None:
@@ -45,7 +51,7 @@ class Dense:
         return Dense(out + matrix[..., -1, :] if self.one else out)
 
     def full(self) -> Any:
-        """The array with all of its features."""
+        """Return the array with the constant feature."""
         if not self.one:
             return self.array
         xp = array_namespace(self.array)
@@ -53,23 +59,23 @@ class Dense:
         return xp.concat([self.array, ones], axis=-1)
 
     def masked(self, mask: Any) -> Dense:
-        """The factor with zeros where the mask ``[batch, positions]`` is false."""
+        """Set positions to zero where the mask ``[batch, positions]`` is false."""
         xp = array_namespace(self.array)
         full = self.full()
         shape = (*mask.shape, *(1,) * (self.array.ndim - 2))
         kept = xp.reshape(xp.astype(mask, xp.bool), shape)
-        return Dense(xp.where(kept, full, xp.zeros_like(full)))  # a NaN there is no NaN here
+        return Dense(xp.where(kept, full, xp.zeros_like(full)))  # NaN times 0 would stay NaN
 
     def scaled(self, scale: Any) -> Dense:
-        """The factor times a number for each example, ``[batch]``."""
+        """Multiply each example by a number, ``[batch]``."""
         xp = array_namespace(self.array)
         shape = (self.array.shape[0], *(1,) * (self.array.ndim - 1))
         return Dense(self.full() * xp.reshape(scale, shape))
 
     def moment(self) -> Any:
-        """The sum over examples and positions of its outer products with itself.
+        """Return the second moment, summed over examples and positions.
 
-        ``[size, size]``, or ``[groups, size, size]``.
+        Its shape is ``[size, size]``, or ``[groups, size, size]``.
         """
         xp = array_namespace(self.array)
         full = self.full()
@@ -83,9 +89,17 @@ class Dense:
 
 @dataclasses.dataclass(frozen=True)
 class OneHot:
-    """Features that are 1 at ``ids``, ``[batch, positions]``, and 0 at all others of ``size``.
+    """A factor whose features are one-hot, such as the rows that an embedding looks up.
 
-    Where ``weights`` ``[batch, positions]`` are given, they stand in place of the 1.
+    Args:
+        ids: The index of the feature that is 1, ``[batch, positions]``.
+        size: The number of features.
+        weights: Values to use in place of 1, ``[batch, positions]``.
+
+    >>> import numpy as np
+    >>> OneHot(np.array([[2, 0]]), size=3).full()[0]
+    array([[0., 0., 1.],
+           [1., 0., 0.]], dtype=float32)
     """
 
     ids: Any
@@ -97,42 +111,46 @@ class OneHot:
 
     @property
     def positions(self) -> int:
-        """How many positions each example has."""
+        """The number of positions of an example."""
         return int(self.ids.shape[1])
 
     def projected(self, matrix: Any) -> Dense:
-        """The rows of a matrix ``[size, rank]`` that are looked up."""
+        """Multiply by a matrix ``[size, rank]``, by looking up its rows."""
         xp = array_namespace(matrix)
         rows = xp.take(matrix, xp.reshape(self.ids, (-1,)), axis=0)
         rows = xp.reshape(rows, (*self.ids.shape, matrix.shape[1]))
         return Dense(self._weighted(rows))
 
     def full(self, like: Any = None) -> Any:
-        """All features, ``[batch, positions, size]``, of the dtype of ``like``."""
+        """Return ``[batch, positions, size]`` in the dtype of ``like``, or float32."""
         xp = array_namespace(self.ids)
-        places = xp.arange(self.size, dtype=self.ids.dtype, device=device(self.ids))
+        numbers = xp.arange(self.size, dtype=self.ids.dtype, device=device(self.ids))
         dtype = xp.float32 if like is None else like.dtype
-        return self._weighted(xp.astype(self.ids[..., None] == places, dtype))
+        return self._weighted(xp.astype(self.ids[..., None] == numbers, dtype))
 
     def gathered(self, rows: Any) -> Any:
-        """The sum over positions of its outer products with ``rows``, ``[batch, positions, n]``.
+        """Sum the outer products with ``rows`` over positions, by scatter-add.
 
-        ``[batch, size, n]``, by adding each row in its place.
+        Args:
+            rows: ``[batch, positions, n]``.
+
+        Returns:
+            ``[batch, size, n]``.
         """
         xp = array_namespace(rows)
         batch = rows.shape[0]
         first = xp.arange(batch, dtype=self.ids.dtype, device=device(self.ids)) * self.size
-        places = xp.reshape(self.ids + first[:, None], (-1,))
+        index = xp.reshape(self.ids + first[:, None], (-1,))
         flat = xp.reshape(self._weighted(rows), (-1, rows.shape[-1]))
-        summed = _summed(xp, flat, places, batch * self.size)
+        summed = _summed(xp, flat, index, batch * self.size)
         return xp.reshape(summed, (batch, self.size, rows.shape[-1]))
 
     def masked(self, mask: Any) -> OneHot:
-        """The factor with zeros where the mask ``[batch, positions]`` is false."""
+        """Set positions to zero where the mask ``[batch, positions]`` is false."""
         return self._times(mask != 0)
 
     def scaled(self, scale: Any) -> OneHot:
-        """The factor times a number for each example, ``[batch]``."""
+        """Multiply each example by a number, ``[batch]``."""
         return self._times(scale[:, None])
 
     def _times(self, weights: Any) -> OneHot:
@@ -146,13 +164,13 @@ class OneHot:
         return dataclasses.replace(self, weights=weights)
 
     def _weighted(self, rows: Any) -> Any:
-        """Rows ``[batch, positions, n]`` times the weights, in the dtype of the rows."""
+        """Multiply rows ``[batch, positions, n]`` by the weights, in the dtype of the rows."""
         if self.weights is None:
             return rows
         return rows * array_namespace(rows).astype(self.weights, rows.dtype)[..., None]
 
     def moment(self) -> Any:
-        """The diagonal, ``[size]``, of the sum of its outer products with itself: the counts."""
+        """Return the diagonal of the second moment, ``[size]``: counts, or squared weights."""
         xp = array_namespace(self.ids)
         flat = xp.reshape(self.ids, (-1,))
         if self.weights is None:
@@ -166,19 +184,19 @@ Factor = Dense | OneHot
 
 
 def _by_group(array: Any) -> Any:
-    """``[batch, positions, groups, n]`` as ``[batch, groups, positions, n]``."""
+    """Swap the axes of positions and groups."""
     return array_namespace(array).permute_dims(array, (0, 2, 1, 3))
 
 
-def _summed(xp: Any, rows: Any, places: Any, size: int) -> Any:
-    """``size`` rows of zeros, to which each of ``rows`` is added in its place.
+def _summed(xp: Any, rows: Any, index: Any, size: int) -> Any:
+    """Scatter-add ``rows`` into ``size`` rows of zeros.
 
-    The array standard has no such sum; each library has.
+    The array API standard has no scatter-add, but each library does.
     """
     zeros = xp.zeros((size, *rows.shape[1:]), dtype=rows.dtype, device=device(rows))
     if is_torch_namespace(xp):
-        return zeros.index_add(0, places, rows)
+        return zeros.index_add(0, index, rows)
     if is_jax_namespace(xp):
-        return zeros.at[places].add(rows)
-    xp.add.at(zeros, places, rows)
+        return zeros.at[index].add(rows)
+    xp.add.at(zeros, index, rows)
     return zeros

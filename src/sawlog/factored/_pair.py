@@ -1,4 +1,42 @@
-"""A factor pair, and the gradients it stands for."""
+"""``Pair``: the two factors of per-example gradients.
+
+Canonical form
+--------------
+
+A pair represents one use of a matrix of parameters ``W`` with shape ``[rows, cols]``. The gradient
+of example ``b`` is a sum of outer products over positions ``t``::
+
+    gradient[b] = sum_t  outer(left[b, t], right[b, t])          # [rows, cols]
+
+with ``left`` of shape ``[batch, positions, rows]`` and ``right`` of shape
+``[batch, positions, cols]``. The layout is that of the parameter: ``left`` runs along its first
+axis, ``right`` along its second one. Below, ``x`` is the input of the layer and ``g`` the gradient
+of the loss of each example with respect to its output.
+
+=================================  ==============================  ==============================
+layer                              left                            right
+=================================  ==============================  ==============================
+Linear, ``x [batch, in]``,         ``g`` as ``[batch, 1, out]``    ``x`` as ``[batch, 1, in]``
+weight ``[out, in]``
+Linear, ``x [batch, tokens, in]``  ``g [batch, tokens, out]``      ``x [batch, tokens, in]``
+Conv2d, weight                     ``g`` as                        patches of ``x`` as ``[batch,
+``[out, in, h, w]`` as             ``[batch, h' * w', out]``       h' * w', in * h * w]``
+``[out, in * h * w]``
+Embedding, weight                  one-hot rows                    ``g [batch, tokens, features]``
+``[words, features]``              ``OneHot(ids, words)``,
+                                   ids ``[batch, tokens]``
+scale of a norm, weight ``[n]``    gradient of the weight as       ones ``[batch, 1, 1]``
+as ``[n, 1]``                      ``[batch, 1, n]``
+=================================  ==============================  ==============================
+
+- A bias is one more feature of the inputs, which is always 1: ``Dense(x, one=True)``. It becomes
+  one more column of the weight.
+- A weight that is stored as ``[in, out]``, such as that of ``transformers.Conv1D``, has ``x`` on
+  the left and ``g`` on the right.
+- With groups, as in a grouped convolution, ``W`` has the shape ``[groups, rows, cols]``, and the
+  factors are ``[batch, positions, groups, rows]`` and ``[batch, positions, groups, cols]``.
+- Layers that share ``W`` yield one pair each. Their gradients are added.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +50,54 @@ from sawlog.factored._factor import Dense, Factor, OneHot
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """One use of a matrix of parameters ``[rows, cols]``, or ``[groups, rows, cols]``.
+    """The factors of the gradients of one use of a matrix of parameters.
 
-    Its gradient for example ``b`` is the sum over positions ``t`` of the outer products of
-    ``left[b, t]`` and ``right[b, t]``.
+    The gradient of example ``b`` is the sum over positions ``t`` of
+    ``outer(left[b, t], right[b, t])``.
+
+    Args:
+        left: The factor along the rows of the matrix, ``[batch, positions, rows]``.
+        right: The factor along its columns, ``[batch, positions, cols]``.
+
+    Examples, for a batch of 2. ``x`` are inputs, ``g`` are gradients of outputs:
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+
+    Linear from 3 to 4 features on ``[batch, features]``: one position, and the bias as a column.
+
+    >>> x, g = rng.normal(size=(2, 3)), rng.normal(size=(2, 4))
+    >>> pair = Pair(Dense(g[:, None]), Dense(x[:, None], one=True))
+    >>> gradient(pair).shape, np.allclose(gradient(pair)[..., :3], g[:, :, None] * x[:, None, :])
+    ((2, 4, 4), True)
+
+    Linear on ``[batch, tokens, features]``: a position per token.
+
+    >>> x, g = rng.normal(size=(2, 5, 3)), rng.normal(size=(2, 5, 4))
+    >>> gradient(Pair(Dense(g), Dense(x))).shape
+    (2, 4, 3)
+
+    Conv2d from 3 to 4 channels with a kernel of 2 x 2 on 5 x 5 pixels: a position per output pixel,
+    and the pixels under the kernel as features.
+
+    >>> x, g = rng.normal(size=(2, 3, 5, 5)), rng.normal(size=(2, 4, 4, 4))
+    >>> patches = np.lib.stride_tricks.sliding_window_view(x, (2, 2), axis=(2, 3))
+    >>> patches = patches.transpose(0, 2, 3, 1, 4, 5).reshape(2, 16, 12)
+    >>> pair = Pair(Dense(g.reshape(2, 4, 16).swapaxes(1, 2)), Dense(patches))
+    >>> gradient(pair).reshape(2, 4, 3, 2, 2).shape
+    (2, 4, 3, 2, 2)
+
+    Embedding of 10 words with 4 features: rows of the table are added where they were looked up.
+
+    >>> ids, g = rng.integers(0, 10, size=(2, 5)), rng.normal(size=(2, 5, 4))
+    >>> gradient(Pair(OneHot(ids, 10), Dense(g))).shape
+    (2, 10, 4)
+
+    The scale of a norm over 4 features: the gradient itself, as a matrix with one column.
+
+    >>> normalized, g = rng.normal(size=(2, 5, 4)), rng.normal(size=(2, 5, 4))
+    >>> gradient(vector((normalized * g).sum(1))).shape
+    (2, 4, 1)
     """
 
     left: Factor
@@ -30,14 +112,14 @@ class Pair:
 
     @property
     def batch(self) -> int:
-        """How many examples there are."""
+        """The number of examples."""
         factor = self.left
         return int((factor.ids if isinstance(factor, OneHot) else factor.array).shape[0])
 
     def projected(self, left: Any = None, right: Any = None) -> Pair:
-        """The pair whose gradients are projected: ``left.T @ gradient @ right``.
+        """Return the pair of the projected gradients, ``left.T @ gradient @ right``.
 
-        A side without a matrix stays as it is.
+        A side without a matrix is unchanged.
         """
         return Pair(
             self.left if left is None else self.left.projected(left),
@@ -45,20 +127,24 @@ class Pair:
         )
 
     def masked(self, mask: Any) -> Pair:
-        """The pair without the positions where ``mask``, ``[batch, positions]``, is false."""
+        """Drop the positions where ``mask``, ``[batch, positions]``, is false."""
         return Pair(self.left.masked(mask), self.right.masked(mask))
 
     def scaled(self, scale: Any) -> Pair:
-        """The pair whose gradients are multiplied by a number for each example, ``[batch]``."""
+        """Multiply the gradient of each example by a number, ``[batch]``."""
         if isinstance(self.left, OneHot):
             return Pair(self.left, self.right.scaled(scale))
         return Pair(self.left.scaled(scale), self.right)
 
 
 def gradient(pair: Pair, out: Any = None) -> Any:
-    """The gradient of each example, ``[batch, rows, cols]``, or with groups before the rows.
+    """Return the gradient of each example, ``[batch, rows, cols]``.
 
-    ``out`` is an array to put it into, where the library has such and neither side is one-hot.
+    With groups its shape is ``[batch, groups, rows, cols]``.
+
+    Args:
+        pair: The factors.
+        out: An array to write to, if the library supports it and neither factor is one-hot.
     """
     left, right = pair.left, pair.right
     if isinstance(left, OneHot):
@@ -77,9 +163,9 @@ def gradient(pair: Pair, out: Any = None) -> Any:
 
 
 def rows(gradients: Any) -> Pair:
-    """Gradients ``[batch, rows, cols]`` of a matrix that has no factors, as a pair of its shape.
+    """Return a pair for gradients ``[batch, rows, cols]`` that have no factors.
 
-    Its positions are the rows: each row stands where its number says.
+    Each row of the matrix is a position, whose left factor is one-hot.
 
     >>> import numpy as np
     >>> gradients = np.arange(12.0).reshape(2, 2, 3)
@@ -93,6 +179,11 @@ def rows(gradients: Any) -> Pair:
 
 
 def vector(gradients: Any) -> Pair:
-    """Gradients ``[batch, n]`` of a vector of parameters, as a pair of the shape ``[n, 1]``."""
+    """Return a pair for gradients ``[batch, n]`` of a vector, as a matrix ``[n, 1]``.
+
+    >>> import numpy as np
+    >>> gradient(vector(np.ones((2, 3)))).shape
+    (2, 3, 1)
+    """
     xp = array_namespace(gradients)
     return Pair(Dense(gradients[:, None, :]), Dense(xp.ones_like(gradients[:, None, :1])))

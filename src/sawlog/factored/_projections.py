@@ -1,7 +1,7 @@
-"""Matrices that gradients are projected with: random ones, or the main directions of a moment.
+"""Projection matrices for gradients: random, or the principal directions of a second moment.
 
-Random ones are made by numpy from a seed and a name, so that they are the same on every device,
-whatever the order of the layers, and need not be stored.
+Random matrices are drawn by numpy from a seed and a name. They do not depend on the device or the
+order of layers, and need not be stored.
 """
 
 from __future__ import annotations
@@ -19,18 +19,23 @@ KINDS = ("orthonormal", "gaussian")
 
 @dataclasses.dataclass(frozen=True)
 class Projection:
-    """The matrices of the two sides of a layer; None leaves a side as it is."""
+    """The projection matrices of both sides of a layer; None leaves a side unchanged."""
 
     left: Any = None
     right: Any = None
 
 
 def random_projection(kind: str, size: int, rank: int, *, seed: int, name: str) -> np.ndarray:
-    """A matrix ``[size, rank]`` whose product with its transpose is the identity on average.
+    """Return a random matrix ``[size, rank]`` that preserves dot products in expectation.
 
-    ``"orthonormal"``: orthonormal columns, scaled by ``sqrt(size / rank)``; ``"gaussian"``:
-    independent normal entries with variance ``1 / rank``. Dots of projected vectors are then those
-    of the vectors on average, for both kinds.
+    Args:
+        kind: ``"orthonormal"``: orthonormal columns times ``sqrt(size / rank)``; ``"gaussian"``:
+            independent normal entries with variance ``1 / rank``.
+        size, rank: The shape.
+        seed, name: Determine the matrix.
+
+    Raises:
+        ArgumentError: The kind is unknown, or the rank is not from 1 to ``size``.
 
     >>> matrix = random_projection("orthonormal", 8, 2, seed=0, name="layer")
     >>> np.allclose(matrix.T @ matrix, 4 * np.eye(2), atol=1e-6)
@@ -38,9 +43,11 @@ def random_projection(kind: str, size: int, rank: int, *, seed: int, name: str) 
     """
     if kind not in KINDS:
         listed = ", ".join(map(repr, KINDS))
-        raise ArgumentError(f"A random projection is one of {listed}, not {kind!r}.")
+        raise ArgumentError(f"`kind` must be one of {listed}; got {kind!r}.")
     if not 1 <= rank <= size:
-        raise ArgumentError(f"The rank of a projection is from 1 to {size}, not {rank} ({name}).")
+        raise ArgumentError(
+            f"`rank` must be an integer from 1 to {size} for {name!r}; got {rank!r}."
+        )
     words = xxhash.xxh3_128_intdigest(f"{kind}\0{name}".encode(), seed=seed % 2**64)
     normal = np.random.Generator(np.random.PCG64(words)).standard_normal((size, rank))
     if kind == "gaussian":
@@ -49,10 +56,11 @@ def random_projection(kind: str, size: int, rank: int, *, seed: int, name: str) 
 
 
 def _orthonormal(matrix: np.ndarray) -> np.ndarray:
-    """The first factor of a QR decomposition, where the second has a positive diagonal.
+    """Return Q of a QR decomposition whose R has a positive diagonal.
 
-    That makes it unique: one answer everywhere, and from normal entries the uniform distribution.
-    A tall matrix is well conditioned, and its second factor is then found faster by Cholesky.
+    This makes Q unique, so the result is the same everywhere, and uniformly distributed for normal
+    entries. A tall random matrix is well conditioned, so R is computed by Cholesky, which is
+    faster.
     """
     size, rank = matrix.shape
     if size < 2 * rank:
@@ -63,13 +71,16 @@ def _orthonormal(matrix: np.ndarray) -> np.ndarray:
 
 
 def principal(moment: np.ndarray, rank: int) -> np.ndarray:
-    """The ``rank`` main directions of a second moment, as the columns of ``[size, rank]``.
+    """Return the ``rank`` principal directions of a second moment as columns, ``[size, rank]``.
 
-    A moment with one axis is that of features that never occur together: its diagonal.
+    A moment with one axis is a diagonal, such as that of one-hot features.
+
+    Raises:
+        ArgumentError: The rank is not from 1 to ``size``.
     """
     size = moment.shape[0]
     if not 1 <= rank <= size:
-        raise ArgumentError(f"The rank of a projection is from 1 to {size}, not {rank}.")
+        raise ArgumentError(f"`rank` must be an integer from 1 to {size}; got {rank!r}.")
     if moment.ndim == 1:
         chosen = np.argsort(-moment, kind="stable")[:rank]
         matrix = np.zeros((size, rank), np.float32)

@@ -12,12 +12,11 @@ array([[ 3.,  2., -3.]])
 from __future__ import annotations
 
 from sawlog.influence._attribute import attribute as attribute
-from sawlog.influence._facade import Influence as Influence
-from sawlog.influence._facade import LogLoader as LogLoader
-from sawlog.influence._facade import compute_influence as compute_influence
-from sawlog.influence._facade import compute_influence_all as compute_influence_all
-from sawlog.influence._facade import compute_self_influence as compute_self_influence
-from sawlog.influence._fitted import curvature_for as curvature_for
+from sawlog.influence._fitted_curvature import curvature_for as curvature_for
+from sawlog.influence._log_loader import LogLoader as LogLoader
+from sawlog.influence._logix import compute_influence as compute_influence
+from sawlog.influence._logix import compute_influence_all as compute_influence_all
+from sawlog.influence._logix import compute_self_influence as compute_self_influence
 from sawlog.influence._logs import Logs as Logs
 from sawlog.influence._methods import activation_similarity as activation_similarity
 from sawlog.influence._methods import gradient_cosine as gradient_cosine
@@ -25,21 +24,20 @@ from sawlog.influence._methods import influence_functions as influence_functions
 from sawlog.influence._methods import tracin as tracin
 from sawlog.influence._methods import trackstar as trackstar
 from sawlog.influence._methods import trak as trak
+from sawlog.influence._run_influence import Influence as Influence
 from sawlog.influence._scores import Scores as Scores
 from sawlog.influence._scores import ensemble as ensemble
 from sawlog.influence._scores import load_scores as load_scores
-from sawlog.influence._self import Ranking as Ranking
-from sawlog.influence._self import self_influence as self_influence
+from sawlog.influence._self_influence import Ranking as Ranking
+from sawlog.influence._self_influence import self_influence as self_influence
 from sawlog.influence._tasks import attribution_table as attribution_table
 from sawlog.influence._tasks import label_errors as label_errors
 from sawlog.influence._tasks import near_duplicates as near_duplicates
 from sawlog.influence._tasks import prune as prune
+from sawlog.influence._token_scores import token_scores as token_scores
 from sawlog.influence._token_table import token_table as token_table
-from sawlog.influence._tokens import token_scores as token_scores
 
 __all__ = [
-    "Influence",
-    "LogLoader",
     "Logs",
     "Ranking",
     "Scores",
@@ -49,7 +47,6 @@ __all__ = [
     "compute_influence",
     "compute_influence_all",
     "compute_self_influence",
-    "curvature_for",
     "ensemble",
     "gradient_cosine",
     "influence_functions",

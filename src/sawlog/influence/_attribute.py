@@ -1,4 +1,4 @@
-"""``attribute``: scores of stored examples for queries, at the speed of a matrix product."""
+"""``attribute``: score stored examples for queries by blocked matrix products."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from typing import Any
 
 import numpy as np
 
+from sawlog._array_device import NUMPY, ArrayDevice, device_named, device_of
 from sawlog._atomic import new_folder
 from sawlog._paths import absolute
-from sawlog._place import NUMPY, Place, place_named, place_of
+from sawlog._validate import one_of, positive_integer
 from sawlog.capture import progress as bars
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
-from sawlog.influence._alike import check_together
-from sawlog.influence._best import Best, check_best
-from sawlog.influence._fitted import curvature_for
+from sawlog.influence._compatibility import check_together
+from sawlog.influence._fitted_curvature import curvature_for
 from sawlog.influence._logs import BUDGET, Logs
 from sawlog.influence._scores import Scores, load_scores
+from sawlog.influence._scoring_job import NONFINITE, ScoringJob, prepare_job
 from sawlog.influence._threads import several
-from sawlog.influence._work import NONFINITE, Work, prepared
+from sawlog.influence._top_k import TopK, check_top_k
 
 MODES = ("dot", "cosine", "l2")
 MOST_PARTS = 256
-PARTS_A_THREAD = 4
+PARTS_PER_THREAD = 4
 
 StrPath = str | os.PathLike[str]
 
@@ -54,61 +55,61 @@ def attribute(
 ) -> Scores:
     """Score the examples of a store for queries.
 
-    The influence of an example with the gradient ``g`` on a query with the gradient ``q`` is
-    ``q^T (H + d)^-1 g``, with the curvature ``H`` and the damping ``d``: about by how much, times
-    the number of examples, the loss of the query would grow if the example were left out. A
-    positive score is that of an example that helps.
+    The influence of an example with gradient ``g`` on a query with gradient ``q`` is
+    ``q^T (H + d)^-1 g``, where ``H`` is the curvature and ``d`` the damping. Divided by the number
+    of examples, it estimates how much the loss of the query would increase if the example were
+    left out of training. A positive score means that the example helps.
 
     Args:
-        train: the path of a store of rows, a reader, a :class:`Logs`, or a dict of arrays.
-        queries: the same; logged with the same layers and compression.
-        curvature: ``"identity"``, ``"diagonal"``, ``"fisher"``, ``"kfac"``, ``"ekfac"``,
-            ``"shampoo"``, fitted to ``train`` and kept with the run; or a fitted one.
-        damping: a number; ``Relative(share)`` of the mean eigenvalue of each layer, or
-            ``Typical(share)`` of the one that gradients typically meet; a dict of numbers by layer,
-            as of :func:`sawlog.curvature.choose_damping`; None is a share of the mean eigenvalue
-            and what suits the number of examples, see :class:`sawlog.curvature.Sampled`.
-        mode: ``"dot"``; ``"cosine"``: divided by the lengths of both, in the measure of the
-            curvature; ``"l2"``: minus the squared distance in that measure.
-        top_k: keep only the best of each query; None keeps all scores.
-        sign: which are the best: ``"positive"``, ``"negative"`` or ``"absolute"``.
-        per_layer: whether to give the scores of each layer, too.
-        names: which layers; all by default.
-        budget: how many bytes of memory to use, about, beside the result; each worker of an
-            executor uses as many. Queries that do not fit are scored in batches.
-        executor: a pool of processes, threads or machines that share the disk; each takes files.
-        checkpoint: a folder for what is done already; a second call with the same queries, logs
-            and options goes on with it, any other begins anew.
-        progress: whether to show a progress bar.
-        device: where products are computed: ``"numpy"``, a device of torch or its name such as
-            ``"cuda:0"``, or one of ``jax.devices()``. By default on the accelerator that the
-            queries are on, if they are arrays on one, and otherwise by numpy, a thread for each
-            core, whatever else the program has loaded; ``"cpu"`` is the same by torch.
-        weights: ``"same"``: examples, queries and curvature come from the same weights of the
-            model, as far as is known of them; ``"any"`` compares them knowingly.
-        nonfinite: what to do about scores that are infinite or NaN: ``"error"``, which names the
-            examples, or ``"keep"`` them; they are the worst then.
+        train: The path of a store of rows, a reader, a :class:`Logs`, or a dict of arrays.
+        queries: The same, logged with the same layers and compression.
+        curvature: One of :data:`sawlog.curvature.KINDS`: ``"identity"``, ``"diagonal"``,
+            ``"fisher"``, ``"kfac"``, ``"ekfac"``, ``"shampoo"``. It is fitted to ``train`` and
+            saved with the run. Or a fitted :class:`sawlog.curvature.Curvature`.
+        damping: A number; ``Relative(share)`` of the mean eigenvalue of each layer;
+            ``Typical(share)`` of the eigenvalue that gradients typically meet; or a dict of numbers
+            by layer, such as that of :func:`sawlog.curvature.choose_damping`. The default, None, is
+            a :class:`sawlog.curvature.Sampled` that suits the kind of curvature.
+        mode: ``"dot"``; ``"cosine"``, divided by the norms of both under the inverse of the damped
+            curvature; or ``"l2"``, minus the squared distance under it.
+        top_k: Keep only the best ``top_k`` scores of each query; None keeps all.
+        sign: Which scores are best: ``"positive"``, ``"negative"`` or ``"absolute"``.
+        per_layer: Whether to return the scores of each layer as well.
+        names: The layers to use; all by default.
+        budget: Approximate bytes of memory to use besides the result; each worker of an executor
+            uses as many. Queries that do not fit are scored in batches.
+        executor: A pool of threads or processes, also on other machines that share the disk. Its
+            workers score files in parallel.
+        checkpoint: A folder for finished parts. A second call with the same queries, logs and
+            options resumes from it; any other call starts from scratch.
+        progress: Whether to show a progress bar.
+        device: Where products are computed: ``"numpy"``, a torch device or its name such as
+            ``"cuda:0"``, or one of ``jax.devices()``. By default the accelerator that holds the
+            queries, if they are arrays on one; otherwise numpy, with one thread per core. ``"cpu"``
+            uses torch on the CPU.
+        weights: ``"same"`` requires that examples, queries and curvature come from the same weights
+            of the model, as far as these are known; ``"any"`` does not.
+        nonfinite: ``"error"`` raises if scores are infinite or NaN and names the examples;
+            ``"keep"`` keeps such scores and ranks them last.
 
     Raises:
-        ArgumentError: an option is not valid, layers do not fit, a statistic is missing, says
-            which stage to run; or scores are not finite.
-        WeightsMismatchError: examples and queries come from different weights.
+        ArgumentError: An option is invalid, layers do not match, a required statistic is missing
+            (says which stage to run), or scores are not finite.
+        WeightsMismatchError: Examples, queries or curvature come from different weights.
     """
     _check_options(mode, top_k, sign, per_layer, budget)
-    if nonfinite not in NONFINITE:
-        listed = ", ".join(map(repr, NONFINITE))
-        raise ArgumentError(f"nonfinite is one of {listed}, got {nonfinite!r}.")
+    one_of("nonfinite", nonfinite, NONFINITE)
     logs, asked = Logs(train, names=names), Logs(queries, names=names)
     if len(logs) == 0 or len(asked) == 0:
         raise ArgumentError("There are no examples to score, or no queries to score them for.")
     shapes = check_together(logs, asked, weights)
-    place = logs.where(_place(device, queries))
-    fitted = curvature_for(logs, curvature, budget=budget, place=place, weights=weights)
+    at = logs.usable_device(_device_for(device, queries))
+    fitted = curvature_for(logs, curvature, budget=budget, device=at, weights=weights)
     exact = mode == "l2" or any(dtype == np.float64 for dtype, _ in shapes.values())
     options = {
         "damping": damping,
         "mode": mode,
-        "place": place,
+        "device": at,
         "budget": budget,
         "top_k": top_k,
         "sign": sign,
@@ -117,11 +118,11 @@ def attribute(
     }
     found = []
     for batch in asked.batches(budget // 4):
-        work = prepared(logs, batch, fitted, exact, **options)
-        folder = None if checkpoint is None else absolute(checkpoint) / work.fingerprint()
-        scores = _joined(_done(work, executor, folder, progress), work)
+        job = prepare_job(logs, batch, fitted, exact, **options)
+        folder = None if checkpoint is None else absolute(checkpoint) / job.fingerprint()
+        scores = _join_parts(_run_job(job, executor, folder, progress), job)
         if per_layer and top_k is not None:
-            scores = dataclasses.replace(scores, layers=_of_layers(scores, work))
+            scores = dataclasses.replace(scores, layers=_layer_scores(scores, job))
         found.append(scores)
     about: dict[str, Any] = {
         "mode": mode,
@@ -135,44 +136,50 @@ def attribute(
     }
     if top_k is not None:
         about |= {"top_k": int(top_k), "sign": sign}
-    return dataclasses.replace(_stacked(found), about=about)
+    return dataclasses.replace(_join_queries(found), about=about)
 
 
 def _check_options(mode: Any, top_k: Any, sign: Any, per_layer: bool, budget: Any) -> None:
-    if mode not in MODES:
-        raise ArgumentError(f"mode is one of {', '.join(map(repr, MODES))}, got {mode!r}.")
-    check_best(1 if top_k is None else top_k, sign)
+    one_of("mode", mode, MODES)
+    check_top_k(1 if top_k is None else top_k, sign, "top_k")
     if per_layer and mode != "dot":
         raise ArgumentError('Only dot products are sums over layers. Hint: mode="dot".')
-    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
-        raise ArgumentError(f"budget is a number of bytes from 1 on, got {budget!r}.")
+    positive_integer("budget", budget)
 
 
-def _place(device: Any, queries: Any) -> Place:
-    """Where to compute: where the program says, or on the accelerator that has the queries."""
+def _device_for(device: Any, queries: Any) -> ArrayDevice:
+    """Return the device that was chosen, or else the accelerator that holds the queries."""
     if device is not None or not isinstance(queries, Mapping) or not queries:
-        return place_named(device)
-    own = place_of(next(iter(queries.values())))
+        return device_named(device)
+    own = device_of(next(iter(queries.values())))
     return NUMPY if own.device.startswith("cpu") else own
 
 
-def _done(work: Work, executor: Executor | None, folder: Path | None, show: bool) -> list[Scores]:
-    """The scores of all parts, in order, by the executor or by threads of our own."""
-    files = min(work.logs.files, MOST_PARTS)
-    if executor is not None:
-        return _of_parts(work, files, executor, folder, show, own=False)
-    with several(files, work.place) as (threads, workers):
-        own = dataclasses.replace(work, budget=max(1, work.budget // workers))
-        fine = folder is not None or show
-        count = files if fine else min(files, 1 if workers == 1 else PARTS_A_THREAD * workers)
-        return _of_parts(own, count, threads, folder, show, own=True)
-
-
-def _of_parts(
-    work: Work, count: int, executor: Executor | None, folder: Path | None, show: bool, *, own: bool
+def _run_job(
+    job: ScoringJob, executor: Executor | None, folder: Path | None, show: bool
 ) -> list[Scores]:
-    """The scores of all parts, in order; those that are saved are not computed again."""
-    parts = [(place, count) for place in range(count)]
+    """Return the scores of all parts in order, computed by the executor or by own threads."""
+    files = min(job.logs.files, MOST_PARTS)
+    if executor is not None:
+        return _run_parts(job, files, executor, folder, show, own=False)
+    with several(files, job.device) as (threads, workers):
+        own = dataclasses.replace(job, budget=max(1, job.budget // workers))
+        fine = folder is not None or show
+        count = files if fine else min(files, 1 if workers == 1 else PARTS_PER_THREAD * workers)
+        return _run_parts(own, count, threads, folder, show, own=True)
+
+
+def _run_parts(
+    job: ScoringJob,
+    count: int,
+    executor: Executor | None,
+    folder: Path | None,
+    show: bool,
+    *,
+    own: bool,
+) -> list[Scores]:
+    """Return the scores of all parts in order; load those that were saved."""
+    parts = [(index, count) for index in range(count)]
     saved = {} if folder is None else {p: folder / f"{p[0]:05d}-of-{count:05d}" for p in parts}
     found: dict[tuple[int, int], Scores] = {
         part: load_scores(path) for part, path in saved.items() if (path / "store.json").exists()
@@ -181,25 +188,25 @@ def _of_parts(
     with bars.shown("scoring", len(parts), quiet=not show) as bar:
         for _ in found:
             bar.step(0, 0)
-        for part, scores in _computed(work, todo, executor, own):
+        for part, scores in _compute_parts(job, todo, executor, own):
             found[part] = scores
             if part in saved:
-                _save(scores, saved[part])
+                _save_part(scores, saved[part])
             bar.step(scores.values.shape[1], 0)
     return [found[part] for part in parts]
 
 
-def _computed(
-    work: Work, todo: Sequence[tuple[int, int]], executor: Executor | None, own: bool
+def _compute_parts(
+    job: ScoringJob, todo: Sequence[tuple[int, int]], executor: Executor | None, own: bool
 ) -> Iterator[tuple[tuple[int, int], Scores]]:
-    """The scores of each part, as soon as they are there."""
+    """Yield the scores of each part as soon as they are computed."""
     if executor is None:
         for part in todo:
-            yield part, work.run(part)
+            yield part, job.run(part)
         return
     stop = threading.Event()
-    more = (stop,) if own else ()  # which other processes would not see
-    futures = {executor.submit(work.run, part, *more): part for part in todo}
+    more = (stop,) if own else ()  # an event does not reach other processes
+    futures = {executor.submit(job.run, part, *more): part for part in todo}
     try:
         for future in as_completed(futures):
             yield futures[future], future.result()
@@ -209,34 +216,34 @@ def _computed(
             future.cancel()
 
 
-def _save(scores: Scores, path: Path) -> None:
-    """All of it or nothing, under its name."""
+def _save_part(scores: Scores, path: Path) -> None:
+    """Write a part atomically."""
     try:
         with new_folder(path) as aside:
             scores.save(aside)
-    except FileExistsError:  # another process did the same part, and was faster
+    except FileExistsError:  # another process saved the same part first
         if not (path / "store.json").exists():
             raise
 
 
-def _joined(parts: Sequence[Scores], work: Work) -> Scores:
-    """The scores of all examples, in their order."""
+def _join_parts(parts: Sequence[Scores], job: ScoringJob) -> Scores:
+    """Join the scores of consecutive parts of the examples."""
     filled = [part for part in parts if part.values.shape[1]]
-    if work.top_k is not None:
-        best = Best.joined([Best(work.top_k, work.sign, p.values, p.ids) for p in filled])
+    if job.top_k is not None:
+        best = TopK.joined([TopK(job.top_k, job.sign, p.values, p.ids) for p in filled])
         assert best.scores is not None
-        return Scores(work.ids, best.ids, best.scores)
+        return Scores(job.ids, best.ids, best.scores)
     ids = np.concatenate([part.ids for part in filled])
     values = np.concatenate([part.values for part in filled], 1)
     layers = {
         name: np.concatenate([part.layers[name] for part in filled], 1)
-        for name in (work.layers if work.per_layer else ())
+        for name in (job.layers if job.per_layer else ())
     }
-    return Scores(work.ids, ids, values, layers)
+    return Scores(job.ids, ids, values, layers)
 
 
-def _stacked(found: Sequence[Scores]) -> Scores:
-    """The scores of several batches of queries."""
+def _join_queries(found: Sequence[Scores]) -> Scores:
+    """Join the scores of consecutive batches of queries."""
     first = found[0]
     if len(found) == 1:
         return first
@@ -248,17 +255,17 @@ def _stacked(found: Sequence[Scores]) -> Scores:
     )
 
 
-def _of_layers(scores: Scores, work: Work) -> dict[str, np.ndarray]:
-    """The scores of each layer, for the best examples only, some of which are read at a time."""
-    unique, places = np.unique(scores.ids, return_inverse=True)
-    places = places.reshape(scores.ids.shape)
-    layers = {name: np.empty(scores.ids.shape) for name in work.layers}
-    most = max(1, work.budget // 2 // (8 * work.logs.elements + 16 * len(work.ids)))
+def _layer_scores(scores: Scores, job: ScoringJob) -> dict[str, np.ndarray]:
+    """Compute the scores of each layer for the best examples only, within the budget."""
+    unique, index = np.unique(scores.ids, return_inverse=True)
+    index = index.reshape(scores.ids.shape)
+    layers = {name: np.empty(scores.ids.shape) for name in job.layers}
+    most = max(1, job.budget // 2 // (8 * job.logs.elements + 16 * len(job.ids)))
     for start in range(0, len(unique), most):
         own = unique[start : start + most]
-        part = work.logs.gather(own.tolist() if own.dtype.kind == "U" else own)
-        queries, ranks = np.nonzero((places >= start) & (places < start + most))
+        part = job.logs.gather(own.tolist() if own.dtype.kind == "U" else own)
+        queries, ranks = np.nonzero((index >= start) & (index < start + most))
         for name, values in layers.items():
-            of = work.of_layer(name, part)
-            values[queries, ranks] = of[queries, places[queries, ranks] - start]
+            layer = job.of_layer(name, part)
+            values[queries, ranks] = layer[queries, index[queries, ranks] - start]
     return layers

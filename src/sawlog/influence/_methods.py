@@ -1,4 +1,4 @@
-"""Known methods by name, each a choice of curvature, mode and checkpoints."""
+"""Published methods by name: each is a choice of curvature, mode and checkpoints."""
 
 from __future__ import annotations
 
@@ -15,60 +15,63 @@ from sawlog.influence._scores import Scores, ensemble
 
 Checkpoint = tuple[Any, Any]
 
-_AT_ONCE = 64
+_BATCH = 64
 
 
 def influence_functions(train: Any, queries: Any, **options: Any) -> Scores:
-    """Influence functions: :func:`attribute` with EK-FAC."""
+    """Compute influence functions: :func:`attribute` with EK-FAC."""
     return attribute(train, queries, **{"curvature": "ekfac", **options})
 
 
 def tracin(
     checkpoints: Sequence[Checkpoint], learning_rates: Sequence[float] | None = None, **options: Any
 ) -> Scores:
-    """TracIn: the sum over checkpoints of dot products of gradients, times the learning rate.
+    """Compute TracIn: dot products of gradients times the learning rate, summed over checkpoints.
 
     Args:
-        checkpoints: ``(train, queries)`` of each, logged with the parameters as they were then.
-        learning_rates: those of the steps that a checkpoint stands for; all 1 by default.
-        options: those of :func:`attribute`.
+        checkpoints: ``(train, queries)`` of each, logged with the parameters of that checkpoint.
+        learning_rates: The learning rate of each checkpoint; 1 by default.
+        options: Those of :func:`attribute`.
     """
     rates = [1.0] * len(checkpoints) if learning_rates is None else list(learning_rates)
-    return _over(checkpoints, rates, {"curvature": "identity", **options})
+    return _over_checkpoints(checkpoints, rates, {"curvature": "identity", **options})
 
 
 def trak(checkpoints: Sequence[Checkpoint], **options: Any) -> Scores:
-    """TRAK: the mean over checkpoints of projected gradients compared in their raw Fisher.
+    """Compute TRAK: projected gradients preconditioned by their Fisher, averaged over checkpoints.
 
-    Log with ``compress=`` and, for each checkpoint, another seed.
+    Log with ``compress=``, and with another seed for each checkpoint.
     """
-    return _over(checkpoints, None, {"curvature": "fisher", **options})
+    return _over_checkpoints(checkpoints, None, {"curvature": "fisher", **options})
 
 
 def trackstar(train: Any, queries: Any, **options: Any) -> Scores:
-    """TrackStar: preconditioned gradients of unit length, so that loud examples do not win."""
+    """Compute TrackStar: preconditioned gradients of unit length.
+
+    Normalizing keeps examples with large gradients from ranking first for every query.
+    """
     return attribute(train, queries, **{"curvature": "fisher", "mode": "cosine", **options})
 
 
 def gradient_cosine(train: Any, queries: Any, **options: Any) -> Scores:
-    """The cosine of gradients as they are."""
+    """Compute cosines of gradients without preconditioning."""
     return attribute(train, queries, **{"curvature": "identity", "mode": "cosine", **options})
 
 
 def activation_similarity(
     train: Any, queries: Any, layer: str, *, pool: str | int | None = None, **options: Any
 ) -> Scores:
-    """The cosine of what a layer does for two examples: a baseline without gradients.
+    """Compute cosines of the activations of a layer: a baseline without gradients.
 
     Args:
-        train, queries: logged with ``log="forward"``, alone or among others.
-        layer: the name of the log, as ``"forward/encoder.fc1"``.
-        pool: for sequences: ``"mean"`` over positions, or the number of one, -1 for the last; by
-            default all positions count, each with its counterpart.
-        options: those of :func:`attribute`.
+        train, queries: Logged with ``log="forward"``, alone or among others.
+        layer: The name of the log, such as ``"forward/encoder.fc1"``.
+        pool: For sequences: ``"mean"`` over positions, or the index of one position, -1 for the
+            last. By default each position is compared with the same position of the query.
+        options: Those of :func:`attribute`.
 
     Raises:
-        ArgumentError: there are no such logs, or they have no positions.
+        ArgumentError: The log does not exist, or ``pool`` is given and it has no positions.
     """
     options = {"curvature": "identity", "mode": "cosine", **options}
     pair = [Logs(each, names=[layer]) for each in (train, queries)]
@@ -78,17 +81,17 @@ def activation_similarity(
 
 
 def _pooled(logs: Logs, pool: str | int) -> Logs:
-    """Logs with one vector for each example, in memory."""
+    """Return logs in memory with one vector per example."""
     (layer,) = logs.layers
     if logs.ragged:
-        return _pooled_in_full(logs, layer, pool)
+        return _pooled_ragged(logs, layer, pool)
     (_, shape), *_ = logs.shapes().values()
     if len(shape) < 2:
-        raise ArgumentError(f"{layer!r} has no positions to pool. Hint: leave out pool=.")
+        raise ArgumentError(f"{layer!r} has no positions to pool. Hint: omit pool=.")
     number = isinstance(pool, int) and not isinstance(pool, bool)
     if pool != "mean" and not (number and -shape[0] <= int(pool) < shape[0]):
         raise ArgumentError(
-            f'pool is "mean", or the number of one of the {shape[0]} positions, got {pool!r}.'
+            f'`pool` must be "mean", or the index of one of the {shape[0]} positions; got {pool!r}.'
         )
     found: list[np.ndarray] = []
     ids: list[Any] = []
@@ -99,21 +102,21 @@ def _pooled(logs: Logs, pool: str | int) -> Logs:
     return Logs({layer: np.concatenate(found)}, ids=ids)
 
 
-def _pooled_in_full(logs: Logs, layer: str, pool: str | int) -> Logs:
-    """The same where examples have different numbers of positions."""
+def _pooled_ragged(logs: Logs, layer: str, pool: str | int) -> Logs:
+    """Pool logs whose examples have different numbers of positions."""
     assert logs.reader is not None
     ids = np.asarray(logs.ids)
     lengths = ragged.lengths_of(logs.reader, layer, ids)
     least = min(lengths.tolist(), default=1)
     if pool != "mean" and (isinstance(pool, (bool, str)) or not -least <= pool < least):
         raise ArgumentError(
-            f'pool is "mean", or the number of a position that all examples have, here one of '
-            f"{least}, or from the end, as -1; got {pool!r}."
+            f'`pool` must be "mean", or the index of a position that all examples have: one of '
+            f"{least}, or negative to count from the end; got {pool!r}."
         )
     found: list[np.ndarray] = []
     names = [layer, *([layer + SCALE] if layer + SCALE in logs.reader.names else [])]
-    for start in range(0, len(ids), _AT_ONCE):
-        own = slice(start, start + _AT_ONCE)
+    for start in range(0, len(ids), _BATCH):
+        own = slice(start, start + _BATCH)
         rows = decode(ragged.gather(logs.reader, ids[own], names), layer)
         if pool == "mean":
             found.append(rows.sum(1) / lengths[own].reshape(-1, *(1,) * (rows.ndim - 2)))
@@ -123,7 +126,7 @@ def _pooled_in_full(logs: Logs, layer: str, pool: str | int) -> Logs:
     return Logs({layer: np.concatenate(found)}, ids=ids.tolist())
 
 
-def _over(
+def _over_checkpoints(
     checkpoints: Sequence[Checkpoint], weights: Sequence[float] | None, options: dict[str, Any]
 ) -> Scores:
     if not checkpoints:

@@ -1,4 +1,4 @@
-"""Scores as pictures."""
+"""Bar charts of scores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def bars(
     scores: Scores, query: Any, *, path: str | os.PathLike[str] | None = None, most: int = 10
 ) -> Any:
-    """The best examples of a query, and, where all are known, the worst, as bars."""
+    """Draw the best examples of a query, and the worst if all scores are known."""
     figures: Any = require("matplotlib.figure", "plot", "Scores.plot()")
     pairs = sorted(scores[query], key=lambda pair: -pair[1])
     if scores.whole and len(pairs) > 2 * most:

@@ -1,4 +1,4 @@
-"""``Scores``: what attribution found, as a matrix or the best of each query."""
+"""``Scores``: the result of attribution, as a matrix or the top k of each query."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from sawlog._optional import require
 from sawlog._rich import Table, Text
 from sawlog._text import printable
 from sawlog.errors import ArgumentError
-from sawlog.influence._best import Best, check_best
+from sawlog.influence._rows import id_list
+from sawlog.influence._top_k import TopK, check_top_k
 from sawlog.records import Entries, Records
 from sawlog.store._removal import new_store
 
@@ -29,11 +30,18 @@ class Scores:
     """Scores of training examples for queries.
 
     Args:
-        queries: the ids of the queries, ``[q]``.
-        ids: those of the examples: ``[n]`` of a matrix, ``[q, k]`` of the best of each query.
-        values: ``[q, n]`` or ``[q, k]``, best first.
-        layers: the same for each layer, if that was asked for; they add up to the values.
-        about: how they were made.
+        queries: The ids of the queries, ``[q]``.
+        ids: The ids of the examples: ``[n]`` if all have a score, ``[q, k]`` for the top k.
+        values: The scores: ``[q, n]``, or ``[q, k]`` best first.
+        layers: The scores of each layer, with the shape of ``values``, if requested. They sum to
+            ``values``.
+        about: How the scores were computed: mode, curvature, damping and so on.
+
+    >>> scores = Scores(np.array(["q"]), np.array([7, 8]), np.array([[0.5, 2.0]]))
+    >>> scores["q"]
+    [(7, 0.5), (8, 2.0)]
+    >>> scores.top(1)["q"]
+    [(8, 2.0)]
     """
 
     queries: np.ndarray
@@ -44,33 +52,41 @@ class Scores:
 
     @property
     def whole(self) -> bool:
-        """Whether every example has a score, or only the best of each query."""
+        """Whether every example has a score, not only the top k of each query."""
         return self.ids.ndim == 1
 
     def __len__(self) -> int:
         return len(self.queries)
 
     def __getitem__(self, query: Any) -> Any:
-        """The examples of one query, by its id, with their scores: ``[(id, score), ...]``.
+        """Return the examples of a query with their scores, ``[(id, score), ...]``.
 
-        ``"influence"``, ``"src_ids"`` and ``"tgt_ids"`` are the values, the ids of queries and
-        those of examples, unless a query has that id.
+        As in LogIX, ``"influence"``, ``"src_ids"`` and ``"tgt_ids"`` return the values, the ids of
+        the queries and those of the examples, unless a query has that id.
         """
-        places = np.flatnonzero(self.queries == query)
-        if not len(places):
+        found = np.flatnonzero(self.queries == query)
+        if not len(found):
             if isinstance(query, str) and query in _KEYS:
                 return getattr(self, _KEYS[query])
             raise ArgumentError(f"There is no query {query!r}.")
-        place = int(places[0])
-        ids = self.ids if self.whole else self.ids[place]
-        return list(zip(ids.tolist(), self.values[place].tolist(), strict=True))
+        index = int(found[0])
+        ids = self.ids if self.whole else self.ids[index]
+        return list(zip(ids.tolist(), self.values[index].tolist(), strict=True))
 
     def top(self, k: int = 10, sign: str = "positive") -> Scores:
-        """The best ``k`` of each query: ``"positive"``, ``"negative"``, or ``"absolute"``."""
-        check_best(k, sign)
+        """Return the best ``k`` scores of each query, best first.
+
+        Args:
+            k: How many to keep.
+            sign: Which are best: ``"positive"``, ``"negative"`` or ``"absolute"``.
+
+        Raises:
+            ArgumentError: These scores are a top k already, with a smaller ``k`` or another sign.
+        """
+        check_top_k(k, sign)
         if not self.whole:
             return self._first(k, sign)
-        best = Best(k, sign)
+        best = TopK(k, sign)
         best.add(self.values, np.arange(len(self.ids)))
         assert best.scores is not None
         layers = {n: np.take_along_axis(v, best.ids, 1) for n, v in self.layers.items()}
@@ -78,32 +94,32 @@ class Scores:
         return Scores(self.queries, self.ids[best.ids], best.scores, layers, about)
 
     def _first(self, k: int, sign: str) -> Scores:
-        """The first ``k`` of those that are the best already."""
-        there, own = self.values.shape[1], self.about.get("sign", "positive")
-        complete = there < self.about.get("top_k", there)  # there are no more examples
-        if sign != own or (k > there and not complete):
+        """Return the first ``k`` of a top k."""
+        kept, own = self.values.shape[1], self.about.get("sign", "positive")
+        complete = kept < self.about.get("top_k", kept)  # there are no more examples
+        if sign != own or (k > kept and not complete):
             raise ArgumentError(
-                f"These are the best {there} of each query already, the {own} ones, so the best "
-                f"{k} {sign} ones are not known. Hint: attribute(..., top_k=None) gives all scores."
+                f"Only the best {kept} {own} scores of each query were kept, so the best {k} "
+                f"{sign} ones are not known. Hint: attribute(..., top_k=None) returns all scores."
             )
         layers = {name: values[:, :k] for name, values in self.layers.items()}
         about = {**self.about, "top_k": int(k), "sign": sign}
         return Scores(self.queries, self.ids[:, :k], self.values[:, :k], layers, about)
 
     def select(self, queries: Iterable[Any]) -> Scores:
-        """The scores of some queries, by their ids, in this order."""
-        rows = _places(self.queries, queries, "query")
+        """Return the scores of some queries by id, in this order."""
+        rows = _indices(self.queries, queries, "query")
         layers = {name: values[rows] for name, values in self.layers.items()}
         ids = self.ids if self.whole else self.ids[rows]
         return Scores(self.queries[rows], ids, self.values[rows], layers, self.about)
 
     def group(self, of: Mapping[Any, Iterable[Any]] | None = None) -> Scores:
-        """Scores for the sum over queries: of all of them, or of each named group of ids."""
+        """Sum the scores over all queries, or over each named group of query ids."""
         self._check_sums()
         named = (
             {"all": self.queries.tolist()} if of is None else {k: list(v) for k, v in of.items()}
         )
-        rows = [_places(self.queries, own, "query") for own in named.values()]
+        rows = [_indices(self.queries, own, "query") for own in named.values()]
 
         def summed(values: np.ndarray) -> np.ndarray:
             return np.stack([values[own].sum(0) for own in rows])
@@ -112,9 +128,9 @@ class Scores:
         return Scores(np.array(list(named)), self.ids, summed(self.values), layers, self.about)
 
     def of_groups(self, groups: Mapping[Any, Iterable[Any]]) -> Scores:
-        """The influence of groups of training examples: the sum of the scores of each set."""
+        """Sum the scores over each named group of example ids: the influence of a group."""
         self._check_sums()
-        columns = [_places(self.ids, own, "example") for own in groups.values()]
+        columns = [_indices(self.ids, own, "example") for own in groups.values()]
 
         def summed(values: np.ndarray) -> np.ndarray:
             return np.stack([values[:, own].sum(1) for own in columns], 1)
@@ -125,14 +141,17 @@ class Scores:
     def _check_sums(self) -> None:
         if not self.whole or self.about.get("mode", "dot") != "dot":
             raise ArgumentError(
-                "Sums over a set need all scores, and dot products. Hint: attribute(..., "
+                "Sums over a group need all scores, as dot products. Hint: attribute(..., "
                 'top_k=None, mode="dot").'
             )
 
-    # -- to look at -------------------------------------------------------------------------------
+    # -- display ----------------------------------------------------------------------------------
 
     def to_pandas(self) -> Any:
-        """A table with the columns ``query``, ``rank``, ``id``, ``score``, and one a layer."""
+        """Return a data frame: ``query``, ``rank``, ``id``, ``score``, and a column per layer.
+
+        ``rank`` is omitted if every example has a score.
+        """
         pandas: Any = require("pandas", "arrow", "Scores.to_pandas()")
         count = self.values.shape[1]
         ids = np.broadcast_to(self.ids, self.values.shape).ravel()
@@ -149,7 +168,7 @@ class Scores:
 
     def __rich__(self) -> Table:
         shown = self.top(5) if self.whole else self
-        table = Table(title=f"{len(self)} queries, {self.values.shape[1]} examples of each")
+        table = Table(title=f"{len(self)} queries, {self.values.shape[1]} examples each")
         table.add_column("query")
         for rank in range(min(5, shown.values.shape[1])):
             table.add_column(str(rank + 1), justify="right")
@@ -164,9 +183,15 @@ class Scores:
         return table
 
     def plot(self, query: Any = None, *, path: StrPath | None = None, most: int = 10) -> Any:
-        """Draw the best and worst examples of a query as bars; by default of the first.
+        """Draw the best and worst examples of a query as bars.
 
-        Returns the figure of matplotlib; ``path`` saves it.
+        Args:
+            query: The id of the query; the first by default.
+            path: Where to save the figure, if given.
+            most: How many of the best, and of the worst, to draw.
+
+        Returns:
+            A matplotlib figure.
         """
         from sawlog.influence._plot import bars
 
@@ -175,11 +200,11 @@ class Scores:
     # -- on disk ----------------------------------------------------------------------------------
 
     def save(self, path: StrPath) -> None:
-        """Write them to a store, in the place of other scores; :func:`load_scores` reads them.
+        """Write the scores to a store, replacing other scores; :func:`load_scores` reads them.
 
         Raises:
-            ArgumentError: there is a store of something else.
-            StoreExistsError: there is something that is no store.
+            ArgumentError: ``path`` is a store that does not contain scores.
+            StoreExistsError: ``path`` exists and is not a store.
         """
         if (Path(path) / "store.json").exists():
             _check_scores(path)
@@ -191,15 +216,15 @@ class Scores:
             new_store(path) as aside,
             store.create(aside, meta=meta, interval=None) as writer,
         ):
-            writer.write(Records({n: Entries(_coded(a)[None]) for n, a in arrays.items()}))
+            writer.write(Records({n: Entries(_encoded(a)[None]) for n, a in arrays.items()}))
 
 
 def load_scores(path: StrPath) -> Scores:
-    """Scores that were saved.
+    """Load scores that were saved.
 
     Raises:
-        StoreNotFoundError: there is nothing.
-        ArgumentError: there is a store of something else.
+        StoreNotFoundError: ``path`` does not exist.
+        ArgumentError: ``path`` is a store that does not contain scores.
     """
     _check_scores(path)
     with store.open(path) as reader:
@@ -208,7 +233,7 @@ def load_scores(path: StrPath) -> Scores:
             for series in reader.schema.series
         }
         for name in reader.meta["texts"]:
-            arrays[name] = _texts(arrays[name])
+            arrays[name] = _decoded(arrays[name])
         layers = {n.removeprefix("layer/"): a for n, a in arrays.items() if n.startswith("layer/")}
         about = reader.meta["about"]
         return Scores(arrays["queries"], arrays["ids"], arrays["values"], layers, about)
@@ -217,58 +242,57 @@ def load_scores(path: StrPath) -> Scores:
 def _check_scores(path: StrPath) -> None:
     with store.open(path) as reader:
         if "scores" not in reader.meta:
-            raise ArgumentError(f"{Path(path)} is the store of something else than scores.")
+            raise ArgumentError(f"The store at {Path(path)} does not contain scores.")
 
 
-def _coded(array: np.ndarray) -> np.ndarray:
-    """An array as a store takes it: texts as the numbers of their characters."""
+def _encoded(array: np.ndarray) -> np.ndarray:
+    """Encode strings as code points, because a series of a store holds numbers."""
     if array.dtype.kind != "U":
         return array
     array = np.ascontiguousarray(array)
     return array.view(np.uint32).reshape(*array.shape, array.dtype.itemsize // 4)
 
 
-def _texts(array: np.ndarray) -> np.ndarray:
+def _decoded(array: np.ndarray) -> np.ndarray:
     size = max(1, array.shape[-1])
     return np.ascontiguousarray(array).view(f"<U{size}").reshape(array.shape[:-1])
 
 
-def _places(ids: np.ndarray, wanted: Iterable[Any], what: str) -> list[int]:
-    """Where some ids are among others."""
-    places = {each: i for i, each in enumerate(ids.tolist())}
-    own = _plain(wanted)
-    lacking = [each for each in own if each not in places]
-    if lacking:
-        raise ArgumentError(f"There is no {what} {', '.join(map(repr, lacking[:5]))}.")
-    return [places[each] for each in own]
-
-
-def _plain(ids: Iterable[Any]) -> list[Any]:
-    """Ids as Python has them."""
-    return ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+def _indices(ids: np.ndarray, wanted: Iterable[Any], what: str) -> list[int]:
+    """Return the index of each wanted id."""
+    index = {each: i for i, each in enumerate(ids.tolist())}
+    own = id_list(wanted)
+    missing = [each for each in own if each not in index]
+    if missing:
+        raise ArgumentError(f"There is no {what} {', '.join(map(repr, missing[:5]))}.")
+    return [index[each] for each in own]
 
 
 def ensemble(several: Sequence[Scores], weights: Sequence[float] | None = None) -> Scores:
-    """The mean of the scores of several checkpoints, or their sum with these weights.
+    """Average the scores of several checkpoints, or sum them with weights.
 
-    Queries and examples are those of the first, in its order, whatever the order of the others.
-    If all of them have the scores of the same layers, those are joined as well.
+    Queries and examples are matched by id, and returned in the order of the first. Scores of
+    layers are included if all have the same layers.
+
+    Args:
+        several: Scores of all examples.
+        weights: One factor for each; by default ``1 / len(several)``.
 
     Raises:
-        ArgumentError: they are not whole matrices of the same queries and examples, by one mode.
+        ArgumentError: Queries, examples or modes differ, or some are a top k.
     """
     if not several:
-        raise ArgumentError("An ensemble needs at least one matrix of scores.")
+        raise ArgumentError("`several` must contain at least one Scores.")
     for each in several:
-        _check_alike(each, several[0])
+        _check_comparable(each, several[0])
     shares = [1 / len(several)] * len(several) if weights is None else list(weights)
     if len(shares) != len(several):
-        raise ArgumentError(f"There are {len(shares)} weights for {len(several)} matrices.")
+        raise ArgumentError(f"There are {len(shares)} weights for {len(several)} Scores.")
     first = several[0]
     orders = [
         np.ix_(
-            _places(each.queries, first.queries.tolist(), "query"),
-            _places(each.ids, first.ids.tolist(), "example"),
+            _indices(each.queries, first.queries.tolist(), "query"),
+            _indices(each.ids, first.ids.tolist(), "example"),
         )
         for each in several
     ]
@@ -285,14 +309,14 @@ def ensemble(several: Sequence[Scores], weights: Sequence[float] | None = None) 
     return Scores(first.queries, first.ids, summed(each.values for each in several), layers, about)
 
 
-def _check_alike(each: Scores, first: Scores) -> None:
+def _check_comparable(each: Scores, first: Scores) -> None:
     if not each.whole or set(each.ids.tolist()) != set(first.ids.tolist()):
         raise ArgumentError(
-            "An ensemble is made of whole matrices with the same examples. Hint: "
-            "attribute(..., top_k=None), and then ensemble(...).top(k)."
+            "An ensemble needs the scores of all examples, and the same examples. Hint: "
+            "attribute(..., top_k=None), then ensemble(...).top(k)."
         )
     if set(each.queries.tolist()) != set(first.queries.tolist()):
-        raise ArgumentError("The matrices of an ensemble have different queries.")
-    modes = {said.about.get("mode", "dot") for said in (each, first)}
+        raise ArgumentError("The scores of an ensemble have different queries.")
+    modes = {one.about.get("mode", "dot") for one in (each, first)}
     if len(modes) > 1:
-        raise ArgumentError(f"The scores of an ensemble are of one mode, got {sorted(modes)}.")
+        raise ArgumentError(f"The scores of an ensemble must have one mode; got {sorted(modes)}.")

@@ -1,4 +1,4 @@
-"""What people do with influence: find wrong labels, near-duplicates, what to leave out."""
+"""Applications of influence: label errors, near-duplicates, pruning, tables of examples."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ from sawlog.errors import ArgumentError
 from sawlog.influence._attribute import attribute
 from sawlog.influence._logs import Logs
 from sawlog.influence._scores import Scores
-from sawlog.influence._self import Ranking, self_influence
+from sawlog.influence._self_influence import Ranking, self_influence
 
 Data = Mapping[Any, Any] | Sequence[Any] | Callable[[Any], Any]
 
 
 def label_errors(logs: Any, **options: Any) -> Ranking:
-    """Examples by how likely their label is wrong, by self-influence; ``.top(k)`` has the worst.
+    """Rank examples by how likely their label is wrong, most suspicious first.
 
-    A wrong label is one that the rest of the data speaks against, so that only the example itself
-    holds the model to it. The options are those of :func:`self_influence`.
+    Ranks by self-influence: the other examples contradict a wrong label, so only the example
+    itself makes the model predict it. ``.top(k)`` returns the first ``k``.
+
+    Args:
+        logs: What :func:`self_influence` takes.
+        options: Those of :func:`self_influence`.
     """
     ranking = self_influence(logs, **options)
     order = np.argsort(-ranking.values, kind="stable")
@@ -33,13 +37,19 @@ def label_errors(logs: Any, **options: Any) -> Ranking:
 def near_duplicates(
     logs: Any, *, threshold: float = 0.99, neighbours: int = 8, **options: Any
 ) -> list[list[Any]]:
-    """Groups of examples whose gradients point the same way: a cosine of ``threshold`` or more.
+    """Return groups of examples whose gradients point in the same direction, largest group first.
 
-    Of each example its ``neighbours`` nearest are looked at; chains of them make a group. The
-    options are those of :func:`attribute`. The largest groups come first.
+    Compares each example with its nearest neighbours. Examples that are connected by a chain of
+    neighbours form a group.
+
+    Args:
+        logs: What :func:`attribute` takes.
+        threshold: The least cosine of two duplicates.
+        neighbours: How many neighbours of each example to compare.
+        options: Those of :func:`attribute`.
     """
     if not -1 <= threshold <= 1:
-        raise ArgumentError(f"threshold is a cosine, from -1 to 1, got {threshold!r}.")
+        raise ArgumentError(f"`threshold` must be a cosine from -1 to 1; got {threshold!r}.")
     rows = Logs(logs)
     options = {"curvature": "identity", **options}
     scores = attribute(rows, rows, mode="cosine", top_k=neighbours + 1, **options)
@@ -51,9 +61,9 @@ def near_duplicates(
             each = parent[each]
         return each
 
-    for place, one in enumerate(scores.queries.tolist()):
-        near = scores.values[place] >= threshold - 1e-6  # rounding of equal rows
-        for other in scores.ids[place][near].tolist():
+    for i, one in enumerate(scores.queries.tolist()):
+        near = scores.values[i] >= threshold - 1e-6  # rounding of equal rows
+        for other in scores.ids[i][near].tolist():
             parent[root(other)] = root(one)
     groups: dict[Any, list[Any]] = {}
     for each in scores.queries.tolist():
@@ -62,17 +72,19 @@ def near_duplicates(
 
 
 def prune(scores: Scores | Ranking, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """Which examples to keep and which to leave out, a ``share`` of all of them.
+    """Split examples into those to keep and those to remove.
 
-    By :class:`Scores`, those that help the queries least, in sum, are left out: give queries that
-    stand for what the model is for. By a :class:`Ranking`, those with the greatest values are, as
-    of :func:`self_influence`.
+    Args:
+        scores: :class:`Scores` removes the examples with the lowest sum of scores over all queries,
+            which should represent the task of the model. A :class:`Ranking`, such as that of
+            :func:`self_influence`, removes those with the greatest values.
+        share: The share of examples to remove, from 0 to 1.
 
     Returns:
-        The ids to keep and those to leave out, worst first.
+        The ids to keep in their order, and the ids to remove, worst first.
     """
     if not 0 <= share <= 1:
-        raise ArgumentError(f"share is a part of the examples, from 0 to 1, got {share!r}.")
+        raise ArgumentError(f"`share` must be a number from 0 to 1; got {share!r}.")
     if isinstance(scores, Ranking):
         ids, badness = scores.ids, scores.values
     else:
@@ -93,31 +105,31 @@ def attribution_table(
     least: bool = True,
     width: int = 60,
 ) -> Table:
-    """The most and least helpful examples of each query, with what they are, as a rich table.
+    """Return a rich table of the most and least helpful examples of each query.
 
     Args:
-        scores: of all examples, or the best of each query.
-        data: what an id stands for: a dict, a sequence, or a function.
-        query_data: the same for queries.
-        k: how many of each query.
-        least: whether to show the least helpful as well, where all scores are known.
-        width: how many characters of a text to show.
+        scores: Scores of all examples, or the top k of each query.
+        data: Maps the id of an example to what to show: a dict, a sequence, or a function.
+        query_data: The same for queries; their ids by default.
+        k: How many examples to show per query.
+        least: Whether to show the least helpful examples as well, if all scores are known.
+        width: The number of characters to show of each text.
     """
     table = Table(show_lines=False, title="Which examples helped, and which did not")
     for name, side in (("query", "left"), ("score", "right"), ("id", "left"), ("example", "left")):
         table.add_column(name, justify="right" if side == "right" else "left", overflow="fold")
+    show_query: Data = str if query_data is None else query_data
     for query in scores.queries.tolist():
         pairs = sorted(scores[query], key=lambda pair: -pair[1])
         shown = pairs[:k]
         if least and scores.whole and len(pairs) > 2 * k:
             shown = shown + pairs[-k:]
-        asked: Data = str if query_data is None else query_data
         for i, (each, value) in enumerate(shown):
             color = "green" if value >= 0 else "red"
             score, label = Text(f"{value:+.3g}", color), Text(printable(str(each)))
-            said = _text(asked, query, width) if i == 0 else Text()
+            first = _text(show_query, query, width) if i == 0 else Text()
             last = i == len(shown) - 1
-            table.add_row(said, score, label, _text(data, each, width), end_section=last)
+            table.add_row(first, score, label, _text(data, each, width), end_section=last)
     return table
 
 

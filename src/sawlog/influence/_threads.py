@@ -1,7 +1,7 @@
-"""Several files at once: a thread for each core, and products that take one core each.
+"""Threads that score several files at once, one per core, with single-threaded matrix products.
 
-A matrix product over the rows of one file is too small to be worth sharing between cores: two such
-products side by side are faster than one after the other on two cores.
+A matrix product over the rows of one file is too small to be shared between cores. Two such
+products in two threads are faster than one after the other on two cores.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
+from sawlog._array_device import NUMPY, TORCH_CPU, ArrayDevice
 from sawlog._optional import require
-from sawlog._place import CPU, NUMPY, Place
 
 _lock = threading.Lock()
 _holders = 0
 _limit: Any = None
 
 
-def cores(place: Place = NUMPY) -> int:
-    """How many cores matrix products may take at present, as the program has it."""
-    if place == CPU:
+def cores(device: ArrayDevice = NUMPY) -> int:
+    """Return how many cores a matrix product may use, as the program has set it."""
+    if device == TORCH_CPU:
         return int(_torch().get_num_threads())
     libraries = ThreadpoolController().select(user_api="blas").lib_controllers
     return max((int(each.num_threads or 1) for each in libraries), default=1)
 
 
 @contextlib.contextmanager
-def several(most: int, place: Place = NUMPY) -> Iterator[tuple[Executor | None, int]]:
-    """Threads for up to ``most`` parts, and how many; none if one core is all there is.
+def several(most: int, device: ArrayDevice = NUMPY) -> Iterator[tuple[Executor | None, int]]:
+    """Yield a pool for up to ``most`` parts and its size; ``(None, 1)`` if there is one core.
 
-    Until the end products take as many cores as are left to each thread: those of numpy in the
-    whole program, those of torch in these threads.
+    Inside of the context the cores are divided among the threads: for numpy in the whole program,
+    for torch in the threads of the pool.
     """
-    there = cores(place) if place in (NUMPY, CPU) else 1  # a device is busy with one part
-    workers = min(there, most)
+    available = cores(device) if device in (NUMPY, TORCH_CPU) else 1  # one part fills a device
+    workers = min(available, most)
     if workers < 2:
         yield None, 1
         return
-    limited = _limited_torch if place == CPU else _limited
+    limited = _limited_torch if device == TORCH_CPU else _limited
     with (
-        limited(there // workers) as begin,
+        limited(available // workers) as begin,
         ThreadPoolExecutor(workers, "sawlog-scores", initializer=begin) as pool,
     ):
         yield pool, workers
@@ -52,7 +52,7 @@ def several(most: int, place: Place = NUMPY) -> Iterator[tuple[Executor | None, 
 
 @contextlib.contextmanager
 def _limited(threads: int) -> Iterator[Callable[[], None] | None]:
-    """Limit every product to so many threads; the last one who leaves puts it back as it was."""
+    """Limit the threads of BLAS; the last of several concurrent callers restores the limit."""
     global _holders, _limit
     with _lock:
         if not _holders:
@@ -70,7 +70,7 @@ def _limited(threads: int) -> Iterator[Callable[[], None] | None]:
 
 @contextlib.contextmanager
 def _limited_torch(threads: int) -> Iterator[Callable[[], None] | None]:
-    """What a thread of ours is to begin with: torch counts for each thread, and for new ones."""
+    """Yield an initializer for threads: torch's limit is per thread, inherited by new ones."""
     torch = _torch()
     before = torch.get_num_threads()
     try:

@@ -1,4 +1,4 @@
-"""Texts with the score of each token as its colour."""
+"""Tables of texts whose tokens are shaded by their scores."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numpy as np
 from sawlog._rich import Style, Table, Text
 from sawlog._text import printable
 from sawlog.errors import ArgumentError
+from sawlog.influence._rows import id_list
 
 Tokens = Sequence[Sequence[str]] | Mapping[Any, Sequence[str]]
 
 _GREEN, _RED = (0, 170, 70), (225, 50, 50)
-_LEAST = 0.05  # of the greatest score of a query; below, nothing is coloured
+_LEAST = 0.05  # share of the greatest score of a query below which a token is not shaded
 
 
 def token_table(
@@ -24,19 +25,20 @@ def token_table(
     *,
     queries: Sequence[Any] | None = None,
 ) -> Table:
-    """The texts of examples, each token shaded by its score: green helps, red hurts.
+    """Return a rich table of texts, each token shaded by its score: green helps, red hurts.
 
-    The shades of a query are relative to its greatest score, whatever the sign.
+    Shades are relative to the greatest magnitude among the scores of a query.
 
     Args:
-        scores: ``[queries, examples, positions]``, as of :func:`token_scores`; those of one query
-            or of one example may be without that axis.
-        tokens: the tokens of each example, as texts; a dict has them by id.
-        ids: those of the examples; their numbers by default.
-        queries: what the queries are called; their numbers by default.
+        scores: ``[queries, examples, positions]``, as :func:`token_scores` returns them. The first
+            axis may be omitted for one query, the first two for one example.
+        tokens: The tokens of each example as strings, in order or as a dict by id.
+        ids: The ids of the examples; their indices by default.
+        queries: The labels of the queries; their indices by default.
 
     Raises:
-        ArgumentError: there are more tokens than positions, or scores where no token is.
+        ArgumentError: An example has more tokens than positions, or scores at positions without a
+            token.
 
     >>> from rich.console import Console
     >>> table = token_table(np.array([[[3.0, -1.0]]]), [["good ", "bad"]])
@@ -50,11 +52,12 @@ def token_table(
     values = np.asarray(scores, np.float64)
     if not 1 <= values.ndim <= 3:
         raise ArgumentError(
-            f"scores are [queries, examples, positions], got the shape {list(values.shape)}."
+            "`scores` must have the shape [queries, examples, positions]; got "
+            f"{list(values.shape)}."
         )
     values = values.reshape(*(1,) * (3 - values.ndim), *values.shape)
-    named = list(range(values.shape[1])) if ids is None else _plain(ids)
-    asked = list(range(values.shape[0])) if queries is None else _plain(queries)
+    named = list(range(values.shape[1])) if ids is None else id_list(ids)
+    asked = list(range(values.shape[0])) if queries is None else id_list(queries)
     if [len(asked), len(named)] != list(values.shape[:2]):
         raise ArgumentError(
             f"There are {len(asked)} queries and {len(named)} examples for scores of the shape "
@@ -66,32 +69,28 @@ def token_table(
     for query, of_query in zip(asked, values, strict=True):
         sizes = np.abs(of_query[np.isfinite(of_query)])
         greatest = float(sizes.max(initial=0.0))
-        for place, (each, own) in enumerate(zip(named, of_query, strict=True)):
-            text = _shaded(_tokens_of(tokens, each, place, own), own, greatest)
-            said = Text(printable(str(query)) if place == 0 else "")
+        for i, (each, own) in enumerate(zip(named, of_query, strict=True)):
+            text = _shaded(_tokens_of(tokens, each, i, own), own, greatest)
+            label = Text(printable(str(query)) if i == 0 else "")
             name = Text(printable(str(each)))
-            last = place == len(named) - 1
-            table.add_row(said, name, f"{own.sum():+.3g}", text, end_section=last)
+            last = i == len(named) - 1
+            table.add_row(label, name, f"{own.sum():+.3g}", text, end_section=last)
     return table
 
 
-def _plain(names: Any) -> list[Any]:
-    return names.tolist() if isinstance(names, np.ndarray) else list(names)
-
-
-def _tokens_of(tokens: Tokens, each: Any, place: int, scores: np.ndarray) -> list[str]:
+def _tokens_of(tokens: Tokens, each: Any, index: int, scores: np.ndarray) -> list[str]:
     try:
-        own = list(tokens[each] if isinstance(tokens, Mapping) else tokens[place])
+        own = list(tokens[each] if isinstance(tokens, Mapping) else tokens[index])
     except (KeyError, IndexError):
         raise ArgumentError(f"There are no tokens of the example {each!r}.") from None
     if len(own) > len(scores):
         raise ArgumentError(
-            f"The example {each!r} has {len(own)} tokens, and scores of {len(scores)} positions."
+            f"The example {each!r} has {len(own)} tokens, but scores of {len(scores)} positions."
         )
     if scores[len(own) :].any():
         raise ArgumentError(
-            f"The example {each!r} has {len(own)} tokens, and positions behind them have scores. "
-            "Hint: give all tokens, also those that the model was fed with around the text."
+            f"The example {each!r} has {len(own)} tokens, but later positions have scores. "
+            "Hint: pass all tokens that the model was given, also special ones."
         )
     return own
 

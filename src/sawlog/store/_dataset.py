@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sawlog._array_device import as_tensor
 from sawlog._optional import require
-from sawlog._place import as_tensor
 
 if TYPE_CHECKING:
     from sawlog.store._reader import Reader

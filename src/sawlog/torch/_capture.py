@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from sawlog.capture import Options, Statistics, encode
+from sawlog.capture._log_names import LogName
 from sawlog.errors import ArgumentError, CaptureError, SawlogError
 from sawlog.torch._examples import Examples
 from sawlog.torch._graph import Edge, Graph, graph_of, root_of
@@ -416,10 +417,10 @@ class Gathering:
 
     def _name(self, kind: str, unit: Unit) -> str:
         """The name of a log; of a module that is called again, with a number."""
-        name = f"{kind}/{unit.name}"
+        name = str(LogName(kind, unit.name))
         with self._lock:
             count = self._seen[name] = self._seen.get(name, 0) + 1
-        return name if count == 1 else f"{name}#{count}"
+        return str(LogName(kind, unit.name, count))
 
     def _forward(self, call: Call, output: Tensor) -> None:
         tensor = output
@@ -517,7 +518,7 @@ class Gathering:
         logs: dict[str, Any] = dict(self._logs)
         if "grad" in self._options.log and self._rows.needed:
             for block in self._watched.blocks:
-                logs[f"grad/{block.name}"] = self._rows.rows(block, examples)
+                logs[str(LogName("grad", block.name))] = self._rows.rows(block, examples)
         return logs
 
     def add_statistics(self, logs: Mapping[str, Any], examples: int) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sawlog._place import to_numpy
+from sawlog._array_device import to_numpy
 from sawlog._rich import Console, Table
 from sawlog.capture import Block
 from sawlog.errors import ArgumentError

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sawlog._place import to_numpy
+from sawlog._array_device import to_numpy
 from sawlog.capture import Staged
 from sawlog.errors import CaptureError
 from sawlog.torch._outer import Outer

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from sawlog import store
-from sawlog._place import to_numpy
+from sawlog._array_device import to_numpy
 from sawlog.capture import (
     CHANGING,
     Block,

@@ -11,7 +11,7 @@ from sawlog.curvature import Curvature, Diagonal
 from sawlog.errors import ArgumentError
 from sawlog.factored import Projection
 from sawlog.influence import Logs, attribute, token_scores
-from sawlog.influence._split import BIAS, MATRIX, TABLE, Call, Split
+from sawlog.influence._stored_factors import BIAS, MATRIX, TABLE, StoredCall, StoredFactors
 
 N, T = 5, 3
 BLOCKS = {
@@ -107,14 +107,18 @@ def test_every_kind_of_layer(tmp_path, kind, compress):
 def test_factors_that_make_up_something_else(tmp_path):
     written(tmp_path / "logs", "linear", spoil=5.0)
     queries = {"one.weight": np.ones((1, 4, 4))}
-    with pytest.raises(ArgumentError, match=r"does not make up the stored gradients of .*one\.we"):
+    with pytest.raises(
+        ArgumentError, match=r"do not multiply to the stored gradients of .*one\.we"
+    ):
         token_scores(tmp_path / "logs", queries, curvature="identity")
     assert token_scores(tmp_path / "logs", queries, [1, 2], curvature="identity").shape == (1, 2, T)
 
 
 def test_numbers_of_rows_that_are_none(tmp_path):
     block = BLOCKS["table"]
-    split = Split(block, (Call(TABLE, "forward/words", "backward/words", "left"),), (), 1, NONE)
+    split = StoredFactors(
+        block, (StoredCall(TABLE, "forward/words", "backward/words", "left"),), (), 1, NONE
+    )
     for number, there in ((0, True), (6, True), (7, False), (-1, False), (0.5, False)):
         rows = {"forward/words": np.full((1, 1), number), "backward/words": np.ones((1, 1, 3))}
         assert (split.pairs(rows) is not None) == there
@@ -157,8 +161,10 @@ def test_the_tolerance_is_that_of_the_worst_rounding(kind, projected, size, dtyp
     parameters = ("w.weight", "w.bias")[: 2 if kind == "with bias" else 1]
     name = "w.bias" if kind == "bias" else "w.weight"
     block = Block(name, parameters, (2, cols), "right")
-    call = Call(BIAS if kind == "bias" else MATRIX, "" if kind == "bias" else "f", "b", "right")
-    split = Split(block, (call,), (), 1, projection)
+    call = StoredCall(
+        BIAS if kind == "bias" else MATRIX, "" if kind == "bias" else "f", "b", "right"
+    )
+    split = StoredFactors(block, (call,), (), 1, projection)
     logs = {"b": stored([[size, 0.0]], dtype)}
     right, off = [1.0], noise(size, 2, dtype)
     if kind != "bias":
@@ -183,9 +189,9 @@ def test_the_tolerance_is_that_of_the_worst_rounding(kind, projected, size, dtyp
 
 def test_a_stretch_of_both_sides_counts(tmp_path):
     both = Projection(3.0 * np.eye(2), 5.0 * np.eye(2))
-    split = Split(
+    split = StoredFactors(
         Block("w.weight", ("w.weight",), (2, 2), "right"),
-        (Call(MATRIX, "f", "b", "right"),),
+        (StoredCall(MATRIX, "f", "b", "right"),),
         (),
         1,
         both,
@@ -198,5 +204,5 @@ def test_a_stretch_of_both_sides_counts(tmp_path):
 
 
 def test_positions_of_logs_in_memory():
-    with pytest.raises(ArgumentError, match="in memory are not those of a run"):
+    with pytest.raises(ArgumentError, match="in memory do not belong to a run"):
         token_scores(Logs({"w": np.ones((1, 2))}), {"w": np.ones((1, 2))})

@@ -1,4 +1,4 @@
-"""Whether queries and examples can be compared: same layers, same shapes, same projections."""
+"""Checks that queries and examples can be compared: same layers, shapes, projections, weights."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from sawlog._validate import one_of
 from sawlog.capture import check_same_weights, projections_of
 from sawlog.curvature._layer import same_layout
 from sawlog.errors import ArgumentError
@@ -13,41 +14,44 @@ from sawlog.influence._logs import Logs
 
 WEIGHTS = ("same", "any")
 REMEDY = (
-    "Their gradients do not go together. Hint: log both with the same checkpoint, one project for "
-    'each; weights="any" compares them knowingly.'
+    "Their gradients cannot be compared. Hint: log both with the same checkpoint, one project for "
+    'each; weights="any" compares them anyway.'
 )
 
 
 def check_together(
     logs: Logs, asked: Logs, weights: str = "same"
 ) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-    """The dtypes and shapes of the rows of each layer, which queries and examples share.
+    """Check that queries can be compared with examples.
 
     Args:
-        logs, asked: examples and queries.
+        logs, asked: Examples and queries.
         weights: ``"any"`` compares rows of different weights of the model.
 
+    Returns:
+        The stored dtype and shape of the examples of each layer.
+
     Raises:
-        ArgumentError: they are of different layers or shapes, or were projected differently.
-        WeightsMismatchError: they were computed with different weights.
+        ArgumentError: Layers, shapes or projections differ.
+        WeightsMismatchError: The weights of the model differ.
     """
-    for lacking, who in (
+    for missing, who in (
         ([name for name in logs.layers if name not in asked.layers], "queries"),
         ([name for name in asked.layers if name not in logs.layers], "examples"),
     ):
-        if lacking:
+        if missing:
             raise ArgumentError(
-                f"The {who} have no logs of the layers {', '.join(lacking[:5])}. Hint: watch the "
+                f"The {who} have no logs of the layers {', '.join(missing[:5])}. Hint: watch the "
                 "same layers, or choose some by names=."
             )
     for each in (logs, asked):
         if each.ragged:
             raise ArgumentError(
                 f"The examples{_at(each)} have different numbers of positions in {each.ragged[0]!r}"
-                ', so that rows cannot be compared. Hint: pool="mean", or gradients.'
+                ', so their rows cannot be compared. Hint: use pool="mean", or gradients.'
             )
-    there, wanted = logs.shapes(), asked.shapes()
-    for name, (_, shape) in there.items():
+    stored, wanted = logs.shapes(), asked.shapes()
+    for name, (_, shape) in stored.items():
         if not same_layout(wanted[name][1], shape):
             raise ArgumentError(
                 f"The gradients of {name!r} have the shape {list(wanted[name][1])} in the queries "
@@ -55,14 +59,12 @@ def check_together(
             )
     check_projected(logs, asked)
     check_weights(logs, asked, weights)
-    return there
+    return stored
 
 
 def check_weights(logs: Logs, asked: Logs, weights: str) -> None:
-    """Raise a WeightsMismatchError where rows come from different weights of the model."""
-    if weights not in WEIGHTS:
-        listed = ", ".join(map(repr, WEIGHTS))
-        raise ArgumentError(f"weights is one of {listed}, got {weights!r}.")
+    """Raise a WeightsMismatchError if rows come from different weights of the model."""
+    one_of("weights", weights, WEIGHTS)
     if weights == "same":
         ours, theirs = logs.provenance, asked.provenance
         check_same_weights(
@@ -71,7 +73,7 @@ def check_weights(logs: Logs, asked: Logs, weights: str) -> None:
 
 
 def check_projected(logs: Logs, asked: Logs) -> None:
-    """Raise an ArgumentError where the gradients of two stores were projected differently."""
+    """Raise an ArgumentError if the gradients of two stores were projected differently."""
     ways = [
         each.meta["options"].get("compress") for each in (logs, asked) if "options" in each.meta
     ]
@@ -83,7 +85,7 @@ def check_projected(logs: Logs, asked: Logs) -> None:
             f"{ways[1]}: their numbers mean different things. Hint: log both with the same "
             "compression."
         )
-    if ways[0] is not None and ways[0]["kind"] == "pca" and not _same(logs, asked):
+    if ways[0] is not None and ways[0]["kind"] == "pca" and not _same_directions(logs, asked):
         raise ArgumentError(
             f"The examples{_at(logs)} and the queries{_at(asked)} were projected on the main "
             "directions of different covariances: their numbers mean different things. Hint: log "
@@ -95,8 +97,8 @@ def _at(logs: Logs) -> str:
     return "" if logs.path is None else f" at {logs.path}"
 
 
-def _same(one: Logs, other: Logs) -> bool:
-    """Whether two logs were projected on the same directions; those of unknown ones are."""
+def _same_directions(one: Logs, other: Logs) -> bool:
+    """Return whether two logs were projected on the same directions, or that is unknown."""
     ours, theirs = ({each.projection for each in logs.provenance} for logs in (one, other))
     if ours and theirs:
         return ours == theirs and len(ours) == 1

@@ -1,4 +1,4 @@
-"""Self-influence: how much the model's answer for an example rests on that example alone."""
+"""Self-influence: how much the prediction for an example depends on that example alone."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import Any
 
 import numpy as np
 
+from sawlog._array_device import device_named, to_numpy
 from sawlog._optional import require
-from sawlog._place import place_named, to_numpy
+from sawlog._validate import one_of
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
-from sawlog.influence._alike import check_weights
-from sawlog.influence._best import check_best
-from sawlog.influence._fitted import curvature_for
+from sawlog.influence._compatibility import check_weights
+from sawlog.influence._fitted_curvature import curvature_for
 from sawlog.influence._logs import BUDGET, Logs
-from sawlog.influence._work import NONFINITE, check_finite
+from sawlog.influence._scoring_job import NONFINITE, check_finite
+from sawlog.influence._top_k import check_top_k
 
 
 @dataclasses.dataclass(frozen=True)
 class Ranking:
-    """A number for each example.
+    """One number per example.
 
     Args:
-        ids: those of the examples.
-        values: their numbers.
-        layers: the same for each layer; they add up to the values.
+        ids: The ids of the examples, ``[n]``.
+        values: Their numbers, ``[n]``.
+        layers: The numbers of each layer, which sum to ``values``.
     """
 
     ids: np.ndarray
@@ -37,19 +38,18 @@ class Ranking:
         return len(self.ids)
 
     def __getitem__(self, key: str) -> np.ndarray:
-        """``"influence"``: the numbers; ``"src_ids"``: the ids."""
-        if key not in ("influence", "src_ids"):
-            raise ArgumentError(f"There are 'influence' and 'src_ids', got {key!r}.")
+        """Return the values for ``"influence"``, and the ids for ``"src_ids"``."""
+        one_of("key", key, ("influence", "src_ids"))
         return self.values if key == "influence" else self.ids
 
     def top(self, k: int = 10, *, least: bool = False) -> list[tuple[Any, float]]:
-        """The ``k`` examples with the greatest numbers, or the least, with them."""
-        check_best(k, "positive")
+        """Return ``(id, value)`` of the ``k`` greatest values, or of the least ones."""
+        check_top_k(k, "positive")
         order = np.argsort(self.values if least else -self.values, kind="stable")[:k]
         return list(zip(self.ids[order].tolist(), self.values[order].tolist(), strict=True))
 
     def to_pandas(self) -> Any:
-        """A table with the columns ``id``, ``value`` and one for each layer."""
+        """Return a data frame with the columns ``id``, ``value`` and one per layer."""
         pandas: Any = require("pandas", "arrow", "Ranking.to_pandas()")
         return pandas.DataFrame({"id": self.ids, "value": self.values, **self.layers})
 
@@ -65,30 +65,29 @@ def self_influence(
     weights: str = "same",
     nonfinite: str = "error",
 ) -> Ranking:
-    """``g^T (H + d)^-1 g`` for each example of a store; see :func:`attribute` for the options.
+    """Compute ``g^T (H + d)^-1 g`` for each example of a store.
 
-    Examples that are rare, hard or mislabelled have much: nothing else in the data explains them.
+    Examples that are rare, hard or mislabelled have large values, because no other example
+    supports the same prediction. See :func:`attribute` for the options.
 
     Raises:
-        ArgumentError: there are no examples, or as for :func:`attribute`.
+        ArgumentError: There are no examples, or as for :func:`attribute`.
     """
     rows = Logs(logs, names=names)
     if len(rows) == 0:
-        raise ArgumentError("There are no examples whose influence on themselves there could be.")
-    place = rows.where(place_named(device))
-    if nonfinite not in NONFINITE:
-        listed = ", ".join(map(repr, NONFINITE))
-        raise ArgumentError(f"nonfinite is one of {listed}, got {nonfinite!r}.")
+        raise ArgumentError("The logs contain no examples.")
+    at = rows.usable_device(device_named(device))
+    one_of("nonfinite", nonfinite, NONFINITE)
     check_weights(rows, rows, weights)
-    fitted = curvature_for(rows, curvature, budget=budget, place=place, weights=weights)
+    fitted = curvature_for(rows, curvature, budget=budget, device=at, weights=weights)
     ids: list[np.ndarray] = []
     layers: dict[str, list[np.ndarray]] = {name: [] for name in rows.layers}
     for part in rows.parts(budget, copies=32):
         ids.append(np.asarray(part.ids))
-        for name, values in fitted.quadratic_all(part.rows(place), damping).items():
+        for name, values in fitted.quadratic_all(part.rows(at), damping).items():
             layers[name].append(to_numpy(values))
     joined = {name: np.concatenate(values) for name, values in layers.items()}
-    values, named = np.sum(list(joined.values()), axis=0), np.concatenate(ids)
+    total, named = np.sum(list(joined.values()), axis=0), np.concatenate(ids)
     if nonfinite == "error":
-        check_finite(values, named)
-    return Ranking(named, values, joined)
+        check_finite(total, named)
+    return Ranking(named, total, joined)

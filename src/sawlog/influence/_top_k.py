@@ -1,4 +1,4 @@
-"""The best of very many scores, without ever holding them all."""
+"""The top k of a stream of scores, without holding all of them."""
 
 from __future__ import annotations
 
@@ -8,25 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from sawlog.errors import ArgumentError
+from sawlog._validate import one_of, positive_integer
 
 SIGNS = ("positive", "negative", "absolute")
 
 
-def check_best(k: Any, sign: Any) -> None:
-    """Raise an ArgumentError for what is not a number of scores, or not a sign."""
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-        raise ArgumentError(f"The number of best scores is a whole one from 1 on, got {k!r}.")
-    if sign not in SIGNS:
-        raise ArgumentError(f"sign is one of {', '.join(map(repr, SIGNS))}, got {sign!r}.")
+def check_top_k(k: Any, sign: Any, name: str = "k") -> None:
+    """Raise an ArgumentError unless ``k`` is a positive integer and ``sign`` is valid."""
+    positive_integer(name, k)
+    one_of("sign", sign, SIGNS)
 
 
 @dataclasses.dataclass
-class Best:
-    """For each query the ``k`` best scores so far, best first; of equals the one that came first.
+class TopK:
+    """For each query the ``k`` best scores so far, best first; ties keep the order of arrival.
 
-    ``sign`` says what is best: the greatest, the least, or the farthest from 0. What is infinite
-    or not a number is the worst in any case.
+    ``sign`` chooses what is best: ``"positive"`` the greatest, ``"negative"`` the least,
+    ``"absolute"`` the greatest magnitude. Infinities and NaN always rank last.
     """
 
     k: int
@@ -35,7 +33,7 @@ class Best:
     ids: Any = None
 
     def add(self, scores: np.ndarray, ids: Any) -> None:
-        """Take in scores ``[queries, examples]``."""
+        """Merge scores ``[queries, examples]``."""
         keys, named = self._keys(scores), np.asarray(ids)
         if self.scores is not None and self.scores.shape[1] == self.k:
             least = self._keys(self.scores[:, -1:])
@@ -44,10 +42,11 @@ class Best:
                 return
             if len(better) < scores.shape[1]:
                 scores, keys, named = scores[:, better], keys[:, better], named[better]
-        chosen = _greatest(keys, self.k)
+        chosen = _indices_of_greatest(keys, self.k)
         self._merge(np.take_along_axis(scores, chosen, 1), named[chosen])
 
     def _keys(self, scores: np.ndarray) -> np.ndarray:
+        """Return numbers that are greater for better scores."""
         keys = {"positive": scores, "negative": -scores, "absolute": np.abs(scores)}[self.sign]
         finite = np.isfinite(keys)
         return keys if finite.all() else np.where(finite, keys, -np.inf)
@@ -61,8 +60,8 @@ class Best:
         self.ids = np.take_along_axis(ids, order, 1)
 
     @classmethod
-    def joined(cls, parts: Sequence[Best]) -> Best:
-        """The best of several, which came one after the other."""
+    def joined(cls, parts: Sequence[TopK]) -> TopK:
+        """Return the top k of consecutive parts."""
         whole = cls(parts[0].k, parts[0].sign)
         for part in parts:
             if part.scores is not None:
@@ -70,14 +69,14 @@ class Best:
         return whole
 
 
-def _greatest(keys: np.ndarray, k: int) -> np.ndarray:
-    """Where the ``k`` greatest of each row are, in order of place; of equals the first."""
+def _indices_of_greatest(keys: np.ndarray, k: int) -> np.ndarray:
+    """Return where the ``k`` greatest of each row are, ascending; ties take the first."""
     queries, count = keys.shape
     if count <= k:
         return np.broadcast_to(np.arange(count), (queries, count))
     limit = np.partition(keys, count - k, axis=1)[:, count - k, None]
     taken = keys >= limit
-    if int(np.count_nonzero(taken)) > queries * k:  # some are equal to the last one that counts
+    if int(np.count_nonzero(taken)) > queries * k:  # ties with the k-th
         above = keys > limit
         equal = taken & ~above
         taken = above | (equal & (np.cumsum(equal, axis=1) <= k - above.sum(1, keepdims=True)))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from sawlog.curvature import Curvature, Dense, Diagonal, Joint, Kronecker, choose_damping, fit
+from sawlog.curvature import Curvature, Diagonal, FullMatrix, Joint, Kronecker, choose_damping, fit
 from sawlog.errors import ArgumentError
 from sawlog.influence import attribute, self_influence
 from tests.influence.stores import written
@@ -70,7 +70,7 @@ def test_numbers_that_not_every_library_has(dtype, device):
 def curvatures():
     random = np.random.default_rng(0)
     left, right = (np.linalg.qr(random.normal(size=(n, n)))[0] for n in (2, 3))
-    few = Dense.of_rows(random.normal(size=(2, 6)), (2, 3))
+    few = FullMatrix.of_rows(random.normal(size=(2, 6)), (2, 3))
     assert few.outside == 4
     matrix = random.normal(size=(6, 6))
     return {
@@ -121,10 +121,10 @@ def test_fitting_where_the_rows_are(kind, to):
 @pytest.mark.parametrize(
     ("device", "said"),
     [
-        ("cuda:7", "is not here: .*Hint"),
-        ("meta", "is not here: Cannot copy out of meta"),
-        ("somewhere", "is not here"),
-        (5, 'device is "numpy", a device of torch'),
+        ("cuda:7", "is not available: .*Hint"),
+        ("meta", "is not available: Cannot copy out of meta"),
+        ("somewhere", "is not available"),
+        (5, '`device` must be "numpy", a torch device'),
     ],
 )
 def test_no_such_device(device, said):

@@ -1,7 +1,7 @@
-"""The work of scoring: a batch of queries against some part of the examples.
+"""A scoring job: a batch of queries against some part of the examples.
 
-The queries are preconditioned once. Then the stored rows go by in blocks, straight from the memory
-map, each multiplied with all queries; only the best scores are kept, unless all are asked for.
+Queries are preconditioned once. Stored rows are read from the memory map in blocks, and each block
+is multiplied with all queries. Only the top k scores are kept, unless all are requested.
 """
 
 from __future__ import annotations
@@ -16,36 +16,39 @@ from typing import Any
 
 import numpy as np
 
-from sawlog._place import CPU, NUMPY, Place, to_numpy
+from sawlog._array_device import NUMPY, TORCH_CPU, ArrayDevice, to_numpy
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError, StoreError
-from sawlog.influence._best import Best
-from sawlog.influence._logs import Logs, Part
+from sawlog.influence._logs import Logs
+from sawlog.influence._rows import ExampleRows
 from sawlog.influence._scores import Scores
+from sawlog.influence._top_k import TopK
 
 NONFINITE = ("error", "keep")
-USUAL_EXPONENT = 100  # powers of two whose inverse float32 has, too
-TILE, PADDING = 256, 16  # what is transposed at once stays in the cache of a core
+USUAL_EXPONENT = 100  # powers of two whose inverse is a normal float32
+TILE, PADDING = 256, 16  # a tile that is transposed fits into the cache of a core
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
-    """All that scoring some examples needs, to be sent to another process.
+class ScoringJob:
+    """Everything that scoring some examples needs; can be sent to another process.
 
     Args:
-        logs: where the examples are.
-        state: what was in there, if it is a store, which others may write to.
-        ids: those of the queries.
-        solved: the queries after preconditioning, ``[elements, queries]`` for each layer, each
-            divided by a power of two, so that float32 has room for them.
-        scale: those powers of two, ``[queries]``.
-        lengths: the squared lengths of the queries in the measure of the curvature; 0 for dots.
-        curvature, damping: for the lengths of the examples.
+        logs: The examples.
+        state: The state of the store when the job was made, to notice later writes.
+        ids: The ids of the queries.
+        layers: The names of the layers.
+        solved: The preconditioned queries, ``[elements, queries]`` for each layer, each divided by
+            a power of two to fit the range of float32.
+        scale: Those powers of two, ``[queries]``.
+        lengths: The squared norms of the queries under the inverse of the damped curvature,
+            ``[queries]``; 0 for ``"dot"``.
+        curvature, damping: Used for the norms of the examples.
         mode: ``"dot"``, ``"cosine"`` or ``"l2"``.
-        place: where products are computed.
-        budget: how many bytes to use, about.
-        top_k, sign: which scores are kept; all if ``top_k`` is None.
-        per_layer: whether scores of each layer are kept, too.
+        device: Where products are computed.
+        budget: Approximate bytes of memory to use.
+        top_k, sign: Which scores are kept; all if ``top_k`` is None.
+        per_layer: Whether the scores of each layer are kept.
         nonfinite: ``"keep"`` scores that are infinite or NaN, or raise an ``"error"``.
     """
 
@@ -59,7 +62,7 @@ class Work:
     curvature: Curvature
     damping: Damping
     mode: str
-    place: Place
+    device: ArrayDevice
     budget: int
     top_k: int | None
     sign: str
@@ -67,12 +70,12 @@ class Work:
     nonfinite: str = "keep"
 
     def fingerprint(self) -> str:
-        """A name for what is computed, so that nothing else is taken for it."""
+        """Return a hash of everything that the scores depend on."""
         digest = hashlib.blake2b(digest_size=12)
         added = [self.curvature.added(name, self.damping) for name in self.layers]
         kept = (self.top_k, self.sign, self.per_layer and self.top_k is None)
-        said = (self.logs.state(), self.mode, kept, self.curvature.kind, self.layers, added)
-        digest.update(repr((said, self.ids.tolist())).encode())
+        parts = (self.logs.state(), self.mode, kept, self.curvature.kind, self.layers, added)
+        digest.update(repr((parts, self.ids.tolist())).encode())
         arrays = [self.scale, *(self.solved[name] for name in self.layers)]
         if self.mode != "dot":
             own = [self.curvature.layers[n] for n in self.layers if n in self.curvature.layers]
@@ -84,24 +87,29 @@ class Work:
         return digest.hexdigest()
 
     def run(self, part: tuple[int, int], stop: threading.Event | None = None) -> Scores:
-        """Score one part of the examples, or raise an error as soon as ``stop`` is set."""
+        """Score the i-th of n parts of the examples.
+
+        Raises:
+            StoreError: The store changed since the job was made.
+            CancelledError: ``stop`` was set.
+        """
         if self.logs.reader is not None and self.logs.state() != self.state:
             raise StoreError(
                 f"The store at {self.logs.path} changed while it was scored. Hint: call again; "
-                "with checkpoint=..., nothing of the store before is taken for the one of now."
+                "parts in checkpoint=... that were scored before the change are not reused."
             )
         pieces = self._pieces(part) if stop is None else _until(stop, self._pieces(part))
-        return self._all(pieces) if self.top_k is None else self._best(pieces, self.top_k)
+        return self._all(pieces) if self.top_k is None else self._top_k(pieces, self.top_k)
 
-    def _best(self, pieces: Iterator[Part], k: int) -> Scores:
-        best = Best(k, self.sign)
+    def _top_k(self, pieces: Iterator[ExampleRows], k: int) -> Scores:
+        best = TopK(k, self.sign)
         for piece in pieces:
-            best.add(self._checked(self._moded(self._sum(piece), piece), piece), piece.ids)
+            best.add(self._checked(self._apply_mode(self._sum(piece), piece), piece), piece.ids)
         if best.scores is None:
-            return Scores(self.ids, np.zeros((len(self.ids), 0), np.int64), self._none())
-        return Scores(self.ids, best.ids, self._true(best.scores))
+            return Scores(self.ids, np.zeros((len(self.ids), 0), np.int64), self._no_scores())
+        return Scores(self.ids, best.ids, self._unscaled(best.scores))
 
-    def _all(self, pieces: Iterator[Part]) -> Scores:
+    def _all(self, pieces: Iterator[ExampleRows]) -> Scores:
         values: list[np.ndarray] = []
         ids: list[np.ndarray] = []
         layers: dict[str, list[np.ndarray]] = {name: [] for name in self.layers}
@@ -112,65 +120,64 @@ class Work:
                     layers[name].append(self.of_layer(name, piece))
                 values.append(sum(each[-1] for each in layers.values()))  # type: ignore[arg-type]
             else:
-                values.append(self._true(self._moded(self._sum(piece), piece)))
+                values.append(self._unscaled(self._apply_mode(self._sum(piece), piece)))
             self._checked(values[-1], piece)
         if not ids:
-            return Scores(self.ids, np.zeros(0, np.int64), self._none())
+            return Scores(self.ids, np.zeros(0, np.int64), self._no_scores())
         joined = {name: np.concatenate(each, 1) for name, each in layers.items() if each}
         return Scores(self.ids, np.concatenate(ids), np.concatenate(values, 1), joined)
 
-    def _checked(self, scores: np.ndarray, piece: Part) -> np.ndarray:
+    def _checked(self, scores: np.ndarray, piece: ExampleRows) -> np.ndarray:
         if self.nonfinite == "error":
             check_finite(scores, piece.ids)
         return scores
 
-    def _none(self) -> np.ndarray:
+    def _no_scores(self) -> np.ndarray:
         return np.zeros((len(self.ids), 0))
 
-    def _pieces(self, part: tuple[int, int]) -> Iterator[Part]:
-        """Blocks of rows whose scores fit into the budget as well."""
+    def _pieces(self, part: tuple[int, int]) -> Iterator[ExampleRows]:
+        """Yield blocks of rows that fit into the budget together with their scores."""
         each = 8 * len(self.ids) * (6 + self.per_layer * len(self.layers))
         most = max(1, self.budget // 4 // each)
-        copies = 0 if self.mode == "dot" else 32  # lengths are computed in float64
+        copies = 0 if self.mode == "dot" else 32  # norms are computed in float64
         for block in self.logs.parts(max(1, self.budget // 2), part, copies=copies):
             for start in range(0, len(block), most):
                 yield block if len(block) <= most else block.cut(slice(start, start + most))
 
     @functools.cached_property
-    def _there(self) -> dict[str, Any]:
-        """The queries where products are computed."""
-        return {name: self.place.put(each) for name, each in self.solved.items()}
+    def _solved_on_device(self) -> dict[str, Any]:
+        return {name: self.device.put(each) for name, each in self.solved.items()}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_there"}
+        return {name: value for name, value in self.__dict__.items() if name != "_solved_on_device"}
 
-    def layer(self, name: str, piece: Part) -> Any:
-        """The dot products of one layer, ``[queries, examples]``, over :attr:`scale`."""
+    def layer(self, name: str, piece: ExampleRows) -> Any:
+        """Return the dot products of a layer over :attr:`scale`, ``[queries, examples]``."""
         column = piece.columns[name]
-        scores = self.place.product(column.flat(self.place), self._there[name])
+        scores = self.device.product(column.flat(self.device), self._solved_on_device[name])
         if column.scale is not None:
-            scores = scores * self.place.put(column.scale)[:, None]
+            scores = scores * self.device.put(column.scale)[:, None]
         return scores.T
 
-    def _sum(self, piece: Part) -> np.ndarray:
+    def _sum(self, piece: ExampleRows) -> np.ndarray:
         first, *others = self.layers
         total = self.layer(first, piece)
         for name in others:
             total += self.layer(name, piece)
         return to_numpy(total)
 
-    def _true(self, scores: np.ndarray) -> np.ndarray:
-        """Scores of dot products as they are, in float64; those of other modes are that already."""
+    def _unscaled(self, scores: np.ndarray) -> np.ndarray:
+        """Multiply dot products by :attr:`scale` in float64; other modes have no scale."""
         return scores.astype(np.float64) * self.scale[:, None] if self.mode == "dot" else scores
 
-    def of_layer(self, name: str, piece: Part) -> np.ndarray:
-        """The dot products of one layer as they are, ``[queries, examples]``."""
-        return self._true(to_numpy(self.layer(name, piece)))
+    def of_layer(self, name: str, piece: ExampleRows) -> np.ndarray:
+        """Return the dot products of one layer in float64, ``[queries, examples]``."""
+        return self._unscaled(to_numpy(self.layer(name, piece)))
 
-    def _moded(self, scores: np.ndarray, piece: Part) -> np.ndarray:
+    def _apply_mode(self, scores: np.ndarray, piece: ExampleRows) -> np.ndarray:
         if self.mode == "dot":
             return scores
-        squares = self.curvature.quadratic_all(piece.rows(self.place), self.damping)
+        squares = self.curvature.quadratic_all(piece.rows(self.device), self.damping)
         own: Any = np.sum([to_numpy(each) for each in squares.values()], axis=0)
         if self.mode == "l2":
             with np.errstate(invalid="ignore"):
@@ -178,13 +185,13 @@ class Work:
             return np.minimum(apart, 0.0)
         both = np.sqrt(own) * np.sqrt(self.lengths)[:, None]
         nothing = both == 0
-        with np.errstate(invalid="ignore"):  # rows that are infinite have no direction
+        with np.errstate(invalid="ignore"):  # infinite rows yield NaN
             divided = scores * self.scale[:, None] / np.where(nothing, 1.0, both)
         return np.where(nothing, 0.0, divided)
 
 
 def check_finite(scores: np.ndarray, ids: Any) -> None:
-    """Raise an ArgumentError where the scores ``[..., examples]`` of examples are not finite."""
+    """Raise an ArgumentError if scores ``[..., examples]`` are not finite."""
     finite = np.isfinite(scores)
     if finite.all():
         return
@@ -194,23 +201,25 @@ def check_finite(scores: np.ndarray, ids: Any) -> None:
     raise ArgumentError(
         f"The scores of {len(named)} examples are infinite or NaN, because their rows are, or are "
         f"too large: {listed}. Hint: leave these examples out, or log them again; "
-        'nonfinite="keep" keeps such scores, which are then the worst.'
+        'nonfinite="keep" keeps such scores and ranks them last.'
     )
 
 
-def _until(stop: threading.Event, pieces: Iterator[Part]) -> Iterator[Part]:
+def _until(stop: threading.Event, pieces: Iterator[ExampleRows]) -> Iterator[ExampleRows]:
     for piece in pieces:
         if stop.is_set():
             raise CancelledError
         yield piece
 
 
-def prepared(logs: Logs, queries: Part, curvature: Curvature, exact: bool, **options: Any) -> Work:
-    """The work for a batch of queries."""
-    damping, layers, place = options["damping"], tuple(logs.layers), options["place"]
-    if exact and not place.doubles:  # then numpy has them
-        place = options["place"] = NUMPY
-    at = NUMPY if place == CPU else place
+def prepare_job(
+    logs: Logs, queries: ExampleRows, curvature: Curvature, exact: bool, **options: Any
+) -> ScoringJob:
+    """Precondition a batch of queries; ``exact`` computes products in float64."""
+    damping, layers, device = options["damping"], tuple(logs.layers), options["device"]
+    if exact and not device.doubles:
+        device = options["device"] = NUMPY
+    at = NUMPY if device == TORCH_CPU else device
     rows = {name: queries.columns[name].rows(at) for name in layers}
     lengths = np.zeros(len(queries))
     if options["mode"] != "dot":
@@ -221,14 +230,14 @@ def prepared(logs: Logs, queries: Part, curvature: Curvature, exact: bool, **opt
         name: to_numpy(each).reshape(len(queries), queries.columns[name].elements)
         for name, each in solved.items()
     }
-    scale = _powers(np.max([_greatest(each) for each in flat.values()], axis=0))
+    scale = _powers_of_two(np.max([_greatest(each) for each in flat.values()], axis=0))
     dtype = np.dtype(np.float64 if exact else np.float32)
-    return Work(
+    return ScoringJob(
         logs=logs,
         state="" if logs.reader is None else logs.state(),
         ids=np.asarray(queries.ids),
         layers=layers,
-        solved=_upright(flat, scale, dtype),
+        solved=_as_columns(flat, scale, dtype),
         scale=scale,
         lengths=lengths,
         curvature=curvature,
@@ -237,33 +246,33 @@ def prepared(logs: Logs, queries: Part, curvature: Curvature, exact: bool, **opt
 
 
 def _greatest(rows: np.ndarray) -> np.ndarray:
-    """The greatest absolute value of each row, ``[n]``."""
+    """Return the greatest absolute value of each row, ``[n]``."""
     return np.maximum(rows.max(1, initial=0.0), -rows.min(1, initial=0.0)).astype(np.float64)
 
 
-def _upright(
+def _as_columns(
     rows: Mapping[str, np.ndarray], scale: np.ndarray, dtype: np.dtype
 ) -> dict[str, np.ndarray]:
-    """Rows over their scale, as columns ``[elements, rows]`` that lie as a product wants them."""
+    """Divide rows by their scale and transpose them to contiguous ``[elements, rows]``."""
     usual = int(np.abs(np.frexp(scale)[1]).max(initial=0)) < USUAL_EXPONENT
     factor = 1 / scale[:, None]  # powers of two: exact
     factor = factor.astype(dtype) if usual else factor
     edges = np.cumsum([0, *(each.shape[1] for each in rows.values())])
-    whole = np.empty((edges[-1], len(scale)), dtype)  # one piece of memory: large pages
+    whole = np.empty((edges[-1], len(scale)), dtype)  # one allocation: huge pages
     tile = np.empty((len(scale), TILE + PADDING), dtype)
-    upright = {}
+    columns = {}
     for first, last, (name, each) in zip(edges, edges[1:], rows.items(), strict=False):
-        upright[name] = whole[first:last]
+        columns[name] = whole[first:last]
         for start in range(0, last - first, TILE):
             some = each[:, start : start + TILE]
             own = tile[:, : some.shape[1]]
             np.multiply(some, factor, out=own, casting="same_kind")
-            upright[name][start : start + TILE] = own.T
-    return upright
+            columns[name][start : start + TILE] = own.T
+    return columns
 
 
-def _powers(greatest: np.ndarray) -> np.ndarray:
-    """The power of two near each number; 1 for 0 and for what is no number."""
+def _powers_of_two(greatest: np.ndarray) -> np.ndarray:
+    """Return the power of two above each number; 1 for 0, infinities and NaN."""
     usual = np.isfinite(greatest) & (greatest > 0)
     exponents = np.frexp(np.where(usual, greatest, 1.0))[1]
     return np.where(usual, np.ldexp(1.0, np.clip(exponents, -1000, 1000)), 1.0)
