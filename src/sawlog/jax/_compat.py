@@ -60,8 +60,8 @@ _USED = {
     _api: "__file__ jacfwd",
     _batching: "batch_jaxpr bdim_at_front fancy_primitive_batchers",
     _callback: "_callback_op_sharding emit_python_callback",
-    _core: "AbstractValue DebugInfo EvalTrace ShapedArray Tracer jaxpr_as_fun mapped_aval "
-    "set_current_trace shaped_abstractify trace_ctx trace_state_clean typeof",
+    _core: "AbstractValue DebugInfo EvalTrace ShapedArray Tracer eval_context jaxpr_as_fun "
+    "mapped_aval set_current_trace shaped_abstractify trace_ctx trace_state_clean typeof",
     _custom_batching: "custom_vmap_p",
     _custom_derivatives: "remat_opt_p",
     _dispatch: "prim_requires_devices_during_lowering runtime_tokens",
@@ -201,9 +201,51 @@ def inside_jacfwd() -> bool:
     return False
 
 
+#: Functions of ``jax.tree`` and their kin: whoever calls them is the one who flattens.
+_FLATTENING = ("functools", "jax._src.flatten_util", "jax._src.traceback_util", "jax._src.tree")
+#: Functions of JAX that flatten what they are given, and nothing that they made themselves.
+_TAKE_ARGUMENTS = {
+    "jax._src.api": """block_until_ready copy_to_host_async device_get device_put eval_shape grad_f
+        value_and_grad_f vjp vmap_f""",
+    "jax._src.pjit": """_infer_params cache_miss eval_shape jit_eval_shape jit_lower jit_trace lower
+        trace""",
+    "jax._src.lax.control_flow.loops": "scan",
+}
+_TAKES_ARGUMENTS = {
+    (module, name) for module, names in _TAKE_ARGUMENTS.items() for name in names.split()
+}
+
+
+def flattened_for(own_calls: frozenset[str]) -> bool:
+    """Whether a pytree is flattened because somebody outside of JAX gave it to a function.
+
+    To be called by the function that flattens a pytree. JAX also flattens what it has just made,
+    and counts on finding the same leaves; that is not meant. Nor is what sawlog does itself, but
+    for calls of compiled functions and for its functions named ``own_calls``.
+    """
+    frame: Any = sys._getframe(2)
+    direct, maps = True, False
+    while frame is not None:
+        module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+        if module != "functools" and not module.startswith(("jax.", "jaxlib.")):
+            return direct or not module.startswith("sawlog.") or name in own_calls
+        if module.startswith(_FLATTENING):
+            maps = maps or name == "tree_map"
+        elif (module, name) not in _TAKES_ARGUMENTS or (name == "scan" and maps):
+            return False  # a scan without jit maps over the outputs of its body, to stack them
+        direct = False
+        frame = frame.f_back
+    return False
+
+
 def not_tracing() -> bool:
     """Whether no transformation of JAX is under way in this thread."""
     return bool(_core.trace_state_clean())
+
+
+def evaluating() -> Any:
+    """A context in which operations on known arrays are run, whatever is traced around it."""
+    return _core.eval_context()
 
 
 #: What this thread does with operations is ``trace_context.trace``; an ``Evaluates`` runs them.

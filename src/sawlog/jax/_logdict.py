@@ -12,9 +12,10 @@ happens when somebody first looks, not while JAX is building its outputs and mus
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -175,7 +176,8 @@ class logdict(Statistics, dict):
         self._pending = False
         parts, empty = [], dict(self._layout.empty)
         for part in list(self._raw_parts()):
-            settled = entries_of.settle(part)
+            with _compat.evaluating():  # or what is traced around would get into the logs
+                settled = entries_of.settle(part)
             if settled is None:
                 empty[part.slot.key] = entries_of.nothing_of(part)
             else:
@@ -221,7 +223,8 @@ class logdict(Statistics, dict):
         for piece in pieces:
             for part in piece._parts():
                 parts.setdefault(part.slot.key, []).append(part)
-        joined = [p[0] if len(p) == 1 else _joining.concatenate(p) for p in parts.values()]
+        with _compat.evaluating() if _is_known(parts) else contextlib.nullcontext():
+            joined = [p[0] if len(p) == 1 else _joining.concatenate(p) for p in parts.values()]
         known = {key: empty for piece in pieces for key, empty in piece._layout.empty.items()}
         dict.clear(self)
         dict.update(self, ((part.slot.key, part.value) for part in joined))
@@ -497,6 +500,12 @@ def _own(value: Any) -> Any:
     return jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, value)
 
 
+def _is_known(parts: Mapping[str, Sequence[Part]]) -> bool:
+    """Whether no array of these parts is traced."""
+    arrays = jax.tree.leaves([(p.value, p.rest()) for several in parts.values() for p in several])
+    return _compat.not_tracing() or not any(map(_compat.is_tracer, arrays))
+
+
 def _restore(parts: list[Part], empty: dict[str, Nothing]) -> logdict:
     return logdict._of(parts, empty)
 
@@ -507,13 +516,18 @@ def _neither(one: logdict, two: logdict, logged: Mapping[str, Part]) -> dict[str
     return {key: nothing for key, nothing in known.items() if key not in logged}
 
 
+#: Functions of sawlog that flatten the arguments of a program.
+_ARGUMENTS_OF = frozenset({"_look_and_call", "_prepared"})
+
 # -- the pytree ---------------------------------------------------------------------------------
 
 
 def _flatten(logs: logdict) -> tuple[tuple[Any, ...], Layout]:
     if logs._pieces:
         logs._join()
-    # Not settled first: JAX flattens what it has just unflattened, and counts on the same leaves.
+    # JAX also flattens what it has just unflattened, and counts on the same leaves.
+    if logs._pending and _compat.flattened_for(_ARGUMENTS_OF):
+        logs._settle()
     return (*dict.values(logs), *logs._rest), logs._layout
 
 
@@ -564,12 +578,25 @@ def _is_computed(mask: Any) -> bool:
     return isinstance(mask, (float, complex, str)) or (type(mask) is int and mask != 0)
 
 
+def _is_tangent(mask: Any) -> bool:
+    """Whether this stands where the derivative of a mask would be."""
+    return getattr(mask, "dtype", None) == jax.dtypes.float0
+
+
 def _check_masks(logs: logdict) -> None:
     """Refuse to show what was computed from entries that were never logged.
 
     Raises:
-        LogMismatchError: a function such as ``jnp.mean`` was mapped over masked logs.
+        LogMismatchError: a function such as ``jnp.mean`` was mapped over masked logs, or these are
+            derivatives of some.
     """
+    if tangents := [p.slot.key for p in logs._raw_parts() if p.slot.masked and _is_tangent(p.mask)]:
+        raise LogMismatchError(
+            f"These are derivatives of logs with entries that may be missing, those of "
+            f"{', '.join(map(repr, tangents))}, and derivatives do not say which. Hint: take the "
+            'derivative of what you read: jax.jvp(lambda x: spool(f)(x)[1].reduce("sum")["key"], '
+            "...)."
+        )
     if lost := _lost_masks(logs):
         raise LogMismatchError(
             f"A function was mapped over logs some of whose entries were never logged, those of "
