@@ -711,11 +711,30 @@ def wrap_scan_hoisting(
     _pe.partial_eval_jaxpr_custom_rules[scan_p] = partial_eval_custom
 
 
-def show_effects_inside(primitive: Primitive, has_logs: Callable[[Any], bool]) -> None:
-    """Give an equation the effects of the logs in the programs that it holds.
+def show_effects_inside(
+    shows: Callable[[Primitive], bool], active: Callable[[], bool], has_logs: Callable[[Any], bool]
+) -> None:
+    """Give every equation that is traced the effects of the logs in the programs that it holds.
 
-    JAX does not look into them, and drops an equation without effects whose result is not used.
+    JAX does not look into those of some primitives, and drops an equation without effects whose
+    result is not used. A primitive that ``shows`` its effects is left alone, and nothing is looked
+    at unless something is ``active``.
     """
+    plain = _pe.DynamicJaxprTrace.default_process_primitive
+    shown: set[Primitive] = set()
+
+    @functools.wraps(plain)
+    def process(self: Any, primitive: Any, tracers: Any, params: Any, *args: Any, **more: Any):
+        known = not params or primitive in shown or not active() or shows(primitive)
+        if not known and any(has_logs(inner.effects) for inner in subjaxprs(params)):
+            shown.add(primitive)
+            _show_effects_of(primitive, has_logs)
+        return plain(self, primitive, tracers, params, *args, **more)
+
+    _pe.DynamicJaxprTrace.default_process_primitive = process  # type: ignore[method-assign]
+
+
+def _show_effects_of(primitive: Primitive, has_logs: Callable[[Any], bool]) -> None:
     plain = primitive.abstract_eval
 
     @functools.wraps(plain)
@@ -725,6 +744,31 @@ def show_effects_inside(primitive: Primitive, has_logs: Callable[[Any], bool]) -
         return types, {*effects, *inside} if inside else effects
 
     primitive.abstract_eval = abstract_eval  # type: ignore[method-assign]
+
+
+def batch_logs_of_unmapped(
+    primitive: Primitive, program: str, has_logs: Callable[[Any], bool]
+) -> None:
+    """Have the logs inside of an equation batched though none of its operands is mapped.
+
+    ``program`` is the parameter that holds what the primitive calls.
+    """
+    plain = _batching.fancy_primitive_batchers.get(primitive)
+
+    def batch(axis_data: Any, values: Any, dims: Any, **params: Any) -> Any:
+        unmapped = all(dim is None for dim in dims)
+        if unmapped and has_logs(params[program].effects):
+            inputs = [False] * len(values)
+            closed, _ = _batching.batch_jaxpr(params[program], axis_data, inputs, False)
+            params = {**params, program: closed}
+        elif plain is not None:
+            return plain(axis_data, values, dims, **params)
+        if not unmapped:
+            raise NotImplementedError(f"Batching rule for '{primitive}' not implemented")
+        outs = primitive.bind(*values, **params)
+        return outs, [None] * len(outs)
+
+    _batching.fancy_primitive_batchers[primitive] = batch
 
 
 def _as_jit(eqn: Any) -> Any:
@@ -784,7 +828,17 @@ def subjaxprs(params: dict[str, Any]) -> list[Any]:
             found.append(value)
         elif isinstance(value, (tuple, list)):
             stack = [*value, *stack]
+        elif isinstance(value, dict):
+            stack = [*value.values(), *stack]
+        elif is_frozen(value):
+            stack = [*vars(value).values(), *stack]
     return found
+
+
+def is_frozen(value: Any) -> bool:
+    """Whether this is a frozen dataclass, in which primitives such as ``pallas_call`` hold more."""
+    options = getattr(type(value), "__dataclass_params__", None)
+    return options is not None and options.frozen and hasattr(value, "__dict__")
 
 
 def inner_jaxpr(eqn: JaxprEqn) -> Any:
