@@ -746,17 +746,13 @@ def _show_effects_of(primitive: Primitive, has_logs: Callable[[Any], bool]) -> N
     primitive.abstract_eval = abstract_eval  # type: ignore[method-assign]
 
 
-def batch_logs_of_unmapped(
-    primitive: Primitive, program: str, has_logs: Callable[[Any], bool]
-) -> None:
-    """Have the logs inside of an equation batched though none of its operands is mapped.
-
-    ``program`` is the parameter that holds what the primitive calls.
-    """
+def batch_logs_of_unmapped(primitive: Primitive, has_logs: Callable[[Any], bool]) -> None:
+    """Have the logs in the program of a primitive batched though none of its operands is mapped."""
     plain = _batching.fancy_primitive_batchers.get(primitive)
 
     def batch(axis_data: Any, values: Any, dims: Any, **params: Any) -> Any:
         unmapped = all(dim is None for dim in dims)
+        program = next(n for n in ("jaxpr", "call_jaxpr", "call") if n in params)
         if unmapped and has_logs(params[program].effects):
             inputs = [False] * len(values)
             closed, _ = _batching.batch_jaxpr(params[program], axis_data, inputs, False)
