@@ -910,6 +910,8 @@ class Scan:
         self, consts: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any], body: ClosedJaxpr
     ) -> list[Any]:
         """The same loop with another body, and as many constants and carries as that one takes."""
+        kept, places = _stacked_once(body, len(consts) + len(carry), len(carry))
+        body = reordered(body, range(len(body.in_avals)), kept)
         params = {**self.params, "jaxpr": body}
         if "num_consts" in params:
             params |= {"num_consts": len(consts), "num_carry": len(carry)}
@@ -917,7 +919,34 @@ class Scan:
             ys = len(body.out_avals) - len(carry)
             params["ft_in"] = _groups(len(consts), len(carry), len(xs))
             params["ft_out"] = _groups(len(carry), ys)
-        return list(scan_p.bind(*consts, *carry, *xs, **params))
+        outs = [*scan_p.bind(*consts, *carry, *xs, **params), *xs]
+        return [outs[place] for place in places]
+
+
+def _stacked_once(body: ClosedJaxpr, xs: int, ys: int) -> tuple[list[int], list[int]]:
+    """Which outputs the body of a ``scan`` need return, and where all of them are to be found.
+
+    That is among the outputs of the shorter loop, with its inputs behind. An ``x`` that is returned
+    need not be stacked again, nor need anything be stacked twice; ``jax.lax.scan`` does the same.
+    ``xs`` and ``ys`` are the numbers of the first of each.
+    """
+    invars, outvars = body.jaxpr.invars, body.jaxpr.outvars
+    given = {var: i for i, var in enumerate(invars[xs:])}
+    kept, first = list(range(ys)), {}
+    for i, var in enumerate(outvars[ys:], ys):
+        if isinstance(var, Literal):
+            kept.append(i)
+        elif var not in given and var not in first:
+            first[var] = len(kept)
+            kept.append(i)
+    places = list(range(ys))
+    position = {i: place for place, i in enumerate(kept)}
+    for i, var in enumerate(outvars[ys:], ys):
+        if i in position:
+            places.append(position[i])
+        else:
+            places.append(len(kept) + given[var] if var in given else first[var])
+    return kept, places
 
 
 def _groups(*sizes: int) -> Any:
