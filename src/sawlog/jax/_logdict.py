@@ -82,7 +82,7 @@ class _Masks(Mapping[str, Any]):
         if key in self._parts:
             return entries_of.full_mask(self._parts[key])
         if key in self._empty:
-            return np.zeros(0, bool)
+            return self._empty[key].mask()
         raise _unknown(key, self._parts)
 
     def __iter__(self) -> Iterator[str]:
@@ -93,6 +93,26 @@ class _Masks(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr(dict(self))
+
+
+class _Steps(dict):
+    """Step axes by name, or the arrays of one by key; says what there is where one is missing."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self._what = what
+
+    def __missing__(self, key: Any) -> Any:
+        raise UnknownLogError(f"Nothing {self._what} {key!r}. {did_you_mean(str(key), self)}")
+
+    def _flat(self) -> tuple[tuple[Any, ...], tuple[str, tuple[str, ...]]]:
+        return tuple(self.values()), (self._what, tuple(self))
+
+    @classmethod
+    def _of(cls, fixed: tuple[str, tuple[str, ...]], values: Iterable[Any]) -> _Steps:
+        steps = cls(fixed[0])
+        steps.update(zip(fixed[1], values, strict=True))
+        return steps
 
 
 class logdict(Statistics, dict):
@@ -289,10 +309,13 @@ class logdict(Statistics, dict):
         They are in the order in which the log wrote them. ``logs.step`` is short for
         ``logs.steps["step"]``, for names that mean nothing else here.
         """
-        found: dict[str, dict[str, Any]] = {}
+        found: dict[str, dict[str, Any]] = _Steps("has a step axis")
         for part in self._parts():
             for name, array in zip(part.slot.steps, part.steps, strict=True):
-                found.setdefault(name, {})[part.slot.key] = array
+                by_key = found.setdefault(
+                    name, _Steps(f"was logged with the step axis {name!r} under")
+                )
+                by_key[part.slot.key] = array
         return found
 
     @property
@@ -636,6 +659,7 @@ def _is_known_array(leaf: Any) -> bool:
 
 
 jax.tree_util.register_pytree_with_keys(logdict, _flatten_with_keys, _unflatten, _flatten)
+jax.tree_util.register_pytree_node(_Steps, _Steps._flat, _Steps._of)
 
 
 def _layout_to_bytes(layout: Any) -> bytes:
