@@ -263,6 +263,10 @@ def under_jit() -> bool:
     return trace is not None
 
 
+#: What JAX traces functions for that may return whatever they like.
+_RETURN_ANYTHING = frozenset({"jit", "pjit", "checkpoint / remat", "sawlog"})
+
+
 def inside_inner_function() -> bool:
     """Whether a branch, the body of a loop or the like is traced, however deep; not only ``jit``.
 
@@ -271,7 +275,7 @@ def inside_inner_function() -> bool:
     trace: Any = _core.trace_ctx.trace
     while trace is not None:
         frame = getattr(trace, "frame", None)
-        if frame is not None and frame.debug_info.traced_for not in ("jit", "pjit", "sawlog"):
+        if frame is not None and frame.debug_info.traced_for not in _RETURN_ANYTHING:
             return True
         trace = getattr(trace, "parent_trace", None)
     return False
