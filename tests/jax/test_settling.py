@@ -89,6 +89,18 @@ LOOKS = {
         lambda logs: jax.grad(lambda one: (one["x"] ** 2).sum(), allow_int=True)(logs)["x"],
         EXPECTED * 2,
     ),
+    "cond": (
+        lambda logs: jax.lax.cond(True, lambda one: one["x"].sum(), lambda one: 0.0, logs),
+        np.float32(12),
+    ),
+    "fori_loop": (
+        lambda logs: jax.lax.fori_loop(
+            0, 2, lambda i, one: jax.tree.map(lambda x: x + 1, one), logs
+        )["x"],
+        EXPECTED + 2,
+    ),
+    "lax.map": (lambda logs: jax.lax.map(lambda one: one["x"] * 2, logs), EXPECTED * 2),
+    "checkpoint": (lambda logs: jax.checkpoint(lambda one: one["x"] * 2)(logs), EXPECTED * 2),
     "scan": (_summed, (np.float32(12), EXPECTED * 2)),
     "spool": (lambda logs: sawlog.spool(lambda logs: logs["x"].sum())(logs)[0], np.float32(12)),
     "spool, static": (

@@ -202,14 +202,23 @@ def inside_jacfwd() -> bool:
 
 
 #: Functions of ``jax.tree`` and their kin: whoever calls them is the one who flattens.
-_FLATTENING = ("functools", "jax._src.flatten_util", "jax._src.traceback_util", "jax._src.tree")
+_FLATTENING = (
+    "functools",
+    "jax._src.flatten_util",
+    "jax._src.flattree",
+    "jax._src.traceback_util",
+    "jax._src.tree",
+)
 #: Functions of JAX that flatten what they are given, and nothing that they made themselves.
 _TAKE_ARGUMENTS = {
     "jax._src.api": """block_until_ready copy_to_host_async device_get device_put eval_shape grad_f
         value_and_grad_f vjp vmap_f""",
     "jax._src.pjit": """_infer_params cache_miss eval_shape jit_eval_shape jit_lower jit_trace lower
         trace""",
-    "jax._src.lax.control_flow.loops": "scan",
+    "jax._src.api_util": "debug_info _non_static_arg_names <genexpr>",
+    "jax._src.ad_checkpoint": "fun_remat",
+    "jax._src.lax.control_flow.loops": "fori_loop map scan while_loop",
+    "jax._src.lax.control_flow.conditionals": "cond switch",
 }
 _TAKES_ARGUMENTS = {
     (module, name) for module, names in _TAKE_ARGUMENTS.items() for name in names.split()
@@ -219,11 +228,14 @@ _TAKES_ARGUMENTS = {
 def flattened_for(own_calls: frozenset[str]) -> bool:
     """Whether a pytree is flattened because somebody outside of JAX gave it to a function.
 
-    To be called by the function that flattens a pytree. JAX also flattens what it has just made,
+    To be called by the function that flattens a pytree, which may have been called by
+    ``_flatten_with_keys``. JAX also flattens what it has just made,
     and counts on finding the same leaves; that is not meant. Nor is what sawlog does itself, but
     for calls of compiled functions and for its functions named ``own_calls``.
     """
     frame: Any = sys._getframe(2)
+    if frame.f_code.co_name == "_flatten_with_keys":
+        frame = frame.f_back
     direct, maps = True, False
     while frame is not None:
         module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
@@ -728,7 +740,9 @@ def show_effects_inside(
     shown: set[Primitive] = set()
 
     @functools.wraps(plain)
-    def process(self: Any, primitive: Any, tracers: Any, params: Any, *args: Any, **more: Any):
+    def process(
+        self: Any, primitive: Any, tracers: Any, params: Any, *args: Any, **more: Any
+    ) -> Any:
         known = not params or primitive in shown or not active() or shows(primitive)
         if not known and any(has_logs(inner.effects) for inner in subjaxprs(params)):
             shown.add(primitive)
@@ -838,7 +852,7 @@ def subjaxprs(params: dict[str, Any]) -> list[Any]:
 def is_frozen(value: Any) -> bool:
     """Whether this is a frozen dataclass, in which primitives such as ``pallas_call`` hold more."""
     options = getattr(type(value), "__dataclass_params__", None)
-    return options is not None and options.frozen and hasattr(value, "__dict__")
+    return bool(options is not None and options.frozen and hasattr(value, "__dict__"))
 
 
 def inner_jaxpr(eqn: JaxprEqn) -> Any:
@@ -936,7 +950,8 @@ def _stacked_once(body: ClosedJaxpr, xs: int, ys: int) -> tuple[list[int], list[
     """
     invars, outvars = body.jaxpr.invars, body.jaxpr.outvars
     given = {var: i for i, var in enumerate(invars[xs:])}
-    kept, first = list(range(ys)), {}
+    kept = list(range(ys))
+    first: dict[Any, int] = {}
     for i, var in enumerate(outvars[ys:], ys):
         if isinstance(var, Literal):
             kept.append(i)

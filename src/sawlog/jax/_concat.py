@@ -29,7 +29,7 @@ def concat(*several: Iterable[logdict] | logdict) -> logdict:
         LogMismatchError: entries of one name do not fit together.
     """
     single = len(several) == 1 and not isinstance(several[0], Mapping)
-    listed = list(several[0] if single else several)
+    listed: list[Any] = list(several[0] if single else several)
     for logs in listed:
         if not isinstance(logs, logdict):
             raise ArgumentError(

@@ -603,7 +603,7 @@ def _is_computed(mask: Any) -> bool:
 
 def _is_tangent(mask: Any) -> bool:
     """Whether this stands where the derivative of a mask would be."""
-    return getattr(mask, "dtype", None) == jax.dtypes.float0
+    return bool(getattr(mask, "dtype", None) == jax.dtypes.float0)
 
 
 def _check_masks(logs: logdict) -> None:
