@@ -157,6 +157,17 @@ def test_mask_is_always_there(logs) -> None:
     assert sawlog.spool(lambda x: sawlog.log({"x": x}) and None)(1.0)[1].mask["x"].shape == ()
 
 
+def test_mask_of_a_name_that_no_lane_logged(tmp_path) -> None:
+    def f(x):
+        sawlog.log({"never": jnp.stack([x, x])}, where=x > 9)
+
+    logs = sawlog.spool(jax.vmap(f))(jnp.arange(3.0))[1]
+    sawlog.save(tmp_path / "run", logs)
+    for found in (logs, logs + logs, logs.prefix(""), sawlog.load(tmp_path / "run")):
+        assert found["never"].shape == (0, 3, 2)
+        assert found.mask["never"].shape == (0, 3)
+
+
 @pytest.mark.parametrize(
     "fun",
     [

@@ -137,3 +137,30 @@ def test_var_of_a_constant_is_zero() -> None:
     assert logs["var"] < 1e-6
     assert logs["std"] < 1e-3
     close(logs["mean"], f32(1234.567), 1e-7)
+
+
+def test_a_scan_stacks_nothing_that_is_there_already() -> None:
+    """A step that is an input of the scan, and a value that is returned as well."""
+
+    def logged(x):
+        def body(c, i):
+            sawlog.log({"c": c, "again": c}, step=i)
+            return c * 0.5, c
+
+        return lax.scan(body, x, jnp.arange(3), reverse=True)
+
+    def by_hand(x):
+        def body(c, i):
+            return c * 0.5, (c, c, i)
+
+        return lax.scan(body, x, jnp.arange(3), reverse=True)
+
+    def stacked(fun):
+        return jax.jit(fun).lower(f32(8)).as_text().count("stablehlo.dynamic_update_slice")
+
+    assert stacked(sawlog.spool(logged)) == stacked(by_hand) == 1
+    (_, ys), logs = sawlog.spool(logged)(8.0)
+    np.testing.assert_array_equal(ys, [2, 4, 8])
+    for key in ("c", "again"):
+        np.testing.assert_array_equal(logs[key], [8, 4, 2])
+        np.testing.assert_array_equal(logs.step[key], [2, 1, 0])

@@ -388,6 +388,39 @@ def test_missing_keys() -> None:
 # -- the package -----------------------------------------------------------------------------------
 
 
+def test_missing_step_axes() -> None:
+    logs = sawlog.logdict({"loss": jnp.arange(3.0)}, step={"loss": jnp.arange(3)})
+    text = message(errors.UnknownLogError, lambda: logs.steps["stp"])
+    has(text, "Nothing has a step axis 'stp'", "Hint:", "'step'")
+    text = message(errors.UnknownLogError, lambda: logs.step["los"])
+    has(text, "step axis 'step' under 'los'", "Hint:", "'loss'")
+    doubled = jax.tree.map(lambda x: 2 * x, logs.steps)  # still a pytree, and a dict
+    np.testing.assert_array_equal(doubled["step"]["loss"], [0, 2, 4])
+    assert dict(logs.step).keys() == {"loss"}
+
+
+def test_a_picture_of_traced_logs() -> None:
+    def f(x):
+        logs = sawlog.spool(lambda x: [sawlog.log({"x": x * i}) for i in range(3)] and x)(x)[1]
+        logs.plot()
+
+    has(message(errors.ArgumentError, jax.jit(f), 1.0), "traced", "Hint:", "draw them outside")
+
+
+def test_arguments_of_save_and_concat(tmp_path: Any) -> None:
+    text = message(errors.ArgumentError, sawlog.save, "a", "b")
+    has(text, "got str instead of logs", "Hint:", 'sawlog.save("runs/1", logs)')
+    logs = sawlog.logdict({"x": jnp.arange(2.0)})
+    has(message(errors.ArgumentError, sawlog.save, logs, logs), "got logdict instead of a path")
+    has(message(errors.ArgumentError, sawlog.save, tmp_path / "a", None), "NoneType", "logs")
+    assert not list(tmp_path.iterdir())
+    for joined in (sawlog.concat(logs, logs), sawlog.concat([logs, logs]), logs + logs):
+        np.testing.assert_array_equal(joined["x"], [0, 1, 0, 1])
+    np.testing.assert_array_equal(sawlog.concat(logs)["x"], [0, 1])
+    assert list(sawlog.concat()) == list(sawlog.concat([])) == []
+    has(message(errors.ArgumentError, sawlog.concat, logs, {"x": 1}), "dict among them", "Hint:")
+
+
 def test_missing_package() -> None:
     with pytest.raises(errors.MissingPackageError) as caught:
         require("no_such_package_at_all", "wandb", "the W&B sink")

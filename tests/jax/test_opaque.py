@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from jax import lax
 from jax import numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
@@ -301,3 +303,108 @@ def test_a_hidden_jaxpr_is_refused() -> None:
     mlir.register_lowering(later_p, mlir.lower_fun(evaluate, multiple_results=False))
     with pytest.raises(sawlog.errors.LogPlacementError, match="hid from sawlog"):
         sawlog.spool(fun)(THREE)
+
+
+# --- primitives that do not show the effects inside -----------------------------------------------
+
+
+def pallas(x):
+    def kernel(a, out):
+        out[...] = double(a[...])
+
+    shape = jax.ShapeDtypeStruct((2,), jnp.float32)
+    return pl.pallas_call(kernel, out_shape=shape, interpret=True)(jnp.full(2, x))
+
+
+def pallas_index_map(x):
+    def kernel(a, out):
+        out[...] = a[...]
+
+    specs = [pl.BlockSpec((1,), lambda i: double(i) // 2)]
+    return pl.pallas_call(
+        kernel,
+        grid=(2,),
+        in_specs=specs,
+        out_specs=pl.BlockSpec((1,), lambda i: i),
+        out_shape=jax.ShapeDtypeStruct((2,), jnp.float32),
+        interpret=True,
+    )(jnp.full(2, x))
+
+
+def partitioned(x):
+    fun = custom_partitioning(double)
+    fun.def_partition(
+        infer_sharding_from_operands=lambda *_: None, partition=lambda *_: None, sharding_rule="->"
+    )
+    return fun(x)
+
+
+class InAMapping:
+    """A primitive that holds its program in a dict, and says nothing of effects."""
+
+    primitive = Primitive("in_a_mapping")
+    primitive.def_abstract_eval(lambda x, programs: x)
+
+    @classmethod
+    def call(cls, x):
+        class Programs(dict):
+            __hash__ = object.__hash__
+
+        return cls.primitive.bind(x, programs=Programs(own=jax.make_jaxpr(double)(x)))
+
+
+HIDING: dict[str, Callable[..., Any]] = {
+    "pallas_call": pallas,
+    "index map": pallas_index_map,
+    "reduce": lambda x: lax.reduce(jnp.full(2, x), 0.0, lambda a, b: double(a) * b, (0,)),
+    "reduce_window": lambda x: lax.reduce_window(
+        jnp.full(4, x), 0.0, lambda a, b: double(a) * b, (2,), (1,), "VALID"
+    ),
+    "scatter": lambda x: jnp.full(2, x).at[1].apply(double),
+    "custom_partitioning": partitioned,
+    "of a user": InAMapping.call,
+}
+USES: dict[str, Callable[..., Any]] = {
+    "used": lambda fun: lambda x: jnp.sum(fun(x)),
+    "unused": lambda fun: lambda x: (fun(x), x)[1],
+    "unused in a differentiated scan": lambda fun: jax.grad(
+        lambda x: lax.scan(lambda c, _: (fun(THREE), (c * 2, None))[1], x, None, length=2)[0]
+    ),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("name", HIDING)
+def test_logs_in_primitives_that_hide_effects_are_refused(name: str, use: str) -> None:
+    fun = USES[use](HIDING[name])
+    for transform in (sawlog.spool, lambda fun: sawlog.tap(fun, lambda logs: None)):
+        with pytest.raises(sawlog.errors.UnsupportedPrimitiveError, match=r"log inside.*Hint:"):
+            transform(fun)(THREE)
+
+
+def test_a_differentiated_reduction_is_refused() -> None:
+    """Its derivative runs the function in another order than the reduction."""
+    with pytest.raises(sawlog.errors.UnsupportedPrimitiveError, match=r"'reduce'.*test_opaque.py"):
+        sawlog.spool(jax.grad(HIDING["reduce"]))(THREE)
+
+
+@pytest.mark.parametrize("name", ["pallas_call", "index map"])
+def test_such_logs_can_be_dropped(name: str) -> None:
+    for fun in (sawlog.strip(HIDING[name]), HIDING[name]):
+        out, logs = sawlog.spool(fun, argnames="y")(THREE)
+        assert not logs
+        np.testing.assert_array_equal(out, HIDING[name](THREE))
+
+
+def test_every_lane_logs_what_is_the_same_in_all() -> None:
+    """Though JAX calls such a function once for all lanes."""
+    mapped = jax.custom_batching.custom_vmap(double)
+    mapped.def_vmap(lambda size, batched, x: (x * 2, batched[0]))
+    for fun in (lax.composite(double, name="sawlog.same"), mapped):
+
+        def lanes(x, fun=fun):
+            return jnp.sum(fun(THREE)) + x
+
+        out, logs = sawlog.spool(jax.vmap(jax.vmap(lanes)))(jnp.zeros((2, 4)))
+        np.testing.assert_array_equal(out, np.full((2, 4), 6.0))
+        np.testing.assert_array_equal(logs["x"], np.full((2, 4), 3.0))

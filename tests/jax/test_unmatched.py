@@ -76,12 +76,15 @@ def test_what_matches_nothing_is_told_once(options, asked, near) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fun(2.0)
+        fun(2)  # traced anew
 
 
 @pytest.mark.parametrize("options", [{"argnames": "nope"}, {"reduce": {"nope": "mean"}}], ids=str)
 def test_tap_tells_it_too(options) -> None:
-    with pytest.warns(UnmatchedNameWarning, match="nope"):
-        sawlog.tap(lambda x: program(x), print, **options)(1.0)
+    fun = sawlog.tap(lambda x: program(x), lambda logs: None, **options)
+    with pytest.warns(UnmatchedNameWarning, match="nope") as caught:
+        assert jax.tree.map(jnp.shape, [fun(1.0), fun(jnp.ones(2))]) == [(), (2,)]
+    assert len(caught) == 1
 
 
 def test_reductions_of_logs_tell_it_too() -> None:

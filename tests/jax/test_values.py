@@ -105,3 +105,43 @@ def test_settings_under_which_logs_would_count_twice(name: str) -> None:
             sawlog.spool(lambda x: sawlog.log({"x": x}))(1.0)
     finally:
         jax.config.update(name, before)
+
+
+RETURNS_LOGS = {
+    "plain": lambda f: f,
+    "jit": jax.jit,
+    "vmap": jax.vmap,
+    "grad": lambda f: jax.grad(lambda x: f(x).sum()),
+    "checkpoint": jax.checkpoint,
+    "jit in checkpoint": lambda f: jax.checkpoint(jax.jit(f)),
+}
+RETURNS_NONE = {
+    "cond": lambda f: lambda x: lax.cond(x.sum() > 0, f, lambda x: x, x),
+    "jit in cond": lambda f: lambda x: lax.cond(x.sum() > 0, jax.jit(f), lambda x: x, x),
+    "cond under vmap": lambda f: jax.vmap(lambda x: lax.cond(x > 0, f, lambda x: x, x)),
+    "scan": lambda f: lambda x: lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0],
+    "checkpoint in scan": lambda f: (
+        lambda x: lax.scan(lambda c, _: (jax.checkpoint(f)(c), None), x, None, length=2)[0]
+    ),
+    "fori_loop": lambda f: lambda x: lax.fori_loop(0, 2, lambda i, c: f(c), x),
+    "map": lambda f: lambda x: lax.map(f, x),
+}
+
+
+@pytest.mark.parametrize("name", [*RETURNS_LOGS, *RETURNS_NONE])
+def test_what_log_returns(name: str) -> None:
+    found: list = []
+
+    def f(x):
+        found.append(sawlog.log({"x": x}, step=1))
+        return x * 2
+
+    around = (RETURNS_LOGS | RETURNS_NONE)[name]
+    around(f)(jnp.ones(2))  # whether somebody listens makes no difference
+    sawlog.spool(around(f))(jnp.ones(2))
+    kind = sawlog.logdict if name in RETURNS_LOGS else type(None)
+    assert len(found) >= 2
+    assert {type(each) for each in found} == {kind}
+    if name == "plain":
+        np.testing.assert_array_equal(found[0]["x"], [1, 1])
+        assert found[0].step["x"] == 1

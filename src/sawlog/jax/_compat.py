@@ -60,8 +60,8 @@ _USED = {
     _api: "__file__ jacfwd",
     _batching: "batch_jaxpr bdim_at_front fancy_primitive_batchers",
     _callback: "_callback_op_sharding emit_python_callback",
-    _core: "AbstractValue DebugInfo EvalTrace ShapedArray Tracer jaxpr_as_fun mapped_aval "
-    "set_current_trace shaped_abstractify trace_ctx trace_state_clean typeof",
+    _core: "AbstractValue DebugInfo EvalTrace ShapedArray Tracer eval_context jaxpr_as_fun "
+    "mapped_aval set_current_trace shaped_abstractify trace_ctx trace_state_clean typeof",
     _custom_batching: "custom_vmap_p",
     _custom_derivatives: "remat_opt_p",
     _dispatch: "prim_requires_devices_during_lowering runtime_tokens",
@@ -201,9 +201,63 @@ def inside_jacfwd() -> bool:
     return False
 
 
+#: Functions of ``jax.tree`` and their kin: whoever calls them is the one who flattens.
+_FLATTENING = (
+    "functools",
+    "jax._src.flatten_util",
+    "jax._src.flattree",
+    "jax._src.traceback_util",
+    "jax._src.tree",
+)
+#: Functions of JAX that flatten what they are given, and nothing that they made themselves.
+_TAKE_ARGUMENTS = {
+    "jax._src.api": """block_until_ready copy_to_host_async device_get device_put eval_shape grad_f
+        value_and_grad_f vjp vmap_f""",
+    "jax._src.pjit": """_infer_params cache_miss eval_shape jit_eval_shape jit_lower jit_trace lower
+        trace""",
+    "jax._src.api_util": "debug_info _non_static_arg_names <genexpr>",
+    "jax._src.ad_checkpoint": "fun_remat",
+    "jax._src.lax.control_flow.loops": "fori_loop map scan while_loop",
+    "jax._src.lax.control_flow.conditionals": "cond switch",
+}
+_TAKES_ARGUMENTS = {
+    (module, name) for module, names in _TAKE_ARGUMENTS.items() for name in names.split()
+}
+
+
+def flattened_for(own_calls: frozenset[str]) -> bool:
+    """Whether a pytree is flattened because somebody outside of JAX gave it to a function.
+
+    To be called by the function that flattens a pytree, which may have been called by
+    ``_flatten_with_keys``. JAX also flattens what it has just made,
+    and counts on finding the same leaves; that is not meant. Nor is what sawlog does itself, but
+    for calls of compiled functions and for its functions named ``own_calls``.
+    """
+    frame: Any = sys._getframe(2)
+    if frame.f_code.co_name == "_flatten_with_keys":
+        frame = frame.f_back
+    direct, maps = True, False
+    while frame is not None:
+        module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+        if module != "functools" and not module.startswith(("jax.", "jaxlib.")):
+            return direct or not module.startswith("sawlog.") or name in own_calls
+        if module.startswith(_FLATTENING):
+            maps = maps or name == "tree_map"
+        elif (module, name) not in _TAKES_ARGUMENTS or (name == "scan" and maps):
+            return False  # a scan without jit maps over the outputs of its body, to stack them
+        direct = False
+        frame = frame.f_back
+    return False
+
+
 def not_tracing() -> bool:
     """Whether no transformation of JAX is under way in this thread."""
     return bool(_core.trace_state_clean())
+
+
+def evaluating() -> Any:
+    """A context in which operations on known arrays are run, whatever is traced around it."""
+    return _core.eval_context()
 
 
 #: What this thread does with operations is ``trace_context.trace``; an ``Evaluates`` runs them.
@@ -221,6 +275,10 @@ def under_jit() -> bool:
     return trace is not None
 
 
+#: What JAX traces functions for that may return whatever they like.
+_RETURN_ANYTHING = frozenset({"jit", "pjit", "checkpoint / remat", "sawlog"})
+
+
 def inside_inner_function() -> bool:
     """Whether a branch, the body of a loop or the like is traced, however deep; not only ``jit``.
 
@@ -229,7 +287,7 @@ def inside_inner_function() -> bool:
     trace: Any = _core.trace_ctx.trace
     while trace is not None:
         frame = getattr(trace, "frame", None)
-        if frame is not None and frame.debug_info.traced_for not in ("jit", "pjit", "sawlog"):
+        if frame is not None and frame.debug_info.traced_for not in _RETURN_ANYTHING:
             return True
         trace = getattr(trace, "parent_trace", None)
     return False
@@ -669,11 +727,32 @@ def wrap_scan_hoisting(
     _pe.partial_eval_jaxpr_custom_rules[scan_p] = partial_eval_custom
 
 
-def show_effects_inside(primitive: Primitive, has_logs: Callable[[Any], bool]) -> None:
-    """Give an equation the effects of the logs in the programs that it holds.
+def show_effects_inside(
+    shows: Callable[[Primitive], bool], active: Callable[[], bool], has_logs: Callable[[Any], bool]
+) -> None:
+    """Give every equation that is traced the effects of the logs in the programs that it holds.
 
-    JAX does not look into them, and drops an equation without effects whose result is not used.
+    JAX does not look into those of some primitives, and drops an equation without effects whose
+    result is not used. A primitive that ``shows`` its effects is left alone, and nothing is looked
+    at unless something is ``active``.
     """
+    plain = _pe.DynamicJaxprTrace.default_process_primitive
+    shown: set[Primitive] = set()
+
+    @functools.wraps(plain)
+    def process(
+        self: Any, primitive: Any, tracers: Any, params: Any, *args: Any, **more: Any
+    ) -> Any:
+        known = not params or primitive in shown or not active() or shows(primitive)
+        if not known and any(has_logs(inner.effects) for inner in subjaxprs(params)):
+            shown.add(primitive)
+            _show_effects_of(primitive, has_logs)
+        return plain(self, primitive, tracers, params, *args, **more)
+
+    _pe.DynamicJaxprTrace.default_process_primitive = process  # type: ignore[method-assign]
+
+
+def _show_effects_of(primitive: Primitive, has_logs: Callable[[Any], bool]) -> None:
     plain = primitive.abstract_eval
 
     @functools.wraps(plain)
@@ -683,6 +762,27 @@ def show_effects_inside(primitive: Primitive, has_logs: Callable[[Any], bool]) -
         return types, {*effects, *inside} if inside else effects
 
     primitive.abstract_eval = abstract_eval  # type: ignore[method-assign]
+
+
+def batch_logs_of_unmapped(primitive: Primitive, has_logs: Callable[[Any], bool]) -> None:
+    """Have the logs in the program of a primitive batched though none of its operands is mapped."""
+    plain = _batching.fancy_primitive_batchers.get(primitive)
+
+    def batch(axis_data: Any, values: Any, dims: Any, **params: Any) -> Any:
+        unmapped = all(dim is None for dim in dims)
+        program = next(n for n in ("jaxpr", "call_jaxpr", "call") if n in params)
+        if unmapped and has_logs(params[program].effects):
+            inputs = [False] * len(values)
+            closed, _ = _batching.batch_jaxpr(params[program], axis_data, inputs, False)
+            params = {**params, program: closed}
+        elif plain is not None:
+            return plain(axis_data, values, dims, **params)
+        if not unmapped:
+            raise NotImplementedError(f"Batching rule for '{primitive}' not implemented")
+        outs = primitive.bind(*values, **params)
+        return outs, [None] * len(outs)
+
+    _batching.fancy_primitive_batchers[primitive] = batch
 
 
 def _as_jit(eqn: Any) -> Any:
@@ -742,7 +842,17 @@ def subjaxprs(params: dict[str, Any]) -> list[Any]:
             found.append(value)
         elif isinstance(value, (tuple, list)):
             stack = [*value, *stack]
+        elif isinstance(value, dict):
+            stack = [*value.values(), *stack]
+        elif is_frozen(value):
+            stack = [*vars(value).values(), *stack]
     return found
+
+
+def is_frozen(value: Any) -> bool:
+    """Whether this is a frozen dataclass, in which primitives such as ``pallas_call`` hold more."""
+    options = getattr(type(value), "__dataclass_params__", None)
+    return bool(options is not None and options.frozen and hasattr(value, "__dict__"))
 
 
 def inner_jaxpr(eqn: JaxprEqn) -> Any:
@@ -818,6 +928,8 @@ class Scan:
         self, consts: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any], body: ClosedJaxpr
     ) -> list[Any]:
         """The same loop with another body, and as many constants and carries as that one takes."""
+        kept, places = _stacked_once(body, len(consts) + len(carry), len(carry))
+        body = reordered(body, range(len(body.in_avals)), kept)
         params = {**self.params, "jaxpr": body}
         if "num_consts" in params:
             params |= {"num_consts": len(consts), "num_carry": len(carry)}
@@ -825,7 +937,35 @@ class Scan:
             ys = len(body.out_avals) - len(carry)
             params["ft_in"] = _groups(len(consts), len(carry), len(xs))
             params["ft_out"] = _groups(len(carry), ys)
-        return list(scan_p.bind(*consts, *carry, *xs, **params))
+        outs = [*scan_p.bind(*consts, *carry, *xs, **params), *xs]
+        return [outs[place] for place in places]
+
+
+def _stacked_once(body: ClosedJaxpr, xs: int, ys: int) -> tuple[list[int], list[int]]:
+    """Which outputs the body of a ``scan`` need return, and where all of them are to be found.
+
+    That is among the outputs of the shorter loop, with its inputs behind. An ``x`` that is returned
+    need not be stacked again, nor need anything be stacked twice; ``jax.lax.scan`` does the same.
+    ``xs`` and ``ys`` are the numbers of the first of each.
+    """
+    invars, outvars = body.jaxpr.invars, body.jaxpr.outvars
+    given = {var: i for i, var in enumerate(invars[xs:])}
+    kept = list(range(ys))
+    first: dict[Any, int] = {}
+    for i, var in enumerate(outvars[ys:], ys):
+        if isinstance(var, Literal):
+            kept.append(i)
+        elif var not in given and var not in first:
+            first[var] = len(kept)
+            kept.append(i)
+    places = list(range(ys))
+    position = {i: place for place, i in enumerate(kept)}
+    for i, var in enumerate(outvars[ys:], ys):
+        if i in position:
+            places.append(position[i])
+        else:
+            places.append(len(kept) + given[var] if var in given else first[var])
+    return kept, places
 
 
 def _groups(*sizes: int) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,8 +12,10 @@ from sawlog.errors import ArgumentError
 from sawlog.jax._logdict import all_known, logdict
 
 
-def concat(several: Iterable[logdict]) -> logdict:
+def concat(*several: Iterable[logdict] | logdict) -> logdict:
     """Logs one after the other, as if the programs had run in this order; also ``logs + more``.
+
+    Takes logdicts in a list, or one by one.
 
     In a Python loop, collect the logs of every step and join them once, or add them one by one:
     what is added is put together when it is first looked at, so no step waits for the device.
@@ -26,7 +28,8 @@ def concat(several: Iterable[logdict]) -> logdict:
         ArgumentError: something else than logs is given.
         LogMismatchError: entries of one name do not fit together.
     """
-    listed = list(several)
+    single = len(several) == 1 and not isinstance(several[0], Mapping)
+    listed: list[Any] = list(several[0] if single else several)
     for logs in listed:
         if not isinstance(logs, logdict):
             raise ArgumentError(

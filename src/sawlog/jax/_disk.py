@@ -49,6 +49,12 @@ def save(
     """
     if isinstance(path, Mapping):
         path, logs = logs, path
+    for given, what, kinds in ((path, "a path", (str, os.PathLike)), (logs, "logs", Mapping)):
+        if not isinstance(given, kinds):
+            raise ArgumentError(
+                f"save takes a path and logs, and got {type(given).__name__} instead of {what}. "
+                'Hint: sawlog.save("runs/1", logs)'
+            )
     records = to_records(logs)  # first, so that nothing is replaced by what cannot be saved
     sink = LogSink(path, exists=exists, meta=meta, interval=None)
     try:

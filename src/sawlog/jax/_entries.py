@@ -9,7 +9,7 @@ there are is read off the number of dimensions, which the slot remembers.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -121,6 +121,19 @@ def check_steps(part: Part) -> None:
             )
 
 
+def check_known(parts: Iterable[Part], purpose: str) -> None:
+    """Refuse parts that are traced.
+
+    Raises:
+        ArgumentError: naming what to do outside.
+    """
+    if any(map(_compat.is_tracer, jax.tree.leaves([(p.value, p.steps) for p in parts]))):
+        raise ArgumentError(
+            f"These logs are traced, and there are no values yet. Hint: return them, and {purpose} "
+            "outside of jit, vmap and grad."
+        )
+
+
 def namespace(part: Part) -> Any:
     """numpy for arrays of the host, so that nothing is computed on a device in a callback."""
     arrays = (*jax.tree.leaves(part.value), *part.steps)
@@ -218,6 +231,11 @@ class Nothing:
 
     tree: Any
     types: tuple[Type, ...]
+    batch: int = 0
+
+    def mask(self) -> np.ndarray:
+        """That of no entries, for all lanes."""
+        return np.zeros((0, *self.types[0].shape[: self.batch]), bool)
 
     def value(self) -> Any:
         """No entries, of the right type."""
@@ -228,7 +246,7 @@ def nothing_of(part: Part) -> Nothing:
     """What is left of a key none of whose entries was logged."""
     leaves, tree = jax.tree.flatten(part.value)
     at = int(part.stacked)
-    return Nothing(tree, tuple(inner(x, at) for x in leaves))
+    return Nothing(tree, tuple(inner(x, at) for x in leaves), part.slot.batch)
 
 
 def on_host(part: Part) -> Part:

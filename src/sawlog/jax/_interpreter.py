@@ -174,6 +174,8 @@ class Interpreter:
         if isinstance(value, (tuple, list)):
             items = [self.clean(item) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        if _compat.is_frozen(value) and _compat.subjaxprs({"": value}):
+            return dataclasses.replace(value, **self.clean(vars(value)))
         return value
 
     # -- looking ------------------------------------------------------------------------------
@@ -184,8 +186,12 @@ class Interpreter:
         if _marks.dropped(eqn):
             return ()
         for inner in _compat.subjaxprs(eqn.params):
-            found.extend(self._sites_of(getattr(inner, "jaxpr", inner)))
+            found.extend(self.sites_of(inner))
         return tuple(dict.fromkeys(found))
+
+    def sites_of(self, program: Any) -> tuple[Site, ...]:
+        """The logs inside a program, open or closed."""
+        return self._sites_of(getattr(program, "jaxpr", program))
 
     def wanted_in(self, eqn: Any) -> list[Site]:
         """The logs of an equation that the handler wants, its own or those inside."""

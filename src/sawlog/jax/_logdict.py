@@ -12,9 +12,10 @@ happens when somebody first looks, not while JAX is building its outputs and mus
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -81,7 +82,7 @@ class _Masks(Mapping[str, Any]):
         if key in self._parts:
             return entries_of.full_mask(self._parts[key])
         if key in self._empty:
-            return np.zeros(0, bool)
+            return self._empty[key].mask()
         raise _unknown(key, self._parts)
 
     def __iter__(self) -> Iterator[str]:
@@ -92,6 +93,26 @@ class _Masks(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr(dict(self))
+
+
+class _Steps(dict):
+    """Step axes by name, or the arrays of one by key; says what there is where one is missing."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self._what = what
+
+    def __missing__(self, key: Any) -> Any:
+        raise UnknownLogError(f"Nothing {self._what} {key!r}. {did_you_mean(str(key), self)}")
+
+    def _flat(self) -> tuple[tuple[Any, ...], tuple[str, tuple[str, ...]]]:
+        return tuple(self.values()), (self._what, tuple(self))
+
+    @classmethod
+    def _of(cls, fixed: tuple[str, tuple[str, ...]], values: Iterable[Any]) -> _Steps:
+        steps = cls(fixed[0])
+        steps.update(zip(fixed[1], values, strict=True))
+        return steps
 
 
 class logdict(Statistics, dict):
@@ -175,7 +196,8 @@ class logdict(Statistics, dict):
         self._pending = False
         parts, empty = [], dict(self._layout.empty)
         for part in list(self._raw_parts()):
-            settled = entries_of.settle(part)
+            with _compat.evaluating():  # or what is traced around would get into the logs
+                settled = entries_of.settle(part)
             if settled is None:
                 empty[part.slot.key] = entries_of.nothing_of(part)
             else:
@@ -221,7 +243,8 @@ class logdict(Statistics, dict):
         for piece in pieces:
             for part in piece._parts():
                 parts.setdefault(part.slot.key, []).append(part)
-        joined = [p[0] if len(p) == 1 else _joining.concatenate(p) for p in parts.values()]
+        with _compat.evaluating() if _is_known(parts) else contextlib.nullcontext():
+            joined = [p[0] if len(p) == 1 else _joining.concatenate(p) for p in parts.values()]
         known = {key: empty for piece in pieces for key, empty in piece._layout.empty.items()}
         dict.clear(self)
         dict.update(self, ((part.slot.key, part.value) for part in joined))
@@ -286,10 +309,13 @@ class logdict(Statistics, dict):
         They are in the order in which the log wrote them. ``logs.step`` is short for
         ``logs.steps["step"]``, for names that mean nothing else here.
         """
-        found: dict[str, dict[str, Any]] = {}
+        found: dict[str, dict[str, Any]] = _Steps("has a step axis")
         for part in self._parts():
             for name, array in zip(part.slot.steps, part.steps, strict=True):
-                found.setdefault(name, {})[part.slot.key] = array
+                by_key = found.setdefault(
+                    name, _Steps(f"was logged with the step axis {name!r} under")
+                )
+                by_key[part.slot.key] = array
         return found
 
     @property
@@ -497,6 +523,12 @@ def _own(value: Any) -> Any:
     return jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, value)
 
 
+def _is_known(parts: Mapping[str, Sequence[Part]]) -> bool:
+    """Whether no array of these parts is traced."""
+    arrays = jax.tree.leaves([(p.value, p.rest()) for several in parts.values() for p in several])
+    return _compat.not_tracing() or not any(map(_compat.is_tracer, arrays))
+
+
 def _restore(parts: list[Part], empty: dict[str, Nothing]) -> logdict:
     return logdict._of(parts, empty)
 
@@ -507,13 +539,18 @@ def _neither(one: logdict, two: logdict, logged: Mapping[str, Part]) -> dict[str
     return {key: nothing for key, nothing in known.items() if key not in logged}
 
 
+#: Functions of sawlog that flatten the arguments of a program.
+_ARGUMENTS_OF = frozenset({"_look_and_call", "_prepared"})
+
 # -- the pytree ---------------------------------------------------------------------------------
 
 
 def _flatten(logs: logdict) -> tuple[tuple[Any, ...], Layout]:
     if logs._pieces:
         logs._join()
-    # Not settled first: JAX flattens what it has just unflattened, and counts on the same leaves.
+    # JAX also flattens what it has just unflattened, and counts on the same leaves.
+    if logs._pending and _compat.flattened_for(_ARGUMENTS_OF):
+        logs._settle()
     return (*dict.values(logs), *logs._rest), logs._layout
 
 
@@ -564,12 +601,25 @@ def _is_computed(mask: Any) -> bool:
     return isinstance(mask, (float, complex, str)) or (type(mask) is int and mask != 0)
 
 
+def _is_tangent(mask: Any) -> bool:
+    """Whether this stands where the derivative of a mask would be."""
+    return bool(getattr(mask, "dtype", None) == jax.dtypes.float0)
+
+
 def _check_masks(logs: logdict) -> None:
     """Refuse to show what was computed from entries that were never logged.
 
     Raises:
-        LogMismatchError: a function such as ``jnp.mean`` was mapped over masked logs.
+        LogMismatchError: a function such as ``jnp.mean`` was mapped over masked logs, or these are
+            derivatives of some.
     """
+    if tangents := [p.slot.key for p in logs._raw_parts() if p.slot.masked and _is_tangent(p.mask)]:
+        raise LogMismatchError(
+            f"These are derivatives of logs with entries that may be missing, those of "
+            f"{', '.join(map(repr, tangents))}, and derivatives do not say which. Hint: take the "
+            'derivative of what you read: jax.jvp(lambda x: spool(f)(x)[1].reduce("sum")["key"], '
+            "...)."
+        )
     if lost := _lost_masks(logs):
         raise LogMismatchError(
             f"A function was mapped over logs some of whose entries were never logged, those of "
@@ -609,6 +659,7 @@ def _is_known_array(leaf: Any) -> bool:
 
 
 jax.tree_util.register_pytree_with_keys(logdict, _flatten_with_keys, _unflatten, _flatten)
+jax.tree_util.register_pytree_node(_Steps, _Steps._flat, _Steps._of)
 
 
 def _layout_to_bytes(layout: Any) -> bytes:

@@ -141,6 +141,7 @@ def _type_of(key: str, nothing: Nothing) -> dict[str, Any]:
     skeleton = jax.tree.unflatten(nothing.tree, range(len(nothing.types)))
     return {
         "tree": spec_of(skeleton, f"the value of {key!r}"),
+        "batch": nothing.batch,
         "shapes": [list(one.shape) for one in nothing.types],
         "dtypes": [dtype_to_json(one.dtype, f"the value of {key!r}") for one in nothing.types],
     }
@@ -149,4 +150,5 @@ def _type_of(key: str, nothing: Nothing) -> dict[str, Any]:
 def nothing_from(noted: Mapping[str, Any]) -> Nothing:
     """The inverse of what :func:`types_of` notes about one name."""
     pairs = zip(map(tuple, noted["shapes"]), map(dtype_from_json, noted["dtypes"]), strict=True)
-    return Nothing(structure(noted["tree"]), tuple(Type(*pair) for pair in pairs))
+    types = tuple(Type(*pair) for pair in pairs)
+    return Nothing(structure(noted["tree"]), types, noted.get("batch", 0))

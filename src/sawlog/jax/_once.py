@@ -4,7 +4,8 @@ Two habits of differentiation need a hand. Work that does not change from one it
 is hoisted out of a differentiated ``scan``; a log must stay in its loop. And a ``while_loop`` that
 is linearised, or differentiated inside ``checkpoint``, is run for its known part and again for the
 rest; the second run must not log. Besides, JAX does not know of effects in the functions of some
-primitives, and drops their equations when nobody uses the result.
+primitives, and drops their equations when nobody uses the result; and it does not batch those none
+of whose operands is mapped, though every lane logs.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from sawlog.jax._primitive import (
     has_site_effect,
     in_context,
 )
+from sawlog.jax._registry import has_rule, unsupported
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Streams
 
@@ -73,6 +75,19 @@ def _jvp_of_while(rule: Any) -> Any:
     return jvp
 
 
+def _jvp_of_reduce(rule: Any) -> Any:
+    """Its rule runs the function in another order, and more often, than the reduction does."""
+
+    def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+        if _has_sites(params):
+            walk = Interpreter(Drop(SITE_PRIMITIVES))
+            sites = [s.where for inner in _compat.subjaxprs(params) for s in walk.sites_of(inner)]
+            raise unsupported(_compat.reduce_p, "", sites)
+        return rule(primals, tangents, **params)
+
+    return jvp
+
+
 _STAGED = (*SITE_PRIMITIVES, jit_p, cond_p, scan_p, while_p, remat_p)
 
 
@@ -98,10 +113,19 @@ def _can_stay(body: Any) -> Any:
     return _IntoJits(Handler()).trace(body).closed
 
 
+def _shows_effects(primitive: Any) -> bool:
+    """Whether JAX knows of effects inside of this primitive, as of all that sawlog rebuilds."""
+    return primitive in SITE_PRIMITIVES or (
+        has_rule(primitive) and primitive is not _compat.composite_p
+    )
+
+
 _compat.stage_instead_of_running(_STAGED, _stays)
 _compat.wrap_scan_hoisting(has_site_effect, lambda: in_context(_HOISTING), _can_stay)
-_compat.show_effects_inside(_compat.composite_p, has_site_effect)
-_compat.show_effects_inside(_compat.reduce_p, has_site_effect)
+_compat.show_effects_inside(_shows_effects, lambda: context() is not None, has_site_effect)
+_compat.batch_logs_of_unmapped(_compat.composite_p, has_site_effect)
+_compat.batch_logs_of_unmapped(_compat.custom_vmap_p, has_site_effect)
 _compat.wrap_while_recomputation(_silenced)
 _compat.wrap_jvp(while_p, _jvp_of_while)
+_compat.wrap_jvp(_compat.reduce_p, _jvp_of_reduce)
 _compat.forget_kept_effects()

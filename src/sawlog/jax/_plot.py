@@ -12,7 +12,7 @@ import numpy as np
 from sawlog._optional import require
 from sawlog.errors import ArgumentError
 from sawlog.jax import _lanes
-from sawlog.jax._entries import Part, stack
+from sawlog.jax._entries import Part, check_known, stack
 
 _COLUMNS = 3
 
@@ -21,6 +21,7 @@ def plot(
     parts: Sequence[Part], x: str | None = None, path: str | os.PathLike[str] | None = None
 ) -> Any:
     """Draw every name with one number an entry; see :meth:`sawlog.logdict.plot`."""
+    check_known(parts, "draw them")
     figures: Any = require("matplotlib.figure", "plot", "logs.plot()")
     curves = [part for part in parts if _is_curve(part)]
     if not curves:

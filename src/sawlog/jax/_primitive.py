@@ -170,8 +170,8 @@ def log(*args: Any, **options: Any) -> Any:
 
     Returns:
         A :class:`sawlog.logdict` of what was given, for programs that pass logs on by hand. Inside
-        a branch or the body of a loop it is None, so that ``lax.cond(p, lambda: log(...), lambda:
-        None)`` has branches of the same structure.
+        a branch, the body of a loop or the like it is None, so that ``lax.cond(p, lambda: log(...),
+        lambda: None)`` has branches of the same structure.
 
     >>> import jax, sawlog
     >>> @jax.jit

@@ -51,6 +51,11 @@ def register_rule(*primitives: Any) -> Callable[[Rule], Rule]:
     return register
 
 
+def has_rule(primitive: Any) -> bool:
+    """Whether it is known how logs inside a primitive are handled."""
+    return primitive in _rules
+
+
 def rule_for(eqn: Any, sites: Sequence[str]) -> Rule:
     """The rule of an equation that has logs inside.
 
@@ -59,11 +64,16 @@ def rule_for(eqn: Any, sites: Sequence[str]) -> Rule:
     """
     rule = _rules.get(eqn.primitive)
     if rule is None:
-        name = eqn.primitive.name
-        raise UnsupportedPrimitiveError(
-            f"There is a log inside the primitive '{name}' used at {_compat.source_line(eqn)}, and "
-            f"sawlog has no rule for '{name}'. The log stands at {', '.join(sites)}. "
-            f"Hint: move the log out of the function given to '{name}', drop it there with "
-            "sawlog.strip(...), or teach sawlog with sawlog.register_rule."
-        )
+        raise unsupported(eqn.primitive, f" used at {_compat.source_line(eqn)}", sites)
     return rule
+
+
+def unsupported(primitive: Any, where: str, sites: Sequence[str]) -> UnsupportedPrimitiveError:
+    """What to raise for logs inside of a primitive without a rule."""
+    name = primitive.name
+    return UnsupportedPrimitiveError(
+        f"There is a log inside the primitive '{name}'{where}, and sawlog has no rule for "
+        f"'{name}'. The log stands at {', '.join(sites)}. Hint: move the log out of the function "
+        f"given to '{name}', drop it there with sawlog.strip(...), or teach sawlog with "
+        "sawlog.register_rule."
+    )

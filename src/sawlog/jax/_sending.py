@@ -30,7 +30,7 @@ from sawlog.jax._select import Selection
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Streams
 from sawlog.jax._tap import Tap
-from sawlog.jax._unmatched import warn_unmatched
+from sawlog.jax._unmatched import Unmatched
 from sawlog.jax._wrap import Program, program_for
 
 Start = Callable[[np.ndarray, list[np.ndarray]], int]
@@ -107,8 +107,10 @@ def tapping(
 ) -> Program:
     """The program of ``fun`` that sends its logs to a run, whose number it takes besides."""
 
+    unmatched = Unmatched()
+
     def evaluate(closed: Any, values: list[Any], hidden: Sequence[Any]) -> tuple[list[Any], None]:
-        warn_unmatched(closed, chosen, **sampling.by_name())
+        unmatched.warn(closed, chosen, **sampling.by_name())
         if not sampling.is_plain:
             send = functools.partial(_send_prefixed, prefix, hidden[0])
             return run_sampled(closed, values, chosen, sampling, send, keep_logs), None

@@ -19,7 +19,7 @@ from sawlog.jax._reductions import check_mode
 from sawlog.jax._select import Selection, check_prefix, selection
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Stream, Streams, from_site, widened_site
-from sawlog.jax._unmatched import warn_unmatched
+from sawlog.jax._unmatched import Unmatched
 from sawlog.jax._wrap import Program, Transformed, check_callable, jit_options, program_for
 
 
@@ -203,8 +203,10 @@ def _spool(
     def mode_of(stream: Stream) -> Any:
         return modes.of(stream.info.key) or stream.info.reduction or default
 
+    unmatched = Unmatched()
+
     def evaluate(closed: Any, values: list[Any], _: Any) -> tuple[list[Any], logdict]:
-        warn_unmatched(
+        unmatched.warn(
             closed, chosen, reduce=modes, interval=limits.interval, capacity=limits.capacity
         )
         bounded = limits != Limits(keep=keep) or reduce is not None or default is not None

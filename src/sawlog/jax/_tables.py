@@ -11,8 +11,7 @@ import numpy as np
 
 from sawlog._optional import require
 from sawlog.errors import ArgumentError
-from sawlog.jax import _compat
-from sawlog.jax._entries import Part, full_mask, stack
+from sawlog.jax._entries import Part, check_known, full_mask, stack
 from sawlog.jax._lanes import occurrence
 from sawlog.jax._leaves import to_host
 
@@ -100,11 +99,7 @@ def _groups(parts: Sequence[Part]) -> list[list[Column]]:
 def _columns(part: Part) -> Iterator[Column]:
     """The leaves of one key; those of a nested dict are named ``loss/policy``."""
     wide = stack(part)
-    if any(map(_compat.is_tracer, jax.tree.leaves((wide.value, wide.steps)))):
-        raise ArgumentError(
-            "These logs are traced, and there are no values yet. Hint: return them, and make the "
-            "table outside of jit, vmap and grad."
-        )
+    check_known([wide], "make the table")
     outer = wide.outer
     mask = np.moveaxis(np.asarray(full_mask(wide)), outer, 0)
     entry, *lanes = np.nonzero(mask)

@@ -22,7 +22,7 @@ from sawlog.jax._sampling import Sampling, read_sampling, run_sampled
 from sawlog.jax._select import Selection, check_prefix, selection
 from sawlog.jax._site import Site
 from sawlog.jax._stream import Streams
-from sawlog.jax._unmatched import warn_unmatched
+from sawlog.jax._unmatched import Unmatched
 from sawlog.jax._wrap import Program, Transformed, check_callable, jit_options, program_for
 
 
@@ -127,7 +127,7 @@ def tap(
     With ``buffer=n`` up to ``n`` entries of each name are collected on the device and sent
     together: the callback gets a logdict whose values have the entry axis in front. Nothing is
     lost, and the order of each name is kept; a host call costs about 100 microseconds, so this is
-    much faster.
+    much faster. A log that is not reached takes its place all the same: a call may bring fewer.
 
     With ``interval=n`` only every n-th entry of each name is sent, beginning with the first; the
     others cost no host call. With ``reduce="mean"`` (or any other reduction of
@@ -196,9 +196,11 @@ def _evaluator(
 ) -> Any:
     """How a tapped program is evaluated; without ``make_target`` it is told its target's number."""
 
+    unmatched = Unmatched()
+
     def evaluate(closed: Any, values: list[Any], hidden: Sequence[Any]) -> tuple[list[Any], None]:
         target = hidden[0] if make_target is None else make_target()
-        warn_unmatched(closed, chosen, **sampling.by_name())
+        unmatched.warn(closed, chosen, **sampling.by_name())
         if not sampling.is_plain:
             send = functools.partial(_send, target)
             return run_sampled(closed, values, chosen, sampling, send, keep_logs), None

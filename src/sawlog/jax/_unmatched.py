@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -18,8 +18,24 @@ from sawlog.jax._select import Selection
 from sawlog.jax._site import Site
 
 
-def warn_unmatched(closed: Any, chosen: Selection, **by_name: ByName) -> None:
-    """Warn of names, tags and keys of options that no log of a traced program has."""
+class Unmatched:
+    """Warns once for each program, however often that is traced."""
+
+    def __init__(self) -> None:
+        self._warned: set[tuple[str, str]] = set()
+
+    def warn(self, closed: Any, chosen: Selection, **by_name: ByName) -> None:
+        """Warn of names, tags and keys of options that no log of a traced program has."""
+        for option, name, among in _unmatched(closed, chosen, by_name):
+            if (option, name) not in self._warned:
+                self._warned.add((option, name))
+                _warn(option, name, among)
+
+
+def _unmatched(
+    closed: Any, chosen: Selection, by_name: Mapping[str, ByName]
+) -> Iterator[tuple[str, str, set[str]]]:
+    """What was asked for in vain: the option, the name, and the names that there are."""
     asked: dict[str, Iterable[str]] = {"argnames": chosen.argnames or (), "tags": chosen.tags or ()}
     asked |= {option: given.names for option, given in by_name.items()}
     if not any(asked.values()):
@@ -30,7 +46,7 @@ def warn_unmatched(closed: Any, chosen: Selection, **by_name: ByName) -> None:
         among = {tag for site in sites for tag in site.tags} if option == "tags" else known
         for name in sorted(names):
             if not any(matches(name, each) for each in among):
-                _warn(option, name, among)
+                yield option, name, among
 
 
 def warn_unmatched_keys(modes: Any, known: Iterable[str]) -> None:
