@@ -16,7 +16,7 @@ from sawlog._text import printable
 from sawlog._validate import byte_size
 from sawlog.cli._output import CommandOutput
 from sawlog.cli._texts import texts_of
-from sawlog.curvature import KINDS, Damping, Dense, Kronecker, Relative, Typical
+from sawlog.curvature import KINDS, Damping, FullMatrix, Kronecker, Relative, Typical
 from sawlog.errors import ArgumentError, UnknownIdError
 from sawlog.influence import Logs
 from sawlog.influence._logs import BUDGET
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 else:
     CurvatureKind = Literal[tuple(KINDS)]
 
-_FACTORED, _DENSE = Kronecker.damping, Dense.damping
+_FACTORED, _DENSE = Kronecker.damping, FullMatrix.damping
 _DAMPING = (
     "The number that is added to the eigenvalues of the curvature. By default it is a share of "
     "their mean, plus k / n times the eigenvalue that gradients typically meet, where n is the "
