@@ -238,6 +238,59 @@ def test_only_what_is_refused_is_missing_and_it_is_said() -> None:
     logger.close()
 
 
+CALLS: dict[str, Any] = {
+    "log": lambda logger, state, f: logger.log(state, {"x": jnp.float32(5)}),
+    "log on the host": lambda logger, state, f: logger.log(state, {"x": 5.0}),
+    "spool": lambda logger, state, f: logger.spool(f, state)(5.0),
+    "tap": lambda logger, state, f: logger.tap(f, state)(5.0),
+    "run": lambda logger, state, f: logger.run(f)(0),
+    "flush": lambda logger, state, f: logger.flush(),
+    "finish": lambda logger, state, f: logger.finish(state),
+    "close": lambda logger, state, f: logger.close(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_raises_an_earlier_error_loses_nothing(call: str) -> None:
+    """Either it was done, or it did nothing and can be repeated; its error says which."""
+    logger, ran = PickyLogger(), []
+    state = logger.init(0)
+
+    def f(x: Any) -> Any:
+        ran.append(x)
+        sawlog.log({"x": jnp.float32(5)})
+        return x
+
+    logger.log(state, {"x": jnp.float32(3)})
+    logger._background.drain()
+    with pytest.raises(ValueError, match="no 3") as caught:
+        CALLS[call](logger, state, f)
+    said = " ".join(caught.value.__notes__)
+    runs = call in ("spool", "tap", "run")
+    assert ("ran nothing" in said) == runs
+    assert ("is taken all the same" in said) == (call[:3] == "log")
+    assert not ran
+    if runs:
+        CALLS[call](logger, state, f)
+    if call not in ("finish", "close"):
+        logger.flush()
+    logs = logger.runs["seed-0"].logs
+    assert logs == ({"x": [5]} if runs or call[:3] == "log" else {})
+    logger.close()
+
+
+def test_every_run_that_failed_is_named() -> None:
+    logger = PickyLogger()
+    for seed in range(3):
+        logger.log(logger.init(seed), {"x": jnp.float32(3 + seed % 2)})
+    with pytest.raises(ValueError, match="no 3") as caught:
+        logger.flush()
+    said = " ".join(caught.value.__notes__)
+    assert "seed-0" in said
+    assert "besides, ValueError: no 3 (sawlog: in the run 'seed-2')" in said
+    logger.close()
+
+
 def test_a_program_that_fails_on_the_device_is_reported() -> None:
     def fails(x: Any) -> Any:
         raise RuntimeError("boom")

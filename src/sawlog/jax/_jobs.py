@@ -22,6 +22,7 @@ from sawlog.jax._logdict import Layout, logdict
 from sawlog.jax._runs import Run, table
 from sawlog.jax._saving import to_records
 from sawlog.records import Entries, Records
+from sawlog.sinks import AsyncError
 
 _SOONEST, _LATEST = 0.001, 0.05  # seconds between two looks at a program with callbacks
 
@@ -113,7 +114,7 @@ def _write_together(run: Run, several: Sequence[_Host]) -> None:
         return _write_each(run, several)
     try:
         run.write_records(together)
-    except ExceptionGroup as error:  # some of several sinks have it
+    except (ExceptionGroup, AsyncError) as error:  # some of several sinks have it, or the error has
         run.keep(error)
     except Exception as error:
         before = len(run.troubles)

@@ -52,7 +52,9 @@ class Logger:
 
     What is logged outside of programs is written by a thread, once the device has computed it: a
     Python loop around a jitted step does not wait. At most 256 calls or 64 MiB are on their way.
-    What goes wrong there is raised by the next call for the run, by ``flush`` or by ``finish``.
+    What goes wrong there is raised by the next call for the run outside of programs, and nothing of
+    that call is lost: ``log`` has taken its values, and what would run a program has not run it.
+    ``flush`` and ``finish`` raise it when they are done.
     """
 
     def __init__(
@@ -394,7 +396,10 @@ class Logger:
             with _kept(failures, f"sawlog: in the run {run.name!r}"):
                 act(run)
         if failures:
-            raise failures[0]
+            first, *others = failures
+            for error in others:
+                first.add_note(f"sawlog: besides, {type(error).__name__}: {error}{_noted(error)}")
+            raise first
 
     def _runs_of(self, state: RunState | None) -> list[Run]:
         with self._lock:
@@ -423,7 +428,8 @@ class Logger:
         Runs that are finished already are left alone.
 
         Raises:
-            StoreWriteError: something could not be written. The run is then still open.
+            StoreWriteError: something could not be written. Where closing a run failed, that one is
+                still open, and a second call tries again.
         """
         try:
             self._on_runs(state, self._close, "finish")
@@ -491,6 +497,12 @@ def _check_same(run: Run, about: Mapping[str, Any]) -> None:
             f"go on with {about['config']}. Hint: use another key for each configuration, as with "
             "jax.random.fold_in(key, i), or finish the run first."
         )
+
+
+def _noted(error: BaseException) -> str:
+    """The last note of an error, which says of which run it is."""
+    notes = getattr(error, "__notes__", ())
+    return f" ({notes[-1]})" if notes else ""
 
 
 @contextlib.contextmanager

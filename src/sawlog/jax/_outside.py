@@ -20,19 +20,28 @@ from sawlog.jax._primitive import tap_effect
 from sawlog.jax._runs import Run
 from sawlog.jax._wrap import Program
 
+_TAKEN = "What this call logs is taken all the same: do not log it again."
+_NOT_RUN = "This call ran nothing and logged nothing: call it again to go on."
+
 
 def log(run: Run, logs: logdict) -> None:
-    """Write logs to a run: now, if they and all before them are on the host, or else later."""
-    run.raise_troubles()
+    """Write logs to a run: now, if they and all before them are on the host, or else later.
+
+    Errors of earlier calls are raised after that, so that these logs are not lost.
+    """
     if run.background.is_empty and not any(map(_is_on_device, jax.tree.leaves(logs))):
         run.write(logs)
     else:
         run.background.put(Logged(run, _copied(logs)))
+    run.raise_troubles(_TAKEN)
 
 
 def spool(run: Run, spooled: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Call a spooled function, and leave its logs to be written."""
-    run.raise_troubles()
+    """Call a spooled function, and leave its logs to be written.
+
+    Errors of earlier calls are raised before that, so that no output is lost.
+    """
+    run.raise_troubles(_NOT_RUN)
     with watched(run):
         out, logs = spooled(*args, **kwargs)
     run.background.put(Logged(run, _apart(logs, (args, kwargs))))
@@ -49,7 +58,7 @@ def run(
 ) -> tuple[Any, logdict]:
     """Call a program that returns its logs, of one run or of one for each lane."""
     for each in runs:
-        each.raise_troubles()
+        each.raise_troubles(_NOT_RUN)
     with watched(*runs):
         out, logs = program(lanes, *args, **kwargs)
     own = _apart(logs, (args, kwargs))
@@ -59,7 +68,7 @@ def run(
 
 def tap(run: Run, program: Program, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Call a tapped program, and leave what it sends to be written."""
-    run.raise_troubles()
+    run.raise_troubles(_NOT_RUN)
     job = Tapped(run)
     run.background.put(job)
     ends: list[Any] = []

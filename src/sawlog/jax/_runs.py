@@ -118,14 +118,19 @@ class Run:
         self.failed = True
         self.troubles.append(error)
 
-    def raise_troubles(self) -> None:
-        """Raise what went wrong in the background since the last time: the first of it."""
+    def raise_troubles(self, about: str = "") -> None:
+        """Raise what went wrong in the background since the last time: the first of it.
+
+        ``about`` says what became of the call that raises it, which has nothing to do with it.
+        """
         if self.troubles:
             troubles, self.troubles = self.troubles, []
             first = troubles[0]
             note = f"sawlog: while writing in the background to the run {self.name!r}"
             more = f", and {len(troubles) - 1} times after that" if len(troubles) > 1 else ""
             first.add_note(note + more)
+            if about:
+                first.add_note(f"sawlog: this comes from an earlier call. {about}")
             raise first
 
     def flush(self) -> None:
