@@ -5,6 +5,7 @@ What a device does is played by values whose computation waits until it is let g
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -20,8 +21,10 @@ import numpy as np
 import pytest
 
 import sawlog
-from sawlog.errors import ArgumentError, SinkWarning
+from sawlog.errors import ArgumentError, LogValueError, SinkWarning
 from sawlog.jax import _background
+from sawlog.jax._forms import Forms
+from sawlog.jax._sending import one_entry
 from sawlog.loggers import Logger, MemoryLogger, SaveLogger
 from sawlog.sinks import Fallback, MemorySink, Timeout
 
@@ -204,6 +207,54 @@ def test_programs_and_loops_write_to_one_run_in_turn() -> None:
             x = inside(x + 1)
         logger.flush()
         assert logger.runs["seed-0"].logs["x"].tolist() == list(range(20))
+
+
+VALUES: list[Any] = [
+    *(
+        1,
+        -(2**31),
+        True,
+        0.5,
+        float("nan"),
+        float("inf"),
+        np.int64(3),
+        np.float64(0.1),
+        np.bool_(1),
+    ),
+    *(np.float32(2), np.int32(2), np.uint8(2), np.arange(3, dtype=np.float32), np.arange(3)),
+    *(np.ones((2, 2)), np.float16(1), {"b": 1.0, "a": np.int8(2)}, [1, None, 2.5], 2 + 1j),
+    *(lambda: jnp.float32(1), lambda: {"x": jnp.ones(2), "y": 3}, lambda: jax.random.key(0)),
+]
+
+
+@pytest.mark.parametrize("steps", [{}, {"z": 1, "a": 2.5}, {"where": True}])
+def test_what_is_logged_again_is_read_alike(steps: dict[str, Any]) -> None:
+    """The second dict of a form is not checked again, and comes to what checking it would."""
+    forms = Forms()
+    for turn, value in itertools.product(range(3), VALUES):
+        data = {"b": value() if callable(value) else value, "a": turn * 1.0}
+        at = {**steps, "at": jnp.float32(turn)} if turn else dict(steps)
+        expected = one_entry(data, dict(at))
+        found = forms.read(data, dict(at), one_entry).logs
+        assert jax.tree.structure(found) == jax.tree.structure(expected)
+        pairs = list(zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True))
+        assert all(one.dtype == two.dtype and type(one) is type(two) for one, two in pairs)
+        numbers = [pair for pair in pairs if isinstance(pair[0].dtype, np.dtype)]
+        assert all(np.array_equal(*pair, equal_nan=True) for pair in numbers)
+    assert bool(forms._known) == ("where" not in steps)
+
+
+def test_what_is_logged_again_is_refused_alike() -> None:
+    with MemoryLogger() as logger:
+        state = logger.init(0)
+        for fine, bad in [(1, 2**31), (1.0, 1e39), (np.int64(1), np.int64(2**40)), (1, "one")]:
+            for _ in range(2):
+                logger.log(state, {"x": fine}, step=fine)
+                for data, step in [({"x": bad}, fine), ({"x": fine}, bad)]:
+                    with pytest.raises(LogValueError, match="test_logger_loops"):
+                        logger.log(state, data, step=step)
+            logger.finish()
+            state = logger.init(int(state.run))
 
 
 class Picky(MemorySink):

@@ -19,6 +19,7 @@ from sawlog.jax import _compat, _outside, _runs, _seeded, _seeds, _sending
 from sawlog.jax._appends import Appends
 from sawlog.jax._background import Background
 from sawlog.jax._failures import Failures
+from sawlog.jax._forms import Forms, Leaves
 from sawlog.jax._logdict import logdict
 from sawlog.jax._primitive import tap_effect
 from sawlog.jax._runs import Run, RunState, Sink, checked_state, number_of
@@ -72,6 +73,7 @@ class Logger:
         self._failures = Failures(type(self).__name__)
         self._appends = Appends(type(self).__name__)
         self._background = Background()
+        self._forms = Forms()
         self._programs: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._recent: list[tuple[tuple, Any]] = []
         self._begun: set[str] = set()  # the runs that this logger opened, also those that ended
@@ -185,15 +187,17 @@ class Logger:
         if isinstance(logs, logdict):
             if steps:
                 raise ArgumentError("log(state, logs) takes no steps: a logdict has its own.")
-        elif isinstance(logs, Mapping):
-            logs = _sending.one_entry(logs, steps)
-        else:
+        elif not isinstance(logs, Mapping):
             kind = type(logs).__name__
             raise ArgumentError(f"log(state, logs) takes a logdict or a dict, got {kind}.")
-        if _compat.not_tracing() and not _compat.is_tracer(number):
-            _outside.log(_runs.run_of(number), logs)
+        if not _compat.not_tracing() or _compat.is_tracer(number):
+            whole = logs if isinstance(logs, logdict) else _sending.one_entry(logs, steps)
+            _sending.send_whole(whole, number)
+        elif isinstance(logs, logdict):
+            _outside.log(_runs.run_of(number), Leaves.of(logs))
         else:
-            _sending.send_whole(logs, number)
+            own = self._forms.read(logs, steps, _sending.one_entry)
+            _outside.log(_runs.run_of(number), own)
 
     def spool(self, fun: Callable[..., Any], state: RunState, **options: Any) -> Callable[..., Any]:
         """Make a function like ``fun`` that writes all its logs to a run at the end of the call.
