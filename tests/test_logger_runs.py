@@ -178,6 +178,34 @@ def test_a_run_is_replaced_when_the_one_before_is_closed(
     assert numbers(kind, tmp_path / "runs") == [3]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("way", ["loop", "vmap"])
+def test_a_cell_of_a_notebook_is_run_again(kind: str, way: str, tmp_path: Any) -> None:
+    """Nobody can close the logger of the first time; it is closed when its runs are in the way."""
+    namespace: dict[str, Any] = {}
+
+    def cell(x: float) -> None:
+        exists = "replace" if kind == "store" else "append"
+        logger = namespace["logger"] = KINDS[kind](tmp_path, exists=exists)
+        if way == "loop":
+            logger.log(logger.init(0), {"x": jnp.float32(x)})
+            return
+
+        def run(seed: Any) -> None:
+            logger.log(logger.init(seed), {"x": jnp.float32(x)})
+
+        namespace["run"] = jax.jit(jax.vmap(run))
+        namespace["run"](jnp.arange(2))
+
+    cell(1.0)
+    jax.effects_barrier()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AppendWarning)
+        cell(2.0)
+        namespace["logger"].close()
+    assert numbers(kind, tmp_path) == ([2] if kind == "store" else [1, 2])
+
+
 # -- logger.run ------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sawlog._paths import absolute
-from sawlog.errors import ArgumentError, StoreClosedError, StoreExistsError
+from sawlog.errors import ArgumentError, StoreClosedError, StoreError, StoreExistsError
 from sawlog.jax import _compat, _outside, _runs, _seeded, _seeds, _sending
 from sawlog.jax._appends import Appends
 from sawlog.jax._background import Background
@@ -121,8 +121,11 @@ class Logger:
 
     def _ended(self) -> None:
         """Tell what is to be told after runs were closed."""
-        self._appends.tell_rest()
-        self._failures.tell()
+        _tell(self._tellers())
+
+    def _tellers(self) -> list[tuple[Appends, Failures]]:
+        """Who has something to tell then."""
+        return [(self._appends, self._failures)]
 
     @staticmethod
     def name_of(key: Any) -> str:
@@ -162,10 +165,12 @@ class Logger:
         _seeds.check_names(name, group)
         arrays, joined = _seeds.split_config(config)
 
-        def begin(words: np.ndarray, values: Sequence[Any]) -> int:
-            return self._start(words.tolist(), joined(values), name, group).number
+        inside = not _compat.not_tracing()
 
-        if not _compat.not_tracing():
+        def begin(words: np.ndarray, values: Sequence[Any]) -> int:
+            return self._start(words.tolist(), joined(values), name, group, inside).number
+
+        if inside:
             return RunState(_sending.start(begin, data, arrays, self._began))
         number = begin(np.asarray(data), arrays)
         self._began()
@@ -350,12 +355,25 @@ class Logger:
     # -- the life of runs --------------------------------------------------------------------------
 
     def _start(
-        self, words: list[int], config: dict[str, Any], name: str | None, group: str | None
+        self,
+        words: list[int],
+        config: dict[str, Any],
+        name: str | None,
+        group: str | None,
+        inside: bool = False,
     ) -> Run:
-        """Open a run, or find it."""
+        """Open a run, or find it; ``inside`` of a program, which waits for it, or not."""
         full = _seeds.full_name(words, name, group)
         given = {"name": name, "group": group}
         about = {"key": words, "config": config, **{k: v for k, v in given.items() if v}}
+        try:
+            return self._found_or_opened(full, about)
+        except StoreError:  # perhaps a logger that the program forgot still has it open
+            if not _runs.close_forgotten(inside):
+                raise
+        return self._found_or_opened(full, about)
+
+    def _found_or_opened(self, full: str, about: dict[str, Any]) -> Run:
         with self._lock:
             if self._closed:
                 raise StoreClosedError(
@@ -375,7 +393,9 @@ class Logger:
                 _runs.close_first_at_exit()
             sink = self._sink_of(full, about)
             self._begun.add(full)
-            self._open[full] = Run(full, about, sink, self._ended, self._background)
+            ended = functools.partial(_tell, self._tellers())  # does not hold on to the logger
+            owner = weakref.ref(self)
+            self._open[full] = Run(full, about, sink, ended, self._background, owner)
             return self._open[full]
 
     def _close(self, run: Run) -> None:
@@ -466,6 +486,12 @@ class Logger:
             if error is None:
                 raise
             error.add_note(f"Besides, the logger could not be closed: {failure}")
+
+
+def _tell(tellers: Sequence[tuple[Appends, Failures]]) -> None:
+    for appends, failures in tellers:
+        appends.tell_rest()
+        failures.tell()
 
 
 def _check_outside(what: str, hint: str, number: Any = None) -> None:
