@@ -453,13 +453,13 @@ class HangingLogger(Logger):
     def open_run(self, name, about, exists):
         return Async(Hangs(), queue=1) if sys.argv[1] == "async" else Hangs()
 
-logger = HangingLogger()
+logger = HangingLogger(timeout=1000 if sys.argv[1] == "timeout" else None)
 state = logger.init(0)
 try:
     for i in range(1000):
         logger.log(state, {"x": jnp.float32(i)}, step=i)
-        if i == 3 and sys.argv[2] == "finish":
-            logger.finish()
+        if i == 3 and sys.argv[2] in ("flush", "finish", "close"):
+            getattr(logger, sys.argv[2])()
         if i == 3 and sys.argv[2] == "exit":
             sys.exit()
 except KeyboardInterrupt:
@@ -468,10 +468,13 @@ except KeyboardInterrupt:
 """
 
 
-INTERRUPTIONS = [("plain", "finish"), ("async", "exit"), ("async", "loop"), ("plain", "exit")]
+INTERRUPTIONS = [
+    *(("plain", "finish"), ("async", "exit"), ("async", "loop"), ("plain", "exit")),
+    *(("timeout", "flush"), ("timeout", "loop"), ("timeout", "exit"), ("async", "close")),
+]
 
 
-@pytest.mark.parametrize(("kind", "where"), INTERRUPTIONS[: often(2, 4)])
+@pytest.mark.parametrize(("kind", "where"), INTERRUPTIONS[: often(2, 8)])
 def test_ctrl_c_works_while_a_place_hangs(kind: str, where: str) -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(INTERRUPTED), kind, where],
