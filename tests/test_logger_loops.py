@@ -244,6 +244,15 @@ def test_what_is_logged_again_is_read_alike(steps: dict[str, Any]) -> None:
     assert bool(forms._known) == ("where" not in steps)
 
 
+def test_what_is_logged_again_with_64_bits() -> None:
+    forms = Forms()
+    for wide in (False, True, False):
+        with jax.enable_x64(wide):
+            for _ in range(2):
+                logs = forms.read({"x": 0.1, "n": 3}, {}, one_entry).logs
+                assert (logs["x"] == 0.1, logs["n"].dtype.itemsize) == (wide, 8 if wide else 4)
+
+
 def test_what_is_logged_again_is_refused_alike() -> None:
     with MemoryLogger() as logger:
         state = logger.init(0)

@@ -80,6 +80,7 @@ GAPS = {
 }
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("way", GAPS)
 def test_seeds_that_do_not_log_have_nothing_and_no_step(tmp_path, way):
     memory, seeds = MemoryLogger(), jnp.arange(SEEDS)

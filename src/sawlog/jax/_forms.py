@@ -78,7 +78,8 @@ class Forms:
         kinds = _kinds(values)
         if kinds is None or not _OPTIONS.isdisjoint(steps):
             return Leaves.of(make(data, steps))
-        key = (tuple(data), tuple(steps), tree, kinds, jax.config.jax_enable_x64)
+        wide = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+        key = (tuple(data), tuple(steps), tree, kinds, wide)
         form = self._known.get(key)
         if form is None:
             made = Leaves.of(make(data, steps))
