@@ -250,7 +250,10 @@ def test_what_is_logged_again_with_64_bits() -> None:
         with jax.enable_x64(wide):
             for _ in range(2):
                 logs = forms.read({"x": 0.1, "n": 3}, {}, one_entry).logs
-                assert (logs["x"] == 0.1, logs["n"].dtype.itemsize) == (wide, 8 if wide else 4)
+                assert (float(logs["x"]) == 0.1, logs["n"].dtype.itemsize) == (
+                    wide,
+                    8 if wide else 4,
+                )
 
 
 def test_what_is_logged_again_is_refused_alike() -> None:
