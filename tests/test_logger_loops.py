@@ -5,6 +5,7 @@ What a device does is played by values whose computation waits until it is let g
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -20,8 +21,10 @@ import numpy as np
 import pytest
 
 import sawlog
-from sawlog.errors import ArgumentError, SinkWarning
+from sawlog.errors import ArgumentError, LogValueError, SinkWarning
 from sawlog.jax import _background
+from sawlog.jax._forms import Forms
+from sawlog.jax._sending import one_entry
 from sawlog.loggers import Logger, MemoryLogger, SaveLogger
 from sawlog.sinks import Fallback, MemorySink, Timeout
 
@@ -206,6 +209,66 @@ def test_programs_and_loops_write_to_one_run_in_turn() -> None:
         assert logger.runs["seed-0"].logs["x"].tolist() == list(range(20))
 
 
+VALUES: list[Any] = [
+    *(
+        1,
+        -(2**31),
+        True,
+        0.5,
+        float("nan"),
+        float("inf"),
+        np.int64(3),
+        np.float64(0.1),
+        np.bool_(1),
+    ),
+    *(np.float32(2), np.int32(2), np.uint8(2), np.arange(3, dtype=np.float32), np.arange(3)),
+    *(np.ones((2, 2)), np.float16(1), {"b": 1.0, "a": np.int8(2)}, [1, None, 2.5], 2 + 1j),
+    *(lambda: jnp.float32(1), lambda: {"x": jnp.ones(2), "y": 3}, lambda: jax.random.key(0)),
+]
+
+
+@pytest.mark.parametrize("steps", [{}, {"z": 1, "a": 2.5}, {"where": True}])
+def test_what_is_logged_again_is_read_alike(steps: dict[str, Any]) -> None:
+    """The second dict of a form is not checked again, and comes to what checking it would."""
+    forms = Forms()
+    for turn, value in itertools.product(range(3), VALUES):
+        data = {"b": value() if callable(value) else value, "a": turn * 1.0}
+        at = {**steps, "at": jnp.float32(turn)} if turn else dict(steps)
+        expected = one_entry(data, dict(at))
+        found = forms.read(data, dict(at), one_entry).logs
+        assert jax.tree.structure(found) == jax.tree.structure(expected)
+        pairs = list(zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True))
+        assert all(one.dtype == two.dtype and type(one) is type(two) for one, two in pairs)
+        numbers = [pair for pair in pairs if isinstance(pair[0].dtype, np.dtype)]
+        assert all(np.array_equal(*pair, equal_nan=True) for pair in numbers)
+    assert bool(forms._known) == ("where" not in steps)
+
+
+def test_what_is_logged_again_with_64_bits() -> None:
+    forms = Forms()
+    for wide in (False, True, False):
+        with jax.enable_x64(wide):
+            for _ in range(2):
+                logs = forms.read({"x": 0.1, "n": 3}, {}, one_entry).logs
+                assert (float(logs["x"]) == 0.1, logs["n"].dtype.itemsize) == (
+                    wide,
+                    8 if wide else 4,
+                )
+
+
+def test_what_is_logged_again_is_refused_alike() -> None:
+    with MemoryLogger() as logger:
+        state = logger.init(0)
+        for fine, bad in [(1, 2**31), (1.0, 1e39), (np.int64(1), np.int64(2**40)), (1, "one")]:
+            for _ in range(2):
+                logger.log(state, {"x": fine}, step=fine)
+                for data, step in [({"x": bad}, fine), ({"x": fine}, bad)]:
+                    with pytest.raises(LogValueError, match="test_logger_loops"):
+                        logger.log(state, data, step=step)
+            logger.finish()
+            state = logger.init(int(state.run))
+
+
 class Picky(MemorySink):
     """Refuses 3."""
 
@@ -235,6 +298,59 @@ def test_only_what_is_refused_is_missing_and_it_is_said() -> None:
     assert "in the background to the run 'seed-0'" in caught.value.__notes__[0]
     rest = logger.runs["seed-0"].logs["x"].tolist()
     assert rest == [i for i in range(len(rest) + 1) if i != 3]
+    logger.close()
+
+
+CALLS: dict[str, Any] = {
+    "log": lambda logger, state, f: logger.log(state, {"x": jnp.float32(5)}),
+    "log on the host": lambda logger, state, f: logger.log(state, {"x": 5.0}),
+    "spool": lambda logger, state, f: logger.spool(f, state)(5.0),
+    "tap": lambda logger, state, f: logger.tap(f, state)(5.0),
+    "run": lambda logger, state, f: logger.run(f)(0),
+    "flush": lambda logger, state, f: logger.flush(),
+    "finish": lambda logger, state, f: logger.finish(state),
+    "close": lambda logger, state, f: logger.close(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_raises_an_earlier_error_loses_nothing(call: str) -> None:
+    """Either it was done, or it did nothing and can be repeated; its error says which."""
+    logger, ran = PickyLogger(), []
+    state = logger.init(0)
+
+    def f(x: Any) -> Any:
+        ran.append(x)
+        sawlog.log({"x": jnp.float32(5)})
+        return x
+
+    logger.log(state, {"x": jnp.float32(3)})
+    logger._background.drain()
+    with pytest.raises(ValueError, match="no 3") as caught:
+        CALLS[call](logger, state, f)
+    said = " ".join(caught.value.__notes__)
+    runs = call in ("spool", "tap", "run")
+    assert ("ran nothing" in said) == runs
+    assert ("is taken all the same" in said) == (call[:3] == "log")
+    assert not ran
+    if runs:
+        CALLS[call](logger, state, f)
+    if call not in ("finish", "close"):
+        logger.flush()
+    logs = logger.runs["seed-0"].logs
+    assert logs == ({"x": [5]} if runs or call[:3] == "log" else {})
+    logger.close()
+
+
+def test_every_run_that_failed_is_named() -> None:
+    logger = PickyLogger()
+    for seed in range(3):
+        logger.log(logger.init(seed), {"x": jnp.float32(3 + seed % 2)})
+    with pytest.raises(ValueError, match="no 3") as caught:
+        logger.flush()
+    said = " ".join(caught.value.__notes__)
+    assert "seed-0" in said
+    assert "besides, ValueError: no 3 (sawlog: in the run 'seed-2')" in said
     logger.close()
 
 
@@ -349,13 +465,13 @@ class HangingLogger(Logger):
     def open_run(self, name, about, exists):
         return Async(Hangs(), queue=1) if sys.argv[1] == "async" else Hangs()
 
-logger = HangingLogger()
+logger = HangingLogger(timeout=1000 if sys.argv[1] == "timeout" else None)
 state = logger.init(0)
 try:
     for i in range(1000):
         logger.log(state, {"x": jnp.float32(i)}, step=i)
-        if i == 3 and sys.argv[2] == "finish":
-            logger.finish()
+        if i == 3 and sys.argv[2] in ("flush", "finish", "close"):
+            getattr(logger, sys.argv[2])()
         if i == 3 and sys.argv[2] == "exit":
             sys.exit()
 except KeyboardInterrupt:
@@ -364,10 +480,13 @@ except KeyboardInterrupt:
 """
 
 
-INTERRUPTIONS = [("plain", "finish"), ("async", "exit"), ("async", "loop"), ("plain", "exit")]
+INTERRUPTIONS = [
+    *(("plain", "finish"), ("async", "exit"), ("async", "loop"), ("plain", "exit")),
+    *(("timeout", "flush"), ("timeout", "loop"), ("timeout", "exit"), ("async", "close")),
+]
 
 
-@pytest.mark.parametrize(("kind", "where"), INTERRUPTIONS[: often(2, 4)])
+@pytest.mark.parametrize(("kind", "where"), INTERRUPTIONS[: often(2, 8)])
 def test_ctrl_c_works_while_a_place_hangs(kind: str, where: str) -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(INTERRUPTED), kind, where],

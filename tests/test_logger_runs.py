@@ -17,7 +17,13 @@ import pytest
 
 import sawlog
 from sawlog import sinks
-from sawlog.errors import AppendWarning, ArgumentError, StoreExistsError, UnmatchedNameWarning
+from sawlog.errors import (
+    AppendWarning,
+    ArgumentError,
+    StoreError,
+    StoreExistsError,
+    UnmatchedNameWarning,
+)
 from sawlog.loggers import CsvLogger, JsonlLogger, MemoryLogger, MultiLogger, SaveLogger
 from sawlog.records import Entries, Records
 from sawlog.sinks._values import XAxis, groups
@@ -142,6 +148,62 @@ def test_a_logger_never_deletes_what_it_wrote(kind: str, tmp_path: Any) -> None:
             with pytest.raises(StoreExistsError, match="cannot go on with"):
                 logger.init(0, lr=1)
         assert numbers(kind, tmp_path) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("around", ["plain", "multi first", "multi second", "link"])
+def test_a_run_is_replaced_when_the_one_before_is_closed(
+    kind: str, around: str, tmp_path: Any
+) -> None:
+    """A second logger may not have what the first still writes, whatever is around either."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    place = tmp_path / ("link" if around == "link" else "runs")
+    first: Any = KINDS[kind](tmp_path / "runs")
+    first = MultiLogger(MemoryLogger(), first) if around == "multi first" else first
+    state = first.init(0)
+    first.log(state, {"x": 1.0})
+    for refused in (True, False):
+        second: Any = KINDS[kind](place, exists="replace")
+        second = MultiLogger(MemoryLogger(), second) if around == "multi second" else second
+        if refused:
+            with pytest.raises(StoreError, match=r"being written(?s:.*)Hint"):
+                second.init(0)
+            first.log(state, {"x": 2.0})
+            first.close()
+            assert numbers(kind, tmp_path / "runs") == [1, 2]
+        else:
+            second.log(second.init(0), {"x": 3.0})
+            second.close()
+    assert numbers(kind, tmp_path / "runs") == [3]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("way", ["loop", "vmap"])
+def test_a_cell_of_a_notebook_is_run_again(kind: str, way: str, tmp_path: Any) -> None:
+    """Nobody can close the logger of the first time; it is closed when its runs are in the way."""
+    namespace: dict[str, Any] = {}
+
+    def cell(x: float) -> None:
+        exists = "replace" if kind == "store" else "append"
+        logger = namespace["logger"] = KINDS[kind](tmp_path, exists=exists)
+        if way == "loop":
+            logger.log(logger.init(0), {"x": jnp.float32(x)})
+            return
+
+        def run(seed: Any) -> None:
+            logger.log(logger.init(seed), {"x": jnp.float32(x)})
+
+        namespace["run"] = jax.jit(jax.vmap(run))
+        namespace["run"](jnp.arange(2))
+
+    cell(1.0)
+    jax.effects_barrier()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AppendWarning)
+        cell(2.0)
+        namespace["logger"].close()
+    assert numbers(kind, tmp_path) == ([2] if kind == "store" else [1, 2])
 
 
 # -- logger.run ------------------------------------------------------------------------------------

@@ -60,6 +60,55 @@ def test_all_at_once(tmp_path, way):
         assert [int(row["step"]) for row in rows] == list(range(STEPS))
 
 
+def with_gaps(seed):
+    """Seed 0 logs at 10, 12, 14, seed 1 at 11, 13, seed 2 at 10, 12, 14, seed 3 at 11, 13."""
+
+    def step(x, i):
+        sawlog.log({"x": 100 * seed + i}, where=(i + seed) % 2 == 0, step=10 + i)
+        return x, None
+
+    return jax.lax.scan(step, 0, jnp.arange(5))[0]
+
+
+GAPS = {
+    "spool": lambda logger, state: logger.spool(with_gaps, state),
+    "tap": lambda logger, state: logger.tap(with_gaps, state),
+    "buffer": lambda logger, state: logger.tap(with_gaps, state, buffer=2),
+    "interval": lambda logger, state: logger.tap(with_gaps, state, interval=2),
+    "reduce": lambda logger, state: logger.tap(with_gaps, state, reduce="last", buffer=1),
+    "run": None,
+}
+
+
+@pytest.mark.turns
+@pytest.mark.parametrize("way", GAPS)
+def test_seeds_that_do_not_log_have_nothing_and_no_step(tmp_path, way):
+    memory, seeds = MemoryLogger(), jnp.arange(SEEDS)
+    store, files = SaveLogger(tmp_path / "store"), (CsvLogger(tmp_path), JsonlLogger(tmp_path))
+    with MultiLogger(memory, store, *files) as logger:
+        if way == "run":
+            logger.run(with_gaps)(seeds)
+        else:
+            jax.jit(jax.vmap(lambda seed: GAPS[way](logger, logger.init(seed))(seed)))(seeds)
+    for seed in range(SEEDS):
+        name = f"seed-{seed}"
+        logged = [(10 + i, 100 * seed + i) for i in range(5) if (i + seed) % 2 == 0]
+        logged = logged[:: 2 if way == "interval" else 1]
+        entries, loaded = memory.runs[name].records["x"], sawlog.load(tmp_path / "store" / name)
+        assert entries.mask is None
+        lines = map(json.loads, (tmp_path / f"{name}.jsonl").read_text().splitlines())
+        rows = csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines())
+        found = {
+            "memory": zip(entries.steps["step"], entries.values, strict=True),
+            "store": zip(np.ravel(loaded.step["x"]), np.ravel(loaded["x"]), strict=True),
+            "lines": [(line["step"], line["value"]) for line in lines],
+            "rows": [(int(row["step"]), int(row["value"])) for row in rows],
+        }
+        assert {place: list(pairs) for place, pairs in found.items()} == dict.fromkeys(
+            found, logged
+        )
+
+
 def test_one_callback_for_all(tmp_path):
     calls = []
 

@@ -90,9 +90,9 @@ def test_failures_are_raised_at_the_next_call(call):
     sink = Async(inner)
     sink.write(one(0))
     wait_until(lambda: sink._line._failure is not None)
-    with pytest.raises(AsyncError, match=r"OSError: the network is gone.*1 of 'x'.*Hint") as caught:
+    with pytest.raises(AsyncError, match=r"the network is gone.*\d of 'x'.*Hint") as caught:
         sink.write(one(1)) if call == "write" else getattr(sink, call)()
-    assert refused(caught.value) == [0]
+    assert refused(caught.value) == ([0, 1] if call == "write" else [0])
     assert caught.value.__cause__ is inner.error
     assert isinstance(caught.value, SawlogError)
     assert sink.closed == inner.closed == (call == "close")
@@ -100,9 +100,8 @@ def test_failures_are_raised_at_the_next_call(call):
     if call != "close":
         for records in caught.value.refused:
             sink.write(records)
-        sink.write(one(1))
         sink.close()
-        assert inner.logs["x"].tolist() == [0, 1]
+        assert inner.logs["x"].tolist() == ([0, 1] if call == "write" else [0])
 
 
 def test_what_waits_behind_a_failure_is_handed_back_in_order():
@@ -146,7 +145,7 @@ def test_a_failure_frees_those_who_wait_for_room():
     assert thread.is_alive()
     slow.go.release()
     thread.join(PATIENCE)
-    assert [refused(error) for error in caught] == [[0, 1]]
+    assert [refused(error) for error in caught] == [[0, 1, 2]]
     sink.close()
 
 

@@ -82,9 +82,19 @@ def test_jsonl_lines(tmp_path):
 
 def test_jsonl_masked_items_are_null(tmp_path):
     mask = np.array([[True, False], [False, False]])
-    entries = Entries(np.ones((2, 2, 2)), mask=mask)
+    steps = {"lane": np.array([[7, 0], [0, 0]]), "deep": np.full((2, 2, 2), 3), "n": np.arange(2)}
+    entries = Entries(np.ones((2, 2, 2)), steps, mask)
     found = lines_of(tmp_path / "a.jsonl", Records({"x": entries}))
-    assert found == ['{"name": "x", "value": [[1.0, 1.0], null]}']
+    at = '"lane": [7, null], "deep": [[3, 3], null], "n": 0'
+    assert found == ['{"name": "x", ' + at + ', "value": [[1.0, 1.0], null]}']
+
+
+def test_jsonl_steps_of_what_is_masked_in_part(tmp_path):
+    """A lane of which anything was logged has a step; one of which nothing was has none."""
+    mask = np.array([[[True, False], [False, False]]])
+    entries = Entries(np.ones((1, 2, 2)), {"step": np.array([[5, 0]])}, mask)
+    found = lines_of(tmp_path / "a.jsonl", Records({"x": entries}))
+    assert found == ['{"name": "x", "step": [5, null], "value": [[1.0, null], [null, null]]}']
 
 
 # ---- CSV

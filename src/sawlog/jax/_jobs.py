@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import itertools
 import math
 import threading
@@ -17,22 +16,24 @@ import numpy as np
 from sawlog._turn import Signal
 from sawlog.jax._arrays import to_numpy
 from sawlog.jax._background import ROOM, Job
+from sawlog.jax._forms import Leaves
 from sawlog.jax._host import Call, Flush
-from sawlog.jax._logdict import Layout, logdict
+from sawlog.jax._logdict import logdict
 from sawlog.jax._runs import Run, table
 from sawlog.jax._saving import to_records
 from sawlog.records import Entries, Records
+from sawlog.sinks import AsyncError
 
+_NUMBER = 16  # bytes that a single number has at most
 _SOONEST, _LATEST = 0.001, 0.05  # seconds between two looks at a program with callbacks
 
 
 class Arrays(Job):
     """A job that waits for arrays of a device."""
 
-    def __init__(self, tree: Any) -> None:
-        leaves = jax.tree.leaves(tree)
+    def __init__(self, leaves: Sequence[Any]) -> None:
         self._arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
-        self.nbytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+        self.nbytes = sum(map(_nbytes, leaves))
 
     @property
     def on_device(self) -> bool:
@@ -50,6 +51,11 @@ class Arrays(Job):
                 array.block_until_ready()
 
 
+def _nbytes(leaf: Any) -> int:
+    shape = leaf.shape
+    return math.prod(shape) * leaf.dtype.itemsize if shape else _NUMBER
+
+
 def _is_ready(array: Any) -> bool:
     try:
         return bool(array.is_ready())
@@ -65,20 +71,20 @@ def on_host(logs: logdict) -> logdict:
 class Logged(Arrays):
     """The logs of one call for one run."""
 
-    def __init__(self, run: Run, logs: logdict) -> None:
-        super().__init__(logs)
+    def __init__(self, run: Run, logs: Leaves) -> None:
+        super().__init__(logs.leaves)
         self.run = run
         self._logs = logs
 
     def write(self, behind: Sequence[Job]) -> int:
         """Write it, and what was logged to the same run right after."""
         own: list[Any] = [self, *itertools.takewhile(self._goes_along, behind)]
-        found: list[_Host] = []
+        found: list[Leaves] = []
         for each in own:
             with self.run.keeping():
-                leaves, tree = jax.tree.flatten(each._logs)
-                found.append(_Host(tree, [to_numpy(leaf) for leaf in leaves], each._logs._layout))
-        for _, alike in itertools.groupby(found, _Host.kind):
+                leaves = [_on_host(leaf) for leaf in each._logs.leaves]
+                found.append(Leaves(leaves, each._logs.tree, each._logs.layout))
+        for _, alike in itertools.groupby(found, _kind):
             _write_together(self.run, list(alike))
         return len(own)
 
@@ -86,24 +92,20 @@ class Logged(Arrays):
         return isinstance(other, Logged) and other.run is self.run
 
 
-@dataclasses.dataclass(frozen=True)
-class _Host:
-    """Logs with their arrays on the host."""
-
-    tree: Any
-    leaves: list[Any]
-    layout: Layout
-
-    @property
-    def logs(self) -> logdict:
-        return jax.tree.unflatten(self.tree, self.leaves)
-
-    def kind(self) -> Any:
-        """The same for logs that differ in nothing but their numbers."""
-        return self.tree, [(leaf.dtype, leaf.shape) for leaf in self.leaves]
+def _on_host(leaf: Any) -> Any:
+    """``to_numpy``, which is slow for many numbers."""
+    if type(leaf) is np.ndarray:
+        return leaf
+    plain = isinstance(leaf, jax.Array) and isinstance(leaf.dtype, np.dtype)
+    return np.asarray(leaf) if plain else to_numpy(leaf)
 
 
-def _write_together(run: Run, several: Sequence[_Host]) -> None:
+def _kind(logs: Leaves) -> Any:
+    """The same for logs that differ in nothing but their numbers."""
+    return logs.tree, [(leaf.dtype, leaf.shape) for leaf in logs.leaves]
+
+
+def _write_together(run: Run, several: Sequence[Leaves]) -> None:
     """Write logs of one kind, if possible in one go; where that is refused, one by one."""
     together = None
     if len(several) > 1:
@@ -113,7 +115,7 @@ def _write_together(run: Run, several: Sequence[_Host]) -> None:
         return _write_each(run, several)
     try:
         run.write_records(together)
-    except ExceptionGroup as error:  # some of several sinks have it
+    except (ExceptionGroup, AsyncError) as error:  # some of several sinks have it, or the error has
         run.keep(error)
     except Exception as error:
         before = len(run.troubles)
@@ -122,13 +124,13 @@ def _write_together(run: Run, several: Sequence[_Host]) -> None:
             run.keep(error)
 
 
-def _write_each(run: Run, several: Sequence[_Host]) -> None:
+def _write_each(run: Run, several: Sequence[Leaves]) -> None:
     for each in several:
         with run.keeping():
             run.write(each.logs)
 
 
-def _joined(several: Sequence[_Host]) -> Records | None:
+def _joined(several: Sequence[Leaves]) -> Records | None:
     """The records of logs of one kind, one after the other.
 
     None where there is more to them than values and steps. What :func:`to_records` makes of the
@@ -146,7 +148,7 @@ def _joined(several: Sequence[_Host]) -> Records | None:
     records = iter(to_records(first).items())
     found: dict[str, Entries] = {}
     for slot, own, axes in zip(layout.slots, values, steps, strict=True):
-        put = np.concatenate if slot.stacked else np.stack
+        put = np.concatenate if slot.stacked else _stacked
         together = [put(each) for each in axes]
         for leaves in own:
             name, like = next(records)
@@ -155,11 +157,19 @@ def _joined(several: Sequence[_Host]) -> Records | None:
     return Records(found) if next(records, None) is None else None
 
 
+def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """``np.stack`` of arrays of one dtype and shape, which is slow for many numbers."""
+    first = arrays[0]
+    if first.ndim or first.dtype.kind not in "biuf":
+        return np.stack(arrays)
+    return np.frombuffer(bytearray().join([array.tobytes() for array in arrays]), first.dtype)
+
+
 class Lanes(Arrays):
     """The logs of one call for many runs; the axes in front are those of the runs."""
 
     def __init__(self, runs: Sequence[Run], logs: logdict, axes: int) -> None:
-        super().__init__(logs)
+        super().__init__(jax.tree.leaves(logs))
         self._runs, self._logs, self._axes = runs, logs, axes
 
     def write(self, behind: Sequence[Job]) -> int:

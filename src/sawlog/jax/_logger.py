@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sawlog._paths import absolute
-from sawlog.errors import ArgumentError, StoreClosedError, StoreExistsError
+from sawlog.errors import ArgumentError, StoreClosedError, StoreError, StoreExistsError
 from sawlog.jax import _compat, _outside, _runs, _seeded, _seeds, _sending
 from sawlog.jax._appends import Appends
 from sawlog.jax._background import Background
 from sawlog.jax._failures import Failures
+from sawlog.jax._forms import Forms, Leaves
 from sawlog.jax._logdict import logdict
 from sawlog.jax._primitive import tap_effect
 from sawlog.jax._runs import Run, RunState, Sink, checked_state, number_of
@@ -52,7 +53,9 @@ class Logger:
 
     What is logged outside of programs is written by a thread, once the device has computed it: a
     Python loop around a jitted step does not wait. At most 256 calls or 64 MiB are on their way.
-    What goes wrong there is raised by the next call for the run, by ``flush`` or by ``finish``.
+    What goes wrong there is raised by the next call for the run outside of programs, and nothing of
+    that call is lost: ``log`` has taken its values, and what would run a program has not run it.
+    ``flush`` and ``finish`` raise it when they are done.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Logger:
         self._failures = Failures(type(self).__name__)
         self._appends = Appends(type(self).__name__)
         self._background = Background()
+        self._forms = Forms()
         self._programs: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._recent: list[tuple[tuple, Any]] = []
         self._begun: set[str] = set()  # the runs that this logger opened, also those that ended
@@ -117,8 +121,11 @@ class Logger:
 
     def _ended(self) -> None:
         """Tell what is to be told after runs were closed."""
-        self._appends.tell_rest()
-        self._failures.tell()
+        _tell(self._tellers())
+
+    def _tellers(self) -> list[tuple[Appends, Failures]]:
+        """Who has something to tell then."""
+        return [(self._appends, self._failures)]
 
     @staticmethod
     def name_of(key: Any) -> str:
@@ -158,10 +165,12 @@ class Logger:
         _seeds.check_names(name, group)
         arrays, joined = _seeds.split_config(config)
 
-        def begin(words: np.ndarray, values: Sequence[Any]) -> int:
-            return self._start(words.tolist(), joined(values), name, group).number
+        inside = not _compat.not_tracing()
 
-        if not _compat.not_tracing():
+        def begin(words: np.ndarray, values: Sequence[Any]) -> int:
+            return self._start(words.tolist(), joined(values), name, group, inside).number
+
+        if inside:
             return RunState(_sending.start(begin, data, arrays, self._began))
         number = begin(np.asarray(data), arrays)
         self._began()
@@ -183,15 +192,17 @@ class Logger:
         if isinstance(logs, logdict):
             if steps:
                 raise ArgumentError("log(state, logs) takes no steps: a logdict has its own.")
-        elif isinstance(logs, Mapping):
-            logs = _sending.one_entry(logs, steps)
-        else:
+        elif not isinstance(logs, Mapping):
             kind = type(logs).__name__
             raise ArgumentError(f"log(state, logs) takes a logdict or a dict, got {kind}.")
-        if _compat.not_tracing() and not _compat.is_tracer(number):
-            _outside.log(_runs.run_of(number), logs)
+        if not _compat.not_tracing() or _compat.is_tracer(number):
+            whole = logs if isinstance(logs, logdict) else _sending.one_entry(logs, steps)
+            _sending.send_whole(whole, number)
+        elif isinstance(logs, logdict):
+            _outside.log(_runs.run_of(number), Leaves.of(logs))
         else:
-            _sending.send_whole(logs, number)
+            own = self._forms.read(logs, steps, _sending.one_entry)
+            _outside.log(_runs.run_of(number), own)
 
     def spool(self, fun: Callable[..., Any], state: RunState, **options: Any) -> Callable[..., Any]:
         """Make a function like ``fun`` that writes all its logs to a run at the end of the call.
@@ -344,12 +355,25 @@ class Logger:
     # -- the life of runs --------------------------------------------------------------------------
 
     def _start(
-        self, words: list[int], config: dict[str, Any], name: str | None, group: str | None
+        self,
+        words: list[int],
+        config: dict[str, Any],
+        name: str | None,
+        group: str | None,
+        inside: bool = False,
     ) -> Run:
-        """Open a run, or find it."""
+        """Open a run, or find it; ``inside`` of a program, which waits for it, or not."""
         full = _seeds.full_name(words, name, group)
         given = {"name": name, "group": group}
         about = {"key": words, "config": config, **{k: v for k, v in given.items() if v}}
+        try:
+            return self._found_or_opened(full, about)
+        except StoreError:  # perhaps a logger that the program forgot still has it open
+            if not _runs.close_forgotten(inside):
+                raise
+        return self._found_or_opened(full, about)
+
+    def _found_or_opened(self, full: str, about: dict[str, Any]) -> Run:
         with self._lock:
             if self._closed:
                 raise StoreClosedError(
@@ -369,7 +393,9 @@ class Logger:
                 _runs.close_first_at_exit()
             sink = self._sink_of(full, about)
             self._begun.add(full)
-            self._open[full] = Run(full, about, sink, self._ended, self._background)
+            ended = functools.partial(_tell, self._tellers())  # does not hold on to the logger
+            owner = weakref.ref(self)
+            self._open[full] = Run(full, about, sink, ended, self._background, owner)
             return self._open[full]
 
     def _close(self, run: Run) -> None:
@@ -394,7 +420,10 @@ class Logger:
             with _kept(failures, f"sawlog: in the run {run.name!r}"):
                 act(run)
         if failures:
-            raise failures[0]
+            first, *others = failures
+            for error in others:
+                first.add_note(f"sawlog: besides, {type(error).__name__}: {error}{_noted(error)}")
+            raise first
 
     def _runs_of(self, state: RunState | None) -> list[Run]:
         with self._lock:
@@ -423,7 +452,8 @@ class Logger:
         Runs that are finished already are left alone.
 
         Raises:
-            StoreWriteError: something could not be written. The run is then still open.
+            StoreWriteError: something could not be written. Where closing a run failed, that one is
+                still open, and a second call tries again.
         """
         try:
             self._on_runs(state, self._close, "finish")
@@ -456,6 +486,12 @@ class Logger:
             if error is None:
                 raise
             error.add_note(f"Besides, the logger could not be closed: {failure}")
+
+
+def _tell(tellers: Sequence[tuple[Appends, Failures]]) -> None:
+    for appends, failures in tellers:
+        appends.tell_rest()
+        failures.tell()
 
 
 def _check_outside(what: str, hint: str, number: Any = None) -> None:
@@ -491,6 +527,12 @@ def _check_same(run: Run, about: Mapping[str, Any]) -> None:
             f"go on with {about['config']}. Hint: use another key for each configuration, as with "
             "jax.random.fold_in(key, i), or finish the run first."
         )
+
+
+def _noted(error: BaseException) -> str:
+    """The last note of an error, which says of which run it is."""
+    notes = getattr(error, "__notes__", ())
+    return f" ({notes[-1]})" if notes else ""
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import dataclasses
 import functools
+import gc
 import itertools
 import threading
 import warnings
@@ -80,12 +81,14 @@ class Run:
         sink: Sink,
         ended: Callable[[], None],
         background: Background,
+        owner: Callable[[], Any] = lambda: True,
     ) -> None:
         self.name = name
         self.about = about
         self.failed = False  # whether the program that wrote last raised
         self.ended = ended  # called after some runs were closed
         self.background = background
+        self.owner = owner  # a weak reference to the logger
         self.troubles: list[BaseException] = []  # what went wrong there, for the next caller
         self._sink = sink
         self._lock = threading.Lock()
@@ -118,14 +121,19 @@ class Run:
         self.failed = True
         self.troubles.append(error)
 
-    def raise_troubles(self) -> None:
-        """Raise what went wrong in the background since the last time: the first of it."""
+    def raise_troubles(self, about: str = "") -> None:
+        """Raise what went wrong in the background since the last time: the first of it.
+
+        ``about`` says what became of the call that raises it, which has nothing to do with it.
+        """
         if self.troubles:
             troubles, self.troubles = self.troubles, []
             first = troubles[0]
             note = f"sawlog: while writing in the background to the run {self.name!r}"
             more = f", and {len(troubles) - 1} times after that" if len(troubles) > 1 else ""
             first.add_note(note + more)
+            if about:
+                first.add_note(f"sawlog: this comes from an earlier call. {about}")
             raise first
 
     def flush(self) -> None:
@@ -252,16 +260,42 @@ def _close_every_run() -> None:
         background.drain()
     for run in runs:
         run.failed = run.failed or ended_badly()
-        try:
-            run.close()
-            run.raise_troubles()
-        except Exception as error:
-            warnings.warn(
-                f"The run {run.name!r} was not finished, and closing it now failed: {error}",
-                stacklevel=1,
-            )
+        _close_quietly(run)
     for ended in dict.fromkeys(run.ended for run in runs):
         ended()
+
+
+def close_forgotten(inside: bool) -> bool:
+    """Close the runs whose loggers nobody has any more; says whether there were any.
+
+    In a notebook a cell that is run again makes a new logger, and nobody can close the old one.
+    ``inside`` says that a program is waiting for this: then only runs that nothing is on its way to
+    are closed.
+    """
+    gc.collect()
+    if not inside:
+        with contextlib.suppress(Exception):
+            _compat.wait_for_effects()
+    forgotten = [run for run in table.runs() if run.owner() is None]
+    if inside:
+        forgotten = [run for run in forgotten if run.background.is_empty]
+    for run in forgotten:
+        if not inside:
+            run.background.drain()
+        _close_quietly(run)
+    return bool(forgotten)
+
+
+def _close_quietly(run: Run) -> None:
+    """Close a run whose logger cannot be told what is wrong."""
+    try:
+        run.close()
+        run.raise_troubles()
+    except Exception as error:
+        warnings.warn(
+            f"The run {run.name!r} was not finished, and closing it now failed: {error}",
+            stacklevel=2,
+        )
 
 
 def check_not_open(path: Path) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sawlog.errors import ArgumentError
+from sawlog.jax._appends import Appends
+from sawlog.jax._failures import Failures
 from sawlog.jax._logger import Logger
 from sawlog.sinks import Fanout, Sink
 
@@ -39,6 +41,5 @@ class MultiLogger(Logger):
         for logger in self.loggers:
             logger._began()
 
-    def _ended(self) -> None:
-        for logger in self.loggers:
-            logger._ended()
+    def _tellers(self) -> list[tuple[Appends, Failures]]:
+        return [each for logger in self.loggers for each in logger._tellers()]

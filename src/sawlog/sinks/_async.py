@@ -28,9 +28,9 @@ class Async(BaseSink):
     the program if that was forgotten.
 
     Where the sink raises, the next ``write``, ``flush`` or ``close`` raises :class:`AsyncError`,
-    whose ``refused`` has the records that the sink did not take and all that were waiting behind
-    them, in order: write them again, or elsewhere. What that ``write`` was given is not among
-    them, and not taken either. Afterwards writing goes on.
+    whose ``refused`` has the records that the sink did not take, all that were waiting behind them,
+    and those of the ``write`` that raised it, in order: write them again, or elsewhere, and nothing
+    is lost. Afterwards writing goes on.
 
     Args:
         sink: where everything goes.
@@ -119,7 +119,7 @@ class _Line:
         with self._changed:
             while self.writes >= self.most and self._failure is None:
                 self._changed.wait()
-            self._raise_failure(None)
+            self._raise_failure(None, records)
             self._items.append(records)
             self.writes += 1
             self._changed.notify_all()
@@ -141,10 +141,11 @@ class _Line:
         if error is not None:
             raise error
 
-    def _raise_failure(self, besides: BaseException | None) -> None:
+    def _raise_failure(self, besides: BaseException | None, *now: Records) -> None:
         if self._failure is None:
             return
         cause, refused = self._failure
+        refused = [*refused, *now]
         self._failure = None
         error = AsyncError(_described(self.sink, cause, refused), refused)
         if besides is not None:
@@ -230,7 +231,8 @@ def _described(sink: Sink, cause: BaseException, refused: Sequence[Records]) -> 
     return (
         f"{sink!r} failed in the background: {type(cause).__name__}: {cause}. Not written: "
         f"{len(refused)} writes with the entries {', '.join(listed)}{more}. Hint: they are in "
-        "error.refused, in order, to be written again or elsewhere."
+        "error.refused, in order, with those of the call that raised this; write them again, or "
+        "elsewhere."
     )
 
 

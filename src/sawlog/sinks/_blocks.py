@@ -8,7 +8,7 @@ import numpy as np
 
 from sawlog.errors import LogValueError
 from sawlog.records import Entries
-from sawlog.sinks._entries import deepened
+from sawlog.sinks._entries import deepened, step_mask
 from sawlog.store._dtypes import is_extension
 
 #: Values ``[n, ...]``, and which of them count, of the same shape or None for all; to ``[...]``.
@@ -26,7 +26,8 @@ def reduced(name: str, block: Entries, how: str) -> Entries:
     values = _as_numbers(block.values, how)
     result = np.asarray(REDUCTIONS[how](values, where))
     result = result.astype(_result_dtype(block.values.dtype, result.dtype, how), copy=False)
-    steps = {axis: _last_step(array, mask)[None] for axis, array in block.steps.items()}
+    at = block.steps.items()
+    steps = {axis: _last_step(array, step_mask(block, array))[None] for axis, array in at}
     left = None if mask is None else np.asarray(mask.any(axis=0))[None]
     return Entries(result[None], steps, left, block.attrs)
 
@@ -118,6 +119,6 @@ REDUCTIONS: dict[str, Reduction] = {
 
 def _last_step(steps: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
     """The step of the last entry; where each lane has its own step and mask, the last of each."""
-    if mask is None or steps.shape[: mask.ndim] != mask.shape:
+    if mask is None:
         return np.asarray(steps[-1])
     return _last(steps, _grown(mask, steps))

@@ -100,6 +100,21 @@ def logged(entries: Entries) -> Entries:
     return left
 
 
+def step_mask(entries: Entries, steps: np.ndarray) -> np.ndarray | None:
+    """Which of the steps of some axis were logged; None for all. Others are no steps: mere zeros.
+
+    >>> entries = Entries(np.zeros((1, 2)), mask=np.array([[True, False]]))
+    >>> step_mask(entries, np.array([[3, 0]]))
+    array([[ True, False]])
+    """
+    mask = entries.mask
+    if mask is None:
+        return None
+    if mask.ndim > steps.ndim:
+        mask = np.asarray(mask.any(axis=tuple(range(steps.ndim, mask.ndim))))
+    return mask if mask.shape == steps.shape[: mask.ndim] else None
+
+
 def check_alike(name: str, first: Entries, more: Entries) -> None:
     """Refuse entries that cannot be put behind others.
 

@@ -20,7 +20,10 @@ class FanoutError(SawlogError, ExceptionGroup[Exception]):
 
 
 class AsyncError(SawlogError, RuntimeError):
-    """A sink failed in the background; ``refused`` has all that it did not take, in order."""
+    """A sink failed in the background; ``refused`` has all that it did not take, in order.
+
+    What the call was given that raised this is the last of it.
+    """
 
     def __init__(self, message: str, refused: Sequence[Records] = ()) -> None:
         super().__init__(message)

@@ -161,7 +161,10 @@ class Fallback(BaseSink):
                 store.close()
                 raise
         except Exception as worse:
-            said = f"It was to take the place of {self._sink!r}, which failed: {error!r}"
+            said = (
+                f"It was to take the place of {self._sink!r}, which failed: {error!r}. What was "
+                "written is kept in memory, and the next call tries again: do not write it again."
+            )
             worse.add_note(said)
             raise
         self._store = store

@@ -10,7 +10,7 @@ from typing import Any
 from sawlog.errors import LogMismatchError
 from sawlog.records import Entries, Records
 from sawlog.sinks._base import BaseSink
-from sawlog.sinks._entries import logged
+from sawlog.sinks._entries import logged, step_mask
 from sawlog.sinks._lines import LineFile, foreign
 from sawlog.sinks._notes import Shown, is_news
 from sawlog.store._views._cells import Cells
@@ -26,8 +26,9 @@ class JsonlSink(BaseSink):
     ``{"loss": {"policy": x}}`` is called ``loss/policy``. Arrays are nested lists, complex numbers
     objects with ``real`` and ``imag``; NaN and infinities, which JSON does not have, are the
     strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``. Entries that are masked as a whole have
-    no line, masked items are ``null``. Numbers have as many digits as their dtype needs.
-    Notes (``attrs``) are not written; :class:`StoreSink` keeps them, and the dtypes.
+    no line, masked items are ``null``, and so are their steps. Numbers have as many
+    digits as their dtype needs. Notes (``attrs``) are not written; :class:`StoreSink` keeps them,
+    and the dtypes.
 
     Lines are handed to the operating system with every ``write`` and synced by ``flush`` and
     ``close``. ``pandas.read_json(path, lines=True)`` reads the file, also while it grows.
@@ -104,7 +105,7 @@ def _lines(name: str, entries: Entries) -> str:
         return ""
     keys = [json.dumps(axis, ensure_ascii=False) + ": " for axis in entries.steps]
     columns = [
-        json_cells(Cells(array), f"step axis {axis!r} of {name!r}")
+        json_cells(Cells.of(array, step_mask(entries, array)), f"step axis {axis!r} of {name!r}")
         for axis, array in entries.steps.items()
     ]
     values = json_cells(Cells.of(entries.values, entries.mask), repr(name))

@@ -17,14 +17,16 @@ from typing import Any
 from sawlog.errors import ArgumentError, SinkTimeoutError
 from sawlog.records import Records
 from sawlog.sinks._base import BaseSink, Sink, checked_sink, fail
+from sawlog.sinks._entries import copied
 
 
 class Timeout(BaseSink):
     """Calls a sink, and waits for each call so many seconds at most.
 
     A call that takes longer raises :class:`~sawlog.errors.SinkTimeoutError`, and so do all after
-    it: the sink is not called any more, also if the one that hangs returns some day. Put a
-    :class:`Fallback` around this to go on elsewhere.
+    it: the sink is not called any more, also if the one that hangs returns some day. What they were
+    given was not taken; of the call that hangs nobody knows. Put a :class:`Fallback` around this to
+    go on elsewhere, with nothing lost.
 
     Args:
         sink: where everything goes; or a function that opens it, which may hang as well.
@@ -78,7 +80,9 @@ class Timeout(BaseSink):
             fail(self._sink)
 
     def _write(self, records: Records) -> None:
-        self._call("write", lambda: self._sink.write(records))  # type: ignore[union-attr]
+        # Where it hangs, the thread has the records longer than the caller leaves them as they are.
+        own = Records({name: copied(entries) for name, entries in records.items()})
+        self._call("write", lambda: self._sink.write(own))  # type: ignore[union-attr]
 
     def _flush(self) -> None:
         self._call("flush", lambda: self._sink.flush())  # type: ignore[union-attr]
@@ -87,16 +91,18 @@ class Timeout(BaseSink):
         self._call("close", lambda: self._sink.close())  # type: ignore[union-attr]
 
     def _call(self, method: str, function: Any) -> Any:
-        if self._hangs is None:
+        later = self._hangs is not None
+        if not later:
             task = _Task(function)
             self._tasks.put(task)
             if task.over.acquire(timeout=self._seconds):  # Ctrl-C can interrupt this
                 return task.result()
             self._hangs = method
+        taken = ", so nothing of this call was taken" if later else ""
         raise SinkTimeoutError(
             f"{self!r} did not return from {self._hangs} within {self._seconds:g} seconds. It is "
-            "not called any more. Probably the network or the disk hangs. Hint: timeout= says how "
-            "long to wait, None for ever."
+            f"not called any more{taken}. Probably the network or the disk hangs. "
+            "Hint: timeout= says how long to wait, None for ever."
         )
 
 

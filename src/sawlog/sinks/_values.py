@@ -28,7 +28,7 @@ from sawlog._names import did_you_mean
 from sawlog.errors import ArgumentError, LogMismatchError, LogValueError
 from sawlog.records import Entries, Records
 from sawlog.sinks._asked import say
-from sawlog.sinks._entries import logged
+from sawlog.sinks._entries import deepened, logged, step_mask
 from sawlog.sinks._notes import is_news
 
 BINS = 64
@@ -176,7 +176,7 @@ def _together(entries: Entries, before: int) -> Any:
 
 def _group(columns: dict[str, Column], entries: Entries, before: int, x: XAxis) -> Group:
     axes = {
-        axis: numbers(_first(array, entries.mask), f"the step axis {axis!r}")
+        axis: numbers(_first(array, step_mask(entries, array)), f"the step axis {axis!r}")
         for axis, array in entries.steps.items()
         if array.size
     }
@@ -197,9 +197,10 @@ def _first(array: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
     if array.ndim == 1:
         return array
     flat = array.reshape(len(array), -1)
-    if mask is None or mask.shape != array.shape:
+    if mask is None:
         return flat[:, 0]
-    return flat[np.arange(len(flat)), mask.reshape(len(flat), -1).argmax(axis=1)]
+    there = np.broadcast_to(deepened(mask, array.ndim), array.shape)
+    return flat[np.arange(len(flat)), there.reshape(len(flat), -1).argmax(axis=1)]
 
 
 def _columns(

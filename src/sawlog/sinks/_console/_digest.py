@@ -9,7 +9,7 @@ import numpy as np
 
 from sawlog._format import Number
 from sawlog.records import Entries
-from sawlog.sinks._entries import deepened, logged
+from sawlog.sinks._entries import deepened, logged, step_mask
 
 STEP = "step"
 _BLOCK = 1 << 18  # elements that are converted at a time
@@ -122,9 +122,8 @@ def _step(entries: Entries) -> tuple[str | None, Number | None]:
     axis = STEP if STEP in axes else next(iter(axes)) if len(axes) == 1 else None
     if axis is None or not _is_numeric(axes[axis].dtype) or not axes[axis][-1].size:
         return None, None
-    last, mask = axes[axis][-1].ravel(), entries.mask
-    if mask is not None and mask[-1].shape == axes[axis][-1].shape:
-        last = last[mask[-1].ravel()]
+    last, mask = axes[axis][-1], step_mask(entries, axes[axis])
+    last = last.ravel() if mask is None or not mask[-1].any() else last[mask[-1]].ravel()
     greatest = max(float(step) for step in last)
     if not np.isfinite(greatest):
         return None, None
