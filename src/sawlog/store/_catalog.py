@@ -12,7 +12,7 @@ import numpy as np
 
 from sawlog.errors import ArgumentError, DamagedStoreError
 from sawlog.store._chunks import Chunk, TableChunk
-from sawlog.store._fitting import log_of, unfit
+from sawlog.store._fitting import all_fit, log_of, unfit
 from sawlog.store._layout import Folder, Identity, check_choice
 from sawlog.store._many import many_objects
 from sawlog.store._ranges import Ranges
@@ -24,7 +24,7 @@ from sawlog.store._writer_notes import notes_of
 
 _PATIENCE = (0.0, 0.01, 0.03, 0.1)  # seconds before looking again for what seems missing
 _LOOKS = 100  # at most, however much others change meanwhile
-_FEW = 100  # missing segments that are named one by one
+_FEW = 100  # missing segments, or chunks, that are looked at one by one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,6 +221,9 @@ class Catalog:
         misfits: set[str] = set()
         for segment in self.segments:
             if segment.name in self._fitted:
+                continue
+            if len(segment.chunks) > _FEW and all_fit(self.schema, segment):
+                self._fitted.add(segment.name)
                 continue
             for chunk in segment.chunks:
                 known = [name for name in chunk.names if name in self.schema]

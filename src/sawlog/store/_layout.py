@@ -23,7 +23,7 @@ from sawlog.errors import (
 from sawlog.store import _parse
 from sawlog.store._disk import Disk, LocalDisk
 from sawlog.store._files import explained, from_json, to_json, unread
-from sawlog.store._header import VERSION
+from sawlog.store._header import PLAIN as VERSION
 
 FORMAT = "sawlog-store"
 IDENTITY = "store.json"

@@ -11,7 +11,16 @@ import numpy as np
 from sawlog.errors import SchemaError
 from sawlog.records import Entries, lost_by_numpy
 from sawlog.store import _dtypes, _ids
-from sawlog.store._schema import Column, Log, Schema, Series, Table, check_name, unknown_name
+from sawlog.store._schema import (
+    Column,
+    Log,
+    Schema,
+    Series,
+    Table,
+    check_name,
+    check_names,
+    unknown_name,
+)
 from sawlog.store._unmade import Unmade
 
 _FIXED = "the names were fixed when the store was created; create(path) without schema takes any."
@@ -209,6 +218,32 @@ def series_of(schema: Schema, name: str, entries: Entries) -> Series | None:
     return series
 
 
+def all_series(schema: Schema, records: Mapping[str, Entries]) -> dict[str, Series | None]:
+    """As :func:`series_of` of each: there may be very many, of few types.
+
+    Raises:
+        SchemaError: the dtype, shape or steps are not those of the series.
+    """
+    fitting: set[tuple[Any, ...]] = set()
+    found: dict[str, Series | None] = {}
+    for name, entries in records.items():
+        series = schema.find(name)
+        if series is None:
+            found[name] = None
+            continue
+        if isinstance(series, Series):
+            own, values = series.column, entries.values
+            kind = (id(series.steps), id(own.dtype), own.shape)
+            key = (*kind, id(entries.steps), id(values.dtype), values.shape[1:])
+            if key not in fitting:
+                series_of(schema, name, entries)
+                fitting.add(key)
+            found[name] = series
+        else:
+            found[name] = series_of(schema, name, entries)
+    return found
+
+
 def as_series(schema: Schema, new: Mapping[str, Entries], fixed: bool) -> list[Log]:
     """What to declare for entries of names that are new: there may be very many, of few types.
 
@@ -218,8 +253,8 @@ def as_series(schema: Schema, new: Mapping[str, Entries], fixed: bool) -> list[L
     """
     out: list[Log] = []
     types: dict[Any, Series] = {}
+    check_names(new)
     for name, entries in new.items():
-        check_name(name)
         if fixed:
             raise unknown_name(name, schema, _FIXED)
         key = (id(entries.steps), entries.values.dtype, entries.values.shape[1:])
@@ -247,6 +282,9 @@ def entry_values(known: Mapping[str, Series], values: Mapping[str, Any]) -> dict
         raise SchemaError(f"log(values) takes a dict of values by name, not {values!r:.80}")
     out = {}
     for name, value in values.items():
+        if type(value) is float:
+            out[name] = np.asarray(value)
+            continue
         array = as_array(name, value)
         series = known.get(name) if type(value) is int else None
         if series is not None and series.column.dtype.kind == "f":

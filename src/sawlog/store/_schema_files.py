@@ -11,7 +11,7 @@ from sawlog.store import _parse
 from sawlog.store._files import explained, from_json, sealed
 from sawlog.store._layout import Folder, complete_json
 from sawlog.store._many import many_objects
-from sawlog.store._schema import Log, Schema, check_axes, logs_from_json
+from sawlog.store._schema import Log, Schema, check_axes, logs_from_json, logs_to_texts
 
 _NAME = re.compile(r"(\d{8,19})\.json")
 _FEW = 100  # missing files that are named one by one
@@ -88,7 +88,9 @@ class SchemaFiles:
         """Take in logs; some may have been taken in before an exception came, or meanwhile."""
         while True:
             find, before = self.schema.find, len(self.schema)
-            known = {id(log) for log in logs if all(find(n) == log for n in log.names)}
+            known: set[int] = set()
+            if self.schema.has_any([name for log in logs for name in log.names]):
+                known = {id(log) for log in logs if all(find(n) == log for n in log.names)}
             try:
                 self.schema.add_all([log for log in logs if id(log) not in known])
             except SchemaError:
@@ -134,9 +136,7 @@ class SchemaFiles:
                 raise
             check_axes(logs)
             number = self._read + 1
-            data = sealed(
-                '{\n "add": [\n  ' + ",\n  ".join([x.to_text() for x in logs]) + "\n ],\n"
-            )
+            data = sealed('{\n "add": [\n  ' + ",\n  ".join(logs_to_texts(logs)) + "\n ],\n")
             try:
                 done = self._folder.disk.put_new(f"schema/{_name(number)}", data)
             except OSError as error:

@@ -28,6 +28,7 @@ from sawlog.store._chunks import step_name as step_name
 from sawlog.store._disk import SMALL, Blob, Disk, LocalDisk, Mapped, Upload
 from sawlog.store._files import unread, write_all
 from sawlog.store._header import MOST_BYTES, Document, NewerVersion, Placed, document_of, header_of
+from sawlog.store._header import PLAIN as PLAIN
 from sawlog.store._header import SUFFIX as SUFFIX
 from sawlog.store._header import VERSION as VERSION
 from sawlog.store._header import file_name as file_name

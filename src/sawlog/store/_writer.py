@@ -8,7 +8,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,13 +23,13 @@ from sawlog.store._layout import Folder, Identity
 from sawlog.store._many import many_objects
 from sawlog.store._match import (
     Rows,
+    all_series,
     as_array,
     as_series,
     entry_values,
     is_nan,
     plain_entries,
     rows_of,
-    series_of,
     table_of,
 )
 from sawlog.store._pipeline import Pipeline
@@ -39,6 +39,7 @@ from sawlog.store._unmade import Unmade
 from sawlog.store._upkeep import Upkeep, left_over
 
 T = TypeVar("T")
+_NO_NOTES: Mapping[str, Any] = MappingProxyType({})
 
 
 class Writer:
@@ -283,7 +284,7 @@ class Writer:
         with many_objects(len(values) if isinstance(values, Mapping) else 0):
             arrays = entry_values(self._fast, values)
             at = {axis: as_array(axis, step)[None] for axis, step in steps.items()}
-            self._write({name: Entries(array[None], at) for name, array in arrays.items()})
+            self._write({name: _one_entry(array[None], at) for name, array in arrays.items()})
 
     def extend(self, values: Mapping[str, Any], /, **steps: Any) -> None:
         """Add many entries to each of the names: arrays ``[n, ...]``, and steps ``[n, ...]``.
@@ -313,24 +314,25 @@ class Writer:
         for name, entries in records.items():
             if entries.attrs:
                 check_json(dict(entries.attrs), f"attrs of {name!r}")
-        found = {name: series_of(self.schema, name, entries) for name, entries in records.items()}
+        found = all_series(self.schema, records)
         if None in found.values():
             self._declare_series(records)
-            found = {name: series_of(self.schema, name, e) for name, e in records.items()}
-        self._check_nan({name: entries.values for name, entries in records.items()})
+            found = all_series(self.schema, records)
+        if self._config.nan != "allow":
+            self._check_nan({name: entries.values for name, entries in records.items()})
         self._put_entries(call, [(s, records[n]) for n, s in found.items() if s is not None])
         self._fast.update((n, s) for n, s in found.items() if s is not None)
 
     def _declare_series(self, records: dict[str, Entries]) -> None:
         def wanted(schema: Schema) -> list[Log]:
-            new = {n: e for n, e in records.items() if series_of(schema, n, e) is None}
-            return as_series(schema, new, self._config.fixed)
+            new = [name for name, found in all_series(schema, records).items() if found is None]
+            return as_series(schema, {name: records[name] for name in new}, self._config.fixed)
 
         self._catalog.declare(wanted)
 
     def _put_entries(self, call: Call, found: list[tuple[Series, Entries]]) -> None:
         """The entries of one call go into one segment: they are published together."""
-        sizes = [_bytes_per_entry(series, entries) for series, entries in found]
+        sizes = _bytes_per_entry(found)
         total = sum(n * len(entries) for n, (_, entries) in zip(sizes, found, strict=True))
         if call.nbytes + total + 1 > self._segment_bytes:
             self._pipeline.wait_for_room(total)
@@ -430,9 +432,26 @@ def _rows_of(fitting: int) -> int:
     return max(1, fitting if fitting < 64 else fitting // 8 * 8)
 
 
-def _bytes_per_entry(series: Series, entries: Entries) -> int:
-    own = series.column.row_bytes + sum([step.row_bytes for step in series.steps])
-    return max(1, own + (0 if entries.mask is None else entries.mask[:1].nbytes))
+def _one_entry(values: np.ndarray, steps: Mapping[str, np.ndarray]) -> Entries:
+    """Entries of one value and one of each step, which go together: there may be very many."""
+    made = object.__new__(Entries)
+    parts = made.__dict__
+    parts["values"], parts["steps"], parts["mask"], parts["attrs"] = values, steps, None, _NO_NOTES
+    return made
+
+
+def _bytes_per_entry(found: list[tuple[Series, Entries]]) -> list[int]:
+    """The bytes of one entry of each."""
+    known: dict[tuple[Any, ...], int] = {}
+    out = []
+    for series, entries in found:
+        column = series.column
+        key = (id(column.dtype), column.shape, id(series.steps))
+        size = known.get(key)
+        if size is None:
+            size = known[key] = column.row_bytes + sum([step.row_bytes for step in series.steps])
+        out.append(max(1, size + (0 if entries.mask is None else entries.mask[:1].nbytes)))
+    return out
 
 
 def _finish_quietly(pipeline: Pipeline, process: int) -> None:
