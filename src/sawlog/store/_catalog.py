@@ -219,11 +219,16 @@ class Catalog:
         """Set segments aside that do not fit the schema; where it is damaged, learn from them."""
         lost: list[tuple[Path, str]] = []
         misfits: set[str] = set()
+        kinds: dict[int, tuple[Chunk, ...]] = {}  # whose chunks all fit
         for segment in self.segments:
             if segment.name in self._fitted:
                 continue
+            if kinds.get(id(segment.kind)) is segment.kind:
+                self._fitted.add(segment.name)
+                continue
             if len(segment.chunks) > _FEW and all_fit(self.schema, segment):
                 self._fitted.add(segment.name)
+                kinds[id(segment.kind)] = segment.kind
                 continue
             for chunk in segment.chunks:
                 known = [name for name in chunk.names if name in self.schema]
@@ -239,6 +244,8 @@ class Catalog:
                     break
             else:
                 self._fitted.add(segment.name)
+                if len(segment.chunks) == len(segment.kind):
+                    kinds[id(segment.kind)] = segment.kind
         if misfits:
             self.segments = [s for s in self.segments if s.name not in misfits]
             self._loaded = {n: s for n, s in self._loaded.items() if n not in misfits}
