@@ -18,6 +18,7 @@ import numpy as np
 
 SEGMENT = re.compile(r"([a-z0-9]{1,32})-([0-9]{8,})\.safetensors")
 SCHEMA = re.compile(r"[0-9]{8}\.json")
+MERGED = re.compile(r"00000001-([0-9]{8,})\.json")
 CHECKSUM = re.compile(rb'"checksum"\s*:\s*"([0-9a-f]{16})"\s*}\s*')
 WRITER = re.compile(r"([a-z0-9]{1,32})\.json")
 
@@ -253,8 +254,12 @@ class PlainStore:
                 self.all[match[1], int(match[2])] = segment
 
     def _schema(self):
-        names = sorted(n for n in os.listdir(self.path / "schema") if SCHEMA.fullmatch(n))
-        need(names == [f"{n + 1:08}.json" for n in range(len(names))], "schema", "gap in numbers")
+        listed = os.listdir(self.path / "schema")
+        merged = max([int(m[1]) for n in listed if (m := MERGED.fullmatch(n))], default=0)
+        names = sorted(n for n in listed if SCHEMA.fullmatch(n) and int(n[:-5]) > merged)
+        expected = [f"{merged + n + 1:08}.json" for n in range(len(names))]
+        need(names == expected, "schema", "gap in numbers")
+        names = [f"00000001-{merged:08}.json"] * bool(merged) + names
         return [
             each
             for name in names

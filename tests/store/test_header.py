@@ -85,7 +85,8 @@ def test_what_is_refused_one_by_one_is_not_taken_at_once(document: Document, wro
 
 
 def _plain(segment: Any) -> dict[str, Any]:
-    return {k: v for k, v in vars(segment).items() if k not in ("_disk", "_map", "kind")}
+    parts = {k: v for k, v in vars(segment).items() if k not in ("_disk", "_map", "kind")}
+    return {**parts, "replaces": segment.replaces.to_json()}
 
 
 def test_a_header_that_is_recalled_is_the_one_that_would_be_read(

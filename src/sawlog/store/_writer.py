@@ -35,6 +35,7 @@ from sawlog.store._match import (
 from sawlog.store._pipeline import Pipeline
 from sawlog.store._removal import InUse
 from sawlog.store._schema import Log, Schema, Series, Table
+from sawlog.store._schema_files import merge_schema
 from sawlog.store._unmade import Unmade
 from sawlog.store._upkeep import Upkeep, left_over
 
@@ -391,6 +392,7 @@ class Writer:
             return
         self._pipeline.finish()
         self._finalizer.detach()
+        merge_schema(self._folder)
 
     def fail(self) -> None:
         """Note, on :meth:`close`, that what is logged came to a bad end; see ``Reader.failed``."""
