@@ -186,6 +186,8 @@ def _tensors(document: Document, groups: dict[str, Group] | None = None) -> dict
     at = next(reversed(found.values())).stop if found else base
     if groups:
         found = _expanded(found, groups)
+    if max(map(len, {placed.shape for placed in found.values()}), default=0) > _parse.MOST_AXES:
+        _parse.fail(f"a tensor has more than {_parse.MOST_AXES} axes")
     alike = collections.Counter([placed.cut for placed in found.values()])
     hashes = sum([cut.hash_count * count for cut, count in alike.items()])
     first, last = document.checksums
@@ -308,7 +310,8 @@ def _placed(name: str, entry: dict[str, Any], opaque: Any, cut: Any, base: int) 
         dtype = _dtypes.dtype_stored_as(entry.get("dtype"))
     except SchemaError as error:
         _parse.fail(f"{_parse.shown(name)}: {error}")
-    shape = _parse.shape(entry.get("shape"), f"the shape of {_parse.shown(name)}")
+    most = _parse.MOST_AXES + 2  # one of a group, one of the bytes of an item
+    shape = _parse.shape(entry.get("shape"), f"the shape of {_parse.shown(name)}", most)
     if not shape:
         _parse.fail(f"{_parse.shown(name)} has no rows")
     size = math.prod(shape) * dtype.itemsize
@@ -345,7 +348,8 @@ def _opaque(
         dtype = _dtypes.dtype_of(said.get("dtype"))
     except SchemaError as error:
         _parse.fail(f"{_parse.shown(name)}: {error}")
-    own = _parse.shape(said.get("shape"), f"the type of {_parse.shown(name)}")
+    most = _parse.MOST_AXES + 1  # one of a group
+    own = _parse.shape(said.get("shape"), f"the type of {_parse.shown(name)}", most)
     if stored != np.uint8 or not own or shape != (*own, dtype.itemsize):
         _parse.fail(f"{_parse.shown(name)} is not stored as the bytes of its type")
     return dtype, own

@@ -64,6 +64,12 @@ class Folder:
     path: Path
 
     def __post_init__(self) -> None:
+        try:
+            bad = b"\0" in os.fsencode(self.path)
+        except UnicodeEncodeError:
+            bad = True
+        if bad:
+            raise ArgumentError(f"{str(self.path)!r:.200} is not a path that a file can have.")
         object.__setattr__(self, "path", absolute(self.path))
 
     @functools.cached_property

@@ -11,6 +11,7 @@ import numpy as np
 from sawlog.errors import SchemaError
 from sawlog.records import Entries, lost_by_numpy
 from sawlog.store import _dtypes, _ids
+from sawlog.store._parse import MOST_AXES
 from sawlog.store._schema import (
     Column,
     Log,
@@ -46,6 +47,21 @@ def as_array(name: str, value: Any) -> np.ndarray:
             "Hint: convert it to a numpy array first (for torch: x.detach().cpu().numpy())."
         ) from error
     _dtypes.normal(array.dtype, repr(name))
+    return array
+
+
+def as_entry(name: str, value: Any) -> np.ndarray:
+    """A value of one entry, which takes one axis more.
+
+    Raises:
+        SchemaError: it is nothing that numpy knows, or has as many axes as numpy can have.
+    """
+    array = as_array(name, value)
+    if array.ndim >= MOST_AXES:
+        raise SchemaError(
+            f"The value of {name!r} has {array.ndim} axes, and an entry has at most "
+            f"{MOST_AXES - 1}. Nothing of the call was taken. Hint: reshape it to fewer."
+        )
     return array
 
 
@@ -285,7 +301,7 @@ def entry_values(known: Mapping[str, Series], values: Mapping[str, Any]) -> dict
         if type(value) is float:
             out[name] = np.asarray(value)
             continue
-        array = as_array(name, value)
+        array = as_entry(name, value)
         series = known.get(name) if type(value) is int else None
         if series is not None and series.column.dtype.kind == "f":
             cast = array.astype(series.column.dtype)

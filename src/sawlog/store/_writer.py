@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import math
 import os
 import warnings
 import weakref
@@ -13,7 +14,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sawlog.errors import DuplicateIdError, NanError, SchemaError, StoreClosedError, StoreError
+from sawlog.errors import (
+    ArgumentError,
+    DuplicateIdError,
+    NanError,
+    SchemaError,
+    StoreClosedError,
+    StoreError,
+)
 from sawlog.records import Entries, Records
 from sawlog.store import _ids
 from sawlog.store._accepted import Call
@@ -25,6 +33,7 @@ from sawlog.store._match import (
     Rows,
     all_series,
     as_array,
+    as_entry,
     as_series,
     entry_values,
     is_nan,
@@ -66,6 +75,7 @@ class Writer:
     ) -> None:
         self._folder, self._identity, self._catalog = folder, identity, catalog
         self._config = identity.config
+        check_options(segment_bytes, queue, interval)
         self._segment_bytes = max(1, int(segment_bytes))
         self._id = new_name()
         self._pipeline = Pipeline(
@@ -284,7 +294,7 @@ class Writer:
         self._check_process()
         with many_objects(len(values) if isinstance(values, Mapping) else 0):
             arrays = entry_values(self._fast, values)
-            at = {axis: as_array(axis, step)[None] for axis, step in steps.items()}
+            at = {axis: as_entry(axis, step)[None] for axis, step in steps.items()}
             self._write({name: _one_entry(array[None], at) for name, array in arrays.items()})
 
     def extend(self, values: Mapping[str, Any], /, **steps: Any) -> None:
@@ -427,6 +437,25 @@ class Writer:
             "A writer cannot be sent to another process. Hint: send its path, and open one there: "
             'sawlog.store.open(path, "append")'
         )
+
+
+def check_options(segment_bytes: Any, queue: Any, interval: Any) -> None:
+    """Refuse options that are no numbers.
+
+    Raises:
+        ArgumentError: saying which.
+    """
+    for option, value in (("segment_bytes", segment_bytes), ("queue", queue)):
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.integer)):
+            raise ArgumentError(f"{option} is a number, not {value!r:.80}")
+        if not math.isfinite(value):
+            raise ArgumentError(f"{option} is a finite number, not {value!r}")
+    if interval is None:
+        return
+    if isinstance(interval, bool) or not isinstance(interval, (int, float, np.number)):
+        raise ArgumentError(f"interval is a number of seconds, or None, not {interval!r:.80}")
+    if math.isnan(interval):
+        raise ArgumentError("interval is a number of seconds, or None, not NaN")
 
 
 def _rows_of(fitting: int) -> int:
