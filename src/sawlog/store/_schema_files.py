@@ -167,6 +167,8 @@ class SchemaFiles:
                 raise
             check_axes(logs)
             number = self._read + 1
+            if _NAME.fullmatch(_name(number)) is None:
+                raise _damaged(self._path(number), "beyond the last number of a schema")
             data = sealed('{\n "add": [\n  ' + ",\n  ".join(logs_to_texts(logs)) + "\n ],\n")
             try:
                 done = self._folder.disk.put_new(f"schema/{_name(number)}", data)
