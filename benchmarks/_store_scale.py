@@ -34,7 +34,7 @@ def scattered(path: Path, count: int) -> Path:
     table, series = {"table": ["row"], "ids": "int"}, {"series": "loss", "steps": ["step"]}
     for number in range(1, count):
         description = {
-            "version": _segment.VERSION,
+            "version": _segment.PLAIN,
             "store": identity.id,
             "writer": WRITER,
             "sequence": number,

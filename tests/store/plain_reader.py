@@ -18,6 +18,7 @@ import numpy as np
 
 SEGMENT = re.compile(r"([a-z0-9]{1,32})-([0-9]{8,})\.safetensors")
 SCHEMA = re.compile(r"[0-9]{8}\.json")
+MERGED = re.compile(r"00000001-([0-9]{8,})\.json")
 CHECKSUM = re.compile(rb'"checksum"\s*:\s*"([0-9a-f]{16})"\s*}\s*')
 WRITER = re.compile(r"([a-z0-9]{1,32})\.json")
 
@@ -83,8 +84,9 @@ class Segment:
         header = json.loads(self.bytes[8 : self.start])
         self.description = json.loads(header.pop("__metadata__")["sawlog"])
         self.tensors = self._tensors(header)
+        self._expand_groups()
         match = SEGMENT.fullmatch(self.file.name)
-        need(self.description["version"] in (1, 2), file, "version")
+        need(self.description["version"] in (1, 2, 3), file, "version")
         need(self.description["writer"] == match[1], file, "not the writer of the name")
         need(self.description["sequence"] == int(match[2]), file, "not the sequence of the name")
         if hash is not None:
@@ -106,6 +108,38 @@ class Segment:
         need(place == len(self.bytes), self.file, f"{len(self.bytes)} bytes, expected {place}")
         need(list(found)[-1] == "sawlog.checksums", self.file, "checksums are not the last tensor")
         return found
+
+    def _expand_groups(self):
+        """Tensors and chunks that are described together (4, groups)."""
+        if self.description["version"] < 3:
+            return
+        said, cuts = self.description["groups"], self.description["checksums"]
+        names = {g: e["names"] for g, e in said.items() if isinstance(e["names"], list)}
+        found = {}
+        for group, whole in self.tensors.items():
+            if group not in said:
+                found[group] = whole
+                continue
+            own = names[said[group]["names"]] if group not in names else names[group]
+            need(len(own) == whole.shape[0] == len(set(own)), self.file, f"names of {group}")
+            need(whole.end > whole.begin, self.file, f"{group} is empty")
+            size = (whole.end - whole.begin) // len(own)
+            for number, name in enumerate(own):
+                full, begin = said[group].get("prefix", "") + name, whole.begin + number * size
+                need(full not in found, self.file, f"{full} twice")
+                found[full] = Tensor(whole.dtype, whole.shape[1:], begin, begin + size)
+                cuts[full] = cuts[group]
+                if group in self.description["types"]:
+                    type = self.description["types"][group]
+                    self.description["types"][full] = {**type, "shape": type["shape"][1:]}
+        self.tensors = found
+        chunks = []
+        for chunk in self.description["chunks"]:
+            group = chunk.pop("group", None)
+            need(group is None or not said[group].get("prefix"), self.file, "prefix of a chunk")
+            many = [chunk] if group is None else [{**chunk, "series": n} for n in names[group]]
+            chunks += many
+        self.description["chunks"] = chunks
 
     def stored(self, name):
         """A tensor as safetensors has it."""
@@ -220,12 +254,28 @@ class PlainStore:
                 self.all[match[1], int(match[2])] = segment
 
     def _schema(self):
-        names = sorted(n for n in os.listdir(self.path / "schema") if SCHEMA.fullmatch(n))
-        need(names == [f"{n + 1:08}.json" for n in range(len(names))], "schema", "gap in numbers")
+        listed = os.listdir(self.path / "schema")
+        merged = max([int(m[1]) for n in listed if (m := MERGED.fullmatch(n))], default=0)
+        names = sorted(n for n in listed if SCHEMA.fullmatch(n) and int(n[:-5]) > merged)
+        expected = [f"{merged + n + 1:08}.json" for n in range(len(names))]
+        need(names == expected, "schema", "gap in numbers")
+        names = [f"00000001-{merged:08}.json"] * bool(merged) + names
         return [
-            log
+            each
             for name in names
             for log in read_json(self.path / "schema" / name, self.hash)["add"]
+            for each in self._one_by_one(log)
+        ]
+
+    @staticmethod
+    def _one_by_one(log):
+        """Series that were declared together."""
+        if log["kind"] != "many":
+            return [log]
+        alike = {"dtype": log["dtype"], "shape": log["shape"]}
+        return [
+            {"kind": "series", "column": {"name": name, **alike}, "steps": log["steps"]}
+            for name in log["names"]
         ]
 
     @cached_property

@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 
 from sawlog import store
-from sawlog.store import _header, _parse
+from sawlog.errors import DamagedStoreError
+from sawlog.store import _header, _parse, _recall, _segment
 from sawlog.store._header import Document, document_of
+from sawlog.store._layout import Folder
+
+from .forge import Forged
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +82,57 @@ def test_what_is_refused_one_by_one_is_not_taken_at_once(document: Document, wro
     assert _header._all_plain(changed.entries, cuts, changed.base) is None
     with pytest.raises(_parse.Malformed):
         _header._tensors(changed)
+
+
+def _plain(segment: Any) -> dict[str, Any]:
+    parts = {k: v for k, v in vars(segment).items() if k not in ("_disk", "_map", "kind")}
+    return {**parts, "replaces": segment.replaces.to_json()}
+
+
+def test_a_header_that_is_recalled_is_the_one_that_would_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recall = _recall.Recall()
+    monkeypatch.setattr(_segment, "_read_before", recall)
+    for _ in range(2):
+        with store.create(tmp_path, merge=False, interval=None, exists="append") as writer:
+            for rows in (1, 1, 2, 1, 12):
+                writer.extend({"a": np.zeros((rows, 3))}, step=np.arange(rows))
+                writer.extend({"b": np.zeros((rows, 300))})
+                writer.flush()
+    disk = Folder(tmp_path).disk
+    names = sorted(path.name for path in (tmp_path / "segments").iterdir())
+    recall._known.clear()
+    known = [_segment.Segment(disk, name) for name in names]
+    assert 3 <= len({id(segment.kind) for segment in known}) < 6 < len(known)
+    for segment in known:
+        recall._known.clear()
+        assert _plain(_segment.Segment(disk, segment.name)) == _plain(segment)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (r"\"sequence\": 1,", r"\"sequence\": 0,"),
+        (r"\"sequence\": 1,", r"\"sequence\": 01,"),
+        (r"\"sequence\": 1,", r"\"sequence\": true,"),
+        (r"\"sequence\": 1,", r"\"sequence\": 1, \"sequence\": 1,"),
+        (r"\"order\": [", r"\"order\": [-"),
+        (r"\"order\": [", r"\"order\": [00"),
+        (r"\"version\": 2", r"\"version\": 0"),
+    ],
+)
+def test_a_header_is_recalled_only_if_its_own_part_is_good(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    with store.create(tmp_path, merge=False) as writer:
+        writer.log({"a": 0.5})
+    file = next((tmp_path / "segments").iterdir())
+    store.open(tmp_path)
+    data = file.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    text = data[8 : 8 + size].decode().rstrip()
+    assert old in text
+    file.write_bytes(Forged.of(file).bytes(text.replace(old, new, 1).ljust(size)))
+    with pytest.raises(DamagedStoreError):
+        store.open(tmp_path)

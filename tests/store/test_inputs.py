@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sawlog import store
-from sawlog.errors import NanError, SawlogError, SchemaError
+from sawlog.errors import ArgumentError, NanError, SawlogError, SchemaError
 from sawlog.records import Entries, Records
 from sawlog.sinks import StoreSink
 
@@ -169,3 +169,45 @@ def test_no_number_and_no_time(tmp_path, value):
         with pytest.raises(NanError, match="1 of 2 rows, the first in row 1"):
             writer.append([1, 2], {"x": value})
         writer.append([1], {"x": value[:1]})
+
+
+@pytest.mark.parametrize("dtype", ["f8", "c16", "M8[ns]", "S3"])
+def test_arrays_of_as_many_axes_as_numpy_has(tmp_path, dtype):
+    """Some types are stored with one axis more."""
+    value = np.zeros((1,) * 64, dtype)
+    with store.create(tmp_path / "store") as writer:
+        writer.append([1], {"row": value})
+        writer.extend({"entry": value}, step=value)
+        writer.log({"log": value[0]})
+        with pytest.raises(SchemaError, match="64 axes"):
+            writer.log({"more": value})
+        with pytest.raises(SchemaError, match="64 axes"):
+            writer.log({"more": 1.0}, step=value)
+    store.compact(tmp_path / "store")
+    reader = store.open(tmp_path / "store")
+    assert reader.read("row").shape == reader.read("entry").shape == reader.read("log").shape
+    assert reader.entries("entry").steps["step"].tobytes() == value.tobytes()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"segment_bytes": float("nan")},
+        {"segment_bytes": "1"},
+        {"queue": float("inf")},
+        {"queue": None},
+        {"interval": float("nan")},
+        {"interval": "1"},
+        {"interval": True},
+    ],
+)
+def test_options_that_are_no_numbers(tmp_path, options):
+    with pytest.raises(ArgumentError, match=next(iter(options))):
+        store.create(tmp_path / "store", **options)
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\ud800"])
+@pytest.mark.parametrize("call", ["create", "open", "verify", "compact", "repair"])
+def test_paths_that_no_file_can_have(path, call):
+    with pytest.raises(ArgumentError, match="path"):
+        getattr(store, call)(path)

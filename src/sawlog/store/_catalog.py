@@ -12,7 +12,7 @@ import numpy as np
 
 from sawlog.errors import ArgumentError, DamagedStoreError
 from sawlog.store._chunks import Chunk, TableChunk
-from sawlog.store._fitting import log_of, unfit
+from sawlog.store._fitting import all_fit, log_of, unfit
 from sawlog.store._layout import Folder, Identity, check_choice
 from sawlog.store._many import many_objects
 from sawlog.store._ranges import Ranges
@@ -24,7 +24,7 @@ from sawlog.store._writer_notes import notes_of
 
 _PATIENCE = (0.0, 0.01, 0.03, 0.1)  # seconds before looking again for what seems missing
 _LOOKS = 100  # at most, however much others change meanwhile
-_FEW = 100  # missing segments that are named one by one
+_FEW = 100  # missing segments, or chunks, that are looked at one by one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,8 +219,16 @@ class Catalog:
         """Set segments aside that do not fit the schema; where it is damaged, learn from them."""
         lost: list[tuple[Path, str]] = []
         misfits: set[str] = set()
+        kinds: dict[int, tuple[Chunk, ...]] = {}  # whose chunks all fit
         for segment in self.segments:
             if segment.name in self._fitted:
+                continue
+            if kinds.get(id(segment.kind)) is segment.kind:
+                self._fitted.add(segment.name)
+                continue
+            if len(segment.chunks) > _FEW and all_fit(self.schema, segment):
+                self._fitted.add(segment.name)
+                kinds[id(segment.kind)] = segment.kind
                 continue
             for chunk in segment.chunks:
                 known = [name for name in chunk.names if name in self.schema]
@@ -236,6 +244,8 @@ class Catalog:
                     break
             else:
                 self._fitted.add(segment.name)
+                if len(segment.chunks) == len(segment.kind):
+                    kinds[id(segment.kind)] = segment.kind
         if misfits:
             self.segments = [s for s in self.segments if s.name not in misfits]
             self._loaded = {n: s for n, s in self._loaded.items() if n not in misfits}

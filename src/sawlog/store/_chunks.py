@@ -18,6 +18,8 @@ from sawlog.store import _parse
 _INT64, _UINT64 = np.dtype("<i8"), np.dtype("<u8")
 _UINT8, _BOOL = np.dtype("u1"), np.dtype(bool)
 _TEXT_PARTS = ("text", "ends", "hash")
+_MANY = 100  # chunks: from here on they are looked at together
+_make = tuple.__new__  # of a named tuple, without a call in between
 
 
 def ids_name(table: Iterable[str], part: str = "") -> str:
@@ -174,15 +176,60 @@ def _exactly(
         )
 
 
-def parse_all(value: Any) -> tuple[Chunk, ...]:
-    """The chunks of a segment.
+def parse_all(
+    value: Any, groups: Mapping[str, tuple[tuple[str, ...], str]] | None = None
+) -> tuple[Chunk, ...]:
+    """The chunks of a segment; ``groups`` has the names that each group of tensors stands for.
 
     Raises:
         Malformed: they are something else.
     """
-    axes: dict[tuple[str, ...], tuple[str, ...]] = {}
     listed = _parse.sequence(value, "'chunks'")
+    if groups:
+        of_groups = [each for each in listed if type(each) is dict and "group" in each]
+        rest = [each for each in listed if type(each) is not dict or "group" not in each]
+        return (*_of_groups(of_groups, groups), *parse_all(rest))
+    if len(listed) > _MANY and (found := _all_plain(listed)) is not None:
+        return found
+    axes: dict[tuple[str, ...], tuple[str, ...]] = {}
     return tuple([_plain_series(each, axes) or parse(each) for each in listed])
+
+
+def _of_groups(
+    listed: list[dict[str, Any]], groups: Mapping[str, tuple[tuple[str, ...], str]]
+) -> list[SeriesChunk]:
+    """A chunk for each series of the groups."""
+    found: list[SeriesChunk] = []
+    used: set[str] = set()
+    for each in listed:
+        group = _parse.text(each["group"], "'group' of a chunk")
+        names, prefix = groups.get(group, ((), ""))
+        if group in used or not names or prefix:
+            _parse.fail(f"a chunk cannot be of the group {_parse.shown(group)}")
+        used.add(group)
+        rows = _parse.integer(_parse.field(each, "rows"), "'rows' of a chunk")
+        steps = _parse.texts(_parse.field(each, "steps"), "'steps' of a chunk")
+        found += [_make(SeriesChunk, (name, rows, steps, False, None)) for name in names]
+    return found
+
+
+def _all_plain(listed: list[Any]) -> tuple[SeriesChunk, ...] | None:
+    """All chunks at once, if each is one that :func:`_plain_series` takes; None otherwise."""
+    if {*map(type, listed)} != {dict} or {*map(len, listed)} != {3}:
+        return None
+    try:
+        names = [chunk["series"] for chunk in listed]
+        rows = [chunk["rows"] for chunk in listed]
+        steps = [tuple(chunk["steps"]) for chunk in listed if type(chunk["steps"]) is list]
+        axes = {key: _parse.texts(list(key), "'steps' of a chunk") for key in {*steps}}
+    except (KeyError, TypeError, _parse.Malformed):
+        return None
+    if {*map(type, names)} != {str} or {*map(type, rows)} != {int} or len(steps) != len(names):
+        return None
+    if not all(names) or not "".join(names).isascii() or min(rows) < 0 or max(rows) > _parse.MOST:
+        return None
+    parts = zip(names, rows, steps, strict=True)
+    return tuple([_make(SeriesChunk, (name, n, axes[own], False, None)) for name, n, own in parts])
 
 
 def _plain_series(value: Any, known: dict[tuple[str, ...], tuple[str, ...]]) -> SeriesChunk | None:
@@ -243,12 +290,42 @@ def _attrs(value: Any, rows: int) -> tuple[tuple[int, dict[str, Any]], ...]:
 def check_all(chunks: Iterable[Chunk], tensors: Mapping[str, Typed]) -> None:
     """Refuse chunks that do not go with their tensors, or that have a name in common."""
     names: list[str] = []
+    plain: dict[tuple[str, ...], list[SeriesChunk]] = {}
     for chunk in chunks:
-        chunk.check(tensors)
-        names += chunk.names
+        if isinstance(chunk, SeriesChunk) and not chunk.mask:
+            plain.setdefault(chunk.steps, []).append(chunk)
+        else:
+            chunk.check(tensors)
+            names += chunk.names
+    for steps, alike in plain.items():
+        own = [chunk.name for chunk in alike]
+        if len(own) < _MANY or not _all_have_rows(own, alike, steps, tensors):
+            for chunk in alike:
+                chunk.check(tensors)
+        names += own
     if len(set(names)) != len(names):
         twice = next(name for name, count in collections.Counter(names).items() if count > 1)
         _parse.fail(f"{_parse.shown(twice)} is in two chunks")
+
+
+def _all_have_rows(
+    names: list[str],
+    chunks: list[SeriesChunk],
+    steps: tuple[str, ...],
+    tensors: Mapping[str, Typed],
+) -> bool:
+    """Whether every value and step of these series is there, with as many rows as it should have.
+
+    If not, :meth:`SeriesChunk.check` says what is wrong.
+    """
+    rows = [(chunk.rows,) for chunk in chunks]
+    try:
+        for prefix in ("", *map(_step_prefix, steps)):
+            if [tensors[prefix + name].shape[:1] for name in names] != rows:
+                return False
+    except KeyError:
+        return False
+    return True
 
 
 def renamed(chunks: Iterable[Chunk]) -> dict[str, str]:

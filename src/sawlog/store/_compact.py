@@ -15,6 +15,7 @@ from sawlog.store._chunks import TableChunk
 from sawlog.store._ids import Index
 from sawlog.store._layout import Folder, identity_of
 from sawlog.store._replacing import Output, alone, purge, retire
+from sawlog.store._schema_files import merge_schema
 from sawlog.store._segment import Segment
 from sawlog.store._stored_ids import stored_ids
 
@@ -69,6 +70,7 @@ def compact(
                 progress(done, total)
         swept = folder.disk.sweep()
         purge(folder, grace)
+        merge_schema(folder)
         catalog.refresh()
         after = catalog.segments
     sizes = [sum(segment.nbytes for segment in group) for group in (before, after)]

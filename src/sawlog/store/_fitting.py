@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sawlog.store._chunks import Chunk, TableChunk, step_name
-from sawlog.store._schema import Column, Log, Series, Table
+from sawlog.store._chunks import Chunk, SeriesChunk, TableChunk, step_name
+from sawlog.store._schema import Column, Log, Schema, Series, Table
 from sawlog.store._segment import Segment
 
 
@@ -24,6 +24,27 @@ def unfit(log: Log, segment: Segment, chunk: Chunk) -> str | None:
             and all(_same(step, segment, step_name(step.name, chunk.name)) for step in log.steps)
         )
     return None if fits else "does not fit the schema"
+
+
+def all_fit(schema: Schema, segment: Segment) -> bool:
+    """Whether every chunk of a segment surely fits: there may be very many, of few types."""
+    seen: set[tuple[object, ...]] = set()
+    tensors = segment.tensors
+    for chunk in segment.chunks:
+        log = schema.find(chunk.first)
+        if log is None:
+            return False
+        if isinstance(log, Series) and isinstance(chunk, SeriesChunk):
+            column, name = log.column, chunk.name
+            parts = [tensors[name], *[tensors[step_name(axis, name)] for axis in chunk.steps]]
+            types = [x for part in parts for x in (id(part.dtype), part.shape[1:])]
+            key = (id(column.dtype), column.shape, id(log.steps), chunk.steps, *types)
+            if key in seen:
+                continue
+            seen.add(key)
+        if unfit(log, segment, chunk) is not None:
+            return False
+    return True
 
 
 def _same(column: Column, segment: Segment, tensor: str) -> bool:

@@ -5,6 +5,7 @@ See FORMAT.md, section 4. Tensors of older versions are called here as the newes
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 import math
@@ -17,14 +18,17 @@ from sawlog.errors import SchemaError
 from sawlog.store import _chunks, _dtypes, _parse
 from sawlog.store._checksum import Cut
 from sawlog.store._chunks import Chunk
+from sawlog.store._groups import Group, parse_groups
 from sawlog.store._ranges import Ranges
 
-VERSION = 2
+VERSION = 3  # the newest that is known
+PLAIN = 2  # of a store, and of a segment without groups
 CHECKSUMS = "sawlog.checksums"
 _MOST_ROWS = 1 << 60
 SUFFIX = ".safetensors"
 METADATA = "__metadata__"
 _chain = itertools.chain.from_iterable
+_make = tuple.__new__  # of a named tuple, without a call in between: there may be very many
 MOST_BYTES = 1 << 28  # of a header
 _EMPTY_ROWS = 1 << 28  # at most, of a chunk without any bytes
 _NAME = re.compile(r"([a-z0-9]{1,32})-(\d{8,19})\.safetensors")
@@ -113,9 +117,10 @@ def header_of(document: Document) -> Header:
     if version > VERSION:
         raise NewerVersion(f"version {version} of the format")
     writer = _parse.writer(_parse.field(said, "writer"), "'writer'")
-    chunks = _chunks.parse_all(_parse.field(said, "chunks"))
+    groups = parse_groups(said.get("groups", {})) if version > PLAIN else {}
+    chunks = _chunks.parse_all(_parse.field(said, "chunks"), groups)
     renamed = _chunks.renamed(chunks) if version == 1 else {}
-    tensors = _tensors(document)
+    tensors = _tensors(document, groups)
     if renamed:  # in the same order, which is that of their checksums
         tensors = {renamed.get(name, name): placed for name, placed in tensors.items()}
     _chunks.check_all(chunks, tensors)
@@ -166,7 +171,7 @@ def _offsets(entry: dict[str, Any], name: str) -> tuple[int, int]:
     return start, _parse.integer(pair[1], "an offset of a tensor", start)
 
 
-def _tensors(document: Document) -> dict[str, Placed]:
+def _tensors(document: Document, groups: dict[str, Group] | None = None) -> dict[str, Placed]:
     """Every tensor, in the order of their places, which follow each other without gaps."""
     said, base = document.said, document.base
     types = _parse.mapping(_parse.field(said, "types"), "'types'")
@@ -179,13 +184,46 @@ def _tensors(document: Document) -> dict[str, Placed]:
         }
         _check_gaps(found, base)
     at = next(reversed(found.values())).stop if found else base
-    hashes = sum([placed.cut.hash_count for placed in found.values()])
+    if groups:
+        found = _expanded(found, groups)
+    if max(map(len, {placed.shape for placed in found.values()}), default=0) > _parse.MOST_AXES:
+        _parse.fail(f"a tensor has more than {_parse.MOST_AXES} axes")
+    alike = collections.Counter([placed.cut for placed in found.values()])
+    hashes = sum([cut.hash_count * count for cut, count in alike.items()])
     first, last = document.checksums
     if at != first:
         _parse.fail("its checksums do not follow its tensors")
     if 8 * (hashes + 2) != last - first:
         _parse.fail(f"it has {(last - first) // 8} checksums instead of {hashes + 2}")
     return found
+
+
+def _expanded(found: dict[str, Placed], groups: dict[str, Group]) -> dict[str, Placed]:
+    """The tensors that groups stand for in the place of these, and all others."""
+    if lost := groups.keys() - found.keys():
+        _parse.fail(f"the tensor {_parse.shown(min(lost))} is missing")
+    out: dict[str, Placed] = {}
+    count = 0
+    for name, placed in found.items():
+        group = groups.get(name)
+        if group is None:
+            out[name] = placed
+            count += 1
+            continue
+        dtype, shape, first, last, cut = placed
+        names, prefix = group
+        if len(shape) < 2 or shape[0] != len(names) or first == last:
+            _parse.fail(f"{_parse.shown(name)} has the shape {list(shape)}, not {len(names)} rows")
+        size, own = (last - first) // len(names), shape[1:]
+        cut = Cut(own[0], size // own[0], cut.block, cut.span)
+        starts = range(first, last, size)
+        places = [_make(Placed, (dtype, own, start, start + size, cut)) for start in starts]
+        full = [prefix + each for each in names] if prefix else names
+        out.update(zip(full, places, strict=True))
+        count += len(names)
+    if len(out) != count:
+        _parse.fail("a tensor of a group is there twice")
+    return out
 
 
 def _in_order(entries: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -221,8 +259,6 @@ def _all_plain(
     Takes nothing that :func:`_placed` would not take, and then in the same way: there may be a
     hundred thousand of them, of few kinds. None if they are to be looked at one by one.
     """
-    found: dict[str, Placed] = {}
-    at = 0
     try:
         "".join(entries).encode()
         shapes = [entry["shape"] for entry in entries.values()]
@@ -230,16 +266,22 @@ def _all_plain(
         chosen = [cuts[name] for name in entries]
         if "" in entries or not all(map(_are_integers, (shapes, offsets, chosen))):
             return None
-        parts = zip(entries.items(), shapes, offsets, chosen, strict=True)
-        for (name, entry), shape, (start, stop), cut in parts:
-            kind = _kind(entry["dtype"], tuple(shape), tuple(cut))
-            if kind is None or start != at or stop != at + kind.size:
-                return None
-            found[name] = Placed(kind.dtype, kind.shape, base + start, base + stop, kind.cut)
-            at = stop
+        types = [entry["dtype"] for entry in entries.values()]
+        keys = list(zip(types, map(tuple, shapes), map(tuple, chosen), strict=True))
+        known = {key: _kind(*key) for key in set(keys)}
     except (KeyError, TypeError, ValueError):  # also where an entry is no object
         return None
-    return found
+    kinds = [kind for kind in map(known.__getitem__, keys) if kind is not None]
+    if len(kinds) != len(keys):
+        return None
+    ends = list(itertools.accumulate([kind.size for kind in kinds], initial=0))
+    if offsets != [[start, stop] for start, stop in itertools.pairwise(ends)]:
+        return None
+    places = itertools.pairwise([base + end for end in ends])
+    return {
+        name: _make(Placed, (kind.dtype, kind.shape, start, stop, kind.cut))
+        for name, kind, (start, stop) in zip(entries, kinds, places, strict=True)
+    }
 
 
 def _are_integers(lists: list[Any]) -> bool:
@@ -268,7 +310,8 @@ def _placed(name: str, entry: dict[str, Any], opaque: Any, cut: Any, base: int) 
         dtype = _dtypes.dtype_stored_as(entry.get("dtype"))
     except SchemaError as error:
         _parse.fail(f"{_parse.shown(name)}: {error}")
-    shape = _parse.shape(entry.get("shape"), f"the shape of {_parse.shown(name)}")
+    most = _parse.MOST_AXES + 2  # one of a group, one of the bytes of an item
+    shape = _parse.shape(entry.get("shape"), f"the shape of {_parse.shown(name)}", most)
     if not shape:
         _parse.fail(f"{_parse.shown(name)} has no rows")
     size = math.prod(shape) * dtype.itemsize
@@ -305,7 +348,8 @@ def _opaque(
         dtype = _dtypes.dtype_of(said.get("dtype"))
     except SchemaError as error:
         _parse.fail(f"{_parse.shown(name)}: {error}")
-    own = _parse.shape(said.get("shape"), f"the type of {_parse.shown(name)}")
+    most = _parse.MOST_AXES + 1  # one of a group
+    own = _parse.shape(said.get("shape"), f"the type of {_parse.shown(name)}", most)
     if stored != np.uint8 or not own or shape != (*own, dtype.itemsize):
         _parse.fail(f"{_parse.shown(name)} is not stored as the bytes of its type")
     return dtype, own

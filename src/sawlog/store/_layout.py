@@ -23,7 +23,7 @@ from sawlog.errors import (
 from sawlog.store import _parse
 from sawlog.store._disk import Disk, LocalDisk
 from sawlog.store._files import explained, from_json, to_json, unread
-from sawlog.store._header import VERSION
+from sawlog.store._header import PLAIN as VERSION
 
 FORMAT = "sawlog-store"
 IDENTITY = "store.json"
@@ -64,6 +64,12 @@ class Folder:
     path: Path
 
     def __post_init__(self) -> None:
+        try:
+            bad = b"\0" in os.fsencode(self.path)
+        except UnicodeEncodeError:
+            bad = True
+        if bad:
+            raise ArgumentError(f"{str(self.path)!r:.200} is not a path that a file can have.")
         object.__setattr__(self, "path", absolute(self.path))
 
     @functools.cached_property

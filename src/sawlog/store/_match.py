@@ -11,7 +11,17 @@ import numpy as np
 from sawlog.errors import SchemaError
 from sawlog.records import Entries, lost_by_numpy
 from sawlog.store import _dtypes, _ids
-from sawlog.store._schema import Column, Log, Schema, Series, Table, check_name, unknown_name
+from sawlog.store._parse import MOST_AXES
+from sawlog.store._schema import (
+    Column,
+    Log,
+    Schema,
+    Series,
+    Table,
+    check_name,
+    check_names,
+    unknown_name,
+)
 from sawlog.store._unmade import Unmade
 
 _FIXED = "the names were fixed when the store was created; create(path) without schema takes any."
@@ -37,6 +47,21 @@ def as_array(name: str, value: Any) -> np.ndarray:
             "Hint: convert it to a numpy array first (for torch: x.detach().cpu().numpy())."
         ) from error
     _dtypes.normal(array.dtype, repr(name))
+    return array
+
+
+def as_entry(name: str, value: Any) -> np.ndarray:
+    """A value of one entry, which takes one axis more.
+
+    Raises:
+        SchemaError: it is nothing that numpy knows, or has as many axes as numpy can have.
+    """
+    array = as_array(name, value)
+    if array.ndim >= MOST_AXES:
+        raise SchemaError(
+            f"The value of {name!r} has {array.ndim} axes, and an entry has at most "
+            f"{MOST_AXES - 1}. Nothing of the call was taken. Hint: reshape it to fewer."
+        )
     return array
 
 
@@ -209,6 +234,32 @@ def series_of(schema: Schema, name: str, entries: Entries) -> Series | None:
     return series
 
 
+def all_series(schema: Schema, records: Mapping[str, Entries]) -> dict[str, Series | None]:
+    """As :func:`series_of` of each: there may be very many, of few types.
+
+    Raises:
+        SchemaError: the dtype, shape or steps are not those of the series.
+    """
+    fitting: set[tuple[Any, ...]] = set()
+    found: dict[str, Series | None] = {}
+    for name, entries in records.items():
+        series = schema.find(name)
+        if series is None:
+            found[name] = None
+            continue
+        if isinstance(series, Series):
+            own, values = series.column, entries.values
+            kind = (id(series.steps), id(own.dtype), own.shape)
+            key = (*kind, id(entries.steps), id(values.dtype), values.shape[1:])
+            if key not in fitting:
+                series_of(schema, name, entries)
+                fitting.add(key)
+            found[name] = series
+        else:
+            found[name] = series_of(schema, name, entries)
+    return found
+
+
 def as_series(schema: Schema, new: Mapping[str, Entries], fixed: bool) -> list[Log]:
     """What to declare for entries of names that are new: there may be very many, of few types.
 
@@ -218,8 +269,8 @@ def as_series(schema: Schema, new: Mapping[str, Entries], fixed: bool) -> list[L
     """
     out: list[Log] = []
     types: dict[Any, Series] = {}
+    check_names(new)
     for name, entries in new.items():
-        check_name(name)
         if fixed:
             raise unknown_name(name, schema, _FIXED)
         key = (id(entries.steps), entries.values.dtype, entries.values.shape[1:])
@@ -247,7 +298,10 @@ def entry_values(known: Mapping[str, Series], values: Mapping[str, Any]) -> dict
         raise SchemaError(f"log(values) takes a dict of values by name, not {values!r:.80}")
     out = {}
     for name, value in values.items():
-        array = as_array(name, value)
+        if type(value) is float:
+            out[name] = np.asarray(value)
+            continue
+        array = as_entry(name, value)
         series = known.get(name) if type(value) is int else None
         if series is not None and series.column.dtype.kind == "f":
             cast = array.astype(series.column.dtype)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 MOST = 2**63 - 1
+MOST_AXES = 64  # of an array of numpy
 _DEEPEST = 300  # levels of lists and objects in what users note
 _WRITER = re.compile(r"[a-z0-9]{1,32}")
 
@@ -154,10 +155,10 @@ def writer(value: Any, what: str) -> str:
     return value
 
 
-def shape(value: Any, what: str) -> tuple[int, ...]:
+def shape(value: Any, what: str, axes: int = MOST_AXES) -> tuple[int, ...]:
     """Sizes of axes whose product is bounded as well."""
     sizes = tuple(integer(item, what) for item in sequence(value, what))
-    if len(sizes) > 64:
+    if len(sizes) > axes:
         fail(f"{what} has {len(sizes)} axes")
     if math.prod(size for size in sizes if size) > MOST:
         fail(f"{what} has more items than can be counted")

@@ -47,14 +47,21 @@ class Chunk:
 
     def __init__(self, log: Table | Series, arrays: dict[str, np.ndarray] | None = None) -> None:
         self.log = log
-        self._arrays = _buffers(log) if arrays is None else arrays
+        self._made = arrays  # None until something is added
         self._texts: list[str] = []
         self._notes: list[tuple[int, str]] = []  # from which row on, and the note as JSON
         self._staged: tuple[object, Extent, Extent] = (None, _EMPTY, _EMPTY)
 
     def recycled(self) -> Chunk:
         """An empty chunk in the same memory."""
-        return Chunk(self.log, dict(self._arrays))
+        return Chunk(self.log, None if self._made is None else dict(self._made))
+
+    @property
+    def _arrays(self) -> dict[str, np.ndarray]:
+        arrays = self._made
+        if arrays is None:
+            arrays = self._made = _buffers(self.log)
+        return arrays
 
     # -- how much counts --------------------------------------------------------------------------
 
@@ -102,6 +109,12 @@ class Chunk:
         """Add entries of a series."""
         assert isinstance(self.log, Series)
         name, before = self.log.column.name, self.extent(call)
+        if self._made is None and entries.mask is None and not entries.attrs:
+            made = _copies(self.log, entries)
+            if made is not None:
+                self._made = made
+                self._staged = (call, Extent(len(entries)), self._staged[2])
+                return
         self._put(name, before.rows, entries.values, at_most)
         for axis, array in entries.steps.items():
             self._put(step_name(axis, name), before.rows, array, at_most)
@@ -182,6 +195,20 @@ class Chunk:
         if wrong := {name for name, length in lengths.items() if length != extent.rows}:
             raise StoreWriteError(f"{sorted(wrong)} are not as long as {extent.rows} rows: a bug.")
         return out
+
+
+def _copies(log: Series, entries: Entries) -> dict[str, np.ndarray] | None:
+    """The buffers of a series with its first entries, if those are small."""
+    values, column = entries.values, log.column
+    if type(values) is not np.ndarray or values.nbytes >= _SMALL:
+        return None
+    made = {column.name: values.astype(column.dtype, order="C")}
+    for step in log.steps:
+        array = entries.steps[step.name]
+        if type(array) is not np.ndarray or array.nbytes >= _SMALL:
+            return None
+        made[step_name(step.name, column.name)] = array.astype(step.dtype, order="C")
+    return made
 
 
 def _buffers(log: Table | Series) -> dict[str, np.ndarray]:

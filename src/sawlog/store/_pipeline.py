@@ -333,7 +333,7 @@ class Pipeline:
     def _prepare(self, sealed: Sealed) -> _segment.Unpublished:
         parts = sealed.parts
         description = {
-            "version": _segment.VERSION,
+            "version": _segment.PLAIN,
             "store": self._store,
             "writer": self._writer,
             "sequence": sealed.sequence,

@@ -14,6 +14,7 @@ import numpy as np
 from sawlog.errors import SchemaError
 from sawlog.store import _chunks, _dtypes, _parse
 from sawlog.store._checksum import Cut, bytes_of, hash_of
+from sawlog.store._groups import grouped
 from sawlog.store._header import CHECKSUMS, METADATA, MOST_BYTES
 from sawlog.store._many import many_objects
 
@@ -48,13 +49,25 @@ def prepare(description: dict[str, Any], tensors: Mapping[str, np.ndarray]) -> P
 
 def _prepare(description: dict[str, Any], tensors: Mapping[str, np.ndarray]) -> Prepared:
     _check(description, tensors)
-    order = sorted(tensors, key=lambda name: -_alignment(tensors[name].dtype))
+    description, groups = grouped(description, tensors)
+    units = _units(tensors, groups)
+    order = [name for names in units.values() for name in names]
     cuts = {name: _cut(tensors[name]) for name in order}
     pieces = [bytes_of(tensors[name]) for name in order]
-    header = _header(description, {name: tensors[name] for name in order}, cuts)
+    header = _header(description, tensors, units, cuts)
     hashes = [cuts[name].hashes(piece) for name, piece in zip(order, pieces, strict=True)]
     body = struct.pack("<Q", hash_of(header)) + b"".join(hashes)
     return Prepared(header, _gathered(pieces), body + struct.pack("<Q", hash_of(body)))
+
+
+def _units(
+    tensors: Mapping[str, np.ndarray], groups: Mapping[str, list[str]]
+) -> dict[str, list[str]]:
+    """What the header lists, with the tensors that each stands for, in the order of the file."""
+    members = {name for names in groups.values() for name in names}
+    units = {**groups, **{name: [name] for name in tensors if name not in members}}
+    order = sorted(units, key=lambda unit: -_alignment(tensors[units[unit][0]].dtype))
+    return {unit: units[unit] for unit in order}
 
 
 def _gathered(pieces: list[memoryview]) -> list[memoryview]:
@@ -75,7 +88,7 @@ def _gathered(pieces: list[memoryview]) -> list[memoryview]:
 def _check(description: dict[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
     """A segment whose tensors disagree with its chunks is not written, whoever made it."""
     try:
-        chunks = [_chunks.parse(chunk) for chunk in description["chunks"]]
+        chunks = _chunks.parse_all(description["chunks"])
         _chunks.check_all(chunks, tensors)
     except _parse.Malformed as error:
         raise SchemaError(f"A segment was not written, because {error}.") from error
@@ -95,22 +108,30 @@ def _cut(array: np.ndarray) -> Cut:
 
 
 def _header(
-    description: dict[str, Any], tensors: Mapping[str, np.ndarray], cuts: Mapping[str, Cut]
+    description: dict[str, Any],
+    tensors: Mapping[str, np.ndarray],
+    units: Mapping[str, list[str]],
+    cuts: Mapping[str, Cut],
 ) -> bytes:
     entries, types, offset = {}, {}, 0
-    for name, array in tensors.items():
-        stored, shape = _dtypes.stored_as(array.dtype), list(array.shape)
+    for unit, names in units.items():
+        array = tensors[names[0]]
+        count = [] if unit == names[0] else [len(names)]  # of a group
+        stored, shape = _dtypes.stored_as(array.dtype), [*count, *array.shape]
         if stored is None:
-            types[name] = {"dtype": _dtypes.name_of(array.dtype), "shape": shape}
+            types[unit] = {"dtype": _dtypes.name_of(array.dtype), "shape": shape}
             stored, shape = "U8", [*shape, array.dtype.itemsize]
-        entries[name] = _entry(stored, shape, offset, array.nbytes)
-        offset += array.nbytes
+        size = array.nbytes * len(names)
+        entries[unit] = _entry(stored, shape, offset, size)
+        offset += size
     size = 8 * (2 + sum(cut.spans + cut.blocks for cut in cuts.values()))
     entries[CHECKSUMS] = _entry("U8", [size], offset, size)
     said = {
         **description,
         "types": types,
-        "checksums": {name: [cut.block, cut.span] for name, cut in cuts.items()},
+        "checksums": {
+            unit: [cuts[names[0]].block, cuts[names[0]].span] for unit, names in units.items()
+        },
     }
     document = {METADATA: {"sawlog": json.dumps(said)}, **entries}
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()

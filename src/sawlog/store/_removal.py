@@ -38,12 +38,12 @@ from sawlog.store._layout import Folder, identity_of, is_store
 _SEGMENT = r"[a-z0-9]{1,32}-\d{8,}\.safetensors"
 _OURS = re.compile(
     r"store\.json"
-    r"|schema/\d{8,}\.json"
+    r"|schema/\d{8,}(?:-\d{8,})?\.json"
     rf"|segments/{_SEGMENT}"
     r"|writers/[a-z0-9]{1,32}\.json"
     rf"|tmp/(?:[0-9a-f]{{12}}|{_SEGMENT}(?:\.[0-9a-f]{{12}})?)\.part|tmp/compact\.lock"
     rf"|replaced/\d{{1,12}}/{_SEGMENT}"
-    rf"|damaged/(?:store\.json|schema-\d{{8,}}\.json|segments-{_SEGMENT})(?:\.\d+)?"
+    rf"|damaged/(?:store\.json|schema-\d{{8,}}(?:-\d{{8,}})?\.json|segments-{_SEGMENT})(?:\.\d+)?"
 )
 _FOLDERS = re.compile(r"schema|segments|writers|tmp|damaged|replaced(?:/\d{1,12})?")
 _PATIENCE = 30.0  # seconds that processes of one launch wait for each other

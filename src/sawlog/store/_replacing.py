@@ -86,7 +86,7 @@ class Output:
         """Publish a segment that replaces others."""
         sequence = self._sequence + 1
         description = {
-            "version": _segment.VERSION,
+            "version": _segment.PLAIN,
             "store": self._store,
             "writer": self._writer,
             "sequence": sequence,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,8 @@ from sawlog.errors import SchemaError, UnknownNameError
 from sawlog.store import _dtypes, _parse
 
 RESERVED = "sawlog."
+_MANY = 1000  # series that are alike: fewer are told one by one
+_SUSPICIOUS = (RESERVED, "__metadata__")
 _quoted = json.encoder.encode_basestring  # what json.dumps does with ensure_ascii=False
 
 
@@ -162,8 +165,45 @@ def logs_from_json(value: Any) -> list[Log]:
         Malformed, SchemaError: they are something else.
     """
     types: dict[tuple[str, ...], Series] = {}
-    listed = _parse.sequence(value, "'add'")
-    return [_alike(each, types) or log_from_json(each) for each in listed]
+    found: list[Log] = []
+    for each in _parse.sequence(value, "'add'"):
+        if type(each) is dict and each.get("kind") == "many":
+            found += _many_from_json(each)
+        else:
+            found.append(_alike(each, types) or log_from_json(each))
+    return found
+
+
+def _many_from_json(said: dict[str, Any]) -> list[Series]:
+    """Series that differ in nothing but their names."""
+    names = _parse.texts(_parse.field(said, "names"), "'names' of many series")
+    shape = _parse.shape(said.get("shape"), "the shape of many series")
+    like = Series(made_column("", _dtypes.dtype_of(said.get("dtype")), shape), _steps_of(said))
+    return [like.renamed(name) for name in names]
+
+
+def logs_to_texts(logs: Sequence[Log]) -> list[str]:
+    """The texts of logs as a schema file has them: very many alike are told as one."""
+    if len(logs) < _MANY:
+        return [log.to_text() for log in logs]
+    out: list[str] = []
+    for kind, run in itertools.groupby(logs, _likeness):
+        alike = list(run)
+        if kind is None or len(alike) < _MANY:
+            out += [log.to_text() for log in alike]
+            continue
+        first = cast(Series, alike[0])
+        names = json.dumps([log.names[0] for log in alike], ensure_ascii=False)
+        steps = ", ".join([step.to_text() for step in first.steps])
+        kinds = _type(first.column.dtype, first.column.shape)[:-1]
+        out.append(f'{{"kind": "many", {kinds}, "steps": [{steps}], "names": {names}}}')
+    return out
+
+
+def _likeness(log: Log) -> tuple[Any, ...] | None:
+    if isinstance(log, Table):
+        return None
+    return (log.steps, log.column.dtype, log.column.shape)
 
 
 def _alike(value: Any, types: dict[tuple[str, ...], Series]) -> Series | None:
@@ -200,10 +240,15 @@ def log_from_json(value: Any) -> Log:
         columns = _parse.sequence(said.get("columns"), "'columns' of a table")
         ids = _parse.choice(said.get("ids"), "'ids' of a table", ("int", "str"))
         return Table(tuple(map(Column.from_json, columns)), cast(Literal["int", "str"], ids))
-    steps = tuple(map(Column.from_json, _parse.sequence(said.get("steps"), "'steps' of a series")))
+    return Series(Column.from_json(said.get("column")), _steps_of(said))
+
+
+def _steps_of(said: dict[str, Any]) -> tuple[Column, ...]:
+    listed = _parse.sequence(said.get("steps"), "'steps' of a series")
+    steps = tuple(map(Column.from_json, listed))
     if len(steps) > 1 and len({step.name for step in steps}) != len(steps):
         _parse.fail("a series has a step axis twice")
-    return Series(Column.from_json(said.get("column")), steps)
+    return steps
 
 
 class Schema(Mapping[str, Log]):
@@ -242,9 +287,8 @@ class Schema(Mapping[str, Log]):
             SchemaError: a name cannot be used, or is there already.
         """
         names = [name for log in logs for name in log.names]
-        for name in names:
-            check_name(name)
-        if len(set(names)) != len(names) or not self._by_name.keys().isdisjoint(names):
+        check_names(names)
+        if len(set(names)) != len(names) or self.has_any(names):
             counts = collections.Counter(names)
             twice = next(n for n in names if counts[n] > 1 or n in self._by_name)
             raise SchemaError(f"The name {twice!r} is there twice. Hint: rename one of them.")
@@ -254,6 +298,10 @@ class Schema(Mapping[str, Log]):
         if found is None:
             raise unknown_name(name, self._by_name)
         return found
+
+    def has_any(self, names: Iterable[str]) -> bool:
+        """Whether one of these names is there."""
+        return not self._by_name.keys().isdisjoint(names)
 
     def find(self, name: str) -> Log | None:
         """The log of a name, if there is one."""
@@ -287,6 +335,19 @@ class Schema(Mapping[str, Log]):
     def series(self) -> tuple[Series, ...]:
         """Every series."""
         return tuple(log for log in self._by_name.values() if isinstance(log, Series))
+
+
+def check_names(names: Iterable[str]) -> None:
+    """As :func:`check_name` of each: there may be very many."""
+    names = list(names)
+    try:
+        joined = "\n".join(names)
+        if all(names) and joined.isascii() and not any(word in joined for word in _SUSPICIOUS):
+            return
+    except TypeError:  # one is no string
+        pass
+    for name in names:
+        check_name(name)
 
 
 def check_name(name: object) -> None:

@@ -27,13 +27,15 @@ from sawlog.store._chunks import mask_name as mask_name
 from sawlog.store._chunks import step_name as step_name
 from sawlog.store._disk import SMALL, Blob, Disk, LocalDisk, Mapped, Upload
 from sawlog.store._files import unread, write_all
-from sawlog.store._header import MOST_BYTES, Document, NewerVersion, Placed, document_of, header_of
+from sawlog.store._header import MOST_BYTES, Header, NewerVersion, Placed, document_of, header_of
+from sawlog.store._header import PLAIN as PLAIN
 from sawlog.store._header import SUFFIX as SUFFIX
 from sawlog.store._header import VERSION as VERSION
 from sawlog.store._header import file_name as file_name
 from sawlog.store._header import parse_name as parse_name
 from sawlog.store._prepare import Prepared as Prepared
 from sawlog.store._prepare import prepare as prepare
+from sawlog.store._recall import Recall
 
 SEGMENTS = "segments"
 REPLACED = "replaced"
@@ -41,6 +43,7 @@ _FIRST_READ = 1 << 14  # bytes: most headers are smaller
 _PAGE = 4096
 _ODD = {errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.ENXIO}
 _checked_before = Memory()
+_read_before = Recall()
 
 
 class Unpublished:
@@ -129,7 +132,7 @@ class Segment:
         try:
             with disk.open(f"{SEGMENTS}/{name}") as blob:
                 self.nbytes, self._key = blob.status.size, blob.status.key
-                self._take(self._read_header(blob))
+                self._take(*self._read_header(blob))
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -155,7 +158,8 @@ class Segment:
             what=what,
         )
 
-    def _read_header(self, blob: Blob) -> Document:
+    def _read_header(self, blob: Blob) -> tuple[Header, tuple[int, int]]:
+        """What the header says, and where the checksums are."""
         head = blob.read(0, _FIRST_READ)
         length = struct.unpack("<Q", head[:8])[0] if len(head) >= 8 else 0
         if not 2 <= length <= self.nbytes - 8:
@@ -166,25 +170,31 @@ class Segment:
         if len(head) < 8 + length:
             head += blob.read(len(head), 8 + length - len(head))
         head = head[: 8 + length]
-        try:
-            document = document_of(head[8:], self.nbytes)
-        except _parse.Malformed as error:
-            _parse.fail(f"its header cannot be read: {error}")
-        at = document.checksums[0]
+        text = head[8:]
+        known = _read_before.find(text, self.nbytes)
+        if known is None:
+            try:
+                document = document_of(text, self.nbytes)
+            except _parse.Malformed as error:
+                _parse.fail(f"its header cannot be read: {error}")
+        at = document.checksums[0] if known is None else known[1][0]
         told = begin[at : at + 8] if at + 8 <= len(begin) else blob.read(at, 8)
         if told != struct.pack("<Q", hash_of(head)):
             _parse.fail("its header was changed after it was written")
-        return document
+        if known is None:
+            known = header_of(document), document.checksums
+            _read_before.add(text, self.nbytes, *known)
+        return known
 
-    def _take(self, document: Document) -> None:
-        header = header_of(document)
+    def _take(self, header: Header, checksums: tuple[int, int]) -> None:
         if parse_name(self.name) != (header.writer, header.sequence):
             _parse.fail(f"it was published as {file_name(header.writer, header.sequence)}")
-        self._tail = document.checksums
+        self._tail = checksums
         self.version, self.store = header.version, header.store
         self.writer, self.sequence = header.writer, header.sequence
         self.order, self.replaces = header.order, header.replaces
         self.chunks: list[Chunk] = list(header.chunks)
+        self.kind = header.chunks  # the same object for segments that differ in numbers only
         self.tensors: dict[str, Placed] = header.tensors
 
     def _mapped(self) -> _Map:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import _thread
+import math
 import os
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
 
-from sawlog.errors import DuplicateIdError, NanError, SchemaError, StoreClosedError, StoreError
+from sawlog.errors import (
+    ArgumentError,
+    DuplicateIdError,
+    NanError,
+    SchemaError,
+    StoreClosedError,
+    StoreError,
+)
 from sawlog.records import Entries, Records
 from sawlog.store import _ids
 from sawlog.store._accepted import Call
@@ -23,22 +31,25 @@ from sawlog.store._layout import Folder, Identity
 from sawlog.store._many import many_objects
 from sawlog.store._match import (
     Rows,
+    all_series,
     as_array,
+    as_entry,
     as_series,
     entry_values,
     is_nan,
     plain_entries,
     rows_of,
-    series_of,
     table_of,
 )
 from sawlog.store._pipeline import Pipeline
 from sawlog.store._removal import InUse
 from sawlog.store._schema import Log, Schema, Series, Table
+from sawlog.store._schema_files import merge_schema
 from sawlog.store._unmade import Unmade
 from sawlog.store._upkeep import Upkeep, left_over
 
 T = TypeVar("T")
+_NO_NOTES: Mapping[str, Any] = MappingProxyType({})
 
 
 class Writer:
@@ -64,6 +75,7 @@ class Writer:
     ) -> None:
         self._folder, self._identity, self._catalog = folder, identity, catalog
         self._config = identity.config
+        check_options(segment_bytes, queue, interval)
         self._segment_bytes = max(1, int(segment_bytes))
         self._id = new_name()
         self._pipeline = Pipeline(
@@ -282,8 +294,8 @@ class Writer:
         self._check_process()
         with many_objects(len(values) if isinstance(values, Mapping) else 0):
             arrays = entry_values(self._fast, values)
-            at = {axis: as_array(axis, step)[None] for axis, step in steps.items()}
-            self._write({name: Entries(array[None], at) for name, array in arrays.items()})
+            at = {axis: as_entry(axis, step)[None] for axis, step in steps.items()}
+            self._write({name: _one_entry(array[None], at) for name, array in arrays.items()})
 
     def extend(self, values: Mapping[str, Any], /, **steps: Any) -> None:
         """Add many entries to each of the names: arrays ``[n, ...]``, and steps ``[n, ...]``.
@@ -313,24 +325,25 @@ class Writer:
         for name, entries in records.items():
             if entries.attrs:
                 check_json(dict(entries.attrs), f"attrs of {name!r}")
-        found = {name: series_of(self.schema, name, entries) for name, entries in records.items()}
+        found = all_series(self.schema, records)
         if None in found.values():
             self._declare_series(records)
-            found = {name: series_of(self.schema, name, e) for name, e in records.items()}
-        self._check_nan({name: entries.values for name, entries in records.items()})
+            found = all_series(self.schema, records)
+        if self._config.nan != "allow":
+            self._check_nan({name: entries.values for name, entries in records.items()})
         self._put_entries(call, [(s, records[n]) for n, s in found.items() if s is not None])
         self._fast.update((n, s) for n, s in found.items() if s is not None)
 
     def _declare_series(self, records: dict[str, Entries]) -> None:
         def wanted(schema: Schema) -> list[Log]:
-            new = {n: e for n, e in records.items() if series_of(schema, n, e) is None}
-            return as_series(schema, new, self._config.fixed)
+            new = [name for name, found in all_series(schema, records).items() if found is None]
+            return as_series(schema, {name: records[name] for name in new}, self._config.fixed)
 
         self._catalog.declare(wanted)
 
     def _put_entries(self, call: Call, found: list[tuple[Series, Entries]]) -> None:
         """The entries of one call go into one segment: they are published together."""
-        sizes = [_bytes_per_entry(series, entries) for series, entries in found]
+        sizes = _bytes_per_entry(found)
         total = sum(n * len(entries) for n, (_, entries) in zip(sizes, found, strict=True))
         if call.nbytes + total + 1 > self._segment_bytes:
             self._pipeline.wait_for_room(total)
@@ -389,6 +402,7 @@ class Writer:
             return
         self._pipeline.finish()
         self._finalizer.detach()
+        merge_schema(self._folder)
 
     def fail(self) -> None:
         """Note, on :meth:`close`, that what is logged came to a bad end; see ``Reader.failed``."""
@@ -425,14 +439,50 @@ class Writer:
         )
 
 
+def check_options(segment_bytes: Any, queue: Any, interval: Any) -> None:
+    """Refuse options that are no numbers.
+
+    Raises:
+        ArgumentError: saying which.
+    """
+    for option, value in (("segment_bytes", segment_bytes), ("queue", queue)):
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.integer)):
+            raise ArgumentError(f"{option} is a number, not {value!r:.80}")
+        if not math.isfinite(value):
+            raise ArgumentError(f"{option} is a finite number, not {value!r}")
+    if interval is None:
+        return
+    if isinstance(interval, bool) or not isinstance(interval, (int, float, np.number)):
+        raise ArgumentError(f"interval is a number of seconds, or None, not {interval!r:.80}")
+    if math.isnan(interval):
+        raise ArgumentError("interval is a number of seconds, or None, not NaN")
+
+
 def _rows_of(fitting: int) -> int:
     """How many of the rows that fit into a file go there: eights, which matrix products like."""
     return max(1, fitting if fitting < 64 else fitting // 8 * 8)
 
 
-def _bytes_per_entry(series: Series, entries: Entries) -> int:
-    own = series.column.row_bytes + sum([step.row_bytes for step in series.steps])
-    return max(1, own + (0 if entries.mask is None else entries.mask[:1].nbytes))
+def _one_entry(values: np.ndarray, steps: Mapping[str, np.ndarray]) -> Entries:
+    """Entries of one value and one of each step, which go together: there may be very many."""
+    made = object.__new__(Entries)
+    parts = made.__dict__
+    parts["values"], parts["steps"], parts["mask"], parts["attrs"] = values, steps, None, _NO_NOTES
+    return made
+
+
+def _bytes_per_entry(found: list[tuple[Series, Entries]]) -> list[int]:
+    """The bytes of one entry of each."""
+    known: dict[tuple[Any, ...], int] = {}
+    out = []
+    for series, entries in found:
+        column = series.column
+        key = (id(column.dtype), column.shape, id(series.steps))
+        size = known.get(key)
+        if size is None:
+            size = known[key] = column.row_bytes + sum([step.row_bytes for step in series.steps])
+        out.append(max(1, size + (0 if entries.mask is None else entries.mask[:1].nbytes)))
+    return out
 
 
 def _finish_quietly(pipeline: Pipeline, process: int) -> None:
