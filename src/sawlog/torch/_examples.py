@@ -39,14 +39,24 @@ class Examples:
     def __init__(self, batch: int, axis: int = 0, views: int = 1) -> None:
         self.batch, self.axis, self.views = batch, axis, views
         self.each = torch.arange(batch)  # the labels of a tensor with one row for each example
+        self._unpicked: dict[Edge, int] = {}  # where no rows were picked, seen from which depth
+        self._unknown: dict[Edge, int] = {}  # where nothing tells, seen from which depth
 
     def of(self, edge: Edge, depth: int = 0) -> Tensor | None:
         """The example of each row: labels in the shape of the first axes of the tensor.
 
         None where nothing tells.
         """
+        if depth > _DEPTH or self._unknown.get(edge, _DEPTH + 1) <= depth:
+            return None
+        found = self._found(edge, depth)
+        if found is None:
+            self._unknown[edge] = depth
+        return found
+
+    def _found(self, edge: Edge, depth: int) -> Tensor | None:
         shape = shape_of(edge)
-        if not shape or depth > _DEPTH:
+        if not shape:
             return None
         picked = self._picked(edge, shape, depth)
         if picked is not None:
@@ -72,17 +82,19 @@ class Examples:
 
     def _picked(self, edge: Edge, shape: tuple[int, ...], depth: int) -> Tensor | None:
         """Through operations on single elements, down to rows that were picked by numbers."""
+        if self._unpicked.get(edge, _DEPTH + 1) <= depth:  # or paths that meet are walked each
+            return None
         node, _ = edge
         name = operation(node)
         if name == "Index":
             return self._indexed(node, depth)
-        if name not in _SAME:
-            return None
-        for child in node.next_functions:
-            if child[0] is not None and depth < _DEPTH and shape_of(child)[:1] == shape[:1]:
-                found = self._picked(child, shape_of(child), depth + 1)
-                if found is not None and _fits(found, shape):
-                    return found
+        if name in _SAME:
+            for child in node.next_functions:
+                if child[0] is not None and depth < _DEPTH and shape_of(child)[:1] == shape[:1]:
+                    found = self._picked(child, shape_of(child), depth + 1)
+                    if found is not None and _fits(found, shape):
+                        return found
+        self._unpicked[edge] = depth
         return None
 
     def _indexed(self, node: Any, depth: int) -> Tensor | None:

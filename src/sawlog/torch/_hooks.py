@@ -65,6 +65,7 @@ class Hooks:
         self.reentrant = False
         self.edges: list[GradientEdge] = []
         self.calls: list[str] = []
+        self.axes: list[tuple[int, ...]] = []
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -126,6 +127,7 @@ class Hooks:
         args, kwargs = _detached(args), _detached(kwargs)
         call = Call(len(self.calls), unit, args, kwargs, tuple(tensor.shape))
         self.calls.append(unit.name)
+        self.axes.append(tuple([i for i, n in enumerate(call.output) if n == self._batch]))
         if self._forward is not None and not again:
             self._forward(call, tensor.detach())
         if not self._backward or not tensor.requires_grad:

@@ -74,6 +74,7 @@ class Plan:
         uses: for the other blocks.
         picks: numbers of nodes that pick by values, so that they could pick otherwise.
         ends: which of the edges that are watched a backward pass need only walk to.
+        even: the loss is one tensor with a row for each example, joined by one operation.
     """
 
     layouts: Mapping[int, Layout]
@@ -81,6 +82,7 @@ class Plan:
     uses: tuple[PlannedUse, ...]
     picks: tuple[int, ...]
     ends: tuple[int, ...] = ()
+    even: bool = False
 
     def holds_for(self, graph: Graph, batch: int, axis: int) -> bool:
         """Whether a graph of the structure picks as the one that was proven."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -83,6 +84,11 @@ class Watched:
     scattered: set[Any] = dataclasses.field(default_factory=set, compare=False)
     rounded: set[Any] = dataclasses.field(default_factory=set, compare=False)
     buffers: tuple[Tensor, ...] = ()
+
+    @functools.cached_property
+    def numbers(self) -> Mapping[int, int]:
+        """A number for each parameter, by its ``id``."""
+        return {id(each): number for number, each in enumerate(self.parameters.values())}
 
     def with_blocks(self, blocks: Sequence[Block]) -> Watched:
         """The same with other ranks."""
