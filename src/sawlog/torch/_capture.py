@@ -411,7 +411,8 @@ class Gathering:
                 raise CaptureError(
                     f"The layer {name!r} got {size} examples, and data_id names {self._batch}. "
                     "Hint: one id for each example; watch(model, batch_axis=1) where the sequence "
-                    "comes first."
+                    "comes first; where the model is called on parts of the batch, torch.cat of "
+                    "the outputs before the loss."
                 ) from None
 
     def _declared(self) -> Scale | None:
@@ -472,7 +473,10 @@ class Gathering:
             raise CaptureError(
                 f"It cannot be told which of a tensor of shape {tuple(tensor.shape)} at the layer "
                 f"{call.unit.name!r} belongs to which of {self._batch} examples, so {name!r} "
-                'cannot be logged. Hint: leave the layer out by names=, or log="grad".'
+                "cannot be logged. Probably it is computed once for all examples, as position "
+                "embeddings are, so that what comes back is the sum over them. Hint: leave this "
+                f'layer out, as by names=lambda name: not name.startswith("{call.unit.name}"), or '
+                'log="grad", which has its gradients for each example.'
             )
         each = tensor.shape[layout.axis] // self._batch
         tensor = layout.split(tensor, self._batch)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from sawlog.capture import Block
 from sawlog.errors import ArgumentError, UncoveredError
@@ -207,7 +208,22 @@ class _Search:
         if not tensor.requires_grad:
             self._skipped.append((full, "frozen"))
             return False
-        return True
+        return is_lazy(tensor) or self._has_real_numbers(full, tensor)
+
+    def _has_real_numbers(self, name: str, tensor: Tensor) -> bool:
+        if not tensor.numel():
+            self._skipped.append((name, "empty"))
+            return False
+        if not tensor.is_complex():
+            return True
+        if self._uncovered != "skip":
+            raise UncoveredError(
+                f"The parameter {name!r} has complex numbers, whose gradients are not logged. "
+                "Hint: keep it as nn.Parameter(torch.view_as_real(w)) and use "
+                'torch.view_as_complex of it; or leave it out by names= or uncovered="skip".'
+            )
+        self._skipped.append((name, "complex"))
+        return False
 
     def _take(
         self, name: str, module: nn.Module, rule: Rule | None, wanted: dict[str, Tensor]
