@@ -1,10 +1,11 @@
 """A fingerprint of the weights of a model, which costs next to nothing while they do not change.
 
-From batch to batch a tensor is hashed again only if it may have changed: it is another object, its
-memory is elsewhere, or its version counts another change. Changes through ``.data`` count as none,
-so samples of the bytes of some tensors, by turns, are compared as well; a step of training changes
-all of them. What is left (a few elements, written through ``.data``) is found by hashing everything
-from time to time, in at most three thousandths of the time of the processor.
+From batch to batch tensors are hashed again only if one may have changed: it is another object, its
+memory is elsewhere, its version counts another change, or modules were put in or out. Changes
+through ``.data`` count as none, so samples of the bytes of some tensors, by turns, are compared as
+well; a step of training changes all of them. What is left (a few elements, written through
+``.data``) is found by hashing everything from time to time, in at most three thousandths of the
+time of the processor.
 """
 
 from __future__ import annotations

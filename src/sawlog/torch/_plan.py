@@ -109,7 +109,8 @@ def _picks_inside(node: Node, batch: int, axis: int) -> bool:
 _REMEDY = (
     "Probably the loss compares examples (contrastive losses do), something is normalised over the "
     "batch, or the axis of the examples is another one. Hint: watch(model, batch_axis=1) where the "
-    "sequence comes first; leave the parameter out by names=; batches of one example."
+    "sequence comes first; another batch size, where the positions of the model are a multiple of "
+    "it; leave the parameter out by names=; batches of one example."
 )
 
 
