@@ -377,7 +377,8 @@ class Prover:
 
     def _has_examples(self, grad: Tensor) -> bool:
         """Whether a gradient at the inputs has an axis of the examples, where it is expected."""
-        return grad.dim() > 1 and grad.shape[self._axis : self._axis + 1] == (self._batch,)
+        inside = grad.dim() > self._axis + 1  # the last axis has features
+        return inside and grad.shape[self._axis] == self._batch
 
     def _others(self, grad: Tensor, labels: Tensor | None) -> set[int]:
         """The examples of a gradient, if they are not along the axis of the examples."""
