@@ -16,7 +16,7 @@ Edge = tuple[Node, int]
 """A node, and which of its outputs."""
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
-_LEAF = torch._C._functions.AccumulateGrad
+_LEAF = vars(torch._C._functions)["AccumulateGrad"]
 
 _BUILT_IN = {each for each in vars(torch._C._functions).values() if isinstance(each, type)}
 """The types of nodes of PyTorch itself, each for one operation; those of others are named."""
