@@ -234,7 +234,7 @@ def measure(case: Case, folder: Path, rounds: int, peers: bool) -> list[Row]:
 
 ACCOUNTS = (  # what is looked at on every batch, before and beside the capture itself
     (_capture, "graph_of"),
-    (_capture.Gathering, "_terms"),
+    (_capture.Gathering, "_scale"),
     (_plan.Plan, "holds_for"),
     (_scaled.Scaled, "factor_of"),
     (_fingerprint.Fingerprint, "changed"),

@@ -1153,6 +1153,86 @@ def a_place_of_each_example() -> Situation:
     return Situation(language(), (*tokens(), torch.tensor([3, 0, 5, 1])), step)
 
 
+def _looked_up(table: Callable[[nn.Module], Tensor], at: list[int]) -> Situation:
+    """A table that has as many rows as there are examples."""
+
+    def step(model: nn.Module, x: Tensor, at: Tensor) -> Tensor:
+        loss = ((table(model)[at] * x).sum(1) ** 2).mean()
+        loss.backward()
+        return loss
+
+    model = Module(
+        lambda m, x: x,
+        table=nn.Parameter(torch.randn(5, 4)),
+        more=nn.Parameter(torch.randn(4, 4)),
+    )
+    return Situation(model, (numbers()[0], torch.tensor(at)), step)
+
+
+@right
+def a_table_of_as_many_rows_as_examples() -> Situation:
+    return _looked_up(lambda m: m.table, [3, 0, 1, 3, 4])
+
+
+@right
+def a_table_of_as_many_rows_as_examples_in_order() -> Situation:
+    return _looked_up(lambda m: m.table, [0, 0, 1, 3, 4])
+
+
+@right
+def a_table_that_is_computed_of_as_many_rows_as_examples() -> Situation:
+    return _looked_up(lambda m: torch.tanh(m.table @ m.more), [0, 0, 1, 3, 4])
+
+
+@right
+def layers_for_some_of_the_examples() -> Situation:
+    def step(model: Any, x: Tensor, y: Tensor) -> Tensor:
+        h, some = torch.tanh(model.body(x)), y > 0
+        loss = F.cross_entropy(model.one(h[some]), y[some], reduction="sum")
+        loss = loss + F.gelu(model.two(h[~some])).pow(2).sum()
+        loss.backward()
+        return loss
+
+    model = Module(lambda m, x: x, body=nn.Linear(4, 6), one=nn.Linear(6, 3), two=nn.Linear(6, 2))
+    return Situation(model, (numbers()[0], torch.tensor([0, 1, 2, 0, 1])), step)
+
+
+def _as_many_positions(loss: Callable[..., Tensor]) -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        found = loss(model, x, y)
+        found.backward()
+        return found
+
+    batch = torch.randn(4, 4, 4).double(), torch.randint(0, 3, (4, 4))
+    return Situation(two_layers(), batch, step)
+
+
+@refused("examples seem to be along another axis")
+def as_many_positions_as_examples_and_positions_first() -> Situation:
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(model(x).transpose(0, 1).flatten(0, 1), y.T.flatten())
+
+    return _as_many_positions(loss)
+
+
+@refused("examples seem to be along another axis")
+def as_many_positions_as_examples_one_after_the_other() -> Situation:
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        each = [F.cross_entropy(model(x[:, t]), y[:, t]) for t in range(4)]
+        return torch.stack(each).mean()
+
+    return _as_many_positions(loss)
+
+
+@right
+def as_many_positions_as_examples() -> Situation:
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        each = [model(x[:, t]) for t in range(4)]
+        return F.cross_entropy(torch.stack(each, 1).flatten(0, 1), y.flatten())
+
+    return _as_many_positions(loss)
+
+
 # -- operations that only lower precision has -----------------------------------------------------
 
 

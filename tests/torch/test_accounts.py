@@ -13,6 +13,8 @@ from torch import nn
 import sawlog
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.torch import _sums
+from sawlog.torch._examples import Examples
+from sawlog.torch._graph import graph_of, root_of
 from sawlog.torch._layout import Layout, candidates, codes, fits, labels_of, layout_of
 from sawlog.torch._plan import Prover
 from tests.thorough import often, seeded_examples
@@ -262,3 +264,55 @@ def test_a_batch_of_one_has_the_gradient_of_the_batch(tmp_path, name, sizes):
     for situation, start in order:
         found = logged(run, report, range(start, start + situation.ids))
         assert worst(situation, found) < 1e-5
+
+
+class Chosen(nn.Module):
+    """One of two tables that are used in the same way."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.heads = nn.ParameterList([nn.Parameter(torch.randn(3, 4)) for _ in range(2)])
+        self.head = 0
+
+    def forward(self, x):
+        return nn.functional.linear(self.layer(x), self.heads[self.head])
+
+
+def test_the_same_operations_on_another_parameter_are_another_graph(tmp_path):
+    torch.manual_seed(0)
+    model = Chosen().double()
+    run = sawlog.init(project="run", root=tmp_path)
+    run.setup(dtype="float64")
+    report = run.watch(model, ["layer", "heads.1"], quiet=True, uncovered="func")
+    x, y = torch.randn(3, 4, dtype=torch.float64), torch.tensor([0, 1, 2])
+    sums = []
+    for turn, head in enumerate((1, 0, 1)):
+        model.head = head
+        model.zero_grad()
+        with run(data_id=range(3 * turn, 3 * turn + 3)):
+            nn.functional.cross_entropy(model(x), y, reduction="sum").backward()
+        grad = model.heads[1].grad
+        sums.append(torch.zeros(3, 4) if grad is None else grad.clone())
+    run.finalize()
+    rows = logged(run, report, range(9))["heads.1"].reshape(3, 3, 3, 4)
+    assert np.allclose(rows.sum(1), torch.stack(sums).numpy())
+    assert rows[0].any()
+    assert not rows[1].any()
+
+
+def test_paths_that_meet_are_walked_once():
+    """Each sum has two ways to the one before, which is a thousand million in all."""
+    x = y = torch.randn(6, 3, requires_grad=True)
+    for _ in range(30):
+        y = y + torch.tanh(y)
+    assert Examples(4).of(root_of(y)) is None
+    assert Examples(6).of(root_of(y)).tolist() == list(range(6))
+    order = torch.tensor([0, 2, 2, 1, 5, 4])
+    assert Examples(6).of(root_of((x + y[order]) * 2)).tolist() == order.tolist()
+
+
+def test_outputs_of_a_node_are_told_apart():
+    first, *others = torch.randn(6, requires_grad=True).split(2)
+    structures = {graph_of([(first * each).grad_fn]).structure for each in others}
+    assert len(structures) == 2

@@ -64,6 +64,15 @@ CHANGES = {
     "a frozen layer": lambda m: m[2].weight.data.mul_(2),
     "running statistics": lambda m: m[1].running_mean.add_(1),
     "a layer without a bias": lambda m: setattr(m[0], "bias", None),
+    "another layer": lambda m: m.__setitem__(3, nn.Linear(200, 300)),
+    "one more layer": lambda m: m.append(nn.Linear(3, 2)),
+    "one more parameter": lambda m: m[0].register_parameter("more", nn.Parameter(torch.ones(1))),
+    "swapped tensors": lambda m: torch.utils.swap_tensors(
+        m[0].weight, nn.Parameter(m[0].weight.detach() + 1)
+    ),
+    "weights that are not shared any more": lambda m: setattr(
+        m[4], "weight", nn.Parameter(m[3].weight.detach() + 1)
+    ),
     "the middle of a large matrix": lambda m: m[3].weight.data[150, 77:78].add_(1e-3),
 }
 
@@ -72,6 +81,8 @@ CHANGES = {
 def test_any_change_is_seen(how):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3), nn.Linear(200, 300))
+    model.append(nn.Linear(200, 300))
+    model[4].weight = model[3].weight
     model[2].requires_grad_(False)
     fingerprint = Fingerprint(model)
     before = fingerprint.now()

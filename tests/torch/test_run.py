@@ -394,6 +394,21 @@ def test_parameters_that_nothing_covers_are_all_named(tmp_path):
     assert [name for name, _ in report.skipped] == ["scale", "table"]
 
 
+def test_parameters_without_real_numbers(tmp_path):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2, dtype=torch.complex64))
+    model[0].weight, model[0].bias = nn.Parameter(torch.ones(0, 2)), nn.Parameter(torch.ones(0))
+    model[1].weight = nn.Parameter(torch.ones(2, 0))
+    run = sawlog.init(project="run", root=tmp_path)
+    with pytest.raises(UncoveredError, match=r"'2.weight' has complex numbers.*view_as_real"):
+        run.watch(model, quiet=True)
+    report = run.watch(model, quiet=True, uncovered="skip")
+    assert dict(report.skipped) == {
+        "0.weight": "empty", "0.bias": "empty", "1.weight": "empty",
+        "2.weight": "complex", "2.bias": "complex",
+    }  # fmt: skip
+    assert [block.name for block in report.blocks] == ["1.bias"]
+
+
 def test_torch_func_covers_the_rest(tmp_path):
     program = odd()
     run, report = start(tmp_path, program, {"uncovered": "func"})

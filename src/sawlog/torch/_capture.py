@@ -16,11 +16,11 @@ from sawlog.capture import Options, Statistics, encode
 from sawlog.capture._log_names import LogName
 from sawlog.errors import ArgumentError, CaptureError, SawlogError
 from sawlog.torch._examples import Examples
-from sawlog.torch._graph import Edge, Graph, graph_of, root_of
+from sawlog.torch._graph import Edge, Graph, graph_of, root_of, shape_of
 from sawlog.torch._hooks import Call, Hooks, first_tensor, in_backward, last_edges
 from sawlog.torch._layers import FunctionRule, GeneralRule
 from sawlog.torch._layout import Layout
-from sawlog.torch._loss import Scale, Term, agreed, terms_of
+from sawlog.torch._loss import Scale, Term, agreed, even_scale, is_even, terms_of
 from sawlog.torch._matrices import Matrices
 from sawlog.torch._operations import WeightUse
 from sawlog.torch._outer import Outer
@@ -162,8 +162,8 @@ class Gathering:
 
     def _gather(self, roots: _Roots, run: Any) -> None:
         """Gather from one loss; ``run`` is the backward pass of the user."""
-        said = (self._batch, self._axis, self._views, *self.hooks.calls)
-        graph = graph_of(roots.nodes, said, self.hooks.edges)
+        said = (self._batch, self._axis, self._views, *self.hooks.calls, *self.hooks.axes)
+        graph = graph_of(roots.nodes, said, self.hooks.edges, self._watched.numbers)
         plan = self._watched.plans.get(graph.structure)
         if plan is None and not self._is_seen(roots, graph, run):
             return
@@ -173,8 +173,7 @@ class Gathering:
             if run is not None:
                 run()
             return
-        terms = self._terms(roots, known=True)
-        scale = agreed(terms)
+        scale, terms = self._scale(roots, plan)
         self.scales.append(scale)
         if scale is None:
             with torch.no_grad():
@@ -189,6 +188,17 @@ class Gathering:
                 roots.walk(self._ends(plan, graph))
             else:
                 run()
+
+    def _scale(self, roots: _Roots, plan: Plan) -> tuple[Scale | None, list[Term]]:
+        """The scale of all terms of the loss; None, and the terms, where they differ."""
+        if plan.even and self._declared() is None:
+            node = roots.nodes[0]
+            if shape_of(node.next_functions[0])[0] == self._batch:
+                found = even_scale(node, self._batch)
+                if found is not None:
+                    return found, []
+        terms = self._terms(roots, known=True)
+        return agreed(terms), terms
 
     def _is_seen(self, roots: _Roots, graph: Graph, run: Any) -> bool:
         """Whether all of a graph is there, and leads to watched parameters; the rest is done."""
@@ -305,7 +315,8 @@ class Gathering:
             every = self._watched_edges(proof.plan, graph)
             last = {id(edge) for edge in last_edges(roots.nodes, every)}
             ends = tuple(number for number, edge in enumerate(every) if id(edge) in last)
-            self._watched.plans[graph.structure] = dataclasses.replace(proof.plan, ends=ends)
+            plan = dataclasses.replace(proof.plan, ends=ends, even=self._is_even(terms, graph))
+            self._watched.plans[graph.structure] = plan
 
     def _refuse_norms(self, graph: Graph) -> None:
         for node in graph.named("BatchNorm"):
@@ -386,6 +397,12 @@ class Gathering:
             self._check_sizes()
             raise
 
+    def _is_even(self, terms: list[Term], graph: Graph) -> bool:
+        """Whether the scale of the loss is told by the operation that joins the examples alone."""
+        if self._batch == 1 or self._views != 1 or self._axis or len(terms) != 1:
+            return False
+        return is_even(terms[0], self._batch) and not graph.named("IndexBackward")
+
     def _check_sizes(self) -> None:
         """Say so where the number of ids is wrong."""
         for edge, name in zip(self.hooks.edges, self.hooks.calls, strict=False):
@@ -395,7 +412,8 @@ class Gathering:
                 raise CaptureError(
                     f"The layer {name!r} got {size} examples, and data_id names {self._batch}. "
                     "Hint: one id for each example; watch(model, batch_axis=1) where the sequence "
-                    "comes first."
+                    "comes first; where the model is called on parts of the batch, torch.cat of "
+                    "the outputs before the loss."
                 ) from None
 
     def _declared(self) -> Scale | None:
@@ -456,7 +474,10 @@ class Gathering:
             raise CaptureError(
                 f"It cannot be told which of a tensor of shape {tuple(tensor.shape)} at the layer "
                 f"{call.unit.name!r} belongs to which of {self._batch} examples, so {name!r} "
-                'cannot be logged. Hint: leave the layer out by names=, or log="grad".'
+                "cannot be logged. Probably it is computed once for all examples, as position "
+                "embeddings are, so that what comes back is the sum over them. Hint: leave this "
+                f'layer out, as by names=lambda name: not name.startswith("{call.unit.name}"), or '
+                'log="grad", which has its gradients for each example.'
             )
         each = tensor.shape[layout.axis] // self._batch
         tensor = layout.split(tensor, self._batch)

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from sawlog.torch._graph import Edge, operation, shape_of
+from sawlog.torch._graph import ACCUMULATE, Edge, operation, shape_of
 
 _SHAPES = {"View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze"}
 _SAME = {
@@ -23,6 +23,10 @@ _SAME = {
     "ClampMin", "ClampMax", "Relu", "Softplus", "NllLoss", "NllLoss2D", "MseLoss", "SmoothL1Loss",
     "BinaryCrossEntropy", "BinaryCrossEntropyWithLogits", "HuberLoss", "Sum", "Mean", "Logsumexp",
     "Gather", "Norm", "LinalgVectorNorm", "CtcLoss", "Slice", "Select", "Xlogy", "Log1P", "Expm1",
+}  # fmt: skip
+_ROWS = {  # row by row, of which input
+    "Addmm": 1, "Mm": 0, "NativeLayerNorm": 0, "Gelu": 0, "Silu": 0, "Elu": 0, "LeakyRelu": 0,
+    "NativeDropout": 0, "Hardtanh": 0, "Hardswish": 0, "Mish": 0, "Prelu": 0, "FusedRmsNorm": 0,
 }  # fmt: skip
 _DEPTH = 24
 
@@ -39,14 +43,25 @@ class Examples:
     def __init__(self, batch: int, axis: int = 0, views: int = 1) -> None:
         self.batch, self.axis, self.views = batch, axis, views
         self.each = torch.arange(batch)  # the labels of a tensor with one row for each example
+        self._tables: dict[Edge, bool] = {}
+        self._unpicked: dict[Edge, int] = {}  # where no rows were picked, seen from which depth
+        self._unknown: dict[Edge, int] = {}  # where nothing tells, seen from which depth
 
     def of(self, edge: Edge, depth: int = 0) -> Tensor | None:
         """The example of each row: labels in the shape of the first axes of the tensor.
 
         None where nothing tells.
         """
+        if depth > _DEPTH or self._unknown.get(edge, _DEPTH + 1) <= depth:
+            return None
+        found = self._found(edge, depth)
+        if found is None:
+            self._unknown[edge] = depth
+        return found
+
+    def _found(self, edge: Edge, depth: int) -> Tensor | None:
         shape = shape_of(edge)
-        if not shape or depth > _DEPTH:
+        if not shape:
             return None
         picked = self._picked(edge, shape, depth)
         if picked is not None:
@@ -72,22 +87,26 @@ class Examples:
 
     def _picked(self, edge: Edge, shape: tuple[int, ...], depth: int) -> Tensor | None:
         """Through operations on single elements, down to rows that were picked by numbers."""
+        if self._unpicked.get(edge, _DEPTH + 1) <= depth:  # or paths that meet are walked each
+            return None
         node, _ = edge
         name = operation(node)
         if name == "Index":
             return self._indexed(node, depth)
-        if name not in _SAME:
-            return None
-        for child in node.next_functions:
-            if child[0] is not None and depth < _DEPTH and shape_of(child)[:1] == shape[:1]:
-                found = self._picked(child, shape_of(child), depth + 1)
-                if found is not None and _fits(found, shape):
-                    return found
+        if name in _SAME:
+            for child in node.next_functions:
+                if child[0] is not None and depth < _DEPTH and shape_of(child)[:1] == shape[:1]:
+                    found = self._picked(child, shape_of(child), depth + 1)
+                    if found is not None and _fits(found, shape):
+                        return found
+        self._unpicked[edge] = depth
         return None
 
     def _indexed(self, node: Any, depth: int) -> Tensor | None:
         child = node.next_functions[0]
-        labels = None if child[0] is None else self.of(child, depth + 1)
+        labels = None
+        if child[0] is not None and not self.is_table(child):
+            labels = self.of(child, depth + 1)
         if labels is None:
             return None
         places = node._saved_indices
@@ -109,7 +128,31 @@ class Examples:
                 found = self.of(child, depth + 1)
                 if found is not None and _fits(found, shape):
                     return found
+        if name in _ROWS:
+            child = node.next_functions[_ROWS[name]]
+            found = None if child[0] is None else self.of(child, depth + 1)
+            return found if found is not None and _fits(found, shape) else None
         return None
+
+    def is_table(self, edge: Edge, depth: int = 0) -> bool:
+        """Whether the rows of a tensor are those of a parameter, and no examples."""
+        if edge not in self._tables:
+            self._tables[edge] = depth <= _DEPTH and self._has_rows_of_parameters(edge, depth)
+        return self._tables[edge]
+
+    def _has_rows_of_parameters(self, edge: Edge, depth: int) -> bool:
+        node, _ = edge
+        if node.name() == ACCUMULATE:
+            return isinstance(node.variable, nn.Parameter)
+        name, shape = operation(node), shape_of(edge)
+        if name in _SAME:
+            children = [child for child in node.next_functions if child[0] is not None]
+            shapes = [(child, shape_of(child)) for child in children]
+            there = [c for c, own in shapes if len(own) == len(shape) and own[:1] == shape[:1]]
+        else:
+            child = node.next_functions[_ROWS[name]] if name in _ROWS else (None, 0)
+            there = [] if child[0] is None else [child]
+        return bool(there) and all(self.is_table(each, depth + 1) for each in there)
 
 
 def _fits(labels: Tensor, shape: Sequence[int]) -> bool:

@@ -1,17 +1,19 @@
 """A fingerprint of the weights of a model, which costs next to nothing while they do not change.
 
-From batch to batch a tensor is hashed again only if it may have changed: it is another object, its
-memory is elsewhere, or its version counts another change. Changes through ``.data`` count as none,
-so samples of the bytes of some tensors, by turns, are compared as well; a step of training changes
-all of them. What is left (a few elements, written through ``.data``) is found by hashing everything
-from time to time, in at most three thousandths of the time of the processor.
+From batch to batch tensors are hashed again only if one may have changed: it is another object, its
+memory is elsewhere, its version counts another change, or modules were put in or out. Changes
+through ``.data`` count as none, so samples of the bytes of some tensors, by turns, are compared as
+well; a step of training changes all of them. What is left (a few elements, written through
+``.data``) is found by hashing everything from time to time, in at most three thousandths of the
+time of the processor.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import operator
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,9 +24,11 @@ from torch import Tensor, nn
 from sawlog.capture import Provenance, fingerprint_of
 from sawlog.torch._names import named_modules
 
-CHUNK = 1024
+SMALL, CHUNK = 1024, 256
 SHARE = 0.003
-TRAINED, OTHERS = 8, 2
+TRAINED, OTHERS = 4, 2
+
+_version_of = operator.attrgetter("_version")
 
 
 @dataclasses.dataclass
@@ -55,11 +59,44 @@ class _Known:
         )
 
     def is_same(self, tensor: Tensor) -> bool:
-        """Whether nothing tells that a tensor changed; it has to be fast."""
+        """Whether nothing tells that a tensor changed."""
         return (
             tensor is self.tensor
             and (not self.counts or tensor._version == self.version)
             and (not self.at or tensor.data_ptr() == self.at)
+        )
+
+
+class _Glance:
+    """Looks at all tensors at once, without a step of Python for each: it has to be fast.
+
+    Args:
+        model: whose modules hold them.
+        known: the tensors as they are now.
+    """
+
+    def __init__(self, model: nn.Module, known: Mapping[str, _Known]) -> None:
+        modules = [module for _, module in named_modules(model)]
+        dicts = (own for m in modules for own in (m._parameters, m._buffers, m._modules))
+        self._dicts = [own for own in dicts if own]
+        self._sizes = list(map(len, self._dicts))
+        every = list(known.values())
+        ids = {id(each.tensor) for each in every} | {id(each) for each in modules} | {id(None)}
+        held = [(own, *item) for own in self._dicts for item in own.items() if id(item[1]) in ids]
+        self._owners, self._keys = [own for own, _, _ in held], [key for _, key, _ in held]
+        self._values = [value for _, _, value in held]
+        self._counted = [each.tensor for each in every if each.counts]
+        self._versions = [each.version for each in every if each.counts]
+        self._placed = [each.tensor for each in every if each.at]
+        self._at = [each.at for each in every if each.at]
+
+    def is_same(self) -> bool:
+        """Whether nothing tells that a tensor changed, or is another, or that there are more."""
+        return (
+            all(map(operator.is_, map(dict.get, self._owners, self._keys), self._values))
+            and list(map(len, self._dicts)) == self._sizes
+            and list(map(_version_of, self._counted)) == self._versions
+            and list(map(Tensor.data_ptr, self._placed)) == self._at
         )
 
 
@@ -72,20 +109,18 @@ class Fingerprint:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._places = list(_places(model))
         self._known: dict[str, _Known] = {}
+        self._glance: _Glance | None = None
         self._trained: list[str] = []
         self._others: list[str] = []
         self._hashed_at, self._took = -float("inf"), 0.0
         self._turn = 0
-        self._sharded = any(hasattr(own.get(key), "full_tensor") for _, own, key in self._places)
+        self._sharded = any(hasattr(own[key], "full_tensor") for _, own, key in _places(model))
 
     def now(self, projection: str = "") -> Provenance:
         """The weights as they are, every byte of them."""
-        self._places = list(_places(self._model))
-        self._known = {
-            name: _Known.of(own[key]) for name, own, key in self._places if own.get(key) is not None
-        }
+        self._known = {name: _Known.of(own[key]) for name, own, key in _places(self._model)}
+        self._glance = _Glance(self._model, self._known)
         self._trained = [name for name, known in self._known.items() if known.trained]
         self._others = [name for name, known in self._known.items() if not known.trained]
         digests = {name: known.digest for name, known in self._known.items()}
@@ -94,7 +129,8 @@ class Fingerprint:
     def changed(self) -> list[str]:
         """The names of tensors that are not what they were when :meth:`now` was called last."""
         self._turn += 1
-        found = [n for n, own, key in self._places if not self._is_same(n, own.get(key))]
+        same = self._glance is not None and self._glance.is_same()
+        found = [] if same else self._looked_closely()
         for names, most in ((self._trained, TRAINED), (self._others, OTHERS)):
             for turn in range(min(most, len(names))):
                 name = names[(self._turn * most + turn) % len(names)]
@@ -103,15 +139,24 @@ class Fingerprint:
                     found.append(name)
         return found or self._looked_through()
 
-    def _is_same(self, name: str, tensor: Tensor | None) -> bool:
+    def _looked_closely(self) -> list[str]:
+        """The same, one tensor after the other; modules may have been put in or taken out."""
+        there = {name: own[key] for name, own, key in _places(self._model)}
+        gone = [name for name in self._known if name not in there]
+        found = [name for name, tensor in there.items() if not self._is_same(name, tensor)]
+        if not found and not gone:  # the same values, elsewhere or written again
+            self._glance = _Glance(self._model, self._known)
+        return found + gone
+
+    def _is_same(self, name: str, tensor: Tensor) -> bool:
         known = self._known.get(name)
-        if tensor is None or known is None:
-            return tensor is None and known is None
+        if known is None:
+            return False
         if known.is_same(tensor):
             return True
         if _digest(tensor) != known.digest:
             return False
-        self._known[name] = _Known.of(tensor)  # the same values, elsewhere or written again
+        self._known[name] = _Known.of(tensor)
         return True
 
     def _looked_through(self) -> list[str]:
@@ -119,9 +164,11 @@ class Fingerprint:
         begun = time.process_time()
         if self._sharded or begun - self._hashed_at < self._took / SHARE:
             return []
-        found = [
-            name for name, known in self._known.items() if _digest(known.tensor) != known.digest
-        ]
+        there = {name for name, _, _ in _places(self._model)}
+        found = [name for name in there if name not in self._known]
+        for name, known in self._known.items():
+            if name not in there or _digest(known.tensor) != known.digest:
+                found.append(name)
         self._hashed_at = time.process_time()
         self._took = self._hashed_at - begun
         return found
@@ -195,7 +242,7 @@ def _pieces(tensor: Tensor) -> list[np.ndarray] | None:
         return None
     flat: np.ndarray = tensor.detach().view(-1).view(torch.uint8).numpy()
     size = len(flat)
-    if size <= 4 * CHUNK:
+    if size <= SMALL:
         return [flat]
     return [flat[start : start + CHUNK] for start in (0, size // 3, 2 * size // 3, size - CHUNK)]
 

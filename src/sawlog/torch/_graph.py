@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ Edge = tuple[Node, int]
 """A node, and which of its outputs."""
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
+_LEAF = vars(torch._C._functions)["AccumulateGrad"]
 
 _BUILT_IN = {each for each in vars(torch._C._functions).values() if isinstance(each, type)}
 """The types of nodes of PyTorch itself, each for one operation; those of others are named."""
@@ -54,38 +56,49 @@ class Graph:
 
 
 def graph_of(
-    roots: Iterable[Node], more: Sequence[Any] = (), edges: Sequence[GradientEdge] = ()
+    roots: Iterable[Node],
+    more: Sequence[Any] = (),
+    edges: Sequence[GradientEdge] = (),
+    leaves: Mapping[int, int] = MappingProxyType({}),
 ) -> Graph:
     """Walk over the graph below some roots.
+
+    Most of the time is that of PyTorch, which makes an object for each node.
 
     Args:
         roots: the nodes to begin with.
         more: what counts as a part of the structure besides.
         edges: where they are in the graph is a part of its structure.
+        leaves: numbers for some parameters, by their ``id``; where these are is a part of it too.
     """
     order: dict[Node, int] = {}
     nodes: list[Node] = []
     said: list[Any] = [*more]
-    say, known, more_nodes = said.append, order.get, nodes.append
+    say, known, put, leaf = said.append, order.get, nodes.append, leaves.get
     for root in roots:
         if root is not None and root not in order:
             order[root] = len(nodes)
             nodes.append(root)
-    begun = len(nodes)
+    size = begun = len(nodes)
     for node in nodes:  # which grows meanwhile; it has to be fast
         kind = type(node)
+        if kind is _LEAF:
+            say(kind)
+            say(leaf(id(node.variable)))
+            continue
         say(kind if kind in _BUILT_IN else node.name())
         for child, output in node.next_functions:
-            if child is None:
-                say(None)
-                continue
             place = known(child)
             if place is None:
-                place = order[child] = len(nodes)
-                more_nodes(child)
+                if child is None:
+                    say(None)
+                    continue
+                place = order[child] = size
+                size += 1
+                put(child)
             say(place)
             if output:
-                say(-output)
+                say(-1 - output)  # hash(-1) is hash(-2)
     for edge in edges:
         say((known(edge.node), edge.output_nr))
     return Graph(tuple(nodes), hash(tuple(said)), begun)

@@ -32,6 +32,7 @@ class Call:
         unit: the module.
         args, kwargs: what it was called with.
         output: the shape of what it returned.
+        of_inputs: nothing that it was called with has a gradient: it is of the inputs of the model.
     """
 
     number: int
@@ -39,6 +40,7 @@ class Call:
     args: Any
     kwargs: Any
     output: tuple[int, ...]
+    of_inputs: bool = False
 
 
 Forward = Callable[[Call, Tensor], None]
@@ -65,6 +67,7 @@ class Hooks:
         self.reentrant = False
         self.edges: list[GradientEdge] = []
         self.calls: list[str] = []
+        self.axes: list[tuple[int, ...]] = []
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -123,9 +126,12 @@ class Hooks:
                 f"{type(output).__name__}, so its gradient cannot be watched. Hint: leave it out "
                 "by names=."
             )
+        given = [each.requires_grad for each in _tensors((args, kwargs))]
         args, kwargs = _detached(args), _detached(kwargs)
-        call = Call(len(self.calls), unit, args, kwargs, tuple(tensor.shape))
+        of_inputs = bool(given) and not any(given)
+        call = Call(len(self.calls), unit, args, kwargs, tuple(tensor.shape), of_inputs)
         self.calls.append(unit.name)
+        self.axes.append(tuple([i for i, n in enumerate(call.output) if n == self._batch]))
         if self._forward is not None and not again:
             self._forward(call, tensor.detach())
         if not self._backward or not tensor.requires_grad:

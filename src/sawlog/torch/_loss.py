@@ -105,6 +105,18 @@ def terms_of(
     return reader.terms
 
 
+def is_even(term: Term, batch: int) -> bool:
+    """Whether a loss is a tensor with one row for each example, joined by one operation.
+
+    In graphs of the same structure :func:`even_scale` then tells its scale.
+    """
+    if len(term.path) != 1 or term.root[0] is not term.path[0][0] or term.path[0][1]:
+        return False
+    if operation(term.edge[0]) in (*_LINEAR, *_JOINS):  # with numbers, which may change
+        return False
+    return torch.equal(term.labels, torch.arange(batch))
+
+
 def agreed(terms: Sequence[Term]) -> Scale | None:
     """The scale that all terms have; None where they differ."""
     first = terms[0].scale
@@ -266,8 +278,13 @@ def _plain_scale(node: Node, edge: Edge, by: Sequence[Any], batch: int) -> float
 
     It is what :func:`_scale` finds, in a few operations: None where these do not tell.
     """
+    return None if by or _inner(edge) else even_scale(node, batch)
+
+
+def even_scale(node: Node, batch: int) -> float | None:
+    """The scale of a tensor that only ``node`` joins; None where that does not tell."""
     name, reduction = operation(node), getattr(node, "_saved_reduction", None)
-    if by or reduction == 0 or name == "NllLoss2D" or _inner(edge):
+    if reduction == 0 or name == "NllLoss2D":
         return None
     if name == "NllLoss":
         counted = node._saved_target != _signed(node._saved_ignore_index)

@@ -437,6 +437,8 @@ def labels_along(where: Where, grad: Tensor, axes: Sequence[int], batch: int) ->
     others = [axis for axis in range(grad.dim()) if axis not in axes]
     if not others:
         return where
+    if not where.numel():
+        return where.new_full(shape, -1)
     most = where.amax(others, keepdim=True)
     if bool(((where != most) & (where >= 0)).any()):
         return None

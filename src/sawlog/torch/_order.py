@@ -49,6 +49,8 @@ def check_order(edge: Edge, examples: Examples) -> None:
 
 def _keeps(node: Any, name: str, examples: Examples) -> bool:
     child = node.next_functions[0]
+    if child[0] is not None and examples.is_table(child):
+        return True
     shape = shape_of((node, 0)) if child[0] is None else shape_of(child)
     labels = examples._exact(shape) if shape else None
     if labels is None and child[0] is not None:

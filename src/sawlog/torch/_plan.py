@@ -74,6 +74,7 @@ class Plan:
         uses: for the other blocks.
         picks: numbers of nodes that pick by values, so that they could pick otherwise.
         ends: which of the edges that are watched a backward pass need only walk to.
+        even: the loss is one tensor with a row for each example, joined by one operation.
     """
 
     layouts: Mapping[int, Layout]
@@ -81,6 +82,7 @@ class Plan:
     uses: tuple[PlannedUse, ...]
     picks: tuple[int, ...]
     ends: tuple[int, ...] = ()
+    even: bool = False
 
     def holds_for(self, graph: Graph, batch: int, axis: int) -> bool:
         """Whether a graph of the structure picks as the one that was proven."""
@@ -107,7 +109,8 @@ def _picks_inside(node: Node, batch: int, axis: int) -> bool:
 _REMEDY = (
     "Probably the loss compares examples (contrastive losses do), something is normalised over the "
     "batch, or the axis of the examples is another one. Hint: watch(model, batch_axis=1) where the "
-    "sequence comes first; leave the parameter out by names=; batches of one example."
+    "sequence comes first; another batch size, where the positions of the model are a multiple of "
+    "it; leave the parameter out by names=; batches of one example."
 )
 
 
@@ -258,6 +261,7 @@ class Prover:
                 finder.numbers(finder.unsure),
             )
             layouts = self._layouts()
+            self._check_axis(layouts)
             found, size = self._given(layouts)
             rest = [block for block in watched.blocks if block.name not in found]
             if not rest:
@@ -346,6 +350,55 @@ class Prover:
                 ]
                 self._lasting = self._lasting and (not others or self._batch == 1)
         return found
+
+    def _check_axis(self, layouts: Mapping[int, Layout]) -> None:
+        """Where the inputs of the model have examples, the loss must have the same ones.
+
+        The examples of the loss are known by the size of an axis, and another axis may have
+        the same size: with as many positions as examples, positions look like examples.
+        """
+        if self._batch == 1:
+            return
+        told: set[int] = set()
+        for number, (plain, *coded) in self._measured.of_calls.items():
+            call = self._measured.calls[number]
+            if not call.of_inputs or not self._has_examples(plain):
+                continue
+            name, layout = call.unit.name or type(call.unit.module).__name__, layouts.get(number)
+            if layout is not None and layout.axis != self._axis:
+                raise self._unclear_axis(name, plain)
+            if layout is None:
+                others = self._others(plain, labels_of(plain, coded, self._measured.codes))
+                if len(others) > 1:
+                    raise self._other_order(repr(name))
+                told |= others
+            if len(told) > 1:
+                raise self._unclear_axis(name, plain)
+
+    def _has_examples(self, grad: Tensor) -> bool:
+        """Whether a gradient at the inputs has an axis of the examples, where it is expected."""
+        inside = grad.dim() > self._axis + 1  # the last axis has features
+        return inside and grad.shape[self._axis] == self._batch
+
+    def _others(self, grad: Tensor, labels: Tensor | None) -> set[int]:
+        """The examples of a gradient, if they are not along the axis of the examples."""
+        order = None if labels is None else labels_along(labels, grad, (self._axis,), self._batch)
+        if order is None:
+            return set()
+        there = order >= 0
+        right = torch.arange(self._batch, device=order.device)
+        wrong = bool((there & (order != right)).any())
+        return set(order[there].tolist()) if wrong else set()
+
+    def _unclear_axis(self, name: str, grad: Tensor) -> CaptureError:
+        return CaptureError(
+            f"The layer {name!r} has the inputs of the model, and {self._batch} examples along "
+            f"axis {self._axis} of its output {tuple(grad.shape)}; in the loss, the examples seem "
+            "to be along another axis, which is as long. Probably there are as many positions as "
+            "examples, and the loss has positions first. Hint: another batch size, or another "
+            "length; or put the axis of the examples first in the loss; watch(model, batch_axis=1) "
+            "where inputs have positions first."
+        )
 
     def _by_rules(self, layouts: Mapping[int, Layout]) -> dict[str, list[Pair] | None]:
         """The factors of each block, None where a call of it has no layout."""
@@ -478,6 +531,9 @@ class Prover:
                 found.append(labels)
                 self._lasting = False
             else:
+                inputs = layout.axis != self._axis and is_of_inputs(use)
+                if inputs and self._has_examples(grad) and self._batch > 1:
+                    raise self._unclear_axis(names[0], grad)
                 found.append(layout)
         return tuple(found)
 
@@ -485,13 +541,14 @@ class Prover:
         self, use: WeightUse, grad: Tensor, labels: Tensor, names: Sequence[str]
     ) -> None:
         """Ids are in the order of the inputs, so the inputs must be in the order of the loss."""
-        if not is_of_inputs(use) or grad.shape[self._axis : self._axis + 1] != (self._batch,):
+        if not is_of_inputs(use) or not self._has_examples(grad):
             return
-        order = labels_along(labels, grad, (self._axis,), self._batch)
-        if order is None or bool((order < 0).any()) or len(order.unique()) != self._batch:
-            return
-        raise CaptureError(
-            f"At the inputs of the model ({names[0]!r}, {use.node.name()}) the examples are in "
+        if len(self._others(grad, labels)) > 1:  # one alone: it is a table for all of them
+            raise self._other_order(f"{names[0]!r}, {use.node.name()}")
+
+    def _other_order(self, where: str) -> CaptureError:
+        return CaptureError(
+            f"At the inputs of the model ({where}) the examples are in "
             "another order than in the loss, so it is not clear which gradient belongs to which "
             "id. Probably they are sorted inside of the model, and labels too, or packed. Hint: "
             "put inputs, labels and ids into that order before the batch; or let the outputs of "

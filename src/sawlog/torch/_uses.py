@@ -156,6 +156,8 @@ class WeightUses:
 
     def _is_of_all(self, numbers: Tensor) -> bool:
         """Whether the numbers of a lookup are the same for all examples: they are positions."""
+        if _memory(numbers) in self._buffers:
+            return True
         if numbers.dtype == torch.bool:
             return False
         if not numbers.dim() or numbers.shape[0] == 1 or numbers.shape[0] % self._batch:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from sawlog.capture import Block
 from sawlog.errors import ArgumentError, UncoveredError
@@ -83,6 +85,11 @@ class Watched:
     scattered: set[Any] = dataclasses.field(default_factory=set, compare=False)
     rounded: set[Any] = dataclasses.field(default_factory=set, compare=False)
     buffers: tuple[Tensor, ...] = ()
+
+    @functools.cached_property
+    def numbers(self) -> Mapping[int, int]:
+        """A number for each parameter, by its ``id``."""
+        return {id(each): number for number, each in enumerate(self.parameters.values())}
 
     def with_blocks(self, blocks: Sequence[Block]) -> Watched:
         """The same with other ranks."""
@@ -201,7 +208,22 @@ class _Search:
         if not tensor.requires_grad:
             self._skipped.append((full, "frozen"))
             return False
-        return True
+        return is_lazy(tensor) or self._has_real_numbers(full, tensor)
+
+    def _has_real_numbers(self, name: str, tensor: Tensor) -> bool:
+        if not tensor.numel():
+            self._skipped.append((name, "empty"))
+            return False
+        if not tensor.is_complex():
+            return True
+        if self._uncovered != "skip":
+            raise UncoveredError(
+                f"The parameter {name!r} has complex numbers, whose gradients are not logged. "
+                "Hint: keep it as nn.Parameter(torch.view_as_real(w)) and use "
+                'torch.view_as_complex of it; or leave it out by names= or uncovered="skip".'
+            )
+        self._skipped.append((name, "complex"))
+        return False
 
     def _take(
         self, name: str, module: nn.Module, rule: Rule | None, wanted: dict[str, Tensor]
