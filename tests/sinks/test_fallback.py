@@ -89,3 +89,42 @@ def test_a_store_that_fails_as_well_is_tried_again(tmp_path: Path, monkeypatch: 
     sink.write(one(2))
     sink.close()
     assert store.open(tmp_path / "file" / "spare").read("x").tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("entries", "nbytes"),
+    [
+        (Entries(np.zeros(4)), 32),
+        (Entries(np.zeros(4), {"step": np.arange(4)}), 64),
+        (Entries(np.zeros((4, 2)), {}, np.ones((4, 2), bool)), 72),
+    ],
+)
+def test_the_sink_is_flushed_once_much_is_kept(
+    tmp_path: Path, entries: Entries, nbytes: int
+) -> None:
+    """Also many small records are much, whose arrays are the least of it."""
+    for spare in (0, 1):
+        flushes: list[int] = []
+        inner = Told()
+        inner.flush = lambda seen=flushes: seen.append(1)  # type: ignore[method-assign]
+        keep = 2 * (1024 + nbytes) - spare
+        sink = Fallback(inner, tmp_path / f"spare-{spare}", report=lambda text: None, keep=keep)
+        for _ in range(3):
+            sink.write(Records({"x": entries}))
+        assert len(flushes) == spare
+        inner.inner.methods = {"write"}
+        sink.write(Records({"x": entries}))
+        sink.close()
+        assert store.open(tmp_path / f"spare-{spare}").count("x") == 4 * (2 if spare else 4)
+
+
+def test_what_is_kept_is_what_was_written(tmp_path: Path) -> None:
+    inner, values = Told(), np.zeros(1)
+    sink = Fallback(inner, tmp_path / "spare", report=lambda text: None)
+    for number in range(2):
+        values[:] = number
+        sink.write(Records({"x": Entries(values)}))
+    inner.inner.methods = {"flush"}
+    sink.flush()
+    sink.close()
+    assert store.open(tmp_path / "spare").read("x").tolist() == [0, 1]
