@@ -440,6 +440,33 @@ def test_reduce_keeps_no_memory_of_the_caller():
     around.close()
     assert sink.records["x"].values.tolist() == [3, 4]
     assert sink.records["x"].steps["step"].tolist() == [1, 2]
+    sink = MemorySink()
+    few, value = Reduce(sink, 3, "sum"), np.array([1.0])
+    for number in (1.0, 2.0):  # not even one block
+        value[:] = number
+        few.write(Records({"y": Entries(value)}))
+    few.close()
+    assert sink.records["y"].values.tolist() == [3]
+
+
+@pytest.mark.parametrize("method", ["flush", "close"])
+def test_what_reduce_holds_back_is_as_safe_as_the_rest(method):
+    seen = []
+
+    class Noting(MemorySink):
+        def _write(self, records):
+            seen.append("write")
+
+        def _flush(self):
+            seen.append("flush")
+
+        def _close(self):
+            seen.append("close")
+
+    sink = Reduce(Noting(), 3, "sum")
+    sink.write(records(x=[1.0]))
+    getattr(sink, method)()
+    assert seen == ["write", method]
 
 
 def test_a_mask_without_items_leaves_nothing_out():
