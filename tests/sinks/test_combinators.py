@@ -259,6 +259,30 @@ def test_reduce_adds_up_in_double_precision():
     assert memory.logs["x"] == np.float32(0.1)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_spread_of_complex_numbers_is_real(masked):
+    memory, values = MemorySink(), np.array([1 + 2j, 3 - 1j, -2j, 9], np.complex64)
+    mask = np.array([True, True, True, False]) if masked else None
+    Reduce(memory, 3, "std").write(Records({"x": Entries(values, mask=mask)}))
+    assert memory.logs["x"].dtype == np.float32
+    np.testing.assert_allclose(memory.logs["x"], [np.std(values[:3])], rtol=1e-6)
+
+
+def test_steps_are_joined_by_their_names_and_dtypes_are_not_mixed():
+    memory = MemorySink()
+    sink = Reduce(memory, 2, "last")
+    for turn, axes in enumerate((("step", "epoch"), ("epoch", "step"))):
+        steps = {axis: np.array([turn + 10 * (axis == "epoch")]) for axis in axes}
+        sink.write(Records({"x": Entries(np.ones(1), steps)}))
+    assert {a: s.tolist() for a, s in memory.records["x"].steps.items()} == {
+        "step": [1],
+        "epoch": [11],
+    }
+    sink.write(records(y=np.ones(1, np.float32)))
+    with pytest.raises(LogMismatchError, match="float32"):
+        sink.write(records(y=np.ones(1, np.float64)))
+
+
 def test_reduce_by_name():
     memory = MemorySink()
     sink = Reduce(memory, 2, {"*": "last", "loss": "mean", "max_*": "max"})
