@@ -115,7 +115,7 @@ def test_an_axis_that_nothing_has_is_told_of_soon_and_once():
 
 
 def chunk(data, kind=_wandb_file.FULL):
-    return bytes(4) + len(data).to_bytes(2, "little") + bytes([kind]) + data
+    return b"\xff" * 4 + len(data).to_bytes(2, "little") + bytes([kind]) + data
 
 
 def test_the_end_of_a_file_of_wandb(tmp_path):
@@ -128,7 +128,7 @@ def test_the_end_of_a_file_of_wandb(tmp_path):
             for at in range(1, blocks + 1):
                 rest = at * block - left * (at == blocks) - len(body) - size - 4
                 number = bytes([rest & 127 | 128, rest >> 7 & 127 | 128, rest >> 14])
-                body += chunk(bytes([2 << 3 | 2]) + number + bytes(rest))
+                body += chunk(bytes([2 << 3 | 2]) + number + b"\xff" * rest)
             before = len(body)
             if left < size:
                 body += bytes(left) + chunk(ended)
