@@ -13,6 +13,7 @@ import sys
 import textwrap
 import threading
 import time
+import types
 from typing import Any
 
 import jax
@@ -26,7 +27,7 @@ from sawlog.jax import _background
 from sawlog.jax._forms import Forms
 from sawlog.jax._sending import one_entry
 from sawlog.loggers import Logger, MemoryLogger, SaveLogger
-from sawlog.sinks import Fallback, MemorySink, Timeout
+from sawlog.sinks import Fallback, MemorySink, Timeout, _timeout
 
 from .sinks.failing import PATIENCE
 from .thorough import often
@@ -383,9 +384,11 @@ class Hangs(MemorySink):
     def __init__(self, method: str) -> None:
         super().__init__()
         self.method, self.go = method, threading.Event()
+        self.hangs = False
 
     def _hang(self, method: str) -> None:
         if method == self.method:
+            self.hangs = True
             assert self.go.wait(PATIENCE)
 
     def _write(self, records: Any) -> None:
@@ -410,8 +413,22 @@ class HangingLogger(Logger):
 
 
 @pytest.mark.parametrize("method", ["write", "flush", "close"])
-def test_a_place_that_hangs_has_failed(method: str, tmp_path: Any) -> None:
+def test_a_place_that_hangs_has_failed(method: str, tmp_path: Any, monkeypatch: Any) -> None:
     logger = HangingLogger(method, on_error="fallback", fallback=tmp_path, timeout=1)
+
+    class Lock:
+        """Waits the given second only for the call that hangs, so that the load is no matter."""
+
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+            self.release = self._lock.release
+
+        def acquire(self, timeout: float = -1) -> bool:
+            while not (got := self._lock.acquire(timeout=0.001)) and not logger.sink.hangs:
+                assert timeout in (-1, 1)
+            return got
+
+    monkeypatch.setattr(_timeout, "_thread", types.SimpleNamespace(allocate_lock=Lock))
 
     def program() -> None:
         state = logger.init(0)

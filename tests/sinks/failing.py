@@ -1,11 +1,20 @@
 """Sinks that fail on purpose."""
 
 import threading
+import time
 
 from sawlog.sinks import MemorySink
 
 PATIENCE = 120.0
 """Seconds to wait for what must happen, however busy the machine is."""
+
+
+def wait_until(true):
+    """Return when a function returns something true."""
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.001)
 
 
 class Failing(MemorySink):

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,20 +14,13 @@ from sawlog.errors import ArgumentError, SawlogError
 from sawlog.records import Entries, Records
 from sawlog.sinks import Async, AsyncError, MemorySink
 
-from .failing import PATIENCE, Failing, Slow
+from .failing import PATIENCE, Failing, Slow, wait_until
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 
 
 def one(i, name="x"):
     return Records({name: Entries(np.array([i]), {"step": np.array([i])})})
-
-
-def wait_until(true):
-    end = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def threads_of_sinks():

@@ -259,6 +259,30 @@ def test_reduce_adds_up_in_double_precision():
     assert memory.logs["x"] == np.float32(0.1)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_spread_of_complex_numbers_is_real(masked):
+    memory, values = MemorySink(), np.array([1 + 2j, 3 - 1j, -2j, 9], np.complex64)
+    mask = np.array([True, True, True, False]) if masked else None
+    Reduce(memory, 3, "std").write(Records({"x": Entries(values, mask=mask)}))
+    assert memory.logs["x"].dtype == np.float32
+    np.testing.assert_allclose(memory.logs["x"], [np.std(values[:3])], rtol=1e-6)
+
+
+def test_steps_are_joined_by_their_names_and_dtypes_are_not_mixed():
+    memory = MemorySink()
+    sink = Reduce(memory, 2, "last")
+    for turn, axes in enumerate((("step", "epoch"), ("epoch", "step"))):
+        steps = {axis: np.array([turn + 10 * (axis == "epoch")]) for axis in axes}
+        sink.write(Records({"x": Entries(np.ones(1), steps)}))
+    assert {a: s.tolist() for a, s in memory.records["x"].steps.items()} == {
+        "step": [1],
+        "epoch": [11],
+    }
+    sink.write(records(y=np.ones(1, np.float32)))
+    with pytest.raises(LogMismatchError, match="float32"):
+        sink.write(records(y=np.ones(1, np.float64)))
+
+
 def test_reduce_by_name():
     memory = MemorySink()
     sink = Reduce(memory, 2, {"*": "last", "loss": "mean", "max_*": "max"})
@@ -440,6 +464,33 @@ def test_reduce_keeps_no_memory_of_the_caller():
     around.close()
     assert sink.records["x"].values.tolist() == [3, 4]
     assert sink.records["x"].steps["step"].tolist() == [1, 2]
+    sink = MemorySink()
+    few, value = Reduce(sink, 3, "sum"), np.array([1.0])
+    for number in (1.0, 2.0):  # not even one block
+        value[:] = number
+        few.write(Records({"y": Entries(value)}))
+    few.close()
+    assert sink.records["y"].values.tolist() == [3]
+
+
+@pytest.mark.parametrize("method", ["flush", "close"])
+def test_what_reduce_holds_back_is_as_safe_as_the_rest(method):
+    seen = []
+
+    class Noting(MemorySink):
+        def _write(self, records):
+            seen.append("write")
+
+        def _flush(self):
+            seen.append("flush")
+
+        def _close(self):
+            seen.append("close")
+
+    sink = Reduce(Noting(), 3, "sum")
+    sink.write(records(x=[1.0]))
+    getattr(sink, method)()
+    assert seen == ["write", method]
 
 
 def test_a_mask_without_items_leaves_nothing_out():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from sawlog.records import Entries, Records
-from sawlog.sinks._values import Kind, groups, pixels
+from sawlog.sinks import _wandb_file
+from sawlog.sinks._values import Kind, XAxis, groups, pixels
 
 
 def grouped(counts=None, images=True, histograms=True, **entries):
@@ -101,3 +102,44 @@ def test_pictures_brighter_than_one_and_darker_than_nothing():
     assert pixels(np.array([[0.0, 2.0, 4.0]])).tolist() == [[0, 128, 255]]
     assert pixels(np.array([[-2.0, 0.0]])).tolist() == [[0, 255]]
     assert pixels(np.array([[0.0, 1.0]])).tolist() == [[0, 255]]
+
+
+def test_an_axis_that_nothing_has_is_told_of_soon_and_once():
+    x = XAxis("stpe")
+    assert x.of(["step"], 999) == "step"
+    assert x.of([], 10**6) is None  # has no axis at all, and says nothing about the name
+    with pytest.warns(UserWarning, match=r"x='stpe': no log has this step axis.*'step'"):
+        assert x.of(["step", "epoch"], 1) == "step"
+    assert x.of(["step"], 10**6) == "step"
+    x.warn()
+
+
+def chunk(data, kind=_wandb_file.FULL):
+    return b"\xff" * 4 + len(data).to_bytes(2, "little") + bytes([kind]) + data
+
+
+def test_the_end_of_a_file_of_wandb(tmp_path):
+    """Records lie in blocks; one that does not fit goes on in the next, and so does the last."""
+    ended = bytes([0x92, 1, 0])  # the field 18, of no bytes
+    file, block, size = tmp_path / "run.wandb", _wandb_file.BLOCK, _wandb_file.HEADER
+    for blocks in (1, 2, 4):
+        for left in (0, size - 1, size, size + 1, size + 3):  # where the end begins, in its block
+            body = _wandb_file.MAGIC.ljust(size, b"\1")
+            for at in range(1, blocks + 1):
+                rest = at * block - left * (at == blocks) - len(body) - size - 4
+                number = bytes([rest & 127 | 128, rest >> 7 & 127 | 128, rest >> 14])
+                body += chunk(bytes([2 << 3 | 2]) + number + b"\xff" * rest)
+            before = len(body)
+            if left < size:
+                body += bytes(left) + chunk(ended)
+            else:
+                here = left - size
+                parts = (_wandb_file.FULL,) if here == 3 else (_wandb_file.FIRST, _wandb_file.LAST)
+                body += chunk(ended[:here], parts[0])
+                body += chunk(ended[here:], parts[1]) if here < 3 else b""
+            for stop in (before, len(body) - 1):
+                file.write_bytes(body[:stop])
+                assert not _wandb_file.has_ended(file)
+            file.write_bytes(body)
+            assert _wandb_file.has_ended(file), (blocks, left)
+            assert _wandb_file.is_known(file)

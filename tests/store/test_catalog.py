@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,12 @@ import pytest
 
 from sawlog import store
 from sawlog.errors import DamagedStoreError
-from sawlog.store import _catalog
+from sawlog.records import Entries
+from sawlog.store import _catalog, _replacing
 from sawlog.store._catalog import Catalog
+from sawlog.store._chunks import mask_name, step_name
 from sawlog.store._layout import Folder
+from sawlog.store._replacing import retire
 
 
 def written(path: Path, count: int) -> store.Writer:
@@ -100,3 +105,73 @@ def test_a_segment_that_goes_while_it_is_looked_at(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Folder, "names", compacting)
     assert store.open(tmp_path / "s").ids().tolist() == [0, 1, 2]
     assert not due
+
+
+def test_a_segment_of_another_store_does_not_count(tmp_path: Path, looks: list[int]) -> None:
+    written(tmp_path / "s", 2).close()
+    written(tmp_path / "other", 1).close()
+    (stray,) = (tmp_path / "other" / "segments").iterdir()
+    shutil.copy2(stray, tmp_path / "s" / "segments")
+    with pytest.raises(DamagedStoreError, match="belongs to another store"):
+        store.open(tmp_path / "s")
+    with store.open(tmp_path / "s", damaged="skip") as reader:
+        assert reader.ids().tolist() == [0, 1]
+
+
+def test_damage_to_what_was_replaced_is_none(tmp_path: Path) -> None:
+    written(tmp_path / "s", 2).close()
+    old = next((tmp_path / "s" / "segments").iterdir()).name
+    store.compact(tmp_path / "s", grace=0)
+    (tmp_path / "s" / "segments" / old).write_bytes(b"cut")
+    assert store.open(tmp_path / "s").ids().tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("last", ["one that failed", "one that ended well"])
+def test_the_last_writer_says_whether_the_program_failed(tmp_path: Path, last: str) -> None:
+    path = tmp_path / "s"
+    for number, failed in enumerate([True, False] if "well" in last else [False, True]):
+        with store.open(path, "append") if number else store.create(path) as writer:
+            writer.append([number], {"x": np.array([number])})
+            if failed:
+                writer.fail()
+        for note in (path / "writers").iterdir():  # what is there already is older
+            os.utime(note, (note.stat().st_mtime - 60,) * 2)
+    assert store.open(path).failed == (last == "one that failed")
+
+
+@pytest.mark.parametrize("tensor", ["loss", step_name("step", "loss"), mask_name("loss")])
+def test_a_chunk_is_left_out_whatever_of_it_is_damaged(tmp_path: Path, tensor: str) -> None:
+    path = tmp_path / "s"
+    with store.create(path, interval=None) as writer:
+        lanes = Entries(np.arange(6.0).reshape(3, 2), {"step": np.arange(3)}, np.eye(3, 2) == 1)
+        writer.write({"loss": lanes, "other": Entries(np.arange(2.0))})
+    (segment,) = store.open(path).segments
+    place = segment.tensors[tensor]
+    data = bytearray(segment.path.read_bytes())
+    data[place.start] ^= 1
+    segment.path.write_bytes(data)
+    with store.open(path, damaged="skip") as reader:
+        assert reader.count("loss") == 0
+        assert reader.read("other").tolist() == [0.0, 1.0]
+
+
+def test_segments_are_found_in_any_folder_aside(tmp_path: Path, monkeypatch: Any) -> None:
+    written(tmp_path / "s", 3).close()
+    with store.open(tmp_path / "s") as reader:
+        for minute, segment in enumerate(reader.segments):
+            monkeypatch.setattr(_replacing.time, "time", lambda now=minute: 1e9 + 60 * now)
+            retire(Folder(tmp_path / "s"), [segment])
+        assert len(list((tmp_path / "s" / "replaced").iterdir())) == 3
+        assert reader.gather([2, 0, 1])["x"].tolist() == [2, 0, 1]
+
+
+def test_a_file_that_changes_after_it_was_opened(tmp_path: Path) -> None:
+    """Its header was read, and the rest of it is that of another file."""
+    written(tmp_path / "s", 1).close()
+    with store.open(tmp_path / "s") as reader:
+        (segment,) = reader.segments
+        data = segment.path.read_bytes()
+        segment.path.unlink()
+        segment.path.write_bytes(data)
+        with pytest.raises(DamagedStoreError, match="changed after it was opened"):
+            reader.read("x")

@@ -10,7 +10,7 @@ import pytest
 
 from sawlog import store
 from sawlog.errors import DamagedStoreError
-from sawlog.store import _checksum
+from sawlog.store import _checksum, _segment
 from sawlog.store._checksum import Checked, Cut, Memory, bytes_of
 
 SECOND = 1_000_000_000
@@ -95,3 +95,32 @@ def test_a_damaged_row_beside_one_that_was_gathered(tmp_path: Path) -> None:
             reader.gather([1])
         with pytest.raises(DamagedStoreError, match="bytes of 'row'"):
             reader.read("row")
+
+
+def test_a_tensor_is_remembered_when_all_of_it_was_checked(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    path = tmp_path / "store"
+    with store.create(path) as writer:
+        writer.append(np.arange(4), {"row": np.ones((4, 1 << 14))})
+    known: list[str] = []
+    monkeypatch.setattr(_segment._checked_before, "add", lambda key, name: known.append(name))
+    (segment,) = store.open(path).segments
+    for start in (0, 2, 1):
+        segment.check("row", start, start + 1)
+    assert known == []
+    segment.check("row", 3, 4)
+    assert known == ["row"]
+
+
+def test_who_skips_damage_does_not_trust_what_was_checked_before(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    path = tmp_path / "store"
+    with store.create(path) as writer:
+        writer.append([0], {"row": np.ones((1, 4))})
+    file = next((path / "segments").iterdir())
+    file.write_bytes(file.read_bytes().replace(np.ones(4).tobytes(), np.zeros(4).tobytes()))
+    monkeypatch.setattr(_segment._checked_before, "knows", lambda key, name: True)
+    assert store.open(path).read("row").sum() == 0
+    assert store.open(path, damaged="skip").count("row") == 0

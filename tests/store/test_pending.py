@@ -49,10 +49,11 @@ def test_a_mask_never_comes_from_what_was_there_before(again: bool) -> None:
 def test_what_a_caller_changes_afterwards() -> None:
     """Small and large, first and later, nothing is a view of the caller's memory."""
     for size in (1, 1000):
-        values, chunk = np.ones(size), Chunk(Series(Column("x", np.dtype("f8"))))
-        extent = filled(chunk, Entries(values), Entries(values))
-        values[:] = 0
-        assert chunk.tensors(extent)["x"].tolist() == [1.0] * 2 * size
+        for times in (1, 2):
+            values, chunk = np.ones(size), Chunk(Series(Column("x", np.dtype("f8"))))
+            extent = filled(chunk, *[Entries(values)] * times)
+            values[:] = 0
+            assert chunk.tensors(extent)["x"].tolist() == [1.0] * times * size
 
 
 def test_a_call_that_did_not_end_is_written_over() -> None:
@@ -83,3 +84,15 @@ def test_rows_are_stored_in_the_type_of_their_column() -> None:
     assert tensors["s"].dtype == "<U4"
     assert tensors["s"].tolist() == ["a", "bcd", "", "e"]
     assert tensors["sawlog.ids/a"].tolist() == [0, 1, 2, 3]
+
+
+def test_ids_of_a_call_that_did_not_end_are_written_over() -> None:
+    chunk = Chunk(Table((Column("a", np.dtype("<f4")),), "str"))
+    for ids in (["one"], ["two", "three"], ["four"]):
+        call = object()
+        chunk.add_rows(call, ids, {"a": np.zeros(len(ids))}, 4)
+        if "two" not in ids:
+            chunk.settle(call)
+    tensors = chunk.tensors(chunk.extent(None))
+    assert tensors["sawlog.ids.text/a"].tobytes() == b"onefour"
+    assert tensors["sawlog.ids.ends/a"].tolist() == [3, 7]

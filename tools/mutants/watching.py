@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,10 +30,13 @@ class Watcher:
         self._seconds: dict[str, float] = {}
         self._coverage = coverage.Coverage(data_file=None, source=[source], config_file=False)
         self._coverage.start()
+        self._tracer = sys.gettrace()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Everything from here on is this test's."""
+        """Everything from here on is this test's; one before may have set a tracer of its own."""
+        if self._tracer is not None and sys.gettrace() is not self._tracer:
+            sys.settrace(self._tracer)
         self._coverage.switch_context(item.nodeid)
         result = yield
         self._coverage.switch_context("")

@@ -182,8 +182,8 @@ class Fallback(BaseSink):
 
 
 def _nbytes(entries: Entries) -> int:
-    arrays = (entries.values, *entries.steps.values())
-    return sum(array.nbytes for array in arrays)
+    mask = () if entries.mask is None else (entries.mask,)
+    return sum(array.nbytes for array in (entries.values, *entries.steps.values(), *mask))
 
 
 def _free(path: Path) -> Path:
