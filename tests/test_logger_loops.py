@@ -23,9 +23,9 @@ import pytest
 
 import sawlog
 from sawlog.errors import ArgumentError, LogValueError, SinkWarning
-from sawlog.jax import _background
-from sawlog.jax._forms import Forms
-from sawlog.jax._sending import one_entry
+from sawlog.jax._runs import background as _background
+from sawlog.jax._runs.call_forms import Forms
+from sawlog.jax._runs.dispatch import one_entry
 from sawlog.loggers import Logger, MemoryLogger, SaveLogger
 from sawlog.sinks import Fallback, MemorySink, Timeout, _timeout
 

@@ -32,7 +32,7 @@ from sawlog.errors import (
     StoreClosedError,
     StoreExistsError,
 )
-from sawlog.jax import _runs
+from sawlog.jax._runs import runs as _runs
 from sawlog.loggers import Logger, RunState, SaveLogger
 from sawlog.records import Records
 from tests.jax.same import gaps

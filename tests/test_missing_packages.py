@@ -122,7 +122,7 @@ def test_modules_without_frameworks():
     needs = {
         "import sawlog.jax": ("jax", "sawlog.jax"),
         "from sawlog.jax import log": ("jax", "sawlog.jax"),
-        "import sawlog.jax._spool": ("jax", "sawlog.jax"),
+        "import sawlog.jax._transforms.spool": ("jax", "sawlog.jax"),
         "import sawlog.loggers": ("jax", "sawlog.loggers"),
         "from sawlog.loggers import SaveLogger": ("jax", "sawlog.loggers"),
         "import sawlog.torch": ("torch", "sawlog.torch"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ml_dtypes import bfloat16, float8_e4m3fn, float8_e5m2
 
 from sawlog import logdict
-from sawlog.jax._entries import Nothing, Part, Slot
+from sawlog.jax._logdict.entries import Nothing, Part, Slot
 
 from .cases_base import is_prng_key
 

@@ -16,12 +16,12 @@ from jax.sharding import PartitionSpec as P
 
 import sawlog
 from sawlog import logdict
-from sawlog.jax import _marks
-from sawlog.jax._entries import Part, Slot
-from sawlog.jax._seeds import key_data, run_name, split_config
-from sawlog.jax._select import selection
-from sawlog.jax._site import Site
-from sawlog.jax._wrap import _shifted
+from sawlog.jax._core import lowering_marks as _marks
+from sawlog.jax._core.program import _shifted
+from sawlog.jax._core.select import selection
+from sawlog.jax._core.site import Site
+from sawlog.jax._logdict.entries import Part, Slot
+from sawlog.jax._runs.seeds import key_data, run_name, split_config
 from sawlog.loggers import Logger, MemoryLogger
 
 from .places import mesh

@@ -49,7 +49,7 @@ def test_any_way_of_adding_gives_the_same(sizes, data) -> None:
 
 
 def test_nothing_is_put_together_before_it_is_looked_at(monkeypatch) -> None:
-    from sawlog.jax import _joining
+    from sawlog.jax._logdict import joining as _joining
 
     calls: list = []
     real = _joining.concatenate

@@ -16,7 +16,7 @@ from jax.interpreters import mlir
 
 import sawlog
 from sawlog.errors import UnsupportedPrimitiveError
-from sawlog.jax import _registry
+from sawlog.jax._core import registry as _registry
 
 _numbers = itertools.count()
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import pytest
 
 import sawlog
-from sawlog.jax._background import Background
-from sawlog.jax._runs import Run
+from sawlog.jax._runs.background import Background
+from sawlog.jax._runs.runs import Run
 from sawlog.sinks import MemorySink
 
 PATIENCE = 120.0

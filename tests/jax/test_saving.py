@@ -30,8 +30,8 @@ from sawlog.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from sawlog.jax._disk import LogSink
-from sawlog.jax._saving import from_records, to_records
+from sawlog.jax._saving.disk import LogSink
+from sawlog.jax._saving.records import from_records, to_records
 from sawlog.records import Entries, Records
 
 from .cases import CASES

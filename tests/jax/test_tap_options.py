@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 
 import sawlog
 from sawlog.errors import ArgumentError
-from sawlog.jax._host import Target
+from sawlog.jax._transforms.tap_host import Target
 from sawlog.loggers import MemoryLogger
 
 XS = np.array([3.0, 1.0, 4.0, 1.5, 9.0, 2.5, 6.0], np.float32)

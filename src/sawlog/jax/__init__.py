@@ -6,21 +6,19 @@ require("jax", "jax", "sawlog.jax")  # before anything below imports it
 
 from sawlog.jax import _versions as _versions  # isort: skip  (refuses a JAX that does not fit)
 
-from sawlog.jax import _masking as _masking
-from sawlog.jax import _once as _once
 from sawlog.jax import _rules as _rules
-from sawlog.jax._concat import concat as concat
-from sawlog.jax._cotangent import log_cotangent as log_cotangent
-from sawlog.jax._disk import load as load
-from sawlog.jax._disk import save as save
-from sawlog.jax._logdict import logdict as logdict
-from sawlog.jax._primitive import log as log
-from sawlog.jax._reductions import Reduction as Reduction
-from sawlog.jax._registry import register_rule as register_rule
-from sawlog.jax._spool import logify as logify
-from sawlog.jax._spool import spool as spool
-from sawlog.jax._strip import strip as strip
-from sawlog.jax._tap import tap as tap
+from sawlog.jax._core.primitive import log as log
+from sawlog.jax._core.registry import register_rule as register_rule
+from sawlog.jax._logdict.concat import concat as concat
+from sawlog.jax._logdict.logdict import logdict as logdict
+from sawlog.jax._rules.cotangent import log_cotangent as log_cotangent
+from sawlog.jax._saving.disk import load as load
+from sawlog.jax._saving.disk import save as save
+from sawlog.jax._transforms.reductions import Reduction as Reduction
+from sawlog.jax._transforms.spool import logify as logify
+from sawlog.jax._transforms.spool import spool as spool
+from sawlog.jax._transforms.strip import strip as strip
+from sawlog.jax._transforms.tap import tap as tap
 
 __all__ = [
     "Reduction",

@@ -24,8 +24,8 @@ from sawlog._optional import require
 
 require("jax", "jax", "sawlog.loggers")  # before anything below imports it
 
-from sawlog.jax._logger import Logger as Logger
-from sawlog.jax._runs import RunState as RunState
+from sawlog.jax._runs.logger import Logger as Logger
+from sawlog.jax._runs.runs import RunState as RunState
 from sawlog.loggers._console import ConsoleLogger as ConsoleLogger
 from sawlog.loggers._files import CsvLogger as CsvLogger
 from sawlog.loggers._files import JsonlLogger as JsonlLogger

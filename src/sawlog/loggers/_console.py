@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sawlog.jax._logger import Logger
-from sawlog.jax._runs import Run, RunState
+from sawlog.jax._runs.logger import Logger
+from sawlog.jax._runs.runs import Run, RunState
 from sawlog.sinks import ConsoleSink, Dashboard, Sink
 
 

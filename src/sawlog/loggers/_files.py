@@ -11,9 +11,9 @@ from typing import Any
 from sawlog._atomic import replacing
 from sawlog._paths import absolute
 from sawlog.errors import StoreExistsError
-from sawlog.jax._disk import LogSink
-from sawlog.jax._logger import Logger
-from sawlog.jax._runs import check_not_open
+from sawlog.jax._runs.logger import Logger
+from sawlog.jax._runs.runs import check_not_open
+from sawlog.jax._saving.disk import LogSink
 from sawlog.sinks import CsvSink, JsonlSink, MemorySink, Sink
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sawlog.errors import ArgumentError
-from sawlog.jax._appends import Appends
-from sawlog.jax._failures import Failures
-from sawlog.jax._logger import Logger
+from sawlog.jax._runs.appends import Appends
+from sawlog.jax._runs.failures import Failures
+from sawlog.jax._runs.logger import Logger
 from sawlog.sinks import Fanout, Sink
 
 

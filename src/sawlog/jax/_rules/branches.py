@@ -10,9 +10,9 @@ from jax.extend.core import jaxpr_as_fun
 from jax.extend.core.primitives import cond_p
 
 from sawlog.jax import _compat
-from sawlog.jax._interpreter import Interpreter, Rewritten
-from sawlog.jax._registry import register_rule
-from sawlog.jax._stream import Streams, over_branches, plan_branches
+from sawlog.jax._core.interpreter import Interpreter, Rewritten
+from sawlog.jax._core.registry import register_rule
+from sawlog.jax._core.stream import Streams, over_branches, plan_branches
 
 
 @register_rule(cond_p)

@@ -8,9 +8,9 @@ from typing import Any
 from jax.extend.core.primitives import closed_call_p, jit_p, remat_p
 
 from sawlog.jax import _compat
-from sawlog.jax._interpreter import Interpreter
-from sawlog.jax._registry import register_rule
-from sawlog.jax._stream import Streams
+from sawlog.jax._core.interpreter import Interpreter
+from sawlog.jax._core.registry import register_rule
+from sawlog.jax._core.stream import Streams
 
 
 @register_rule(jit_p)

@@ -16,12 +16,13 @@ import jax
 from jax.extend.core import jaxpr_as_fun
 from jax.extend.core.primitives import custom_jvp_call_p, custom_vjp_call_p, linear_solve_p
 
-from sawlog.jax import _compat, _marks
-from sawlog.jax._autodiff import jvp_of_moving
-from sawlog.jax._interpreter import Interpreter
-from sawlog.jax._primitive import unheard
-from sawlog.jax._registry import register_rule
-from sawlog.jax._stream import Streams
+from sawlog.jax import _compat
+from sawlog.jax._core import lowering_marks as _marks
+from sawlog.jax._core.autodiff import jvp_of_moving
+from sawlog.jax._core.interpreter import Interpreter
+from sawlog.jax._core.primitive import unheard
+from sawlog.jax._core.registry import register_rule
+from sawlog.jax._core.stream import Streams
 
 Result = tuple[list[Any], Streams]
 

@@ -18,11 +18,11 @@ import jax.numpy as jnp
 from jax.extend.core.primitives import cond_p, scan_p, while_p
 
 from sawlog.jax import _compat
-from sawlog.jax._handler import Drop
-from sawlog.jax._interpreter import Interpreter, register_preparation
-from sawlog.jax._masking import Mask, has_logs, register_hidden_lanes, run_masked
-from sawlog.jax._primitive import SITE_PRIMITIVES
-from sawlog.jax._stream import Streams
+from sawlog.jax._core.handler import Drop
+from sawlog.jax._core.interpreter import Interpreter, register_preparation
+from sawlog.jax._core.primitive import SITE_PRIMITIVES
+from sawlog.jax._core.stream import Streams
+from sawlog.jax._rules.vmap_patches import Mask, has_logs, register_hidden_lanes, run_masked
 
 
 @register_preparation(while_p)

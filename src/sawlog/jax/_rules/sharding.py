@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from sawlog.jax import _compat
-from sawlog.jax._interpreter import Interpreter
-from sawlog.jax._registry import register_rule
-from sawlog.jax._stream import Stream, Streams, over_mesh
+from sawlog.jax._core.interpreter import Interpreter
+from sawlog.jax._core.registry import register_rule
+from sawlog.jax._core.stream import Stream, Streams, over_mesh
 
 
 @register_rule(_compat.shard_map_p)

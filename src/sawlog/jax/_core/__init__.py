@@ -1,0 +1,1 @@
+"""The log primitive, the interpreter of traced programs, and calling a function as jit does."""

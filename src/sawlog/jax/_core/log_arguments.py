@@ -1,0 +1,201 @@
+"""The arguments of ``log``: what a call means, or what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from sawlog.errors import LogValueError
+from sawlog.jax import _compat
+from sawlog.jax._core import arrays as _arrays
+from sawlog.jax._core.site import Site
+from sawlog.jax._transforms.reductions import check_mode
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def read_site(
+    args: tuple, options: dict[str, Any], *, as_arrays: bool
+) -> tuple[Site | None, list[Any]]:
+    """The site and the operands of a call of ``log``; no site where there is nothing to log.
+
+    The operands are arrays of the present trace if ``as_arrays``, and else what was given.
+
+    Raises:
+        LogValueError: the arguments have another form, or a value is not an array or scalar.
+    """
+    line = _caller()
+    options = dict(options)
+    tags = _as_names(options.pop("tags", ()), "tags", line)
+    where = options.pop("where", None)
+    data, reduction = _read_arguments(args, options, line)
+    flat = {key: jax.tree.flatten(value) for key, value in data.items()}
+    flat = {key: (leaves, tree) for key, (leaves, tree) in flat.items() if leaves}
+    for key, (leaves, _) in flat.items():
+        for leaf in leaves:
+            _check_value(leaf, f"the value of {key!r}", line)
+    for name, step in options.items():
+        _check_value(step, f"the step {name!r}", line)
+    _check_where(where, flat, options, line)
+    if not flat:
+        return None, []
+    steps = dict(sorted(options.items()))
+    site = Site(
+        keys=tuple(flat),
+        trees=tuple(tree for _, tree in flat.values()),
+        steps=tuple(steps),
+        tags=tags,
+        reduction=reduction,
+        where=line,
+        axes=tuple(options),
+        batch=np.ndim(where) if where is not None else 0,
+        masked=where is not None,
+        conditional=where is not None,
+    )
+    operands = [leaf for leaves, _ in flat.values() for leaf in leaves]
+    rest = list(steps.values())
+    if as_arrays:
+        operands, rest = list(map(_as_array, operands)), list(map(_as_array, rest))
+    if where is None:
+        return site, [*operands, *rest]
+    mask = jnp.asarray(where)
+    return site, [*operands, *(_for_lanes(step, mask) for step in rest), mask]
+
+
+def _check_where(where: Any, flat: dict[str, Any], steps: dict[str, Any], line: str) -> None:
+    """Refuse a condition that is no boolean, or that does not go with what is logged."""
+    if where is None:
+        return
+    if not _compat.is_jax_value(where) or jnp.result_type(where) != np.dtype(bool):
+        kind = getattr(where, "dtype", type(where).__name__)
+        raise LogValueError(
+            f"log at {line}: where must be a boolean, as in where=done, got {kind}. "
+            "Hint: where=x > 0 says that the log counts only where x is positive."
+        )
+    lanes = np.shape(where)
+    given = [(f"the value of {key!r}", x) for key, (leaves, _) in flat.items() for x in leaves]
+    given += [(f"the step {name!r}", x) for name, x in steps.items() if np.ndim(x)]
+    for what, x in given:
+        if np.shape(x)[: len(lanes)] != lanes:
+            raise LogValueError(
+                f"log at {line}: where has the shape {lanes}, one condition for each lane, so all "
+                f"that is logged has these axes in front; {what} has the shape {np.shape(x)}. "
+                "Hint: broadcast it, or log it by a call of its own."
+            )
+
+
+def _for_lanes(step: Any, mask: Any) -> Any:
+    """A step for each lane of an array of conditions."""
+    if np.ndim(step) >= mask.ndim:
+        return step
+    step = jnp.asarray(step)
+    return _arrays.broadcast(step, _arrays.leading(mask, mask.ndim, step.dtype))
+
+
+def _as_array(value: Any) -> Any:
+    """An array whose type does not depend on how the value was written: ``1`` or ``int32(1)``."""
+    array = jnp.asarray(value)
+    return lax.convert_element_type(array, array.dtype) if _compat.is_weak(array) else array
+
+
+def _read_arguments(args: tuple, options: dict[str, Any], where: str) -> tuple[dict, Any]:
+    if len(args) == 1 and isinstance(args[0], dict):
+        prefix = options.pop("prefix", "")
+        if not isinstance(prefix, str):
+            raise LogValueError(f"log at {where}: prefix must be a string, got {prefix!r}.")
+        if "reduction" in options:
+            raise LogValueError(
+                f"log at {where}: 'reduction' goes with one value, as in "
+                'log("loss", loss, reduction="mean"), not with a dict. Hint: give it to '
+                "spool(f, reduce=...) or log the values one by one."
+            )
+        for key in args[0]:
+            _check_key(key, where)
+        return {prefix + key: value for key, value in args[0].items()}, None
+    if len(args) == 2 and not isinstance(args[0], dict):
+        _check_key(args[0], where)
+        reduction = options.pop("reduction", None)
+        if reduction is not None:
+            check_mode(reduction)
+        return {args[0]: args[1]}, reduction
+    if len(args) == 2 and isinstance(args[0], dict):
+        raise LogValueError(
+            f"log at {where}: a step is given by name. Hint: log({{...}}, step={args[1]!r})"
+        )
+    got = ", ".join(type(arg).__name__ for arg in args) or "nothing"
+    raise LogValueError(
+        f"log at {where} takes a dict of values, as in log({{'loss': loss}}, step=i), or a name "
+        f"and a value, as in log('loss', loss, step=i); it got {got}."
+    )
+
+
+#: What JAX prints for a value that is being traced, such as ``JitTracer(~int32[])``.
+_TRACED_TEXT = re.compile(r"Traced<|\w*Tracer[<(]")
+
+
+def _check_key(key: Any, where: str) -> None:
+    if not isinstance(key, str) or not key:
+        raise LogValueError(f"log at {where}: names must be non-empty strings, got {key!r}.")
+    if _TRACED_TEXT.search(key):
+        raise LogValueError(
+            f"log at {where}: the name {key!r} was made of a traced value, whose number is not "
+            "known while the program is traced. Hint: names are fixed; log the number as a step "
+            'axis, as in log({"loss": loss}, layer=i), or use a Python number in the name.'
+        )
+
+
+def _check_value(value: Any, what: str, where: str) -> None:
+    if not _compat.is_tracer(value) and isinstance(value, (int, float, np.generic, np.ndarray)):
+        _check_number(np.asarray(value), what, where)
+    if not _compat.is_jax_value(value) or isinstance(value, jax.ShapeDtypeStruct):
+        raise LogValueError(
+            f"log at {where}: {what} is of type {type(value).__name__}, which JAX cannot hold. "
+            "Hint: log arrays, Python numbers, PRNG keys or pytrees of those."
+        )
+
+
+def _check_number(array: np.ndarray, what: str, where: str) -> None:
+    """Refuse what JAX would cut to fewer bits and so turn into another number."""
+    kind = array.dtype.kind
+    whole = kind == "O" and all(isinstance(x, int) for x in array.flat)  # too large for numpy
+    if kind in "MmSU" or (kind == "O" and not whole):
+        raise LogValueError(
+            f"log at {where}: {what} has the dtype {array.dtype}, which JAX cannot hold. "
+            "Hint: log arrays, Python numbers, PRNG keys or pytrees of those."
+        )
+    if not whole and (kind not in "iuf" or array.dtype.itemsize < 8):
+        return
+    to = jax.dtypes.canonicalize_dtype(np.int64 if whole else array.dtype)
+    bounds = np.finfo(to) if kind == "f" else np.iinfo(to)
+    known = array[np.isfinite(array)] if kind == "f" else array.reshape(-1)
+    outside = known[(known < bounds.min) | (known > bounds.max)]
+    if outside.size:
+        raise LogValueError(
+            f"log at {where}: {what} has the number {outside[0]}, which does not fit into {to}, "
+            "and JAX would make another one of it. Hint: log a float, split it into two numbers, "
+            'or jax.config.update("jax_enable_x64", True).'
+        )
+
+
+def _as_names(names: Any, what: str, where: str) -> tuple[str, ...]:
+    several = (names,) if isinstance(names, str) else names
+    listed = tuple(several) if isinstance(several, Iterable) else (None,)
+    if not all(isinstance(name, str) for name in listed):
+        raise LogValueError(f"log at {where}: {what} must be a string or strings, got {names!r}.")
+    return listed
+
+
+def _caller() -> str:
+    """``file:line (function)`` of the innermost frame outside this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"

@@ -1,0 +1,182 @@
+"""Primitives that hold a Python function, which JAX traces only when the program is lowered.
+
+Most higher-order primitives hold jaxprs. Some hold a function: ``noinline`` of equinox,
+``linear_solve`` of lineax, the ``HiPrim`` of newer JAX. While somebody listens, those are opened
+where they are bound: if the function logs, the program gets what it does in place of the
+primitive, whose own derivative is kept. In every other one a log is an error, see ``_marks.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import jaxpr_as_fun
+
+from sawlog.jax import _compat
+from sawlog.jax._core import libraries as _libraries
+from sawlog.jax._core import lowering_marks as _marks
+from sawlog.jax._core.autodiff import jvp_of_moving
+from sawlog.jax._core.primitive import has_site_effect, is_listening, unheard
+
+# -- primitives that are opened --------------------------------------------------------------------
+
+Inside = Callable[[Any, dict[str, Any]], Callable[..., Any]]
+"""``inside(primitive, params)`` is what a primitive does, as a function of its operands."""
+
+
+def _implementation(primitive: Any, params: dict[str, Any]) -> Callable[..., Any]:
+    return functools.partial(primitive.impl, **params)
+
+
+def _linear_solve(primitive: Any, params: dict[str, Any]) -> Callable[..., Any]:
+    """As it is, ``impl`` refuses to be mapped: it is meant to find tracers that leaked."""
+    solve, equinox = _libraries.loaded("lineax._solve"), _libraries.loaded("equinox.internal")
+    implementation = getattr(solve, "_linear_solve_impl", None)
+    if implementation is None:
+        return _implementation(primitive, params)
+    unchecked = functools.partial(implementation, check_closure=False)
+    return functools.partial(equinox.filter_primitive_def(unchecked), **params)
+
+
+#: Where libraries keep primitives that do what an ordinary function of JAX arrays does.
+_KNOWN: tuple[tuple[str, str, Inside], ...] = (
+    ("equinox.internal._noinline", "noinline_p", _implementation),
+    ("lineax._solve", "linear_solve_p", _linear_solve),
+)
+_opened: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def open_known() -> None:
+    """Have the primitives opened that libraries loaded so far brought with them."""
+    for module, name, inside in _KNOWN:
+        primitive = getattr(_libraries.loaded(module), name, None)
+        if primitive is not None and primitive not in _opened:
+            _opened.add(primitive)
+            _open(primitive, inside)
+
+
+def _open(primitive: Any, inside: Inside, own_rules: bool = False) -> None:
+    """Do what a primitive does in its place, if that logs.
+
+    That happens where the primitive is bound, before any transformation makes something else of
+    it. With ``own_rules`` it is differentiated by its rules first: they bind it again, and may log.
+    """
+
+    def instead(operands: Sequence[Any], params: dict[str, Any], differentiated: bool) -> Any:
+        if not is_listening() or _marks.drops() or (own_rules and differentiated):
+            return None
+        constants = [None if _compat.is_tracer(x) else x for x in operands]
+        values = [x for x in operands if _compat.is_tracer(x)]
+        fun = inside(primitive, params)
+        # The outputs have the derivative of the primitive. What is logged has none: what is inside
+        # may refuse to be differentiated.
+        closed = _compat.trace_flat(
+            lambda *values: fun(*_filled(constants, map(jax.lax.stop_gradient, values))),
+            [_compat.typeof(value) for value in values],
+            primitive.name,
+        )
+        if not has_site_effect(closed.effects):
+            return None
+
+        def plain(*values: Any) -> Any:
+            return primitive.bind(*_filled(constants, values), **params)
+
+        return _with_own_derivative(closed, plain)(*values)
+
+    _compat.replace_where_bound(primitive, instead)
+
+
+def _filled(constants: Sequence[Any], values: Iterable[Any]) -> list[Any]:
+    rest = iter(values)
+    return [next(rest) if constant is None else constant for constant in constants]
+
+
+def _with_own_derivative(closed: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Run ``closed``, with the derivatives of ``plain``."""
+    run = jax.custom_jvp(jaxpr_as_fun(closed))
+
+    def silent(*values: Any) -> Any:
+        with _marks.dropping():
+            return plain(*values)
+
+    def jvp(primals: Any, tangents: Any) -> Any:
+        if is_listening():
+            jaxpr_as_fun(closed)(*primals)  # for its logs
+        with unheard():
+            return jvp_of_moving(silent, primals, tangents)
+
+    run.defjvp(jvp, symbolic_zeros=True)
+    return run
+
+
+if _compat.call_hi_primitive_p is not None:
+    _open(_compat.call_hi_primitive_p, lambda p, params: _compat.expanded(params), own_rules=True)
+
+# -- primitives that are marked --------------------------------------------------------------------
+
+#: Primitives whose functions are traced when they are bound or differentiated, or run on the host.
+_HARMLESS = frozenset(
+    {
+        "call_hi_primitive",
+        "custom_jvp_call",
+        "custom_lin",
+        "custom_vjp_call",
+        "custom_vmap_call",
+        "debug_callback",
+        "io_callback",
+        "pure_callback",
+    }
+)
+_FUNCTIONS = (types.FunctionType, types.MethodType)
+_PLAIN = (str, bytes, int, float, complex, type(None), type)
+
+
+def hides_functions(eqn: Any, seen: dict[int, tuple[Any, bool]]) -> bool:
+    """Whether an equation, or one inside of it, holds a function that may be traced later.
+
+    ``seen`` keeps what is known of jaxprs.
+    """
+    known = eqn.primitive.name in _HARMLESS or eqn.primitive in _opened
+    if not known and any(map(_holds_function, eqn.params.values())):
+        return True
+    inside = (getattr(inner, "jaxpr", inner) for inner in _compat.subjaxprs(eqn.params))
+    return any(_any_hides(jaxpr, seen) for jaxpr in inside)
+
+
+def _any_hides(jaxpr: Any, seen: dict[int, tuple[Any, bool]]) -> bool:
+    known = seen.get(id(jaxpr))
+    if known is None:
+        found = any(eqn.params and hides_functions(eqn, seen) for eqn in jaxpr.eqns)
+        known = seen[id(jaxpr)] = (jaxpr, found)
+    return known[1]
+
+
+def _holds_function(value: Any, depth: int = 4) -> bool:
+    """Whether there is a function that is not JAX's own in a parameter, however it is wrapped."""
+    if isinstance(value, (*_PLAIN, _compat.Jaxpr, _compat.ClosedJaxpr)):
+        return False
+    if isinstance(value, functools.partial):
+        return any(_holds_function(part, depth) for part in (value.func, *value.args))
+    if isinstance(value, _FUNCTIONS):
+        return not str(value.__module__).startswith(("jax.", "jaxlib."))
+    return depth > 0 and any(_holds_function(part, depth - 1) for part in _parts(value))
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    if isinstance(value, (tuple, list, set, frozenset)):
+        yield from value
+    elif isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, jax.tree_util.PyTreeDef):
+        kind = value.node_data()
+        yield from () if kind is None else (kind[1],)
+        yield from value.children()
+    elif not type(value).__module__.startswith(("jax", "numpy", "ml_dtypes")):
+        yield from getattr(value, "__dict__", {}).values()
+        if callable(value):
+            yield type(value).__call__

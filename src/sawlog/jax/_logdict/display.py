@@ -1,0 +1,132 @@
+"""How logs look when they are printed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from sawlog.jax import _compat
+from sawlog.jax._core.arrays import is_plain
+from sawlog.jax._logdict.entries import Part, stack
+from sawlog.jax._logdict.lanes import maximum, mean, minimum, over_lanes
+
+_SHOWN = 3
+_LANES_SHOWN = 4
+
+
+def describe(parts: list[Part]) -> str:
+    """A line for each key: its type, its values, its steps."""
+    if not parts:
+        return "logdict: empty"
+    rows = [(part.slot.key, _types(part), _values(part), _steps(part)) for part in parts]
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    lines = ["logdict:"]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        lines.append(("  " + "  ".join((*cells, row[3]))).rstrip())
+    return "\n".join(lines)
+
+
+def line(logs: Any) -> str:
+    """One log call in one line, as ``tap`` prints it."""
+    steps = {}
+    for name, by_key in logs.steps.items():
+        steps[name] = _short(_collapse(next(iter(by_key.values()))))
+    head = "".join(f"[{name} {value}] " for name, value in steps.items())
+    return head + "  ".join(f"{key}={_tree_text(value)}" for key, value in logs.items())
+
+
+def _shared(step: Any, part: Part) -> Any:
+    """The steps of one lane, where all lanes have the same."""
+    if _compat.is_tracer(step) or isinstance(step, jax.ShapeDtypeStruct) or part.mask is not None:
+        return step
+    if not jax.tree.leaves(part.value):
+        return step
+    lanes = (*range(part.outer), *range(part.outer + int(part.stacked), np.ndim(step)))
+    array = np.asarray(step)
+    if not lanes or not array.size:
+        return step
+    least = array.min(axis=lanes)
+    return least if np.array_equal(least, array.max(axis=lanes)) else step
+
+
+def _collapse(step: Any) -> Any:
+    """One number when all lanes are at the same step."""
+    flat = np.unique(np.asarray(step))
+    return flat[0] if flat.size == 1 else step
+
+
+def _types(part: Part) -> str:
+    leaves = jax.tree.leaves(part.value)
+    texts = [_type(leaf) for leaf in leaves[:2]]
+    return ", ".join(texts) + (f" +{len(leaves) - 2}" if len(leaves) > 2 else "")
+
+
+def _type(leaf: Any) -> str:
+    if not hasattr(leaf, "dtype"):
+        return type(leaf).__name__
+    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+
+
+def _values(part: Part) -> str:
+    leaves = jax.tree.leaves(part.value)
+    if len(leaves) != 1:
+        return f"pytree of {len(leaves)} arrays"
+    return _of_lanes(part) or _short(leaves[0])
+
+
+def _of_lanes(part: Part) -> str:
+    """The last entry of many lanes: how many there are, their mean, the least and the greatest."""
+    if not jax.tree.leaves(part.value) or not _is_number(part.first):
+        return ""
+    wide = stack(part)
+    entries = wide.first.shape[wide.outer]
+    lanes = int(np.prod(wide.first.shape[: wide.outer + 1 + wide.slot.batch])) // max(1, entries)
+    if lanes <= _LANES_SHOWN or not entries:
+        return ""
+    ends = [over_lanes(wide, each, "repr").value[-1] for each in (mean, minimum, maximum)]
+    if np.ndim(ends[0]):
+        return ""
+    middle, low, high = (_short(end) for end in ends)
+    return f"{lanes} lanes, last: mean {middle}, from {low} to {high}"
+
+
+def _is_number(leaf: Any) -> bool:
+    known = not _compat.is_tracer(leaf) and not isinstance(leaf, jax.ShapeDtypeStruct)
+    return known and hasattr(leaf, "dtype") and is_plain(leaf) and leaf.dtype.kind in "fiub"
+
+
+def _tree_text(value: Any) -> str:
+    if jax.tree_util.all_leaves([value]):
+        return _short(value)
+    return str(jax.tree.map(_Verbatim, value))
+
+
+class _Verbatim:
+    def __init__(self, value: Any) -> None:
+        self._text = _short(value)
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _short(array: Any) -> str:
+    if _compat.is_tracer(array) or isinstance(array, jax.ShapeDtypeStruct):
+        return "traced"
+    if _compat.key_kind(getattr(array, "dtype", np.dtype(float))) is not None:
+        array = jax.random.key_data(array)
+    array = np.asarray(array)
+    return np.array2string(
+        array, precision=4, threshold=2 * _SHOWN, edgeitems=_SHOWN, separator=", "
+    ).replace("\n", "")
+
+
+def _steps(part: Part) -> str:
+    texts = []
+    for name, array in zip(part.slot.steps, part.steps, strict=True):
+        texts.append(f"{name} {_short(_shared(array, part))}")
+    if part.mask is not None:
+        texts.append("some entries may be missing: see logs.mask")
+    return "; ".join(texts)

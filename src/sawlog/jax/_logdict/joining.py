@@ -1,0 +1,120 @@
+"""Logs one after the other: what ``logs + more`` and ``sawlog.concat`` do.
+
+A Python loop that adds the logs of every step must neither wait for the device nor compile anything
+for each new length. So what is added is only remembered, piece by piece, and put together when
+somebody looks: on the host where the arrays are small or there already.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from sawlog.errors import LogMismatchError
+from sawlog.jax import _compat
+from sawlog.jax._core import arrays as _arrays
+from sawlog.jax._logdict.entries import Part, full_mask, on_host, stack
+
+#: Up to so many bytes go over the host, where nothing is compiled, from devices that are not it.
+_HOST_BYTES = 16 << 20
+
+
+def concatenate(parts: Sequence[Part]) -> Part:
+    """The entries of one key, one part after the other.
+
+    Raises:
+        LogMismatchError: they do not fit together.
+    """
+    device = _one_device([x for part in parts for x in _arrays_of(part)])
+    if device is None:
+        return _concatenated([stack(part) for part in parts])
+    with jax.transfer_guard("allow"):  # a guard is for what the user's program transfers
+        joined = _concatenated([stack(on_host(part)) for part in parts])
+        # where arrays are anyway, they are bound to no device
+        default = jax.device_put(0).devices()
+        return joined.map(lambda x: jax.device_put(x, None if device in default else device))
+
+
+def _arrays_of(part: Part) -> tuple[Any, ...]:
+    return (*jax.tree.leaves(part.value), *part.rest())
+
+
+def _concatenated(parts: Sequence[Part]) -> Part:
+    first = parts[0]
+    types = _types(first)
+    for part in parts[1:]:
+        if _types(part) != types:
+            check_alike(first, part)
+    masked = any(part.mask is not None for part in parts)
+    counted = [part.dropped for part in parts if part.slot.counted]
+
+    def join(*arrays: Any) -> Any:
+        if all(isinstance(x, (np.ndarray, np.generic)) for x in arrays):
+            return np.concatenate(arrays, axis=first.outer)
+        return _arrays.concatenate(arrays, axis=first.outer)
+
+    steps = [_steps_like(first, part) for part in parts]
+    return Part(
+        jax.tree.map(join, *(part.value for part in parts)),
+        tuple(map(join, *steps)) if first.steps else (),
+        join(*map(full_mask, parts)) if masked else None,
+        dataclasses.replace(first.slot, masked=masked, counted=bool(counted), reduction=None),
+        sum(counted[1:], counted[0]) if counted else None,
+    )
+
+
+def _steps_like(first: Part, part: Part) -> tuple[Any, ...]:
+    by_name = dict(zip(part.slot.steps, part.steps, strict=True))
+    return tuple(by_name[name] for name in first.slot.steps)
+
+
+def _types(part: Part) -> Any:
+    """What is the same where entries fit together, and may differ where they do, too."""
+    leaves, tree = jax.tree.flatten(part.value)
+    axis = part.outer
+    shapes = [(x.dtype, x.shape[:axis], x.shape[axis + 1 :]) for x in leaves]
+    return tree, shapes, part.slot.steps
+
+
+def _one_device(arrays: Sequence[Any]) -> Any:
+    """The device of concrete arrays that can go over the host, or None."""
+    known = [x for x in arrays if isinstance(x, jax.Array)]
+    if any(map(_compat.is_tracer, known)) or not all(map(_arrays.is_plain, arrays)):
+        return None
+    devices = {device for x in known for device in x.devices()}
+    if len(devices) != 1:
+        return None
+    (device,) = devices
+    small = device.platform == "cpu" or sum(x.nbytes for x in arrays) <= _HOST_BYTES
+    return device if small else None
+
+
+def check_alike(one: Part, two: Part) -> None:
+    """Refuse to put entries together that do not fit.
+
+    Raises:
+        LogMismatchError: naming what differs.
+    """
+    key, axis = one.slot.key, one.outer
+
+    def types(part: Part) -> str:
+        def text(x: Any) -> str:
+            shape = x.shape[:axis] + x.shape[axis + 1 :]
+            return f"{x.dtype}[{','.join(map(str, shape))}]"
+
+        return str(jax.tree.map(text, part.value))
+
+    for what, left, right in (
+        ("steps", sorted(one.slot.steps), sorted(two.slot.steps)),
+        ("structure", jax.tree.structure(one.value), jax.tree.structure(two.value)),
+        ("type of an entry", types(one), types(two)),
+    ):
+        if left != right:
+            raise LogMismatchError(
+                f"The entries of {key!r} cannot be put together: the {what} is {left} on the left "
+                f"and {right} on the right. Hint: rename one with logs.prefix(...)."
+            )

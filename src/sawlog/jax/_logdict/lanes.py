@@ -1,0 +1,245 @@
+"""Statistics over the lanes of a ``vmap``: averages over seeds that respect masks and steps.
+
+They are computed on the host, in float64. Where lanes logged at different steps, entries are
+matched by their steps: an average is over the lanes that logged that very step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from sawlog.errors import ArgumentError, LogValueError
+from sawlog.jax import _compat
+from sawlog.jax._core import arrays as _arrays
+from sawlog.jax._logdict.entries import Part, full_mask, stack
+
+Statistic = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""Of values ``[entries, lanes, ...]`` and a mask with as many axes: ``[entries, ...]``."""
+
+
+def has_lanes(part: Part) -> bool:
+    """Whether there are axes of ``vmap``, inside of the logged function or around it."""
+    return bool(part.outer or part.slot.batch)
+
+
+def over_lanes(part: Part, statistic: Statistic, name: str) -> Part:
+    """One value for each entry; a key without lanes stays as it is.
+
+    Raises:
+        ArgumentError: the logs are traced.
+        LogValueError: PRNG keys have no statistics.
+    """
+    if not has_lanes(part):
+        return part
+    stacked, wide = part.stacked, stack(part)
+    _check_concrete(wide, name)
+    values = jax.tree.map(lambda x: _entries_and_lanes(_plain(x, part, name), wide), wide.value)
+    steps = [_entries_and_lanes(np.asarray(x), wide) for x in wide.steps]
+    mask = _entries_and_lanes(np.asarray(full_mask(wide)), wide)
+    values, steps, mask = _matched(values, steps, mask, part)
+
+    def apply(x: np.ndarray) -> np.ndarray:
+        result = statistic(x, mask.reshape(mask.shape + (1,) * (x.ndim - 2)))
+        return result if stacked else result[0]
+
+    value = jax.tree.map(apply, values)
+    slot = dataclasses.replace(
+        part.slot,
+        ndim=np.ndim(jax.tree.leaves(value)[0]),
+        batch=0,
+        masked=False,
+        counted=False,
+        reduction=part.slot.reduction,
+    )
+    return Part(value, tuple(x if stacked else x[0] for x in steps), None, slot)
+
+
+def over_entries(part: Part, statistic: Statistic, name: str) -> Part:
+    """One value for each lane, of the entries that it logged; steps are left out.
+
+    Raises:
+        ArgumentError, LogValueError: as :func:`over_lanes`.
+    """
+    wide = stack(part)
+    _check_concrete(wide, name)
+    lanes = wide.first.shape[: wide.outer] + wide.first.shape[wide.outer + 1 :][: wide.slot.batch]
+    mask = _entries_and_lanes(np.asarray(full_mask(wide)), wide).T
+
+    def apply(x: Any) -> np.ndarray:
+        own = np.swapaxes(_entries_and_lanes(_plain(x, part, name), wide), 0, 1)
+        result = statistic(own, mask.reshape(mask.shape + (1,) * (own.ndim - 2)))
+        return result.reshape(lanes + result.shape[1:])
+
+    value = jax.tree.map(apply, wide.value)
+    there = mask.any(axis=1).reshape(lanes)
+    slot = dataclasses.replace(
+        part.slot,
+        steps=(),
+        stacked=False,
+        ndim=np.ndim(jax.tree.leaves(value)[0]) - wide.outer,
+        masked=not there.all(),
+        counted=False,
+    )
+    return Part(value, (), None if there.all() else there, slot)
+
+
+def _check_concrete(part: Part, name: str) -> None:
+    arrays = (*jax.tree.leaves(part.value), *part.rest())
+    if any(map(_compat.is_tracer, arrays)):
+        raise ArgumentError(
+            f"logs.{name} is computed on the host, by masks and steps that are not known while "
+            "a program is traced. Hint: return the logs and call it outside of jit, vmap and grad."
+        )
+
+
+def _plain(x: Any, part: Part, name: str) -> np.ndarray:
+    if not _arrays.is_plain(x):
+        raise LogValueError(
+            f"{part.slot.key!r} holds PRNG keys, which have no {name}. Hint: leave them out, as "
+            "with logs.filter(lambda name, value: name != ...)."
+        )
+    return np.asarray(x)
+
+
+def _entries_and_lanes(x: np.ndarray, part: Part) -> np.ndarray:
+    """``[*outer, entries, *batch, ...]`` as ``[entries, lanes, ...]``."""
+    outer, batch = part.outer, part.slot.batch
+    x = np.moveaxis(x, outer, 0)
+    return x.reshape((x.shape[0], -1, *x.shape[1 + outer + batch :]))
+
+
+def _matched(
+    values: Any, steps: list[np.ndarray], mask: np.ndarray, part: Part
+) -> tuple[Any, list[np.ndarray], np.ndarray]:
+    """Entries in rows: by their place in the program, or by their steps where those differ."""
+    if any(x.ndim != 2 for x in steps):
+        raise ArgumentError(
+            f"A step of {part.slot.key!r} is an array, not a number, and entries cannot be matched "
+            "by it. Hint: log numbers as steps."
+        )
+    if all(_same_in_all_lanes(x, mask) for x in steps):
+        rows = mask.any(axis=1)
+        first = np.argmax(mask[rows], axis=1)
+        taken = [x[rows][np.arange(len(first)), first] for x in steps]
+        return jax.tree.map(lambda x: x[rows], values), taken, mask[rows]
+    lane, entry = np.nonzero(mask.T)
+    number, firsts = _row_numbers([x[entry, lane] for x in steps], lane)
+
+    def placed(x: np.ndarray) -> np.ndarray:
+        out = np.zeros((len(firsts), *x.shape[1:]), x.dtype)
+        out[number, lane] = x[entry, lane]
+        return out
+
+    taken = [x[entry[firsts], lane[firsts]] for x in steps]
+    return jax.tree.map(placed, values), taken, placed(mask)
+
+
+def _same_in_all_lanes(steps: np.ndarray, mask: np.ndarray) -> bool:
+    first = np.take_along_axis(steps, np.argmax(mask, axis=1)[:, None], axis=1)
+    return bool(np.all((steps == first) | ~mask))
+
+
+def _row_numbers(steps: list[np.ndarray], lane: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The row of each logged entry, sorted by steps, and for each row one entry that is in it.
+
+    A lane that logs the same steps again has its second entry in the row after the first.
+    """
+    codes = [np.unique(x, return_inverse=True)[1].reshape(-1) for x in steps]
+    again = occurrence([*codes, lane])
+    _, firsts, number = np.unique(
+        np.stack([*codes, again], axis=1), axis=0, return_index=True, return_inverse=True
+    )
+    return number.reshape(-1), firsts
+
+
+def occurrence(columns: list[np.ndarray]) -> np.ndarray:
+    """How many rows before are the same."""
+    order = np.lexsort(columns[::-1])
+    table = np.stack(columns, axis=1)[order]
+    is_new = np.ones(len(table), bool)
+    is_new[1:] = np.any(table[1:] != table[:-1], axis=1)
+    starts = np.flatnonzero(is_new)
+    result = np.empty(len(table), int)
+    result[order] = np.arange(len(table)) - np.repeat(starts, np.diff([*starts, len(table)]))
+    return result
+
+
+# -- the statistics --------------------------------------------------------------------------------
+
+
+def _wide(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.complex128 if np.iscomplexobj(x) else np.float64)
+
+
+def _like(result: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Float32 unless what was logged has 64 bits."""
+    if x.dtype.itemsize >= (16 if np.iscomplexobj(x) else 8):
+        return result
+    return result.astype(np.complex64 if np.iscomplexobj(result) else np.float32)
+
+
+def count(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """How many lanes logged."""
+    return np.broadcast_to(mask, x.shape).sum(axis=1, dtype=np.int32)
+
+
+def mean(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The mean of the lanes that logged."""
+    return _like(np.mean(_wide(x), axis=1, where=mask), x)
+
+
+def var(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The variance of the lanes that logged, divided by their number."""
+    return _like(np.var(_wide(x), axis=1, where=mask), x)
+
+
+def std(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The square root of the variance."""
+    return _like(np.std(_wide(x), axis=1, where=mask), x)
+
+
+def total(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The sum of the lanes that logged."""
+    if x.dtype.kind in "iub":
+        return np.sum(x, axis=1, where=mask)
+    return _like(np.sum(_wide(x), axis=1, where=mask), x)
+
+
+def minimum(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The least of the lanes that logged."""
+    return _extreme(np.minimum, x, mask)
+
+
+def maximum(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The greatest of the lanes that logged."""
+    return _extreme(np.maximum, x, mask)
+
+
+def _extreme(fun: Any, x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Lanes that did not log are given the value of the first that did, which changes nothing."""
+    flat = mask.reshape(mask.shape[:2])
+    first = x[np.arange(len(x)), np.argmax(flat, axis=1)]
+    return fun.reduce(np.where(mask, x, first[:, None]), axis=1)
+
+
+def quantile(q: Any) -> Statistic:
+    """The quantiles of the lanes that logged; several ``q`` have an axis behind the entries."""
+
+    def of(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        if np.iscomplexobj(x):
+            raise LogValueError(
+                "Complex numbers have no quantiles. Hint: log their absolute value."
+            )
+        wide = np.where(mask, _wide(x), np.nan)
+        unknown = np.any(np.isnan(wide) & mask, axis=1)
+        result = np.nanquantile(np.where(unknown[:, None], 0.0, wide), q, axis=1)
+        result = np.moveaxis(result, 0, 1) if np.ndim(q) else result
+        unknown = np.broadcast_to(unknown[:, None] if np.ndim(q) else unknown, result.shape)
+        return _like(np.where(unknown, np.nan, result), x)
+
+    return of

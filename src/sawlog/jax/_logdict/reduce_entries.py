@@ -1,0 +1,75 @@
+"""Reducing the entries of a logdict, after the program has run or inside another one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from sawlog._names import ByName
+from sawlog.jax._core.arrays import inner, select, to_numpy, type_of, zeros
+from sawlog.jax._logdict import entries as entries_of
+from sawlog.jax._logdict.entries import Part
+from sawlog.jax._transforms.reductions import Reduction, begin, check_mode, for_steps, reduction_of
+
+
+def reduce_part(part: Part, mode: Any) -> Part:
+    """Reduce the entries of one key to a single one, as ``mode`` says."""
+    check_mode(mode)
+    reduction = reduction_of(ByName.read(mode).of(part.slot.key))
+    if reduction is None:
+        return part
+    part = entries_of.stack(part)
+    value = _fold(reduction, part.value, part.mask, part)
+    steps = tuple(_fold(for_steps(reduction), x, part.mask, part) for x in part.steps)
+    mask = None if part.mask is None else part.mask.any(axis=part.outer)
+    if entries_of.namespace(part) is np:
+        value, steps = jax.tree.map(to_numpy, (value, steps))
+    slot = dataclasses.replace(
+        part.slot,
+        stacked=False,
+        ndim=np.ndim(jax.tree.leaves(value)[0]) - part.outer,
+        counted=False,
+        reduction=reduction.name,
+    )
+    return Part(value, steps, mask, slot)
+
+
+def _fold(reduction: Reduction, value: Any, mask: Any, part: Part) -> Any:
+    """Update with one entry after the other; each lane for itself."""
+
+    def fold(value: Any, mask: Any) -> Any:
+        like = jax.tree.map(lambda x: zeros(inner(x, 1)), value)
+
+        def step(state: Any, entry: Any) -> Any:
+            x, here = entry
+            new = reduction.update(state, x)
+            if here is not None:
+                new = jax.tree.map(lambda a, b: select(here, a, b), new, state)
+            return new, None
+
+        return reduction.finish(lax.scan(step, begin(reduction, like), (value, mask))[0])
+
+    # [*outer, entries, *batch, ...]: one fold for each place along outer and batch
+    fun = fold
+    for _ in range(part.slot.batch):
+        fun = jax.vmap(fun, in_axes=1)
+    for _ in range(part.outer):
+        fun = jax.vmap(fun)
+    if any(type_of(x).sharding is not None for x in jax.tree.leaves((value, mask))):
+        fun = jax.jit(fun)  # only in a program do arrays say where they are, without a context
+    if not _would_be_cut(value):
+        return fun(value, mask)
+    with jax.enable_x64(True):
+        return jax.tree.map(to_numpy, fun(value, mask))
+
+
+def _would_be_cut(value: Any) -> bool:
+    """Whether these are arrays of the host, some with more bits than JAX is set to compute with."""
+    leaves = jax.tree.leaves(value)
+    return all(isinstance(x, (np.ndarray, np.generic)) for x in leaves) and any(
+        jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype for x in leaves
+    )

@@ -1,0 +1,109 @@
+"""``log_cotangent``: log the gradient that flows back through a value.
+
+While somebody listens, the value passes through an identity ``cotangent``. Differentiated, it
+leaves a second, linear identity on the tangents, and transposing that one logs what flows back.
+Neither has an effect: where no gradient flows, nothing remains.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from sawlog.jax import _compat
+from sawlog.jax._core import libraries as _libraries
+from sawlog.jax._core.log_arguments import read_site
+from sawlog.jax._core.primitive import cotangent_p, is_listening, log_p, tangent_p
+from sawlog.jax._core.site import Site
+
+
+def log_cotangent(name: str, x: Any, /, **options: Any) -> Any:
+    """Return ``x``, and log the gradient that flows back through it under ``name``.
+
+    ``x`` is an array or a pytree; ``options`` are those of :func:`sawlog.log` for one value:
+    ``reduction``, ``where``, ``tags`` and step axes. It is logged whenever a gradient flows, in
+    ``grad``, ``vjp`` or ``jacrev``, in the order of the backward pass. Where none flows nothing is
+    logged.
+
+    >>> import jax, sawlog
+    >>> def f(x):
+    ...     y = sawlog.log_cotangent("dy", x**2)
+    ...     return 3.0 * y
+    >>> gradient, logs = sawlog.spool(jax.grad(f))(2.0)
+    >>> print(gradient, logs["dy"])
+    12.0 3.0
+
+    Raises:
+        LogValueError: as :func:`sawlog.log`.
+    """
+    site, operands = read_site((name, x), options, as_arrays=is_listening())
+    if site is None or not is_listening() or _libraries.only_probing():
+        return x
+    leaves, tree = jax.tree.flatten(x)
+    flows = [_compat.has_tangent(leaf) for leaf in leaves]
+    if not any(flows):
+        return x
+    count = len(leaves)
+    kept = [i for i in range(count) if flows[i]]
+    # What has no gradient (integers) stays out; the logged pytree has None in its place.
+    shown = jax.tree.unflatten(tree, [leaves[i] if flows[i] else None for i in range(count)])
+    site = dataclasses.replace(site, trees=(jax.tree.structure(shown),))
+    outs = cotangent_p.bind(*(leaves[i] for i in kept), *operands[count:], site=site)
+    for i, out in zip(kept, outs, strict=True):
+        leaves[i] = out
+    return jax.tree.unflatten(tree, leaves)
+
+
+def _count(site: Site) -> int:
+    return site.trees[0].num_leaves
+
+
+def _jvp(primals: Any, tangents: Any, *, site: Site) -> Any:
+    count = _count(site)
+    outs = cotangent_p.bind(*primals, site=site)
+    own = tangents[:count]
+    if all(map(_compat.is_zero, own)):
+        return outs, list(own)
+    own = [_compat.instantiate_zero(tangent) for tangent in own]
+    return outs, tangent_p.bind(*own, *primals[count:], site=site)
+
+
+def _jvp_of_tangent(primals: Any, tangents: Any, *, site: Site) -> Any:
+    # Linear in the tangents. The gradient of a gradient is not what was asked for: no log.
+    return tangent_p.bind(*primals, site=site), list(tangents[: _count(site)])
+
+
+def _transpose(cotangents: Any, *operands: Any, site: Site) -> Any:
+    count = _count(site)
+    steps = operands[count:]
+    if is_listening() and not all(map(_compat.is_zero, cotangents)):
+        flowing = [_compat.instantiate_zero(cotangent) for cotangent in cotangents]
+        log_p.bind(*flowing, *steps, site=site)
+    return [*cotangents, *(None for _ in steps)]
+
+
+def _batch(primitive: Any) -> Any:
+    def rule(add_axis: Any, values: Any, dims: Any, *, site: Site) -> Any:
+        if all(dim is None for dim in dims):
+            return primitive.bind(*values, site=site), [None] * _count(site)
+        values = [add_axis(value, dim) for value, dim in zip(values, dims, strict=True)]
+        outs = primitive.bind(*values, site=dataclasses.replace(site, batch=site.batch + 1))
+        return outs, [0] * len(outs)
+
+    return rule
+
+
+def _define(primitive: Any, jvp: Any) -> None:
+    primitive.multiple_results = True
+    primitive.def_impl(lambda *operands, site: list(operands[: _count(site)]))
+    primitive.def_abstract_eval(lambda *avals, site: list(avals[: _count(site)]))
+    _compat.define_lowering(primitive, lambda ctx, *args, site: list(args[: _count(site)]))
+    _compat.define_jvp(primitive, jvp)
+    _compat.define_batching_with_outputs(primitive, _batch(primitive))
+
+
+_define(cotangent_p, _jvp)
+_define(tangent_p, _jvp_of_tangent)
+_compat.define_transpose(tangent_p, _transpose)

@@ -1,0 +1,232 @@
+"""``vmap`` of ``cond`` and ``while_loop``: only the lanes that ran count as logged.
+
+When the predicate is mapped, JAX runs both branches, or the body for lanes that are done, and
+selects; a log would be seen for lanes that never came there. So the batching rules of both are
+wrapped: where there is a log inside, it gets a mask that says whether this lane is really there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax import lax
+from jax.extend.core import jaxpr_as_fun
+from jax.extend.core.primitives import cond_p, scan_p, while_p
+
+from sawlog.jax import _compat
+from sawlog.jax._core import arrays as _arrays
+from sawlog.jax._core.handler import Drop, Handler
+from sawlog.jax._core.interpreter import Interpreter
+from sawlog.jax._core.primitive import (
+    PASSING_PRIMITIVES,
+    SITE_PRIMITIVES,
+    has_site_effect,
+    is_listening,
+)
+from sawlog.jax._core.site import Site
+from sawlog.jax._core.stream import Streams
+
+
+class Mask(Handler):
+    """The handler that adds a condition to every log."""
+
+    primitives = (*SITE_PRIMITIVES, *PASSING_PRIMITIVES)
+
+    def __init__(self, ran: Any, branch: tuple[tuple[int, int], ...] = ()) -> None:
+        super().__init__()
+        self._ran = ran
+        self._branch = branch
+
+    def wants(self, site: Site) -> bool:
+        """Every log."""
+        del site
+        return True
+
+    def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
+        """Bind the log again, true only where the lane is there."""
+        self._bind(primitive, site, operands, params)
+        return ()
+
+    def passing(self, primitive: Any, site: Site, operands: Sequence[Any]) -> list[Any]:
+        """Bind it again; what flows back is logged only where the lane is there."""
+        return list(self._bind(primitive, site, operands, {}))
+
+    def _bind(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Any:
+        # The condition has the axes of the vmaps around the branch or loop, which lead; those of
+        # a vmap inside follow.
+        ran = _arrays.broadcast(self._ran, _arrays.leading(operands[0], site.batch))
+        if site.masked:
+            *operands, mask = operands
+            ran = ran & mask
+        branches = site.branches + self._branch
+        masked = dataclasses.replace(site, masked=True, branches=branches)
+        return primitive.bind(*operands, ran, site=masked, **params)
+
+
+def has_logs(closed: Any) -> bool:
+    """Whether there is a log inside, or a ``log_cotangent``, which has no effect to show for it."""
+    return has_site_effect(closed.effects) or (is_listening() and _has_passing(closed.jaxpr))
+
+
+def _has_passing(jaxpr: Any) -> bool:
+    return any(
+        eqn.primitive in PASSING_PRIMITIVES
+        or any(
+            _has_passing(getattr(inner, "jaxpr", inner)) for inner in _compat.subjaxprs(eqn.params)
+        )
+        for eqn in jaxpr.eqns
+    )
+
+
+def run_masked(inner: Any, args: Sequence[Any], mask: Mask) -> list[Any]:
+    """Evaluate an inner program with a condition on every log."""
+    return Interpreter(mask).run(inner.jaxpr, inner.consts, args)[0]
+
+
+_conds = itertools.count()
+
+Unhide = Callable[[dict[str, Any]], dict[str, Any] | None]
+
+_hidden_lanes: dict[Any, Unhide] = {}
+
+
+def register_hidden_lanes(primitive: Any) -> Callable[[Unhide], Unhide]:
+    """Say which lanes of a loop are there where its predicate does not tell.
+
+    ``unhide(params)`` gives the parameters with all logs masked, or None.
+    """
+
+    def register(unhide: Unhide) -> Unhide:
+        _hidden_lanes[primitive] = unhide
+        return unhide
+
+    return register
+
+
+def _batch_cond(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def masked(branch: Any, cond: int, position: int, index_aval: Any) -> Any:
+        """The branch, with the index as one more operand."""
+
+        def flat(*args: Any) -> list[Any]:
+            *operands, index = args
+            return run_masked(branch, operands, Mask(index == position, ((cond, position),)))
+
+        return _compat.trace_flat(flat, [*branch.in_avals, index_aval], "branch")
+
+    def batch(axis_data: Any, args: Any, dims: Any, *, branches: Any, **params: Any) -> Any:
+        if dims[0] is not None and any(map(has_logs, branches)):
+            index = _compat.unmapped_scalar(args[0], dims[0])
+            cond = next(_conds)
+            branches = tuple(masked(branch, cond, i, index) for i, branch in enumerate(branches))
+            args, dims = (*args, args[0]), (*dims, dims[0])
+        if dims[0] is not None and _is_refused(axis_data, args, dims, branches):
+            return _select_branches(axis_data, args, dims, branches)
+        return rule(axis_data, args, dims, branches=branches, **params)
+
+    return batch
+
+
+def _is_refused(axis_data: Any, args: Any, dims: Any, branches: Sequence[Any]) -> bool:
+    """Whether JAX's own rule does not take what is sharded in this way.
+
+    A branch may have such operands only for what it logs, or because ``spool`` returns it:
+    some sharded along other axes than the mapped one, some whose type names no mesh.
+    """
+    if any(map(_arrays.is_sharded_beside, args, dims)):
+        return True
+    types = [*args, *(aval for branch in branches for aval in branch.out_avals)]
+    meshless = any(_arrays.type_of(x).sharding is None for x in types)
+    return meshless and axis_data.explicit_mesh_axis is not None
+
+
+def _select_branches(axis_data: Any, args: Any, dims: Any, branches: Sequence[Any]) -> Any:
+    """Run all branches and select, as JAX's rule does, with the shardings of the operands."""
+    index, *operands = map(_compat.axis_adder(axis_data, args, dims), args, dims)
+    lane = [_compat.unmapped_scalar(x, 0) for x in operands]
+
+    def on_mesh(branch: Any) -> Any:
+        def flat(*args: Any) -> list[Any]:
+            outs = jaxpr_as_fun(branch)(*args)
+            return [_arrays.reshard(x, _arrays.beside(lane, x, 0)) for x in outs]
+
+        return _compat.batch_program(_compat.trace_flat(flat, lane, "branch"), axis_data)
+
+    outs: list[Any] = []
+    for position, branch in enumerate(branches):
+        here = index == position
+        # Lanes that do not run a branch get no gradient from it, not even a nan.
+        own = [_arrays.select(here, x, lax.stop_gradient(x)) for x in operands]
+        new = jaxpr_as_fun(on_mesh(branch))(*own)
+        outs = [_arrays.select(here, x, y) for x, y in zip(new, outs or new, strict=True)]
+    return outs, [0] * len(outs)
+
+
+def _batch_while(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The carry gets one more value in front: whether this lane was there in the last turn."""
+
+    def masked_cond(cond: Any, consts: int, running: Any) -> Any:
+        def flat(*args: Any) -> list[Any]:
+            here, *carry = args[consts:]
+            return run_masked(cond, [*args[:consts], *carry], Mask(here))
+
+        return _compat.trace_flat(flat, _insert(cond.in_avals, consts, running), "cond")
+
+    def masked_body(cond: Any, conds: int, body: Any, bodies: int, running: Any) -> Any:
+        silent = jaxpr_as_fun(_without_sites(cond))
+        consts = conds + bodies
+
+        def flat(*args: Any) -> list[Any]:
+            _, *carry = args[consts:]
+            (here,) = silent(*args[:conds], *carry)
+            return [here, *run_masked(body, [*args[conds:consts], *carry], Mask(here))]
+
+        avals = [*cond.in_avals[:conds], *body.in_avals]
+        return _compat.trace_flat(flat, _insert(avals, consts, running), "body")
+
+    def batch(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
+        loop = _compat.While.read(params)
+        cond, body, conds, bodies = loop.cond, loop.body, loop.cond_consts, loop.body_consts
+        if not has_site_effect(body.effects) and not has_site_effect(cond.effects):
+            return rule(axis_data, args, dims, **params)
+        unhidden = _hidden_lanes[while_p](params)
+        if unhidden is not None:
+            return rule(axis_data, args, dims, **unhidden)
+        running = cond.out_avals[0]
+        params = loop.changed(
+            cond=masked_cond(cond, conds, running),
+            body=masked_body(cond, conds, body, bodies, running),
+            body_consts=conds + bodies,
+        )
+        start = conds + bodies
+        here = _arrays.ones(running)
+        args = [*args[:conds], *args[:start], here, *args[start:]]
+        dims = [*dims[:conds], *dims[:start], None, *dims[start:]]
+        outs, out_dims = rule(axis_data, args, dims, **params)
+        return outs[1:], out_dims[1:]
+
+    return batch
+
+
+def _batch_scan(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def batch(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
+        has_any = has_logs(_compat.Scan.read(params).body)
+        unhidden = _hidden_lanes[scan_p](params) if has_any else None
+        return rule(axis_data, args, dims, **(unhidden or params))
+
+    return batch
+
+
+def _insert(avals: Sequence[Any], position: int, aval: Any) -> list[Any]:
+    return [*avals[:position], aval, *avals[position:]]
+
+
+def _without_sites(closed: Any) -> Any:
+    return Interpreter(Drop(SITE_PRIMITIVES)).trace(closed).closed
+
+
+_compat.wrap_batching(cond_p, _batch_cond)
+_compat.wrap_batching(scan_p, _batch_scan)
+_compat.wrap_batching(while_p, _batch_while)

@@ -1,0 +1,263 @@
+"""What calls outside of programs log, on its way to runs: the jobs of :class:`Background`."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from sawlog._turn import Signal
+from sawlog.jax._core.arrays import to_numpy
+from sawlog.jax._logdict.logdict import logdict
+from sawlog.jax._runs.background import ROOM, Job
+from sawlog.jax._runs.call_forms import Leaves
+from sawlog.jax._runs.runs import Run, table
+from sawlog.jax._saving.records import to_records
+from sawlog.jax._transforms.tap_host import Call, Flush
+from sawlog.records import Entries, Records
+from sawlog.sinks import AsyncError
+
+_NUMBER = 16  # bytes that a single number has at most
+_SOONEST, _LATEST = 0.001, 0.05  # seconds between two looks at a program with callbacks
+
+
+class Arrays(Job):
+    """A job that waits for arrays of a device."""
+
+    def __init__(self, leaves: Sequence[Any]) -> None:
+        self._arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+        self.nbytes = sum(map(_nbytes, leaves))
+
+    @property
+    def on_device(self) -> bool:
+        """Whether there are arrays of a device at all."""
+        return bool(self._arrays)
+
+    def is_ready(self) -> bool:
+        """Whether all of them are computed."""
+        return all(map(_is_ready, self._arrays))
+
+    def wait(self) -> None:
+        """Return when all of them are computed."""
+        for array in self._arrays:
+            with contextlib.suppress(Exception):  # it is met again where the array is read
+                array.block_until_ready()
+
+
+def _nbytes(leaf: Any) -> int:
+    shape = leaf.shape
+    return math.prod(shape) * leaf.dtype.itemsize if shape else _NUMBER
+
+
+def _is_ready(array: Any) -> bool:
+    try:
+        return bool(array.is_ready())
+    except Exception:  # met again where the array is read
+        return True
+
+
+def on_host(logs: logdict) -> logdict:
+    """The same with numpy arrays, so that nothing is computed on a device for the writing."""
+    return jax.tree.map(to_numpy, logs)
+
+
+class Logged(Arrays):
+    """The logs of one call for one run."""
+
+    def __init__(self, run: Run, logs: Leaves) -> None:
+        super().__init__(logs.leaves)
+        self.run = run
+        self._logs = logs
+
+    def write(self, behind: Sequence[Job]) -> int:
+        """Write it, and what was logged to the same run right after."""
+        own: list[Any] = [self, *itertools.takewhile(self._goes_along, behind)]
+        found: list[Leaves] = []
+        for each in own:
+            with self.run.keeping():
+                leaves = [_on_host(leaf) for leaf in each._logs.leaves]
+                found.append(Leaves(leaves, each._logs.tree, each._logs.layout))
+        for _, alike in itertools.groupby(found, _kind):
+            _write_together(self.run, list(alike))
+        return len(own)
+
+    def _goes_along(self, other: Job) -> bool:
+        return isinstance(other, Logged) and other.run is self.run
+
+
+def _on_host(leaf: Any) -> Any:
+    """``to_numpy``, which is slow for many numbers."""
+    if type(leaf) is np.ndarray:
+        return leaf
+    plain = isinstance(leaf, jax.Array) and isinstance(leaf.dtype, np.dtype)
+    return np.asarray(leaf) if plain else to_numpy(leaf)
+
+
+def _kind(logs: Leaves) -> Any:
+    """The same for logs that differ in nothing but their numbers."""
+    return logs.tree, [(leaf.dtype, leaf.shape) for leaf in logs.leaves]
+
+
+def _write_together(run: Run, several: Sequence[Leaves]) -> None:
+    """Write logs of one kind, if possible in one go; where that is refused, one by one."""
+    together = None
+    if len(several) > 1:
+        with contextlib.suppress(Exception):  # met again, and kept, one by one
+            together = _joined(several)
+    if together is None:
+        return _write_each(run, several)
+    try:
+        run.write_records(together)
+    except (ExceptionGroup, AsyncError) as error:  # some of several sinks have it, or the error has
+        run.keep(error)
+    except Exception as error:
+        before = len(run.troubles)
+        _write_each(run, several)
+        if len(run.troubles) == before:
+            run.keep(error)
+
+
+def _write_each(run: Run, several: Sequence[Leaves]) -> None:
+    for each in several:
+        with run.keeping():
+            run.write(each.logs)
+
+
+def _joined(several: Sequence[Leaves]) -> Records | None:
+    """The records of logs of one kind, one after the other.
+
+    None where there is more to them than values and steps. What :func:`to_records` makes of the
+    first says all but the numbers of the others.
+    """
+    first, layout = several[0].logs, several[0].layout
+    odd = layout.masked or any(slot.counted for slot in layout.slots)
+    odd = odd or any(each.layout.empty for each in several)
+    odd = odd or not all(isinstance(x, np.ndarray | np.generic) for x in several[0].leaves)
+    if odd or any(part.outer or part.stacked != part.slot.stacked for part in first._parts()):
+        return None
+    columns = zip(*(each.leaves for each in several), strict=True)
+    values = [[next(columns) for _ in jax.tree.leaves(value)] for value in first.values()]
+    steps = [[next(columns) for _ in slot.steps] for slot in layout.slots]
+    records = iter(to_records(first).items())
+    found: dict[str, Entries] = {}
+    for slot, own, axes in zip(layout.slots, values, steps, strict=True):
+        put = np.concatenate if slot.stacked else _stacked
+        together = [put(each) for each in axes]
+        for leaves in own:
+            name, like = next(records)
+            at = dict(zip(like.steps, together, strict=True))
+            found[name] = Entries(put(leaves), at, None, like.attrs)
+    return Records(found) if next(records, None) is None else None
+
+
+def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """``np.stack`` of arrays of one dtype and shape, which is slow for many numbers."""
+    first = arrays[0]
+    if first.ndim or first.dtype.kind not in "biuf":
+        return np.stack(arrays)
+    return np.frombuffer(bytearray().join([array.tobytes() for array in arrays]), first.dtype)
+
+
+class Lanes(Arrays):
+    """The logs of one call for many runs; the axes in front are those of the runs."""
+
+    def __init__(self, runs: Sequence[Run], logs: logdict, axes: int) -> None:
+        super().__init__(jax.tree.leaves(logs))
+        self._runs, self._logs, self._axes = runs, logs, axes
+
+    def write(self, behind: Sequence[Job]) -> int:
+        """Write to each run what is its own."""
+        try:
+            leaves, tree = jax.tree.flatten(on_host(self._logs))
+            leaves = [leaf.reshape(-1, *leaf.shape[self._axes :]) for leaf in leaves]
+        except Exception as error:
+            for run in self._runs:
+                run.keep(error)
+            return 1
+        for lane, run in enumerate(self._runs):
+            with run.keeping():
+                run.write(jax.tree.unflatten(tree, [leaf[lane] for leaf in leaves]))
+        return 1
+
+
+class Tapped(Job):
+    """What one call of a tapped program sends, while it runs.
+
+    It is put in the line before the program starts, and given a number by which the program knows
+    it. Of a program that raised nothing more is taken.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.number = table.enter(self)
+        self._sent: collections.deque[tuple[Call | Flush, list[np.ndarray]]] = collections.deque()
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._news, self._taken = Signal(), Signal()
+        self._ends: list[Any] | None = None
+        self._broken = False
+
+    @property
+    def on_device(self) -> bool:
+        """A program is on its way."""
+        return True
+
+    def deliver(self, call: Call | Flush, arrays: Sequence[Any]) -> None:
+        """Take what the program sent, in a callback; wait while too much of it is not written."""
+        own = [np.array(array) for array in arrays]  # those of a callback are gone after it
+        size = sum(array.nbytes for array in own)
+        while self._bytes + size > ROOM and self._sent:
+            self._taken.wait(lambda: not self._sent)
+        with self._lock:
+            self._sent.append((call, own))
+            self._bytes += size
+        self._news.ring()
+
+    def ends_with(self, arrays: list[Any]) -> None:
+        """The program is on its way; it is over when these are computed."""
+        self._ends = arrays
+        self._news.ring()
+
+    def _is_over(self) -> bool:
+        return self._ends is not None and all(map(_is_ready, self._ends))
+
+    def is_ready(self) -> bool:
+        """Whether something came, or nothing more will."""
+        return bool(self._sent) or self._is_over()
+
+    def wait(self) -> None:
+        """Return when something came, or the program is over."""
+        pause = _SOONEST
+        while not self.is_ready():
+            self._news.wait(lambda: bool(self._sent), pause)
+            pause = min(2 * pause, _LATEST)
+
+    def write(self, behind: Sequence[Job]) -> int:
+        """Write what came; this is over when the program is."""
+        over = self._is_over()  # asked first: then nothing can come after what is there
+        while self._sent:
+            with self._lock:
+                call, arrays = self._sent.popleft()
+                self._bytes -= sum(array.nbytes for array in arrays)
+            if not self._broken:
+                self._write(call, arrays)
+        self._taken.ring()
+        if over:
+            table.leave(self.number)
+        return int(over)
+
+    def _write(self, call: Call | Flush, arrays: list[np.ndarray]) -> None:
+        try:
+            for logs in call.logs(arrays):
+                self.run.write(logs)
+        except BaseException as error:
+            error.add_note(f"sawlog: {self.run.where(call)}")
+            self.run.keep(error)
+            self._broken = True

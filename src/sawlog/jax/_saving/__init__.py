@@ -1,0 +1,1 @@
+"""Saving a logdict as records in a store, and loading it bit for bit."""

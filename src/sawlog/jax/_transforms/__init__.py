@@ -1,0 +1,1 @@
+"""The transformations: spool, tap and strip, and what they collect with."""

@@ -1,0 +1,276 @@
+"""``spool``: return the logs of a function together with its output."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core.primitives import while_p
+
+from sawlog._names import ByName
+from sawlog.jax._core.handler import Handler
+from sawlog.jax._core.interpreter import Interpreter
+from sawlog.jax._core.program import Program, Transformed, check_callable, jit_options, program_for
+from sawlog.jax._core.select import Selection, check_prefix, selection
+from sawlog.jax._core.site import Site
+from sawlog.jax._core.stream import Stream, Streams, from_site, widened_site
+from sawlog.jax._core.unmatched import Unmatched
+from sawlog.jax._logdict.entries import Part, Slot, stack
+from sawlog.jax._logdict.logdict import logdict
+from sawlog.jax._transforms.collectors import Collector, Limits, plan, read_limits
+from sawlog.jax._transforms.reductions import check_mode
+
+
+class Spool(Handler):
+    """The handler that collects: in streams, or for some names in a collector."""
+
+    collects = True
+
+    def __init__(
+        self,
+        chosen: Selection,
+        keep_logs: bool = False,
+        collectors: Mapping[str, Collector] | None = None,
+        surveys: bool = False,
+    ) -> None:
+        super().__init__()
+        self._chosen = self.listens_for = chosen
+        self.keep_logs = keep_logs
+        self._collectors = dict(collectors or {})
+        self.surveys = surveys
+        self.carry = {key: each.start() for key, each in self._collectors.items()}
+
+    def wants(self, site: Site) -> bool:
+        """Whether any of its names was chosen."""
+        return bool(self._chosen.keys(site))
+
+    def carried(self, site: Site) -> Sequence[str]:
+        """The names that have a collector."""
+        return [key for key in self._chosen.keys(site) if key in self._collectors]
+
+    def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
+        """Collect the chosen names."""
+        del primitive, params
+        streams = []
+        for stream in from_site(site, operands, self._chosen.keys(site)):
+            key = stream.info.key
+            collector = self._collectors.get(key)
+            if collector is None:
+                streams.append(stream)
+                continue
+            wide, own = widened_site(site, operands, collector.like)
+            if wide is not site:
+                (stream,) = from_site(wide, own, (key,))
+            self.carry[key] = collector.update(
+                self.carry[key], stream.leaves, stream.steps, stream.mask, site.batch
+            )
+        return tuple(streams)
+
+    def collected(self) -> dict[str, Part]:
+        """What the collectors hold at the end."""
+        return {key: each.finish(self.carry[key]) for key, each in self._collectors.items()}
+
+
+def spool(
+    fun: Callable[..., Any],
+    argnames: Any = None,
+    tags: Any = None,
+    keep_logs: bool = False,
+    interval: Any = None,
+    reduce: Any = None,
+    prefix: str = "",
+    *,
+    window: int | None = None,
+    capacity: Any = None,
+    keep: str = "first",
+    static_argnums: Any = None,
+    static_argnames: Any = None,
+) -> Callable[..., tuple[Any, logdict]]:
+    """Make a function that returns ``(output, logs)``.
+
+    Args:
+        fun: the function; it may be jitted, and may use any transformation of JAX inside.
+        argnames: take only these names (one string is one name). Here and wherever names are given,
+            a pattern such as ``"train/*"`` stands for all names that match it; one that matches
+            nothing is a :class:`~sawlog.errors.UnmatchedNameWarning`.
+        tags: take only logs with one of these tags.
+        keep_logs: leave the logs visible to transformations further out.
+        interval: keep every n-th entry of each key; a number, or a dict of those by key.
+        reduce: reduce the entries of each key inside the program: ``"mean"``, ``"last"``, ... a
+            :class:`sawlog.Reduction`, or a dict of those by key. It goes before the reduction that
+            a log asks for itself.
+        prefix: put this in front of every key.
+        window: keep the last n entries of each key; goes before ``capacity``.
+        capacity: how many entries to keep of what is logged in loops of unknown length; a number,
+            or a dict by key, which then holds for these keys whatever loops they are in.
+        keep: with ``capacity``, whether the ``"first"`` or the ``"last"`` entries are kept;
+            ``logs.dropped`` says how many did not fit.
+        static_argnums, static_argnames: which arguments are no arrays but part of the program, as
+            for ``jax.jit``; a jitted ``fun`` keeps its own.
+
+    Returns:
+        A function with the arguments of ``fun``. Like ``jax.jit`` it traces each call signature
+        once, and has ``lower``, ``trace`` and ``eval_shape``. See :class:`sawlog.logdict` for what
+        comes back.
+
+    >>> import jax, jax.numpy as jnp, sawlog
+    >>> def f(xs):
+    ...     def body(total, x):
+    ...         total += x
+    ...         sawlog.log({"total": total})
+    ...         return total, None
+    ...     return jax.lax.scan(body, 0, xs)[0]
+    >>> y, logs = sawlog.spool(f)(jnp.arange(4))
+    >>> print(y, logs["total"])
+    6 [0 1 3 6]
+    >>> print(sawlog.spool(f, reduce="mean")(jnp.arange(4))[1]["total"])
+    2.5
+
+    Raises:
+        LogMismatchError: one name is logged in ways that cannot be put together.
+        UnsupportedLoopError: a log stands in a loop of unknown length, and nothing bounds it.
+        UnsupportedPrimitiveError: a log stands inside a primitive without a rule.
+        ArgumentError: an option is of the wrong kind.
+    """
+    return _spool(
+        fun,
+        "spool",
+        argnames,
+        tags,
+        keep_logs,
+        interval,
+        reduce,
+        prefix,
+        window,
+        capacity,
+        keep,
+        static=jit_options(static_argnums, static_argnames),
+    )
+
+
+def logify(
+    fun: Callable[..., Any], *, static_argnums: Any = None, static_argnames: Any = None
+) -> Callable[..., tuple[Any, logdict]]:
+    """Make a function that returns ``(output, logs)``, one value for each name.
+
+    A log is reduced as it asks for itself, ``log("loss", loss, reduction="mean")``, and otherwise
+    replaces the one before. ``logs.asdict()`` gives ``{name: {reduction: value}}``. The options
+    are those of ``jax.jit``.
+
+    >>> import jax, sawlog
+    >>> @sawlog.logify
+    ... def f(n):
+    ...     def body(i, x):
+    ...         sawlog.log("x", x)
+    ...         sawlog.log("mean_x", x, reduction="mean")
+    ...         return x + 1.0
+    ...     return jax.lax.fori_loop(0, 3, body, n)
+    >>> y, logs = f(4.0)
+    >>> print(jax.tree.map(float, logs.asdict()))
+    {'mean_x': {'mean': 5.0}, 'x': {'replace': 6.0}}
+    """
+    static = jit_options(static_argnums, static_argnames)
+    return _spool(fun, "logify", default="replace", static=static)
+
+
+def _spool(
+    fun: Callable[..., Any],
+    name: str,
+    argnames: Any = None,
+    tags: Any = None,
+    keep_logs: bool = False,
+    interval: Any = None,
+    reduce: Any = None,
+    prefix: str = "",
+    window: int | None = None,
+    capacity: Any = None,
+    keep: str = "first",
+    default: str | None = None,
+    static: dict[str, tuple] | None = None,
+) -> Callable[..., tuple[Any, logdict]]:
+    check_callable(fun, name)
+    check_prefix(prefix)
+    if reduce is not None:
+        check_mode(reduce)
+    limits = read_limits(interval, window, capacity, keep)
+    chosen = selection(argnames, tags)
+    modes = ByName.read(reduce)
+    static = static or {}
+    options = (spool, chosen, keep_logs, limits, modes, prefix, default, tuple(static.items()))
+
+    def mode_of(stream: Stream) -> Any:
+        return modes.of(stream.info.key) or stream.info.reduction or default
+
+    unmatched = Unmatched()
+
+    def evaluate(closed: Any, values: list[Any], _: Any) -> tuple[list[Any], logdict]:
+        unmatched.warn(
+            closed, chosen, reduce=modes, interval=limits.interval, capacity=limits.capacity
+        )
+        bounded = limits != Limits(keep=keep) or reduce is not None or default is not None
+        types: Streams = ()
+        if bounded or _has_bounds_of_its_own(closed, chosen):
+            types = _survey(closed, chosen)
+        collectors = plan(types, mode_of, limits)
+        handler = Spool(chosen, keep_logs, collectors)
+        outs, streams = Interpreter(handler).run(closed.jaxpr, closed.consts, values)
+        parts = {stream.info.key: part_of(stream) for stream in streams} | handler.collected()
+        if default is not None:  # logify
+            appended = {s.info.key for s in streams if mode_of(s) == "append"}
+            parts |= {key: _appended(parts[key]) for key in appended}
+        logs = logdict._of(parts.values())
+        if window is not None:  # the reductions are of what the window holds
+            logs = logs.reduce({s.info.key: mode_of(s) or "append" for s in types})
+        return outs, logs.prefix(prefix) if prefix else logs
+
+    program = program_for(fun, options, lambda: Program(fun, evaluate, options=static))
+    return Transformed(fun, program.as_function(_settled), program)
+
+
+def _settled(logs: logdict) -> logdict:
+    """Logs that drop what was not logged when they are first looked at, and wait for nothing."""
+    if logs._layout.masked and not logs._pending:  # no program was compiled around them
+        logs._settle_later()
+    return logs
+
+
+def _survey(closed: Any, chosen: Selection) -> Streams:
+    """The types of all streams of a program."""
+    return Interpreter(Spool(chosen, surveys=True)).trace(closed).stream_types
+
+
+def _has_bounds_of_its_own(closed: Any, chosen: Selection) -> bool:
+    """Whether a log asks for a reduction, or stands in a loop of unknown length."""
+    walk = Interpreter(Spool(chosen))
+
+    def found(jaxpr: Any) -> bool:
+        return any(
+            (eqn.primitive is while_p or any(site.reduction for site in wanted))
+            or any(found(getattr(inner, "jaxpr", inner)) for inner in walk.inner(eqn))
+            for eqn in jaxpr.eqns
+            if (wanted := walk.wanted_in(eqn))
+        )
+
+    return found(closed.jaxpr)
+
+
+def _appended(part: Part) -> Part:
+    """What a log asked ``logify`` to append: the entry axis is always there."""
+    part = stack(part)
+    return dataclasses.replace(part, slot=dataclasses.replace(part.slot, reduction="append"))
+
+
+def part_of(stream: Stream) -> Part:
+    """One key of a logdict."""
+    info = stream.info
+    slot = Slot(
+        key=info.key,
+        steps=info.axes,
+        stacked=info.stacked,
+        ndim=stream.leaves[0].ndim,
+        batch=info.batch,
+        masked=stream.mask is not None,
+    )
+    return Part(jax.tree.unflatten(info.tree, stream.leaves), stream.written(), stream.mask, slot)

@@ -1,0 +1,223 @@
+"""``tap``: call back on the host for every log, while the program runs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.interpreters import mlir
+
+from sawlog.jax import _compat
+from sawlog.jax._core.handler import Handler
+from sawlog.jax._core.interpreter import Interpreter
+from sawlog.jax._core.primitive import tap_effect, tap_p
+from sawlog.jax._core.program import Program, Transformed, check_callable, jit_options, program_for
+from sawlog.jax._core.select import Selection, check_prefix, selection
+from sawlog.jax._core.site import Site
+from sawlog.jax._core.stream import Streams
+from sawlog.jax._core.unmatched import Unmatched
+from sawlog.jax._logdict.logdict import logdict
+from sawlog.jax._transforms.tap_buffer import BufferedTap, BufferedWalk
+from sawlog.jax._transforms.tap_host import Call, Flush, Target, opened, target_of
+from sawlog.jax._transforms.tap_sampling import Sampling, read_sampling, run_sampled
+
+
+class Tap(Handler):
+    """The handler that turns each log into a call of the host.
+
+    ``target`` is the live object, or a traced number by which the host knows it.
+    """
+
+    def __init__(self, chosen: Selection, target: Any, keep_logs: bool = False) -> None:
+        super().__init__()
+        self._chosen = self.listens_for = chosen
+        self.keep_logs = keep_logs
+        self._target = target
+
+    def wants(self, site: Site) -> bool:
+        """Whether any of its names was chosen."""
+        return bool(self._chosen.keys(site))
+
+    def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
+        """Call back from here."""
+        del primitive, params
+        keys = self._chosen.keys(site)
+        if keys:
+            kinds = tuple(map(_compat.key_kind, operands))
+            options = {"site": site, "keys": keys, "inside": site.batch, "key_kinds": kinds}
+            if site.conditional:  # what is not logged costs no call of the host
+                options["gated"] = True
+            if isinstance(self._target, Target):
+                tap_p.bind(*operands, target=self._target, **options)
+            else:
+                tap_p.bind(*operands, self._target, target=None, **options)
+        return ()
+
+
+def _lower(ctx: Any, *args: Any, gated: bool = False, **params: Any) -> Any:
+    if gated:
+        return mlir.lower_fun(_call_if_due, multiple_results=True)(ctx, *args, **params)
+
+    def call(*arrays: Any) -> tuple[()]:
+        _run(*arrays, **params)
+        return ()
+
+    return _compat.lower_to_ordered_callback(ctx, tap_effect, call, args)
+
+
+def _call_if_due(*args: Any, target: Target | None, **params: Any) -> list[Any]:
+    """Call the host only where the mask says that a lane has something to send."""
+    mask = args[-2 if target is None else -1]
+    call = functools.partial(tap_p.bind, *args, target=target, **params)
+    return list(lax.cond(jnp.any(mask), call, list))
+
+
+@tap_p.def_impl
+def _run(
+    *arrays: Any, site: Any, target: Target | None, gated: bool = False, **params: Any
+) -> list[Any]:
+    del gated  # what is masked is dropped here
+    if target is None:
+        *arrays, number = arrays  # type: ignore[assignment]
+        target = target_of(number)
+    target.deliver(site if isinstance(site, Flush) else _call(site, **params), arrays)
+    return []
+
+
+def _call(site: Site, keys: tuple[str, ...], inside: int, key_kinds: tuple[Any, ...]) -> Call:
+    return Call(site, keys, site.batch - inside, key_kinds)
+
+
+_compat.define_lowering(tap_p, _lower, cacheable=False)
+_compat.needs_devices_to_lower(tap_p)
+
+
+def show(logs: logdict) -> None:
+    """Print one log call readably, in one line."""
+    from sawlog.jax._logdict.display import line
+
+    print(line(logs), flush=True)
+
+
+def tap(
+    fun: Callable[..., Any],
+    callback: Callable[[logdict], Any] | None = None,
+    argnames: Any = None,
+    tags: Any = None,
+    prefix: str = "",
+    *,
+    buffer: int | None = None,
+    interval: Any = None,
+    reduce: Any = None,
+    keep_logs: bool = False,
+    static_argnums: Any = None,
+    static_argnames: Any = None,
+) -> Callable[..., Any]:
+    """Make a function that calls ``callback(logs)`` on the host for every log, as it happens.
+
+    ``logs`` is a :class:`sawlog.logdict` of numpy arrays with the names of one call of ``log``; on
+    one device the calls come in program order. Without a callback the logs are printed. The output
+    is that of ``fun``. ``argnames``, ``tags``, ``prefix``, ``keep_logs``, ``static_argnums`` and
+    ``static_argnames`` are those of :func:`sawlog.spool`.
+
+    With ``buffer=n`` up to ``n`` entries of each name are collected on the device and sent
+    together: the callback gets a logdict whose values have the entry axis in front. Nothing is
+    lost, and the order of each name is kept; a host call costs about 100 microseconds, so this is
+    much faster. A log that is not reached takes its place all the same: a call may bring fewer.
+
+    With ``interval=n`` only every n-th entry of each name is sent, beginning with the first; the
+    others cost no host call. With ``reduce="mean"`` (or any other reduction of
+    :func:`sawlog.spool`, or a dict of those by name) there is one call at the end, with the reduced
+    value of each name; names that the dict leaves out come as they happen, unless their log asks
+    for a reduction itself. Both with ``buffer=n``, every n entries that the interval leaves of a
+    name are sent together, or reduced to one, which has no entry axis. One name must then be logged
+    alike everywhere, as for :func:`sawlog.spool`.
+
+    Called outside of any transformation, the tapped function returns when every callback has run,
+    and raises what a callback raised, with a note that names the log. Inside ``jit`` the exception
+    reaches you through JAX, where the result is waited for.
+
+    >>> import jax, sawlog
+    >>> def f(n):
+    ...     def body(i, x):
+    ...         sawlog.log({"x": x}, step=i)
+    ...         return 2 * x
+    ...     return jax.lax.fori_loop(0, 3, body, n)
+    >>> y = sawlog.tap(f)(5)
+    [step 0] x=5
+    [step 1] x=10
+    [step 2] x=20
+    """
+    check_callable(fun, "tap")
+    check_prefix(prefix)
+    if callback is not None:
+        check_callable(callback, "callback")
+    sampling = read_sampling(interval, reduce, buffer)
+    chosen = selection(argnames, tags)
+    receive = show if callback is None else callback
+
+    # Called on its own, the program names its target by a number, so that it serves any callback.
+    # Inside another transformation the target becomes part of that one's program.
+    static = jit_options(static_argnums, static_argnames)
+    alone = program_for(
+        fun,
+        (tap, chosen, sampling, tuple(static.items())),
+        lambda: Program(fun, _evaluator(chosen, sampling), hidden=1, options=static),
+    )
+    inside = Program(
+        fun,
+        _evaluator(chosen, sampling, lambda: Target(receive, prefix, hold_errors=False), keep_logs),
+        options=static,
+    )
+
+    def tapped(*args: Any, **kwargs: Any) -> Any:
+        if not _compat.not_tracing():
+            _compat.prepare_order(tap_effect)
+            return inside(args, kwargs)[0]
+        target = Target(receive, prefix, hold_errors=True)
+        with opened(target) as number:
+            out = alone(args, kwargs, number)[0]
+            jax.effects_barrier()
+        target.raise_held()
+        return out
+
+    return Transformed(fun, tapped, inside)
+
+
+def _evaluator(
+    chosen: Selection,
+    sampling: Sampling,
+    make_target: Callable[[], Target] | None = None,
+    keep_logs: bool = False,
+) -> Any:
+    """How a tapped program is evaluated; without ``make_target`` it is told its target's number."""
+
+    unmatched = Unmatched()
+
+    def evaluate(closed: Any, values: list[Any], hidden: Sequence[Any]) -> tuple[list[Any], None]:
+        target = hidden[0] if make_target is None else make_target()
+        unmatched.warn(closed, chosen, **sampling.by_name())
+        if not sampling.is_plain:
+            send = functools.partial(_send, target)
+            return run_sampled(closed, values, chosen, sampling, send, keep_logs), None
+        if sampling.room is None:
+            walk = Interpreter(Tap(chosen, target, keep_logs))
+            return walk.run(closed.jaxpr, closed.consts, values)[0], None
+        buffered = BufferedTap(chosen, target, sampling.room, keep_logs)
+        outs, left = BufferedWalk(buffered).run(closed.jaxpr, closed.consts, values)
+        buffered.flush(left)
+        return outs, None
+
+    return evaluate
+
+
+def _send(target: Any, site: Any, operands: Sequence[Any], **params: Any) -> None:
+    """Bind a host call of ``target``, which is the live object or its number."""
+    if isinstance(target, Target):
+        tap_p.bind(*operands, site=site, target=target, **params)
+    else:
+        tap_p.bind(*operands, target, site=site, target=None, **params)

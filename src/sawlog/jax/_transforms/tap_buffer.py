@@ -1,0 +1,281 @@
+"""``tap(buffer=N)``: collect entries on the device and call back once for many of them.
+
+The handler collects streams as ``spool`` does. Loops too long for the buffer are cut into pieces:
+an inner loop fills the buffer, an outer one calls back with it. Whatever is left at the end of the
+program goes with a last call. So that the order is kept, what is pending goes out before a loop
+that will call back by itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import jaxpr_as_fun
+from jax.extend.core.primitives import scan_p, while_p
+
+from sawlog._names import ByName
+from sawlog.jax import _compat
+from sawlog.jax._core import arrays as _arrays
+from sawlog.jax._core.handler import Handler
+from sawlog.jax._core.interpreter import Interpreter
+from sawlog.jax._core.primitive import has_site_effect, tap_p
+from sawlog.jax._core.select import Selection
+from sawlog.jax._core.site import Site
+from sawlog.jax._core.stream import Streams, from_site, gather
+from sawlog.jax._logdict.entries import Part
+from sawlog.jax._rules import loops
+from sawlog.jax._transforms.collectors import Limits, plan
+from sawlog.jax._transforms.spool import Spool, part_of
+from sawlog.jax._transforms.tap_host import Flush, Target
+
+
+class BufferedTap(Handler):
+    """The handler that collects up to ``room`` entries of each name and then calls back."""
+
+    collects = True
+
+    def __init__(self, chosen: Selection, target: Any, room: int, keep_logs: bool = False) -> None:
+        super().__init__()
+        self.keep_logs = keep_logs
+        self.chosen = self.listens_for = chosen
+        self.room = room
+        self._target = target
+
+    def wants(self, site: Site) -> bool:
+        """Whether any of its names was chosen."""
+        return bool(self.chosen.keys(site))
+
+    def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
+        """Collect."""
+        del primitive, params
+        return from_site(site, operands, self.chosen.keys(site))
+
+    def flush(self, streams: Streams) -> None:
+        """Call back with these streams."""
+        self.flush_parts([part_of(stream) for stream in gather(streams)])
+
+    def flush_parts(self, parts: Sequence[Part]) -> None:
+        """Call back with the entries of these keys."""
+        if not parts:
+            return
+        values = [(part.value, part.steps, part.mask) for part in parts]
+        leaves, tree = jax.tree.flatten(values)
+        slots = tuple(dataclasses.replace(p.slot, counted=False) for p in parts)
+        kinds = tuple(map(_compat.key_kind, leaves))
+        site = Flush(tree, slots, kinds)
+        if isinstance(self._target, Target):
+            tap_p.bind(*leaves, site=site, target=self._target)
+        else:
+            tap_p.bind(*leaves, self._target, site=site, target=None)
+
+
+class BufferedWalk(Interpreter):
+    """The walk that cuts long loops into pieces."""
+
+    handler: BufferedTap
+
+    def before(self, eqn: Any, pending: list[Any]) -> None:
+        """Send what is pending before an equation that will send by itself, or that has no room."""
+        if pending and (self._sends(eqn) or self._overflows(eqn, pending)):
+            self.handler.flush(tuple(pending))
+            pending.clear()
+
+    def after(self, pending: list[Any]) -> None:
+        """Send what is pending when it is more than the buffer should hold."""
+        if _entries(pending) > self.handler.room:
+            self.handler.flush(tuple(pending))
+            pending.clear()
+
+    def rule(self, eqn: Any) -> Any:
+        """Loops have rules of their own here."""
+        if self._sends(eqn) and eqn.primitive is scan_p:
+            return scan_in_pieces
+        if self._sends(eqn) and eqn.primitive is while_p:
+            return while_in_pieces
+        return super().rule(eqn)
+
+    def _sends(self, eqn: Any) -> bool:
+        size = self.size_of(eqn)
+        return size is None or size > self.handler.room
+
+    def _overflows(self, eqn: Any, pending: list[Any]) -> bool:
+        types = self._types(eqn)
+        return bool(types) and _entries([*pending, *types]) > self.handler.room
+
+    def size_of(self, eqn: Any) -> int | None:
+        """How many entries of a name an equation can log; None where nobody knows."""
+        types = self._types(eqn)
+        if any(stream.info.unbounded for stream in types):
+            return None
+        return _entries(types)
+
+    def _types(self, eqn: Any) -> Streams:
+        """The types of what an equation logs."""
+        return survey(self.handler.chosen, eqn) if self.wanted_in(eqn) else ()
+
+
+def survey(chosen: Selection, eqn: Any, avals: Sequence[Any] | None = None) -> Streams:
+    """The types of the streams of one equation, for operands of these types."""
+    walk = Interpreter(Spool(chosen, surveys=True))
+    found: list[Any] = []
+
+    def flat(*values: Any) -> list[Any]:
+        _, streams = walk.equation(eqn, list(values))
+        leaves, tree = jax.tree.flatten(streams)
+        found.append(tree)
+        return leaves
+
+    avals = [var.aval for var in eqn.invars] if avals is None else avals
+    closed = _compat.trace_flat(flat, avals, "survey")
+    return jax.tree.unflatten(found[0], closed.out_avals)
+
+
+def _entries(streams: Sequence[Any]) -> int:
+    """How many entries the fullest name has."""
+    totals: dict[str, int] = {}
+    for stream in streams:
+        totals[stream.info.key] = totals.get(stream.info.key, 0) + stream.size
+    return max(totals.values(), default=0)
+
+
+def scan_in_pieces(
+    walk: BufferedWalk, eqn: Any, values: Sequence[Any]
+) -> tuple[list[Any], Streams]:
+    """A scan of ``length`` steps as a scan over pieces, and what is left over."""
+    loop, handler = _compat.Scan.read(eqn.params), walk.handler
+    body, reverse = loop.body, loop.reverse
+    per_step = max(1, _entries(_survey_body(handler.chosen, body)))
+    piece = max(1, handler.room // per_step)
+    if per_step > handler.room or _is_unbounded(handler.chosen, body):
+        piece = 1
+    whole, rest = divmod(loop.length, piece)
+    consts, init, xs = loop.split(values)
+    head, tail = _split_steps(xs, rest, whole * piece, reverse)
+
+    def run(carry: Sequence[Any], xs: Sequence[Any], length: int) -> tuple[list[Any], list[Any]]:
+        short = _compat.shortened_scan(eqn, length)
+        outs, streams = loops.scan(walk, short, [*consts, *carry, *xs])
+        pending.extend(streams)
+        return outs[: loop.carry], outs[loop.carry :]
+
+    pending: list[Any] = []
+
+    def one_piece(carry: Any, xs: Any) -> Any:
+        carry, ys = run(carry, xs, piece)
+        handler.flush(tuple(pending))
+        pending.clear()
+        return carry, ys
+
+    chunks = [x.reshape((whole, piece, *x.shape[1:])) for x in tail]
+    carry, ys = lax.scan(one_piece, init, chunks, whole, reverse=reverse)
+    ys = [y.reshape((whole * piece, *y.shape[2:])) for y in ys]
+    if not rest:
+        return [*carry, *ys], ()
+    carry, more = run(carry, head, rest)
+    pairs = zip(more, ys, strict=True) if reverse else zip(ys, more, strict=True)
+    return [*carry, *(_arrays.concatenate(pair) for pair in pairs)], tuple(pending)
+
+
+def _survey_body(chosen: Selection, body: Any) -> Streams:
+    return Interpreter(Spool(chosen, surveys=True)).trace(body).stream_types
+
+
+def _is_unbounded(chosen: Selection, body: Any) -> bool:
+    return any(stream.info.unbounded for stream in _survey_body(chosen, body))
+
+
+def _split_steps(
+    xs: Sequence[Any], rest: int, whole: int, reverse: bool
+) -> tuple[list[Any], list[Any]]:
+    """What is left over, which runs last, and the steps that make whole pieces."""
+    if reverse:
+        return [x[:rest] for x in xs], [x[rest:] for x in xs]
+    return [x[whole:] for x in xs], [x[:whole] for x in xs]
+
+
+def while_in_pieces(
+    walk: BufferedWalk, eqn: Any, values: Sequence[Any]
+) -> tuple[list[Any], Streams]:
+    """A while loop around one that stops after as many turns as the buffer has room for.
+
+    A loop whose condition logs is sent turn by turn: its condition would be evaluated once more
+    for each piece.
+    """
+    loop, handler = _compat.While.read(eqn.params), walk.handler
+    cond, body, conds, bodies = loop.cond, loop.body, loop.cond_consts, loop.body_consts
+    types = _survey_body(handler.chosen, body)
+    per_turn = _entries(types)
+    in_condition = bool(_survey_body(handler.chosen, cond)) or (
+        handler.keep_logs and has_site_effect(cond.effects)
+    )
+    if in_condition or per_turn > handler.room or any(s.info.unbounded for s in types):
+        return _while_turn_by_turn(walk, eqn, values)
+    turns = max(1, handler.room // per_turn)
+    limits = Limits(capacity=ByName(turns * per_turn))
+    consts, carry = values[: conds + bodies], values[conds + bodies :]
+
+    def again(consts: Sequence[Any], carry: Sequence[Any]) -> Any:
+        return jaxpr_as_fun(cond)(*consts[:conds], *carry)[0]
+
+    def short_cond(*args: Any) -> list[Any]:
+        turn, *rest = args[conds:]
+        return [again(args[:conds], rest) & (turn < turns)]
+
+    def short_body(*args: Any) -> list[Any]:
+        turn, *rest = args[bodies:]
+        return [turn + 1, *jaxpr_as_fun(body)(*args[:bodies], *rest)]
+
+    counter = _arrays.with_dtype(cond.out_avals[0], jnp.int32)
+    short = eqn.replace(
+        params=loop.changed(
+            cond=_with_counter(short_cond, cond, conds, counter),
+            body=_with_counter(short_body, body, bodies, counter),
+        )
+    )
+
+    def piece(*args: Any) -> list[Any]:
+        consts, (_, *carry) = args[: conds + bodies], args[conds + bodies :]
+        operands = [*consts, _arrays.zeros(counter), *carry]
+        found = survey(handler.chosen, short, [_compat.typeof(x) for x in operands])
+        collectors = plan(found, lambda stream: None, limits)
+        collecting = Spool(handler.chosen, handler.keep_logs, collectors)
+        outs, _ = loops.while_loop(Interpreter(collecting), short, operands)
+        handler.flush_parts(list(collecting.collected().values()))
+        return [again(consts, outs[1:]), *outs[1:]]
+
+    return loops.bind_while(eqn, consts, [again(consts, carry), *carry], piece), ()
+
+
+def _with_counter(fun: Any, inner: Any, consts: int, counter: Any) -> Any:
+    avals = [*inner.in_avals[:consts], counter, *inner.in_avals[consts:]]
+    avals = [_compat.as_aval(aval) for aval in avals]
+    return _compat.trace_flat(fun, avals, "a piece of a loop")
+
+
+def _while_turn_by_turn(
+    walk: BufferedWalk, eqn: Any, values: Sequence[Any]
+) -> tuple[list[Any], Streams]:
+    """Send after each evaluation of the condition and of the body."""
+    loop = _compat.While.read(eqn.params)
+    conds = loop.cond_consts
+    consts, carry = values[: loop.consts], values[loop.consts :]
+
+    def run(inner: Any, args: Sequence[Any]) -> list[Any]:
+        outs, streams = walk.run(inner.jaxpr, inner.consts, args)
+        walk.handler.flush(streams)
+        return outs
+
+    def again(consts: Sequence[Any], carry: Sequence[Any]) -> Any:
+        return run(loop.cond, [*consts[:conds], *carry])[0]
+
+    def turn(*args: Any) -> list[Any]:
+        consts, (_, *carry) = args[: loop.consts], args[loop.consts :]
+        outs = run(loop.body, [*consts[conds:], *carry])
+        return [again(consts, outs), *outs]
+
+    return loops.bind_while(eqn, consts, [again(consts, carry), *carry], turn), ()

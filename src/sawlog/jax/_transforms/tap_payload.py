@@ -1,0 +1,103 @@
+"""What goes to the host where entries are sent many at a time, or reduced."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from sawlog.jax import _compat
+from sawlog.jax._logdict.entries import Part, Slot, settle
+from sawlog.jax._logdict.logdict import logdict
+from sawlog.jax._transforms.collectors import Keeping, Reducing
+from sawlog.jax._transforms.tap_host import Flush
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch(Flush):
+    """What the host must know to read the states of collectors.
+
+    They are sent as they are, so that nothing is computed on the device for entries that do not
+    leave it yet: ``entry_axes`` says of each array which axis is that of the entries.
+    """
+
+    entry_axes: tuple[int, ...] = ()
+
+    def _of_lane(self, arrays: list[Any]) -> logdict:
+        pairs = zip(arrays, self.entry_axes, strict=True)
+        moved = [np.moveaxis(x, axis, 0) if axis else x for x, axis in pairs]
+        leaves = [
+            x if kind is None else jax.random.wrap_key_data(x, impl=kind)
+            for x, kind in zip(moved, self.key_kinds, strict=True)
+        ]
+        parts = []
+        triples = jax.tree.unflatten(self.tree, leaves)
+        for slot, (value, steps, filled) in zip(self.slots, triples, strict=True):
+            part = Part(value, tuple(steps), None, slot)
+            mask = _mask(filled, part.first.shape, slot)
+            if mask.any():
+                settled = settle(dataclasses.replace(part, mask=mask))
+                assert settled is not None
+                parts.append(settled)
+        return logdict._of(parts)
+
+
+def _mask(filled: Any, shape: tuple[int, ...], slot: Slot) -> np.ndarray:
+    """Which entries are there, of arrays whose lanes hold this many."""
+    if not slot.stacked:
+        return np.asarray(filled > 0)
+    order = np.arange(shape[0]).reshape((-1, *(1,) * slot.batch))
+    return np.broadcast_to(order < filled, shape[: 1 + slot.batch])
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """The state of one collector on its way to the host.
+
+    ``filled`` says how many entries it holds, for each lane that has a state of its own.
+    """
+
+    slot: Slot
+    value: Any
+    steps: Sequence[Any]
+    filled: Any
+    entry_axis: int
+
+
+def pack(collector: Keeping | Reducing, state: Any, filled: Any, lanes: int = 0) -> Packed:
+    """The state of a collector; the first ``lanes`` of its axes go to callbacks of their own."""
+    info = collector.like.info
+    if isinstance(collector, Reducing):
+        part = collector.finish(state)
+        slot = dataclasses.replace(
+            part.slot, ndim=part.slot.ndim - lanes, batch=part.slot.batch - lanes, masked=True
+        )
+        return Packed(slot, part.value, part.steps, filled, 0)
+    arrays, count = state["arrays"], len(collector.like.leaves)
+    slot = Slot(
+        key=info.key,
+        steps=info.axes,
+        stacked=True,
+        ndim=arrays[0].ndim - lanes,
+        batch=info.batch - lanes,
+        masked=True,
+    )
+    value = jax.tree.unflatten(info.tree, arrays[:count])
+    steps = collector.like.written(arrays[count:])
+    return Packed(slot, value, steps, filled, collector.lead_axes - lanes)
+
+
+def batch_of(packed: Sequence[Packed], lanes: int = 0) -> tuple[Batch, list[Any]]:
+    """What to send: the static part and the operands; ``lanes`` axes lead all of them."""
+    triples = [(one.value, tuple(one.steps), one.filled) for one in packed]
+    axes: list[int] = []
+    for one in packed:
+        arrays = len(jax.tree.leaves((one.value, one.steps)))
+        axes.extend([one.entry_axis] * arrays + [0])
+    leaves, tree = jax.tree.flatten(triples)
+    kinds = tuple(map(_compat.key_kind, leaves))
+    slots = tuple(one.slot for one in packed)
+    return Batch(tree, slots, kinds, batch=lanes, entry_axes=tuple(axes)), leaves

@@ -1,0 +1,363 @@
+"""``tap(interval=, reduce=)``: only some entries leave the device, or only what they come to.
+
+What decides about it is state that goes through the program with it, as the collectors of ``spool``
+do: a counter, a buffer or a reduction for each name. Names that are always logged together share
+their host calls. A call of the host that is not due is not made: see ``gated`` in ``_tap.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sawlog._names import NOTHING, ByName
+from sawlog.jax import _compat
+from sawlog.jax._core import arrays as _arrays
+from sawlog.jax._core.handler import Handler
+from sawlog.jax._core.interpreter import Interpreter
+from sawlog.jax._core.select import Selection
+from sawlog.jax._core.site import Site
+from sawlog.jax._core.stream import (
+    Stream,
+    Streams,
+    entry_type,
+    entry_types,
+    from_site,
+    widened_site,
+)
+from sawlog.jax._transforms.collectors import (
+    Collector,
+    Keeping,
+    Reducing,
+    State,
+    check_count,
+    counts,
+)
+from sawlog.jax._transforms.reductions import Reduction, check_mode, reduction_of
+from sawlog.jax._transforms.spool import Spool
+from sawlog.jax._transforms.tap_payload import Packed, batch_of, pack
+
+Send = Callable[..., None]
+"""``send(site, operands, **params)`` binds a host call; the mask, if any, is the last operand."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """The options of ``tap`` that say how much is sent, and when; hashable."""
+
+    interval: ByName = NOTHING
+    modes: ByName | None = None
+    room: int | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every entry is sent as it is."""
+        return self.interval in (NOTHING, ByName(1)) and self.modes is None
+
+    def interval_of(self, key: str) -> int:
+        """Every how many-th entry of a name is sent."""
+        return self.interval.of(key) or 1
+
+    def reduction_of(self, stream: Stream) -> Reduction | None:
+        """How a name is reduced; what a log asks for itself counts where ``reduce`` was given."""
+        if self.modes is None:
+            return None
+        return reduction_of(self.modes.of(stream.info.key) or stream.info.reduction)
+
+    def by_name(self) -> dict[str, ByName]:
+        """The options that may be given by name."""
+        return {"interval": self.interval, "reduce": self.modes or NOTHING}
+
+
+def read_sampling(interval: Any, reduce: Any, buffer: Any) -> Sampling:
+    """Check the options.
+
+    Raises:
+        ArgumentError: a number is none from 1 on, or there is no such reduction.
+    """
+    check_count("buffer", buffer)
+    every = counts("interval", interval)
+    if reduce is not None:
+        check_mode(reduce)
+    return Sampling(every, None if reduce is None else ByName.read(reduce), buffer)
+
+
+def run_sampled(
+    closed: Any,
+    values: Sequence[Any],
+    chosen: Selection,
+    sampling: Sampling,
+    send: Send,
+    keep_logs: bool = False,
+) -> list[Any]:
+    """Evaluate a traced program that sends some of its logs; its outputs."""
+    handler = Sampled(chosen, _groups(closed, chosen, sampling), send)
+    handler.keep_logs = keep_logs
+    outs, _ = Interpreter(handler).run(closed.jaxpr, closed.consts, values)
+    handler.send_rest()
+    return outs
+
+
+class Sampled(Handler):
+    """The handler that lets a group of names decide what becomes of a log."""
+
+    def __init__(self, chosen: Selection, groups: Sequence[Group], send: Send) -> None:
+        super().__init__()
+        self._chosen = self.listens_for = chosen
+        self._groups = groups
+        self._send = send
+        self.carry = {group.name: group.start() for group in groups}
+
+    def wants(self, site: Site) -> bool:
+        """Whether any of its names was chosen."""
+        return bool(self._chosen.keys(site))
+
+    def carried(self, site: Site) -> Sequence[str]:
+        """The groups whose names are logged here."""
+        return [group.name for group in self._at(site)]
+
+    def _at(self, site: Site) -> list[Group]:
+        keys = self._chosen.keys(site)
+        return [group for group in self._groups if group.name in keys]
+
+    def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
+        """Give the log to its groups; names without one are sent as they are."""
+        del primitive, params
+        keys, groups = self._chosen.keys(site), self._at(site)
+        grouped = {name for group in groups for name in group.names}
+        plain = tuple(key for key in keys if key not in grouped)
+        if plain:
+            send_site(self._send, site, operands, plain)
+        for group in groups:
+            state = self.carry[group.name]
+            self.carry[group.name] = group.log(state, site, operands, self._send)
+        return ()
+
+    def send_rest(self) -> None:
+        """Send what the groups still hold at the end of the program."""
+        by_lanes: dict[int, list[Packed]] = {}
+        for group in self._groups:
+            lanes, packed = group.rest(self.carry[group.name])
+            by_lanes.setdefault(lanes, []).extend(packed)
+        for lanes, packed in by_lanes.items():
+            if packed:
+                self._send(*batch_of(packed, lanes))
+
+
+def send_site(
+    send: Send, site: Site, operands: Sequence[Any], keys: tuple[str, ...], due: Any = None
+) -> None:
+    """Call the host for one log, if it is ``due``."""
+    params: dict[str, Any] = {"gated": True} if site.conditional else {}
+    if due is not None:
+        operands = [*operands[: len(operands) - int(site.masked)], due]
+        site = dataclasses.replace(site, masked=True)
+        params["gated"] = True
+    kinds = tuple(map(_compat.key_kind, operands))
+    send(site, operands, keys=keys, inside=site.batch, key_kinds=kinds, **params)
+
+
+# -- the groups ------------------------------------------------------------------------------------
+
+
+class Group:
+    """Names that are always logged together, and treated alike."""
+
+    names: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of its state."""
+        return self.names[0]
+
+    def start(self) -> Any:
+        """The state before anything was logged."""
+        raise AssertionError
+
+    def log(self, state: Any, site: Site, operands: Sequence[Any], send: Send) -> Any:
+        """The state after one log, which may have been sent."""
+        raise AssertionError
+
+    def rest(self, state: Any) -> tuple[int, list[Packed]]:
+        """What is still to be sent at the end, and how many axes in front are lanes."""
+        del state
+        return 0, []
+
+
+@dataclasses.dataclass(frozen=True)
+class Counting(Collector):
+    """Counts the entries, for each lane where lanes log at different times."""
+
+    @property
+    def lead_axes(self) -> int:
+        """As the buffer of ``spool(interval=)`` has them."""
+        return self.like.info.batch if self.like.mask is not None else self.like.info.mesh
+
+    def init(self, leaves: list[Any], steps: list[Any]) -> State:
+        """Nothing yet."""
+        del leaves, steps
+        return {"count": jnp.zeros((), np.int32)}
+
+    def take(self, state: State, leaves: Any, steps: Any, taken: Any) -> State:
+        """Nothing but the count changes."""
+        del leaves, steps, taken
+        return dict(state)
+
+
+@dataclasses.dataclass(frozen=True)
+class OneByOne(Group):
+    """Names of which every n-th entry is sent as it happens."""
+
+    names: tuple[str, ...]
+    counter: Counting
+
+    def start(self) -> Any:
+        """A count."""
+        return self.counter.start()
+
+    def log(self, state: Any, site: Site, operands: Sequence[Any], send: Send) -> Any:
+        """Send the entry if it is due."""
+        site, operands = widened_site(site, operands, self.counter.like)
+        mask = site.split(operands).mask
+        due = state["count"] % self.counter.interval == 0
+        due = _arrays.broadcast(due, _arrays.leading(operands[0], site.batch))
+        send_site(send, site, operands, self.names, due if mask is None else due & mask)
+        return self.counter.update(state, (), (), mask, site.batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class Together(Group):
+    """Names of which many entries are sent at once, or one that they are reduced to.
+
+    ``room`` is after how many; None where they all wait for the end of the program.
+    """
+
+    names: tuple[str, ...]
+    collectors: tuple[Keeping | Reducing, ...]
+    room: int | None
+    apart: bool
+
+    def start(self) -> Any:
+        """The state of each collector."""
+        return [each.start() for each in self.collectors]
+
+    def log(self, state: Any, site: Site, operands: Sequence[Any], send: Send) -> Any:
+        """Take the entry, and send all of them when there is no more room."""
+        site, operands = widened_site(site, operands, self.collectors[0].like)
+        streams = {s.info.key: s for s in from_site(site, operands, self.names)}
+        ordered = [streams[name] for name in self.names]
+        new = [
+            each.update(old, stream.leaves, stream.steps, stream.mask, site.batch)
+            for each, old, stream in zip(self.collectors, state, ordered, strict=True)
+        ]
+        if self.room is None:
+            return new
+        local = [_in_shard(*pair) for pair in zip(self.collectors, ordered, strict=True)]
+        taken = self._taken(new[0])
+        full = (taken != self._taken(state[0])) & (taken % self.room == 0)
+        filled = jnp.where(full, jnp.int32(self.room), jnp.int32(0))
+        packed = [pack(each, s, filled) for each, s in zip(local, new, strict=True)]
+        batch, leaves = batch_of(packed)
+        batch = dataclasses.replace(batch, masked=True)
+        send(batch, [*leaves, jnp.any(full)], gated=True)
+        return [_emptied(each, s, full) for each, s in zip(local, new, strict=True)]
+
+    def rest(self, state: Any) -> tuple[int, list[Packed]]:
+        """What did not fill the room; shards call back each for itself, as they did before."""
+        first = self.collectors[0]
+        lanes = first.like.info.mesh if self.apart else 0
+        left = -(-first.size // first.interval)
+        if first.certain and (left % self.room if self.room else left) == 0:
+            return 0, []
+        taken = self._taken(state[0])
+        left = taken if self.room is None else taken % self.room
+        pairs = zip(self.collectors, state, strict=True)
+        return lanes, [pack(each, s, left, lanes) for each, s in pairs]
+
+    def _taken(self, state: Any) -> Any:
+        """How many entries were kept so far."""
+        return -(-state["count"] // self.collectors[0].interval)
+
+
+def _in_shard(collector: Any, entry: Stream) -> Any:
+    """The collector as it is inside a shard, where ``entry`` is logged without axes of the mesh."""
+    like = collector.like
+    mesh = like.info.mesh
+    if not mesh:
+        return collector
+    local = entry_type(entry)
+    mask = None if like.mask is None else local.mask_type()
+    info = dataclasses.replace(like.info, batch=like.info.batch - mesh, mesh=0)
+    return dataclasses.replace(collector, like=Stream(local.leaves, local.steps, mask, info))
+
+
+def _emptied(collector: Collector, state: Any, full: Any) -> Any:
+    """The state after what is ``full`` was sent. A buffer needs nothing: it is written over."""
+    if isinstance(collector, Keeping):
+        return state
+
+    def pick(new: Any, old: Any) -> Any:
+        return _arrays.select(full, new, old)
+
+    return {**jax.tree.map(pick, collector.start(), state), "count": state["count"]}
+
+
+def _groups(closed: Any, chosen: Selection, sampling: Sampling) -> list[Group]:
+    """What becomes of each name, given all streams and sites of a program."""
+    walk = Interpreter(Spool(chosen, surveys=True))
+    where: dict[str, dict[Site, None]] = {}
+    for eqn in closed.jaxpr.eqns:
+        for site in walk.wanted_in(eqn):
+            for key in chosen.keys(site):
+                where.setdefault(key, {})[site] = None
+    alike: dict[Any, list[Member]] = {}
+    types = walk.trace(closed).stream_types
+    for stream, like in zip(types, entry_types(types), strict=True):
+        reduction = sampling.reduction_of(stream)
+        key = stream.info.key
+        treatment = (frozenset(where.get(key, ())), reduction is None, sampling.interval_of(key))
+        alike.setdefault(treatment, []).append(Member(like, stream.size, reduction))
+    groups = [_group(sampling, members) for members in alike.values()]
+    return [group for group in groups if group is not None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A name of a group: the type of an entry, how many there are, how they are reduced."""
+
+    like: Stream
+    size: int
+    reduction: Reduction | None
+
+    def options(self, sampling: Sampling) -> dict[str, Any]:
+        """What every collector needs to know."""
+        interval = sampling.interval_of(self.like.info.key)
+        return {"like": self.like, "size": self.size, "interval": interval}
+
+
+def _group(sampling: Sampling, members: Sequence[Member]) -> Group | None:
+    names = tuple(member.like.info.key for member in members)
+    first = members[0]
+    reduced = first.reduction is not None
+    room, interval = sampling.room, sampling.interval_of(names[0])
+    if room is None and not reduced:
+        if interval == 1:
+            return None
+        return OneByOne(names, Counting(**first.options(sampling)))
+    kept = -(-first.size // interval)
+    ends = not first.like.info.unbounded and (room is None or kept <= room)
+    collectors: Any
+    if reduced:
+        collectors = [
+            Reducing(**m.options(sampling), reduction=m.reduction) for m in members if m.reduction
+        ]
+    else:
+        space = max(1, kept) if room is None or ends else room
+        collectors = [Keeping(**m.options(sampling), room=space, ring=True) for m in members]
+    wait = ends or room is None
+    return Together(names, tuple(collectors), None if wait else room, apart=room is not None)
