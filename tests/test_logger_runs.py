@@ -150,6 +150,7 @@ def test_a_logger_never_deletes_what_it_wrote(kind: str, tmp_path: Any) -> None:
         assert numbers(kind, tmp_path) == [1, 2, 3]
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("around", ["plain", "multi first", "multi second", "link"])
 def test_a_run_is_replaced_when_the_one_before_is_closed(
@@ -178,6 +179,7 @@ def test_a_run_is_replaced_when_the_one_before_is_closed(
     assert numbers(kind, tmp_path / "runs") == [3]
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", ["loop", "vmap"])
 def test_a_cell_of_a_notebook_is_run_again(kind: str, way: str, tmp_path: Any) -> None:

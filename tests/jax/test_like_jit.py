@@ -191,6 +191,7 @@ USES = {
 }
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("use", USES)
 def test_functions_are_not_kept_alive(use: str) -> None:
     f = looping()

@@ -75,6 +75,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], Callable[[np.ndarray], Any]]] = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options_of_spool(mode: str, name: str) -> None:

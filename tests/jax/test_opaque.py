@@ -57,6 +57,7 @@ WAYS: dict[str, tuple[Callable[..., Any], Any, Any]] = {
 }
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("name", WAYS)
 def test_noinline(name: str) -> None:
     fun, x, expected = WAYS[name]

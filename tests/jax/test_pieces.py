@@ -158,6 +158,7 @@ def test_a_while_loop_is_called_back_in_pieces() -> None:
     assert len(seen) <= 11
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize(
     ("place", "buffer"),
     pairs(
@@ -184,6 +185,7 @@ def test_pieces_elsewhere(place: str, buffer: int) -> None:
     assert all(len(one.entries()["k"]) <= buffer for one in seen)
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize(
     ("place", "buffer"),
     pairs(

@@ -203,6 +203,7 @@ PLACES = {
 }
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("place", PLACES)
 def test_odd_values_in_a_header(path, place, capsys):
     """Refused, or as good as before; a place at which every value passes is not looked at."""
