@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -66,10 +67,27 @@ def pytest_runtest_teardown() -> None:
         sys.modules["jax"].clear_caches()
 
 
+def keep_compiled_programs() -> None:
+    """Use JAX's persistent compilation cache, in one folder for each worker.
+
+    A test program is compiled in the first run on a machine and loaded in later ones. JAX keys the
+    cache by the program, the flags and its version. Subprocesses of tests do not use it.
+    """
+    import jax
+
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+    root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sawlog" / "tests-xla"
+    jax.config.update("jax_compilation_cache_dir", str(root / worker))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
 def pytest_configure() -> None:
-    """Nothing is skipped only because a framework happens to be missing."""
+    """Refuse to run where a framework is missing by accident; set up the compilation cache."""
     if wrong := complaint():
         raise pytest.UsageError(wrong)
+    if "jax" not in LEFT_OUT and not THOROUGH:
+        keep_compiled_programs()
 
 
 def pytest_report_header() -> str:
