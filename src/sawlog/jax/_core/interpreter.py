@@ -16,13 +16,14 @@ import jax
 import numpy as np
 
 from sawlog.jax import _compat
-from sawlog.jax._core import lowering_marks as _marks
+from sawlog.jax._core import lowering_marks
+from sawlog.jax._core.gather import gather
 from sawlog.jax._core.handler import Drop, Handler
 from sawlog.jax._core.opaque_primitives import hides_functions
 from sawlog.jax._core.primitive import PASSING_PRIMITIVES, is_listening
 from sawlog.jax._core.registry import rule_for
 from sawlog.jax._core.site import Site
-from sawlog.jax._core.stream import Streams, gather
+from sawlog.jax._core.stream import Streams
 
 Preparation = Callable[[Any], Any]
 
@@ -137,11 +138,11 @@ class Interpreter:
     def _listening_to(self, eqn: Any) -> Any:
         """A context for an equation in which no log is seen, though there may be one."""
         chosen = self.handler.listens_for
-        if chosen is None or not eqn.params or _marks.dropped(eqn):
+        if chosen is None or not eqn.params or lowering_marks.dropped(eqn):
             return contextlib.nullcontext()
         if not hides_functions(eqn, self._hiding):
             return contextlib.nullcontext()
-        return _marks.listening_to(eqn, chosen)
+        return lowering_marks.listening_to(eqn, chosen)
 
     def _prepare(self, eqn: Any) -> Any:
         known = self._prepared.get(id(eqn))
@@ -159,7 +160,7 @@ class Interpreter:
         hides = hides_functions(eqn, self._hiding)
 
         def bind(*values: Any) -> list[Any]:
-            with _marks.dropping() if hides else contextlib.nullcontext():
+            with lowering_marks.dropping() if hides else contextlib.nullcontext():
                 return _compat.bind_equation(stripped, values)
 
         return bind
@@ -184,7 +185,7 @@ class Interpreter:
     def sites_in(self, eqn: Any) -> tuple[Site, ...]:
         """The logs inside an equation, however deep."""
         found: list[Site] = []
-        if _marks.dropped(eqn):
+        if lowering_marks.dropped(eqn):
             return ()
         for inner in _compat.subjaxprs(eqn.params):
             found.extend(self.sites_of(inner))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,11 +13,10 @@ from jax import lax
 
 from sawlog.errors import LogValueError
 from sawlog.jax import _compat
-from sawlog.jax._core import arrays as _arrays
+from sawlog.jax._core import arrays
 from sawlog.jax._core.site import Site
+from sawlog.jax._core.user_frames import caller
 from sawlog.jax._transforms.reductions import check_mode
-
-_HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def read_site(
@@ -32,7 +29,7 @@ def read_site(
     Raises:
         LogValueError: the arguments have another form, or a value is not an array or scalar.
     """
-    line = _caller()
+    line = caller()
     options = dict(options)
     tags = _as_names(options.pop("tags", ()), "tags", line)
     where = options.pop("where", None)
@@ -97,7 +94,7 @@ def _for_lanes(step: Any, mask: Any) -> Any:
     if np.ndim(step) >= mask.ndim:
         return step
     step = jnp.asarray(step)
-    return _arrays.broadcast(step, _arrays.leading(mask, mask.ndim, step.dtype))
+    return arrays.broadcast(step, arrays.leading(mask, mask.ndim, step.dtype))
 
 
 def _as_array(value: Any) -> Any:
@@ -191,11 +188,3 @@ def _as_names(names: Any, what: str, where: str) -> tuple[str, ...]:
     if not all(isinstance(name, str) for name in listed):
         raise LogValueError(f"log at {where}: {what} must be a string or strings, got {names!r}.")
     return listed
-
-
-def _caller() -> str:
-    """``file:line (function)`` of the innermost frame outside this package."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"

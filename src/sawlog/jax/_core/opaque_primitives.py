@@ -3,7 +3,7 @@
 Most higher-order primitives hold jaxprs. Some hold a function: ``noinline`` of equinox,
 ``linear_solve`` of lineax, the ``HiPrim`` of newer JAX. While somebody listens, those are opened
 where they are bound: if the function logs, the program gets what it does in place of the
-primitive, whose own derivative is kept. In every other one a log is an error, see ``_marks.py``.
+primitive, whose own derivative is kept. In every other one a log is an error, see ``lowering_marks.py``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ import jax
 from jax.extend.core import jaxpr_as_fun
 
 from sawlog.jax import _compat
-from sawlog.jax._core import libraries as _libraries
-from sawlog.jax._core import lowering_marks as _marks
+from sawlog.jax._core import libraries, lowering_marks
 from sawlog.jax._core.autodiff import jvp_of_moving
-from sawlog.jax._core.primitive import has_site_effect, is_listening, unheard
+from sawlog.jax._core.primitive import has_site_effect, is_listening, not_listening
 
 # -- primitives that are opened --------------------------------------------------------------------
 
@@ -35,7 +34,7 @@ def _implementation(primitive: Any, params: dict[str, Any]) -> Callable[..., Any
 
 def _linear_solve(primitive: Any, params: dict[str, Any]) -> Callable[..., Any]:
     """As it is, ``impl`` refuses to be mapped: it is meant to find tracers that leaked."""
-    solve, equinox = _libraries.loaded("lineax._solve"), _libraries.loaded("equinox.internal")
+    solve, equinox = libraries.loaded("lineax._solve"), libraries.loaded("equinox.internal")
     implementation = getattr(solve, "_linear_solve_impl", None)
     if implementation is None:
         return _implementation(primitive, params)
@@ -54,7 +53,7 @@ _opened: weakref.WeakSet[Any] = weakref.WeakSet()
 def open_known() -> None:
     """Have the primitives opened that libraries loaded so far brought with them."""
     for module, name, inside in _KNOWN:
-        primitive = getattr(_libraries.loaded(module), name, None)
+        primitive = getattr(libraries.loaded(module), name, None)
         if primitive is not None and primitive not in _opened:
             _opened.add(primitive)
             _open(primitive, inside)
@@ -68,7 +67,7 @@ def _open(primitive: Any, inside: Inside, own_rules: bool = False) -> None:
     """
 
     def instead(operands: Sequence[Any], params: dict[str, Any], differentiated: bool) -> Any:
-        if not is_listening() or _marks.drops() or (own_rules and differentiated):
+        if not is_listening() or lowering_marks.drops() or (own_rules and differentiated):
             return None
         constants = [None if _compat.is_tracer(x) else x for x in operands]
         values = [x for x in operands if _compat.is_tracer(x)]
@@ -101,13 +100,13 @@ def _with_own_derivative(closed: Any, plain: Callable[..., Any]) -> Callable[...
     run = jax.custom_jvp(jaxpr_as_fun(closed))
 
     def silent(*values: Any) -> Any:
-        with _marks.dropping():
+        with lowering_marks.dropping():
             return plain(*values)
 
     def jvp(primals: Any, tangents: Any) -> Any:
         if is_listening():
             jaxpr_as_fun(closed)(*primals)  # for its logs
-        with unheard():
+        with not_listening():
             return jvp_of_moving(silent, primals, tangents)
 
     run.defjvp(jvp, symbolic_zeros=True)

@@ -10,7 +10,6 @@ with an effect that keeps it alive through differentiation, control flow and dea
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -20,8 +19,7 @@ import numpy as np
 
 from sawlog.errors import LogPlacementError
 from sawlog.jax import _compat
-from sawlog.jax._core import libraries as _libraries
-from sawlog.jax._core import lowering_marks as _marks
+from sawlog.jax._core import libraries, lowering_marks
 from sawlog.jax._core.log_arguments import read_site
 from sawlog.jax._core.site import Site
 from sawlog.jax._logdict.entries import parts_of_site
@@ -36,7 +34,7 @@ def listening() -> Any:
     return _context(_LISTENING)
 
 
-def unheard() -> Any:
+def not_listening() -> Any:
     """While this context is entered, ``log`` does nothing, whoever listens further out."""
     return _context(None)
 
@@ -130,7 +128,7 @@ _define(tap_p, tap_effect)
 def _lower(ctx: Any, *args: Any, site: Site) -> list[Any]:
     """A log that is still there when a program is lowered was hidden from every transformation."""
     del ctx, args
-    if _marks.drops():
+    if lowering_marks.drops():
         return []
     raise LogPlacementError(
         f"The log of {', '.join(map(repr, site.keys))} at {site.where} stands in a program that "
@@ -152,9 +150,6 @@ def _run_outside_of_a_trace(*operands: Any, site: Site) -> list[Any]:
 
 
 # -- log ------------------------------------------------------------------------------------------
-
-_HERE = os.path.dirname(os.path.abspath(__file__))
-_compat.exclude_from_tracebacks(_HERE)
 
 
 def log(*args: Any, **options: Any) -> Any:
@@ -192,8 +187,8 @@ def log(*args: Any, **options: Any) -> Any:
     if site is None:
         return _returned(logdict())
     if not is_listening():
-        _marks.check_heard(site)
-    elif not _libraries.only_probing():
+        lowering_marks.check_heard(site)
+    elif not libraries.only_probing():
         _support_jet()
         log_p.bind(*operands, site=site)
     given = [x.copy() if isinstance(x, np.ndarray) else x for x in operands]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
-
-import jax
 
 from sawlog._names import ByName, did_you_mean, matches
 from sawlog.errors import UnmatchedNameWarning
@@ -16,6 +12,7 @@ from sawlog.jax import _compat
 from sawlog.jax._core.primitive import PASSING_PRIMITIVES, log_p
 from sawlog.jax._core.select import Selection
 from sawlog.jax._core.site import Site
+from sawlog.jax._core.user_frames import stack_level
 
 
 class Unmatched:
@@ -75,20 +72,5 @@ def _warn(option: str, name: str, known: Iterable[str]) -> None:
         f"{option} asks for {name!r}, and no log of this program has such a {what}. "
         + did_you_mean(name, known),
         UnmatchedNameWarning,
-        stacklevel=_level_of_user(),
+        stacklevel=stack_level(),
     )
-
-
-#: sawlog and JAX, whose frames are between the program of the user and here.
-_PACKAGES = (
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
-    os.path.dirname(os.path.abspath(jax.__file__)),
-)
-
-
-def _level_of_user() -> int:
-    """How many frames up the program of the user is, as ``warnings.warn`` counts."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGES):
-        level, frame = level + 1, frame.f_back
-    return level

@@ -10,9 +10,10 @@ from jax.extend.core import jaxpr_as_fun
 from jax.extend.core.primitives import cond_p
 
 from sawlog.jax import _compat
+from sawlog.jax._core.branch_slots import over_branches, plan_branches
 from sawlog.jax._core.interpreter import Interpreter, Rewritten
 from sawlog.jax._core.registry import register_rule
-from sawlog.jax._core.stream import Streams, over_branches, plan_branches
+from sawlog.jax._core.stream import Streams
 
 
 @register_rule(cond_p)

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from sawlog.jax import _compat
-from sawlog.jax._core import libraries as _libraries
+from sawlog.jax._core import libraries
 from sawlog.jax._core.log_arguments import read_site
 from sawlog.jax._core.primitive import cotangent_p, is_listening, log_p, tangent_p
 from sawlog.jax._core.site import Site
@@ -39,7 +39,7 @@ def log_cotangent(name: str, x: Any, /, **options: Any) -> Any:
         LogValueError: as :func:`sawlog.log`.
     """
     site, operands = read_site((name, x), options, as_arrays=is_listening())
-    if site is None or not is_listening() or _libraries.only_probing():
+    if site is None or not is_listening() or libraries.only_probing():
         return x
     leaves, tree = jax.tree.flatten(x)
     flows = [_compat.has_tangent(leaf) for leaf in leaves]

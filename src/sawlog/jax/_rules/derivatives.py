@@ -17,10 +17,10 @@ from jax.extend.core import jaxpr_as_fun
 from jax.extend.core.primitives import custom_jvp_call_p, custom_vjp_call_p, linear_solve_p
 
 from sawlog.jax import _compat
-from sawlog.jax._core import lowering_marks as _marks
+from sawlog.jax._core import lowering_marks
 from sawlog.jax._core.autodiff import jvp_of_moving
 from sawlog.jax._core.interpreter import Interpreter
-from sawlog.jax._core.primitive import unheard
+from sawlog.jax._core.primitive import not_listening
 from sawlog.jax._core.registry import register_rule
 from sawlog.jax._core.stream import Streams
 
@@ -55,7 +55,7 @@ def _with_own_derivative(
     call, apart = jax.custom_jvp(ways.at_once), ways.apart
 
     def jvp(primals: Any, tangents: Any) -> Any:
-        with unheard():
+        with not_listening():
             return jvp_of_moving(apart, primals, tangents)
 
     call.defjvp(jvp, symbolic_zeros=True)
@@ -73,7 +73,7 @@ def custom_vmap(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
     @call.def_vmap
     def batch(axis_size: int, mapped: list[Any], *args: Any) -> Any:
         in_axes = jax.tree.map(lambda is_mapped: 0 if is_mapped else None, tuple(mapped))
-        with unheard():
+        with not_listening():
             outs = jax.vmap(apart, in_axes, axis_size=axis_size)(*args)
         return outs, jax.tree.map(lambda _: True, outs)
 
@@ -121,7 +121,7 @@ class _TwoWays:
             return jax.tree.unflatten(out_tree[0], outs)
 
         def apart(hoisted: list[Any], states: list[Any], *args: Any) -> Any:
-            with _marks.dropping():  # also of what the user's rules log
+            with lowering_marks.dropping():  # also of what the user's rules log
                 outs = plain(*args)
             return outs, *at_once(hoisted, states, *args)[1:]
 

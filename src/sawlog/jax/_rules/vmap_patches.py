@@ -17,7 +17,7 @@ from jax.extend.core import jaxpr_as_fun
 from jax.extend.core.primitives import cond_p, scan_p, while_p
 
 from sawlog.jax import _compat
-from sawlog.jax._core import arrays as _arrays
+from sawlog.jax._core import arrays
 from sawlog.jax._core.handler import Drop, Handler
 from sawlog.jax._core.interpreter import Interpreter
 from sawlog.jax._core.primitive import (
@@ -57,7 +57,7 @@ class Mask(Handler):
     def _bind(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Any:
         # The condition has the axes of the vmaps around the branch or loop, which lead; those of
         # a vmap inside follow.
-        ran = _arrays.broadcast(self._ran, _arrays.leading(operands[0], site.batch))
+        ran = arrays.broadcast(self._ran, arrays.leading(operands[0], site.batch))
         if site.masked:
             *operands, mask = operands
             ran = ran & mask
@@ -135,10 +135,10 @@ def _is_refused(axis_data: Any, args: Any, dims: Any, branches: Sequence[Any]) -
     A branch may have such operands only for what it logs, or because ``spool`` returns it:
     some sharded along other axes than the mapped one, some whose type names no mesh.
     """
-    if any(map(_arrays.is_sharded_beside, args, dims)):
+    if any(map(arrays.is_sharded_beside, args, dims)):
         return True
     types = [*args, *(aval for branch in branches for aval in branch.out_avals)]
-    meshless = any(_arrays.type_of(x).sharding is None for x in types)
+    meshless = any(arrays.type_of(x).sharding is None for x in types)
     return meshless and axis_data.explicit_mesh_axis is not None
 
 
@@ -150,7 +150,7 @@ def _select_branches(axis_data: Any, args: Any, dims: Any, branches: Sequence[An
     def on_mesh(branch: Any) -> Any:
         def flat(*args: Any) -> list[Any]:
             outs = jaxpr_as_fun(branch)(*args)
-            return [_arrays.reshard(x, _arrays.beside(lane, x, 0)) for x in outs]
+            return [arrays.reshard(x, arrays.beside(lane, x, 0)) for x in outs]
 
         return _compat.batch_program(_compat.trace_flat(flat, lane, "branch"), axis_data)
 
@@ -158,9 +158,9 @@ def _select_branches(axis_data: Any, args: Any, dims: Any, branches: Sequence[An
     for position, branch in enumerate(branches):
         here = index == position
         # Lanes that do not run a branch get no gradient from it, not even a nan.
-        own = [_arrays.select(here, x, lax.stop_gradient(x)) for x in operands]
+        own = [arrays.select(here, x, lax.stop_gradient(x)) for x in operands]
         new = jaxpr_as_fun(on_mesh(branch))(*own)
-        outs = [_arrays.select(here, x, y) for x, y in zip(new, outs or new, strict=True)]
+        outs = [arrays.select(here, x, y) for x, y in zip(new, outs or new, strict=True)]
     return outs, [0] * len(outs)
 
 
@@ -201,7 +201,7 @@ def _batch_while(rule: Callable[..., Any]) -> Callable[..., Any]:
             body_consts=conds + bodies,
         )
         start = conds + bodies
-        here = _arrays.ones(running)
+        here = arrays.ones(running)
         args = [*args[:conds], *args[:start], here, *args[start:]]
         dims = [*dims[:conds], *dims[:start], None, *dims[start:]]
         outs, out_dims = rule(axis_data, args, dims, **params)
