@@ -34,7 +34,7 @@ from sawlog.jax._compat.equations import with_equations as with_equations
 from sawlog.jax._compat.flattening import flattened_for as flattened_for
 from sawlog.jax._compat.jitted import compiler_options as compiler_options
 from sawlog.jax._compat.jitted import jit_arguments as jit_arguments
-from sawlog.jax._compat.jitted import untried_settings as untried_settings
+from sawlog.jax._compat.jitted import unsupported_settings as unsupported_settings
 from sawlog.jax._compat.loops import Scan as Scan
 from sawlog.jax._compat.loops import While as While
 from sawlog.jax._compat.loops import shortened_scan as shortened_scan

@@ -15,7 +15,7 @@ Effect = private.effects.Effect
 
 
 def register_effect(effect_type: type, *, ordered: bool) -> None:
-    """Let an effect pass through lowering, control flow, remat and custom derivatives."""
+    """Allow an effect in lowering, control flow, remat and custom derivatives."""
     for allowed in (
         private.effects.lowerable_effects,
         private.effects.control_flow_allowed_effects,
@@ -32,7 +32,7 @@ def register_effect(effect_type: type, *, ordered: bool) -> None:
 def lower_to_ordered_callback(
     ctx: Any, effect: Any, callback: Callable[..., tuple], args: Sequence[Any]
 ) -> Any:
-    """Emit one host call that takes its turn after every earlier one of the same effect."""
+    """Emit a host call that runs after every earlier one with the same effect."""
     sharding = private.callback._callback_op_sharding(
         ctx.module_context.axis_context, None, ctx.avals_out
     )
@@ -53,10 +53,10 @@ def lower_to_ordered_callback(
 
 
 def prepare_order(effect: Any) -> None:
-    """Make the token of an ordered effect, if there is none.
+    """Create the token of an ordered effect unless it exists.
 
-    JAX would make it when the first program with the effect is called, by a transfer that
-    ``jax.transfer_guard`` takes for the user's.
+    JAX would create it when the first program with the effect is called, by a transfer that
+    ``jax.transfer_guard`` counts as the user's.
     """
     tokens = private.dispatch.runtime_tokens
     if effect not in tokens.current_tokens:
@@ -65,19 +65,19 @@ def prepare_order(effect: Any) -> None:
 
 
 def guards_transfers() -> bool:
-    """Whether ``jax.transfer_guard`` may object to arguments that are not on the device."""
+    """Return whether ``jax.transfer_guard`` may reject arguments that are not on the device."""
     guard = jax.config.jax_transfer_guard_host_to_device  # type: ignore[attr-defined]
     return guard not in (None, "allow")
 
 
 def order_tokens(effect: Any) -> list[Any]:
-    """Arrays that are computed when the last program with an ordered effect is over."""
+    """Return arrays that are ready once the last program with an ordered effect has finished."""
     token = private.dispatch.runtime_tokens.current_tokens.get(effect)
     return [] if token is None else [token._buf]
 
 
 def wait_for_effects() -> None:
-    """``jax.effects_barrier``, which Ctrl-C can interrupt while ordered callbacks are running."""
+    """Wait like ``jax.effects_barrier``, but let Ctrl-C interrupt while ordered callbacks run."""
     pause = 0.0005
     for token in list(private.dispatch.runtime_tokens.current_tokens.values()):
         buffer: Any = token._buf
@@ -88,5 +88,5 @@ def wait_for_effects() -> None:
 
 
 def needs_devices_to_lower(primitive: Primitive) -> None:
-    """Tell JAX that a primitive must know its devices when it is lowered."""
+    """Declare that lowering a primitive needs to know its devices."""
     private.dispatch.prim_requires_devices_during_lowering.add(primitive)

@@ -11,7 +11,7 @@ from sawlog.jax._compat.tracing import inline_consts
 
 
 def subjaxprs(params: dict[str, Any]) -> list[Any]:
-    """Every jaxpr among the parameters of an equation, open or closed."""
+    """Return every jaxpr among the parameters of an equation, open or closed."""
     found: list[Any] = []
     stack = list(params.values())
     while stack:
@@ -28,13 +28,13 @@ def subjaxprs(params: dict[str, Any]) -> list[Any]:
 
 
 def is_frozen(value: Any) -> bool:
-    """Whether this is a frozen dataclass, in which primitives such as ``pallas_call`` hold more."""
+    """Return whether this is a frozen dataclass, as the parameters of ``pallas_call`` are."""
     options = getattr(type(value), "__dataclass_params__", None)
     return bool(options is not None and options.frozen and hasattr(value, "__dict__"))
 
 
 def inner_jaxpr(eqn: JaxprEqn) -> Any:
-    """The program that an equation of ``jit``, ``checkpoint``, ``custom_jvp`` or the like calls."""
+    """Return the program that an equation of ``jit``, ``checkpoint`` or ``custom_jvp`` calls."""
     for name in ("jaxpr", "call_jaxpr", "call", "fwd_jaxpr"):
         if name in eqn.params:
             return eqn.params[name]
@@ -42,7 +42,7 @@ def inner_jaxpr(eqn: JaxprEqn) -> Any:
 
 
 def bind_equation(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
-    """Run one equation as it stands, in the present trace."""
+    """Bind one equation unchanged in the active trace."""
     outs = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
     return list(outs) if eqn.primitive.multiple_results else [outs]
 
@@ -50,7 +50,7 @@ def bind_equation(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
 def bind_jit(
     eqn: JaxprEqn, closed: ClosedJaxpr, before: Sequence[Any], values: Sequence[Any], after: int
 ) -> list[Any]:
-    """Bind a ``jit`` with another program: more inputs in front, ``after`` more outputs behind."""
+    """Bind a ``jit`` of a program with inputs ``before`` its own and ``after`` more outputs."""
     params, count = eqn.params, len(before)
     params = {
         **params,
@@ -67,7 +67,7 @@ def bind_jit(
 def bind_checkpoint(
     eqn: JaxprEqn, closed: ClosedJaxpr, before: Sequence[Any], values: Sequence[Any]
 ) -> list[Any]:
-    """Bind a ``checkpoint`` with another program that takes more inputs in front."""
+    """Bind a ``checkpoint`` of a program with inputs ``before`` its own."""
     jaxpr, consts = inline_consts(closed)
     before, params = [*consts, *before], eqn.params
     prevent_cse = params["prevent_cse"]
@@ -78,7 +78,7 @@ def bind_checkpoint(
 
 
 def branches_of(eqn: JaxprEqn) -> tuple[ClosedJaxpr, ...]:
-    """The branches of a ``cond`` or ``switch``."""
+    """Return the branches of a ``cond`` or ``switch``."""
     return tuple(eqn.params["branches"])
 
 
@@ -88,17 +88,17 @@ def bind_branches(eqn: JaxprEqn, values: Sequence[Any], branches: Sequence[Any])
 
 
 def with_branches(eqn: JaxprEqn, branches: Sequence[Any]) -> JaxprEqn:
-    """The same equation of ``cond`` with other branches, of the same types."""
+    """Replace the branches of an equation of ``cond`` by others of the same types."""
     return eqn.replace(params={**eqn.params, "branches": tuple(branches)})
 
 
 def with_equations(closed: ClosedJaxpr, eqns: Sequence[JaxprEqn]) -> ClosedJaxpr:
-    """The same program with other equations, which make the same variables."""
+    """Replace the equations of a program by others that define the same variables."""
     return ClosedJaxpr(closed.jaxpr.replace(eqns=list(eqns)), closed.consts)
 
 
 def linear_solver(eqn: JaxprEqn, values: Sequence[Any]) -> tuple[ClosedJaxpr, list[Any]]:
-    """The program by which a ``custom_linear_solve`` solves, and its operands."""
+    """Return the solver of a ``custom_linear_solve``, and its operands."""
     lengths, solve = eqn.params["const_lengths"], eqn.params["jaxprs"].solve
     start = lengths.matvec + lengths.vecmat
     return solve, [*values[start : start + lengths.solve], *values[sum(lengths) :]]
@@ -117,7 +117,7 @@ class ShardMap:
 
     @classmethod
     def read(cls, eqn: JaxprEqn) -> ShardMap:
-        """What the parameters of an equation say; ``axes`` are those that it makes manual."""
+        """Read the parameters of an equation; ``axes`` are those that it makes manual."""
         params = eqn.params
         manual = params["newly_manual_axes"]
         axes = tuple(name for name in params["mesh"].axis_names if name in manual)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-#: Functions of ``jax.tree`` and their kin: whoever calls them is the one who flattens.
-_FLATTENING = (
+#: Modules of ``jax.tree`` functions. The frame that calls them is the one that flattens.
+_TREE_MODULES = (
     "functools",
     "jax._src.flatten_util",
     "jax._src.flattree",
     "jax._src.traceback_util",
     "jax._src.tree",
 )
-#: Functions of JAX that flatten what they are given, and nothing that they made themselves.
-_TAKE_ARGUMENTS = {
+#: Functions of JAX that flatten only their arguments, not values that they computed.
+_FLATTEN_ARGUMENTS_BY_MODULE = {
     "jax._src.api": """block_until_ready copy_to_host_async device_get device_put eval_shape grad_f
         value_and_grad_f vjp vmap_f""",
     "jax._src.pjit": """_infer_params cache_miss eval_shape jit_eval_shape jit_lower jit_trace lower
@@ -24,18 +24,20 @@ _TAKE_ARGUMENTS = {
     "jax._src.lax.control_flow.loops": "fori_loop map scan while_loop",
     "jax._src.lax.control_flow.conditionals": "cond switch",
 }
-_TAKES_ARGUMENTS = {
-    (module, name) for module, names in _TAKE_ARGUMENTS.items() for name in names.split()
+_FLATTEN_ARGUMENTS = {
+    (module, name)
+    for module, names in _FLATTEN_ARGUMENTS_BY_MODULE.items()
+    for name in names.split()
 }
 
 
 def flattened_for(own_calls: frozenset[str]) -> bool:
-    """Whether a pytree is flattened because somebody outside of JAX gave it to a function.
+    """Return whether a pytree is flattened because user code passed it to a function.
 
-    To be called by the function that flattens a pytree, which may have been called by
-    ``_flatten_with_keys``. JAX also flattens what it has just made,
-    and counts on finding the same leaves; that is not meant. Nor is what sawlog does itself, but
-    for calls of compiled functions and for its functions named ``own_calls``.
+    Call it from the flatten function of a pytree, or from a function that ``_flatten_with_keys``
+    calls. JAX also flattens values that it has just unflattened, and relies on finding the same
+    leaves: then the answer is False. It is also False for what sawlog flattens itself, except for
+    calls of compiled functions and in the functions of sawlog that ``own_calls`` names.
     """
     frame: Any = sys._getframe(2)
     if frame.f_code.co_name == "_flatten_with_keys":
@@ -45,9 +47,9 @@ def flattened_for(own_calls: frozenset[str]) -> bool:
         module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
         if module != "functools" and not module.startswith(("jax.", "jaxlib.")):
             return direct or not module.startswith("sawlog.") or name in own_calls
-        if module.startswith(_FLATTENING):
+        if module.startswith(_TREE_MODULES):
             maps = maps or name == "tree_map"
-        elif (module, name) not in _TAKES_ARGUMENTS or (name == "scan" and maps):
+        elif (module, name) not in _FLATTEN_ARGUMENTS or (name == "scan" and maps):
             return False  # a scan without jit maps over the outputs of its body, to stack them
         direct = False
         frame = frame.f_back

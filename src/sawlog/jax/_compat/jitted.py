@@ -15,27 +15,29 @@ _JIT_ARGUMENTS = ("static_argnums", "static_argnames", "donate_argnums", "donate
 
 
 def jit_arguments(fun: Any) -> dict[str, Any]:
-    """Which arguments a function made by ``jax.jit`` takes as static and which it donates.
+    """Return the options of a jitted function that declare static and donated arguments.
 
-    Also where it is bound to an object or to some of its arguments, and where ``nnx.jit`` made it.
+    Bound methods, partials and functions of ``nnx.jit`` are covered too.
     """
     if isinstance(fun, types.MethodType):
-        return _after(jit_arguments(fun.__func__), fun.__func__, 1)
+        return _after_binding(jit_arguments(fun.__func__), fun.__func__, 1)
     if isinstance(fun, functools.partial):
-        return _after(jit_arguments(fun.func), fun.func, len(fun.args), fun.keywords)
+        return _after_binding(jit_arguments(fun.func), fun.func, len(fun.args), fun.keywords)
     info = getattr(fun, "_jit_info", None)
     if info is None:
         inner = getattr(getattr(fun, "jitted_fn", None), "_jit_info", None)  # of flax.nnx
-        return {} if inner is None else _those_of(inner, _JIT_ARGUMENTS[:2])
-    return _those_of(info, _JIT_ARGUMENTS)
+        return {} if inner is None else _options_of(inner, _JIT_ARGUMENTS[:2])
+    return _options_of(info, _JIT_ARGUMENTS)
 
 
-def _those_of(info: Any, names: Sequence[str]) -> dict[str, Any]:
+def _options_of(info: Any, names: Sequence[str]) -> dict[str, Any]:
     return {name: tuple(getattr(info, name)) for name in names if getattr(info, name, None)}
 
 
-def _after(given: dict[str, Any], fun: Any, count: int, keywords: Any = ()) -> dict[str, Any]:
-    """The same for the rest of the arguments, when the first ones and some keywords are bound."""
+def _after_binding(
+    given: dict[str, Any], fun: Any, count: int, keywords: Any = ()
+) -> dict[str, Any]:
+    """Return the options for the remaining arguments once ``count`` and ``keywords`` are bound."""
     bound = set(keywords)
     with contextlib.suppress(TypeError, ValueError):
         bound.update(list(inspect.signature(fun).parameters)[:count])
@@ -49,14 +51,14 @@ def _after(given: dict[str, Any], fun: Any, count: int, keywords: Any = ()) -> d
 
 
 def compiler_options(fun: Any) -> dict[str, Any]:
-    """The options for the compiler that a function made by ``jax.jit`` was given."""
+    """Return the ``compiler_options`` of a jitted function."""
     return dict(getattr(getattr(fun, "_jit_info", None), "compiler_options_kvs", ()))
 
 
-#: Experimental settings under which JAX differentiates in a way that counts logs otherwise.
-_UNTRIED_SETTINGS = ("jax_remat3", "jax_custom_vjp3")
+#: Experimental settings that change how JAX differentiates, and so how often a log runs.
+_UNSUPPORTED_SETTINGS = ("jax_remat3", "jax_custom_vjp3")
 
 
-def untried_settings() -> list[str]:
-    """Those that are on."""
-    return [name for name in _UNTRIED_SETTINGS if getattr(jax.config, name, False)]
+def unsupported_settings() -> list[str]:
+    """Return the unsupported settings that are on."""
+    return [name for name in _UNSUPPORTED_SETTINGS if getattr(jax.config, name, False)]

@@ -13,7 +13,7 @@ from sawlog.jax._compat.tracing import reordered
 
 @dataclasses.dataclass(frozen=True)
 class Scan:
-    """A ``scan``: ``body`` maps [consts, carry, x] to [carry, y]."""
+    """The parameters of a ``scan``: ``body`` maps [consts, carry, x] to [carry, y]."""
 
     body: ClosedJaxpr
     consts: int
@@ -24,7 +24,7 @@ class Scan:
 
     @classmethod
     def read(cls, params: dict[str, Any]) -> Scan:
-        """What the parameters of an equation say."""
+        """Read the parameters of an equation."""
         if "num_consts" in params:  # before JAX 0.11
             consts, carry = params["num_consts"], params["num_carry"]
         else:
@@ -34,18 +34,18 @@ class Scan:
         )
 
     def changed(self, body: ClosedJaxpr) -> dict[str, Any]:
-        """The parameters of a loop like this one, with a body of the same types."""
+        """Return the parameters with another body of the same types."""
         return {**self.params, "jaxpr": body}
 
     def split(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-        """The operands: consts, carry, xs."""
+        """Split the operands into consts, carry and xs."""
         start = self.consts + self.carry
         return list(values[: self.consts]), list(values[self.consts : start]), list(values[start:])
 
     def bind(
         self, consts: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any], body: ClosedJaxpr
     ) -> list[Any]:
-        """The same loop with another body, and as many constants and carries as that one takes."""
+        """Bind this loop with another body, which takes these constants, carry and xs."""
         kept, places = _stacked_once(body, len(consts) + len(carry), len(carry))
         body = reordered(body, range(len(body.in_avals)), kept)
         params = {**self.params, "jaxpr": body}
@@ -53,18 +53,25 @@ class Scan:
             params |= {"num_consts": len(consts), "num_carry": len(carry)}
         else:
             ys = len(body.out_avals) - len(carry)
-            params["ft_in"] = _groups(len(consts), len(carry), len(xs))
-            params["ft_out"] = _groups(len(carry), ys)
+            params["ft_in"] = _operand_groups(len(consts), len(carry), len(xs))
+            params["ft_out"] = _operand_groups(len(carry), ys)
         outs = [*scan_p.bind(*consts, *carry, *xs, **params), *xs]
         return [outs[place] for place in places]
 
 
 def _stacked_once(body: ClosedJaxpr, xs: int, ys: int) -> tuple[list[int], list[int]]:
-    """Which outputs the body of a ``scan`` need return, and where all of them are to be found.
+    """Find outputs of the body of a ``scan`` that need not be stacked, as ``jax.lax.scan`` does.
 
-    That is among the outputs of the shorter loop, with its inputs behind. An ``x`` that is returned
-    need not be stacked again, nor need anything be stacked twice; ``jax.lax.scan`` does the same.
-    ``xs`` and ``ys`` are the numbers of the first of each.
+    These are an ``x`` that is returned unchanged, and repetitions of another output.
+
+    Args:
+        body: The body of the loop.
+        xs: The position of the first ``x`` among its inputs.
+        ys: The position of the first ``y`` among its outputs.
+
+    Returns:
+        The positions of the outputs to keep, and for every output its position in
+        ``[*kept outputs, *xs]``.
     """
     invars, outvars = body.jaxpr.invars, body.jaxpr.outvars
     given = {var: i for i, var in enumerate(invars[xs:])}
@@ -86,20 +93,23 @@ def _stacked_once(body: ClosedJaxpr, xs: int, ys: int) -> tuple[list[int], list[
     return kept, places
 
 
-def _groups(*sizes: int) -> Any:
-    """How JAX 0.11 and newer say which operands of a loop are what."""
+def _operand_groups(*sizes: int) -> Any:
+    """Group the operands of a loop, as JAX 0.11 and newer expect it."""
     flattree = private.flattree()
     return flattree.pack(tuple(map(flattree.nones, sizes)))
 
 
 def shortened_scan(eqn: JaxprEqn, length: int) -> JaxprEqn:
-    """The same equation of ``scan`` for another number of steps."""
+    """Change the number of steps in an equation of ``scan``."""
     return eqn.replace(params={**eqn.params, "length": length})
 
 
 @dataclasses.dataclass(frozen=True)
 class While:
-    """A ``while_loop``: ``cond`` maps [cond consts, carry] to [again], ``body`` to [carry]."""
+    """The parameters of a ``while_loop``.
+
+    ``cond`` maps [cond consts, carry] to [again], ``body`` maps [body consts, carry] to [carry].
+    """
 
     cond: ClosedJaxpr
     body: ClosedJaxpr
@@ -109,23 +119,23 @@ class While:
 
     @classmethod
     def read(cls, params: dict[str, Any]) -> While:
-        """What the parameters of an equation say."""
+        """Read the parameters of an equation."""
         names = ("cond_jaxpr", "body_jaxpr", "cond_nconsts", "body_nconsts")
         cond, body, conds, bodies = (params[name] for name in names)
         return cls(cond, body, conds, bodies, params)
 
     @property
     def consts(self) -> int:
-        """How many operands come before the carry."""
+        """The number of operands in front of the carry."""
         return self.cond_consts + self.body_consts
 
     def split(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-        """The operands: those of the condition, those of the body, the carry."""
+        """Split the operands into consts of the condition, consts of the body, and carry."""
         start, end = self.cond_consts, self.consts
         return list(values[:start]), list(values[start:end]), list(values[end:])
 
     def changed(self, **changes: Any) -> dict[str, Any]:
-        """The parameters of a loop like this one, with other fields."""
+        """Return the parameters with other values of some fields."""
         new = dataclasses.replace(self, **changes)
         return {
             **self.params,

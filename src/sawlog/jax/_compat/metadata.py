@@ -9,7 +9,7 @@ from sawlog.jax._compat.private import JaxprEqn
 
 
 def equation_scope(eqn: JaxprEqn) -> Any:
-    """The name stack, source position and settings an equation was traced under."""
+    """Return a context with the name stack, source line and settings of an equation."""
     return _Scope(eqn)
 
 
@@ -33,24 +33,24 @@ class _Scope:
 
 
 def source_line(eqn: JaxprEqn) -> str:
-    """``file:line (function)`` of the user's code that made this equation."""
+    """Return ``file:line (function)`` of the user code that traced this equation."""
     return str(private.source_info_util.summarize(eqn.source_info)) or "an unknown line"
 
 
 def scopes(eqn: JaxprEqn) -> list[str]:
-    """The names of the scopes an equation was traced in, outermost first."""
+    """Return the names of the scopes around an equation, outermost first."""
     stack = eqn.source_info.name_stack.stack
     return [item.name for item in stack if isinstance(item, private.source_info_util.Scope)]
 
 
 def transforms(eqn: JaxprEqn) -> list[str]:
-    """The names of the transformations an equation comes from: ``jvp``, ``transpose``, ..."""
+    """Return the transformations that produced an equation: ``jvp``, ``transpose``, ..."""
     stack = eqn.source_info.name_stack.stack
     return [item.name for item in stack if isinstance(item, private.source_info_util.Transform)]
 
 
 def exclude_from_tracebacks(path: str) -> None:
-    """Keep files below ``path`` out of what JAX takes for the user's code."""
+    """Exclude files below ``path`` from what JAX considers user code."""
     private.source_info_util.register_exclusion(path)
 
 
@@ -58,17 +58,20 @@ _MARK = "sawlog"
 
 
 def marked(text: str) -> Any:
-    """A context whose equations carry ``text``, wherever they go, until they are lowered."""
+    """Return a context that marks the equations traced in it with ``text``.
+
+    JAX keeps the mark through every transformation, until the equation is lowered.
+    """
     return private.xla_metadata.set_xla_metadata(**{_MARK: text})
 
 
 def mark() -> str | None:
-    """What the equation carries that is being lowered."""
+    """Return the mark of the equation that is being traced or lowered; None without one."""
     found = private.xla_metadata_lib.current_xla_metadata()
     return None if found is None else found.get(_MARK)
 
 
 def mark_of(eqn: JaxprEqn) -> str | None:
-    """What an equation carries, see :func:`marked`."""
+    """Return the mark of an equation, see :func:`marked`; None without one."""
     found = eqn.ctx.xla_metadata
     return None if not found else found.get(_MARK)

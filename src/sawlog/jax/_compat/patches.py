@@ -22,7 +22,7 @@ def wrap_batching(primitive: Primitive, wrap: Callable[[Any], Any]) -> None:
 
 
 def batch_logs_of_unmapped(primitive: Primitive, has_logs: Callable[[Any], bool]) -> None:
-    """Have the logs in the program of a primitive batched though none of its operands is mapped."""
+    """Batch the logs inside a primitive also where none of its operands is mapped."""
     plain = private.batching.fancy_primitive_batchers.get(primitive)
 
     def batch(axis_data: Any, values: Any, dims: Any, **params: Any) -> Any:
@@ -43,15 +43,15 @@ def batch_logs_of_unmapped(primitive: Primitive, has_logs: Callable[[Any], bool]
 
 
 def wrap_jvp(primitive: Primitive, wrap: Callable[[Any], Any]) -> None:
-    """Replace the rule of a primitive in forward mode by ``wrap(rule)``."""
+    """Replace the forward-mode rule of a primitive by ``wrap(rule)``."""
     private.ad.primitive_jvps[primitive] = wrap(private.ad.primitive_jvps[primitive])
 
 
 def stage_instead_of_running(primitives: Sequence[Primitive], must: Callable[..., bool]) -> None:
-    """Partial evaluation leaves an equation whole in the staged program where ``must(params)``.
+    """Keep an equation whole in the staged program during partial evaluation if ``must(params)``.
 
-    JAX would run it at once when all its inputs are known; for an equation that logs, "at once"
-    can mean once instead of once an iteration.
+    JAX would evaluate it immediately when all its inputs are known. An equation that logs could
+    then run once instead of once per iteration.
     """
     for primitive in primitives:
         plain = private.partial_eval.custom_partial_eval_rules.get(primitive)
@@ -75,9 +75,12 @@ def _staging_rule(primitive: Primitive, plain: Any, must: Callable[..., bool]) -
 def wrap_scan_hoisting(
     has_logs: Callable[[Any], bool], scope: Callable[[], Any], prepare: Callable[[Any], Any]
 ) -> None:
-    """Hoist loop-invariant work out of a differentiated scan that logs inside ``scope()``.
+    """Enter ``scope()`` where JAX hoists work out of a differentiated scan with logs inside.
 
-    ``has_logs(effects)`` tells whether the body of a loop does; ``prepare(body)`` is used then.
+    Args:
+        has_logs: Returns whether the effects of a body are those of logs.
+        scope: Returns the context to enter.
+        prepare: Returns the body to hoist from.
     """
     hoist = private.loops._scan_known_hoisting
     custom = private.partial_eval.partial_eval_jaxpr_custom_rules[scan_p]
@@ -104,7 +107,7 @@ def wrap_scan_hoisting(
 
 
 def _as_jit(eqn: Any) -> Any:
-    """A ``closed_call`` as a ``jit``, whose partial evaluation can be told to stage it whole."""
+    """Turn a ``closed_call`` into a ``jit``, which ``stage_instead_of_running`` covers."""
     if eqn is None or eqn.primitive is not closed_call_p:
         return eqn
     fun = jax.jit(private.core.jaxpr_as_fun(eqn.params["call_jaxpr"]))
@@ -113,7 +116,7 @@ def _as_jit(eqn: Any) -> Any:
 
 
 def wrap_while_recomputation(silence: Callable[[dict], dict]) -> None:
-    """Where a ``while_loop`` runs again after its known part did, use ``silence(params)``."""
+    """Apply ``silence`` to the parameters of a ``while_loop`` where its unknown part runs again."""
     plain = private.partial_eval.custom_partial_eval_rules[while_p]
     custom = private.partial_eval.partial_eval_jaxpr_custom_rules[while_p]
 
@@ -147,11 +150,15 @@ def wrap_while_recomputation(silence: Callable[[dict], dict]) -> None:
 def show_effects_inside(
     shows: Callable[[Primitive], bool], active: Callable[[], bool], has_logs: Callable[[Any], bool]
 ) -> None:
-    """Give every equation that is traced the effects of the logs in the programs that it holds.
+    """Give every traced equation the effects of the logs inside its programs.
 
-    JAX does not look into those of some primitives, and drops an equation without effects whose
-    result is not used. A primitive that ``shows`` its effects is left alone, and nothing is looked
-    at unless something is ``active``.
+    For some primitives JAX ignores these effects, and removes an equation without effects whose
+    result is not used.
+
+    Args:
+        shows: Returns whether JAX reports the effects inside a primitive already.
+        active: Returns whether equations need to be checked at all.
+        has_logs: Returns whether effects are those of logs.
     """
     plain = private.partial_eval.DynamicJaxprTrace.default_process_primitive
     shown: set[Primitive] = set()
@@ -182,9 +189,9 @@ def _show_effects_of(primitive: Primitive, has_logs: Callable[[Any], bool]) -> N
 
 
 def forget_kept_effects() -> None:
-    """Let partial evaluation forget, when it is done, the equations that it kept for their effects.
+    """Clear the list of equations that partial evaluation keeps for their effects, once done.
 
-    They would go on holding tracers, which ``jax.checking_leaks`` takes for a leak of the user's.
+    The list would keep tracers alive, and ``jax.checking_leaks`` would report a leak.
     """
     module: Any = private.partial_eval
     plain = module.tracers_to_jaxpr

@@ -17,12 +17,12 @@ composite_p = private.lax.composite_p
 reduce_p = private.lax.reduce_p
 shard_map_p = private.shard_map.shard_map_p
 call_hi_primitive_p = private.call_hi_primitive_p
-#: Whether rules of linearization also return residuals that are pytrees.
+#: Whether linearization rules also return residuals that are pytrees.
 _STRUCTURED_RESIDUALS = jax.__version_info__ >= (0, 11, 1)
 
 
 def define_silent_autodiff(primitive: Primitive, bind_primal: Callable[..., Any]) -> None:
-    """Differentiate a primitive without outputs: it runs once, on the primal side."""
+    """Differentiate a primitive without outputs: it runs once, with the primal values."""
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
         del tangents
@@ -36,8 +36,8 @@ def define_silent_autodiff(primitive: Primitive, bind_primal: Callable[..., Any]
         return [], [], [], lambda residuals, *tangents: []
 
     def transpose(cotangents: Any, *args: Any, **params: Any) -> Any:
-        # A value that only exists as a linear unknown is never computed by a transposition,
-        # so there is nothing to see: no value, no cotangent.
+        # A transposition never computes the value of a linear unknown, and without outputs there
+        # is no cotangent either: nothing to log.
         del cotangents, params
         return [None for _ in args]
 
@@ -47,17 +47,17 @@ def define_silent_autodiff(primitive: Primitive, bind_primal: Callable[..., Any]
 
 
 def define_jvp(primitive: Primitive, rule: Callable[..., Any]) -> None:
-    """Differentiate a primitive forwards."""
+    """Register the forward-mode rule of a primitive."""
     private.ad.primitive_jvps[primitive] = rule
 
 
 def define_transpose(primitive: Primitive, rule: Callable[..., Any]) -> None:
-    """Transpose a linear primitive."""
+    """Register the transposition rule of a linear primitive."""
     private.ad.primitive_transposes[primitive] = rule
 
 
 def define_in_forward_mode(primitive: Primitive, mark: Callable[[dict], dict]) -> None:
-    """Change a primitive's parameters where it is bound inside ``jax.jvp``."""
+    """Apply ``mark`` to the parameters of a primitive that is bound inside ``jax.jvp``."""
     plain = type(primitive).bind_with_trace
 
     def bind_with_trace(trace: Any, args: Any, avals: Any, params: Any) -> Any:
@@ -69,10 +69,10 @@ def define_in_forward_mode(primitive: Primitive, mark: Callable[[dict], dict]) -
 
 
 def define_batching(primitive: Primitive, rule: Callable[..., Any]) -> None:
-    """Batch a primitive without outputs, ``rule(add_axis, mapped, values, params)``.
+    """Register ``rule(add_axis, values, dims, **params)`` to batch a primitive without outputs.
 
-    ``add_axis(value, dim)`` puts the mapped axis in front, broadcasting when ``dim`` is None.
-    The rule runs also when no operand is mapped.
+    ``add_axis(value, dim)`` moves the mapped axis to the front, or broadcasts if ``dim`` is None.
+    The rule also runs if no operand is mapped.
     """
 
     def no_outputs(*args: Any, **params: Any) -> Any:
@@ -83,7 +83,7 @@ def define_batching(primitive: Primitive, rule: Callable[..., Any]) -> None:
 
 
 def define_batching_with_outputs(primitive: Primitive, rule: Callable[..., Any]) -> None:
-    """Batch a primitive with outputs, ``rule(add_axis, values, dims, **params)``."""
+    """Register ``rule(add_axis, values, dims, **params) -> (outputs, dims)`` for batching."""
 
     def batch(axis_data: Any, values: Any, dims: Any, **params: Any) -> Any:
         return rule(axis_adder(axis_data, values, dims), values, dims, **params)
@@ -92,10 +92,10 @@ def define_batching_with_outputs(primitive: Primitive, rule: Callable[..., Any])
 
 
 def axis_adder(axis_data: Any, values: Any, dims: Any) -> Callable[[Any, int | None], Any]:
-    """``add_axis(value, dim)`` for the operands of one equation that is batched.
+    """Return ``add_axis(value, dim)`` for the operands of one equation that is batched.
 
-    It puts the mapped axis in front, broadcasting when ``dim`` is None, and sharded as that of the
-    operands that are mapped.
+    It moves the mapped axis to the front, or broadcasts if ``dim`` is None. The new axis is sharded
+    like that of the mapped operands.
     """
     axis = axis_data.explicit_mesh_axis
     mapped = [x for x, dim in zip(values, dims, strict=True) if dim is not None]
@@ -113,13 +113,13 @@ def axis_adder(axis_data: Any, values: Any, dims: Any) -> Callable[[Any, int | N
 
 
 def batch_program(closed: ClosedJaxpr, axis_data: Any) -> ClosedJaxpr:
-    """The program that all lanes run, with the mapped axis in front of every input and output."""
+    """Return the program of all lanes, with the mapped axis first in every input and output."""
     inputs, outputs = [True] * len(closed.in_avals), [True] * len(closed.out_avals)
     return private.batching.batch_jaxpr(closed, axis_data, inputs, outputs)[0]
 
 
 def _on_mesh_of(value: Any, sharding: Any) -> Any:
-    """A value whose type names no mesh, on the mesh of ``sharding``; any other as it is."""
+    """Move a value without a mesh in its type to the mesh of ``sharding``."""
     if not private.core.typeof(value).sharding.mesh.empty:
         return value
     mesh = sharding.mesh.abstract_mesh
@@ -128,17 +128,18 @@ def _on_mesh_of(value: Any, sharding: Any) -> Any:
 
 
 def define_lowering(primitive: Primitive, rule: Callable[..., Any], cacheable: bool = True) -> None:
-    """Register how a primitive becomes StableHLO, on every platform."""
+    """Register how a primitive is lowered to StableHLO, on every platform."""
     private.mlir.register_lowering(primitive, rule, cacheable=cacheable)
 
 
 def replace_where_bound(
     primitive: Primitive, instead: Callable[[Sequence[Any], dict[str, Any], bool], Any]
 ) -> None:
-    """Have ``instead(operands, params, differentiated)`` give the outputs of a primitive.
+    """Compute the outputs of a primitive by ``instead(operands, params, differentiated)``.
 
-    None means that it is bound as it is. Whatever is tracing, this comes first; ``differentiated``
-    says whether it is differentiation.
+    It runs wherever the primitive is bound, before the active trace processes it; if it returns
+    None the primitive is bound unchanged. ``differentiated`` says whether that trace
+    differentiates.
     """
     plain = primitive.bind_with_trace
 
@@ -153,7 +154,7 @@ def replace_where_bound(
 
 
 def expanded(params: dict[str, Any]) -> Callable[..., list[Any]]:
-    """What the operation of a ``call_hi_primitive`` does, on flat operands."""
+    """Return the operation of a ``call_hi_primitive`` as a function of flat operands."""
     operation = params["_prim"]
 
     def flat(*operands: Any) -> list[Any]:

@@ -10,23 +10,23 @@ from sawlog.jax._compat import private
 from sawlog.jax._compat.private import ClosedJaxpr, Jaxpr
 from sawlog.jax._compat.values import is_tracer
 
-#: What this thread does with operations is ``trace_context.trace``; an ``Evaluates`` runs them.
+#: ``trace_context.trace`` is the active trace of this thread; an ``Evaluates`` runs operations.
 trace_context: Any = private.core.trace_ctx
 Evaluates: Any = private.core.EvalTrace
 
 
 def not_tracing() -> bool:
-    """Whether no transformation of JAX is under way in this thread."""
+    """Return whether no transformation of JAX is active in this thread."""
     return bool(private.core.trace_state_clean())
 
 
 def evaluating() -> Any:
-    """A context in which operations on known arrays are run, whatever is traced around it."""
+    """Return a context in which operations on concrete arrays run, also inside a trace."""
     return private.core.eval_context()
 
 
 def under_jit() -> bool:
-    """Whether a program is traced to be compiled, however deep below other transformations."""
+    """Return whether a program is traced for compilation, at any depth of transformations."""
     trace = trace_context.trace
     if type(trace) is Evaluates:
         return False
@@ -35,14 +35,15 @@ def under_jit() -> bool:
     return trace is not None
 
 
-#: What JAX traces functions for that may return whatever they like.
+#: Reasons for tracing under which the function may return any structure.
 _RETURN_ANYTHING = frozenset({"jit", "pjit", "checkpoint / remat", "sawlog"})
 
 
 def inside_inner_function() -> bool:
-    """Whether a branch, the body of a loop or the like is traced, however deep; not only ``jit``.
+    """Return whether a branch, the body of a loop or the like is traced, at any depth.
 
-    Such a function must return what others return, or what it was given.
+    Such a function must return the same structure as other branches, or as its carry. The function
+    of a ``jit`` is not one.
     """
     trace: Any = private.core.trace_ctx.trace
     while trace is not None:
@@ -54,7 +55,10 @@ def inside_inner_function() -> bool:
 
 
 def inside_jacfwd() -> bool:
-    """Whether ``jax.jacfwd`` is at work; its ``vmap`` looks like any other from inside."""
+    """Return whether ``jax.jacfwd`` is on the stack.
+
+    Nothing else tells its ``vmap`` from that of the user.
+    """
     frame: Any = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -80,7 +84,11 @@ def trace_flat(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], name: st
 
 
 def hoist_consts(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
-    """Turn what ``closed`` closes over into leading inputs, when any of it is a tracer."""
+    """Turn the constants of ``closed`` into leading inputs, if any of them is a tracer.
+
+    Returns:
+        The program, and the values of its new inputs.
+    """
     if not any(is_tracer(const) for const in closed.consts):
         return closed, []
     return ClosedJaxpr(private.partial_eval.convert_constvars_jaxpr(closed.jaxpr), ()), list(
@@ -89,14 +97,14 @@ def hoist_consts(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
 
 
 def inline_consts(closed: ClosedJaxpr) -> tuple[Jaxpr, list[Any]]:
-    """An open jaxpr that takes its constants as leading inputs, and those constants."""
+    """Return an open jaxpr that takes its constants as leading inputs, and the constants."""
     if not closed.consts:
         return closed.jaxpr, []
     return private.partial_eval.convert_constvars_jaxpr(closed.jaxpr), list(closed.consts)
 
 
 def reordered(closed: ClosedJaxpr, inputs: Sequence[int], outputs: Sequence[int]) -> ClosedJaxpr:
-    """The same program with its inputs and outputs in another order."""
+    """Return the program with its inputs and outputs selected by position, in this order."""
     jaxpr = closed.jaxpr
     return ClosedJaxpr(
         jaxpr.replace(

@@ -10,24 +10,24 @@ from sawlog.jax._compat import private
 
 
 def typeof(value: Any) -> Any:
-    """The abstract value of anything JAX accepts, weak type and sharding included."""
+    """Return the abstract value of anything JAX accepts, with weak type and sharding."""
     return private.core.typeof(value)
 
 
 def as_aval(value: Any) -> Any:
-    """The abstract value of a shape and dtype; an abstract value as it is."""
+    """Return the abstract value of a shape and dtype; an abstract value unchanged."""
     if isinstance(value, private.core.AbstractValue):
         return value
     return private.core.shaped_abstractify(value)
 
 
 def is_weak(value: Any) -> bool:
-    """Whether a value has the weak type of a Python scalar."""
+    """Return whether a value has the weak type of a Python scalar."""
     return bool(getattr(private.core.typeof(value), "weak_type", False))
 
 
 def is_jax_value(value: Any) -> bool:
-    """Whether ``jax.jit`` takes ``value`` as an argument that is traced."""
+    """Return whether ``jax.jit`` accepts ``value`` as an argument to trace."""
     try:
         private.core.shaped_abstractify(value)
     except (TypeError, AssertionError):
@@ -36,12 +36,12 @@ def is_jax_value(value: Any) -> bool:
 
 
 def is_tracer(value: Any) -> bool:
-    """Whether ``value`` stands for a value that is not known yet."""
+    """Return whether ``value`` is a tracer."""
     return isinstance(value, private.core.Tracer)
 
 
 def varying_axes(value: Any) -> frozenset[str]:
-    """The mesh axes along which a value inside ``shard_map`` may differ."""
+    """Return the mesh axes along which a value inside ``shard_map`` may differ."""
     aval: Any = (
         value if isinstance(value, private.core.AbstractValue) else private.core.typeof(value)
     )
@@ -50,15 +50,17 @@ def varying_axes(value: Any) -> frozenset[str]:
 
 
 def make_varying(value: Any, axes: frozenset[str]) -> Any:
-    """``value``, declared to vary along ``axes`` too."""
+    """Declare that ``value`` varies along ``axes`` too."""
     missing = tuple(sorted(axes - varying_axes(value)))
     return jax.lax.pcast(value, missing, to="varying") if missing else value
 
 
 def explicit_sharding(value: Any) -> Any:
-    """The sharding in the type of an array, or in a type; None unless its mesh has explicit axes.
+    """Return the sharding in the type of an array, or in a type.
 
-    That of an array outside of all traces knows its devices, any other has an abstract mesh.
+    Returns:
+        None unless its mesh has explicit axes. The sharding of an array outside of all traces has
+        devices; any other has an abstract mesh.
     """
     if isinstance(value, private.core.AbstractValue):
         aval: Any = value
@@ -76,38 +78,38 @@ def explicit_sharding(value: Any) -> Any:
 
 
 def mesh_of(value: Any) -> Any:
-    """The mesh in the type of a traced array; None for any other, or where it names none."""
+    """Return the mesh in the type of a traced array; None for other values, or without a mesh."""
     mesh = private.core.typeof(value).sharding.mesh if is_tracer(value) else None
     return None if mesh is None or mesh.empty else mesh
 
 
 def is_abstract(sharding: Any) -> bool:
-    """Whether a sharding is one of types, which does not know its devices."""
+    """Return whether a sharding has an abstract mesh, without devices."""
     return isinstance(sharding.mesh, jax.sharding.AbstractMesh)
 
 
 def key_kind(value: Any) -> Any:
-    """Which kind of PRNG keys an array or dtype holds; None for anything else."""
+    """Return the implementation of the PRNG keys in an array or dtype; None for other dtypes."""
     dtype = getattr(value, "dtype", value)
     return dtype._impl if jax.numpy.issubdtype(dtype, jax.dtypes.prng_key) else None
 
 
 def unmapped_scalar(value: Any, dim: int) -> Any:
-    """The abstract value of one lane of a mapped vector."""
+    """Return the abstract value of one lane of a mapped vector."""
     aval = private.core.typeof(value)
     return private.core.mapped_aval(aval.shape[dim], dim, aval)
 
 
 def is_zero(tangent: Any) -> bool:
-    """Whether a tangent or cotangent is known to be zero."""
+    """Return whether a tangent or cotangent is a symbolic zero."""
     return type(tangent) is private.ad_util.Zero
 
 
 def instantiate_zero(tangent: Any) -> Any:
-    """A tangent as an array."""
+    """Return a tangent as an array."""
     return private.ad.instantiate_zeros(tangent)
 
 
 def has_tangent(value: Any) -> bool:
-    """Whether a gradient can flow through a value."""
+    """Return whether a gradient can flow through a value."""
     return bool(private.core.typeof(value).to_tangent_aval().dtype != jax.dtypes.float0)

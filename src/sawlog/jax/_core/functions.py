@@ -8,20 +8,20 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from sawlog.errors import ArgumentError
+from sawlog._validate import refuse
 
 
 def check_callable(fun: Any, name: str) -> None:
-    """Check that the argument of ``sawlog.<name>`` is a function.
+    """Check that the argument of ``sawlog.<name>``, or a callback, is a function.
 
     Raises:
         ArgumentError: it cannot be called. The hint shows how ``name`` is used.
     """
     if not callable(fun):
-        usage = f"{name}(f)(x), not {name}(f(x))"
         if name == "callback":
-            usage = "tap(f, callback)(x), where callback(logs) takes a logdict"
-        raise ArgumentError(f"{name} must be a function, got {type(fun).__name__}. Hint: {usage}.")
+            hint = "tap(f, callback)(x), where callback(logs) takes a logdict."
+            refuse("callback", "a function", fun, hint)
+        refuse("fun", "a function", fun, f"{name}(f)(x), not {name}(f(x)).")
 
 
 def name_of(fun: Any) -> str:

@@ -266,7 +266,7 @@ class Program:
 
 def _check_settings() -> None:
     """Raise if a setting of JAX is on under which logs would be counted wrongly."""
-    if on := _compat.untried_settings():
+    if on := _compat.unsupported_settings():
         raise UnsupportedJaxError(
             f"The experimental setting {on[0]} of JAX is on. It changes how JAX differentiates, in "
             "a way that sawlog does not support: logs could be counted twice. Hint: "

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from sawlog._validate import refuse
 from sawlog.errors import ArgumentError
 from sawlog.jax import _compat
 
@@ -35,8 +36,7 @@ def jit_options(static_argnums: Any, static_argnames: Any) -> dict[str, tuple]:
             continue
         several = (value,) if isinstance(value, kind) else tuple(value)
         if not all(isinstance(each, kind) for each in several):
-            what = "integers" if kind is int else "strings"
-            raise ArgumentError(f"{name} must be {what}, as for jax.jit, got {value!r}.")
+            refuse(name, f"{'integers' if kind is int else 'strings'}, as for jax.jit", value)
         options[name] = several
     return options
 
