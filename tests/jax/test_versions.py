@@ -1,4 +1,4 @@
-"""A JAX that does not fit is refused at once, by one error that names the versions that do."""
+"""An unsupported JAX raises one error at import, which names the supported versions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ for before in json.loads(sys.argv[1]):
 
 
 def imported(befores: list[str]) -> list[str]:
-    """What fresh processes say that import sawlog.jax after each of these."""
+    """Import sawlog.jax in new processes after each of these; return what they print."""
     command = [sys.executable, "-W", "ignore", "-c", PROBE, json.dumps(befores)]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     return [json.loads(line) for line in result.stdout.splitlines()]

@@ -26,7 +26,7 @@ from sawlog.jax._compat.equations import bind_equation as bind_equation
 from sawlog.jax._compat.equations import bind_jit as bind_jit
 from sawlog.jax._compat.equations import branches_of as branches_of
 from sawlog.jax._compat.equations import inner_jaxpr as inner_jaxpr
-from sawlog.jax._compat.equations import is_frozen as is_frozen
+from sawlog.jax._compat.equations import is_frozen_dataclass as is_frozen_dataclass
 from sawlog.jax._compat.equations import linear_solver as linear_solver
 from sawlog.jax._compat.equations import subjaxprs as subjaxprs
 from sawlog.jax._compat.equations import with_branches as with_branches
@@ -68,7 +68,7 @@ from sawlog.jax._compat.primitives import define_jvp as define_jvp
 from sawlog.jax._compat.primitives import define_lowering as define_lowering
 from sawlog.jax._compat.primitives import define_silent_autodiff as define_silent_autodiff
 from sawlog.jax._compat.primitives import define_transpose as define_transpose
-from sawlog.jax._compat.primitives import expanded as expanded
+from sawlog.jax._compat.primitives import hi_primitive_function as hi_primitive_function
 from sawlog.jax._compat.primitives import reduce_p as reduce_p
 from sawlog.jax._compat.primitives import remat_opt_p as remat_opt_p
 from sawlog.jax._compat.primitives import replace_where_bound as replace_where_bound
@@ -78,7 +78,7 @@ from sawlog.jax._compat.private import Jaxpr as Jaxpr
 from sawlog.jax._compat.private import JaxprEqn as JaxprEqn
 from sawlog.jax._compat.private import Literal as Literal
 from sawlog.jax._compat.private import Primitive as Primitive
-from sawlog.jax._compat.tracing import Evaluates as Evaluates
+from sawlog.jax._compat.tracing import EvalTrace as EvalTrace
 from sawlog.jax._compat.tracing import evaluating as evaluating
 from sawlog.jax._compat.tracing import hoist_consts as hoist_consts
 from sawlog.jax._compat.tracing import inside_inner_function as inside_inner_function
@@ -98,8 +98,8 @@ from sawlog.jax._compat.values import is_tracer as is_tracer
 from sawlog.jax._compat.values import is_weak as is_weak
 from sawlog.jax._compat.values import is_zero as is_zero
 from sawlog.jax._compat.values import key_kind as key_kind
+from sawlog.jax._compat.values import lane_aval as lane_aval
 from sawlog.jax._compat.values import make_varying as make_varying
 from sawlog.jax._compat.values import mesh_of as mesh_of
 from sawlog.jax._compat.values import typeof as typeof
-from sawlog.jax._compat.values import unmapped_scalar as unmapped_scalar
 from sawlog.jax._compat.values import varying_axes as varying_axes

@@ -22,12 +22,12 @@ def subjaxprs(params: dict[str, Any]) -> list[Any]:
             stack = [*value, *stack]
         elif isinstance(value, dict):
             stack = [*value.values(), *stack]
-        elif is_frozen(value):
+        elif is_frozen_dataclass(value):
             stack = [*vars(value).values(), *stack]
     return found
 
 
-def is_frozen(value: Any) -> bool:
+def is_frozen_dataclass(value: Any) -> bool:
     """Return whether this is a frozen dataclass, as the parameters of ``pallas_call`` are."""
     options = getattr(type(value), "__dataclass_params__", None)
     return bool(options is not None and options.frozen and hasattr(value, "__dict__"))

@@ -153,7 +153,7 @@ def replace_where_bound(
     primitive.def_bind_with_trace(bind_with_trace)
 
 
-def expanded(params: dict[str, Any]) -> Callable[..., list[Any]]:
+def hi_primitive_function(params: dict[str, Any]) -> Callable[..., list[Any]]:
     """Return the operation of a ``call_hi_primitive`` as a function of flat operands."""
     operation = params["_prim"]
 

@@ -10,9 +10,9 @@ from sawlog.jax._compat import private
 from sawlog.jax._compat.private import ClosedJaxpr, Jaxpr
 from sawlog.jax._compat.values import is_tracer
 
-#: ``trace_context.trace`` is the active trace of this thread; an ``Evaluates`` runs operations.
+#: ``trace_context.trace`` is the active trace of this thread; an ``EvalTrace`` runs operations.
 trace_context: Any = private.core.trace_ctx
-Evaluates: Any = private.core.EvalTrace
+EvalTrace: Any = private.core.EvalTrace
 
 
 def not_tracing() -> bool:
@@ -28,7 +28,7 @@ def evaluating() -> Any:
 def under_jit() -> bool:
     """Return whether a program is traced for compilation, at any depth of transformations."""
     trace = trace_context.trace
-    if type(trace) is Evaluates:
+    if type(trace) is EvalTrace:
         return False
     while trace is not None and not isinstance(trace, private.partial_eval.DynamicJaxprTrace):
         trace = getattr(trace, "parent_trace", None)

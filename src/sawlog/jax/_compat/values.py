@@ -94,7 +94,7 @@ def key_kind(value: Any) -> Any:
     return dtype._impl if jax.numpy.issubdtype(dtype, jax.dtypes.prng_key) else None
 
 
-def unmapped_scalar(value: Any, dim: int) -> Any:
+def lane_aval(value: Any, dim: int) -> Any:
     """Return the abstract value of one lane of a mapped vector."""
     aval = private.core.typeof(value)
     return private.core.mapped_aval(aval.shape[dim], dim, aval)

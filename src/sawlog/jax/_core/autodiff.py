@@ -9,7 +9,7 @@ import jax
 from jax.custom_derivatives import SymbolicZero
 
 
-def jvp_of_moving(
+def jvp_with_symbolic_zeros(
     fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[Any, Any]:
     """Differentiate like ``jax.jvp``, with the tangents of ``symbolic_zeros=True``.

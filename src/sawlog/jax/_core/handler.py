@@ -65,7 +65,7 @@ class Handler:
         return list(operands[: site.trees[0].num_leaves])
 
 
-class Drop(Handler):
+class DropLogs(Handler):
     """A handler that drops the logs of the given primitives."""
 
     def __init__(self, primitives: tuple[Any, ...]) -> None:

@@ -28,7 +28,7 @@ import numpy as np
 from sawlog.jax import _compat
 from sawlog.jax._core import lowering_marks
 from sawlog.jax._core.gather import gather
-from sawlog.jax._core.handler import Drop, Handler
+from sawlog.jax._core.handler import DropLogs, Handler
 from sawlog.jax._core.opaque_primitives import hides_functions
 from sawlog.jax._core.primitive import PASSING_PRIMITIVES, is_listening
 from sawlog.jax._core.registry import rule_for
@@ -88,7 +88,7 @@ class Rewritten:
 
 
 class Interpreter:
-    """Evaluates programs for one handler."""
+    """EvalTrace programs for one handler."""
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
@@ -146,7 +146,7 @@ class Interpreter:
         if not sites:
             with self._listening_to(eqn):
                 return _compat.bind_equation(eqn, values), ()
-        if not any(map(self._minds, sites)):
+        if not any(map(self._uses, sites)):
             return self.without_logs(eqn)(*values), ()
         return self.rule(eqn)(self, eqn, values)
 
@@ -168,9 +168,9 @@ class Interpreter:
     def without_logs(self, eqn: Any) -> Callable[..., list[Any]]:
         """Return a function that binds an equation without the logs in its jaxprs."""
         if self._stripper is None:
-            self._stripper = Interpreter(Drop(self.handler.primitives))
+            self._stripper = Interpreter(DropLogs(self.handler.primitives))
             self._stripper._stripper = self._stripper
-        stripped = eqn.replace(params=self._stripper.clean(eqn.params))
+        stripped = eqn.replace(params=self._stripper.rewrite_params(eqn.params))
 
         hides = hides_functions(eqn, self._hiding)
 
@@ -180,19 +180,19 @@ class Interpreter:
 
         return bind
 
-    def clean(self, value: Any) -> Any:
+    def rewrite_params(self, value: Any) -> Any:
         """Return parameters of an equation with every jaxpr in them rewritten."""
         if isinstance(value, _compat.ClosedJaxpr):
             return self.rewrite(value).closed
         if isinstance(value, _compat.Jaxpr):
             return self.rewrite(value).closed.jaxpr
         if isinstance(value, dict):
-            return {name: self.clean(item) for name, item in value.items()}
+            return {name: self.rewrite_params(item) for name, item in value.items()}
         if isinstance(value, (tuple, list)):
-            items = [self.clean(item) for item in value]
+            items = [self.rewrite_params(item) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-        if _compat.is_frozen(value) and _compat.subjaxprs({"": value}):
-            return dataclasses.replace(value, **self.clean(vars(value)))
+        if _compat.is_frozen_dataclass(value) and _compat.subjaxprs({"": value}):
+            return dataclasses.replace(value, **self.rewrite_params(vars(value)))
         return value
 
     # -- finding logs -------------------------------------------------------------------------
@@ -213,9 +213,9 @@ class Interpreter:
     def wanted_in(self, eqn: Any) -> list[Site]:
         """Return the logs that the handler uses: the equation itself, or those inside it."""
         own = [eqn.params["site"]] if eqn.primitive in self.handler.primitives else []
-        return [site for site in (*own, *self.sites_in(eqn)) if self._minds(site)]
+        return [site for site in (*own, *self.sites_in(eqn)) if self._uses(site)]
 
-    def _minds(self, site: Site) -> bool:
+    def _uses(self, site: Site) -> bool:
         return self.handler.keep_logs or self.handler.wants(site)
 
     @staticmethod

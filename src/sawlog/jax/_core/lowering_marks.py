@@ -60,7 +60,7 @@ def listening_to(eqn: Any, chosen: Selection) -> Any:
     return _compat.marked(_listeners[listener])
 
 
-def check_heard(site: Site) -> None:
+def check_not_selected(site: Site) -> None:
     """Check a log that no transformation sees.
 
     Raises:

@@ -20,7 +20,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from sawlog.jax import _compat
 from sawlog.jax._core import libraries, lowering_marks
-from sawlog.jax._core.autodiff import jvp_of_moving
+from sawlog.jax._core.autodiff import jvp_with_symbolic_zeros
 from sawlog.jax._core.primitive import has_site_effect, is_listening, not_listening
 
 # -- primitives that are opened --------------------------------------------------------------------
@@ -108,14 +108,18 @@ def _with_own_derivative(closed: Any, plain: Callable[..., Any]) -> Callable[...
         if is_listening():
             jaxpr_as_fun(closed)(*primals)  # for its logs
         with not_listening():
-            return jvp_of_moving(silent, primals, tangents)
+            return jvp_with_symbolic_zeros(silent, primals, tangents)
 
     run.defjvp(jvp, symbolic_zeros=True)
     return run
 
 
 if _compat.call_hi_primitive_p is not None:
-    _open(_compat.call_hi_primitive_p, lambda p, params: _compat.expanded(params), own_rules=True)
+    _open(
+        _compat.call_hi_primitive_p,
+        lambda p, params: _compat.hi_primitive_function(params),
+        own_rules=True,
+    )
 
 # -- primitives that are marked --------------------------------------------------------------------
 

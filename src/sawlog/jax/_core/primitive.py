@@ -190,7 +190,7 @@ def log(*args: Any, **options: Any) -> Any:
     if site is None:
         return _returned(logdict())
     if not is_listening():
-        lowering_marks.check_heard(site)
+        lowering_marks.check_not_selected(site)
     elif not libraries.only_probing():
         _support_jet()
         log_p.bind(*operands, site=site)

@@ -52,7 +52,7 @@ class Program:
 
     Args:
         fun: The function. It is held weakly.
-        evaluate: Evaluates the traced function with its logs, see :data:`Evaluate`.
+        evaluate: EvalTrace the traced function with its logs, see :data:`Evaluate`.
         hidden: The number of hidden values: inputs of the transformation's own, given at each call.
         options: Options of ``jax.jit`` that say which arguments are static.
     """
@@ -118,7 +118,7 @@ class Program:
         ``finish`` is applied to what the transformation adds. Every line counts here: this is all
         that most calls do beside ``jax.jit``, which takes about ten microseconds.
         """
-        jitted, context, evaluates = self._jitted, _compat.trace_context, _compat.Evaluates
+        jitted, context, evaluates = self._jitted, _compat.trace_context, _compat.EvalTrace
 
         def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
             if self._is_plain and type(context.trace) is evaluates:

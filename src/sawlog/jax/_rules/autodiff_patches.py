@@ -19,7 +19,7 @@ import jax
 from jax.extend.core.primitives import cond_p, jit_p, remat_p, scan_p, while_p
 
 from sawlog.jax import _compat
-from sawlog.jax._core.handler import Drop, Handler
+from sawlog.jax._core.handler import DropLogs, Handler
 from sawlog.jax._core.interpreter import Interpreter
 from sawlog.jax._core.primitive import (
     SITE_PRIMITIVES,
@@ -44,7 +44,11 @@ def _must_stage(params: dict[str, Any]) -> bool:
 
 def _without_logs(params: dict[str, Any]) -> dict[str, Any]:
     """Remove the logs inside the parameters of an equation."""
-    return Interpreter(Drop(SITE_PRIMITIVES)).clean(params) if _has_sites(params) else params
+    return (
+        Interpreter(DropLogs(SITE_PRIMITIVES)).rewrite_params(params)
+        if _has_sites(params)
+        else params
+    )
 
 
 class _MarkForwardMode(Handler):
@@ -80,7 +84,7 @@ def _jvp_of_reduce(rule: Any) -> Any:
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
         if _has_sites(params):
-            walk = Interpreter(Drop(SITE_PRIMITIVES))
+            walk = Interpreter(DropLogs(SITE_PRIMITIVES))
             sites = [s.where for inner in _compat.subjaxprs(params) for s in walk.sites_of(inner)]
             raise unsupported(_compat.reduce_p, "", sites)
         return rule(primals, tangents, **params)

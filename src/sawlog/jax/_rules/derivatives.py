@@ -17,7 +17,7 @@ from jax.extend.core.primitives import custom_jvp_call_p, custom_vjp_call_p, lin
 
 from sawlog.jax import _compat
 from sawlog.jax._core import lowering_marks
-from sawlog.jax._core.autodiff import jvp_of_moving
+from sawlog.jax._core.autodiff import jvp_with_symbolic_zeros
 from sawlog.jax._core.interpreter import Interpreter
 from sawlog.jax._core.primitive import not_listening
 from sawlog.jax._core.registry import register_rule
@@ -55,7 +55,7 @@ def _with_own_derivative(
 
     def jvp(primals: Any, tangents: Any) -> Any:
         with not_listening():
-            return jvp_of_moving(separately, primals, tangents)
+            return jvp_with_symbolic_zeros(separately, primals, tangents)
 
     call.defjvp(jvp, symbolic_zeros=True)
     return logged.result(walk, call(logged.hoisted, logged.states, *values))

@@ -18,11 +18,11 @@ import jax.numpy as jnp
 from jax.extend.core.primitives import cond_p, scan_p, while_p
 
 from sawlog.jax import _compat
-from sawlog.jax._core.handler import Drop
+from sawlog.jax._core.handler import DropLogs
 from sawlog.jax._core.interpreter import Interpreter, register_preparation
 from sawlog.jax._core.primitive import SITE_PRIMITIVES
 from sawlog.jax._core.stream import Streams
-from sawlog.jax._rules.vmap_patches import Mask, has_logs, register_hidden_lanes, run_masked
+from sawlog.jax._rules.vmap_patches import MaskLogs, has_logs, register_hidden_lanes, run_masked
 
 
 @register_preparation(while_p)
@@ -34,7 +34,7 @@ def prepare_while(eqn: Any) -> Any:
         body = _DropRecomputed().rewrite(body).closed
     if _produces(cond.jaxpr, "unvmap_any"):
         # The end of the previous iteration has evaluated the condition, for this lane alone.
-        cond = Interpreter(Drop(SITE_PRIMITIVES)).rewrite(cond).closed
+        cond = Interpreter(DropLogs(SITE_PRIMITIVES)).rewrite(cond).closed
     params = loop.changed(cond=cond, body=body)
     return eqn.replace(params=mask_while(params) or params)
 
@@ -102,7 +102,7 @@ def _masked_branch(branch: Any) -> Any:
 
 def _masked(closed: Any, here: Callable[[Sequence[Any]], Any]) -> Any:
     def flat(*args: Any) -> list[Any]:
-        return run_masked(closed, args, Mask(here(args)))
+        return run_masked(closed, args, MaskLogs(here(args)))
 
     return _compat.trace_flat(flat, closed.in_avals, "an iteration")
 
@@ -111,7 +111,7 @@ class _DropRecomputed(Interpreter):
     """An interpreter of the backward pass that drops logs of the recomputation."""
 
     def __init__(self) -> None:
-        super().__init__(Drop(SITE_PRIMITIVES))
+        super().__init__(DropLogs(SITE_PRIMITIVES))
         self._stripper = self
 
     def equation(self, eqn: Any, values: list[Any]) -> tuple[list[Any], Streams]:

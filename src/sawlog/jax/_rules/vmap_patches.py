@@ -18,7 +18,7 @@ from jax.extend.core.primitives import cond_p, scan_p, while_p
 
 from sawlog.jax import _compat
 from sawlog.jax._core import arrays
-from sawlog.jax._core.handler import Drop, Handler
+from sawlog.jax._core.handler import DropLogs, Handler
 from sawlog.jax._core.interpreter import Interpreter
 from sawlog.jax._core.primitive import (
     PASSING_PRIMITIVES,
@@ -30,7 +30,7 @@ from sawlog.jax._core.site import Site
 from sawlog.jax._core.stream import Streams
 
 
-class Mask(Handler):
+class MaskLogs(Handler):
     """A handler that adds a condition to every log."""
 
     primitives = (*SITE_PRIMITIVES, *PASSING_PRIMITIVES)
@@ -81,7 +81,7 @@ def _has_passing(jaxpr: Any) -> bool:
     )
 
 
-def run_masked(inner: Any, args: Sequence[Any], mask: Mask) -> list[Any]:
+def run_masked(inner: Any, args: Sequence[Any], mask: MaskLogs) -> list[Any]:
     """Evaluate an inner program with a mask on every log."""
     return Interpreter(mask).run(inner.jaxpr, inner.consts, args)[0]
 
@@ -112,13 +112,13 @@ def _batch_cond(rule: Callable[..., Any]) -> Callable[..., Any]:
 
         def flat(*args: Any) -> list[Any]:
             *operands, index = args
-            return run_masked(branch, operands, Mask(index == position, ((cond, position),)))
+            return run_masked(branch, operands, MaskLogs(index == position, ((cond, position),)))
 
         return _compat.trace_flat(flat, [*branch.in_avals, index_aval], "branch")
 
     def batch(axis_data: Any, args: Any, dims: Any, *, branches: Any, **params: Any) -> Any:
         if dims[0] is not None and any(map(has_logs, branches)):
-            index = _compat.unmapped_scalar(args[0], dims[0])
+            index = _compat.lane_aval(args[0], dims[0])
             cond = next(_conds)
             branches = tuple(masked(branch, cond, i, index) for i, branch in enumerate(branches))
             args, dims = (*args, args[0]), (*dims, dims[0])
@@ -145,7 +145,7 @@ def _is_refused(axis_data: Any, args: Any, dims: Any, branches: Sequence[Any]) -
 def _select_branches(axis_data: Any, args: Any, dims: Any, branches: Sequence[Any]) -> Any:
     """Run all branches and select, like JAX's rule, with the shardings of the operands."""
     index, *operands = map(_compat.axis_adder(axis_data, args, dims), args, dims)
-    lane = [_compat.unmapped_scalar(x, 0) for x in operands]
+    lane = [_compat.lane_aval(x, 0) for x in operands]
 
     def on_mesh(branch: Any) -> Any:
         def flat(*args: Any) -> list[Any]:
@@ -170,7 +170,7 @@ def _batch_while(rule: Callable[..., Any]) -> Callable[..., Any]:
     def masked_cond(cond: Any, consts: int, running: Any) -> Any:
         def flat(*args: Any) -> list[Any]:
             here, *carry = args[consts:]
-            return run_masked(cond, [*args[:consts], *carry], Mask(here))
+            return run_masked(cond, [*args[:consts], *carry], MaskLogs(here))
 
         return _compat.trace_flat(flat, _insert(cond.in_avals, consts, running), "cond")
 
@@ -181,7 +181,7 @@ def _batch_while(rule: Callable[..., Any]) -> Callable[..., Any]:
         def flat(*args: Any) -> list[Any]:
             _, *carry = args[consts:]
             (here,) = silent(*args[:conds], *carry)
-            return [here, *run_masked(body, [*args[conds:consts], *carry], Mask(here))]
+            return [here, *run_masked(body, [*args[conds:consts], *carry], MaskLogs(here))]
 
         avals = [*cond.in_avals[:conds], *body.in_avals]
         return _compat.trace_flat(flat, _insert(avals, consts, running), "body")
@@ -224,7 +224,7 @@ def _insert(avals: Sequence[Any], position: int, aval: Any) -> list[Any]:
 
 
 def _without_sites(closed: Any) -> Any:
-    return Interpreter(Drop(SITE_PRIMITIVES)).trace(closed).closed
+    return Interpreter(DropLogs(SITE_PRIMITIVES)).trace(closed).closed
 
 
 _compat.wrap_batching(cond_p, _batch_cond)
