@@ -1,4 +1,4 @@
-"""Imports point one way, JAX's internals stay in one file, optional packages in their own folders.
+"""Imports point one way; JAX's internals and optional packages stay in folders of their own.
 
 Every check reads the source with `ast` and returns its findings as `path:line: text`, so that it
 can be turned on the real tree (nothing may be found) and on small bad ones (it must be found).
@@ -79,7 +79,8 @@ FRAMEWORK_FREE = {
     "store",
 }
 
-COMPAT = "jax/_compat.py"
+COMPAT = "jax/_compat/"
+PRIVATE = COMPAT + "private.py"  # the imports of private modules
 VERSIONS = "jax/_versions.py"  # may ask for the version
 
 Modules = dict[str, ast.Module]
@@ -179,14 +180,14 @@ def check_optional(modules: Modules) -> list[str]:
 
 
 def check_internals(modules: Modules) -> list[str]:
-    """Only `jax/_compat.py` touches JAX's internals or asks for its version."""
+    """Only `jax/_compat/` touches JAX's internals or asks for its version."""
     found = []
     for path, tree in modules.items():
-        if path == COMPAT:
-            continue
         for item in imports_of(path, tree):
-            if _is_internal(item.name):
-                found.append(f"{path}:{item.line}: {item.name} belongs in {COMPAT}")
+            if _is_internal(item.name) and path != PRIVATE:
+                found.append(f"{path}:{item.line}: {item.name} belongs in {PRIVATE}")
+        if path.startswith(COMPAT):
+            continue
         docstrings = _docstrings(tree)
         for node in ast.walk(tree):
             if path == VERSIONS and _is_version(node):
@@ -201,10 +202,10 @@ OWN_PARAMETERS = {"gated", "keys", "site"}
 
 
 def check_parameters(modules: Modules) -> list[str]:
-    """Only `jax/_compat.py` knows what JAX calls the parameters of its primitives."""
+    """Only `jax/_compat/` knows what JAX calls the parameters of its primitives."""
     found = []
     for path, tree in modules.items():
-        if path == COMPAT or unit_of(path) != "jax":
+        if path.startswith(COMPAT) or unit_of(path) != "jax":
             continue
         for node in ast.walk(tree):
             name = _parameter(node)
@@ -273,7 +274,7 @@ def _docstrings(tree: ast.Module) -> set[ast.AST]:
 @pytest.fixture(scope="module")
 def modules() -> Modules:
     found = read_modules(ROOT)
-    assert {"__init__.py", "errors.py", "jax/__init__.py", COMPAT} <= set(found)
+    assert {"__init__.py", "errors.py", "jax/__init__.py", PRIVATE} <= set(found)
     return found
 
 
@@ -289,8 +290,8 @@ def test_the_reader_sees_the_imports_that_matter(modules):
     seen = [item for path, tree in modules.items() for item in imports_of(path, tree)]
     assert {"jax"} <= {item.top for item in seen}
     assert {"jax", "errors"} <= {item.unit for item in seen}
-    compat = modules[COMPAT]
-    assert check_internals({"jax/_other.py": compat}), f"{COMPAT} uses no internals: drop the rule"
+    private = modules[PRIVATE]
+    assert check_internals({"jax/_other.py": private}), f"{PRIVATE} imports none: drop the rule"
 
 
 # ---- on small trees: each guard can fail
@@ -303,7 +304,8 @@ CLEAN = {
     "cli.py": "from sawlog import log\nimport sawlog.influence",
     "jax/__init__.py": "import jax\nfrom . import _spool\nfrom ..records import Record",
     "jax/_spool.py": '"""Unlike jax._src, public."""\nfrom .. import errors\nimport jax.numpy',
-    "jax/_compat.py": "import jax\nfrom jax._src import core\nversion = jax.__version__",
+    "jax/_compat/private.py": "from jax._src import core",
+    "jax/_compat/values.py": "import jax\nversion = jax.__version__\nname = 'jax._src.tree'",
     "sinks/wandb.py": "def connect():\n    import wandb\nversion = wandb.__version__",
     "influence/_scores.py": "from sawlog.curvature import _base\nfrom ..sinks import store",
     "torch/_rules/linear.py": "import torch\nfrom ... import records\nfrom .._hooks import hook",
@@ -351,7 +353,8 @@ DIRTY = [
     (check_internals, "jax/_spool.py", "from jax import __version_info__"),
     (check_internals, "jax/_spool.py", "def f():\n    import jax.version"),
     (check_internals, "loggers.py", "import importlib.metadata as m\nm.version('jax')"),
-    (check_internals, "torch/_compat.py", "from jaxlib import version"),
+    (check_internals, "torch/_compat/private.py", "from jaxlib import version"),
+    (check_internals, "jax/_compat/values.py", "from jax._src import core"),
 ]
 
 

@@ -74,6 +74,8 @@ CHECKED = [
     *("src/sawlog/_table.py", "src/sawlog/_text.py", "src/sawlog/_trend.py"),
     *("src/sawlog/_turn.py", "src/sawlog/_validate.py"),
     *("src/sawlog/errors.py", "src/sawlog/records.py", "docs/inspect.md"),
+    *("src/sawlog/jax/_compat", "src/sawlog/jax/_core", "src/sawlog/jax/_rules"),
+    *("src/sawlog/jax/__init__.py", "src/sawlog/jax/_versions.py"),
 ]
 
 _PROSE = {tokenize.STRING, tokenize.COMMENT}

@@ -17,9 +17,9 @@ from jax.sharding import PartitionSpec as P
 import sawlog
 from sawlog import logdict
 from sawlog.jax._core import lowering_marks as _marks
-from sawlog.jax._core.program import _shifted
 from sawlog.jax._core.select import selection
 from sawlog.jax._core.site import Site
+from sawlog.jax._core.static_arguments import shifted
 from sawlog.jax._logdict.entries import Part, Slot
 from sawlog.jax._runs.seeds import key_data, run_name, split_config
 from sawlog.loggers import Logger, MemoryLogger
@@ -145,7 +145,7 @@ def test_one_of_several_tags_is_enough() -> None:
 def test_numbers_of_arguments_move_and_those_from_the_end_stay() -> None:
     options = {"static_argnums": (0, -1), "donate_argnums": (1, -2), "static_argnames": ("n",)}
     moved = {"static_argnums": (2, -1), "donate_argnums": (3, -2), "static_argnames": ("n",)}
-    assert _shifted(options, 2) == moved
+    assert shifted(options, 2) == moved
 
 
 def test_a_block_that_strips_inside_of_another() -> None:

@@ -1,4 +1,4 @@
-"""Guards of the table itself: it is large, it is complete, and it can fail."""
+"""Guards of the table of cases: it is large, it is complete, and it can fail."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_wrong_output_is_reported(check: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_program_that_is_not_refused_is_reported() -> None:
-    """A row that expects an error fails when there is none."""
+    """A row that expects an error fails without one."""
     case = dataclasses.replace(CASES["one_site"], spool_error="UnsupportedLoopError")
     with pytest.raises(pytest.fail.Exception):
         WAYS["spool"](case)

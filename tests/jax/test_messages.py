@@ -62,6 +62,7 @@ BAD_LOGS = {
     "tags": (lambda: sawlog.log({"a": 1}, tags=[3]), "tags"),  # tags
     "one tag": (lambda: sawlog.log({"a": 1}, tags=3), "tags"),  # one tag
     "a tag and a name": (lambda: sawlog.log("a", 1, tags=(None,)), "tags"),  # a tag and a name
+    "a cotangent": (lambda: sawlog.log_cotangent("", 1.0), "''"),  # a cotangent
 }
 WITH_HINT = {"a string", "an object", "inside a tree", "a string step", "reduction"}
 

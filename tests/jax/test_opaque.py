@@ -1,4 +1,4 @@
-"""Functions that JAX traces only when a program is lowered: seen, or refused; never lost."""
+"""Functions that JAX traces only when a program is lowered: logs are seen or raise an error."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_lineax(name: str) -> None:
 
 
 def test_lineax_differentiated() -> None:
-    """The way forward is logged once, and the solves that derivatives add are not."""
+    """The forward pass is logged once; the solves for derivatives are not logged."""
     expected, inverse = products(), np.linalg.inv(MATRIX)
     slope, logs = sawlog.spool(jax.grad(lambda t: solve(t).sum()), capacity=64)(TARGET)
     np.testing.assert_allclose(slope, inverse.sum(axis=0), rtol=1e-4)
@@ -283,7 +283,7 @@ def test_other_primitives_run_where_nothing_is_lost(held: str) -> None:
 
 
 def test_a_hidden_jaxpr_is_refused() -> None:
-    """One that was traced while somebody listened, and evaluated when the program is lowered."""
+    """A log that was traced inside `spool`, and evaluated when the program is lowered."""
 
     class Hidden:
         """Not a function, and no parameter that is searched."""
@@ -341,7 +341,7 @@ def partitioned(x):
 
 
 class InAMapping:
-    """A primitive that holds its program in a dict, and says nothing of effects."""
+    """A primitive with its program in a dict, which reports no effects."""
 
     primitive = Primitive("in_a_mapping")
     primitive.def_abstract_eval(lambda x, programs: x)

@@ -1,4 +1,4 @@
-"""`register_rule`: a primitive of the user's own, with and without a rule."""
+"""`register_rule`: a custom primitive, with and without a rule."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def line_of(marker: str) -> str:
 
 
 def new_call() -> Any:
-    """A fresh primitive that calls the jaxpr it holds."""
+    """Return a new primitive that calls the jaxpr in its parameters."""
     primitive = Primitive(f"user_call_{next(_numbers)}")
     primitive.multiple_results = True
 
@@ -74,7 +74,7 @@ def rebinds_it(walk: Any, eqn: Any, values: Any) -> Any:
 
 @pytest.fixture(params=[calls_it, rebinds_it])
 def ruled(primitive: Any, request: Any) -> Iterator[Any]:
-    """A primitive with a rule, in both of the ways there are to write one."""
+    """Return a primitive with a rule, written in each of two ways."""
     rule = sawlog.register_rule(primitive)(request.param)
     assert rule is request.param
     yield primitive
@@ -142,7 +142,7 @@ def test_without_a_rule(primitive: Any, transform: Any, around: Any) -> None:
 
 
 def test_without_a_rule_and_without_a_wish(primitive: Any) -> None:
-    """A rule is needed only for logs that somebody asked for."""
+    """A rule is needed only for logs that are selected."""
     fun = lambda x: call(primitive, square, x)
     assert fun(3.0) == jax.jit(fun)(3.0) == 9
     assert sawlog.strip(fun)(3.0) == 9

@@ -1,4 +1,4 @@
-"""Entries that were never logged are gone, whoever looks first and however."""
+"""Entries that were never logged are removed, whichever function reads the logs first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def spooled():
 
 @pytest.fixture
 def logs(spooled):
-    """Logs with gaps at which nobody has looked."""
+    """Return logs with gaps that nothing has read yet."""
     found = spooled(1.0)[1]
     assert dict.__len__(found) == 2, "somebody has looked"
     return found
@@ -138,7 +138,7 @@ def test_what_is_traced_does_not_get_into_logs_of_outside(spooled) -> None:
 
 
 def test_programs_that_return_logs_do_not_look(spooled) -> None:
-    """Nothing waits for what a program logs: no output is looked at on its way out."""
+    """Returning logs waits for nothing: no output is read."""
     jitted = jax.jit(lambda x: (sawlog.spool(program)(x), x))
     for logs in (
         spooled(1.0)[1],

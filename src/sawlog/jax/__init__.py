@@ -1,10 +1,10 @@
-"""Logging inside JAX programs: ``log``, and what becomes of it (``spool``, ``tap``, ``strip``)."""
+"""Logging inside JAX programs: ``log``, and transformations of functions that log."""
 
 from sawlog._optional import require
 
 require("jax", "jax", "sawlog.jax")  # before anything below imports it
 
-from sawlog.jax import _versions as _versions  # isort: skip  (refuses a JAX that does not fit)
+from sawlog.jax import _versions as _versions  # isort: skip  (raises for an unsupported JAX)
 
 from sawlog.jax import _rules as _rules
 from sawlog.jax._core.primitive import log as log

@@ -1,8 +1,9 @@
-"""Arrays like other arrays: of their dtype, PRNG keys included, and of their sharding.
+"""Create and combine arrays with the dtype and sharding of other arrays; PRNG keys included.
 
-On a mesh with explicit axes an array's type says along which of them each of its axes is sharded,
-and JAX combines only what fits. So what sawlog adds to a program, blank entries, masks and states,
-is made like the values that it belongs to. Elsewhere a sharding is None, and nothing changes.
+On a mesh with explicit axes the type of an array says how each of its axes is sharded, and JAX
+combines only arrays whose shardings agree. So the arrays that sawlog adds to a program (blank
+entries, masks, states) are created like the values that they accompany. Without such a mesh the
+sharding of a :data:`Type` is None.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ Type = jax.ShapeDtypeStruct
 
 
 def is_plain(array: Any) -> bool:
-    """Whether an array has an ordinary dtype, one that numpy can hold."""
+    """Return whether numpy supports the dtype of an array."""
     return not jnp.issubdtype(jnp.result_type(array), jax.dtypes.extended)
 
 
 def to_numpy(array: Any) -> Any:
-    """A host array, unless the dtype is one that numpy cannot hold."""
+    """Convert to a numpy array, unless numpy does not support the dtype."""
     return np.asarray(array) if is_plain(array) else array
 
 
@@ -38,38 +39,38 @@ def to_numpy(array: Any) -> Any:
 
 
 def type_of(array: Any) -> Type:
-    """The type of an array; a type as it is."""
+    """Return the type of an array; a type unchanged."""
     if isinstance(array, Type):
         return array
     return Type(array.shape, array.dtype, sharding=_compat.explicit_sharding(array))
 
 
 def inner(array: Any, axes: int) -> Type:
-    """The type of what is below the first ``axes`` axes."""
+    """Return the type without the first ``axes`` axes."""
     kind = type_of(array)
     return _typed(kind.shape[axes:], kind.dtype, kind.sharding, _spec(kind)[axes:])
 
 
 def leading(array: Any, axes: int, dtype: Any = bool) -> Type:
-    """The type of an array that has only the first ``axes`` axes."""
+    """Return the type with only the first ``axes`` axes, and another dtype."""
     kind = type_of(array)
     return _typed(kind.shape[:axes], dtype, kind.sharding, _spec(kind)[:axes])
 
 
 def under(lead: Any, array: Any) -> Type:
-    """The type of an array with the axes of ``lead`` in front of its own."""
+    """Return the type of an array with the axes of ``lead`` in front of its own."""
     outer, kind = type_of(lead), type_of(array)
     sharding = kind.sharding or outer.sharding
     return _typed(outer.shape + kind.shape, kind.dtype, sharding, _spec(outer) + _spec(kind))
 
 
 def rows(count: int, array: Any) -> Type:
-    """The type of ``count`` such arrays, stacked along a new first axis that is not sharded."""
+    """Return the type of ``count`` such arrays, stacked along a new, unsharded first axis."""
     return under(Type((count,), bool), array)
 
 
 def resized(array: Any, axis: int, size: int) -> Type:
-    """The type of an array with another size along an axis, which is then not sharded."""
+    """Return the type with another size along an axis, which becomes unsharded."""
     kind = type_of(array)
     shape, spec = list(kind.shape), list(_spec(kind))
     shape[axis], spec[axis] = size, None
@@ -77,19 +78,19 @@ def resized(array: Any, axis: int, size: int) -> Type:
 
 
 def with_dtype(array: Any, dtype: Any) -> Type:
-    """The same type with another dtype."""
+    """Return the type with another dtype."""
     kind = type_of(array)
     return _typed(kind.shape, dtype, kind.sharding, _spec(kind))
 
 
 def on_one_mesh(types: Sequence[Type]) -> list[Type]:
-    """The same types, all of them on the mesh that the first of them that names one is on."""
+    """Return the types, all on the mesh of the first type that has one."""
     mesh = next((kind.sharding for kind in types if kind.sharding is not None), None)
     return [_typed(t.shape, t.dtype, t.sharding or mesh, _spec(t)) for t in types]
 
 
 def beside(tree: Any, array: Any, axes: int) -> Type:
-    """The type below the first ``axes`` axes, on the mesh that the arrays of ``tree`` are on."""
+    """Return the type without the first ``axes`` axes, on the mesh of the arrays in ``tree``."""
     kind = inner(array, axes)
     found = (type_of(leaf).sharding for leaf in jax.tree.leaves(tree))
     here = next((sharding for sharding in found if sharding is not None), None)
@@ -102,9 +103,9 @@ def beside(tree: Any, array: Any, axes: int) -> Type:
 
 
 def common_type(arrays: Sequence[Any]) -> Type:
-    """The type that arrays of one shape and dtype can all be given, without gathering.
+    """Return a type to which arrays of one shape and dtype can be resharded without gathering.
 
-    An axis is sharded where any of them has it sharded; where they disagree the first one counts.
+    An axis is sharded if any of them has it sharded; the first of different shardings counts.
     """
     types = [type_of(array) for array in arrays]
     sharding = next((kind.sharding for kind in types if kind.sharding is not None), None)
@@ -122,7 +123,7 @@ def _typed(shape: Sequence[int], dtype: Any, like: Any, spec: Sequence[Any]) -> 
 
 
 def _spec(kind: Type) -> tuple[Any, ...]:
-    """The mesh axes of every axis: a name, several or None."""
+    """Return the mesh axes of every axis: a name, a tuple of names, or None."""
     names = () if kind.sharding is None else tuple(kind.sharding.spec)
     return names + (None,) * (len(kind.shape) - len(names))
 
@@ -132,7 +133,7 @@ def _names(one: Any) -> tuple[str, ...]:
 
 
 def is_sharded_beside(array: Any, axis: int | None) -> bool:
-    """Whether any axis but this one is sharded."""
+    """Return whether any axis but this one is sharded."""
     spec = _spec(type_of(array))
     return any(name is not None for i, name in enumerate(spec) if i != axis)
 
@@ -141,7 +142,7 @@ def is_sharded_beside(array: Any, axis: int | None) -> bool:
 
 
 def zeros(like: Any) -> Any:
-    """Zeros of this type, or PRNG keys whose bits are zero."""
+    """Return zeros of this type, or PRNG keys whose bits are zero."""
     like = type_of(like)
     kind = _compat.key_kind(like.dtype)
     if kind is None:
@@ -152,7 +153,7 @@ def zeros(like: Any) -> Any:
 
 
 def ones(like: Any) -> Any:
-    """Ones of this type; True, if it is that of a mask."""
+    """Return ones of this type; True for booleans."""
     return _full(type_of(like), 1)
 
 
@@ -167,7 +168,7 @@ def _full(like: Type, value: int) -> Any:
 
 
 def broadcast(array: Any, like: Any, first: int = 0) -> Any:
-    """An array of this type (but for the dtype) whose axes, from the ``first`` on, are repeated."""
+    """Broadcast an array to the shape of a type; its axes become those from ``first`` on."""
     like = type_of(like)
     axes = tuple(range(first, first + array.ndim))
     if array.shape == like.shape and not first:
@@ -181,7 +182,7 @@ def broadcast(array: Any, like: Any, first: int = 0) -> Any:
 
 
 def reshard(array: Any, like: Any) -> Any:
-    """``array`` with the sharding of this type; as it is where that has none, or the same."""
+    """Return ``array`` with the sharding of this type; unchanged if the type has no sharding."""
     like = type_of(like)
     if like.sharding is None:
         return array
@@ -195,7 +196,7 @@ def reshard(array: Any, like: Any) -> Any:
 
 
 def select(mask: Any, array: Any, other: Any) -> Any:
-    """``array`` where the mask holds, else ``other``; the mask has the first axes of both."""
+    """Return ``array`` where the mask holds, else ``other``; the mask has their first axes."""
     like = type_of(array)
     if like.sharding is None:
         return jnp.where(mask.reshape(mask.shape + (1,) * (array.ndim - mask.ndim)), array, other)
@@ -204,7 +205,7 @@ def select(mask: Any, array: Any, other: Any) -> Any:
 
 
 def concatenate(arrays: Sequence[Any], axis: int = 0) -> Any:
-    """Arrays one after the other along an axis, with the sharding that they have in common."""
+    """Concatenate arrays along an axis, with their common sharding."""
     like = common_type([_without_axis(array, axis) for array in arrays])
     if like.sharding is None:
         return jnp.concatenate(arrays, axis=axis)
@@ -222,7 +223,7 @@ def _without_axis(array: Any, axis: int) -> Type:
 
 
 def take_rows(array: Any, order: Any) -> Any:
-    """``array[order]`` along the first axis, which is not sharded."""
+    """Return ``array[order]`` along the first axis, which is not sharded."""
     like = type_of(array)
     if like.sharding is None:
         return array[order]
@@ -231,22 +232,22 @@ def take_rows(array: Any, order: Any) -> Any:
 
 
 def _abstract(like: Type) -> NamedSharding:
-    """The sharding as the types inside a traced program have it, without devices."""
+    """Return the sharding with an abstract mesh, as in types inside a traced program."""
     sharding: Any = like.sharding
     return NamedSharding(sharding.mesh.abstract_mesh, sharding.spec)
 
 
 def mesh_context(tree: Any) -> Any:
-    """A context for computing with the arrays of ``tree``: that of the mesh that they are on."""
+    """Return a context for computing with the arrays of ``tree``, on their mesh."""
     found = (type_of(leaf) for leaf in jax.tree.leaves(tree))
     first = next((kind for kind in found if kind.sharding is not None), None)
     return contextlib.nullcontext() if first is None else _on_mesh(first)
 
 
 def in_context(array: Any) -> Any:
-    """What comes out of a part of the program with other axis types, in those of the present one.
+    """Convert an array from a part of the program with other axis types to the current ones.
 
-    In such a part (``jax.sharding.auto_axes``) nothing is known about how an array is sharded.
+    In such a part (``jax.sharding.auto_axes``) the sharding of an array is unknown.
     """
     mesh, now = _compat.mesh_of(array), jax.sharding.get_abstract_mesh()
     explicit = jax.sharding.AxisType.Explicit
@@ -258,7 +259,7 @@ def in_context(array: Any) -> Any:
 
 
 def _on_mesh(like: Type) -> Any:
-    """A context in which shardings on the mesh of this type can be asked for."""
+    """Return a context in which operations accept shardings on the mesh of this type."""
     mesh = like.sharding.mesh.abstract_mesh
     if not _compat.not_tracing():
         return jax.sharding.use_abstract_mesh(mesh)

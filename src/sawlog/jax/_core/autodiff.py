@@ -1,4 +1,4 @@
-"""Derivatives of functions some of whose arguments do not change."""
+"""Derivatives of functions some of whose arguments have no tangent."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import jax
 from jax.custom_derivatives import SymbolicZero
 
 
-def jvp_of_moving(
+def jvp_with_symbolic_zeros(
     fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
 ) -> tuple[Any, Any]:
-    """As ``jax.jvp``, where ``tangents`` are those that ``symbolic_zeros=True`` gives.
+    """Differentiate like ``jax.jvp``, with the tangents of ``symbolic_zeros=True``.
 
-    What does not change stays known not to: some primitives refuse a tangent of zeros there.
+    Arguments with a symbolic zero are held constant: some primitives raise an error for a tangent
+    that is an array of zeros.
     """
     values, tree = jax.tree.flatten(tuple(primals))
     changes = jax.tree.leaves(tuple(tangents), is_leaf=lambda x: isinstance(x, SymbolicZero))

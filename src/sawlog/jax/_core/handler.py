@@ -1,4 +1,15 @@
-"""What a transformation does with the logs it meets."""
+"""Handlers: what a transformation does with the logs of a program.
+
+The interpreter walks a program and calls the handler for each log::
+
+    handler.site(primitive, site, operands, params) -> streams
+
+``site`` is the static part of the log and ``operands`` its flat arrays (see
+:mod:`~sawlog.jax._core.site`). The returned streams leave the program as outputs; a handler that
+collects nothing returns ``()``. A handler with state keeps it in ``carry``, a dict from names to
+pytrees of arrays. The interpreter threads the carry through loops, branches and calls as a value:
+``carried(site)`` names the part that a log updates.
+"""
 
 from __future__ import annotations
 
@@ -12,54 +23,50 @@ from sawlog.jax._core.stream import Streams
 
 
 class Handler:
-    """The handler that drops what it meets; the others override it.
+    """A handler that drops every log. Subclasses override what they need."""
 
-    ``carry`` holds state by name that every log may update. It is threaded through loops, branches
-    and calls as a value: the walk puts it there and takes it back.
-    """
-
-    #: The primitives that this handler takes; others are bound as they stand.
+    #: The primitives that this handler processes; others are bound unchanged.
     primitives: tuple[Any, ...] = (log_p,)
     #: Whether logs leave the program as outputs, so that a loop must have room for them.
     collects = False
-    #: Whether only the types of what would be collected matter.
+    #: Whether only the types of the collected streams matter.
     surveys = False
 
-    #: Whether transformations further out see the logs as well.
+    #: Whether outer transformations see the logs too.
     keep_logs = False
 
-    #: The names that are lost if they are logged where no walk can see it; None: nothing is.
+    #: The names that would be lost if they are logged where the interpreter cannot see it, or None.
     listens_for: Selection | None = None
 
     def __init__(self) -> None:
         self.carry: dict[str, Any] = {}
 
     def wants(self, site: Site) -> bool:
-        """Whether this log makes any difference.
+        """Return whether the handler uses this log.
 
-        Those that do not are dropped on the way, unless they are kept for others.
+        A log that it does not use is dropped, unless ``keep_logs``.
         """
         del site
         return False
 
     def carried(self, site: Site) -> Sequence[str]:
-        """The names in ``carry`` that this log updates."""
+        """Return the names in ``carry`` that this log updates."""
         del site
         return ()
 
     def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
-        """Take one log; what is returned travels outwards with the program's outputs."""
+        """Process one log, and return the streams that leave the program as outputs."""
         del primitive, site, operands, params
         return ()
 
     def passing(self, primitive: Any, site: Site, operands: Sequence[Any]) -> list[Any]:
-        """The outputs of a ``log_cotangent``, where this handler takes those at all."""
+        """Return the outputs of a ``log_cotangent``, for a handler that processes those."""
         del primitive
         return list(operands[: site.trees[0].num_leaves])
 
 
-class Drop(Handler):
-    """Drops the logs of the given primitives."""
+class DropLogs(Handler):
+    """A handler that drops the logs of the given primitives."""
 
     def __init__(self, primitives: tuple[Any, ...]) -> None:
         super().__init__()

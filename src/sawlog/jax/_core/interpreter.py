@@ -1,8 +1,18 @@
-"""The one walk over a traced program that all handlers share.
+"""The interpreter of traced programs that all handlers share.
 
-The walk evaluates a jaxpr equation by equation in the present trace. Equations without logs are
-bound as they stand. A log is given to the handler. An equation with logs inside is rebuilt by its
-rule. Nothing that JAX owns or caches is edited: inner programs are traced anew.
+It evaluates a jaxpr equation by equation in the active trace::
+
+    run:     jaxpr, consts, args -> outputs, streams
+
+An equation without logs is bound unchanged. A log is passed to the handler. An equation with logs
+inside is rebuilt by its rule, see :mod:`~sawlog.jax._core.registry`; rules rewrite inner programs::
+
+    inner:    [*inputs] -> [*outputs]
+    rewrite:  [*hoisted, *carry, *inputs] -> [*outputs, *leaves of streams, *carry]
+
+``hoisted`` are tracers that the rewritten program closes over, ``carry`` is the part of the
+handler's state that its logs update. Jaxprs that JAX owns or caches are never edited: inner
+programs are traced again.
 """
 
 from __future__ import annotations
@@ -16,13 +26,14 @@ import jax
 import numpy as np
 
 from sawlog.jax import _compat
-from sawlog.jax._core import lowering_marks as _marks
-from sawlog.jax._core.handler import Drop, Handler
+from sawlog.jax._core import lowering_marks
+from sawlog.jax._core.gather import gather
+from sawlog.jax._core.handler import DropLogs, Handler
 from sawlog.jax._core.opaque_primitives import hides_functions
 from sawlog.jax._core.primitive import PASSING_PRIMITIVES, is_listening
 from sawlog.jax._core.registry import rule_for
 from sawlog.jax._core.site import Site
-from sawlog.jax._core.stream import Streams, gather
+from sawlog.jax._core.stream import Streams
 
 Preparation = Callable[[Any], Any]
 
@@ -30,7 +41,7 @@ _preparations: dict[Any, Preparation] = {}
 
 
 def register_preparation(primitive: Any) -> Callable[[Preparation], Preparation]:
-    """Say how an equation with logs inside is changed before its rule, whatever that is."""
+    """Register ``prepare(eqn) -> eqn``, applied to equations with logs inside before their rule."""
 
     def register(prepare: Preparation) -> Preparation:
         _preparations[primitive] = prepare
@@ -41,10 +52,15 @@ def register_preparation(primitive: Any) -> Callable[[Preparation], Preparation]
 
 @dataclasses.dataclass(frozen=True)
 class Rewritten:
-    """An inner program, traced anew.
+    """An inner program that was traced again, with its logs as further outputs.
 
-    ``closed`` maps ``[*hoisted, *carry, *inputs]`` to ``[*outputs, *leaves of streams, *carry]``;
-    ``hoisted`` is what it closes over, ``carry`` the state of the handler that it updates.
+    Attributes:
+        closed: Maps ``[*hoisted, *carry, *inputs]`` to ``[*outputs, *leaves of streams, *carry]``.
+        hoisted: The tracers that the program closes over.
+        outputs: The number of outputs of the original program.
+        tree: The pytree structure of the streams.
+        names: The names in the handler's carry that the program updates.
+        carry_tree: The pytree structure of the carry.
     """
 
     closed: _compat.ClosedJaxpr
@@ -56,12 +72,12 @@ class Rewritten:
 
     @property
     def carried(self) -> int:
-        """How many arrays the carry has."""
+        """The number of arrays in the carry."""
         return int(self.carry_tree.num_leaves)
 
     @property
     def extra(self) -> int:
-        """How many outputs were added."""
+        """The number of added outputs."""
         return int(self.tree.num_leaves) + self.carried
 
     @property
@@ -72,7 +88,7 @@ class Rewritten:
 
 
 class Interpreter:
-    """Walks one program for one handler."""
+    """EvalTrace programs for one handler."""
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
@@ -85,7 +101,7 @@ class Interpreter:
     # -- evaluating ---------------------------------------------------------------------------
 
     def run(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> tuple[list, Streams]:
-        """Evaluate ``jaxpr`` here; outputs, and one stream for each name."""
+        """Evaluate ``jaxpr`` in the active trace; return outputs and one stream for each name."""
         environment = dict(zip(jaxpr.constvars, consts, strict=True))
         environment.update(zip(jaxpr.invars, args, strict=True))
         streams: list[Any] = []
@@ -104,17 +120,17 @@ class Interpreter:
         return [read(atom) for atom in jaxpr.outvars], gather(streams)
 
     def before(self, eqn: Any, pending: list[Any]) -> None:
-        """Called with the streams so far, before an equation is evaluated."""
+        """Hook: called with the streams so far, before an equation is evaluated."""
 
     def after(self, pending: list[Any]) -> None:
-        """Called with the streams so far, after an equation was evaluated."""
+        """Hook: called with the streams so far, after an equation was evaluated."""
 
     def rule(self, eqn: Any) -> Any:
-        """How an equation with logs inside is rebuilt."""
+        """Return the rule for an equation with logs inside."""
         return rule_for(eqn, [site.where for site in self.sites_in(eqn)])
 
     def equation(self, eqn: Any, values: list[Any]) -> tuple[list[Any], Streams]:
-        """Evaluate one equation; its outputs, and the streams that come out of it."""
+        """Evaluate one equation; return its outputs and streams."""
         if eqn.primitive in self.handler.primitives:
             params = dict(eqn.params)
             values = [_as_array(*pair) for pair in zip(eqn.invars, values, strict=True)]
@@ -130,18 +146,18 @@ class Interpreter:
         if not sites:
             with self._listening_to(eqn):
                 return _compat.bind_equation(eqn, values), ()
-        if not any(map(self._minds, sites)):
+        if not any(map(self._uses, sites)):
             return self.without_logs(eqn)(*values), ()
         return self.rule(eqn)(self, eqn, values)
 
     def _listening_to(self, eqn: Any) -> Any:
-        """A context for an equation in which no log is seen, though there may be one."""
+        """Return a context to bind an equation whose logs, if any, only show when it is lowered."""
         chosen = self.handler.listens_for
-        if chosen is None or not eqn.params or _marks.dropped(eqn):
+        if chosen is None or not eqn.params or lowering_marks.dropped(eqn):
             return contextlib.nullcontext()
         if not hides_functions(eqn, self._hiding):
             return contextlib.nullcontext()
-        return _marks.listening_to(eqn, chosen)
+        return lowering_marks.listening_to(eqn, chosen)
 
     def _prepare(self, eqn: Any) -> Any:
         known = self._prepared.get(id(eqn))
@@ -150,61 +166,61 @@ class Interpreter:
         return known[1]
 
     def without_logs(self, eqn: Any) -> Callable[..., list[Any]]:
-        """A function that binds an equation with the logs taken out of every jaxpr it holds."""
+        """Return a function that binds an equation without the logs in its jaxprs."""
         if self._stripper is None:
-            self._stripper = Interpreter(Drop(self.handler.primitives))
+            self._stripper = Interpreter(DropLogs(self.handler.primitives))
             self._stripper._stripper = self._stripper
-        stripped = eqn.replace(params=self._stripper.clean(eqn.params))
+        stripped = eqn.replace(params=self._stripper.rewrite_params(eqn.params))
 
         hides = hides_functions(eqn, self._hiding)
 
         def bind(*values: Any) -> list[Any]:
-            with _marks.dropping() if hides else contextlib.nullcontext():
+            with lowering_marks.dropping() if hides else contextlib.nullcontext():
                 return _compat.bind_equation(stripped, values)
 
         return bind
 
-    def clean(self, value: Any) -> Any:
-        """The same parameters with every jaxpr among them rewritten."""
+    def rewrite_params(self, value: Any) -> Any:
+        """Return parameters of an equation with every jaxpr in them rewritten."""
         if isinstance(value, _compat.ClosedJaxpr):
             return self.rewrite(value).closed
         if isinstance(value, _compat.Jaxpr):
             return self.rewrite(value).closed.jaxpr
         if isinstance(value, dict):
-            return {name: self.clean(item) for name, item in value.items()}
+            return {name: self.rewrite_params(item) for name, item in value.items()}
         if isinstance(value, (tuple, list)):
-            items = [self.clean(item) for item in value]
+            items = [self.rewrite_params(item) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-        if _compat.is_frozen(value) and _compat.subjaxprs({"": value}):
-            return dataclasses.replace(value, **self.clean(vars(value)))
+        if _compat.is_frozen_dataclass(value) and _compat.subjaxprs({"": value}):
+            return dataclasses.replace(value, **self.rewrite_params(vars(value)))
         return value
 
-    # -- looking ------------------------------------------------------------------------------
+    # -- finding logs -------------------------------------------------------------------------
 
     def sites_in(self, eqn: Any) -> tuple[Site, ...]:
-        """The logs inside an equation, however deep."""
+        """Return the logs inside an equation, at any depth."""
         found: list[Site] = []
-        if _marks.dropped(eqn):
+        if lowering_marks.dropped(eqn):
             return ()
         for inner in _compat.subjaxprs(eqn.params):
             found.extend(self.sites_of(inner))
         return tuple(dict.fromkeys(found))
 
     def sites_of(self, program: Any) -> tuple[Site, ...]:
-        """The logs inside a program, open or closed."""
+        """Return the logs inside a program, open or closed."""
         return self._sites_of(getattr(program, "jaxpr", program))
 
     def wanted_in(self, eqn: Any) -> list[Site]:
-        """The logs of an equation that the handler wants, its own or those inside."""
+        """Return the logs that the handler uses: the equation itself, or those inside it."""
         own = [eqn.params["site"]] if eqn.primitive in self.handler.primitives else []
-        return [site for site in (*own, *self.sites_in(eqn)) if self._minds(site)]
+        return [site for site in (*own, *self.sites_in(eqn)) if self._uses(site)]
 
-    def _minds(self, site: Site) -> bool:
+    def _uses(self, site: Site) -> bool:
         return self.handler.keep_logs or self.handler.wants(site)
 
     @staticmethod
     def inner(eqn: Any) -> list[Any]:
-        """The jaxprs that an equation holds."""
+        """Return the jaxprs among the parameters of an equation."""
         return _compat.subjaxprs(eqn.params)
 
     def _sites_of(self, jaxpr: Any) -> tuple[Site, ...]:
@@ -224,17 +240,17 @@ class Interpreter:
     # -- rebuilding ---------------------------------------------------------------------------
 
     def rewrite(self, inner: Any) -> Rewritten:
-        """Trace an inner program anew, its logs as further outputs; each one only once."""
+        """Trace an inner program again, with its logs as further outputs; cached by program."""
         known = self._rewritten.get(id(inner))
         if known is not None:
             return known[1]
         result = self.trace(inner)
-        if not result.hoisted:  # what is hoisted belongs to the trace that is open now
+        if not result.hoisted:  # hoisted tracers are valid in the active trace only
             self._rewritten[id(inner)] = (inner, result)
         return result
 
     def trace(self, inner: Any, finish: Callable[[Streams], Streams] = gather) -> Rewritten:
-        """Trace an inner program anew; ``finish(streams)`` may change what it emits."""
+        """Trace an inner program again; ``finish`` may change the streams that it returns."""
         jaxpr, consts = (inner.jaxpr, inner.consts) if hasattr(inner, "jaxpr") else (inner, ())
         names = self.carried_by(self._sites_of(jaxpr))
         carry, carry_tree = jax.tree.flatten([self.handler.carry[name] for name in names])
@@ -253,11 +269,11 @@ class Interpreter:
         return Rewritten(closed, tuple(hoisted), len(jaxpr.outvars), tree[0], names, carry_tree)
 
     def leading(self, new: Rewritten) -> list[Any]:
-        """The operands that a rewritten program takes in front of its own."""
+        """Return the operands that a rewritten program takes in front of its own."""
         return [*new.hoisted, *self.state(new.names)]
 
     def split(self, new: Rewritten, outs: Sequence[Any]) -> tuple[list[Any], Streams]:
-        """The outputs as they were, and the streams; takes back the carry."""
+        """Split the outputs of a rewritten program into outputs and streams; update the carry."""
         streams = new.outputs + new.tree.num_leaves
         self.update(new.names, new.carry_tree, outs[streams:])
         found = jax.tree.unflatten(new.tree, outs[new.outputs : streams])
@@ -266,12 +282,12 @@ class Interpreter:
     # -- the carry ----------------------------------------------------------------------------
 
     def carried_by(self, sites: Sequence[Site]) -> tuple[str, ...]:
-        """The names in the handler's carry that any of these logs updates."""
+        """Return the names in the handler's carry that any of these logs updates."""
         carried = self.handler.carried
         return tuple(dict.fromkeys(name for site in sites for name in carried(site)))
 
     def state(self, names: Sequence[str]) -> list[Any]:
-        """The present carry under these names, flat."""
+        """Return the current carry under these names, flat."""
         return jax.tree.leaves([self.handler.carry[name] for name in names])
 
     def update(self, names: Sequence[str], tree: Any, leaves: Sequence[Any]) -> None:
@@ -280,7 +296,10 @@ class Interpreter:
 
     @contextlib.contextmanager
     def carrying(self, names: Sequence[str], states: Sequence[Any]) -> Iterator[Callable[[], list]]:
-        """Run with another carry, as inside a program that takes it as an argument."""
+        """Replace the carry inside a program that takes it as an argument.
+
+        Yields a function that returns the states under ``names`` after the evaluation.
+        """
         handler, outside = self.handler, self.handler.carry
         handler.carry = {**outside, **dict(zip(names, states, strict=True))}
         inside = handler.carry
@@ -291,5 +310,5 @@ class Interpreter:
 
 
 def _as_array(atom: Any, value: Any) -> Any:
-    """A literal in a jaxpr may be a Python number; a handler gets arrays."""
+    """Convert a literal, which may be a Python number: handlers take arrays."""
     return value if hasattr(value, "ndim") else np.asarray(value, atom.aval.dtype)

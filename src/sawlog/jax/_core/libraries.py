@@ -1,7 +1,7 @@
-"""What libraries put into programs that JAX alone does not know: flax modules, equinox modules.
+"""Objects of flax and equinox among arguments and in programs, which JAX treats in its own way.
 
-None of them is ever imported from here. A library that the program did not load has no objects in
-it, so each is looked up in ``sys.modules``.
+No library is imported from here. A library that the program has not imported has no objects in it,
+so each is looked up in ``sys.modules``.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ SCALARS = (bool, int, float, complex)
 
 
 def loaded(name: str) -> Any:
-    """A module that the program has imported; None if it has not."""
+    """Return a module if the program has imported it, otherwise None."""
     return sys.modules.get(name)
 
 
 def is_plain(fun: Any, arguments: Any, leaves: Sequence[Any]) -> bool:
-    """Whether ``jax.jit`` treats these arguments of ``fun`` as the libraries want it.
+    """Return whether ``jax.jit`` treats these arguments of ``fun`` as their libraries do.
 
-    The answer is the same for arguments and for the tracers that stand for them: a scalar that may
-    be a Python number counts as one.
+    The answer is the same for arguments and for the tracers of them: a scalar that may be a Python
+    number counts as one.
     """
     nnx, equinox = loaded("flax.nnx"), loaded("equinox")
     if nnx is not None and _any_state(nnx, arguments):
@@ -49,31 +49,31 @@ def _like_python_scalar(leaf: Any) -> bool:
     return getattr(aval, "shape", None) == () and (is_bool or getattr(aval, "weak_type", False))
 
 
-_REMEMBERED = 1024
-_memory: dict[tuple[str, Any], Any] = {}
+_CACHE_SIZE = 1024
+_cache: dict[tuple[str, Any], Any] = {}
 
 
-def _remembered(what: str, tree: Any, look: Callable[[], Any]) -> Any:
-    """What is known of arguments with this structure, looked at only the first time."""
+def _cached(what: str, tree: Any, find: Callable[[], Any]) -> Any:
+    """Return ``find()``, cached by the structure of the arguments."""
     try:
-        return _memory[what, tree]
+        return _cache[what, tree]
     except KeyError:
-        if len(_memory) >= _REMEMBERED:
-            _memory.clear()
-        found = _memory[what, tree] = look()
+        if len(_cache) >= _CACHE_SIZE:
+            _cache.clear()
+        found = _cache[what, tree] = find()
         return found
-    except TypeError:  # a structure that has no hash
-        return look()
+    except TypeError:  # a structure that is not hashable
+        return find()
 
 
 # -- flax linen ------------------------------------------------------------------------------------
 
 
 def only_probing() -> bool:
-    """Whether the present trace is made to look at a function, and will not be run.
+    """Return whether the active trace only inspects a function, and will not run.
 
-    ``flax.linen.scan`` traces its body once more than it runs it, to find out which variables are
-    the same in every iteration. A log there is not the program's.
+    ``flax.linen.scan`` traces its body one more time than it runs it, to find out which variables
+    are the same in every iteration. A log in that trace must not count.
     """
     if loaded("flax.core.axes_scan") is None:
         return False
@@ -93,15 +93,15 @@ def only_probing() -> bool:
 
 
 def holds_state(arguments: Any, tree: Any) -> bool:
-    """Whether there are objects of ``flax.nnx`` in ``arguments``, whose structure is ``tree``.
+    """Return whether ``arguments``, whose structure is ``tree``, contain objects of ``flax.nnx``.
 
-    A function may change such an object, and its caller sees the change.
+    A function may mutate such an object, and its caller sees the change.
     """
     nnx = loaded("flax.nnx")
     if nnx is None:
         return False
 
-    return bool(_remembered("state", tree, lambda: _any_state(nnx, arguments)))
+    return bool(_cached("state", tree, lambda: _any_state(nnx, arguments)))
 
 
 def _any_state(nnx: Any, arguments: Any) -> bool:
@@ -114,9 +114,10 @@ def _is_state(nnx: Any, x: Any) -> bool:
 
 
 def unbound(fun: Any) -> tuple[Any, tuple]:
-    """A function and the arguments it is bound to, where ``flax.nnx`` has objects among those.
+    """Split a callable that is bound to objects of ``flax.nnx`` into function and bound arguments.
 
-    A method of a module changes the module, as one that gets it as an argument does.
+    A method of a module may mutate the module, like a function that takes it as an argument. Any
+    other callable is returned unchanged, with no bound arguments.
     """
     nnx = loaded("flax.nnx")
     if nnx is None:
@@ -135,9 +136,9 @@ def unbound(fun: Any) -> tuple[Any, tuple]:
 
 
 def pure(fun: Callable[[], Any], tag: Any) -> Callable[..., Any]:
-    """The function that ``fun()`` gives, on states in place of the objects of ``flax.nnx``.
+    """Return the function ``fun()`` on states instead of objects of ``flax.nnx``.
 
-    It returns what became of its arguments together with the output.
+    It returns the final states of its arguments together with the output.
     """
 
     def on_states(*args: Any, **kwargs: Any) -> Any:
@@ -160,7 +161,7 @@ def call_with_state(
     kwargs: dict[str, Any],
     tag: Any,
 ) -> tuple[Any, Any]:
-    """Call a function made by :func:`pure`, and change the caller's objects as it did."""
+    """Call a function made by :func:`pure`, and update the caller's objects in place."""
     nnx = loaded("flax.nnx")
     with nnx.update_context(tag):
         states, named = nnx.to_tree((args, kwargs), ctxtag=tag)
@@ -173,15 +174,15 @@ def call_with_state(
 
 
 def static_scalars(fun: Any, arguments: Any, tree: Any, leaves: Sequence[Any]) -> tuple[int, ...]:
-    """Which leaves are Python scalars that equinox takes as static.
+    """Return the positions of leaves that are Python scalars and static in equinox.
 
-    Those are the ones inside of its modules, such as ``Dropout.inference``, and all of them for a
+    These are the scalars inside its modules, such as ``Dropout.inference``, and all of them for a
     function made by ``equinox.filter_jit``.
     """
     equinox = loaded("equinox")
     if equinox is None or not any(type(leaf) in SCALARS for leaf in leaves):
         return ()
-    places: Sequence[range] = _remembered(
+    places: Sequence[range] = _cached(
         "modules of filter_jit" if _is_filter_jit(fun) else "modules",
         tree,
         lambda: _static_places(equinox, fun, arguments, leaves),
@@ -192,7 +193,7 @@ def static_scalars(fun: Any, arguments: Any, tree: Any, leaves: Sequence[Any]) -
 def _static_places(
     equinox: Any, fun: Any, arguments: Any, leaves: Sequence[Any]
 ) -> tuple[range, ...]:
-    """The ranges of leaves among which Python scalars are static."""
+    """Return the ranges of leaves in which Python scalars are static."""
     if _is_filter_jit(fun):
         return (range(len(leaves)),)
     module, places, start = equinox.Module, [], 0
@@ -209,7 +210,7 @@ def _is_filter_jit(fun: Any) -> bool:
 
 
 def may_raise(closed: Any) -> bool:
-    """Whether a program may have an ``equinox.error_if`` inside, which calls back to raise."""
+    """Return whether a program may contain ``equinox.error_if``, which raises in a callback."""
     return loaded("equinox") is not None and any(
         eqn.primitive.name == "pure_callback"
         or any(may_raise(inner) for inner in _compat.subjaxprs(eqn.params))
@@ -222,7 +223,7 @@ _EQUINOX_ERROR = "_EquinoxRuntimeError: "
 
 @contextlib.contextmanager
 def equinox_errors() -> Iterator[None]:
-    """Raise what ``equinox.error_if`` found as equinox does, without what JAX puts around it."""
+    """Raise errors of ``equinox.error_if`` as equinox does, without the wrapping by JAX."""
     equinox = loaded("equinox")
     try:
         yield

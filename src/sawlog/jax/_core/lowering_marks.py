@@ -1,8 +1,8 @@
-"""Marks on equations that may log when they are lowered, too late for any transformation to see.
+"""Marks on equations that may log only when they are lowered, too late for any transformation.
 
 JAX keeps metadata with an equation through every transformation, and restores it when the equation
-is lowered. A walk that meets an equation with a Python function inside leaves such a mark, and a
-log that is called below one knows that somebody listens and will not hear it.
+is lowered. The interpreter marks an equation with a Python function inside. A log that is called
+below such a mark knows that a transformation selected it and cannot see it.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _stripped = threading.local()
 
 
 def dropping() -> Any:
-    """While this context is entered, what is bound may log when it is lowered, to nobody."""
+    """Return a context that marks equations: logs that only show at lowering are dropped."""
     return _compat.marked(_DROPPED)
 
 
 def drops() -> bool:
-    """Whether logs that are lowered here are dropped on purpose."""
+    """Return whether logs that are lowered here are dropped on purpose."""
     return _compat.mark() == _DROPPED
 
 
 def dropped(eqn: Any) -> bool:
-    """Whether the logs of an equation are dropped on purpose."""
+    """Return whether the logs of an equation are dropped on purpose."""
     return _compat.mark_of(eqn) == _DROPPED
 
 
 @contextlib.contextmanager
 def stripping() -> Iterator[None]:
-    """While this context is entered, logs are dropped on purpose, whoever should have listened."""
+    """Drop logs on purpose inside this context, under marks too."""
     before = getattr(_stripped, "on", False)
     _stripped.on = True
     try:
@@ -52,19 +52,19 @@ def stripping() -> Iterator[None]:
 
 
 def listening_to(eqn: Any, chosen: Selection) -> Any:
-    """A context in which to bind an equation that may log ``chosen`` names when it is lowered."""
-    who = (chosen, f"'{eqn.primitive.name}' used at {_compat.source_line(eqn)}")
-    if who not in _listeners:
-        number = _listeners[who] = str(next(_numbers))
-        _by_number[number] = who
-    return _compat.marked(_listeners[who])
+    """Return a context that marks an equation: a log of ``chosen`` at lowering is an error."""
+    listener = (chosen, f"'{eqn.primitive.name}' used at {_compat.source_line(eqn)}")
+    if listener not in _listeners:
+        number = _listeners[listener] = str(next(_numbers))
+        _by_number[number] = listener
+    return _compat.marked(_listeners[listener])
 
 
-def check_heard(site: Site) -> None:
-    """Called for a log to which nobody listens: refuse it where somebody should have.
+def check_not_selected(site: Site) -> None:
+    """Check a log that no transformation sees.
 
     Raises:
-        UnsupportedPrimitiveError: naming the primitive that hid the log.
+        UnsupportedPrimitiveError: a transformation selected it, and a primitive hid it.
     """
     mark = _compat.mark()
     if mark is None or mark == _DROPPED or getattr(_stripped, "on", False):
@@ -73,7 +73,7 @@ def check_heard(site: Site) -> None:
     if chosen.keys(site):
         raise UnsupportedPrimitiveError(
             f"There is a log of {', '.join(map(repr, site.keys))} at {site.where}, in a function "
-            f"that JAX traces only when the primitive {what} is lowered. That is too late for it "
-            "to be seen. Hint: move the log out of that function, drop it there with "
-            "sawlog.strip(...), or leave it out with argnames=."
+            f"that JAX traces only when the primitive {what} is lowered. That is too late for "
+            "sawlog to see it. Hint: move the log out of that function, remove it there with "
+            "sawlog.strip(...), or exclude it with argnames=."
         )

@@ -1,9 +1,10 @@
-"""Primitives that hold a Python function, which JAX traces only when the program is lowered.
+"""Primitives with a Python function inside, which JAX traces only when the program is lowered.
 
-Most higher-order primitives hold jaxprs. Some hold a function: ``noinline`` of equinox,
-``linear_solve`` of lineax, the ``HiPrim`` of newer JAX. While somebody listens, those are opened
-where they are bound: if the function logs, the program gets what it does in place of the
-primitive, whose own derivative is kept. In every other one a log is an error, see ``_marks.py``.
+Most higher-order primitives have jaxprs as parameters. Some have a function: ``noinline`` of
+equinox, ``linear_solve`` of lineax, the ``HiPrim`` of newer JAX. While logs are recorded, those
+three are *opened* where they are bound: if the function logs, it is traced into the program instead
+of the primitive, and keeps the derivative of the primitive. In all others a log is an error, see
+:mod:`~sawlog.jax._core.lowering_marks`.
 """
 
 from __future__ import annotations
@@ -18,15 +19,14 @@ import jax
 from jax.extend.core import jaxpr_as_fun
 
 from sawlog.jax import _compat
-from sawlog.jax._core import libraries as _libraries
-from sawlog.jax._core import lowering_marks as _marks
-from sawlog.jax._core.autodiff import jvp_of_moving
-from sawlog.jax._core.primitive import has_site_effect, is_listening, unheard
+from sawlog.jax._core import libraries, lowering_marks
+from sawlog.jax._core.autodiff import jvp_with_symbolic_zeros
+from sawlog.jax._core.primitive import has_site_effect, is_listening, not_listening
 
 # -- primitives that are opened --------------------------------------------------------------------
 
 Inside = Callable[[Any, dict[str, Any]], Callable[..., Any]]
-"""``inside(primitive, params)`` is what a primitive does, as a function of its operands."""
+"""``inside(primitive, params)`` returns the primitive as a function of its operands."""
 
 
 def _implementation(primitive: Any, params: dict[str, Any]) -> Callable[..., Any]:
@@ -34,8 +34,8 @@ def _implementation(primitive: Any, params: dict[str, Any]) -> Callable[..., Any
 
 
 def _linear_solve(primitive: Any, params: dict[str, Any]) -> Callable[..., Any]:
-    """As it is, ``impl`` refuses to be mapped: it is meant to find tracers that leaked."""
-    solve, equinox = _libraries.loaded("lineax._solve"), _libraries.loaded("equinox.internal")
+    """Skip the check of ``impl`` for leaked tracers, which raises an error under ``vmap``."""
+    solve, equinox = libraries.loaded("lineax._solve"), libraries.loaded("equinox.internal")
     implementation = getattr(solve, "_linear_solve_impl", None)
     if implementation is None:
         return _implementation(primitive, params)
@@ -43,7 +43,7 @@ def _linear_solve(primitive: Any, params: dict[str, Any]) -> Callable[..., Any]:
     return functools.partial(equinox.filter_primitive_def(unchecked), **params)
 
 
-#: Where libraries keep primitives that do what an ordinary function of JAX arrays does.
+#: Primitives of libraries that compute what an ordinary function of JAX arrays computes.
 _KNOWN: tuple[tuple[str, str, Inside], ...] = (
     ("equinox.internal._noinline", "noinline_p", _implementation),
     ("lineax._solve", "linear_solve_p", _linear_solve),
@@ -52,29 +52,29 @@ _opened: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def open_known() -> None:
-    """Have the primitives opened that libraries loaded so far brought with them."""
+    """Open the known primitives of all libraries that are imported by now."""
     for module, name, inside in _KNOWN:
-        primitive = getattr(_libraries.loaded(module), name, None)
+        primitive = getattr(libraries.loaded(module), name, None)
         if primitive is not None and primitive not in _opened:
             _opened.add(primitive)
             _open(primitive, inside)
 
 
 def _open(primitive: Any, inside: Inside, own_rules: bool = False) -> None:
-    """Do what a primitive does in its place, if that logs.
+    """Trace the function of a primitive into the program instead of the primitive, if it logs.
 
-    That happens where the primitive is bound, before any transformation makes something else of
-    it. With ``own_rules`` it is differentiated by its rules first: they bind it again, and may log.
+    That happens where the primitive is bound, before any transformation processes it. With
+    ``own_rules`` its differentiation rules run first: they bind it again, and may log.
     """
 
     def instead(operands: Sequence[Any], params: dict[str, Any], differentiated: bool) -> Any:
-        if not is_listening() or _marks.drops() or (own_rules and differentiated):
+        if not is_listening() or lowering_marks.drops() or (own_rules and differentiated):
             return None
         constants = [None if _compat.is_tracer(x) else x for x in operands]
         values = [x for x in operands if _compat.is_tracer(x)]
         fun = inside(primitive, params)
-        # The outputs have the derivative of the primitive. What is logged has none: what is inside
-        # may refuse to be differentiated.
+        # The outputs have the derivative of the primitive. Logged values have none: the function
+        # inside may not be differentiable.
         closed = _compat.trace_flat(
             lambda *values: fun(*_filled(constants, map(jax.lax.stop_gradient, values))),
             [_compat.typeof(value) for value in values],
@@ -97,29 +97,33 @@ def _filled(constants: Sequence[Any], values: Iterable[Any]) -> list[Any]:
 
 
 def _with_own_derivative(closed: Any, plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Run ``closed``, with the derivatives of ``plain``."""
+    """Return a function that evaluates ``closed`` and has the derivative of ``plain``."""
     run = jax.custom_jvp(jaxpr_as_fun(closed))
 
     def silent(*values: Any) -> Any:
-        with _marks.dropping():
+        with lowering_marks.dropping():
             return plain(*values)
 
     def jvp(primals: Any, tangents: Any) -> Any:
         if is_listening():
             jaxpr_as_fun(closed)(*primals)  # for its logs
-        with unheard():
-            return jvp_of_moving(silent, primals, tangents)
+        with not_listening():
+            return jvp_with_symbolic_zeros(silent, primals, tangents)
 
     run.defjvp(jvp, symbolic_zeros=True)
     return run
 
 
 if _compat.call_hi_primitive_p is not None:
-    _open(_compat.call_hi_primitive_p, lambda p, params: _compat.expanded(params), own_rules=True)
+    _open(
+        _compat.call_hi_primitive_p,
+        lambda p, params: _compat.hi_primitive_function(params),
+        own_rules=True,
+    )
 
 # -- primitives that are marked --------------------------------------------------------------------
 
-#: Primitives whose functions are traced when they are bound or differentiated, or run on the host.
+#: Primitives whose functions are traced when bound or differentiated, or run on the host.
 _HARMLESS = frozenset(
     {
         "call_hi_primitive",
@@ -137,9 +141,9 @@ _PLAIN = (str, bytes, int, float, complex, type(None), type)
 
 
 def hides_functions(eqn: Any, seen: dict[int, tuple[Any, bool]]) -> bool:
-    """Whether an equation, or one inside of it, holds a function that may be traced later.
+    """Return whether an equation, or one inside it, has a function that may be traced later.
 
-    ``seen`` keeps what is known of jaxprs.
+    ``seen`` caches the answer by jaxpr.
     """
     known = eqn.primitive.name in _HARMLESS or eqn.primitive in _opened
     if not known and any(map(_holds_function, eqn.params.values())):
@@ -157,7 +161,7 @@ def _any_hides(jaxpr: Any, seen: dict[int, tuple[Any, bool]]) -> bool:
 
 
 def _holds_function(value: Any, depth: int = 4) -> bool:
-    """Whether there is a function that is not JAX's own in a parameter, however it is wrapped."""
+    """Return whether a parameter contains a function that is not JAX's own, at any depth."""
     if isinstance(value, (*_PLAIN, _compat.Jaxpr, _compat.ClosedJaxpr)):
         return False
     if isinstance(value, functools.partial):

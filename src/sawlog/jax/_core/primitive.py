@@ -1,16 +1,15 @@
 """``log`` and its primitive.
 
-While nobody listens ``log`` binds nothing at all: the program lowers to the same HLO as without it
-and ``jit`` keeps its fast path. A transformation of sawlog listens by tracing the function inside
-``listening()``; the context is part of the key of every trace cache of JAX, so a function jitted
-earlier is traced anew, separately. The traced program then has one equation ``log`` for each call,
+Outside of sawlog's transformations ``log`` binds nothing: the program lowers to the same HLO as
+without it and ``jit`` keeps its fast path. A transformation traces the function inside
+``listening()``. That context is part of the key of every trace cache of JAX, so a function jitted
+earlier is traced again, separately. The traced program then has one equation ``log`` for each call,
 with an effect that keeps it alive through differentiation, control flow and dead-code elimination.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -20,8 +19,7 @@ import numpy as np
 
 from sawlog.errors import LogPlacementError
 from sawlog.jax import _compat
-from sawlog.jax._core import libraries as _libraries
-from sawlog.jax._core import lowering_marks as _marks
+from sawlog.jax._core import libraries, lowering_marks
 from sawlog.jax._core.log_arguments import read_site
 from sawlog.jax._core.site import Site
 from sawlog.jax._logdict.entries import parts_of_site
@@ -32,35 +30,35 @@ _context = jax.make_user_context(default_value=None)
 
 
 def listening() -> Any:
-    """While this context is entered, ``log`` leaves an equation in what is traced."""
+    """Return a context in which ``log`` adds an equation to the traced program."""
     return _context(_LISTENING)
 
 
-def unheard() -> Any:
-    """While this context is entered, ``log`` does nothing, whoever listens further out."""
+def not_listening() -> Any:
+    """Return a context in which ``log`` does nothing, also inside ``listening()``."""
     return _context(None)
 
 
 def context() -> Any:
-    """What the present trace is for; None where nobody listens."""
+    """Return the value of the current context; None outside of sawlog's transformations."""
     return _context.value
 
 
 def in_context(value: Any) -> Any:
-    """Trace for something else, in caches of its own."""
+    """Return a context with another value, and so with separate trace caches."""
     return _context(value)
 
 
 def is_listening() -> bool:
-    """Whether a transformation around the present trace wants to see logs."""
+    """Return whether a transformation around the active trace records logs."""
     return bool(_context.value == _LISTENING)
 
 
-# -- the two primitives: a log that waits for a handler, and one that calls back -------------------
+# -- primitives: a log for a handler, and a log that calls back to the host -----------------------
 
 
 class LogEffect(_compat.Effect):
-    """Keeps a log in the program until a handler has taken it."""
+    """Keeps a log in the program until a handler has processed it."""
 
     __str__ = lambda self: "Log"  # noqa: E731
 
@@ -84,22 +82,23 @@ log_p = _compat.Primitive("log")
 tap_p = _compat.Primitive("tap")
 SITE_PRIMITIVES = (log_p, tap_p)
 
-# Identities that log what flows back through them, see _cotangent.py. They have no effect.
+# Identities that log the gradient that flows back through them, see _rules/cotangent.py. They have
+# no effect.
 cotangent_p = _compat.Primitive("log_cotangent")
 tangent_p = _compat.Primitive("log_cotangent_of")
 PASSING_PRIMITIVES = (cotangent_p, tangent_p)
 
 
 def has_site_effect(effects: Iterable[Any]) -> bool:
-    """Whether any of these effects belongs to a log site."""
+    """Return whether any of these effects is that of a log."""
     return any(isinstance(effect, LogEffect) for effect in effects)
 
 
 def _batch(add_axis: Any, values: Any, dims: Any, *, site: Site, **params: Any) -> None:
-    """Every lane logs: the mapped axis leads each operand, whether or not it was mapped.
+    """Log in every lane: the mapped axis leads each operand, whether or not it was mapped.
 
-    Not so for ``jacfwd`` and ``hessian``, whose axis is that of the tangents of one forward pass: a
-    primal value without that axis is logged once.
+    ``jacfwd`` and ``hessian`` are exceptions: their axis is that of the tangents of one forward
+    pass, so a primal value without that axis is logged once.
     """
     primitive = tap_p if "target" in params else log_p
     shared = site.forward_mode and _compat.inside_jacfwd()
@@ -128,14 +127,15 @@ _define(tap_p, tap_effect)
 
 
 def _lower(ctx: Any, *args: Any, site: Site) -> list[Any]:
-    """A log that is still there when a program is lowered was hidden from every transformation."""
+    """Raise: a log that is lowered was hidden from every transformation."""
     del ctx, args
-    if _marks.drops():
+    if lowering_marks.drops():
         return []
     raise LogPlacementError(
-        f"The log of {', '.join(map(repr, site.keys))} at {site.where} stands in a program that "
-        "was traced while somebody listened, and that a primitive hid from sawlog. Hint: move the "
-        "log out of the function given to that primitive, or drop it there with sawlog.strip(...)."
+        f"The log of {', '.join(map(repr, site.keys))} at {site.where} is in a program that was "
+        "traced inside spool, tap or a logger, and that a primitive hid from sawlog. Hint: move "
+        "the log out of the function given to that primitive, or remove it there with "
+        "sawlog.strip(...)."
     )
 
 
@@ -145,16 +145,13 @@ _compat.define_lowering(log_p, _lower, cacheable=False)
 @log_p.def_impl
 def _run_outside_of_a_trace(*operands: Any, site: Site) -> list[Any]:
     raise LogPlacementError(
-        f"The log of {', '.join(map(repr, site.keys))} at {site.where} ran at once instead of "
-        "becoming part of the traced program, so no transformation can see it. Probably it stands "
+        f"The log of {', '.join(map(repr, site.keys))} at {site.where} ran immediately instead of "
+        "becoming part of the traced program, so no transformation can see it. Probably it is "
         "inside jax.ensure_compile_time_eval(). Hint: move the log out of that block."
     )
 
 
 # -- log ------------------------------------------------------------------------------------------
-
-_HERE = os.path.dirname(os.path.abspath(__file__))
-_compat.exclude_from_tracebacks(_HERE)
 
 
 def log(*args: Any, **options: Any) -> Any:
@@ -164,16 +161,16 @@ def log(*args: Any, **options: Any) -> Any:
     ``log(name, value, /, *, reduction=None, where=None, tags=(), **steps)`` takes one value. Values
     are arrays of any dtype, PRNG keys, Python scalars, or pytrees of those. Every other keyword is
     a step axis: ``step=i, episode=e``. On its own a log does nothing; :func:`sawlog.spool`,
-    :func:`sawlog.tap` and the loggers decide outside what becomes of it.
+    :func:`sawlog.tap` and the loggers, applied to the function, collect, stream or store it.
 
-    With ``where=condition`` it is logged only where the condition holds, as in a branch of
-    ``lax.cond``. A condition with axes is one for each lane, as under ``vmap``: values and mask
-    have these axes in front.
+    With ``where=condition`` an entry is logged only where the condition holds, as in a branch of
+    ``lax.cond``. A condition with axes has one element for each lane, as under ``vmap``: all values
+    must have these axes in front.
 
     Returns:
-        A :class:`sawlog.logdict` of what was given, for programs that pass logs on by hand. Inside
-        a branch, the body of a loop or the like it is None, so that ``lax.cond(p, lambda: log(...),
-        lambda: None)`` has branches of the same structure.
+        A :class:`sawlog.logdict` of the given values, for programs that return logs themselves.
+        None inside a branch, the body of a loop or the like, so that
+        ``lax.cond(p, lambda: log(...), lambda: None)`` has branches of the same structure.
 
     >>> import jax, sawlog
     >>> @jax.jit
@@ -186,14 +183,15 @@ def log(*args: Any, **options: Any) -> Any:
     6.0 3.0 0 ['x']
 
     Raises:
-        LogValueError: the arguments have another form, or a value is not an array or scalar.
+        LogValueError: the arguments do not match a signature above, or a value is not an array or
+            scalar.
     """
     site, operands = read_site(args, options, as_arrays=is_listening())
     if site is None:
         return _returned(logdict())
     if not is_listening():
-        _marks.check_heard(site)
-    elif not _libraries.only_probing():
+        lowering_marks.check_not_selected(site)
+    elif not libraries.only_probing():
         _support_jet()
         log_p.bind(*operands, site=site)
     given = [x.copy() if isinstance(x, np.ndarray) else x for x in operands]
@@ -210,7 +208,7 @@ def _returned(logs: logdict) -> logdict | None:
 
 
 def _support_jet() -> None:
-    """Under ``jax.experimental.jet``, which has a table of its own, the primal value is logged."""
+    """Log the primal value under ``jax.experimental.jet``, which has its own table of rules."""
     jet = sys.modules.get("jax.experimental.jet")
     if jet is not None:
         jet.jet_rules.setdefault(log_p, _log_primal)

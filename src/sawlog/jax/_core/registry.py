@@ -1,9 +1,14 @@
 """The table of rules: how each higher-order primitive is rebuilt around its logs.
 
-A rule has one signature, ``rule(walk, eqn, values) -> (outputs, streams)``. ``walk`` is the
-interpreter: ``walk.rewrite(jaxpr)`` gives an inner program with its logs as further outputs,
-``walk.run(jaxpr, consts, args)`` evaluates one in place. ``streams`` are the logs that came out, in
-program order; for ``tap`` and ``strip`` there are none.
+Every rule has the same signature::
+
+    rule: Interpreter, JaxprEqn, values -> outputs, streams
+
+``values`` are the operands of the equation and ``outputs`` its outputs, as lists. ``streams`` are
+the logs inside, a tuple of :class:`~sawlog.jax._core.stream.Stream` in program order; it is empty
+for handlers that collect nothing, such as those of ``tap`` and ``strip``. A rule uses two methods
+of the interpreter: ``walk.run(jaxpr, consts, args)`` evaluates an inner program in place, and
+``walk.rewrite(jaxpr)`` returns it with its logs as further outputs.
 """
 
 from __future__ import annotations
@@ -24,9 +29,9 @@ _rules: dict[Any, Rule] = {}
 
 
 def register_rule(*primitives: Any) -> Callable[[Rule], Rule]:
-    """Say how logs inside a primitive of your own are handled.
+    """Register how logs inside a primitive of your own are handled.
 
-    A primitive that simply calls a jaxpr it holds as ``call_jaxpr``:
+    A primitive that only calls the jaxpr in its parameter ``call_jaxpr``:
 
     >>> import sawlog
     >>> from jax.extend.core import Primitive
@@ -36,7 +41,7 @@ def register_rule(*primitives: Any) -> Callable[[Rule], Rule]:
     ...     inner = eqn.params["call_jaxpr"]
     ...     return walk.run(inner.jaxpr, inner.consts, values)
 
-    One that stays what it is takes further operands in front and further outputs behind::
+    To keep the primitive, bind it with more operands in front and more outputs at the end::
 
         new = walk.rewrite(eqn.params["call_jaxpr"])
         outs = eqn.primitive.bind(*walk.leading(new), *values, call_jaxpr=new.closed)
@@ -52,15 +57,15 @@ def register_rule(*primitives: Any) -> Callable[[Rule], Rule]:
 
 
 def has_rule(primitive: Any) -> bool:
-    """Whether it is known how logs inside a primitive are handled."""
+    """Return whether a primitive has a rule."""
     return primitive in _rules
 
 
 def rule_for(eqn: Any, sites: Sequence[str]) -> Rule:
-    """The rule of an equation that has logs inside.
+    """Return the rule of an equation that has logs inside.
 
     Raises:
-        UnsupportedPrimitiveError: there is none.
+        UnsupportedPrimitiveError: its primitive has no rule.
     """
     rule = _rules.get(eqn.primitive)
     if rule is None:
@@ -69,11 +74,11 @@ def rule_for(eqn: Any, sites: Sequence[str]) -> Rule:
 
 
 def unsupported(primitive: Any, where: str, sites: Sequence[str]) -> UnsupportedPrimitiveError:
-    """What to raise for logs inside of a primitive without a rule."""
+    """Return the error for logs inside a primitive without a rule."""
     name = primitive.name
     return UnsupportedPrimitiveError(
         f"There is a log inside the primitive '{name}'{where}, and sawlog has no rule for "
-        f"'{name}'. The log stands at {', '.join(sites)}. Hint: move the log out of the function "
-        f"given to '{name}', drop it there with sawlog.strip(...), or teach sawlog with "
+        f"'{name}'. The log is at {', '.join(sites)}. Hint: move the log out of the function "
+        f"given to '{name}', remove it there with sawlog.strip(...), or add a rule with "
         "sawlog.register_rule."
     )

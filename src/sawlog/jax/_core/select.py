@@ -1,4 +1,4 @@
-"""Which logs a transformation takes: by name and by tag."""
+"""Select the logs that a transformation uses, by name and by tag."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterable
 from typing import Any
 
 from sawlog._names import matches_any
-from sawlog.errors import ArgumentError
+from sawlog._validate import refuse, string
 from sawlog.jax._core.site import Site
 
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """The names and tags that were asked for, or patterns of those; None means all."""
+    """The selected names and tags, or patterns of those; None means all."""
 
     argnames: frozenset[str] | None
     tags: frozenset[str] | None
 
     def keys(self, site: Site) -> tuple[str, ...]:
-        """The names of a site that are taken."""
+        """Return the names of a site that are selected."""
         if self.tags is not None and not any(matches_any(self.tags, tag) for tag in site.tags):
             return ()
         if self.argnames is None:
@@ -28,7 +28,7 @@ class Selection:
 
 
 def selection(argnames: Any, tags: Any) -> Selection:
-    """Read ``argnames`` and ``tags``; a plain string is one name, not its letters."""
+    """Read ``argnames`` and ``tags``; a string is one name."""
     return Selection(_names(argnames, "argnames"), _names(tags, "tags"))
 
 
@@ -38,18 +38,15 @@ def _names(given: str | Iterable[str] | None, what: str) -> frozenset[str] | Non
     several = (given,) if isinstance(given, str) else given
     names = tuple(several) if isinstance(several, Iterable) else (None,)
     if not all(isinstance(name, str) for name in names):
-        raise ArgumentError(
-            f"{what} takes a name or several names, got {given!r}. "
-            f'Hint: {what}="loss" or {what}=["loss", "accuracy"].'
-        )
+        hint = f'{what}="loss" or {what}=["loss", "accuracy"].'
+        refuse(what, "a name or several names", given, hint)
     return frozenset(names)
 
 
 def check_prefix(prefix: Any) -> None:
-    """Refuse a prefix that is no string.
+    """Check that a prefix is a string.
 
     Raises:
-        ArgumentError: naming what was given.
+        ArgumentError: it is not.
     """
-    if not isinstance(prefix, str):
-        raise ArgumentError(f'prefix must be a string, as in prefix="train/", got {prefix!r}.')
+    string("prefix", prefix, 'prefix="train/"')

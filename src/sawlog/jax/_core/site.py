@@ -1,8 +1,8 @@
 """A log site: everything static about one call of ``log``.
 
 The operands of a site are flat: first the leaves of every value, key by key, then one operand for
-each step axis, then (when ``masked``) one boolean that says whether the call really ran. All
-operands have the same ``batch`` leading axes, one for each ``vmap`` around the call.
+each step axis, then (if ``masked``) one boolean that says whether the call really ran. All operands
+have the same ``batch`` leading axes, one for each ``vmap`` around the call.
 """
 
 from __future__ import annotations
@@ -19,10 +19,21 @@ from jax.tree_util import PyTreeDef
 class Site:
     """What is known about a call of ``log`` before the program runs.
 
-    ``branches`` names the branches of a ``cond`` that ``vmap`` turned into a select, around this
-    call and outermost first, each as (which cond, which branch): of two calls that differ there,
-    a lane runs only one. ``steps`` are sorted, so that the operands of two sites are in the same
-    order; ``axes`` are the same names as they were written. ``conditional``: there is a ``where``.
+    Attributes:
+        keys: The names.
+        trees: The pytree structure of the value of each name.
+        steps: The names of the step axes, sorted, so that operands of two sites have one order.
+        tags: The tags.
+        reduction: The ``reduction=`` of the call, or None.
+        where: The source line of the call.
+        axes: The names of ``steps`` in the order in which they were written.
+        batch: The number of leading axes of every operand, one for each ``vmap``.
+        masked: Whether the last operand is a mask.
+        conditional: Whether the call has a ``where=``.
+        branches: The branches around the call of conds that ``vmap`` turned into a select,
+            outermost first, each as (number of the cond, number of the branch). Of two calls in
+            different branches of one cond a lane runs only one.
+        forward_mode: Whether the call runs inside ``jax.jvp``.
     """
 
     keys: tuple[str, ...]
@@ -42,7 +53,7 @@ class Site:
         return f"Site({', '.join(self.keys)} at {self.where})"
 
     def split(self, operands: Sequence[Any]) -> Operands:
-        """Give each operand its name."""
+        """Split flat operands into values, steps and mask."""
         values: list[tuple[Any, ...]] = []
         start = 0
         for tree in self.trees:
@@ -54,23 +65,24 @@ class Site:
 
 
 def as_written(axes: Sequence[str], steps: Sequence[str], arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """The arrays of the step axes ``steps``, in the order in which ``axes`` names them."""
+    """Return the arrays of the step axes ``steps`` in the order of ``axes``."""
     by_name = dict(zip(steps, arrays, strict=True))
     return tuple(by_name[name] for name in axes)
 
 
 @dataclasses.dataclass(frozen=True)
 class Operands:
-    """The operands of a site: the leaves of each key, the steps, the mask."""
+    """The operands of a site: the leaves of each key, the steps by name, the mask or None."""
 
     values: list[tuple[Any, ...]]
     steps: dict[str, Any]
     mask: Any
 
     def blanked(self, select: Callable[..., Any]) -> Operands:
-        """Zeros in place of what was computed in lanes that did not log.
+        """Replace values and steps by zeros in lanes that did not log.
 
-        ``select(mask, x, y)`` takes ``x`` where the mask, which has its first axes, holds.
+        ``select(mask, x, y)`` returns ``x`` where the mask holds and ``y`` elsewhere; the mask has
+        the first axes of ``x``.
         """
         if self.mask is None or not self.mask.ndim:
             return self

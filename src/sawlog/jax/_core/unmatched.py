@@ -1,14 +1,10 @@
-"""Names that were asked for and that a program does not log: a warning, with the nearest names."""
+"""Warn of selected names that a program does not log, with the nearest names as a hint."""
 
 from __future__ import annotations
 
-import os
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
-
-import jax
 
 from sawlog._names import ByName, did_you_mean, matches
 from sawlog.errors import UnmatchedNameWarning
@@ -16,16 +12,17 @@ from sawlog.jax import _compat
 from sawlog.jax._core.primitive import PASSING_PRIMITIVES, log_p
 from sawlog.jax._core.select import Selection
 from sawlog.jax._core.site import Site
+from sawlog.jax._core.user_frames import stack_level
 
 
 class Unmatched:
-    """Warns once for each program, however often that is traced."""
+    """Warns once for each program and name, however often the program is traced."""
 
     def __init__(self) -> None:
         self._warned: set[tuple[str, str]] = set()
 
     def warn(self, closed: Any, chosen: Selection, **by_name: ByName) -> None:
-        """Warn of names, tags and keys of options that no log of a traced program has."""
+        """Warn of names, tags and keys of options that match no log of a traced program."""
         for option, name, among in _unmatched(closed, chosen, by_name):
             if (option, name) not in self._warned:
                 self._warned.add((option, name))
@@ -35,14 +32,17 @@ class Unmatched:
 def _unmatched(
     closed: Any, chosen: Selection, by_name: Mapping[str, ByName]
 ) -> Iterator[tuple[str, str, set[str]]]:
-    """What was asked for in vain: the option, the name, and the names that there are."""
-    asked: dict[str, Iterable[str]] = {"argnames": chosen.argnames or (), "tags": chosen.tags or ()}
-    asked |= {option: given.names for option, given in by_name.items()}
-    if not any(asked.values()):
+    """Yield each name without a match: the option, the name, and the names of the program."""
+    selected: dict[str, Iterable[str]] = {
+        "argnames": chosen.argnames or (),
+        "tags": chosen.tags or (),
+    }
+    selected |= {option: given.names for option, given in by_name.items()}
+    if not any(selected.values()):
         return
     sites = list(dict.fromkeys(_sites(closed.jaxpr, set())))
     known = {key for site in sites for key in site.keys}
-    for option, names in asked.items():
+    for option, names in selected.items():
         among = {tag for site in sites for tag in site.tags} if option == "tags" else known
         for name in sorted(names):
             if not any(matches(name, each) for each in among):
@@ -50,7 +50,7 @@ def _unmatched(
 
 
 def warn_unmatched_keys(modes: Any, known: Iterable[str]) -> None:
-    """Warn of the keys of ``logs.reduce({...})`` that the logs do not have."""
+    """Warn of the keys of ``logs.reduce({...})`` that match no key of the logs."""
     listed = list(known)
     for name in ByName.read(modes).names:
         if not any(matches(name, each) for each in listed):
@@ -58,7 +58,7 @@ def warn_unmatched_keys(modes: Any, known: Iterable[str]) -> None:
 
 
 def _sites(jaxpr: Any, seen: set[int]) -> Iterator[Site]:
-    """All logs of a program, those in inner programs included."""
+    """Yield all logs of a program, those in inner programs included."""
     if id(jaxpr) in seen:
         return
     seen.add(id(jaxpr))
@@ -72,23 +72,8 @@ def _sites(jaxpr: Any, seen: set[int]) -> Iterator[Site]:
 def _warn(option: str, name: str, known: Iterable[str]) -> None:
     what = "tag" if option == "tags" else "name"
     warnings.warn(
-        f"{option} asks for {name!r}, and no log of this program has such a {what}. "
+        f"`{option}` names {name!r}, and no log of this program has such a {what}. "
         + did_you_mean(name, known),
         UnmatchedNameWarning,
-        stacklevel=_level_of_user(),
+        stacklevel=stack_level(),
     )
-
-
-#: sawlog and JAX, whose frames are between the program of the user and here.
-_PACKAGES = (
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
-    os.path.dirname(os.path.abspath(jax.__file__)),
-)
-
-
-def _level_of_user() -> int:
-    """How many frames up the program of the user is, as ``warnings.warn`` counts."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGES):
-        level, frame = level + 1, frame.f_back
-    return level

@@ -10,14 +10,20 @@ from jax.extend.core import jaxpr_as_fun
 from jax.extend.core.primitives import cond_p
 
 from sawlog.jax import _compat
+from sawlog.jax._core.branch_slots import over_branches, plan_branches
 from sawlog.jax._core.interpreter import Interpreter, Rewritten
 from sawlog.jax._core.registry import register_rule
-from sawlog.jax._core.stream import Streams, over_branches, plan_branches
+from sawlog.jax._core.stream import Streams
 
 
 @register_rule(cond_p)
 def cond(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
-    """First ask every branch what it logs, then rebuild each to return the same streams."""
+    """Find out what every branch logs, then rebuild each to return the same streams.
+
+    branch: [operands] -> [outputs] becomes
+
+    [hoisted of all branches, carry, operands] -> [outputs, streams, carry]
+    """
     branches = _compat.branches_of(eqn)
     slots = plan_branches([walk.rewrite(branch).stream_types for branch in branches])
     news = [
@@ -39,7 +45,7 @@ def cond(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any],
 def _share_leading(
     walk: Interpreter, news: list[Rewritten], names: Sequence[str], values: list[Any]
 ) -> list[Any]:
-    """Let every branch take what any of them closes over, and the carry that any of them updates.
+    """Give every branch the hoisted values of all branches and the carry that any of them updates.
 
     values: [*hoisted of each branch, *carry, *operands]; each branch returns the whole carry.
     """
@@ -67,7 +73,7 @@ def _share_leading(
 
 
 def _agree_on_varying(branches: list[Any]) -> list[Any]:
-    """Inside ``shard_map`` an output of any branch varies where that of any other does."""
+    """Inside ``shard_map``, make each output vary along the axes along which any branch's does."""
     wanted = [
         frozenset().union(*(_compat.varying_axes(aval) for aval in avals))
         for avals in zip(*(branch.out_avals for branch in branches), strict=True)

@@ -1,4 +1,4 @@
-"""Calls: ``jit``, ``closed_call`` and ``checkpoint`` stay what they are, with further outputs."""
+"""Rules for calls: ``jit`` and ``checkpoint`` get further outputs; others are inlined."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sawlog.jax._core.stream import Streams
 
 @register_rule(jit_p)
 def jit(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
-    """Keeps the name, shardings, layouts and donation."""
+    """Bind a ``jit`` with further outputs; name, shardings, layouts and donation are kept."""
     new = walk.rewrite(_compat.inner_jaxpr(eqn))
     outs = _compat.bind_jit(eqn, new.closed, walk.leading(new), values, new.extra)
     return walk.split(new, outs)
@@ -23,10 +23,10 @@ def jit(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], 
 
 @register_rule(closed_call_p, _compat.remat_opt_p, _compat.composite_p)
 def closed_call(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
-    """A call without any meaning of its own is evaluated in place.
+    """Evaluate a call in place.
 
-    So are the forward rule of a ``custom_vjp`` with ``optimize_remat``, and a ``lax.composite``: a
-    compiler that knows it by its name would not know what to do with further outputs.
+    That also covers the forward rule of a ``custom_vjp`` with ``optimize_remat``, and a
+    ``lax.composite``, whose name tells the compiler a number of outputs.
     """
     inner = _compat.inner_jaxpr(eqn)
     return walk.run(inner.jaxpr, inner.consts, values)
@@ -34,6 +34,9 @@ def closed_call(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[lis
 
 @register_rule(remat_p)
 def checkpoint(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
-    """Keeps the policy; a log is an output of the forward pass, so it is there exactly once."""
+    """Bind a ``checkpoint`` with further outputs; the policy is kept.
+
+    A log is an output of the forward pass, so it is returned exactly once.
+    """
     new = walk.rewrite(_compat.inner_jaxpr(eqn))
     return walk.split(new, _compat.bind_checkpoint(eqn, new.closed, walk.leading(new), values))

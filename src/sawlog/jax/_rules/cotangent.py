@@ -1,8 +1,8 @@
 """``log_cotangent``: log the gradient that flows back through a value.
 
-While somebody listens, the value passes through an identity ``cotangent``. Differentiated, it
-leaves a second, linear identity on the tangents, and transposing that one logs what flows back.
-Neither has an effect: where no gradient flows, nothing remains.
+While logs are recorded, the value passes through an identity primitive, ``log_cotangent``. Its
+forward-mode rule applies a second, linear identity to the tangents; the transposition of that one
+logs the cotangent. Neither has an effect: where no gradient flows, nothing remains.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from sawlog.jax import _compat
-from sawlog.jax._core import libraries as _libraries
+from sawlog.jax._core import libraries
 from sawlog.jax._core.log_arguments import read_site
 from sawlog.jax._core.primitive import cotangent_p, is_listening, log_p, tangent_p
 from sawlog.jax._core.site import Site
@@ -22,10 +22,14 @@ from sawlog.jax._core.site import Site
 def log_cotangent(name: str, x: Any, /, **options: Any) -> Any:
     """Return ``x``, and log the gradient that flows back through it under ``name``.
 
-    ``x`` is an array or a pytree; ``options`` are those of :func:`sawlog.log` for one value:
-    ``reduction``, ``where``, ``tags`` and step axes. It is logged whenever a gradient flows, in
-    ``grad``, ``vjp`` or ``jacrev``, in the order of the backward pass. Where none flows nothing is
-    logged.
+    The gradient is logged in ``grad``, ``vjp`` or ``jacrev``, in the order of the backward pass.
+    Where no gradient flows nothing is logged.
+
+    Args:
+        name: The name of the log.
+        x: An array or a pytree. Leaves without a gradient, such as integers, are logged as None.
+        options: Options of :func:`sawlog.log` for one value: ``reduction``, ``where``, ``tags`` and
+            step axes.
 
     >>> import jax, sawlog
     >>> def f(x):
@@ -36,10 +40,10 @@ def log_cotangent(name: str, x: Any, /, **options: Any) -> Any:
     12.0 3.0
 
     Raises:
-        LogValueError: as :func:`sawlog.log`.
+        LogValueError: as for :func:`sawlog.log`.
     """
     site, operands = read_site((name, x), options, as_arrays=is_listening())
-    if site is None or not is_listening() or _libraries.only_probing():
+    if site is None or not is_listening() or libraries.only_probing():
         return x
     leaves, tree = jax.tree.flatten(x)
     flows = [_compat.has_tangent(leaf) for leaf in leaves]
@@ -47,7 +51,7 @@ def log_cotangent(name: str, x: Any, /, **options: Any) -> Any:
         return x
     count = len(leaves)
     kept = [i for i in range(count) if flows[i]]
-    # What has no gradient (integers) stays out; the logged pytree has None in its place.
+    # Leaves without a gradient (integers) are None in the logged pytree.
     shown = jax.tree.unflatten(tree, [leaves[i] if flows[i] else None for i in range(count)])
     site = dataclasses.replace(site, trees=(jax.tree.structure(shown),))
     outs = cotangent_p.bind(*(leaves[i] for i in kept), *operands[count:], site=site)
@@ -71,7 +75,7 @@ def _jvp(primals: Any, tangents: Any, *, site: Site) -> Any:
 
 
 def _jvp_of_tangent(primals: Any, tangents: Any, *, site: Site) -> Any:
-    # Linear in the tangents. The gradient of a gradient is not what was asked for: no log.
+    # Linear in the tangents. The gradient of a gradient is not logged.
     return tangent_p.bind(*primals, site=site), list(tangents[: _count(site)])
 
 

@@ -1,8 +1,7 @@
-"""Functions with rules of their own: ``custom_jvp``, ``custom_vjp``, ``custom_linear_solve`` and
-``custom_vmap``.
+"""Rules for ``custom_jvp``, ``custom_vjp``, ``custom_linear_solve`` and ``custom_vmap``.
 
-The user's rule goes on giving the outputs and their derivatives; the logged values are ordinary
-functions of the inputs. Called plainly, both come from one evaluation of the function.
+The user's rule still computes the outputs and their derivatives; the logged values are ordinary
+functions of the inputs. Without differentiation, one evaluation of the function computes both.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from jax.extend.core import jaxpr_as_fun
 from jax.extend.core.primitives import custom_jvp_call_p, custom_vjp_call_p, linear_solve_p
 
 from sawlog.jax import _compat
-from sawlog.jax._core import lowering_marks as _marks
-from sawlog.jax._core.autodiff import jvp_of_moving
+from sawlog.jax._core import lowering_marks
+from sawlog.jax._core.autodiff import jvp_with_symbolic_zeros
 from sawlog.jax._core.interpreter import Interpreter
-from sawlog.jax._core.primitive import unheard
+from sawlog.jax._core.primitive import not_listening
 from sawlog.jax._core.registry import register_rule
 from sawlog.jax._core.stream import Streams
 
@@ -29,7 +28,7 @@ Result = tuple[list[Any], Streams]
 
 @register_rule(custom_jvp_call_p, custom_vjp_call_p)
 def custom_derivative(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
-    """The function runs as it is; differentiated from outside, its rule gives the outputs."""
+    """Evaluate the function; if it is differentiated, the user's rule computes the outputs."""
     inner = _compat.inner_jaxpr(eqn)
     return _with_own_derivative(
         walk, eqn, lambda *args: walk.run(inner.jaxpr, inner.consts, args), values
@@ -38,7 +37,7 @@ def custom_derivative(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> Res
 
 @register_rule(linear_solve_p)
 def custom_linear_solve(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
-    """The solver runs as it is; differentiated from outside, the linear solve is."""
+    """Evaluate the solver; if it is differentiated, the linear solve is."""
 
     def run(*args: Any) -> Result:
         solve, own = _compat.linear_solver(eqn, args)
@@ -50,55 +49,62 @@ def custom_linear_solve(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> R
 def _with_own_derivative(
     walk: Interpreter, eqn: Any, run: Callable[..., Result], values: Sequence[Any]
 ) -> Result:
-    """Call ``run``, whose outputs are differentiated as those of the equation without logs."""
-    ways = _TwoWays.of(walk, eqn, run, values)
-    call, apart = jax.custom_jvp(ways.at_once), ways.apart
+    """Call ``run`` with the derivative of the equation without logs."""
+    logged = _LoggedFunction.of(walk, eqn, run, values)
+    call, separately = jax.custom_jvp(logged.together), logged.separately
 
     def jvp(primals: Any, tangents: Any) -> Any:
-        with unheard():
-            return jvp_of_moving(apart, primals, tangents)
+        with not_listening():
+            return jvp_with_symbolic_zeros(separately, primals, tangents)
 
     call.defjvp(jvp, symbolic_zeros=True)
-    return ways.result(walk, call(ways.hoisted, ways.states, *values))
+    return logged.result(walk, call(logged.hoisted, logged.states, *values))
 
 
 @register_rule(_compat.custom_vmap_p)
 def custom_vmap(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
-    """The function runs as it is; mapped from outside, its rule gives the outputs."""
+    """Evaluate the function; if it is mapped, the user's rule computes the outputs."""
     inner = _compat.inner_jaxpr(eqn)
     run = functools.partial(walk.run, inner.jaxpr, inner.consts)
-    ways = _TwoWays.of(walk, eqn, lambda *args: run(args), values)
-    call, apart = jax.custom_batching.custom_vmap(ways.at_once), ways.apart
+    logged = _LoggedFunction.of(walk, eqn, lambda *args: run(args), values)
+    call, separately = jax.custom_batching.custom_vmap(logged.together), logged.separately
 
     @call.def_vmap
     def batch(axis_size: int, mapped: list[Any], *args: Any) -> Any:
         in_axes = jax.tree.map(lambda is_mapped: 0 if is_mapped else None, tuple(mapped))
-        with unheard():
-            outs = jax.vmap(apart, in_axes, axis_size=axis_size)(*args)
+        with not_listening():
+            outs = jax.vmap(separately, in_axes, axis_size=axis_size)(*args)
         return outs, jax.tree.map(lambda _: True, outs)
 
-    return ways.result(walk, call(ways.hoisted, ways.states, *values))
+    return logged.result(walk, call(logged.hoisted, logged.states, *values))
 
 
 @dataclasses.dataclass(frozen=True)
-class _TwoWays:
-    """An equation with logs, as functions of [hoisted, states, operands] that close over no tracer.
+class _LoggedFunction:
+    """An equation with logs, as two functions that close over no tracer.
 
-    ``at_once`` gives the outputs, logs and carry by one evaluation; ``apart`` gives the outputs by
-    the equation itself, with the user's rule, and the rest as ``at_once`` does.
+    Both map [hoisted, states, *operands] to (outputs, streams, states).
+
+    Attributes:
+        names: The names in the handler's carry that the logs update.
+        states: The states under these names.
+        hoisted: The tracers that the function closes over.
+        together: Computes everything by one evaluation of the function.
+        separately: Computes the outputs by the equation itself, with the user's rule, and the
+            streams and states like ``together``.
     """
 
     names: tuple[str, ...]
     states: list[Any]
     hoisted: list[Any]
-    at_once: Callable[..., Any]
-    apart: Callable[..., Any]
+    together: Callable[..., Any]
+    separately: Callable[..., Any]
 
     @classmethod
     def of(
         cls, walk: Interpreter, eqn: Any, run: Callable[..., Result], values: Sequence[Any]
-    ) -> _TwoWays:
-        """Trace ``run`` once for both."""
+    ) -> _LoggedFunction:
+        """Trace ``run`` once for both functions."""
         names = walk.carried_by(walk.sites_in(eqn))
         states = [walk.handler.carry[name] for name in names]
         leaves, tree = jax.tree.flatten((states, *values))
@@ -116,19 +122,19 @@ class _TwoWays:
         closed, hoisted = _compat.hoist_consts(closed)
         plain = walk.without_logs(eqn)
 
-        def at_once(hoisted: list[Any], *args: Any) -> Any:
+        def together(hoisted: list[Any], *args: Any) -> Any:
             outs = jaxpr_as_fun(closed)(*hoisted, *jax.tree.leaves(args))
             return jax.tree.unflatten(out_tree[0], outs)
 
-        def apart(hoisted: list[Any], states: list[Any], *args: Any) -> Any:
-            with _marks.dropping():  # also of what the user's rules log
+        def separately(hoisted: list[Any], states: list[Any], *args: Any) -> Any:
+            with lowering_marks.dropping():  # logs of the user's rules too
                 outs = plain(*args)
-            return outs, *at_once(hoisted, states, *args)[1:]
+            return outs, *together(hoisted, states, *args)[1:]
 
-        return cls(names, states, hoisted, at_once, apart)
+        return cls(names, states, hoisted, together, separately)
 
     def result(self, walk: Interpreter, outs: Any) -> Result:
-        """Take back the carry."""
+        """Update the carry, and return outputs and streams."""
         outs, streams, states = outs
         walk.handler.carry.update(zip(self.names, states, strict=True))
         return outs, streams

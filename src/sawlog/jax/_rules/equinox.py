@@ -1,12 +1,12 @@
-"""Loops of equinox, on which diffrax and optimistix stand; equinox itself is never imported.
+"""Loops of equinox, which diffrax and optimistix use; equinox itself is never imported.
 
 ``equinox.internal.while_loop`` hides from ``vmap`` that its lanes stop at different times: the
-predicate that JAX sees is that of all lanes together, and the state of lanes that are done is
-selected away at the end of each turn. Which lanes those are is told by the selecting equations, so
-logs inside are masked by what these select by.
+predicate that JAX sees is that of all lanes together, and a select at the end of each iteration
+restores the state of lanes that have stopped. So logs inside are masked by the condition of these
+selects.
 
-Differentiated, a loop of the kind "checkpointed" runs its body again in the backward pass. What is
-logged on the way forward counts, and what flows back; what is computed again does not.
+A differentiated loop of the kind "checkpointed" runs its body again in the backward pass. Logs of
+the forward pass and cotangents count; logs of the recomputation do not.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ import jax.numpy as jnp
 from jax.extend.core.primitives import cond_p, scan_p, while_p
 
 from sawlog.jax import _compat
-from sawlog.jax._core.handler import Drop
+from sawlog.jax._core.handler import DropLogs
 from sawlog.jax._core.interpreter import Interpreter, register_preparation
 from sawlog.jax._core.primitive import SITE_PRIMITIVES
 from sawlog.jax._core.stream import Streams
-from sawlog.jax._rules.vmap_patches import Mask, has_logs, register_hidden_lanes, run_masked
+from sawlog.jax._rules.vmap_patches import MaskLogs, has_logs, register_hidden_lanes, run_masked
 
 
 @register_preparation(while_p)
 def prepare_while(eqn: Any) -> Any:
-    """A loop of the kind "lax" or "checkpointed", with logs where the program really comes."""
+    """Mask and drop logs of a loop of the kind "lax" or "checkpointed" that must not count."""
     loop = _compat.While.read(eqn.params)
     cond, body = loop.cond, loop.body
     if "checkpointed-bwd" in _compat.scopes(eqn):
-        body = _Backwards().rewrite(body).closed
+        body = _DropRecomputed().rewrite(body).closed
     if _produces(cond.jaxpr, "unvmap_any"):
-        # The condition was evaluated already, for this lane alone, at the end of the turn before.
-        cond = Interpreter(Drop(SITE_PRIMITIVES)).rewrite(cond).closed
+        # The end of the previous iteration has evaluated the condition, for this lane alone.
+        cond = Interpreter(DropLogs(SITE_PRIMITIVES)).rewrite(cond).closed
     params = loop.changed(cond=cond, body=body)
     return eqn.replace(params=mask_while(params) or params)
 
 
 @register_preparation(scan_p)
 def prepare_scan(eqn: Any) -> Any:
-    """The loop of the kind "bounded"."""
+    """Mask logs of a loop of the kind "bounded"."""
     params = mask_scan(eqn.params)
     return eqn if params is None else eqn.replace(params=params)
 
 
 @register_hidden_lanes(while_p)
 def mask_while(params: dict[str, Any]) -> dict[str, Any] | None:
-    """The parameters with logs masked by what lanes are there; None where nothing tells."""
+    """Return the parameters with logs masked by running lanes; None for other loops."""
     loop = _compat.While.read(params)
     body = loop.body
     selects = [eqn for eqn in body.jaxpr.eqns if eqn.primitive.name == "select_if_vmap"]
@@ -59,7 +59,7 @@ def mask_while(params: dict[str, Any]) -> dict[str, Any] | None:
     select, (place,) = selects[0].primitive, places
 
     def here(args: Sequence[Any]) -> Any:
-        # True for good as long as there is no vmap, and then XLA takes the mask away again.
+        # Without vmap this is constant, and XLA removes the mask.
         return select.bind(args[place], jnp.array(True), jnp.array(False))
 
     return loop.changed(body=_masked(body, here))
@@ -67,16 +67,16 @@ def mask_while(params: dict[str, Any]) -> dict[str, Any] | None:
 
 @register_hidden_lanes(scan_p)
 def mask_scan(params: dict[str, Any]) -> dict[str, Any] | None:
-    """As :func:`mask_while`: the turns are branches that are taken while any lane is there."""
+    """Like :func:`mask_while`; iterations are branches that run while any lane does."""
     loop = _compat.Scan.read(params)
     jaxpr = loop.body.jaxpr
-    eqns = [_masked_turn(jaxpr, eqn) for eqn in jaxpr.eqns]
+    eqns = [_masked_iteration(jaxpr, eqn) for eqn in jaxpr.eqns]
     if all(new is old for new, old in zip(eqns, jaxpr.eqns, strict=True)):
         return None
     return loop.changed(_compat.with_equations(loop.body, eqns))
 
 
-def _masked_turn(jaxpr: Any, eqn: Any) -> Any:
+def _masked_iteration(jaxpr: Any, eqn: Any) -> Any:
     if eqn.primitive is not cond_p or not any(map(has_logs, _compat.branches_of(eqn))):
         return eqn
     if not _comes_from(jaxpr, eqn.invars[0], "unvmap_any"):
@@ -102,20 +102,20 @@ def _masked_branch(branch: Any) -> Any:
 
 def _masked(closed: Any, here: Callable[[Sequence[Any]], Any]) -> Any:
     def flat(*args: Any) -> list[Any]:
-        return run_masked(closed, args, Mask(here(args)))
+        return run_masked(closed, args, MaskLogs(here(args)))
 
-    return _compat.trace_flat(flat, closed.in_avals, "a turn of a loop")
+    return _compat.trace_flat(flat, closed.in_avals, "an iteration")
 
 
-class _Backwards(Interpreter):
-    """Keeps of a turn of the backward pass what flows back, not what is computed again."""
+class _DropRecomputed(Interpreter):
+    """An interpreter of the backward pass that drops logs of the recomputation."""
 
     def __init__(self) -> None:
-        super().__init__(Drop(SITE_PRIMITIVES))
+        super().__init__(DropLogs(SITE_PRIMITIVES))
         self._stripper = self
 
     def equation(self, eqn: Any, values: list[Any]) -> tuple[list[Any], Streams]:
-        """What is transposed stays as it is; other logs are dropped."""
+        """Bind equations of the transposition unchanged; drop other logs."""
         if "transpose" in _compat.transforms(eqn):
             return _compat.bind_equation(eqn, values), ()
         return super().equation(eqn, values)
@@ -126,7 +126,7 @@ def _produces(jaxpr: Any, name: str) -> bool:
 
 
 def _copied(jaxpr: Any, var: Any) -> Any:
-    """What a variable is a copy of."""
+    """Follow copies back to the original variable."""
     makers = {id(out): eqn for eqn in jaxpr.eqns for out in eqn.outvars}
     while (eqn := makers.get(id(var))) is not None and eqn.primitive.name == "copy":
         (var,) = eqn.invars
@@ -134,7 +134,7 @@ def _copied(jaxpr: Any, var: Any) -> Any:
 
 
 def _comes_from(jaxpr: Any, var: Any, name: str) -> bool:
-    """Whether a scalar is computed from the output of a primitive, through scalars alone."""
+    """Return whether a scalar depends on the output of a primitive, through scalars only."""
     if not _produces(jaxpr, name):
         return False
     makers = {id(out): eqn for eqn in jaxpr.eqns for out in eqn.outvars}

@@ -1,4 +1,4 @@
-"""Loops: ``scan`` returns the logs of each iteration as further stacked outputs."""
+"""Rules for loops: ``scan`` stacks the logs of its iterations; ``while_loop`` carries states."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ import jax
 from jax.extend.core.primitives import scan_p, while_p
 
 from sawlog.jax import _compat
+from sawlog.jax._core.gather import gather
 from sawlog.jax._core.interpreter import Interpreter
 from sawlog.jax._core.registry import register_rule
-from sawlog.jax._core.stream import Streams, gather, over_loop
+from sawlog.jax._core.stream import Streams, over_loop
 from sawlog.jax._transforms.collectors import raise_unknown_length
 
 
 @register_rule(scan_p)
 def scan(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
-    """body: [consts, carry, x] -> [carry, y] becomes
+    """Return the logs of each iteration as further stacked outputs.
 
-    [hoisted, consts, state, carry, x] -> [state, carry, y, logs].
+    body: [consts, carry, x] -> [carry, y] becomes
+
+    [hoisted, consts, state, carry, x] -> [state, carry, y, logs]
     """
     loop = _compat.Scan.read(eqn.params)
     new = walk.rewrite(loop.body)
@@ -44,14 +47,14 @@ def scan(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any],
 
 @register_rule(while_p)
 def while_loop(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
-    """A loop of unknown length has no room for streams; state goes round in its carry.
+    """Thread the handler's state through the carry; a loop of unknown length returns no streams.
 
     cond: [cond consts, carry] -> [again], body: [body consts, carry] -> [carry] become
 
     [cond consts, again, state, carry] -> [again],
     [consts of both, again, state, carry] -> [again, state, carry]
 
-    where the logs of the condition are those of its evaluation at the end of the body.
+    The condition is evaluated, and logs, at the end of the body.
     """
     if walk.handler.surveys:
         return _survey_while(walk, eqn, values)
@@ -62,14 +65,14 @@ def while_loop(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list
     consts, carry = values[: loop.consts], values[loop.consts :]
 
     def condition(consts: Sequence[Any], carry: Sequence[Any]) -> Any:
-        return _without_room(walk, eqn, walk.run(cond.jaxpr, cond.consts, [*consts, *carry]))[0]
+        return _without_streams(walk, eqn, walk.run(cond.jaxpr, cond.consts, [*consts, *carry]))[0]
 
     def step(*args: Any) -> list[Any]:
         consts, (_, *rest) = args[: loop.consts], args[loop.consts :]
         states = jax.tree.unflatten(tree, rest[: tree.num_leaves])
         with walk.carrying(names, states) as after:
             own = [*consts[conds:], *rest[tree.num_leaves :]]
-            outs = _without_room(walk, eqn, walk.run(body.jaxpr, body.consts, own))
+            outs = _without_streams(walk, eqn, walk.run(body.jaxpr, body.consts, own))
             again = condition(consts[:conds], outs)
         return [again, *jax.tree.leaves(after()), *outs]
 
@@ -82,9 +85,9 @@ def while_loop(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list
 def bind_while(
     eqn: Any, consts: Sequence[Any], init: Sequence[Any], step: Callable[..., list[Any]]
 ) -> list[Any]:
-    """A loop like the one of ``eqn`` that goes on while the first value of its carry is true.
+    """Bind a loop like that of ``eqn`` that runs while the first value of its carry is true.
 
-    ``step`` maps [consts, again, carry] to [again, carry]; returns the carry without ``again``.
+    ``step`` maps [consts, again, carry] to [again, carry]. Returns the carry without ``again``.
     """
     avals = [_compat.typeof(value) for value in (*consts, *init)]
     body, hoisted = _compat.hoist_consts(_compat.trace_flat(step, avals, "body"))
@@ -96,7 +99,7 @@ def bind_while(
 
 
 def _survey_while(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
-    """What one turn of the loop would log, marked as coming from a loop of unknown length."""
+    """Return the streams of one iteration, marked as those of a loop of unknown length."""
     loop = _compat.While.read(eqn.params)
     of_cond, of_body, carry = loop.split(values)
     _, first = walk.run(loop.cond.jaxpr, loop.cond.consts, [*of_cond, *carry])
@@ -106,7 +109,8 @@ def _survey_while(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[l
     return walk.without_logs(eqn)(*values), gather(streams)
 
 
-def _without_room(walk: Interpreter, eqn: Any, result: tuple[list[Any], Streams]) -> list[Any]:
+def _without_streams(walk: Interpreter, eqn: Any, result: tuple[list[Any], Streams]) -> list[Any]:
+    """Return the outputs; raise if there are streams, for which the loop has no room."""
     outs, streams = result
     if streams:
         where = _compat.source_line(eqn)

@@ -1,4 +1,4 @@
-"""``shard_map`` (and ``pmap``, which is ``jit`` of it): each shard logs on its own."""
+"""The rule for ``shard_map`` (and ``pmap``, which is ``jit`` of it): each shard logs separately."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sawlog.jax._core.stream import Stream, Streams, over_mesh
 
 @register_rule(_compat.shard_map_p)
 def shard_map(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
-    """Logs leave the shards along new axes, one for each manual axis of the mesh."""
+    """Return logs with one new axis for each manual axis of the mesh."""
     own = _compat.ShardMap.read(eqn)
     axes = own.axes
     names = walk.carried_by(walk.sites_in(eqn))

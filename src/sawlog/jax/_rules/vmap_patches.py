@@ -1,8 +1,8 @@
-"""``vmap`` of ``cond`` and ``while_loop``: only the lanes that ran count as logged.
+"""Patches for ``vmap`` of ``cond`` and ``while_loop``: only the lanes that run count as logged.
 
-When the predicate is mapped, JAX runs both branches, or the body for lanes that are done, and
-selects; a log would be seen for lanes that never came there. So the batching rules of both are
-wrapped: where there is a log inside, it gets a mask that says whether this lane is really there.
+If the predicate is mapped, JAX runs both branches, or the body for lanes that have stopped, and
+selects. A log would be seen for lanes that never reach it. So the batching rules of both are
+wrapped: each log inside gets a mask that says whether its lane is running.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from jax.extend.core import jaxpr_as_fun
 from jax.extend.core.primitives import cond_p, scan_p, while_p
 
 from sawlog.jax import _compat
-from sawlog.jax._core import arrays as _arrays
-from sawlog.jax._core.handler import Drop, Handler
+from sawlog.jax._core import arrays
+from sawlog.jax._core.handler import DropLogs, Handler
 from sawlog.jax._core.interpreter import Interpreter
 from sawlog.jax._core.primitive import (
     PASSING_PRIMITIVES,
@@ -30,8 +30,8 @@ from sawlog.jax._core.site import Site
 from sawlog.jax._core.stream import Streams
 
 
-class Mask(Handler):
-    """The handler that adds a condition to every log."""
+class MaskLogs(Handler):
+    """A handler that adds a condition to every log."""
 
     primitives = (*SITE_PRIMITIVES, *PASSING_PRIMITIVES)
 
@@ -41,23 +41,23 @@ class Mask(Handler):
         self._branch = branch
 
     def wants(self, site: Site) -> bool:
-        """Every log."""
+        """Return True for every log."""
         del site
         return True
 
     def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
-        """Bind the log again, true only where the lane is there."""
+        """Bind the log again, masked by the condition."""
         self._bind(primitive, site, operands, params)
         return ()
 
     def passing(self, primitive: Any, site: Site, operands: Sequence[Any]) -> list[Any]:
-        """Bind it again; what flows back is logged only where the lane is there."""
+        """Bind a ``log_cotangent`` again, masked by the condition."""
         return list(self._bind(primitive, site, operands, {}))
 
     def _bind(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Any:
-        # The condition has the axes of the vmaps around the branch or loop, which lead; those of
-        # a vmap inside follow.
-        ran = _arrays.broadcast(self._ran, _arrays.leading(operands[0], site.batch))
+        # The axes of the condition are those of the vmaps around the branch or loop. They lead;
+        # those of vmaps inside follow.
+        ran = arrays.broadcast(self._ran, arrays.leading(operands[0], site.batch))
         if site.masked:
             *operands, mask = operands
             ran = ran & mask
@@ -67,7 +67,7 @@ class Mask(Handler):
 
 
 def has_logs(closed: Any) -> bool:
-    """Whether there is a log inside, or a ``log_cotangent``, which has no effect to show for it."""
+    """Return whether a program contains a log, or a ``log_cotangent``, which has no effect."""
     return has_site_effect(closed.effects) or (is_listening() and _has_passing(closed.jaxpr))
 
 
@@ -81,8 +81,8 @@ def _has_passing(jaxpr: Any) -> bool:
     )
 
 
-def run_masked(inner: Any, args: Sequence[Any], mask: Mask) -> list[Any]:
-    """Evaluate an inner program with a condition on every log."""
+def run_masked(inner: Any, args: Sequence[Any], mask: MaskLogs) -> list[Any]:
+    """Evaluate an inner program with a mask on every log."""
     return Interpreter(mask).run(inner.jaxpr, inner.consts, args)[0]
 
 
@@ -94,9 +94,9 @@ _hidden_lanes: dict[Any, Unhide] = {}
 
 
 def register_hidden_lanes(primitive: Any) -> Callable[[Unhide], Unhide]:
-    """Say which lanes of a loop are there where its predicate does not tell.
+    """Register ``unhide`` for loops whose predicate does not say which lanes are running.
 
-    ``unhide(params)`` gives the parameters with all logs masked, or None.
+    ``unhide(params)`` returns the parameters with all logs masked, or None for other loops.
     """
 
     def register(unhide: Unhide) -> Unhide:
@@ -108,17 +108,17 @@ def register_hidden_lanes(primitive: Any) -> Callable[[Unhide], Unhide]:
 
 def _batch_cond(rule: Callable[..., Any]) -> Callable[..., Any]:
     def masked(branch: Any, cond: int, position: int, index_aval: Any) -> Any:
-        """The branch, with the index as one more operand."""
+        """Return the branch with the index as one more operand."""
 
         def flat(*args: Any) -> list[Any]:
             *operands, index = args
-            return run_masked(branch, operands, Mask(index == position, ((cond, position),)))
+            return run_masked(branch, operands, MaskLogs(index == position, ((cond, position),)))
 
         return _compat.trace_flat(flat, [*branch.in_avals, index_aval], "branch")
 
     def batch(axis_data: Any, args: Any, dims: Any, *, branches: Any, **params: Any) -> Any:
         if dims[0] is not None and any(map(has_logs, branches)):
-            index = _compat.unmapped_scalar(args[0], dims[0])
+            index = _compat.lane_aval(args[0], dims[0])
             cond = next(_conds)
             branches = tuple(masked(branch, cond, i, index) for i, branch in enumerate(branches))
             args, dims = (*args, args[0]), (*dims, dims[0])
@@ -130,47 +130,47 @@ def _batch_cond(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_refused(axis_data: Any, args: Any, dims: Any, branches: Sequence[Any]) -> bool:
-    """Whether JAX's own rule does not take what is sharded in this way.
+    """Return whether JAX's own rule raises an error for these shardings.
 
-    A branch may have such operands only for what it logs, or because ``spool`` returns it:
-    some sharded along other axes than the mapped one, some whose type names no mesh.
+    Logs can give a branch operands or outputs that are sharded along other axes than the mapped
+    one, or that have no mesh in their type.
     """
-    if any(map(_arrays.is_sharded_beside, args, dims)):
+    if any(map(arrays.is_sharded_beside, args, dims)):
         return True
     types = [*args, *(aval for branch in branches for aval in branch.out_avals)]
-    meshless = any(_arrays.type_of(x).sharding is None for x in types)
+    meshless = any(arrays.type_of(x).sharding is None for x in types)
     return meshless and axis_data.explicit_mesh_axis is not None
 
 
 def _select_branches(axis_data: Any, args: Any, dims: Any, branches: Sequence[Any]) -> Any:
-    """Run all branches and select, as JAX's rule does, with the shardings of the operands."""
+    """Run all branches and select, like JAX's rule, with the shardings of the operands."""
     index, *operands = map(_compat.axis_adder(axis_data, args, dims), args, dims)
-    lane = [_compat.unmapped_scalar(x, 0) for x in operands]
+    lane = [_compat.lane_aval(x, 0) for x in operands]
 
     def on_mesh(branch: Any) -> Any:
         def flat(*args: Any) -> list[Any]:
             outs = jaxpr_as_fun(branch)(*args)
-            return [_arrays.reshard(x, _arrays.beside(lane, x, 0)) for x in outs]
+            return [arrays.reshard(x, arrays.beside(lane, x, 0)) for x in outs]
 
         return _compat.batch_program(_compat.trace_flat(flat, lane, "branch"), axis_data)
 
     outs: list[Any] = []
     for position, branch in enumerate(branches):
         here = index == position
-        # Lanes that do not run a branch get no gradient from it, not even a nan.
-        own = [_arrays.select(here, x, lax.stop_gradient(x)) for x in operands]
+        # A lane that does not run a branch gets no gradient from it, not even a nan.
+        own = [arrays.select(here, x, lax.stop_gradient(x)) for x in operands]
         new = jaxpr_as_fun(on_mesh(branch))(*own)
-        outs = [_arrays.select(here, x, y) for x, y in zip(new, outs or new, strict=True)]
+        outs = [arrays.select(here, x, y) for x, y in zip(new, outs or new, strict=True)]
     return outs, [0] * len(outs)
 
 
 def _batch_while(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The carry gets one more value in front: whether this lane was there in the last turn."""
+    """Add a value in front of the carry: whether the lane was running in the last iteration."""
 
     def masked_cond(cond: Any, consts: int, running: Any) -> Any:
         def flat(*args: Any) -> list[Any]:
             here, *carry = args[consts:]
-            return run_masked(cond, [*args[:consts], *carry], Mask(here))
+            return run_masked(cond, [*args[:consts], *carry], MaskLogs(here))
 
         return _compat.trace_flat(flat, _insert(cond.in_avals, consts, running), "cond")
 
@@ -181,7 +181,7 @@ def _batch_while(rule: Callable[..., Any]) -> Callable[..., Any]:
         def flat(*args: Any) -> list[Any]:
             _, *carry = args[consts:]
             (here,) = silent(*args[:conds], *carry)
-            return [here, *run_masked(body, [*args[conds:consts], *carry], Mask(here))]
+            return [here, *run_masked(body, [*args[conds:consts], *carry], MaskLogs(here))]
 
         avals = [*cond.in_avals[:conds], *body.in_avals]
         return _compat.trace_flat(flat, _insert(avals, consts, running), "body")
@@ -201,7 +201,7 @@ def _batch_while(rule: Callable[..., Any]) -> Callable[..., Any]:
             body_consts=conds + bodies,
         )
         start = conds + bodies
-        here = _arrays.ones(running)
+        here = arrays.ones(running)
         args = [*args[:conds], *args[:start], here, *args[start:]]
         dims = [*dims[:conds], *dims[:start], None, *dims[start:]]
         outs, out_dims = rule(axis_data, args, dims, **params)
@@ -224,7 +224,7 @@ def _insert(avals: Sequence[Any], position: int, aval: Any) -> list[Any]:
 
 
 def _without_sites(closed: Any) -> Any:
-    return Interpreter(Drop(SITE_PRIMITIVES)).trace(closed).closed
+    return Interpreter(DropLogs(SITE_PRIMITIVES)).trace(closed).closed
 
 
 _compat.wrap_batching(cond_p, _batch_cond)

@@ -16,9 +16,10 @@ import numpy as np
 from sawlog._paths import absolute
 from sawlog.errors import ArgumentError, StoreClosedError, StoreError, StoreExistsError
 from sawlog.jax import _compat
+from sawlog.jax._core.functions import check_callable
 from sawlog.jax._core.primitive import tap_effect
-from sawlog.jax._core.program import check_callable, jit_options
 from sawlog.jax._core.select import check_prefix, selection
+from sawlog.jax._core.static_arguments import jit_options
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._runs import dispatch as _sending
 from sawlog.jax._runs import python_loops as _outside

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from sawlog.errors import ArgumentError
-from sawlog.jax._core.program import _weakly, check_callable
+from sawlog.jax._core.functions import check_callable, weak_reference
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._transforms.spool import spool
 from sawlog.jax._transforms.strip import strip
@@ -42,7 +42,7 @@ class _Programs:
     """A function's programs: one for each number of axes that its seeds have."""
 
     def __init__(self, fun: Callable[..., Any], in_axes: Axes, options: dict[str, Any]) -> None:
-        self._fun = _weakly(fun)
+        self._fun = weak_reference(fun)
         self._name = getattr(fun, "__name__", type(fun).__name__)
         self._in_axes = in_axes
         self._static = {name: options[name] for name in _STATIC if name in options}

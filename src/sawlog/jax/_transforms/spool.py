@@ -10,12 +10,15 @@ import jax
 from jax.extend.core.primitives import while_p
 
 from sawlog._names import ByName
+from sawlog.jax._core.functions import check_callable
 from sawlog.jax._core.handler import Handler
 from sawlog.jax._core.interpreter import Interpreter
-from sawlog.jax._core.program import Program, Transformed, check_callable, jit_options, program_for
+from sawlog.jax._core.program import Program, program_for
 from sawlog.jax._core.select import Selection, check_prefix, selection
 from sawlog.jax._core.site import Site
+from sawlog.jax._core.static_arguments import jit_options
 from sawlog.jax._core.stream import Stream, Streams, from_site, widened_site
+from sawlog.jax._core.transformed import Transformed
 from sawlog.jax._core.unmatched import Unmatched
 from sawlog.jax._logdict.entries import Part, Slot, stack
 from sawlog.jax._logdict.logdict import logdict

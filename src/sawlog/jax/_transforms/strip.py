@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from sawlog.jax._core import lowering_marks as _marks
-from sawlog.jax._core.primitive import unheard
-from sawlog.jax._core.program import check_callable
+from sawlog.jax._core.functions import check_callable
+from sawlog.jax._core.primitive import not_listening
 
 
 def strip(fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,7 +25,7 @@ def strip(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fun)
     def stripped(*args: Any, **kwargs: Any) -> Any:
-        with unheard(), _marks.stripping():
+        with not_listening(), _marks.stripping():
             return fun(*args, **kwargs)
 
     return stripped

@@ -12,13 +12,16 @@ from jax import lax
 from jax.interpreters import mlir
 
 from sawlog.jax import _compat
+from sawlog.jax._core.functions import check_callable
 from sawlog.jax._core.handler import Handler
 from sawlog.jax._core.interpreter import Interpreter
 from sawlog.jax._core.primitive import tap_effect, tap_p
-from sawlog.jax._core.program import Program, Transformed, check_callable, jit_options, program_for
+from sawlog.jax._core.program import Program, program_for
 from sawlog.jax._core.select import Selection, check_prefix, selection
 from sawlog.jax._core.site import Site
+from sawlog.jax._core.static_arguments import jit_options
 from sawlog.jax._core.stream import Streams
+from sawlog.jax._core.transformed import Transformed
 from sawlog.jax._core.unmatched import Unmatched
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._transforms.tap_buffer import BufferedTap, BufferedWalk

@@ -21,12 +21,13 @@ from jax.extend.core.primitives import scan_p, while_p
 from sawlog._names import ByName
 from sawlog.jax import _compat
 from sawlog.jax._core import arrays as _arrays
+from sawlog.jax._core.gather import gather
 from sawlog.jax._core.handler import Handler
 from sawlog.jax._core.interpreter import Interpreter
 from sawlog.jax._core.primitive import has_site_effect, tap_p
 from sawlog.jax._core.select import Selection
 from sawlog.jax._core.site import Site
-from sawlog.jax._core.stream import Streams, from_site, gather
+from sawlog.jax._core.stream import Streams, from_site
 from sawlog.jax._logdict.entries import Part
 from sawlog.jax._rules import loops
 from sawlog.jax._transforms.collectors import Limits, plan

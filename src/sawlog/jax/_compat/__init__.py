@@ -1,0 +1,105 @@
+"""The one folder that touches JAX's private modules, parameter names or version.
+
+The rest of sawlog is written against the names below. When JAX moves something, edit this folder;
+each name says what it promises, not where JAX keeps it:
+
+- ``private``: imports from ``jax._src``, and the check at import that nothing is missing
+- ``values``, ``tracing``: types of arrays and tracers; active traces, tracing to a jaxpr
+- ``primitives``, ``effects``: rules and effects of sawlog's own primitives
+- ``equations``, ``loops``, ``metadata``: equations of JAX's primitives, read and rebuilt
+- ``patches``: rules of JAX's primitives that are wrapped to know about logs
+- ``jitted``, ``flattening``: options of jitted functions; why a pytree is flattened
+"""
+
+from sawlog.jax._compat.effects import Effect as Effect
+from sawlog.jax._compat.effects import guards_transfers as guards_transfers
+from sawlog.jax._compat.effects import lower_to_ordered_callback as lower_to_ordered_callback
+from sawlog.jax._compat.effects import needs_devices_to_lower as needs_devices_to_lower
+from sawlog.jax._compat.effects import order_tokens as order_tokens
+from sawlog.jax._compat.effects import prepare_order as prepare_order
+from sawlog.jax._compat.effects import register_effect as register_effect
+from sawlog.jax._compat.effects import wait_for_effects as wait_for_effects
+from sawlog.jax._compat.equations import ShardMap as ShardMap
+from sawlog.jax._compat.equations import bind_branches as bind_branches
+from sawlog.jax._compat.equations import bind_checkpoint as bind_checkpoint
+from sawlog.jax._compat.equations import bind_equation as bind_equation
+from sawlog.jax._compat.equations import bind_jit as bind_jit
+from sawlog.jax._compat.equations import branches_of as branches_of
+from sawlog.jax._compat.equations import inner_jaxpr as inner_jaxpr
+from sawlog.jax._compat.equations import is_frozen_dataclass as is_frozen_dataclass
+from sawlog.jax._compat.equations import linear_solver as linear_solver
+from sawlog.jax._compat.equations import subjaxprs as subjaxprs
+from sawlog.jax._compat.equations import with_branches as with_branches
+from sawlog.jax._compat.equations import with_equations as with_equations
+from sawlog.jax._compat.flattening import flattened_for as flattened_for
+from sawlog.jax._compat.jitted import compiler_options as compiler_options
+from sawlog.jax._compat.jitted import jit_arguments as jit_arguments
+from sawlog.jax._compat.jitted import unsupported_settings as unsupported_settings
+from sawlog.jax._compat.loops import Scan as Scan
+from sawlog.jax._compat.loops import While as While
+from sawlog.jax._compat.loops import shortened_scan as shortened_scan
+from sawlog.jax._compat.metadata import equation_scope as equation_scope
+from sawlog.jax._compat.metadata import exclude_from_tracebacks as exclude_from_tracebacks
+from sawlog.jax._compat.metadata import mark as mark
+from sawlog.jax._compat.metadata import mark_of as mark_of
+from sawlog.jax._compat.metadata import marked as marked
+from sawlog.jax._compat.metadata import scopes as scopes
+from sawlog.jax._compat.metadata import source_line as source_line
+from sawlog.jax._compat.metadata import transforms as transforms
+from sawlog.jax._compat.patches import batch_logs_of_unmapped as batch_logs_of_unmapped
+from sawlog.jax._compat.patches import forget_kept_effects as forget_kept_effects
+from sawlog.jax._compat.patches import show_effects_inside as show_effects_inside
+from sawlog.jax._compat.patches import stage_instead_of_running as stage_instead_of_running
+from sawlog.jax._compat.patches import wrap_batching as wrap_batching
+from sawlog.jax._compat.patches import wrap_jvp as wrap_jvp
+from sawlog.jax._compat.patches import wrap_scan_hoisting as wrap_scan_hoisting
+from sawlog.jax._compat.patches import wrap_while_recomputation as wrap_while_recomputation
+from sawlog.jax._compat.primitives import axis_adder as axis_adder
+from sawlog.jax._compat.primitives import batch_program as batch_program
+from sawlog.jax._compat.primitives import call_hi_primitive_p as call_hi_primitive_p
+from sawlog.jax._compat.primitives import composite_p as composite_p
+from sawlog.jax._compat.primitives import custom_vmap_p as custom_vmap_p
+from sawlog.jax._compat.primitives import define_batching as define_batching
+from sawlog.jax._compat.primitives import (
+    define_batching_with_outputs as define_batching_with_outputs,
+)
+from sawlog.jax._compat.primitives import define_in_forward_mode as define_in_forward_mode
+from sawlog.jax._compat.primitives import define_jvp as define_jvp
+from sawlog.jax._compat.primitives import define_lowering as define_lowering
+from sawlog.jax._compat.primitives import define_silent_autodiff as define_silent_autodiff
+from sawlog.jax._compat.primitives import define_transpose as define_transpose
+from sawlog.jax._compat.primitives import hi_primitive_function as hi_primitive_function
+from sawlog.jax._compat.primitives import reduce_p as reduce_p
+from sawlog.jax._compat.primitives import remat_opt_p as remat_opt_p
+from sawlog.jax._compat.primitives import replace_where_bound as replace_where_bound
+from sawlog.jax._compat.primitives import shard_map_p as shard_map_p
+from sawlog.jax._compat.private import ClosedJaxpr as ClosedJaxpr
+from sawlog.jax._compat.private import Jaxpr as Jaxpr
+from sawlog.jax._compat.private import JaxprEqn as JaxprEqn
+from sawlog.jax._compat.private import Literal as Literal
+from sawlog.jax._compat.private import Primitive as Primitive
+from sawlog.jax._compat.tracing import EvalTrace as EvalTrace
+from sawlog.jax._compat.tracing import evaluating as evaluating
+from sawlog.jax._compat.tracing import hoist_consts as hoist_consts
+from sawlog.jax._compat.tracing import inside_inner_function as inside_inner_function
+from sawlog.jax._compat.tracing import inside_jacfwd as inside_jacfwd
+from sawlog.jax._compat.tracing import not_tracing as not_tracing
+from sawlog.jax._compat.tracing import reordered as reordered
+from sawlog.jax._compat.tracing import trace_context as trace_context
+from sawlog.jax._compat.tracing import trace_flat as trace_flat
+from sawlog.jax._compat.tracing import under_jit as under_jit
+from sawlog.jax._compat.values import as_aval as as_aval
+from sawlog.jax._compat.values import explicit_sharding as explicit_sharding
+from sawlog.jax._compat.values import has_tangent as has_tangent
+from sawlog.jax._compat.values import instantiate_zero as instantiate_zero
+from sawlog.jax._compat.values import is_abstract as is_abstract
+from sawlog.jax._compat.values import is_jax_value as is_jax_value
+from sawlog.jax._compat.values import is_tracer as is_tracer
+from sawlog.jax._compat.values import is_weak as is_weak
+from sawlog.jax._compat.values import is_zero as is_zero
+from sawlog.jax._compat.values import key_kind as key_kind
+from sawlog.jax._compat.values import lane_aval as lane_aval
+from sawlog.jax._compat.values import make_varying as make_varying
+from sawlog.jax._compat.values import mesh_of as mesh_of
+from sawlog.jax._compat.values import typeof as typeof
+from sawlog.jax._compat.values import varying_axes as varying_axes

@@ -1,0 +1,125 @@
+"""Equations of JAX's own primitives: read the programs inside, bind with other ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from sawlog.jax._compat.private import UNSPECIFIED, ClosedJaxpr, Jaxpr, JaxprEqn
+from sawlog.jax._compat.tracing import inline_consts
+
+
+def subjaxprs(params: dict[str, Any]) -> list[Any]:
+    """Return every jaxpr among the parameters of an equation, open or closed."""
+    found: list[Any] = []
+    stack = list(params.values())
+    while stack:
+        value = stack.pop(0)
+        if isinstance(value, (Jaxpr, ClosedJaxpr)):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            stack = [*value, *stack]
+        elif isinstance(value, dict):
+            stack = [*value.values(), *stack]
+        elif is_frozen_dataclass(value):
+            stack = [*vars(value).values(), *stack]
+    return found
+
+
+def is_frozen_dataclass(value: Any) -> bool:
+    """Return whether this is a frozen dataclass, as the parameters of ``pallas_call`` are."""
+    options = getattr(type(value), "__dataclass_params__", None)
+    return bool(options is not None and options.frozen and hasattr(value, "__dict__"))
+
+
+def inner_jaxpr(eqn: JaxprEqn) -> Any:
+    """Return the program that an equation of ``jit``, ``checkpoint`` or ``custom_jvp`` calls."""
+    for name in ("jaxpr", "call_jaxpr", "call", "fwd_jaxpr"):
+        if name in eqn.params:
+            return eqn.params[name]
+    raise AssertionError(eqn.primitive)
+
+
+def bind_equation(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
+    """Bind one equation unchanged in the active trace."""
+    outs = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
+    return list(outs) if eqn.primitive.multiple_results else [outs]
+
+
+def bind_jit(
+    eqn: JaxprEqn, closed: ClosedJaxpr, before: Sequence[Any], values: Sequence[Any], after: int
+) -> list[Any]:
+    """Bind a ``jit`` of a program with inputs ``before`` its own and ``after`` more outputs."""
+    params, count = eqn.params, len(before)
+    params = {
+        **params,
+        "jaxpr": closed,
+        "in_shardings": (UNSPECIFIED,) * count + tuple(params["in_shardings"]),
+        "in_layouts": (None,) * count + tuple(params["in_layouts"]),
+        "donated_invars": (False,) * count + tuple(params["donated_invars"]),
+        "out_shardings": tuple(params["out_shardings"]) + (UNSPECIFIED,) * after,
+        "out_layouts": tuple(params["out_layouts"]) + (None,) * after,
+    }
+    return list(eqn.primitive.bind(*before, *values, **params))
+
+
+def bind_checkpoint(
+    eqn: JaxprEqn, closed: ClosedJaxpr, before: Sequence[Any], values: Sequence[Any]
+) -> list[Any]:
+    """Bind a ``checkpoint`` of a program with inputs ``before`` its own."""
+    jaxpr, consts = inline_consts(closed)
+    before, params = [*consts, *before], eqn.params
+    prevent_cse = params["prevent_cse"]
+    if isinstance(prevent_cse, tuple):
+        prevent_cse = (True,) * len(before) + prevent_cse
+    params = {**params, "jaxpr": jaxpr, "prevent_cse": prevent_cse}
+    return list(eqn.primitive.bind(*before, *values, **params))
+
+
+def branches_of(eqn: JaxprEqn) -> tuple[ClosedJaxpr, ...]:
+    """Return the branches of a ``cond`` or ``switch``."""
+    return tuple(eqn.params["branches"])
+
+
+def bind_branches(eqn: JaxprEqn, values: Sequence[Any], branches: Sequence[Any]) -> list[Any]:
+    """Bind a ``cond`` with other branches."""
+    return list(eqn.primitive.bind(*values, **{**eqn.params, "branches": tuple(branches)}))
+
+
+def with_branches(eqn: JaxprEqn, branches: Sequence[Any]) -> JaxprEqn:
+    """Replace the branches of an equation of ``cond`` by others of the same types."""
+    return eqn.replace(params={**eqn.params, "branches": tuple(branches)})
+
+
+def with_equations(closed: ClosedJaxpr, eqns: Sequence[JaxprEqn]) -> ClosedJaxpr:
+    """Replace the equations of a program by others that define the same variables."""
+    return ClosedJaxpr(closed.jaxpr.replace(eqns=list(eqns)), closed.consts)
+
+
+def linear_solver(eqn: JaxprEqn, values: Sequence[Any]) -> tuple[ClosedJaxpr, list[Any]]:
+    """Return the solver of a ``custom_linear_solve``, and its operands."""
+    lengths, solve = eqn.params["const_lengths"], eqn.params["jaxprs"].solve
+    start = lengths.matvec + lengths.vecmat
+    return solve, [*values[start : start + lengths.solve], *values[sum(lengths) :]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardMap:
+    """A ``shard_map``: an open jaxpr that runs on each shard."""
+
+    jaxpr: Any
+    mesh: Any
+    axes: tuple[str, ...]
+    in_specs: tuple[Any, ...]
+    out_specs: tuple[Any, ...]
+    check_vma: bool
+
+    @classmethod
+    def read(cls, eqn: JaxprEqn) -> ShardMap:
+        """Read the parameters of an equation; ``axes`` are those that it makes manual."""
+        params = eqn.params
+        manual = params["newly_manual_axes"]
+        axes = tuple(name for name in params["mesh"].axis_names if name in manual)
+        specs = tuple(params["in_specs"]), tuple(params["out_specs"])
+        return cls(params["jaxpr"], params["mesh"], axes, *specs, bool(params["check_vma"]))
