@@ -13,7 +13,7 @@ from sawlog._optional import require
 from sawlog.errors import ArgumentError
 from sawlog.jax._logdict.entries import Part, check_known, full_mask, stack
 from sawlog.jax._logdict.lanes import occurrence
-from sawlog.jax._saving.leaves import to_host
+from sawlog.jax._saving.records import to_host
 
 _AGAIN = "\0again"  # how often the same place came before; no name of a log
 
