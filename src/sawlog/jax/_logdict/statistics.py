@@ -13,7 +13,7 @@ from sawlog.jax._logdict import lanes as _lanes
 OVER = ("lanes", "entries")
 
 
-class Statistics:
+class StatisticsMethods:
     """What ``logdict`` has of statistics; each method gives a logdict.
 
     ``over="lanes"`` is over the axes of ``vmap``: the seeds, usually. It respects masks, and
