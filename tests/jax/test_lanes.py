@@ -203,7 +203,7 @@ def test_refusals(logs) -> None:
     single = sawlog.spool(program)(1)[1]
     with pytest.raises(errors.ArgumentError, match="no lanes"):
         single.mean(over="lanes")
-    with pytest.raises(errors.ArgumentError, match="over must be"):
+    with pytest.raises(errors.ArgumentError, match="`over` must be one of"):
         logs.mean(over="seeds")
     with pytest.raises(errors.ArgumentError, match="outside of jit"):
         jax.jit(lambda s: sawlog.spool(jax.vmap(program))(s)[1].mean())(jnp.arange(4))

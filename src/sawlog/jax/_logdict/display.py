@@ -1,4 +1,4 @@
-"""How logs look when they are printed."""
+"""Print logs: the repr of a logdict, and the lines of ``tap``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 from sawlog.jax import _compat
 from sawlog.jax._core.arrays import is_plain
 from sawlog.jax._logdict.entries import Part, stack
-from sawlog.jax._logdict.lanes import maximum, mean, minimum, over_lanes
+from sawlog.jax._logdict.lanes import over_lanes, statistic
 
 _SHOWN = 3
 _LANES_SHOWN = 4
 
 
 def describe(parts: list[Part]) -> str:
-    """A line for each key: its type, its values, its steps."""
+    """Return one line per key: its type, its values, its steps."""
     if not parts:
         return "logdict: empty"
     rows = [(part.slot.key, _types(part), _values(part), _steps(part)) for part in parts]
@@ -30,7 +30,7 @@ def describe(parts: list[Part]) -> str:
 
 
 def line(logs: Any) -> str:
-    """One log call in one line, as ``tap`` prints it."""
+    """Return one log call as one line, as ``tap`` prints it."""
     steps = {}
     for name, by_key in logs.steps.items():
         steps[name] = _short(_collapse(next(iter(by_key.values()))))
@@ -39,7 +39,7 @@ def line(logs: Any) -> str:
 
 
 def _shared(step: Any, part: Part) -> Any:
-    """The steps of one lane, where all lanes have the same."""
+    """Return the steps of one lane if all lanes have the same, and otherwise all steps."""
     if _compat.is_tracer(step) or isinstance(step, jax.ShapeDtypeStruct) or part.mask is not None:
         return step
     if not jax.tree.leaves(part.value):
@@ -53,7 +53,7 @@ def _shared(step: Any, part: Part) -> Any:
 
 
 def _collapse(step: Any) -> Any:
-    """One number when all lanes are at the same step."""
+    """Return one number if all lanes are at the same step."""
     flat = np.unique(np.asarray(step))
     return flat[0] if flat.size == 1 else step
 
@@ -78,7 +78,7 @@ def _values(part: Part) -> str:
 
 
 def _of_lanes(part: Part) -> str:
-    """The last entry of many lanes: how many there are, their mean, the least and the greatest."""
+    """Summarize the last entry of many lanes: their number, mean, minimum and maximum."""
     if not jax.tree.leaves(part.value) or not _is_number(part.first):
         return ""
     wide = stack(part)
@@ -86,7 +86,7 @@ def _of_lanes(part: Part) -> str:
     lanes = int(np.prod(wide.first.shape[: wide.outer + 1 + wide.slot.batch])) // max(1, entries)
     if lanes <= _LANES_SHOWN or not entries:
         return ""
-    ends = [over_lanes(wide, each, "repr").value[-1] for each in (mean, minimum, maximum)]
+    ends = [over_lanes(wide, statistic(x), "repr").value[-1] for x in ("mean", "min", "max")]
     if np.ndim(ends[0]):
         return ""
     middle, low, high = (_short(end) for end in ends)

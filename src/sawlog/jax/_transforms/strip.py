@@ -1,4 +1,4 @@
-"""``strip``: the same function with every log taken out."""
+"""``strip``: remove every log from a function."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from sawlog.jax._core import lowering_marks as _marks
+from sawlog.jax._core import lowering_marks
 from sawlog.jax._core.primitive import unheard
 from sawlog.jax._core.program import check_callable
 
 
 def strip(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function with every log removed, whoever listens further out.
+    """Return the same function without its logs; no transformation around it sees them.
 
     >>> import sawlog
     >>> def f(x):
@@ -25,7 +25,7 @@ def strip(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fun)
     def stripped(*args: Any, **kwargs: Any) -> Any:
-        with unheard(), _marks.stripping():
+        with unheard(), lowering_marks.stripping():
             return fun(*args, **kwargs)
 
     return stripped
