@@ -67,7 +67,7 @@ class Flush:
     """The static description of many logs that are sent together.
 
     It takes the place of a site, so that ``vmap`` and masks around ``tap`` handle both in the same
-    way. Every operand has ``batch`` leading axes; if ``masked``, the last operand is the mask of the
+    way. Every operand has ``batch`` leading axes; if ``masked``, the last operand masks the
     lanes.
     """
 
