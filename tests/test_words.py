@@ -72,7 +72,9 @@ CHECKED = [
     *("src/sawlog/_format.py", "src/sawlog/_lifecycle.py", "src/sawlog/_names.py"),
     *("src/sawlog/_optional.py", "src/sawlog/_paths.py", "src/sawlog/_rich.py"),
     *("src/sawlog/_table.py", "src/sawlog/_text.py", "src/sawlog/_trend.py"),
-    *("src/sawlog/_turn.py", "src/sawlog/_validate.py"),
+    *("src/sawlog/_turn.py", "src/sawlog/_validate.py", "src/sawlog/_reductions.py"),
+    *("src/sawlog/jax/_logdict", "src/sawlog/jax/_saving", "src/sawlog/jax/_transforms"),
+    *("src/sawlog/sinks/_blocks.py", "src/sawlog/sinks/_reduce.py"),
     *("src/sawlog/errors.py", "src/sawlog/records.py", "docs/inspect.md"),
 ]
 

@@ -100,10 +100,10 @@ def test_steps_that_come_again_are_matched_in_order(lanes) -> None:
     mask = np.array([[i < len(lane) for lane in lanes] for i in range(size)])
     steps = np.array([[lane[i] if i < len(lane) else -1 for lane in lanes] for i in range(size)])
     values = np.arange(steps.size, dtype=float).reshape(steps.shape)
-    from sawlog.jax._logdict.entries import Part, Slot
+    from sawlog.jax._logdict.entries import LogdictPart, Slot
 
     slot = Slot("x", ("step",), True, 2, 1, masked=True)
-    found = sawlog.logdict._of([Part(values, (steps,), mask, slot)]).sum()
+    found = sawlog.logdict._of([LogdictPart(values, (steps,), mask, slot)]).sum()
     rows: dict = {}
     for lane, own in enumerate(lanes):
         for i, step in enumerate(own):

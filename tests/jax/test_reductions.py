@@ -11,7 +11,9 @@ from jax import lax
 from jax import numpy as jnp
 
 import sawlog
+from sawlog._reductions import KINDS
 from sawlog.errors import LogMismatchError
+from sawlog.jax._transforms.reductions import REDUCTIONS
 from tests.jax.same import gaps
 from tests.thorough import often
 
@@ -54,6 +56,25 @@ def test_reduction(place: str, mode: str) -> None:
     for i in np.flatnonzero(logged):
         close(values[i], FOLDS[mode](np.asarray(row.lanes[i].values, np.float64)))
         close(steps[i], fold_steps(mode, row.lanes[i].steps))
+
+
+def test_device_and_host_agree() -> None:
+    """The streaming form of every reduction equals its form for blocks, masks included."""
+    assert set(REDUCTIONS) == set(KINDS) == set(FOLDS)
+    rng = np.random.default_rng(0)
+    values, mask = rng.normal(size=(6, 3)), np.arange(18).reshape(6, 3) % 4 > 0
+
+    def logged(x: Any, here: Any) -> None:
+        sawlog.log(dict.fromkeys(KINDS, x), where=here)
+
+    each = jax.vmap(logged)
+    run = sawlog.spool(
+        lambda x, here: lax.map(lambda row: each(*row), (x, here)),
+        reduce={name: name for name in KINDS},
+    )
+    logs = run(f32(values), mask)[1]
+    for name, kind in KINDS.items():
+        close(logs[name], kind.of_block(np.asarray(f32(values), np.float64), mask))
 
 
 # --- Dtypes and pytrees ------------------------------------------------------------------------

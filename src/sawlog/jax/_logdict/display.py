@@ -9,14 +9,14 @@ import numpy as np
 
 from sawlog.jax import _compat
 from sawlog.jax._core.arrays import is_plain
-from sawlog.jax._logdict.entries import Part, stack
+from sawlog.jax._logdict.entries import LogdictPart, stack
 from sawlog.jax._logdict.lanes import over_lanes, statistic
 
 _SHOWN = 3
 _LANES_SHOWN = 4
 
 
-def describe(parts: list[Part]) -> str:
+def describe(parts: list[LogdictPart]) -> str:
     """Return one line per key: its type, its values, its steps."""
     if not parts:
         return "logdict: empty"
@@ -38,7 +38,7 @@ def line(logs: Any) -> str:
     return head + "  ".join(f"{key}={_tree_text(value)}" for key, value in logs.items())
 
 
-def _shared(step: Any, part: Part) -> Any:
+def _shared(step: Any, part: LogdictPart) -> Any:
     """Return the steps of one lane if all lanes have the same, and otherwise all steps."""
     if _compat.is_tracer(step) or isinstance(step, jax.ShapeDtypeStruct) or part.mask is not None:
         return step
@@ -58,7 +58,7 @@ def _collapse(step: Any) -> Any:
     return flat[0] if flat.size == 1 else step
 
 
-def _types(part: Part) -> str:
+def _types(part: LogdictPart) -> str:
     leaves = jax.tree.leaves(part.value)
     texts = [_type(leaf) for leaf in leaves[:2]]
     return ", ".join(texts) + (f" +{len(leaves) - 2}" if len(leaves) > 2 else "")
@@ -70,14 +70,14 @@ def _type(leaf: Any) -> str:
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
 
 
-def _values(part: Part) -> str:
+def _values(part: LogdictPart) -> str:
     leaves = jax.tree.leaves(part.value)
     if len(leaves) != 1:
         return f"pytree of {len(leaves)} arrays"
     return _of_lanes(part) or _short(leaves[0])
 
 
-def _of_lanes(part: Part) -> str:
+def _of_lanes(part: LogdictPart) -> str:
     """Summarize the last entry of many lanes: their number, mean, minimum and maximum."""
     if not jax.tree.leaves(part.value) or not _is_number(part.first):
         return ""
@@ -123,7 +123,7 @@ def _short(array: Any) -> str:
     ).replace("\n", "")
 
 
-def _steps(part: Part) -> str:
+def _steps(part: LogdictPart) -> str:
     texts = []
     for name, array in zip(part.slot.steps, part.steps, strict=True):
         texts.append(f"{name} {_short(_shared(array, part))}")

@@ -1,9 +1,12 @@
 """The entries of one key of a logdict, and the operations along them.
 
-The arrays of a key have the shape ``[*outer, entries?, *batch, ...]``. A ``vmap`` or ``scan`` around
-a whole logdict adds the ``outer`` axes. The entry axis exists if the slot is ``stacked``.
-The ``batch`` axes are those of a ``vmap`` or mesh inside the logged function. The slot stores the
-number of dimensions without ``outer``, from which the number of outer axes follows.
+The arrays of a key have the shape ``[*outer, entries?, *batch, ...]``:
+
+- ``outer`` axes are added by a ``vmap`` or ``scan`` around a whole logdict;
+- the entry axis exists if the slot is ``stacked``;
+- ``batch`` axes are those of a ``vmap`` or mesh inside the logged function.
+
+The slot stores the number of dimensions without ``outer``, so that ``outer`` can be computed.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ class Slot:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class LogdictPart:
     """The entries of one key: a value (a pytree), step arrays, a mask or None, and the slot.
 
     If the slot is ``counted``, ``dropped`` is the number of entries that did not fit.
@@ -81,9 +84,9 @@ class Part:
         """Whether the arrays have an entry axis (the user may have indexed it away)."""
         return self.slot.stacked and np.ndim(self.first) >= self.slot.ndim
 
-    def map(self, fun: Callable[[Any], Any], **changes: Any) -> Part:
+    def map(self, fun: Callable[[Any], Any], **changes: Any) -> LogdictPart:
         """Apply ``fun`` to every array, and replace fields of the slot."""
-        return Part(
+        return LogdictPart(
             jax.tree.map(fun, self.value),
             tuple(map(fun, self.steps)),
             None if self.mask is None else fun(self.mask),
@@ -91,32 +94,32 @@ class Part:
             self.dropped,
         )
 
-    def renamed(self, key: str) -> Part:
+    def renamed(self, key: str) -> LogdictPart:
         """Return the same entries under another name."""
         return dataclasses.replace(self, slot=dataclasses.replace(self.slot, key=key))
 
 
-def parts_of_site(site: Site, named: Operands, lanes: int = 0) -> list[Part]:
+def parts_of_site(site: Site, named: Operands, lanes: int = 0) -> list[LogdictPart]:
     """Return the keys of one call of ``log``; ``lanes`` axes of ``vmap`` are removed already."""
     steps = as_written(site.axes, tuple(named.steps), tuple(named.steps.values()))
     masked = named.mask is not None
     parts = []
     for key, tree, leaves in zip(site.keys, site.trees, named.values, strict=True):
         slot = Slot(key, site.axes, False, np.ndim(leaves[0]), site.batch - lanes, masked)
-        parts.append(Part(jax.tree.unflatten(tree, leaves), steps, named.mask, slot))
+        parts.append(LogdictPart(jax.tree.unflatten(tree, leaves), steps, named.mask, slot))
     return parts
 
 
-def part_of_user(key: str, value: Any, steps: dict[str, Any]) -> Part:
+def part_of_user(key: str, value: Any, steps: dict[str, Any]) -> LogdictPart:
     """Return a key that the user set: entries along the first axis, or a single scalar."""
     leaves = jax.tree.leaves(value)
     ndim = np.ndim(leaves[0]) if leaves else 0
     stacked = bool(leaves) and all(np.ndim(leaf) > 0 for leaf in leaves)
     slot = Slot(key, tuple(steps), stacked, ndim)
-    return Part(value, tuple(steps.values()), None, slot)
+    return LogdictPart(value, tuple(steps.values()), None, slot)
 
 
-def check_steps(part: Part) -> None:
+def check_steps(part: LogdictPart) -> None:
     """Check that every step array has one step per entry.
 
     Raises:
@@ -133,7 +136,7 @@ def check_steps(part: Part) -> None:
             )
 
 
-def check_known(parts: Iterable[Part], purpose: str) -> None:
+def check_known(parts: Iterable[LogdictPart], purpose: str) -> None:
     """Check that no array is traced; ``purpose`` completes the hint.
 
     Raises:
@@ -146,14 +149,14 @@ def check_known(parts: Iterable[Part], purpose: str) -> None:
         )
 
 
-def namespace(part: Part) -> Any:
+def namespace(part: LogdictPart) -> Any:
     """Return numpy for numpy arrays, so that callbacks do not compute on a device; else jnp."""
     leaves = (*jax.tree.leaves(part.value), *part.steps)
     return np if all(isinstance(x, (np.ndarray, np.generic)) for x in leaves) else jnp
 
 
-def stack(part: Part) -> Part:
-    """Add the entry axis if there is none."""
+def stack(part: LogdictPart) -> LogdictPart:
+    """Add an entry axis unless the arrays have one."""
     if part.stacked:
         return part
     xp, axis = namespace(part), part.outer
@@ -163,7 +166,7 @@ def stack(part: Part) -> Part:
     )
 
 
-def leading(part: Part) -> Any:
+def leading(part: LogdictPart) -> Any:
     """Return the value with a leading entry axis."""
     part = stack(part)
     if not part.outer:
@@ -172,7 +175,7 @@ def leading(part: Part) -> Any:
     return jax.tree.map(lambda x: xp.moveaxis(x, axis, 0), part.value)
 
 
-def full_mask(part: Part) -> Any:
+def full_mask(part: LogdictPart) -> Any:
     """Return the mask; all true if the key has none."""
     if part.mask is not None:
         return part.mask
@@ -182,7 +185,7 @@ def full_mask(part: Part) -> Any:
     return arrays.ones(arrays.leading(part.first, axes))
 
 
-def take(part: Part, index: slice) -> Part:
+def take(part: LogdictPart, index: slice) -> LogdictPart:
     """Return a slice of the entries, counting only those that were logged.
 
     Raises:
@@ -215,11 +218,11 @@ def _bound(edge: int | None, count: Any, xp: Any) -> Any:
     return xp.clip(edge if edge >= 0 else count + edge, 0, count)
 
 
-def _is_host_known(part: Part) -> bool:
+def _is_host_known(part: LogdictPart) -> bool:
     return not any(map(_compat.is_tracer, (*jax.tree.leaves(part.value), part.mask)))
 
 
-def settle(part: Part) -> Part | None:
+def settle(part: LogdictPart) -> LogdictPart | None:
     """Drop the entries that no lane logged; return None if no entry is left.
 
     Where lanes of a ``vmap`` differ, entries that any lane logged are kept with their mask.
@@ -258,14 +261,14 @@ class Nothing:
         return jax.tree.unflatten(self.tree, [zeros(rows(0, one)) for one in self.types])
 
 
-def nothing_of(part: Part) -> Nothing:
+def nothing_of(part: LogdictPart) -> Nothing:
     """Return the type of a key whose entries were all dropped."""
     leaves, tree = jax.tree.flatten(part.value)
     at = int(part.stacked)
     return Nothing(tree, tuple(inner(x, at) for x in leaves), part.slot.batch)
 
 
-def on_host(part: Part) -> Part:
+def on_host(part: LogdictPart) -> LogdictPart:
     """Copy the arrays to numpy, except for PRNG keys."""
     moved = part.map(to_numpy)
     return dataclasses.replace(moved, dropped=jax.tree.map(to_numpy, part.dropped))

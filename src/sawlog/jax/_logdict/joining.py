@@ -17,13 +17,13 @@ import numpy as np
 from sawlog.errors import LogMismatchError
 from sawlog.jax import _compat
 from sawlog.jax._core import arrays
-from sawlog.jax._logdict.entries import Part, full_mask, on_host, stack
+from sawlog.jax._logdict.entries import LogdictPart, full_mask, on_host, stack
 
 #: Arrays of an accelerator up to this size are concatenated on the host, without compilation.
 _HOST_BYTES = 16 << 20
 
 
-def concatenate(parts: Sequence[Part]) -> Part:
+def concatenate(parts: Sequence[LogdictPart]) -> LogdictPart:
     """Concatenate several parts of one key.
 
     Raises:
@@ -39,11 +39,11 @@ def concatenate(parts: Sequence[Part]) -> Part:
         return joined.map(lambda x: jax.device_put(x, None if device in default else device))
 
 
-def _arrays_of(part: Part) -> tuple[Any, ...]:
+def _arrays_of(part: LogdictPart) -> tuple[Any, ...]:
     return (*jax.tree.leaves(part.value), *part.rest())
 
 
-def _concatenated(parts: Sequence[Part]) -> Part:
+def _concatenated(parts: Sequence[LogdictPart]) -> LogdictPart:
     first = parts[0]
     types = _types(first)
     for part in parts[1:]:
@@ -58,7 +58,7 @@ def _concatenated(parts: Sequence[Part]) -> Part:
         return arrays.concatenate(pieces, axis=first.outer)
 
     steps = [_steps_like(first, part) for part in parts]
-    return Part(
+    return LogdictPart(
         jax.tree.map(join, *(part.value for part in parts)),
         tuple(map(join, *steps)) if first.steps else (),
         join(*map(full_mask, parts)) if masked else None,
@@ -67,12 +67,12 @@ def _concatenated(parts: Sequence[Part]) -> Part:
     )
 
 
-def _steps_like(first: Part, part: Part) -> tuple[Any, ...]:
+def _steps_like(first: LogdictPart, part: LogdictPart) -> tuple[Any, ...]:
     by_name = dict(zip(part.slot.steps, part.steps, strict=True))
     return tuple(by_name[name] for name in first.slot.steps)
 
 
-def _types(part: Part) -> Any:
+def _types(part: LogdictPart) -> Any:
     """Return a quick comparison of types; parts that differ in it may still fit."""
     leaves, tree = jax.tree.flatten(part.value)
     axis = part.outer
@@ -93,7 +93,7 @@ def _one_device(several: Sequence[Any]) -> Any:
     return device if small else None
 
 
-def check_alike(one: Part, two: Part) -> None:
+def check_alike(one: LogdictPart, two: LogdictPart) -> None:
     """Check that two parts can be concatenated.
 
     Raises:
@@ -101,7 +101,7 @@ def check_alike(one: Part, two: Part) -> None:
     """
     key, axis = one.slot.key, one.outer
 
-    def types(part: Part) -> str:
+    def types(part: LogdictPart) -> str:
         def text(x: Any) -> str:
             shape = x.shape[:axis] + x.shape[axis + 1 :]
             return f"{x.dtype}[{','.join(map(str, shape))}]"

@@ -17,18 +17,18 @@ from sawlog._reductions import KINDS
 from sawlog.errors import ArgumentError, LogValueError
 from sawlog.jax import _compat
 from sawlog.jax._core.arrays import is_plain
-from sawlog.jax._logdict.entries import Part, full_mask, stack
+from sawlog.jax._logdict.entries import LogdictPart, full_mask, stack
 
 Statistic = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Maps values ``[entries, lanes, ...]`` and a mask of the same rank to ``[entries, ...]``."""
 
 
-def has_lanes(part: Part) -> bool:
+def has_lanes(part: LogdictPart) -> bool:
     """Whether a key has axes of ``vmap``, inside the logged function or around it."""
     return bool(part.outer or part.slot.batch)
 
 
-def over_lanes(part: Part, statistic: Statistic, name: str) -> Part:
+def over_lanes(part: LogdictPart, statistic: Statistic, name: str) -> LogdictPart:
     """Reduce the lanes of each entry to one value; a key without lanes is returned unchanged.
 
     Raises:
@@ -57,10 +57,10 @@ def over_lanes(part: Part, statistic: Statistic, name: str) -> Part:
         counted=False,
         reduction=part.slot.reduction,
     )
-    return Part(value, tuple(x if stacked else x[0] for x in steps), None, slot)
+    return LogdictPart(value, tuple(x if stacked else x[0] for x in steps), None, slot)
 
 
-def over_entries(part: Part, statistic: Statistic, name: str) -> Part:
+def over_entries(part: LogdictPart, statistic: Statistic, name: str) -> LogdictPart:
     """Reduce the entries that each lane logged to one value; the result has no steps.
 
     Raises:
@@ -86,10 +86,10 @@ def over_entries(part: Part, statistic: Statistic, name: str) -> Part:
         masked=not there.all(),
         counted=False,
     )
-    return Part(value, (), None if there.all() else there, slot)
+    return LogdictPart(value, (), None if there.all() else there, slot)
 
 
-def _check_concrete(part: Part, name: str) -> None:
+def _check_concrete(part: LogdictPart, name: str) -> None:
     arrays = (*jax.tree.leaves(part.value), *part.rest())
     if any(map(_compat.is_tracer, arrays)):
         raise ArgumentError(
@@ -98,7 +98,7 @@ def _check_concrete(part: Part, name: str) -> None:
         )
 
 
-def _plain(x: Any, part: Part, name: str) -> np.ndarray:
+def _plain(x: Any, part: LogdictPart, name: str) -> np.ndarray:
     if not is_plain(x):
         raise LogValueError(
             f"{part.slot.key!r} holds PRNG keys, which have no {name}. Hint: leave them out with "
@@ -107,7 +107,7 @@ def _plain(x: Any, part: Part, name: str) -> np.ndarray:
     return np.asarray(x)
 
 
-def _entries_and_lanes(x: np.ndarray, part: Part) -> np.ndarray:
+def _entries_and_lanes(x: np.ndarray, part: LogdictPart) -> np.ndarray:
     """Reshape ``[*outer, entries, *batch, ...]`` to ``[entries, lanes, ...]``."""
     outer, batch = part.outer, part.slot.batch
     x = np.moveaxis(x, outer, 0)
@@ -115,7 +115,7 @@ def _entries_and_lanes(x: np.ndarray, part: Part) -> np.ndarray:
 
 
 def _matched(
-    values: Any, steps: list[np.ndarray], mask: np.ndarray, part: Part
+    values: Any, steps: list[np.ndarray], mask: np.ndarray, part: LogdictPart
 ) -> tuple[Any, list[np.ndarray], np.ndarray]:
     """Align the entries of lanes: by place in the program, or by step where steps differ."""
     if any(x.ndim != 2 for x in steps):

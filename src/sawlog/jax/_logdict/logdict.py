@@ -21,7 +21,7 @@ import jax
 from sawlog.errors import ArgumentError
 from sawlog.jax._logdict import entries as entries_of
 from sawlog.jax._logdict import pytree, settling
-from sawlog.jax._logdict.entries import Nothing, Part
+from sawlog.jax._logdict.entries import LogdictPart, Nothing
 from sawlog.jax._logdict.layout import LogdictLayout
 from sawlog.jax._logdict.statistics import StatisticsMethods
 from sawlog.jax._logdict.views import EntrySlicer, MaskView, StepView, no_attribute, unknown_log
@@ -68,7 +68,9 @@ class logdict(StatisticsMethods, dict):
 
     # -- construction ---------------------------------------------------------------------------
 
-    def _adopt(self, parts: Iterable[Part], empty: Mapping[str, Nothing] | None = None) -> None:
+    def _adopt(
+        self, parts: Iterable[LogdictPart], empty: Mapping[str, Nothing] | None = None
+    ) -> None:
         """Store the layout, steps and masks of ``parts``, whose values are in the dict."""
         parts = list(parts)
         self._layout = LogdictLayout((part.slot for part in parts), empty)
@@ -76,23 +78,27 @@ class logdict(StatisticsMethods, dict):
         self._pending, self._pieces = False, ()
 
     @classmethod
-    def _of(cls, parts: Iterable[Part], empty: Mapping[str, Nothing] | None = None) -> logdict:
+    def _of(
+        cls, parts: Iterable[LogdictPart], empty: Mapping[str, Nothing] | None = None
+    ) -> logdict:
         self = cls.__new__(cls)
         self._replace(parts, empty)
         return self
 
-    def _replace(self, parts: Iterable[Part], empty: Mapping[str, Nothing] | None = None) -> None:
+    def _replace(
+        self, parts: Iterable[LogdictPart], empty: Mapping[str, Nothing] | None = None
+    ) -> None:
         """Replace the whole contents, in place."""
         parts = list(parts)
         dict.clear(self)
         dict.update(self, ((part.slot.key, part.value) for part in parts))
         self._adopt(parts, empty)
 
-    def _parts(self) -> Iterator[Part]:
+    def _parts(self) -> Iterator[LogdictPart]:
         """Yield every key with its steps and mask, also after the dict was changed in place."""
         return self._settled()._raw_parts()
 
-    def _raw_parts(self) -> Iterator[Part]:
+    def _raw_parts(self) -> Iterator[LogdictPart]:
         """Yield the parts without settling first."""
         position, known = 0, {}
         for slot in self._layout.slots:
@@ -105,7 +111,7 @@ class logdict(StatisticsMethods, dict):
             known[slot.key] = (steps, mask, slot, dropped)
         for key, value in dict.items(self):
             if key in known:
-                yield Part(value, *known[key])
+                yield LogdictPart(value, *known[key])
             else:
                 yield entries_of.part_of_user(key, value, {})
 
@@ -129,7 +135,7 @@ class logdict(StatisticsMethods, dict):
         """Whether this holds shapes and dtypes, as ``spool(f).eval_shape`` returns them."""
         return any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(dict(self)))
 
-    def _map(self, fun: Callable[[Part], Part]) -> logdict:
+    def _map(self, fun: Callable[[LogdictPart], LogdictPart]) -> logdict:
         """Apply a function to every key."""
         if self._only_types():
             return jax.eval_shape(lambda logs: logs._map(fun), self)

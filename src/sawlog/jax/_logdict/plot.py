@@ -12,13 +12,13 @@ import numpy as np
 from sawlog._optional import require
 from sawlog.errors import ArgumentError
 from sawlog.jax._logdict import lanes
-from sawlog.jax._logdict.entries import Part, check_known, stack
+from sawlog.jax._logdict.entries import LogdictPart, check_known, stack
 
 _COLUMNS = 3
 
 
 def plot(
-    parts: Sequence[Part], x: str | None = None, path: str | os.PathLike[str] | None = None
+    parts: Sequence[LogdictPart], x: str | None = None, path: str | os.PathLike[str] | None = None
 ) -> Any:
     """Draw every name whose entries are single numbers; see :meth:`sawlog.logdict.plot`."""
     check_known(parts, "draw them")
@@ -42,7 +42,7 @@ def plot(
     return figure
 
 
-def _is_curve(part: Part) -> bool:
+def _is_curve(part: LogdictPart) -> bool:
     """Whether an entry is one real number."""
     if not jax.tree_util.all_leaves([part.value]) or not part.stacked:
         return False
@@ -50,7 +50,7 @@ def _is_curve(part: Part) -> bool:
     return own == 0 and np.asarray(part.value).dtype.kind in "fiubV"
 
 
-def _draw(panel: Any, part: Part, x: str | None) -> None:
+def _draw(panel: Any, part: LogdictPart, x: str | None) -> None:
     panel.set_title(part.slot.key, fontsize="medium")
     middle = lanes.over_lanes(part, lanes.statistic("mean"), "plot")
     at, label = _abscissa(middle, x)
@@ -67,7 +67,7 @@ def _draw(panel: Any, part: Part, x: str | None) -> None:
     panel.legend(fontsize="x-small")
 
 
-def _abscissa(part: Part, x: str | None) -> tuple[np.ndarray, str]:
+def _abscissa(part: LogdictPart, x: str | None) -> tuple[np.ndarray, str]:
     """Return the x values: the chosen step axis, the first one, or the entry number."""
     steps = dict(zip(part.slot.steps, part.steps, strict=True))
     if x is not None and x not in steps:

@@ -12,11 +12,11 @@ from jax import lax
 from sawlog._names import ByName
 from sawlog.jax._core.arrays import inner, select, to_numpy, type_of, zeros
 from sawlog.jax._logdict import entries as entries_of
-from sawlog.jax._logdict.entries import Part
+from sawlog.jax._logdict.entries import LogdictPart
 from sawlog.jax._transforms.reductions import Reduction, begin, check_mode, for_steps, reduction_of
 
 
-def reduce_part(part: Part, mode: Any) -> Part:
+def reduce_part(part: LogdictPart, mode: Any) -> LogdictPart:
     """Reduce the entries of one key to one, by ``mode``; ``append`` returns them unchanged."""
     check_mode(mode, "mode")
     reduction = reduction_of(ByName.read(mode).of(part.slot.key))
@@ -35,10 +35,10 @@ def reduce_part(part: Part, mode: Any) -> Part:
         counted=False,
         reduction=reduction.name,
     )
-    return Part(value, steps, mask, slot)
+    return LogdictPart(value, steps, mask, slot)
 
 
-def _fold(reduction: Reduction, value: Any, mask: Any, part: Part) -> Any:
+def _fold(reduction: Reduction, value: Any, mask: Any, part: LogdictPart) -> Any:
     """Fold the entries of each lane separately."""
 
     def fold(value: Any, mask: Any) -> Any:

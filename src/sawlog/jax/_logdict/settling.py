@@ -17,7 +17,7 @@ from sawlog.errors import LogMismatchError
 from sawlog.jax import _compat
 from sawlog.jax._logdict import entries as entries_of
 from sawlog.jax._logdict import joining
-from sawlog.jax._logdict.entries import Part
+from sawlog.jax._logdict.entries import LogdictPart
 
 if TYPE_CHECKING:
     from sawlog.jax._logdict.logdict import logdict
@@ -44,7 +44,7 @@ def settle(logs: logdict) -> None:
 def join(logs: logdict) -> None:
     """Concatenate the pieces of a logdict, in place."""
     pieces = [piece._settled() for piece in logs._pieces]
-    parts: dict[str, list[Part]] = {}
+    parts: dict[str, list[LogdictPart]] = {}
     for piece in pieces:
         for part in piece._parts():
             parts.setdefault(part.slot.key, []).append(part)
@@ -72,7 +72,7 @@ def _is_concrete_array(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and not _compat.is_tracer(leaf) and leaf.is_fully_addressable
 
 
-def _has_tracers(parts: Mapping[str, Sequence[Part]]) -> bool:
+def _has_tracers(parts: Mapping[str, Sequence[LogdictPart]]) -> bool:
     if _compat.not_tracing():
         return False
     arrays = jax.tree.leaves([(p.value, p.rest()) for several in parts.values() for p in several])

@@ -11,7 +11,7 @@ import numpy as np
 
 from sawlog._optional import require
 from sawlog.errors import ArgumentError
-from sawlog.jax._logdict.entries import Part, check_known, full_mask, stack
+from sawlog.jax._logdict.entries import LogdictPart, check_known, full_mask, stack
 from sawlog.jax._logdict.lanes import occurrence
 from sawlog.jax._saving.records import to_host
 
@@ -30,7 +30,7 @@ class LogColumn:
     values: np.ndarray
 
 
-def to_pandas(parts: Sequence[Part]) -> Any:
+def to_pandas(parts: Sequence[LogdictPart]) -> Any:
     """Return a ``pandas.DataFrame``; see :meth:`sawlog.logdict.to_pandas`."""
     pandas = require("pandas", "arrow", "logs.to_pandas()")
     groups = _groups(parts)
@@ -81,13 +81,13 @@ def _plain_where_complete(table: Any) -> Any:
     return table
 
 
-def to_polars(parts: Sequence[Part]) -> Any:
+def to_polars(parts: Sequence[LogdictPart]) -> Any:
     """Return a ``polars.DataFrame``; see :meth:`sawlog.logdict.to_polars`."""
     polars = require("polars", "arrow", "logs.to_polars()")
     return polars.from_pandas(to_pandas(parts))
 
 
-def _groups(parts: Sequence[Part]) -> list[list[LogColumn]]:
+def _groups(parts: Sequence[LogdictPart]) -> list[list[LogColumn]]:
     """Group the columns that have the same lanes and step axes."""
     groups: dict[tuple[str, ...], list[LogColumn]] = {}
     for part in parts:
@@ -96,7 +96,7 @@ def _groups(parts: Sequence[Part]) -> list[list[LogColumn]]:
     return list(groups.values())
 
 
-def _columns(part: Part) -> Iterator[LogColumn]:
+def _columns(part: LogdictPart) -> Iterator[LogColumn]:
     """Yield a column for each leaf of a key; a nested one is called ``loss/policy``."""
     wide = stack(part)
     check_known([wide], "make the table")

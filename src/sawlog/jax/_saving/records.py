@@ -19,7 +19,7 @@ import numpy as np
 
 from sawlog.errors import ArgumentError, DamagedStoreError, LogMismatchError, LogValueError
 from sawlog.jax import _compat
-from sawlog.jax._logdict.entries import Nothing, Part, Slot
+from sawlog.jax._logdict.entries import LogdictPart, Nothing, Slot
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._saving.metadata import (
     DROPPED,
@@ -87,7 +87,7 @@ class EntryAxes:
     rows: int
 
     @classmethod
-    def of(cls, part: Part) -> EntryAxes:
+    def of(cls, part: LogdictPart) -> EntryAxes:
         """Return the axes of a key with at least one leaf."""
         shape = np.shape(part.first)
         outer = max(0, len(shape) - part.slot.ndim)
@@ -193,7 +193,7 @@ def _check_new(name: str, found: Mapping[str, Entries]) -> None:
         )
 
 
-def _series_of(part: Part) -> Iterator[tuple[str, Entries]]:
+def _series_of(part: LogdictPart) -> Iterator[tuple[str, Entries]]:
     """Yield the series of one key: one per leaf, and one for the number of dropped entries."""
     key = part.slot.key
     if not isinstance(key, str):
@@ -294,7 +294,7 @@ def _saved_series(
             yield _SavedSeries(name, entries, tuple(saves))
 
 
-def _part(key: str, series: Mapping[tuple[str, int], _SavedSeries]) -> Part:
+def _part(key: str, series: Mapping[tuple[str, int], _SavedSeries]) -> LogdictPart:
     first = _leaf(key, series, 0)
     leaves = [_leaf(key, series, i) for i in range(count(first.saves[0].tree))]
     _check_complete(key, [first, *leaves])
@@ -321,7 +321,7 @@ def _part(key: str, series: Mapping[tuple[str, int], _SavedSeries]) -> Part:
         counted=dropped is not None,
         reduction=metadata.reduction if whole else None,
     )
-    return Part(
+    return LogdictPart(
         build(spec, arrays),
         tuple(map(restore, entries.steps.values())),
         None if entries.mask is None else restore(entries.mask),

@@ -21,7 +21,7 @@ from sawlog.errors import ArgumentError, UnsupportedLoopError
 from sawlog.jax import _compat
 from sawlog.jax._core import arrays
 from sawlog.jax._core.stream import Stream, entry_types
-from sawlog.jax._logdict.entries import Part, Slot
+from sawlog.jax._logdict.entries import LogdictPart, Slot
 from sawlog.jax._transforms.reductions import Reduction, begin, for_steps, reduction_of
 
 State = Any
@@ -146,7 +146,7 @@ class Collector:
         """Return the state of one lane with one more entry, if ``taken`` (None: always)."""
         raise AssertionError
 
-    def finish(self, state: State) -> Part:
+    def finish(self, state: State) -> LogdictPart:
         """Return the key of the logdict."""
         raise AssertionError
 
@@ -193,7 +193,7 @@ class Reducing(Collector):
             )
         return jax.tree.map(_like, new, old)
 
-    def finish(self, state: State) -> Part:
+    def finish(self, state: State) -> LogdictPart:
         """Return one entry per lane, masked where a lane may have logged nothing."""
         value, step = self.reduction.finish, for_steps(self.reduction).finish
         for _ in range(self.lead_axes):
@@ -211,7 +211,7 @@ class Reducing(Collector):
             reduction=self.reduction.name,
         )
         steps = self.like.written(list(map(step, state["steps"])))
-        return Part(result, steps, mask, slot)
+        return LogdictPart(result, steps, mask, slot)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,7 +260,7 @@ class Keeping(Collector):
             "arrays": [write(b, x) for b, x in zip(state["arrays"], entry, strict=True)],
         }
 
-    def finish(self, state: State) -> Part:
+    def finish(self, state: State) -> LogdictPart:
         """Return the buffers in program order, masked where they were not filled."""
         fun: Callable[..., Any] = self._ordered
         for _ in range(self.lead_axes):
@@ -285,7 +285,7 @@ class Keeping(Collector):
             counted=True,
         )
         steps = self.like.written(rest)
-        return Part(jax.tree.unflatten(info.tree, leaves), steps, mask, slot, dropped)
+        return LogdictPart(jax.tree.unflatten(info.tree, leaves), steps, mask, slot, dropped)
 
     def _ordered(self, state: State) -> tuple[list[Any], Any, Any]:
         stored = -(-state["count"] // self.interval)

@@ -17,7 +17,7 @@ from sawlog.jax._core.select import Selection, check_prefix, selection
 from sawlog.jax._core.site import Site
 from sawlog.jax._core.stream import Stream, Streams, from_site, widened_site
 from sawlog.jax._core.unmatched import Unmatched
-from sawlog.jax._logdict.entries import Part, Slot, stack
+from sawlog.jax._logdict.entries import LogdictPart, Slot, stack
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._transforms.collectors import Collector, Limits, plan, read_limits
 from sawlog.jax._transforms.reductions import check_mode
@@ -68,7 +68,7 @@ class Spool(Handler):
             )
         return tuple(streams)
 
-    def collected(self) -> dict[str, Part]:
+    def collected(self) -> dict[str, LogdictPart]:
         """Return the results of the collectors."""
         return {key: each.finish(self.carry[key]) for key, each in self._collectors.items()}
 
@@ -257,13 +257,13 @@ def _has_bounds_of_its_own(closed: Any, chosen: Selection) -> bool:
     return found(closed.jaxpr)
 
 
-def _appended(part: Part) -> Part:
+def _appended(part: LogdictPart) -> LogdictPart:
     """Add the entry axis to a key that a log asked ``logify`` to append."""
     part = stack(part)
     return dataclasses.replace(part, slot=dataclasses.replace(part.slot, reduction="append"))
 
 
-def part_of(stream: Stream) -> Part:
+def part_of(stream: Stream) -> LogdictPart:
     """Convert a stream to a key of a logdict."""
     info = stream.info
     slot = Slot(
@@ -274,4 +274,6 @@ def part_of(stream: Stream) -> Part:
         batch=info.batch,
         masked=stream.mask is not None,
     )
-    return Part(jax.tree.unflatten(info.tree, stream.leaves), stream.written(), stream.mask, slot)
+    return LogdictPart(
+        jax.tree.unflatten(info.tree, stream.leaves), stream.written(), stream.mask, slot
+    )

@@ -22,7 +22,7 @@ from sawlog.jax._core.stream import Streams
 from sawlog.jax._core.unmatched import Unmatched
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._transforms.tap_buffer import BufferedTap, BufferedWalk
-from sawlog.jax._transforms.tap_host import Call, Flush, Target, opened, target_of
+from sawlog.jax._transforms.tap_host import Flush, LogCall, Target, opened, target_of
 from sawlog.jax._transforms.tap_sampling import Sampling, read_sampling, run_sampled
 
 
@@ -88,8 +88,8 @@ def _run(
     return []
 
 
-def _call(site: Site, keys: tuple[str, ...], inside: int, key_kinds: tuple[Any, ...]) -> Call:
-    return Call(site, keys, site.batch - inside, key_kinds)
+def _call(site: Site, keys: tuple[str, ...], inside: int, key_kinds: tuple[Any, ...]) -> LogCall:
+    return LogCall(site, keys, site.batch - inside, key_kinds)
 
 
 _compat.define_lowering(tap_p, _lower, cacheable=False)

@@ -27,7 +27,7 @@ from sawlog.jax._core.primitive import has_site_effect, tap_p
 from sawlog.jax._core.select import Selection
 from sawlog.jax._core.site import Site
 from sawlog.jax._core.stream import Streams, from_site, gather
-from sawlog.jax._logdict.entries import Part
+from sawlog.jax._logdict.entries import LogdictPart
 from sawlog.jax._rules import loops
 from sawlog.jax._transforms.collectors import Limits, plan
 from sawlog.jax._transforms.spool import Spool, part_of
@@ -59,7 +59,7 @@ class BufferedTap(Handler):
         """Call back with these streams."""
         self.flush_parts([part_of(stream) for stream in gather(streams)])
 
-    def flush_parts(self, parts: Sequence[Part]) -> None:
+    def flush_parts(self, parts: Sequence[LogdictPart]) -> None:
         """Call back with the entries of these keys."""
         if not parts:
             return

@@ -16,12 +16,12 @@ from sawlog.errors import CallbackError
 from sawlog.jax import _compat
 from sawlog.jax._core.primitive import tap_effect
 from sawlog.jax._core.site import Operands, Site
-from sawlog.jax._logdict.entries import Part, Slot, parts_of_site, settle, stack
+from sawlog.jax._logdict.entries import LogdictPart, Slot, parts_of_site, settle, stack
 from sawlog.jax._logdict.logdict import logdict
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
+class LogCall:
     """The static description of one log, with which the host reads its arrays.
 
     The first ``lanes`` axes are those of a ``vmap`` around ``tap``. ``key_kinds`` tells which
@@ -105,7 +105,7 @@ class Flush:
         parts = []
         triples = jax.tree.unflatten(self.tree, leaves)
         for slot, (value, steps, mask) in zip(self.slots, triples, strict=True):
-            part = settle(stack(Part(value, tuple(steps), mask, slot)))
+            part = settle(stack(LogdictPart(value, tuple(steps), mask, slot)))
             if part is not None and np.shape(part.first)[0]:
                 parts.append(part)
         return logdict._of(parts)
@@ -171,7 +171,7 @@ class Target:
         self._held: list[BaseException] = []
         self._lock = threading.Lock()
 
-    def deliver(self, call: Call | Flush, arrays: Sequence[Any]) -> None:
+    def deliver(self, call: LogCall | Flush, arrays: Sequence[Any]) -> None:
         """Call the callback once, or once for each lane of a ``vmap`` around ``tap``."""
         with self._lock:
             if self._held:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from sawlog.jax import _compat
-from sawlog.jax._logdict.entries import Part, Slot, settle
+from sawlog.jax._logdict.entries import LogdictPart, Slot, settle
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._transforms.collectors import Keeping, Reducing
 from sawlog.jax._transforms.tap_host import Flush
@@ -36,7 +36,7 @@ class Batch(Flush):
         parts = []
         triples = jax.tree.unflatten(self.tree, leaves)
         for slot, (value, steps, filled) in zip(self.slots, triples, strict=True):
-            part = Part(value, tuple(steps), None, slot)
+            part = LogdictPart(value, tuple(steps), None, slot)
             mask = _mask(filled, part.first.shape, slot)
             if mask.any():
                 settled = settle(dataclasses.replace(part, mask=mask))

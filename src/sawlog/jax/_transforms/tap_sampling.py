@@ -96,17 +96,17 @@ def run_sampled(
     keep_logs: bool = False,
 ) -> list[Any]:
     """Evaluate a traced program that sends some of its logs, and return its outputs."""
-    handler = Sampled(chosen, _groups(closed, chosen, sampling), send)
+    handler = SamplingTap(chosen, _groups(closed, chosen, sampling), send)
     handler.keep_logs = keep_logs
     outs, _ = Interpreter(handler).run(closed.jaxpr, closed.consts, values)
     handler.send_rest()
     return outs
 
 
-class Sampled(Handler):
+class SamplingTap(Handler):
     """The handler of ``tap(interval=, reduce=)``: pass each log to the groups of its names."""
 
-    def __init__(self, chosen: Selection, groups: Sequence[Group], send: Send) -> None:
+    def __init__(self, chosen: Selection, groups: Sequence[NameGroup], send: Send) -> None:
         super().__init__()
         self._chosen = self.listens_for = chosen
         self._groups = groups
@@ -121,7 +121,7 @@ class Sampled(Handler):
         """Return the groups whose names are logged here."""
         return [group.name for group in self._at(site)]
 
-    def _at(self, site: Site) -> list[Group]:
+    def _at(self, site: Site) -> list[NameGroup]:
         keys = self._chosen.keys(site)
         return [group for group in self._groups if group.name in keys]
 
@@ -165,7 +165,7 @@ def send_site(
 # -- the groups ------------------------------------------------------------------------------------
 
 
-class Group:
+class NameGroup:
     """Names that are always logged together and have the same options."""
 
     names: tuple[str, ...]
@@ -210,7 +210,7 @@ class Counting(Collector):
 
 
 @dataclasses.dataclass(frozen=True)
-class OneByOne(Group):
+class OneByOne(NameGroup):
     """Names of which every n-th entry is sent immediately."""
 
     names: tuple[str, ...]
@@ -231,7 +231,7 @@ class OneByOne(Group):
 
 
 @dataclasses.dataclass(frozen=True)
-class Together(Group):
+class Together(NameGroup):
     """Names whose entries are sent in batches, or reduced to one entry per batch.
 
     ``room`` is the number of entries in a batch; None to send once, at the end of the program.
@@ -307,7 +307,7 @@ def _emptied(collector: Collector, state: Any, full: Any) -> Any:
     return {**jax.tree.map(pick, collector.start(), state), "count": state["count"]}
 
 
-def _groups(closed: Any, chosen: Selection, sampling: Sampling) -> list[Group]:
+def _groups(closed: Any, chosen: Selection, sampling: Sampling) -> list[NameGroup]:
     """Group the names of a program by their sites and options."""
     walk = Interpreter(Spool(chosen, surveys=True))
     where: dict[str, dict[Site, None]] = {}
@@ -340,7 +340,7 @@ class Member:
         return {"like": self.like, "size": self.size, "interval": interval}
 
 
-def _group(sampling: Sampling, members: Sequence[Member]) -> Group | None:
+def _group(sampling: Sampling, members: Sequence[Member]) -> NameGroup | None:
     names = tuple(member.like.info.key for member in members)
     first = members[0]
     reduced = first.reduction is not None
