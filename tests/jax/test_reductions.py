@@ -58,23 +58,9 @@ def test_reduction(place: str, mode: str) -> None:
         close(steps[i], fold_steps(mode, row.lanes[i].steps))
 
 
-def test_device_and_host_agree() -> None:
-    """The streaming form of every reduction equals its form for blocks, masks included."""
+def test_every_reduction_is_checked() -> None:
+    """A row of the table that device and host share has a streaming form, and an oracle here."""
     assert set(REDUCTIONS) == set(KINDS) == set(FOLDS)
-    rng = np.random.default_rng(0)
-    values, mask = rng.normal(size=(6, 3)), np.arange(18).reshape(6, 3) % 4 > 0
-
-    def logged(x: Any, here: Any) -> None:
-        sawlog.log(dict.fromkeys(KINDS, x), where=here)
-
-    each = jax.vmap(logged)
-    run = sawlog.spool(
-        lambda x, here: lax.map(lambda row: each(*row), (x, here)),
-        reduce={name: name for name in KINDS},
-    )
-    logs = run(f32(values), mask)[1]
-    for name, kind in KINDS.items():
-        close(logs[name], kind.of_block(np.asarray(f32(values), np.float64), mask))
 
 
 # --- Dtypes and pytrees ------------------------------------------------------------------------
