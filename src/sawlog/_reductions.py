@@ -69,7 +69,7 @@ def _at(values: np.ndarray, index: np.ndarray, axis: int) -> np.ndarray:
 def count(values: np.ndarray, where: Where = None, axis: int = 0) -> np.ndarray:
     """Return the number of items that count, as int32."""
     where = np.broadcast_to(True if where is None else where, values.shape)
-    return np.sum(where, axis=axis, dtype=np.int32)
+    return np.asarray(np.sum(where, axis=axis, dtype=np.int32))
 
 
 def minimum(values: np.ndarray, where: Where = None, axis: int = 0) -> np.ndarray:

@@ -91,12 +91,4 @@ def _fits(pieces: Sequence[logdict], new: logdict) -> bool:
 
 
 def _types(logs: logdict) -> list[tuple[Any, ...]]:
-    """Return what two pieces must share: dtypes, and shapes without the entry axis."""
-    found = []
-    for part in logs._raw_parts():
-        leaves, tree = jax.tree.flatten(part.value)
-        axis = part.outer
-        behind = axis + int(part.stacked)
-        shapes = [(x.dtype, np.shape(x)[:axis], np.shape(x)[behind:]) for x in leaves]
-        found.append((tree, *shapes))
-    return found
+    return [part.entry_types() for part in logs._raw_parts()]

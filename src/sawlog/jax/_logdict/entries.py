@@ -84,6 +84,13 @@ class LogdictPart:
         """Whether the arrays have an entry axis (the user may have indexed it away)."""
         return self.slot.stacked and np.ndim(self.first) >= self.slot.ndim
 
+    def entry_types(self) -> tuple[Any, ...]:
+        """Return the structure, and of each leaf the dtype and the shape without the entry axis."""
+        leaves, tree = jax.tree.flatten(self.value)
+        axis = self.outer
+        behind = axis + int(self.stacked)
+        return tree, *((x.dtype, np.shape(x)[:axis], np.shape(x)[behind:]) for x in leaves)
+
     def map(self, fun: Callable[[Any], Any], **changes: Any) -> LogdictPart:
         """Apply ``fun`` to every array, and replace fields of the slot."""
         return LogdictPart(

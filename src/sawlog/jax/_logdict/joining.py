@@ -45,9 +45,9 @@ def _arrays_of(part: LogdictPart) -> tuple[Any, ...]:
 
 def _concatenated(parts: Sequence[LogdictPart]) -> LogdictPart:
     first = parts[0]
-    types = _types(first)
+    types = (first.entry_types(), first.slot.steps)
     for part in parts[1:]:
-        if _types(part) != types:
+        if (part.entry_types(), part.slot.steps) != types:  # may still fit: compare in full
             check_alike(first, part)
     masked = any(part.mask is not None for part in parts)
     counted = [part.dropped for part in parts if part.slot.counted]
@@ -70,14 +70,6 @@ def _concatenated(parts: Sequence[LogdictPart]) -> LogdictPart:
 def _steps_like(first: LogdictPart, part: LogdictPart) -> tuple[Any, ...]:
     by_name = dict(zip(part.slot.steps, part.steps, strict=True))
     return tuple(by_name[name] for name in first.slot.steps)
-
-
-def _types(part: LogdictPart) -> Any:
-    """Return a quick comparison of types; parts that differ in it may still fit."""
-    leaves, tree = jax.tree.flatten(part.value)
-    axis = part.outer
-    shapes = [(x.dtype, x.shape[:axis], x.shape[axis + 1 :]) for x in leaves]
-    return tree, shapes, part.slot.steps
 
 
 def _one_device(several: Sequence[Any]) -> Any:
