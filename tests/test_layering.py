@@ -34,6 +34,7 @@ LAYERS = (
         "_names",
         "_optional",
         "_paths",
+        "_reductions",
         "_text",
         "_trend",
         "_turn",
@@ -75,6 +76,7 @@ FRAMEWORK_FREE = {
     "influence",
     "inspect",
     "records",
+    "_reductions",
     "sinks",
     "store",
 }

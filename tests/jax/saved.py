@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ml_dtypes import bfloat16, float8_e4m3fn, float8_e5m2
 
 from sawlog import logdict
-from sawlog.jax._logdict.entries import Nothing, Part, Slot
+from sawlog.jax._logdict.entries import LogdictPart, Nothing, Slot
 
 from .cases_base import is_prng_key
 
@@ -103,7 +103,7 @@ def kinds(draw: Any) -> dict[str, Any]:
 
 
 @st.composite
-def parts(draw: Any, key: str, kind: dict[str, Any]) -> Part:
+def parts(draw: Any, key: str, kind: dict[str, Any]) -> LogdictPart:
     """One key of a logdict."""
     stacked = draw(st.booleans())
     entries = (draw(st.integers(0, 3)),) if stacked else ()
@@ -128,7 +128,7 @@ def parts(draw: Any, key: str, kind: dict[str, Any]) -> Part:
         reduction,
     )
     steps = tuple(draw(leaves(lead, ("int32", ()))) for _ in kind["steps"])
-    return Part(value, steps, mask, slot, dropped)
+    return LogdictPart(value, steps, mask, slot, dropped)
 
 
 KEYS = st.text(st.sampled_from("ab/[]'@. é"), min_size=1, max_size=6)

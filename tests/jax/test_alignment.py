@@ -20,7 +20,7 @@ from sawlog.jax._core import lowering_marks as _marks
 from sawlog.jax._core.select import selection
 from sawlog.jax._core.site import Site
 from sawlog.jax._core.static_arguments import shifted
-from sawlog.jax._logdict.entries import Part, Slot
+from sawlog.jax._logdict.entries import LogdictPart, Slot
 from sawlog.jax._runs.seeds import key_data, run_name, split_config
 from sawlog.loggers import Logger, MemoryLogger
 
@@ -39,7 +39,7 @@ def made(key: str, value: Any, mask: Any = None, dropped: Any = None, **slot: An
         counted=dropped is not None,
         **slot,
     )
-    return logdict._of([Part(value, (), mask, own, dropped)])
+    return logdict._of([LogdictPart(value, (), mask, own, dropped)])
 
 
 # --- Logs one after the other ---------------------------------------------------------------------

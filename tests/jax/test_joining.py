@@ -49,11 +49,11 @@ def test_any_way_of_adding_gives_the_same(sizes, data) -> None:
 
 
 def test_nothing_is_put_together_before_it_is_looked_at(monkeypatch) -> None:
-    from sawlog.jax._logdict import joining as _joining
+    from sawlog.jax._logdict import joining
 
     calls: list = []
-    real = _joining.concatenate
-    monkeypatch.setattr(_joining, "concatenate", lambda parts: calls.append(1) or real(parts))
+    real = joining.concatenate
+    monkeypatch.setattr(joining, "concatenate", lambda parts: calls.append(1) or real(parts))
     total = sawlog.logdict()
     for i in range(20):
         total = total + step(float(i))[1]

@@ -100,10 +100,10 @@ def test_steps_that_come_again_are_matched_in_order(lanes) -> None:
     mask = np.array([[i < len(lane) for lane in lanes] for i in range(size)])
     steps = np.array([[lane[i] if i < len(lane) else -1 for lane in lanes] for i in range(size)])
     values = np.arange(steps.size, dtype=float).reshape(steps.shape)
-    from sawlog.jax._logdict.entries import Part, Slot
+    from sawlog.jax._logdict.entries import LogdictPart, Slot
 
     slot = Slot("x", ("step",), True, 2, 1, masked=True)
-    found = sawlog.logdict._of([Part(values, (steps,), mask, slot)]).sum()
+    found = sawlog.logdict._of([LogdictPart(values, (steps,), mask, slot)]).sum()
     rows: dict = {}
     for lane, own in enumerate(lanes):
         for i, step in enumerate(own):
@@ -203,7 +203,7 @@ def test_refusals(logs) -> None:
     single = sawlog.spool(program)(1)[1]
     with pytest.raises(errors.ArgumentError, match="no lanes"):
         single.mean(over="lanes")
-    with pytest.raises(errors.ArgumentError, match="over must be"):
+    with pytest.raises(errors.ArgumentError, match="`over` must be one of"):
         logs.mean(over="seeds")
     with pytest.raises(errors.ArgumentError, match="outside of jit"):
         jax.jit(lambda s: sawlog.spool(jax.vmap(program))(s)[1].mean())(jnp.arange(4))

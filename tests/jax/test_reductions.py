@@ -11,7 +11,9 @@ from jax import lax
 from jax import numpy as jnp
 
 import sawlog
+from sawlog._reductions import KINDS
 from sawlog.errors import LogMismatchError
+from sawlog.jax._transforms.reductions import REDUCTIONS
 from tests.jax.same import gaps
 from tests.thorough import often
 
@@ -54,6 +56,11 @@ def test_reduction(place: str, mode: str) -> None:
     for i in np.flatnonzero(logged):
         close(values[i], FOLDS[mode](np.asarray(row.lanes[i].values, np.float64)))
         close(steps[i], fold_steps(mode, row.lanes[i].steps))
+
+
+def test_every_reduction_is_checked() -> None:
+    """A row of the table that device and host share has a streaming form, and an oracle here."""
+    assert set(REDUCTIONS) == set(KINDS) == set(FOLDS)
 
 
 # --- Dtypes and pytrees ------------------------------------------------------------------------

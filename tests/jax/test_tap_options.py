@@ -671,12 +671,12 @@ def test_an_exception_names_the_log() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"interval": 0}, "interval must be a whole number from 1 on, got 0."),
-        ({"interval": True}, "interval must be a whole number from 1 on, got True."),
-        ({"interval": 2.0}, "interval must be a whole number from 1 on, got 2.0."),
-        ({"reduce": "median"}, "There is no reduction 'median'."),
-        ({"reduce": {"x": "median"}}, "There is no reduction 'median'."),
-        ({"reduce": 3}, "There is no reduction 3."),
+        ({"interval": 0}, "`interval` must be a positive integer; got 0."),
+        ({"interval": True}, "`interval` must be a positive integer; got True."),
+        ({"interval": 2.0}, "`interval` must be a positive integer; got 2.0."),
+        ({"reduce": "median"}, "`reduce` must be one of 'append', 'count'"),
+        ({"reduce": {"x": "median"}}, "`reduce['x']` must be one of 'append', 'count'"),
+        ({"reduce": 3}, "'var', or a sawlog.Reduction; got 3."),
     ],
     ids=str,
 )

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sawlog._reductions import KINDS
 from sawlog.errors import (
     ArgumentError,
     LogMismatchError,
@@ -192,11 +193,20 @@ def test_patterns_are_strings(wrong):
 NUMPY = {
     "mean": np.mean,
     "last": lambda block, axis: block[-1],
+    "replace": lambda block, axis: block[-1],
+    "first": lambda block, axis: block[0],
     "max": np.max,
     "min": np.min,
     "sum": np.sum,
     "std": np.std,
+    "var": np.var,
+    "count": lambda block, axis: np.full(block.shape[1:], len(block), np.int32),
 }
+KEPT = {"first": 0}  # whose step a reduced entry has; the last one's unless named here
+
+
+def test_every_reduction_is_checked():
+    assert set(NUMPY) == set(KINDS)
 
 
 @settings(max_examples=80, deadline=None)
@@ -217,7 +227,9 @@ def test_reduce_is_numpy_on_blocks(cut, n, how, kind):
     expected = np.stack([NUMPY[how](left[block], axis=0) for block in blocks])
     np.testing.assert_allclose(memory.logs["x"], expected, rtol=1e-12)
     assert memory.logs["x"].dtype == expected.dtype
-    assert memory.records["x"].steps["step"].tolist() == [at[block][-1] for block in blocks]
+    assert memory.records["x"].steps["step"].tolist() == [
+        at[block][KEPT.get(how, -1)] for block in blocks
+    ]
 
 
 @settings(max_examples=60, deadline=None)
@@ -240,15 +252,15 @@ def test_reduce_with_a_mask_of_parts(bits, how):
     for item in np.flatnonzero(has):
         own = values[mask[:, item], item]
         np.testing.assert_allclose(found[item], NUMPY[how](own, axis=0), rtol=1e-12, atol=1e-12)
-        assert at[item] == steps[mask[:, item], item][-1]
+        assert at[item] == steps[mask[:, item], item][KEPT.get(how, -1)]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, ml_dtypes.bfloat16, np.complex64])
-@pytest.mark.parametrize("how", ["mean", "sum", "last"])
+@pytest.mark.parametrize("how", ["mean", "sum", "last", "first"])
 def test_reduce_keeps_the_dtype_of_floats(dtype, how):
     memory = MemorySink()
     Reduce(memory, 2, how).write(records(x=np.array([1, 3], dtype)))
-    expected = {"mean": 2, "sum": 4, "last": 3}[how]
+    expected = {"mean": 2, "sum": 4, "last": 3, "first": 1}[how]
     assert_same(memory.records["x"].values, np.array([expected], dtype))
 
 
@@ -259,13 +271,14 @@ def test_reduce_adds_up_in_double_precision():
     assert memory.logs["x"] == np.float32(0.1)
 
 
+@pytest.mark.parametrize(("how", "spread"), [("std", np.std), ("var", np.var)])
 @pytest.mark.parametrize("masked", [False, True])
-def test_the_spread_of_complex_numbers_is_real(masked):
+def test_the_spread_of_complex_numbers_is_real(masked, how, spread):
     memory, values = MemorySink(), np.array([1 + 2j, 3 - 1j, -2j, 9], np.complex64)
     mask = np.array([True, True, True, False]) if masked else None
-    Reduce(memory, 3, "std").write(Records({"x": Entries(values, mask=mask)}))
+    Reduce(memory, 3, how).write(Records({"x": Entries(values, mask=mask)}))
     assert memory.logs["x"].dtype == np.float32
-    np.testing.assert_allclose(memory.logs["x"], [np.std(values[:3])], rtol=1e-6)
+    np.testing.assert_allclose(memory.logs["x"], [spread(values[:3])], rtol=1e-6)
 
 
 def test_steps_are_joined_by_their_names_and_dtypes_are_not_mixed():
@@ -350,7 +363,7 @@ def test_reduce_refuses_what_does_not_go_with_its_block():
 
 @pytest.mark.parametrize("how", ["median", None, {}, {"x": "median"}, {1: "mean"}])
 def test_unknown_reductions(how):
-    with pytest.raises(ArgumentError, match=r"'mean', 'last'.*Hint"):
+    with pytest.raises(ArgumentError, match=r"`how` must be one of 'mean', 'sum'.*Hint"):
         Reduce(MemorySink(), 2, how)
 
 

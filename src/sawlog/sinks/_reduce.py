@@ -1,38 +1,43 @@
-"""``Reduce``: blocks of entries become one entry each."""
+"""``Reduce``: replace every block of entries by one entry."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from sawlog._reductions import KINDS
+from sawlog._validate import refuse
 from sawlog.errors import ArgumentError
 from sawlog.records import Entries, Records
 from sawlog.sinks._asked import Asked
 from sawlog.sinks._base import Around, Sink, checked_count
-from sawlog.sinks._blocks import REDUCTIONS, check_dtype, reduced
+from sawlog.sinks._blocks import check_dtype, reduced
 from sawlog.sinks._entries import check_alike, copied, joined, logged, taken
 from sawlog.sinks._notes import is_value, matches
 
 
 class Reduce(Around):
-    """Of ``n`` entries of a name one is made; what is left goes out on ``flush`` and ``close``.
+    """Reduce every ``n`` entries of a name to one; ``flush`` and ``close`` write incomplete blocks.
 
-    The step of the one is that of the last of its block. Entries masked as a whole do not count;
-    where a mask says more, each item is reduced over the entries that have it. Floats keep their
-    dtype and are added up in double precision; ``"std"`` divides by the number of entries.
+    The reduced entry has the step of the last entry of its block (``"first"``: of the first).
+    Fully masked entries are skipped; where a mask has more axes, each item is reduced over the
+    entries that have it. Floats keep their dtype and are added in double precision; ``"std"`` and
+    ``"var"`` divide by the number of entries.
 
     Args:
-        sink: where they go.
-        n: how many become one.
-        how: ``"mean"``, ``"last"``, ``"max"``, ``"min"``, ``"sum"``, ``"std"``, or a dict of these
-            by name or pattern, of which a name itself counts first and then the first that
-            matches: ``{"loss": "mean", "*": "last"}``. Names that match nothing are reported, as
-            by :class:`Select`.
+        sink: the sink to write to.
+        n: the number of entries in a block.
+        how: ``"mean"``, ``"sum"``, ``"min"``, ``"max"``, ``"first"``, ``"last"`` (or
+            ``"replace"``), ``"count"``, ``"std"``, ``"var"``, or a dict of these by name or
+            pattern: ``{"loss": "mean", "*": "last"}``. An exact name takes precedence over
+            patterns, and an earlier pattern over later ones. Names that match nothing are reported,
+            as by :class:`Select`.
 
     Raises:
-        ArgumentError: an unknown reduction; from ``write``, a name that the dict does not have.
-        LogValueError: from ``write``, a dtype that has no such reduction.
-        LogMismatchError: from ``write``, entries that do not go with those of their block.
+        ArgumentError: a reduction is unknown; from ``write``, the dict does not cover a name.
+        LogValueError: from ``write``, a dtype does not support its reduction.
+        LogMismatchError: from ``write``, entries have another type or other step axes than their
+            block.
 
     >>> import numpy as np
     >>> from sawlog.records import Entries, Records
@@ -66,11 +71,11 @@ class Reduce(Around):
             if blocks:
                 out[name] = joined(blocks)
         self._forward(out)
-        self._waiting = waiting  # only now: what was refused does not count
+        self._waiting = waiting  # only after the sink has accepted the blocks
         self._asked.see(records.items())
 
     def _blocks(self, name: str, entries: Entries) -> tuple[list[Entries], list[Entries]]:
-        """The blocks that are complete, reduced, and what waits for more."""
+        """Return the complete blocks, reduced, and the entries left over."""
         waiting = self._waiting.get(name, [])
         if waiting:
             check_alike(name, waiting[0], entries)
@@ -92,8 +97,8 @@ class Reduce(Around):
             if matches(name, entries, pattern):
                 return how
         raise ArgumentError(
-            f"{name!r} is not among what {self!r} reduces. Nothing of the call was taken. "
-            'Hint: add "*": "last" for all others, or leave it out with Select.'
+            f"{name!r} is not among the names that {self!r} reduces. Nothing of the call was "
+            'taken. Hint: add "*": "last" for all others, or leave it out with Select.'
         )
 
     def _flush(self) -> None:
@@ -107,7 +112,7 @@ class Reduce(Around):
         self._sink.close()
 
     def _write_rest(self) -> None:
-        """Let go of blocks that are not complete; where that fails, they still wait."""
+        """Write incomplete blocks; they are kept if that fails."""
         out = {}
         for name, parts in self._waiting.items():
             if parts:
@@ -119,10 +124,8 @@ class Reduce(Around):
 
 def _checked(how: Any) -> Mapping[str, str]:
     by_name = how if isinstance(how, Mapping) else {"*": how}
-    unknown = [each for each in by_name.values() if each not in REDUCTIONS]
-    if unknown or not by_name or not all(isinstance(name, str) for name in by_name):
-        raise ArgumentError(
-            f"how of Reduce(sink, n, how) is one of {', '.join(map(repr, REDUCTIONS))}, or a dict "
-            f'of these by name, got {how!r}. Hint: Reduce(sink, 9, {{"loss": "mean", "*": "max"}}).'
-        )
+    known = all(isinstance(each, str) and each in KINDS for each in by_name.values())
+    if not known or not by_name or not all(isinstance(name, str) for name in by_name):
+        required = f"one of {', '.join(map(repr, KINDS))}, or a dict of these by name"
+        refuse("how", required, how, 'Reduce(sink, 9, {"loss": "mean", "*": "max"})')
     return dict(by_name)

@@ -1,1 +1,1 @@
-"""The logdict: logged arrays with steps and masks, and the operations on them."""
+"""``logdict``: logged arrays with steps and masks, and the operations on them."""

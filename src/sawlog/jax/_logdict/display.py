@@ -1,4 +1,4 @@
-"""How logs look when they are printed."""
+"""Print logs: the repr of a logdict, and the lines of ``tap``."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 
 from sawlog.jax import _compat
 from sawlog.jax._core.arrays import is_plain
-from sawlog.jax._logdict.entries import Part, stack
-from sawlog.jax._logdict.lanes import maximum, mean, minimum, over_lanes
+from sawlog.jax._logdict.entries import LogdictPart, stack
+from sawlog.jax._logdict.lanes import over_lanes, statistic
 
 _SHOWN = 3
 _LANES_SHOWN = 4
 
 
-def describe(parts: list[Part]) -> str:
-    """A line for each key: its type, its values, its steps."""
+def describe(parts: list[LogdictPart]) -> str:
+    """Return one line per key: its type, its values, its steps."""
     if not parts:
         return "logdict: empty"
     rows = [(part.slot.key, _types(part), _values(part), _steps(part)) for part in parts]
@@ -30,7 +30,7 @@ def describe(parts: list[Part]) -> str:
 
 
 def line(logs: Any) -> str:
-    """One log call in one line, as ``tap`` prints it."""
+    """Return one log call as one line, as ``tap`` prints it."""
     steps = {}
     for name, by_key in logs.steps.items():
         steps[name] = _short(_collapse(next(iter(by_key.values()))))
@@ -38,8 +38,8 @@ def line(logs: Any) -> str:
     return head + "  ".join(f"{key}={_tree_text(value)}" for key, value in logs.items())
 
 
-def _shared(step: Any, part: Part) -> Any:
-    """The steps of one lane, where all lanes have the same."""
+def _shared(step: Any, part: LogdictPart) -> Any:
+    """Return the steps of one lane if all lanes have the same, and otherwise all steps."""
     if _compat.is_tracer(step) or isinstance(step, jax.ShapeDtypeStruct) or part.mask is not None:
         return step
     if not jax.tree.leaves(part.value):
@@ -53,12 +53,12 @@ def _shared(step: Any, part: Part) -> Any:
 
 
 def _collapse(step: Any) -> Any:
-    """One number when all lanes are at the same step."""
+    """Return one number if all lanes are at the same step."""
     flat = np.unique(np.asarray(step))
     return flat[0] if flat.size == 1 else step
 
 
-def _types(part: Part) -> str:
+def _types(part: LogdictPart) -> str:
     leaves = jax.tree.leaves(part.value)
     texts = [_type(leaf) for leaf in leaves[:2]]
     return ", ".join(texts) + (f" +{len(leaves) - 2}" if len(leaves) > 2 else "")
@@ -70,15 +70,15 @@ def _type(leaf: Any) -> str:
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
 
 
-def _values(part: Part) -> str:
+def _values(part: LogdictPart) -> str:
     leaves = jax.tree.leaves(part.value)
     if len(leaves) != 1:
         return f"pytree of {len(leaves)} arrays"
     return _of_lanes(part) or _short(leaves[0])
 
 
-def _of_lanes(part: Part) -> str:
-    """The last entry of many lanes: how many there are, their mean, the least and the greatest."""
+def _of_lanes(part: LogdictPart) -> str:
+    """Summarize the last entry of many lanes: their number, mean, minimum and maximum."""
     if not jax.tree.leaves(part.value) or not _is_number(part.first):
         return ""
     wide = stack(part)
@@ -86,7 +86,7 @@ def _of_lanes(part: Part) -> str:
     lanes = int(np.prod(wide.first.shape[: wide.outer + 1 + wide.slot.batch])) // max(1, entries)
     if lanes <= _LANES_SHOWN or not entries:
         return ""
-    ends = [over_lanes(wide, each, "repr").value[-1] for each in (mean, minimum, maximum)]
+    ends = [over_lanes(wide, statistic(x), "repr").value[-1] for x in ("mean", "min", "max")]
     if np.ndim(ends[0]):
         return ""
     middle, low, high = (_short(end) for end in ends)
@@ -123,7 +123,7 @@ def _short(array: Any) -> str:
     ).replace("\n", "")
 
 
-def _steps(part: Part) -> str:
+def _steps(part: LogdictPart) -> str:
     texts = []
     for name, array in zip(part.slot.steps, part.steps, strict=True):
         texts.append(f"{name} {_short(_shared(array, part))}")

@@ -1,9 +1,12 @@
-"""One key of a logdict, and what can be done along its entries.
+"""The entries of one key of a logdict, and the operations along them.
 
-The arrays of a part have the shape ``[*outer, entries?, *batch, ...]``: ``outer`` are axes that the
-user's own ``vmap`` or ``scan`` put in front of a whole logdict, then the entry axis where the slot
-is ``stacked``, then the axes of a ``vmap`` or mesh inside the logged function. How many outer axes
-there are is read off the number of dimensions, which the slot remembers.
+The arrays of a key have the shape ``[*outer, entries?, *batch, ...]``:
+
+- ``outer`` axes are added by a ``vmap`` or ``scan`` around a whole logdict;
+- the entry axis exists if the slot is ``stacked``;
+- ``batch`` axes are those of a ``vmap`` or mesh inside the logged function.
+
+The slot stores the number of dimensions without ``outer``, so that ``outer`` can be computed.
 """
 
 from __future__ import annotations
@@ -18,14 +21,25 @@ import numpy as np
 
 from sawlog.errors import ArgumentError, LogMismatchError
 from sawlog.jax import _compat
-from sawlog.jax._core import arrays as _arrays
+from sawlog.jax._core import arrays
 from sawlog.jax._core.arrays import Type, inner, rows, to_numpy, zeros
 from sawlog.jax._core.site import Operands, Site, as_written
 
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """The static part of one key."""
+    """The static part of one key.
+
+    Args:
+        key: the name.
+        steps: the names of the step axes.
+        stacked: whether the arrays have an entry axis.
+        ndim: the number of dimensions of the first leaf, without outer axes.
+        batch: the number of axes of ``vmap`` or mesh inside the logged function.
+        masked: whether the key has a mask.
+        counted: whether the key counts entries that did not fit.
+        reduction: the name of the reduction that was applied, if any.
+    """
 
     key: str
     steps: tuple[str, ...]
@@ -38,10 +52,10 @@ class Slot:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
-    """One key: its value (a pytree), its step arrays, its mask or None, its slot.
+class LogdictPart:
+    """The entries of one key: a value (a pytree), step arrays, a mask or None, and the slot.
 
-    ``dropped`` says, where the slot is ``counted``, how many entries there was no room for.
+    If the slot is ``counted``, ``dropped`` is the number of entries that did not fit.
     """
 
     value: Any
@@ -51,7 +65,7 @@ class Part:
     dropped: Any = None
 
     def rest(self) -> tuple[Any, ...]:
-        """The arrays besides the value: steps, mask, dropped."""
+        """Return the arrays other than the value: steps, mask, dropped."""
         slot = self.slot
         return (*self.steps, *(self.mask,) * slot.masked, *(self.dropped,) * slot.counted)
 
@@ -62,17 +76,24 @@ class Part:
 
     @property
     def outer(self) -> int:
-        """How many axes stand in front of those the logged function made."""
+        """The number of axes before those of the logged function."""
         return max(0, np.ndim(self.first) - self.slot.ndim)
 
     @property
     def stacked(self) -> bool:
-        """Whether there is an entry axis (a user may have indexed it away)."""
+        """Whether the arrays have an entry axis (the user may have indexed it away)."""
         return self.slot.stacked and np.ndim(self.first) >= self.slot.ndim
 
-    def map(self, fun: Callable[[Any], Any], **changes: Any) -> Part:
-        """Apply ``fun`` to every array, and change the slot."""
-        return Part(
+    def entry_types(self) -> tuple[Any, ...]:
+        """Return the structure, and of each leaf the dtype and the shape without the entry axis."""
+        leaves, tree = jax.tree.flatten(self.value)
+        axis = self.outer
+        behind = axis + int(self.stacked)
+        return tree, *((x.dtype, np.shape(x)[:axis], np.shape(x)[behind:]) for x in leaves)
+
+    def map(self, fun: Callable[[Any], Any], **changes: Any) -> LogdictPart:
+        """Apply ``fun`` to every array, and replace fields of the slot."""
+        return LogdictPart(
             jax.tree.map(fun, self.value),
             tuple(map(fun, self.steps)),
             None if self.mask is None else fun(self.mask),
@@ -80,36 +101,36 @@ class Part:
             self.dropped,
         )
 
-    def renamed(self, key: str) -> Part:
-        """The same under another name."""
+    def renamed(self, key: str) -> LogdictPart:
+        """Return the same entries under another name."""
         return dataclasses.replace(self, slot=dataclasses.replace(self.slot, key=key))
 
 
-def parts_of_site(site: Site, named: Operands, lanes: int = 0) -> list[Part]:
-    """The entry of one call of ``log``, key by key, inside of ``lanes`` axes of ``vmap``."""
+def parts_of_site(site: Site, named: Operands, lanes: int = 0) -> list[LogdictPart]:
+    """Return the keys of one call of ``log``; ``lanes`` axes of ``vmap`` are removed already."""
     steps = as_written(site.axes, tuple(named.steps), tuple(named.steps.values()))
     masked = named.mask is not None
     parts = []
     for key, tree, leaves in zip(site.keys, site.trees, named.values, strict=True):
         slot = Slot(key, site.axes, False, np.ndim(leaves[0]), site.batch - lanes, masked)
-        parts.append(Part(jax.tree.unflatten(tree, leaves), steps, named.mask, slot))
+        parts.append(LogdictPart(jax.tree.unflatten(tree, leaves), steps, named.mask, slot))
     return parts
 
 
-def part_of_user(key: str, value: Any, steps: dict[str, Any]) -> Part:
-    """A key that the user set by hand: entries along the first axis, a scalar as it is."""
+def part_of_user(key: str, value: Any, steps: dict[str, Any]) -> LogdictPart:
+    """Return a key that the user set: entries along the first axis, or a single scalar."""
     leaves = jax.tree.leaves(value)
     ndim = np.ndim(leaves[0]) if leaves else 0
     stacked = bool(leaves) and all(np.ndim(leaf) > 0 for leaf in leaves)
     slot = Slot(key, tuple(steps), stacked, ndim)
-    return Part(value, tuple(steps.values()), None, slot)
+    return LogdictPart(value, tuple(steps.values()), None, slot)
 
 
-def check_steps(part: Part) -> None:
-    """Refuse steps that do not go with the entries.
+def check_steps(part: LogdictPart) -> None:
+    """Check that every step array has one step per entry.
 
     Raises:
-        LogMismatchError: naming the lengths.
+        LogMismatchError: the message gives both lengths.
     """
     if not part.slot.stacked:
         return
@@ -122,27 +143,27 @@ def check_steps(part: Part) -> None:
             )
 
 
-def check_known(parts: Iterable[Part], purpose: str) -> None:
-    """Refuse parts that are traced.
+def check_known(parts: Iterable[LogdictPart], purpose: str) -> None:
+    """Check that no array is traced; ``purpose`` completes the hint.
 
     Raises:
-        ArgumentError: naming what to do outside.
+        ArgumentError: an array is traced.
     """
     if any(map(_compat.is_tracer, jax.tree.leaves([(p.value, p.steps) for p in parts]))):
         raise ArgumentError(
-            f"These logs are traced, and there are no values yet. Hint: return them, and {purpose} "
-            "outside of jit, vmap and grad."
+            f"These logs are traced, so their values do not exist yet. Hint: return them, and "
+            f"{purpose} outside of jit, vmap and grad."
         )
 
 
-def namespace(part: Part) -> Any:
-    """numpy for arrays of the host, so that nothing is computed on a device in a callback."""
-    arrays = (*jax.tree.leaves(part.value), *part.steps)
-    return np if all(isinstance(x, (np.ndarray, np.generic)) for x in arrays) else jnp
+def namespace(part: LogdictPart) -> Any:
+    """Return numpy for numpy arrays, so that callbacks do not compute on a device; else jnp."""
+    leaves = (*jax.tree.leaves(part.value), *part.steps)
+    return np if all(isinstance(x, (np.ndarray, np.generic)) for x in leaves) else jnp
 
 
-def stack(part: Part) -> Part:
-    """The same entries with an entry axis."""
+def stack(part: LogdictPart) -> LogdictPart:
+    """Add an entry axis unless the arrays have one."""
     if part.stacked:
         return part
     xp, axis = namespace(part), part.outer
@@ -152,8 +173,8 @@ def stack(part: Part) -> Part:
     )
 
 
-def leading(part: Part) -> Any:
-    """The value with the entry axis in front."""
+def leading(part: LogdictPart) -> Any:
+    """Return the value with a leading entry axis."""
     part = stack(part)
     if not part.outer:
         return part.value
@@ -161,18 +182,22 @@ def leading(part: Part) -> Any:
     return jax.tree.map(lambda x: xp.moveaxis(x, axis, 0), part.value)
 
 
-def full_mask(part: Part) -> Any:
-    """The mask, made if there is none."""
+def full_mask(part: LogdictPart) -> Any:
+    """Return the mask; all true if the key has none."""
     if part.mask is not None:
         return part.mask
     axes = part.outer + int(part.stacked) + part.slot.batch
     if namespace(part) is np:
         return np.ones(part.first.shape[:axes], bool)
-    return _arrays.ones(_arrays.leading(part.first, axes))
+    return arrays.ones(arrays.leading(part.first, axes))
 
 
-def take(part: Part, index: slice) -> Part:
-    """A slice of the entries, counting only those that were logged."""
+def take(part: LogdictPart, index: slice) -> LogdictPart:
+    """Return a slice of the entries, counting only those that were logged.
+
+    Raises:
+        ArgumentError: the step is below 1, and the entries have a mask.
+    """
     part = stack(part)
     axis = part.outer
     if part.mask is None:
@@ -180,8 +205,8 @@ def take(part: Part, index: slice) -> Part:
         return part.map(lambda x: x[where])
     if index.step is not None and index.step < 1:
         raise ArgumentError(
-            f"{part.slot.key!r} has entries that may be missing, and those cannot be reversed "
-            f"(slice step {index.step}). Hint: slice outside of jit and vmap."
+            f"{part.slot.key!r} has entries that may be missing, and masked entries cannot be "
+            f"reversed (slice step {index.step}). Hint: slice outside of jit and vmap."
         )
     xp = namespace(part)
     mask = part.mask
@@ -200,14 +225,14 @@ def _bound(edge: int | None, count: Any, xp: Any) -> Any:
     return xp.clip(edge if edge >= 0 else count + edge, 0, count)
 
 
-def _is_host_known(part: Part) -> bool:
+def _is_host_known(part: LogdictPart) -> bool:
     return not any(map(_compat.is_tracer, (*jax.tree.leaves(part.value), part.mask)))
 
 
-def settle(part: Part) -> Part | None:
-    """Drop the entries that nobody logged; None when there are none left.
+def settle(part: LogdictPart) -> LogdictPart | None:
+    """Drop the entries that no lane logged; return None if no entry is left.
 
-    Where lanes of a ``vmap`` differ, the entries that any lane logged stay, with their mask.
+    Where lanes of a ``vmap`` differ, entries that any lane logged are kept with their mask.
     """
     if part.mask is None or part.outer:
         return part
@@ -218,7 +243,7 @@ def settle(part: Part) -> Part | None:
         return None
     if part.stacked and not rows.all():
         keep = np.flatnonzero(rows)
-        with jax.transfer_guard("allow"):  # a guard is for what the user's program transfers
+        with jax.transfer_guard("allow"):  # a guard is meant for the transfers of the user
             part, mask = part.map(lambda x: x[keep]), mask[keep]
     if mask.all():
         slot = dataclasses.replace(part.slot, masked=False)
@@ -228,29 +253,29 @@ def settle(part: Part) -> Part | None:
 
 @dataclasses.dataclass(frozen=True)
 class Nothing:
-    """The type of a key of which no entry was logged."""
+    """The type of a key without entries: known to the program, but not logged in this run."""
 
     tree: Any
     types: tuple[Type, ...]
     batch: int = 0
 
     def mask(self) -> np.ndarray:
-        """That of no entries, for all lanes."""
+        """Return a mask with no entries, with the lane axes."""
         return np.zeros((0, *self.types[0].shape[: self.batch]), bool)
 
     def value(self) -> Any:
-        """No entries, of the right type."""
+        """Return arrays with no entries, of the right shape and dtype."""
         return jax.tree.unflatten(self.tree, [zeros(rows(0, one)) for one in self.types])
 
 
-def nothing_of(part: Part) -> Nothing:
-    """What is left of a key none of whose entries was logged."""
+def nothing_of(part: LogdictPart) -> Nothing:
+    """Return the type of a key whose entries were all dropped."""
     leaves, tree = jax.tree.flatten(part.value)
     at = int(part.stacked)
     return Nothing(tree, tuple(inner(x, at) for x in leaves), part.slot.batch)
 
 
-def on_host(part: Part) -> Part:
-    """The same with numpy arrays, but for PRNG keys."""
+def on_host(part: LogdictPart) -> LogdictPart:
+    """Copy the arrays to numpy, except for PRNG keys."""
     moved = part.map(to_numpy)
     return dataclasses.replace(moved, dropped=jax.tree.map(to_numpy, part.dropped))

@@ -1,8 +1,8 @@
-"""Logs one after the other: what ``logs + more`` and ``sawlog.concat`` do.
+"""Concatenate the entries of one key, for ``logs + more`` and ``sawlog.concat``.
 
 A Python loop that adds the logs of every step must neither wait for the device nor compile anything
-for each new length. So what is added is only remembered, piece by piece, and put together when
-somebody looks: on the host where the arrays are small or there already.
+for each new length. So pieces are stored, and concatenated on first access: on the host if the
+arrays are small or already there.
 """
 
 from __future__ import annotations
@@ -16,49 +16,49 @@ import numpy as np
 
 from sawlog.errors import LogMismatchError
 from sawlog.jax import _compat
-from sawlog.jax._core import arrays as _arrays
-from sawlog.jax._logdict.entries import Part, full_mask, on_host, stack
+from sawlog.jax._core import arrays
+from sawlog.jax._logdict.entries import LogdictPart, full_mask, on_host, stack
 
-#: Up to so many bytes go over the host, where nothing is compiled, from devices that are not it.
+#: Arrays of an accelerator up to this size are concatenated on the host, without compilation.
 _HOST_BYTES = 16 << 20
 
 
-def concatenate(parts: Sequence[Part]) -> Part:
-    """The entries of one key, one part after the other.
+def concatenate(parts: Sequence[LogdictPart]) -> LogdictPart:
+    """Concatenate several parts of one key.
 
     Raises:
-        LogMismatchError: they do not fit together.
+        LogMismatchError: their types, structures or step axes differ.
     """
     device = _one_device([x for part in parts for x in _arrays_of(part)])
     if device is None:
         return _concatenated([stack(part) for part in parts])
-    with jax.transfer_guard("allow"):  # a guard is for what the user's program transfers
+    with jax.transfer_guard("allow"):  # a guard is meant for the transfers of the user
         joined = _concatenated([stack(on_host(part)) for part in parts])
-        # where arrays are anyway, they are bound to no device
+        # on the default device, leave the result uncommitted
         default = jax.device_put(0).devices()
         return joined.map(lambda x: jax.device_put(x, None if device in default else device))
 
 
-def _arrays_of(part: Part) -> tuple[Any, ...]:
+def _arrays_of(part: LogdictPart) -> tuple[Any, ...]:
     return (*jax.tree.leaves(part.value), *part.rest())
 
 
-def _concatenated(parts: Sequence[Part]) -> Part:
+def _concatenated(parts: Sequence[LogdictPart]) -> LogdictPart:
     first = parts[0]
-    types = _types(first)
+    types = (first.entry_types(), first.slot.steps)
     for part in parts[1:]:
-        if _types(part) != types:
+        if (part.entry_types(), part.slot.steps) != types:  # may still fit: compare in full
             check_alike(first, part)
     masked = any(part.mask is not None for part in parts)
     counted = [part.dropped for part in parts if part.slot.counted]
 
-    def join(*arrays: Any) -> Any:
-        if all(isinstance(x, (np.ndarray, np.generic)) for x in arrays):
-            return np.concatenate(arrays, axis=first.outer)
-        return _arrays.concatenate(arrays, axis=first.outer)
+    def join(*pieces: Any) -> Any:
+        if all(isinstance(x, (np.ndarray, np.generic)) for x in pieces):
+            return np.concatenate(pieces, axis=first.outer)
+        return arrays.concatenate(pieces, axis=first.outer)
 
     steps = [_steps_like(first, part) for part in parts]
-    return Part(
+    return LogdictPart(
         jax.tree.map(join, *(part.value for part in parts)),
         tuple(map(join, *steps)) if first.steps else (),
         join(*map(full_mask, parts)) if masked else None,
@@ -67,41 +67,33 @@ def _concatenated(parts: Sequence[Part]) -> Part:
     )
 
 
-def _steps_like(first: Part, part: Part) -> tuple[Any, ...]:
+def _steps_like(first: LogdictPart, part: LogdictPart) -> tuple[Any, ...]:
     by_name = dict(zip(part.slot.steps, part.steps, strict=True))
     return tuple(by_name[name] for name in first.slot.steps)
 
 
-def _types(part: Part) -> Any:
-    """What is the same where entries fit together, and may differ where they do, too."""
-    leaves, tree = jax.tree.flatten(part.value)
-    axis = part.outer
-    shapes = [(x.dtype, x.shape[:axis], x.shape[axis + 1 :]) for x in leaves]
-    return tree, shapes, part.slot.steps
-
-
-def _one_device(arrays: Sequence[Any]) -> Any:
-    """The device of concrete arrays that can go over the host, or None."""
-    known = [x for x in arrays if isinstance(x, jax.Array)]
-    if any(map(_compat.is_tracer, known)) or not all(map(_arrays.is_plain, arrays)):
+def _one_device(several: Sequence[Any]) -> Any:
+    """Return the device of concrete arrays that may be joined on the host, or None."""
+    known = [x for x in several if isinstance(x, jax.Array)]
+    if any(map(_compat.is_tracer, known)) or not all(map(arrays.is_plain, several)):
         return None
     devices = {device for x in known for device in x.devices()}
     if len(devices) != 1:
         return None
     (device,) = devices
-    small = device.platform == "cpu" or sum(x.nbytes for x in arrays) <= _HOST_BYTES
+    small = device.platform == "cpu" or sum(x.nbytes for x in several) <= _HOST_BYTES
     return device if small else None
 
 
-def check_alike(one: Part, two: Part) -> None:
-    """Refuse to put entries together that do not fit.
+def check_alike(one: LogdictPart, two: LogdictPart) -> None:
+    """Check that two parts can be concatenated.
 
     Raises:
-        LogMismatchError: naming what differs.
+        LogMismatchError: the message says what differs.
     """
     key, axis = one.slot.key, one.outer
 
-    def types(part: Part) -> str:
+    def types(part: LogdictPart) -> str:
         def text(x: Any) -> str:
             shape = x.shape[:axis] + x.shape[axis + 1 :]
             return f"{x.dtype}[{','.join(map(str, shape))}]"

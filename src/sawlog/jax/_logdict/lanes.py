@@ -1,7 +1,7 @@
-"""Statistics over the lanes of a ``vmap``: averages over seeds that respect masks and steps.
+"""Statistics over the lanes of a ``vmap``, such as averages over seeds, with masks and steps.
 
 They are computed on the host, in float64. Where lanes logged at different steps, entries are
-matched by their steps: an average is over the lanes that logged that very step.
+matched by step: an average covers the lanes that logged that step.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from typing import Any
 import jax
 import numpy as np
 
+from sawlog._reductions import KINDS
 from sawlog.errors import ArgumentError, LogValueError
 from sawlog.jax import _compat
-from sawlog.jax._core import arrays as _arrays
-from sawlog.jax._logdict.entries import Part, full_mask, stack
+from sawlog.jax._core.arrays import is_plain
+from sawlog.jax._logdict.entries import LogdictPart, full_mask, stack
 
 Statistic = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""Of values ``[entries, lanes, ...]`` and a mask with as many axes: ``[entries, ...]``."""
+"""Maps values ``[entries, lanes, ...]`` and a mask of the same rank to ``[entries, ...]``."""
 
 
-def has_lanes(part: Part) -> bool:
-    """Whether there are axes of ``vmap``, inside of the logged function or around it."""
+def has_lanes(part: LogdictPart) -> bool:
+    """Whether a key has axes of ``vmap``, inside the logged function or around it."""
     return bool(part.outer or part.slot.batch)
 
 
-def over_lanes(part: Part, statistic: Statistic, name: str) -> Part:
-    """One value for each entry; a key without lanes stays as it is.
+def over_lanes(part: LogdictPart, statistic: Statistic, name: str) -> LogdictPart:
+    """Reduce the lanes of each entry to one value; a key without lanes is returned unchanged.
 
     Raises:
         ArgumentError: the logs are traced.
-        LogValueError: PRNG keys have no statistics.
+        LogValueError: the values are PRNG keys.
     """
     if not has_lanes(part):
         return part
@@ -56,11 +57,11 @@ def over_lanes(part: Part, statistic: Statistic, name: str) -> Part:
         counted=False,
         reduction=part.slot.reduction,
     )
-    return Part(value, tuple(x if stacked else x[0] for x in steps), None, slot)
+    return LogdictPart(value, tuple(x if stacked else x[0] for x in steps), None, slot)
 
 
-def over_entries(part: Part, statistic: Statistic, name: str) -> Part:
-    """One value for each lane, of the entries that it logged; steps are left out.
+def over_entries(part: LogdictPart, statistic: Statistic, name: str) -> LogdictPart:
+    """Reduce the entries that each lane logged to one value; the result has no steps.
 
     Raises:
         ArgumentError, LogValueError: as :func:`over_lanes`.
@@ -85,42 +86,42 @@ def over_entries(part: Part, statistic: Statistic, name: str) -> Part:
         masked=not there.all(),
         counted=False,
     )
-    return Part(value, (), None if there.all() else there, slot)
+    return LogdictPart(value, (), None if there.all() else there, slot)
 
 
-def _check_concrete(part: Part, name: str) -> None:
+def _check_concrete(part: LogdictPart, name: str) -> None:
     arrays = (*jax.tree.leaves(part.value), *part.rest())
     if any(map(_compat.is_tracer, arrays)):
         raise ArgumentError(
-            f"logs.{name} is computed on the host, by masks and steps that are not known while "
-            "a program is traced. Hint: return the logs and call it outside of jit, vmap and grad."
+            f"logs.{name} is computed on the host and needs concrete masks and steps, but these "
+            "logs are traced. Hint: return the logs and call it outside of jit, vmap and grad."
         )
 
 
-def _plain(x: Any, part: Part, name: str) -> np.ndarray:
-    if not _arrays.is_plain(x):
+def _plain(x: Any, part: LogdictPart, name: str) -> np.ndarray:
+    if not is_plain(x):
         raise LogValueError(
-            f"{part.slot.key!r} holds PRNG keys, which have no {name}. Hint: leave them out, as "
-            "with logs.filter(lambda name, value: name != ...)."
+            f"{part.slot.key!r} holds PRNG keys, which have no {name}. Hint: leave them out with "
+            "logs.filter(lambda name, value: name != ...)."
         )
     return np.asarray(x)
 
 
-def _entries_and_lanes(x: np.ndarray, part: Part) -> np.ndarray:
-    """``[*outer, entries, *batch, ...]`` as ``[entries, lanes, ...]``."""
+def _entries_and_lanes(x: np.ndarray, part: LogdictPart) -> np.ndarray:
+    """Reshape ``[*outer, entries, *batch, ...]`` to ``[entries, lanes, ...]``."""
     outer, batch = part.outer, part.slot.batch
     x = np.moveaxis(x, outer, 0)
     return x.reshape((x.shape[0], -1, *x.shape[1 + outer + batch :]))
 
 
 def _matched(
-    values: Any, steps: list[np.ndarray], mask: np.ndarray, part: Part
+    values: Any, steps: list[np.ndarray], mask: np.ndarray, part: LogdictPart
 ) -> tuple[Any, list[np.ndarray], np.ndarray]:
-    """Entries in rows: by their place in the program, or by their steps where those differ."""
+    """Align the entries of lanes: by place in the program, or by step where steps differ."""
     if any(x.ndim != 2 for x in steps):
         raise ArgumentError(
-            f"A step of {part.slot.key!r} is an array, not a number, and entries cannot be matched "
-            "by it. Hint: log numbers as steps."
+            f"A step of {part.slot.key!r} is an array, and entries can only be matched by numbers. "
+            "Hint: log numbers as steps."
         )
     if all(_same_in_all_lanes(x, mask) for x in steps):
         rows = mask.any(axis=1)
@@ -145,9 +146,9 @@ def _same_in_all_lanes(steps: np.ndarray, mask: np.ndarray) -> bool:
 
 
 def _row_numbers(steps: list[np.ndarray], lane: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The row of each logged entry, sorted by steps, and for each row one entry that is in it.
+    """Return the row of each logged entry, sorted by steps, and one entry of each row.
 
-    A lane that logs the same steps again has its second entry in the row after the first.
+    If a lane logs the same steps again, its second entry is in the next row.
     """
     codes = [np.unique(x, return_inverse=True)[1].reshape(-1) for x in steps]
     again = occurrence([*codes, lane])
@@ -158,7 +159,7 @@ def _row_numbers(steps: list[np.ndarray], lane: np.ndarray) -> tuple[np.ndarray,
 
 
 def occurrence(columns: list[np.ndarray]) -> np.ndarray:
-    """How many rows before are the same."""
+    """Return for each row the number of equal rows before it."""
     order = np.lexsort(columns[::-1])
     table = np.stack(columns, axis=1)[order]
     is_new = np.ones(len(table), bool)
@@ -177,58 +178,30 @@ def _wide(x: np.ndarray) -> np.ndarray:
 
 
 def _like(result: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Float32 unless what was logged has 64 bits."""
+    """Convert to 32 bits, unless the logged values have 64."""
     if x.dtype.itemsize >= (16 if np.iscomplexobj(x) else 8):
         return result
     return result.astype(np.complex64 if np.iscomplexobj(result) else np.float32)
 
 
-def count(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """How many lanes logged."""
-    return np.broadcast_to(mask, x.shape).sum(axis=1, dtype=np.int32)
+def statistic(name: str) -> Statistic:
+    """Return a reduction of ``sawlog._reductions`` as a statistic over lanes."""
+    kind = KINDS[name]
 
+    def of(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        exact = kind.accepts != "numbers" or (name == "sum" and x.dtype.kind in "iub")
+        if exact:  # selects, counts, or adds integers
+            return np.asarray(kind.of_block(x, mask, axis=1))
+        return _like(np.asarray(kind.of_block(_wide(x), mask, axis=1)), x)
 
-def mean(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The mean of the lanes that logged."""
-    return _like(np.mean(_wide(x), axis=1, where=mask), x)
-
-
-def var(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The variance of the lanes that logged, divided by their number."""
-    return _like(np.var(_wide(x), axis=1, where=mask), x)
-
-
-def std(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The square root of the variance."""
-    return _like(np.std(_wide(x), axis=1, where=mask), x)
-
-
-def total(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The sum of the lanes that logged."""
-    if x.dtype.kind in "iub":
-        return np.sum(x, axis=1, where=mask)
-    return _like(np.sum(_wide(x), axis=1, where=mask), x)
-
-
-def minimum(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The least of the lanes that logged."""
-    return _extreme(np.minimum, x, mask)
-
-
-def maximum(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The greatest of the lanes that logged."""
-    return _extreme(np.maximum, x, mask)
-
-
-def _extreme(fun: Any, x: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Lanes that did not log are given the value of the first that did, which changes nothing."""
-    flat = mask.reshape(mask.shape[:2])
-    first = x[np.arange(len(x)), np.argmax(flat, axis=1)]
-    return fun.reduce(np.where(mask, x, first[:, None]), axis=1)
+    return of
 
 
 def quantile(q: Any) -> Statistic:
-    """The quantiles of the lanes that logged; several ``q`` have an axis behind the entries."""
+    """Return a statistic: the quantiles of the lanes that logged.
+
+    Several ``q`` add an axis after the entries.
+    """
 
     def of(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
         if np.iscomplexobj(x):

@@ -1,122 +1,33 @@
-"""``logdict``: a ``dict`` of logged arrays, with steps, and a pytree.
+"""``logdict``: a ``dict`` of logged arrays with their steps; also a pytree.
 
-Most of the time it is a dict and nothing else. What it adds: the step arrays of each key
-(``logs.step["loss"]``), the entry axis (``logs.entries()``), and operations along that axis.
+Mostly it behaves as a plain dict. It adds the step arrays of each key (``logs.step["loss"]``), the
+entry axis (``logs.entries()``), and operations along that axis.
 
-A key can hold entries that were not logged after all, in a branch that did not run or in a lane of
-``vmap`` that took another way. While a program is traced nobody knows which, and ``logs.mask``
-says so. Once the arrays are concrete those entries are gone; a key with none left is not in the
-dict, and ``logs["key"]`` then gives an empty array. Only where lanes differ is the mask kept. That
-happens when somebody first looks, not while JAX is building its outputs and must not be called.
+A key can hold entries that were not logged: in a branch that did not run, or in a lane of ``vmap``
+that took another branch. While a program is traced, ``logs.mask`` marks the real entries. Once the
+arrays are concrete, the others are dropped, and a key without entries is not in the dict
+(``logs["key"]`` then returns an empty array). A mask remains only where lanes differ. Entries are
+dropped on first access and not earlier, because JAX must not be called while it unflattens outputs;
+see ``settling.py``.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
-import numpy as np
 
-from sawlog._names import did_you_mean, nearest
-from sawlog.errors import ArgumentError, LogMismatchError, UnknownLogError
-from sawlog.jax import _compat
+from sawlog.errors import ArgumentError
 from sawlog.jax._logdict import entries as entries_of
-from sawlog.jax._logdict import joining as _joining
-from sawlog.jax._logdict.entries import Nothing, Part, Slot
-from sawlog.jax._logdict.statistics import Statistics
+from sawlog.jax._logdict import pytree, settling
+from sawlog.jax._logdict.entries import LogdictPart, Nothing
+from sawlog.jax._logdict.layout import LogdictLayout
+from sawlog.jax._logdict.statistics import StatisticsMethods
+from sawlog.jax._logdict.views import EntrySlicer, MaskView, StepView, no_attribute, unknown_log
 
 
-class Layout:
-    """The static part of a logdict: its keys in the order they were first logged.
-
-    ``empty`` are the names that the program knows and that were not logged in this run. They make
-    no difference to whether two logdicts have the same structure.
-    """
-
-    __slots__ = ("_hash", "by_key", "empty", "keys", "masked", "slots")
-
-    def __init__(self, slots: Iterable[Slot], empty: Mapping[str, Nothing] | None = None) -> None:
-        self.slots = tuple(slots)
-        self.empty = dict(empty or {})
-        self.keys = tuple(slot.key for slot in self.slots)
-        self.by_key = {slot.key: slot for slot in self.slots}
-        self.masked = any(slot.masked for slot in self.slots)
-        self._hash = hash(self.slots)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Layout) and self.slots == other.slots)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __repr__(self) -> str:
-        return f"Layout({', '.join(self.keys)})"
-
-
-class _Slicer:
-    """What ``logs.slice`` is: something to index with a slice."""
-
-    def __init__(self, logs: logdict) -> None:
-        self._logs = logs
-
-    def __getitem__(self, index: slice) -> logdict:
-        if not isinstance(index, slice):
-            raise ArgumentError(
-                f"logs.slice takes a slice of entries, as in logs.slice[10:20], not {index!r}. "
-                'Hint: one entry of one key is logs.entries()["key"][i].'
-            )
-        return self._logs._map(lambda part: entries_of.take(part, index))
-
-
-class _Masks(Mapping[str, Any]):
-    """What ``logs.mask`` is: for each key which entries were logged, made when it is asked for."""
-
-    def __init__(self, logs: logdict) -> None:
-        self._parts = {part.slot.key: part for part in logs._parts()}
-        self._empty = logs._layout.empty
-
-    def __getitem__(self, key: str) -> Any:
-        if key in self._parts:
-            return entries_of.full_mask(self._parts[key])
-        if key in self._empty:
-            return self._empty[key].mask()
-        raise _unknown(key, self._parts)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._parts)
-
-    def __len__(self) -> int:
-        return len(self._parts)
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
-
-
-class _Steps(dict):
-    """Step axes by name, or the arrays of one by key; says what there is where one is missing."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__()
-        self._what = what
-
-    def __missing__(self, key: Any) -> Any:
-        raise UnknownLogError(f"Nothing {self._what} {key!r}. {did_you_mean(str(key), self)}")
-
-    def _flat(self) -> tuple[tuple[Any, ...], tuple[str, tuple[str, ...]]]:
-        return tuple(self.values()), (self._what, tuple(self))
-
-    @classmethod
-    def _of(cls, fixed: tuple[str, tuple[str, ...]], values: Iterable[Any]) -> _Steps:
-        steps = cls(fixed[0])
-        steps.update(zip(fixed[1], values, strict=True))
-        return steps
-
-
-class logdict(Statistics, dict):
+class logdict(StatisticsMethods, dict):
     """The logs of a program: ``logs["k"]``, ``logs.step["k"]``, and operations along the entries.
 
     >>> import jax.numpy as jnp
@@ -126,15 +37,19 @@ class logdict(Statistics, dict):
     >>> print((logs + logs).reduce("mean")["loss"])
     2.0
 
-    ``logdict(data, **steps)``: the values of ``data`` have a leading entry axis (a scalar is one
-    entry as it is); ``steps`` maps each step axis to a dict of arrays, one for each key with it.
+    ``logdict(data, **steps)``: the values of ``data`` have a leading entry axis (a scalar is a
+    single entry without that axis); ``steps`` maps each step axis to a dict of arrays by key.
+
+    Raises:
+        ArgumentError: a step axis has values for a key that ``data`` does not have.
+        LogMismatchError: a step array has another length than the entries of its key.
     """
 
     __slots__ = ("_layout", "_pending", "_pieces", "_rest")
 
-    #: Not to be looked at as it is: something was added, or entries may have to be dropped.
+    #: Whether to settle before the next access: pieces to join, or entries that may be dropped.
     _pending: bool
-    #: What was added and is not put together yet.
+    #: Logdicts that were added and are not concatenated yet.
     _pieces: tuple[logdict, ...]
 
     def __init__(self, data: Mapping[str, Any] | Iterable = (), /, **steps: Mapping[str, Any]):
@@ -153,26 +68,38 @@ class logdict(Statistics, dict):
 
     # -- construction ---------------------------------------------------------------------------
 
-    def _adopt(self, parts: Iterable[Part], empty: Mapping[str, Nothing] | None = None) -> None:
-        """Take over what the parts say about steps and masks."""
+    def _adopt(
+        self, parts: Iterable[LogdictPart], empty: Mapping[str, Nothing] | None = None
+    ) -> None:
+        """Store the layout, steps and masks of ``parts``, whose values are in the dict."""
         parts = list(parts)
-        self._layout = Layout((part.slot for part in parts), empty)
+        self._layout = LogdictLayout((part.slot for part in parts), empty)
         self._rest = tuple(array for part in parts for array in part.rest())
         self._pending, self._pieces = False, ()
 
     @classmethod
-    def _of(cls, parts: Iterable[Part], empty: Mapping[str, Nothing] | None = None) -> logdict:
-        parts = list(parts)
+    def _of(
+        cls, parts: Iterable[LogdictPart], empty: Mapping[str, Nothing] | None = None
+    ) -> logdict:
         self = cls.__new__(cls)
-        dict.update(self, ((part.slot.key, part.value) for part in parts))
-        self._adopt(parts, empty)
+        self._replace(parts, empty)
         return self
 
-    def _parts(self) -> Iterator[Part]:
-        """Every key with its steps and mask, also after the user changed the dict in place."""
-        return self._seen()._raw_parts()
+    def _replace(
+        self, parts: Iterable[LogdictPart], empty: Mapping[str, Nothing] | None = None
+    ) -> None:
+        """Replace the whole contents, in place."""
+        parts = list(parts)
+        dict.clear(self)
+        dict.update(self, ((part.slot.key, part.value) for part in parts))
+        self._adopt(parts, empty)
 
-    def _raw_parts(self) -> Iterator[Part]:
+    def _parts(self) -> Iterator[LogdictPart]:
+        """Yield every key with its steps and mask, also after the dict was changed in place."""
+        return self._settled()._raw_parts()
+
+    def _raw_parts(self) -> Iterator[LogdictPart]:
+        """Yield the parts without settling first."""
         position, known = 0, {}
         for slot in self._layout.slots:
             steps = self._rest[position : position + len(slot.steps)]
@@ -184,95 +111,60 @@ class logdict(Statistics, dict):
             known[slot.key] = (steps, mask, slot, dropped)
         for key, value in dict.items(self):
             if key in known:
-                yield Part(value, *known[key])
+                yield LogdictPart(value, *known[key])
             else:
                 yield entries_of.part_of_user(key, value, {})
 
-    def _settle(self) -> None:
-        """Put together what was added, or drop what was not logged."""
-        if self._pieces:
-            self._join()
-            return
-        _check_masks(self)
-        self._pending = False
-        parts, empty = [], dict(self._layout.empty)
-        for part in list(self._raw_parts()):
-            with _compat.evaluating():  # or what is traced around would get into the logs
-                settled = entries_of.settle(part)
-            if settled is None:
-                empty[part.slot.key] = entries_of.nothing_of(part)
-            else:
-                parts.append(settled)
-        dict.clear(self)
-        dict.update(self, ((part.slot.key, part.value) for part in parts))
-        self._adopt(parts, empty)
+    def _settled(self) -> logdict:
+        """Do what is pending, and return this logdict."""
+        if self._pending:
+            settling.settle(self)
+        return self
 
-    def _settled_if_known(self) -> logdict:
-        """This dict, without what was not logged as far as that is known."""
-        if not self._pieces and self._layout.masked:
-            parts = list(self._raw_parts())
-            if all_known([part.value for part in parts], [part.rest() for part in parts]):
-                self._settle()
+    def _settled_if_concrete(self) -> logdict:
+        """Drop entries that were not logged if the masks are concrete; return this logdict."""
+        if not self._pieces and self._layout.masked and settling.is_concrete(self):
+            settling.settle(self)
         return self
 
     def _settle_later(self) -> None:
-        """Drop what was not logged at the first look, if all of it is known by then."""
-        parts = list(self._raw_parts())
-        self._pending = all_known([p.value for p in parts], [p.rest() for p in parts])
+        """Drop entries that were not logged on first access, if the arrays are concrete."""
+        self._pending = settling.is_concrete(self)
 
     def _only_types(self) -> bool:
         """Whether this holds shapes and dtypes, as ``spool(f).eval_shape`` returns them."""
         return any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(dict(self)))
 
-    def _map(self, fun: Callable[[Part], Part]) -> logdict:
+    def _map(self, fun: Callable[[LogdictPart], LogdictPart]) -> logdict:
+        """Apply a function to every key."""
         if self._only_types():
             return jax.eval_shape(lambda logs: logs._map(fun), self)
         return self._of(map(fun, self._parts()), self._layout.empty)
 
     # -- reading --------------------------------------------------------------------------------
 
-    def _seen(self) -> logdict:
-        """This dict, once nothing is pending."""
-        if self._pending:
-            self._settle()
-        return self
-
-    def _join(self) -> None:
-        """Put together what was added."""
-        pieces = [piece._seen() for piece in self._pieces]
-        parts: dict[str, list[Part]] = {}
-        for piece in pieces:
-            for part in piece._parts():
-                parts.setdefault(part.slot.key, []).append(part)
-        with _compat.evaluating() if _is_known(parts) else contextlib.nullcontext():
-            joined = [p[0] if len(p) == 1 else _joining.concatenate(p) for p in parts.values()]
-        known = {key: empty for piece in pieces for key, empty in piece._layout.empty.items()}
-        dict.clear(self)
-        dict.update(self, ((part.slot.key, part.value) for part in joined))
-        self._adopt(joined, {key: empty for key, empty in known.items() if key not in parts})
-
     def __getitem__(self, key: str) -> Any:
-        return dict.__getitem__(self._seen(), key)
+        return dict.__getitem__(self._settled(), key)
 
     def __missing__(self, key: str) -> Any:
         if key in self._layout.empty:
             return self._layout.empty[key].value()
-        raise _unknown(key, dict.keys(self))
+        raise unknown_log(key, dict.keys(self))
 
     def __contains__(self, key: object) -> bool:
-        return dict.__contains__(self._seen(), key)
+        return dict.__contains__(self._settled(), key)
 
     def __iter__(self) -> Iterator[str]:
-        return dict.__iter__(self._seen())
+        return dict.__iter__(self._settled())
 
     def __reversed__(self) -> Iterator[str]:
-        return dict.__reversed__(self._seen())
+        return dict.__reversed__(self._settled())
 
     def __len__(self) -> int:
-        return dict.__len__(self._seen())
+        return dict.__len__(self._settled())
 
     def __eq__(self, other: object) -> bool:
-        return dict.__eq__(self._seen(), other)
+        return dict.__eq__(self._settled(), other)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -280,20 +172,20 @@ class logdict(Statistics, dict):
     __hash__ = None
 
     def keys(self) -> Any:
-        """The names that were logged."""
-        return dict.keys(self._seen())
+        """Return the names that were logged."""
+        return dict.keys(self._settled())
 
     def values(self) -> Any:
-        """The values, key by key."""
-        return dict.values(self._seen())
+        """Return the values, in the order of the keys."""
+        return dict.values(self._settled())
 
     def items(self) -> Any:
-        """Names and values."""
-        return dict.items(self._seen())
+        """Return pairs of name and value."""
+        return dict.items(self._settled())
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of ``key``, or ``default`` where nothing was logged under that name."""
-        return dict.get(self._seen(), key, default)
+        """Return the value of ``key``, or ``default`` if nothing was logged under that name."""
+        return dict.get(self._settled(), key, default)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -301,42 +193,41 @@ class logdict(Statistics, dict):
         steps = self.steps
         if name in steps:
             return steps[name]
-        raise AttributeError(_no_attribute(name, self, steps))
+        methods = [each for each in dir(logdict) if not each.startswith("_")]
+        raise AttributeError(no_attribute(name, methods, steps, self))
 
     @property
     def steps(self) -> dict[str, dict[str, Any]]:
-        """Every step axis: its name, and the array of each key that was logged with it.
+        """Every step axis by name, each a dict of arrays by key.
 
-        They are in the order in which the log wrote them. ``logs.step`` is short for
-        ``logs.steps["step"]``, for names that mean nothing else here.
+        Axes keep the order in which the log gave them. ``logs.step`` is short for
+        ``logs.steps["step"]``; this works for any name that is not an attribute of ``logdict``.
         """
-        found: dict[str, dict[str, Any]] = _Steps("has a step axis")
+        found: dict[str, dict[str, Any]] = StepView("has a step axis")
         for part in self._parts():
             for name, array in zip(part.slot.steps, part.steps, strict=True):
-                by_key = found.setdefault(
-                    name, _Steps(f"was logged with the step axis {name!r} under")
-                )
-                by_key[part.slot.key] = array
+                relation = f"was logged with the step axis {name!r} under"
+                found.setdefault(name, StepView(relation))[part.slot.key] = array
         return found
 
     @property
     def mask(self) -> Mapping[str, Any]:
-        """For each key, which of its entries were really logged; all true where none is missing."""
-        return _Masks(self)
+        """For each key, which of its entries were logged; all true if no entry is missing."""
+        return MaskView(self)
 
     @property
     def dropped(self) -> dict[str, Any]:
-        """For keys with limited room: how many entries did not fit."""
+        """For each key with a capacity or window, the number of entries that did not fit."""
         return {p.slot.key: p.dropped for p in self._parts() if p.dropped is not None}
 
     def entries(self) -> dict[str, Any]:
-        """The values with the entry axis always there, and in front."""
+        """Return the values with the entry axis in front, added where a value has none."""
         if self._only_types():
             return jax.eval_shape(logdict.entries, self)
         return {part.slot.key: entries_of.leading(part) for part in self._parts()}
 
     def asdict(self) -> dict[str, Any]:
-        """A plain dict of the values; what was reduced stands under the name of the reduction."""
+        """Return a plain dict; a reduced value is ``{reduction: value}``."""
         return {
             part.slot.key: part.value
             if part.slot.reduction is None
@@ -352,73 +243,71 @@ class logdict(Statistics, dict):
     # -- operations -----------------------------------------------------------------------------
 
     def __add__(self, other: object) -> logdict:
-        """As if the two programs had run one after the other; put together when first looked at."""
+        """Concatenate, as if the two programs had run in this order; done on first access."""
         from sawlog.jax._logdict.concat import concat
 
         return concat([self, other]) if isinstance(other, logdict) else NotImplemented
 
     def __or__(self, other: object) -> logdict:
-        """The keys of both; where both have one, that of the right-hand side."""
+        """Merge the keys of both; the right-hand side takes precedence."""
         if not isinstance(other, logdict):
             if not isinstance(other, Mapping):
                 return NotImplemented
             other = logdict(other)
         parts = {part.slot.key: part for part in (*self._parts(), *other._parts())}
-        return self._of(parts.values(), _neither(self, other, parts))
+        empty = {**self._layout.empty, **other._layout.empty}
+        return self._of(parts.values(), {k: v for k, v in empty.items() if k not in parts})
 
     def __ror__(self, other: object) -> logdict:
-        """As ``|``, with a plain dict on the left."""
+        """Merge with a plain dict on the left."""
         return logdict(other) | self if isinstance(other, Mapping) else NotImplemented
 
     def __ior__(self, other: object) -> logdict:
         merged = self | other
-        dict.clear(self)
-        dict.update(self, merged)
-        self._layout, self._rest = merged._layout, merged._rest
-        self._pending, self._pieces = False, ()
+        self._replace(merged._parts(), merged._layout.empty)
         return self
 
     @property
-    def slice(self) -> _Slicer:
+    def slice(self) -> EntrySlicer:
         """``logs.slice[a:b:c]``: the same slice of the entries of every key."""
-        return _Slicer(self)
+        return EntrySlicer(self)
 
     def filter(self, predicate: Callable[[str, Any], bool]) -> logdict:
-        """The keys for which ``predicate(key, value)`` holds."""
+        """Return the keys for which ``predicate(key, value)`` is true."""
         return self._of(p for p in self._parts() if predicate(p.slot.key, p.value))
 
     def prefix(self, prefix: str) -> logdict:
-        """The same logs with ``prefix`` in front of every key."""
+        """Return the same logs with ``prefix`` in front of every key."""
         parts = [part.renamed(prefix + part.slot.key) for part in self._parts()]
         return self._of(parts, {prefix + k: v for k, v in self._layout.empty.items()})
 
     def reduce(self, mode: Any = "mean") -> logdict:
-        """Reduce the entries of every key to one; other axes are left alone.
+        """Reduce the entries of every key to one; other axes are unchanged.
 
         ``mode`` is ``mean``, ``sum``, ``min``, ``max``, ``first``, ``last`` (or ``replace``),
-        ``count``, ``std``, ``var``, ``append`` (leaves the entries as they are), a
-        :class:`sawlog.Reduction`, or a dict of those by key. Steps follow: ``first`` keeps the
-        first, ``mean`` their mean, all others the last.
+        ``count``, ``std``, ``var``, ``append`` (which keeps all entries), a
+        :class:`sawlog.Reduction`, or a dict of those by key. Steps are reduced too: ``first`` keeps
+        the first step, ``mean`` the mean, and all other modes the last.
         """
         from sawlog.jax._core.unmatched import warn_unmatched_keys
         from sawlog.jax._logdict.reduce_entries import reduce_part
 
         warn_unmatched_keys(mode, [*self, *self._layout.empty])
-        return self._map(lambda part: reduce_part(part, mode))._settled_if_known()
+        return self._map(lambda part: reduce_part(part, mode))._settled_if_concrete()
 
     def to_numpy(self) -> logdict:
-        """The same logs on the host, as numpy arrays (PRNG keys stay what they are)."""
+        """Copy the logs to the host as numpy arrays; PRNG keys stay JAX arrays."""
         return self._map(entries_of.on_host)
 
     def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame``: columns for lanes and step axes, then one for each name.
+        """Return a ``pandas.DataFrame``: columns for lanes and step axes, then one per name.
 
-        There is a row for each entry that was logged, and for each lane of ``vmap``. Names are side
-        by side where their lanes and steps are the same; a name that has the same steps again is
-        matched in order. Nested values are columns such as ``loss/policy``, arrays are cells.
+        There is one row for each logged entry and lane of ``vmap``. Names with the same lanes and
+        step axes share rows; repeated steps are matched in order. Nested values become columns such
+        as ``loss/policy``; arrays become cells.
 
         Raises:
-            ArgumentError: the logs are traced.
+            ArgumentError: the logs are traced, or two columns would have the same name.
             MissingPackageError: pandas is not installed.
         """
         from sawlog.jax._logdict.tables import to_pandas
@@ -426,19 +315,19 @@ class logdict(Statistics, dict):
         return to_pandas(list(self._parts()))
 
     def to_polars(self) -> Any:
-        """A ``polars.DataFrame``; as :meth:`to_pandas`."""
+        """Return a ``polars.DataFrame``; see :meth:`to_pandas`."""
         from sawlog.jax._logdict.tables import to_polars
 
         return to_polars(list(self._parts()))
 
     def plot(self, x: str | None = None, path: Any = None) -> Any:
-        """Draw a curve for every name with one number an entry.
+        """Draw a curve for every name whose entries are single numbers.
 
-        With lanes it is their mean, and a band from the 10 % to the 90 % quantile. ``x`` is a step
-        axis, the first one if not given. Returns the figure of matplotlib; ``path`` saves it.
+        With lanes, the curve is their mean, with a band from the 10 % to the 90 % quantile. ``x``
+        is a step axis, by default the first one. Returns the matplotlib figure; ``path`` saves it.
 
         Raises:
-            ArgumentError: there is nothing to draw, or no such step axis.
+            ArgumentError: no name can be drawn, or a name does not have the step axis ``x``.
             MissingPackageError: matplotlib is not installed.
         """
         from sawlog.jax._logdict.plot import plot
@@ -446,12 +335,12 @@ class logdict(Statistics, dict):
         return plot(list(self._parts()), x, path)
 
     def save(self, path: Any, *, exists: str = "error", meta: Any = None) -> None:
-        """Save as a store, see :func:`sawlog.save`; ``sawlog.load(path)`` gives it back."""
+        """Save as a store; see :func:`sawlog.save`. ``sawlog.load(path)`` loads it."""
         from sawlog.jax._saving.disk import save
 
         save(path, self, exists=exists, meta=meta)
 
-    # -- a dict that is changed in place keeps its steps straight ----------------------------------
+    # -- changes in place: every method keeps steps and masks in line with the keys ----------------
 
     def __setitem__(self, key: str, value: Any) -> None:
         others = [part for part in self._parts() if part.slot.key != key]
@@ -461,7 +350,7 @@ class logdict(Statistics, dict):
         self._adopt([known.get(k, fresh) for k in dict.keys(self)], self._layout.empty)
 
     def __delitem__(self, key: str) -> None:
-        super(logdict, self._seen()).__delitem__(key)
+        super(logdict, self._settled()).__delitem__(key)
         self._adopt_again()
 
     def _adopt_again(self) -> None:
@@ -469,23 +358,22 @@ class logdict(Statistics, dict):
 
     def pop(self, key: str, *default: Any) -> Any:
         """Remove a key with its steps and return its value."""
-        value = super(logdict, self._seen()).pop(key, *default)
+        value = super(logdict, self._settled()).pop(key, *default)
         self._adopt_again()
         return value
 
     def popitem(self) -> tuple[str, Any]:
-        """Remove the last key with its steps."""
-        item = super(logdict, self._seen()).popitem()
+        """Remove the last key with its steps and return both key and value."""
+        item = super(logdict, self._settled()).popitem()
         self._adopt_again()
         return item
 
     def clear(self) -> None:
         """Remove every key."""
-        super().clear()
-        self._adopt(())
+        self._replace(())
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Set several keys; a logdict brings its steps along."""
+        """Set several keys; from a logdict, steps and masks are copied too."""
         if len(args) == 1 and isinstance(args[0], logdict):
             self |= args[0]
             args = ()
@@ -493,189 +381,19 @@ class logdict(Statistics, dict):
             self[key] = value
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """The value of ``key``, set to ``default`` first if it is not there."""
+        """Return the value of ``key``; set it to ``default`` first if it is missing."""
         if key not in self:
             self[key] = default
         return self[key]
 
-    def _snapshot(self) -> logdict:
-        """The same now, whatever is done to this dict later; nothing is looked at."""
-        same = dict.__new__(logdict)
-        dict.update(same, {key: _own(value) for key, value in dict.items(self)})
-        same._layout, same._rest = self._layout, tuple(map(_own, self._rest))
-        same._pending, same._pieces = self._pending, self._pieces
-        if same._layout.keys != tuple(dict.keys(same)):  # changed in place by dict's own methods
-            return self._of(self._parts(), self._layout.empty)
-        return same
-
     def copy(self) -> logdict:
-        """A shallow copy, steps included."""
+        """Return a shallow copy, steps included."""
         return self._of(self._parts(), self._layout.empty)
 
-    def __copy__(self) -> logdict:
-        return self.copy()
+    __copy__ = copy
 
     def __reduce__(self) -> Any:
-        return _restore, (list(self._parts()), self._layout.empty)
+        return logdict._of, (list(self._parts()), self._layout.empty)
 
 
-def _own(value: Any) -> Any:
-    """Arrays of the host may be changed by whoever has them; those of JAX may not."""
-    return jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, value)
-
-
-def _is_known(parts: Mapping[str, Sequence[Part]]) -> bool:
-    """Whether no array of these parts is traced."""
-    arrays = jax.tree.leaves([(p.value, p.rest()) for several in parts.values() for p in several])
-    return _compat.not_tracing() or not any(map(_compat.is_tracer, arrays))
-
-
-def _restore(parts: list[Part], empty: dict[str, Nothing]) -> logdict:
-    return logdict._of(parts, empty)
-
-
-def _neither(one: logdict, two: logdict, logged: Mapping[str, Part]) -> dict[str, Nothing]:
-    """What both programs know and neither logged."""
-    known = {**one._layout.empty, **two._layout.empty}
-    return {key: nothing for key, nothing in known.items() if key not in logged}
-
-
-#: Functions of sawlog that flatten the arguments of a program.
-_ARGUMENTS_OF = frozenset({"_look_and_call", "_prepared"})
-
-# -- the pytree ---------------------------------------------------------------------------------
-
-
-def _flatten(logs: logdict) -> tuple[tuple[Any, ...], Layout]:
-    if logs._pieces:
-        logs._join()
-    # JAX also flattens what it has just unflattened, and counts on the same leaves.
-    if logs._pending and _compat.flattened_for(_ARGUMENTS_OF):
-        logs._settle()
-    return (*dict.values(logs), *logs._rest), logs._layout
-
-
-def _flatten_with_keys(logs: logdict) -> tuple[tuple[Any, ...], Layout]:
-    children, layout = _flatten(logs)
-    names: list[str] = list(layout.keys)
-    for slot in layout.slots:
-        names.extend(f"{slot.key}@{step}" for step in slot.steps)
-        names.extend([f"{slot.key}@mask"] * slot.masked)
-        names.extend([f"{slot.key}@dropped"] * slot.counted)
-    keys = map(jax.tree_util.DictKey, names)
-    return tuple(zip(keys, children, strict=True)), layout
-
-
-def _unflatten(
-    layout: Layout, children: Any, new: Any = dict.__new__, update: Any = dict.update
-) -> logdict:
-    # JAX calls this at the end of every call of a program that returns logs.
-    keys = layout.keys
-    logs: logdict = new(logdict)
-    update(logs, zip(keys, children))  # noqa: B905 (steps and masks come after the values)
-    logs._layout = layout
-    logs._rest = tuple(children[len(keys) :])
-    logs._pieces = ()
-    logs._pending = layout.masked and (
-        all_known(children[: len(keys)], logs._rest) or _lost_masks(logs) != []
-    )
-    return logs
-
-
-def _lost_masks(logs: logdict) -> list[str]:
-    """Keys whose mask was computed with: somebody mapped a function over the logs."""
-    parts = [part for part in logs._raw_parts() if part.slot.masked]
-    return [part.slot.key for part in parts if _is_computed(part.mask)]
-
-
-def _is_computed(mask: Any) -> bool:
-    """Whether this is no mask any more: an array of another dtype, a number, text, or several.
-
-    A 0 or None in its place, or a shape, is what a map makes that says something about the logs.
-    """
-    if hasattr(mask, "dtype"):
-        return mask.dtype not in (np.dtype(bool), jax.dtypes.float0)
-    if isinstance(mask, Mapping):
-        mask = list(mask.values())
-    if isinstance(mask, (tuple, list)):
-        return not (isinstance(mask, tuple) and all(type(x) is int for x in mask))
-    return isinstance(mask, (float, complex, str)) or (type(mask) is int and mask != 0)
-
-
-def _is_tangent(mask: Any) -> bool:
-    """Whether this stands where the derivative of a mask would be."""
-    return bool(getattr(mask, "dtype", None) == jax.dtypes.float0)
-
-
-def _check_masks(logs: logdict) -> None:
-    """Refuse to show what was computed from entries that were never logged.
-
-    Raises:
-        LogMismatchError: a function such as ``jnp.mean`` was mapped over masked logs, or these are
-            derivatives of some.
-    """
-    if tangents := [p.slot.key for p in logs._raw_parts() if p.slot.masked and _is_tangent(p.mask)]:
-        raise LogMismatchError(
-            f"These are derivatives of logs with entries that may be missing, those of "
-            f"{', '.join(map(repr, tangents))}, and derivatives do not say which. Hint: take the "
-            'derivative of what you read: jax.jvp(lambda x: spool(f)(x)[1].reduce("sum")["key"], '
-            "...)."
-        )
-    if lost := _lost_masks(logs):
-        raise LogMismatchError(
-            f"A function was mapped over logs some of whose entries were never logged, those of "
-            f"{', '.join(map(repr, lost))}, so its result includes values that are not there. "
-            'Hint: logs.mean(over="lanes"), logs.reduce("mean"), or use logs.mask["key"].'
-        )
-
-
-def _unknown(key: Any, known: Iterable[str]) -> UnknownLogError:
-    return UnknownLogError(f"Nothing was logged under {key!r}. {did_you_mean(str(key), known)}")
-
-
-def _no_attribute(name: str, logs: logdict, steps: Mapping[str, Any]) -> str:
-    """What to say of ``logs.name``, which is neither a method nor a step axis."""
-    if name in logs:
-        return f"logs have no attribute {name!r}, but a key of that name. Hint: logs[{name!r}]"
-    methods = [each for each in dir(logdict) if not each.startswith("_")]
-    close = nearest(name, [*methods, *steps, *logs])
-    meant = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
-    axes = ", ".join(sorted(steps)) or "none"
-    return (
-        f"logs have no attribute {name!r}, and no step axis of that name (step axes here: {axes}). "
-        f"Hint: {meant}A step axis comes from log({{...}}, {name}=...), values from logs['key']."
-    )
-
-
-def all_known(values: Any, rest: Any) -> bool:
-    """Whether all arrays are concrete. A value may have a None in it, masks and steps may not."""
-    leaves = jax.tree.leaves(rest, is_leaf=lambda x: x is None)
-    return all(map(_is_known_array, (*leaves, *jax.tree.leaves(values))))
-
-
-def _is_known_array(leaf: Any) -> bool:
-    if isinstance(leaf, np.ndarray):
-        return True
-    return isinstance(leaf, jax.Array) and not _compat.is_tracer(leaf) and leaf.is_fully_addressable
-
-
-jax.tree_util.register_pytree_with_keys(logdict, _flatten_with_keys, _unflatten, _flatten)
-jax.tree_util.register_pytree_node(_Steps, _Steps._flat, _Steps._of)
-
-
-def _layout_to_bytes(layout: Any) -> bytes:
-    rows = [dataclasses.asdict(slot) for slot in layout.slots]
-    return json.dumps(rows).encode()
-
-
-def _layout_from_bytes(data: bytes) -> Layout:
-    rows = json.loads(bytes(data).decode())
-    return Layout(Slot(**{**row, "steps": tuple(row["steps"])}) for row in rows)
-
-
-jax.export.register_pytree_node_serialization(
-    logdict,
-    serialized_name="sawlog.logdict",
-    serialize_auxdata=_layout_to_bytes,
-    deserialize_auxdata=_layout_from_bytes,
-)
+pytree.register(logdict)

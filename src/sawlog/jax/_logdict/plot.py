@@ -1,4 +1,4 @@
-"""Curves of logs: a panel for each name, over the first step axis."""
+"""Plot logs: one panel per name, over a step axis."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import numpy as np
 
 from sawlog._optional import require
 from sawlog.errors import ArgumentError
-from sawlog.jax._logdict import lanes as _lanes
-from sawlog.jax._logdict.entries import Part, check_known, stack
+from sawlog.jax._logdict import lanes
+from sawlog.jax._logdict.entries import LogdictPart, check_known, stack
 
 _COLUMNS = 3
 
 
 def plot(
-    parts: Sequence[Part], x: str | None = None, path: str | os.PathLike[str] | None = None
+    parts: Sequence[LogdictPart], x: str | None = None, path: str | os.PathLike[str] | None = None
 ) -> Any:
-    """Draw every name with one number an entry; see :meth:`sawlog.logdict.plot`."""
+    """Draw every name whose entries are single numbers; see :meth:`sawlog.logdict.plot`."""
     check_known(parts, "draw them")
     figures: Any = require("matplotlib.figure", "plot", "logs.plot()")
     curves = [part for part in parts if _is_curve(part)]
     if not curves:
         raise ArgumentError(
-            "There is nothing to draw: no name has entries that are single real numbers. Hint: log "
-            "numbers in a loop, or reduce arrays first."
+            "No name has entries that are single real numbers, so there is no curve to draw. Hint: "
+            "log numbers in a loop, or reduce arrays first."
         )
     across = min(_COLUMNS, len(curves))
     down = -(-len(curves) // across)
@@ -42,7 +42,7 @@ def plot(
     return figure
 
 
-def _is_curve(part: Part) -> bool:
+def _is_curve(part: LogdictPart) -> bool:
     """Whether an entry is one real number."""
     if not jax.tree_util.all_leaves([part.value]) or not part.stacked:
         return False
@@ -50,25 +50,25 @@ def _is_curve(part: Part) -> bool:
     return own == 0 and np.asarray(part.value).dtype.kind in "fiubV"
 
 
-def _draw(panel: Any, part: Part, x: str | None) -> None:
+def _draw(panel: Any, part: LogdictPart, x: str | None) -> None:
     panel.set_title(part.slot.key, fontsize="medium")
-    middle = _lanes.over_lanes(part, _lanes.mean, "plot")
+    middle = lanes.over_lanes(part, lanes.statistic("mean"), "plot")
     at, label = _abscissa(middle, x)
     values = np.asarray(stack(middle).value, np.float64)
     panel.set_xlabel(label)
-    if not _lanes.has_lanes(part):
+    if not lanes.has_lanes(part):
         panel.plot(at, values)
         return
     low, high = (
-        np.asarray(_lanes.over_lanes(part, _lanes.quantile(q), "plot").value) for q in (0.1, 0.9)
+        np.asarray(lanes.over_lanes(part, lanes.quantile(q), "plot").value) for q in (0.1, 0.9)
     )
     panel.plot(at, values, label="mean")
     panel.fill_between(at, low, high, alpha=0.25, linewidth=0, label="10 to 90 % of lanes")
     panel.legend(fontsize="x-small")
 
 
-def _abscissa(part: Part, x: str | None) -> tuple[np.ndarray, str]:
-    """Where the entries are: the chosen step axis, the first one, or just their number."""
+def _abscissa(part: LogdictPart, x: str | None) -> tuple[np.ndarray, str]:
+    """Return the x values: the chosen step axis, the first one, or the entry number."""
     steps = dict(zip(part.slot.steps, part.steps, strict=True))
     if x is not None and x not in steps:
         known = ", ".join(map(repr, steps)) or "none"

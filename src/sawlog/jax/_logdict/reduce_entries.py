@@ -1,4 +1,4 @@
-"""Reducing the entries of a logdict, after the program has run or inside another one."""
+"""Reduce the entries of a logdict, after the program has run or inside another one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from jax import lax
 from sawlog._names import ByName
 from sawlog.jax._core.arrays import inner, select, to_numpy, type_of, zeros
 from sawlog.jax._logdict import entries as entries_of
-from sawlog.jax._logdict.entries import Part
+from sawlog.jax._logdict.entries import LogdictPart
 from sawlog.jax._transforms.reductions import Reduction, begin, check_mode, for_steps, reduction_of
 
 
-def reduce_part(part: Part, mode: Any) -> Part:
-    """Reduce the entries of one key to a single one, as ``mode`` says."""
-    check_mode(mode)
+def reduce_part(part: LogdictPart, mode: Any) -> LogdictPart:
+    """Reduce the entries of one key to one, by ``mode``; ``append`` returns them unchanged."""
+    check_mode(mode, "mode")
     reduction = reduction_of(ByName.read(mode).of(part.slot.key))
     if reduction is None:
         return part
@@ -35,11 +35,11 @@ def reduce_part(part: Part, mode: Any) -> Part:
         counted=False,
         reduction=reduction.name,
     )
-    return Part(value, steps, mask, slot)
+    return LogdictPart(value, steps, mask, slot)
 
 
-def _fold(reduction: Reduction, value: Any, mask: Any, part: Part) -> Any:
-    """Update with one entry after the other; each lane for itself."""
+def _fold(reduction: Reduction, value: Any, mask: Any, part: LogdictPart) -> Any:
+    """Fold the entries of each lane separately."""
 
     def fold(value: Any, mask: Any) -> Any:
         like = jax.tree.map(lambda x: zeros(inner(x, 1)), value)
@@ -53,22 +53,22 @@ def _fold(reduction: Reduction, value: Any, mask: Any, part: Part) -> Any:
 
         return reduction.finish(lax.scan(step, begin(reduction, like), (value, mask))[0])
 
-    # [*outer, entries, *batch, ...]: one fold for each place along outer and batch
+    # [*outer, entries, *batch, ...]: one fold per index along outer and batch
     fun = fold
     for _ in range(part.slot.batch):
         fun = jax.vmap(fun, in_axes=1)
     for _ in range(part.outer):
         fun = jax.vmap(fun)
     if any(type_of(x).sharding is not None for x in jax.tree.leaves((value, mask))):
-        fun = jax.jit(fun)  # only in a program do arrays say where they are, without a context
-    if not _would_be_cut(value):
+        fun = jax.jit(fun)  # outside a program, sharded types would need a mesh context
+    if not _would_truncate(value):
         return fun(value, mask)
     with jax.enable_x64(True):
         return jax.tree.map(to_numpy, fun(value, mask))
 
 
-def _would_be_cut(value: Any) -> bool:
-    """Whether these are arrays of the host, some with more bits than JAX is set to compute with."""
+def _would_truncate(value: Any) -> bool:
+    """Whether these are numpy arrays of which JAX would truncate some to 32 bits."""
     leaves = jax.tree.leaves(value)
     return all(isinstance(x, (np.ndarray, np.generic)) for x in leaves) and any(
         jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype for x in leaves

@@ -1,4 +1,4 @@
-"""Logs as tables of pandas and polars: a row for each entry and lane."""
+"""Convert logs to pandas and polars tables: one row for each entry and lane."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 
 from sawlog._optional import require
 from sawlog.errors import ArgumentError
-from sawlog.jax._logdict.entries import Part, check_known, full_mask, stack
+from sawlog.jax._logdict.entries import LogdictPart, check_known, full_mask, stack
 from sawlog.jax._logdict.lanes import occurrence
-from sawlog.jax._saving.leaves import to_host
+from sawlog.jax._saving.records import to_host
 
-_AGAIN = "\0again"  # how often the same place came before; no name of a log
+_AGAIN = "\0again"  # the column that numbers rows with equal lanes and steps; not a valid log name
 
 
 @dataclasses.dataclass(frozen=True)
-class Column:
-    """The logged values of one name: where they are in the table, and what they are.
+class LogColumn:
+    """The logged values of one name, with the lane and step columns that place them in the table.
 
-    ``place`` are the lane and step columns, by their names, one value for each row.
+    ``place`` maps the name of a lane or step column to its values, one per row.
     """
 
     name: str
@@ -30,8 +30,8 @@ class Column:
     values: np.ndarray
 
 
-def to_pandas(parts: Sequence[Part]) -> Any:
-    """A ``pandas.DataFrame``; see :meth:`sawlog.logdict.to_pandas`."""
+def to_pandas(parts: Sequence[LogdictPart]) -> Any:
+    """Return a ``pandas.DataFrame``; see :meth:`sawlog.logdict.to_pandas`."""
     pandas = require("pandas", "arrow", "logs.to_pandas()")
     groups = _groups(parts)
     _check_names(groups)
@@ -42,24 +42,24 @@ def to_pandas(parts: Sequence[Part]) -> Any:
     return _plain_where_complete(table)
 
 
-def _check_names(groups: Sequence[Sequence[Column]]) -> None:
-    """Refuse names that would share a column.
+def _check_names(groups: Sequence[Sequence[LogColumn]]) -> None:
+    """Check that no two logs, step axes or lanes share a column.
 
     Raises:
-        ArgumentError: naming the column.
+        ArgumentError: the message names the column.
     """
     places = {name for columns in groups for column in columns for name in column.place}
     names = [column.name for columns in groups for column in columns]
     for name in names:
         if name in places or names.count(name) > 1:
             raise ArgumentError(
-                f"Two things would be called {name!r} in the table: a log, and a step axis, a lane "
-                'or another log. Hint: rename one, as with logs.prefix("log/").to_pandas().'
+                f"Two columns of the table would be called {name!r}: a log, and a step axis, a "
+                'lane or another log. Hint: rename one, as in logs.prefix("log/").to_pandas().'
             )
 
 
-def _side_by_side(pandas: Any, columns: Sequence[Column]) -> Any:
-    """One table of columns that share lanes and step axes, matched by those."""
+def _side_by_side(pandas: Any, columns: Sequence[LogColumn]) -> Any:
+    """Merge columns with the same lanes and step axes into one table."""
     table: Any = None
     for column in columns:
         own = pandas.DataFrame({**column.place, _AGAIN: _again(column)})
@@ -73,7 +73,7 @@ def _side_by_side(pandas: Any, columns: Sequence[Column]) -> Any:
 
 
 def _plain_where_complete(table: Any) -> Any:
-    """Columns of numpy's own types where nothing is missing."""
+    """Convert nullable columns without missing values to numpy dtypes."""
     for name in table.columns:
         kind = getattr(table[name].dtype, "numpy_dtype", None)
         if kind is not None and not table[name].isna().any():
@@ -81,23 +81,23 @@ def _plain_where_complete(table: Any) -> Any:
     return table
 
 
-def to_polars(parts: Sequence[Part]) -> Any:
-    """A ``polars.DataFrame``; see :meth:`sawlog.logdict.to_polars`."""
+def to_polars(parts: Sequence[LogdictPart]) -> Any:
+    """Return a ``polars.DataFrame``; see :meth:`sawlog.logdict.to_polars`."""
     polars = require("polars", "arrow", "logs.to_polars()")
     return polars.from_pandas(to_pandas(parts))
 
 
-def _groups(parts: Sequence[Part]) -> list[list[Column]]:
-    """Columns that have the same lanes and step axes are side by side."""
-    groups: dict[tuple[str, ...], list[Column]] = {}
+def _groups(parts: Sequence[LogdictPart]) -> list[list[LogColumn]]:
+    """Group the columns that have the same lanes and step axes."""
+    groups: dict[tuple[str, ...], list[LogColumn]] = {}
     for part in parts:
         for column in _columns(part):
             groups.setdefault(tuple(sorted(column.place)), []).append(column)
     return list(groups.values())
 
 
-def _columns(part: Part) -> Iterator[Column]:
-    """The leaves of one key; those of a nested dict are named ``loss/policy``."""
+def _columns(part: LogdictPart) -> Iterator[LogColumn]:
+    """Yield a column for each leaf of a key; a nested one is called ``loss/policy``."""
     wide = stack(part)
     check_known([wide], "make the table")
     outer = wide.outer
@@ -111,13 +111,13 @@ def _columns(part: Part) -> Iterator[Column]:
 
     if clash := set(place) & set(wide.slot.steps):
         raise ArgumentError(
-            f"{part.slot.key!r} has a step axis {clash.pop()!r}, and so is the column of the lanes "
-            "of vmap called. Hint: give the step axis another name."
+            f"{part.slot.key!r} has a step axis {clash.pop()!r}, which is also the name of a "
+            "column of vmap lanes. Hint: give the step axis another name."
         )
     place |= {name: rows(x) for name, x in zip(wide.slot.steps, wide.steps, strict=True)}
     for path, leaf in jax.tree_util.tree_flatten_with_path(wide.value)[0]:
         name = "/".join([part.slot.key, *map(_label, path)])
-        yield Column(name, place, rows(leaf))
+        yield LogColumn(name, place, rows(leaf))
 
 
 def _lane_name(number: int) -> str:
@@ -135,14 +135,14 @@ def _label(key: Any) -> str:
     return str(key)
 
 
-def _again(column: Column) -> np.ndarray:
-    """How often the same lane and steps came before."""
+def _again(column: LogColumn) -> np.ndarray:
+    """Return for each row the number of earlier rows with the same lane and steps."""
     codes = [np.unique(x, return_inverse=True)[1].reshape(-1) for x in column.place.values()]
     return occurrence(codes) if codes else np.arange(len(column.values))
 
 
 def _series(pandas: Any, values: np.ndarray) -> Any:
-    """Numbers as they are; nullable where integers may be missing; cells with axes as objects."""
+    """Return a pandas series: nullable for integers and booleans, objects for array cells."""
     if values.ndim > 1:
         cells = np.empty(len(values), object)
         for i, value in enumerate(values):

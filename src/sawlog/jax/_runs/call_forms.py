@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from sawlog.jax import _compat
-from sawlog.jax._logdict.logdict import Layout, logdict
+from sawlog.jax._logdict.layout import LogdictLayout
+from sawlog.jax._logdict.logdict import logdict
 
 _MOST = 256  # forms that are remembered
 _OPTIONS = {"where", "tags", "prefix", "reduction"}  # of log, beside step axes
@@ -32,7 +33,7 @@ class Leaves:
 
     leaves: list[Any]
     tree: Any
-    layout: Layout
+    layout: LogdictLayout
 
     @classmethod
     def of(cls, logs: logdict) -> Leaves:
@@ -55,7 +56,7 @@ class _Form:
     """
 
     tree: Any
-    layout: Layout
+    layout: LogdictLayout
     dtypes: tuple[Any, ...]
 
 
@@ -106,7 +107,7 @@ class Forms:
         self._known[key] = _Form(made.tree, made.layout, dtypes)
 
 
-def _repeated(values: list[Any], steps: int, layout: Layout) -> list[Any]:
+def _repeated(values: list[Any], steps: int, layout: LogdictLayout) -> list[Any]:
     """The leaves of a logdict: all values, and the steps once for each name."""
     if not steps:
         return values

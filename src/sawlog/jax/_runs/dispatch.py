@@ -27,12 +27,12 @@ from sawlog.jax._core.select import Selection
 from sawlog.jax._core.site import Site
 from sawlog.jax._core.stream import Streams
 from sawlog.jax._core.unmatched import Unmatched
-from sawlog.jax._logdict.entries import Part, parts_of_site
+from sawlog.jax._logdict.entries import LogdictPart, parts_of_site
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._runs import runs as _runs
 from sawlog.jax._transforms.tap import Tap
 from sawlog.jax._transforms.tap_buffer import BufferedTap, BufferedWalk
-from sawlog.jax._transforms.tap_host import Call, Flush, Target
+from sawlog.jax._transforms.tap_host import Flush, LogCall, Target
 from sawlog.jax._transforms.tap_sampling import Sampling, run_sampled
 
 Start = Callable[[np.ndarray, list[np.ndarray]], int]
@@ -134,9 +134,9 @@ class _Dispatch(Target):
     def __init__(self) -> None:
         super().__init__(lambda logs: None, "", hold_errors=False)
 
-    def deliver(self, call: Call | Flush, arrays: Sequence[Any]) -> None:
+    def deliver(self, call: LogCall | Flush, arrays: Sequence[Any]) -> None:
         """The number is the last operand but for the mask."""
-        site = call.site if isinstance(call, Call) else call
+        site = call.site if isinstance(call, LogCall) else call
         own = [_data(array) for array in arrays]
         numbers = own.pop(-2 if site.masked else -1)
         one = _of_one_lane(call, numbers.ndim)
@@ -151,7 +151,7 @@ def _data(array: Any) -> np.ndarray:
     return np.asarray(array if kind is None else jax.random.key_data(array))
 
 
-def _of_one_lane(call: Call | Flush, lanes: int) -> Call | Flush:
+def _of_one_lane(call: LogCall | Flush, lanes: int) -> LogCall | Flush:
     if isinstance(call, Flush):
         return dataclasses.replace(call, batch=call.batch - lanes)
     site = dataclasses.replace(call.site, batch=call.site.batch - lanes)
@@ -233,7 +233,7 @@ class RunBuffer(BufferedTap):
         super().__init__(chosen, number, room, keep_logs)
         self._prefix = prefix
 
-    def flush_parts(self, parts: Sequence[Part]) -> None:
+    def flush_parts(self, parts: Sequence[LogdictPart]) -> None:
         """Send the entries of these keys."""
         if parts:
             parts = [part.renamed(self._prefix + part.slot.key) for part in parts]

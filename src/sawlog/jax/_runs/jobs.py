@@ -20,7 +20,7 @@ from sawlog.jax._runs.background import ROOM, Job
 from sawlog.jax._runs.call_forms import Leaves
 from sawlog.jax._runs.runs import Run, table
 from sawlog.jax._saving.records import to_records
-from sawlog.jax._transforms.tap_host import Call, Flush
+from sawlog.jax._transforms.tap_host import Flush, LogCall
 from sawlog.records import Entries, Records
 from sawlog.sinks import AsyncError
 
@@ -197,7 +197,9 @@ class Tapped(Job):
     def __init__(self, run: Run) -> None:
         self.run = run
         self.number = table.enter(self)
-        self._sent: collections.deque[tuple[Call | Flush, list[np.ndarray]]] = collections.deque()
+        self._sent: collections.deque[tuple[LogCall | Flush, list[np.ndarray]]] = (
+            collections.deque()
+        )
         self._bytes = 0
         self._lock = threading.Lock()
         self._news, self._taken = Signal(), Signal()
@@ -209,7 +211,7 @@ class Tapped(Job):
         """A program is on its way."""
         return True
 
-    def deliver(self, call: Call | Flush, arrays: Sequence[Any]) -> None:
+    def deliver(self, call: LogCall | Flush, arrays: Sequence[Any]) -> None:
         """Take what the program sent, in a callback; wait while too much of it is not written."""
         own = [np.array(array) for array in arrays]  # those of a callback are gone after it
         size = sum(array.nbytes for array in own)
@@ -253,7 +255,7 @@ class Tapped(Job):
             table.leave(self.number)
         return int(over)
 
-    def _write(self, call: Call | Flush, arrays: list[np.ndarray]) -> None:
+    def _write(self, call: LogCall | Flush, arrays: list[np.ndarray]) -> None:
         try:
             for logs in call.logs(arrays):
                 self.run.write(logs)

@@ -24,7 +24,7 @@ from sawlog.jax import _compat
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._runs.background import Background
 from sawlog.jax._saving.records import to_records
-from sawlog.jax._transforms.tap_host import Call, Flush
+from sawlog.jax._transforms.tap_host import Flush, LogCall
 from sawlog.records import Records
 from sawlog.sinks import Sink as Sink
 from sawlog.sinks import fail
@@ -150,7 +150,7 @@ class Run:
             self._sink.close()
         table.leave(self.number)
 
-    def deliver(self, call: Call | Flush, arrays: Sequence[Any]) -> None:
+    def deliver(self, call: LogCall | Flush, arrays: Sequence[Any]) -> None:
         """Take what a program sent.
 
         Raises:
@@ -164,7 +164,7 @@ class Run:
             text = f"{type(error).__name__}: {error} ({self.where(call)})"
             raise CallbackError(text).with_traceback(error.__traceback__) from error
 
-    def where(self, call: Call | Flush) -> str:
+    def where(self, call: LogCall | Flush) -> str:
         """What was going on, for error messages."""
         names = ", ".join(map(repr, call.keys))
         return f"while writing the log of {names} at {call.where} to the run {self.name!r}"
@@ -173,7 +173,7 @@ class Run:
 class Entry(Protocol):
     """What a number of the table means: a run, or one call that writes to it."""
 
-    def deliver(self, call: Call | Flush, arrays: Sequence[Any]) -> None:
+    def deliver(self, call: LogCall | Flush, arrays: Sequence[Any]) -> None:
         """Take what a program sent."""
 
 

@@ -1,1 +1,1 @@
-"""Saving a logdict as records in a store, and loading it bit for bit."""
+"""Save a logdict as records in a store, and load it back bit for bit."""

@@ -1,4 +1,4 @@
-"""Logdicts on disk: ``save``, ``load``, and the sink that writes one run into a store."""
+"""Save and load logdicts, and the sink that writes the logs of one run to a store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from sawlog import sinks, store
 from sawlog.errors import ArgumentError, ForeignStoreError
 from sawlog.jax._logdict.logdict import logdict
-from sawlog.jax._saving.metadata import Kinds, Notes
+from sawlog.jax._saving.metadata import SaveCompatibility, SeriesMetadata
 from sawlog.jax._saving.records import from_records, to_records
 from sawlog.records import Records
 
@@ -24,21 +24,22 @@ def save(
     exists: str = "error",
     meta: Mapping[str, Any] | None = None,
 ) -> None:
-    """Save logs as a store; :func:`load` gives them back bit for bit.
+    """Save logs as a store; :func:`load` returns them bit for bit.
 
     Args:
-        path: the folder to make.
-        logs: a :class:`sawlog.logdict`, or a dict of arrays with their entries in front. The two
-            may also be given the other way round.
-        exists: what to do if there is a store already: ``"error"``, ``"append"`` to it, so that
-            loading gives the sum of both, or ``"replace"`` it.
-        meta: notes of your own that JSON can hold, ``sawlog.store.open(path).meta``.
+        path: the folder to create.
+        logs: a :class:`sawlog.logdict`, or a dict of arrays with a leading entry axis. ``path``
+            and ``logs`` may be given in either order.
+        exists: what to do with an existing store: ``"error"``, ``"append"``, after which loading
+            returns the concatenation of both, or ``"replace"``.
+        meta: your own metadata, which JSON must be able to hold; read it with
+            ``sawlog.store.open(path).meta``.
 
     Raises:
         ArgumentError: the logs are traced.
-        LogValueError: a value is of a kind that cannot be saved.
-        StoreExistsError: there is a store, and ``exists`` is ``"error"``.
-        LogMismatchError, SchemaError: the logs do not go with those that are there.
+        LogValueError: a value has a type that cannot be saved.
+        StoreExistsError: the store exists, and ``exists`` is ``"error"``.
+        LogMismatchError, SchemaError: the logs cannot be appended to the existing ones.
 
     >>> import tempfile, jax.numpy as jnp, sawlog
     >>> folder = tempfile.mkdtemp() + "/run"
@@ -52,10 +53,10 @@ def save(
     for given, what, kinds in ((path, "a path", (str, os.PathLike)), (logs, "logs", Mapping)):
         if not isinstance(given, kinds):
             raise ArgumentError(
-                f"save takes a path and logs, and got {type(given).__name__} instead of {what}. "
+                f"save takes a path and logs; got {type(given).__name__} instead of {what}. "
                 'Hint: sawlog.save("runs/1", logs)'
             )
-    records = to_records(logs)  # first, so that nothing is replaced by what cannot be saved
+    records = to_records(logs)  # before the store is opened: it may fail, and "replace" deletes
     sink = LogSink(path, exists=exists, meta=meta, interval=None)
     try:
         sink.write(records)
@@ -64,15 +65,15 @@ def save(
 
 
 def load(path: StrPath) -> logdict:
-    """The logs that :func:`save` or a logger wrote, with numpy arrays.
+    """Load the logs that :func:`save` or a logger wrote, as numpy arrays.
 
-    Of a store that other programs wrote, this gives every series.
+    From a store that another program wrote, this loads every series.
 
     Raises:
-        StoreNotFoundError: there is nothing.
-        ForeignStoreError: there is something else; where it is a folder of runs, names these.
-        DamagedStoreError: files of it are missing or changed.
-        ArgumentError: the store has rows by example id and nothing else.
+        StoreNotFoundError: the path does not exist.
+        ForeignStoreError: the path is not a store; for a folder of runs, the message lists them.
+        DamagedStoreError: files of the store are missing or changed.
+        ArgumentError: the store holds only rows by example id.
     """
     try:
         reader = store.open(path)
@@ -89,7 +90,7 @@ def load(path: StrPath) -> logdict:
 
 
 def _with_runs(error: ForeignStoreError, path: Path) -> ForeignStoreError:
-    """The error, or one that says where there are stores below."""
+    """Return the error, or one that lists the stores in subfolders."""
     runs = sorted(found.parent.name for found in path.glob("*/store.json"))
     if not runs:
         return error
@@ -101,39 +102,41 @@ def _with_runs(error: ForeignStoreError, path: Path) -> ForeignStoreError:
 
 
 class LogSink(sinks.StoreSink):
-    """A store of logs of JAX programs: entries of one name must also be of one kind of pytree.
+    """Write logs of JAX programs to a store; each name must keep one pytree structure.
 
     Raises:
-        StoreExistsError: the run exists and may not be appended to, or was started otherwise.
-        LogMismatchError: from ``write``, where entries do not go with those that are there.
+        StoreExistsError: the run exists and ``exists`` forbids appending, or it was started with
+            other metadata.
+        LogMismatchError: from ``write``, if entries cannot be appended to the existing ones.
     """
 
     def __init__(self, path: StrPath, *, exists: str = "append", **options: Any) -> None:
         super().__init__(path, exists=exists, **options)
-        self._kinds = Kinds()
-        self._last: dict[str, Mapping[str, Any]] = {}  # what was checked needs no second look
+        self._compatibility = SaveCompatibility()
+        self._last: dict[str, Mapping[str, Any]] = {}  # attributes already checked
         if exists == "append" and self._writer.schema:
             try:
-                self._look()
+                self._read_existing()
             except BaseException:
                 self._writer.close()
                 raise
 
-    def _look(self) -> None:
+    def _read_existing(self) -> None:
         with store.open(self.path) as reader:
             for series in reader.schema.series:
                 for _, attrs in reader.attrs(series.column.name):
-                    self._kinds.add(series.column.name, Notes.from_attrs(attrs))
+                    metadata = SeriesMetadata.from_attrs(attrs)
+                    self._compatibility.add(series.column.name, metadata)
 
     def _write(self, records: Records) -> None:
         new = {
-            name: Notes.from_attrs(entries.attrs)
+            name: SeriesMetadata.from_attrs(entries.attrs)
             for name, entries in records.items()
             if self._last.get(name) is not entries.attrs
         }
-        for name, notes in new.items():
-            self._kinds.check(name, notes)
+        for name, metadata in new.items():
+            self._compatibility.check(name, metadata)
         super()._write(records)
-        for name, notes in new.items():
-            self._kinds.add(name, notes)
+        for name, metadata in new.items():
+            self._compatibility.add(name, metadata)
             self._last[name] = records[name].attrs

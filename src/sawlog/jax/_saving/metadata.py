@@ -1,45 +1,177 @@
-"""What a store notes beside the arrays of a logdict, so that it comes back as it was.
+"""The JSON metadata that a store keeps beside the arrays of a logdict.
 
-The notes of a series are a dict under ``"logdict"`` in :attr:`sawlog.records.Entries.attrs`, and
-only say what is not the usual: a plain array with its entries in front has none.
+Three kinds of facts are stored, so that a logdict can be rebuilt exactly:
+
+- the *tree spec* of a pytree: a leaf is its position in ``jax.tree.leaves``, ``None`` is null, and
+  a container is a pair of its kind and its children: ``["list", [0, 1]]``, ``["tuple", [0]]``,
+  ``["dict", [["a", 0]]]``. In memory these are tuples, which can be hashed; JSON returns lists.
+- dtypes, including the PRNG implementation of keys.
+- :class:`SeriesMetadata`, a dict under ``"logdict"`` in :attr:`sawlog.records.Entries.attrs`. Only
+  values that differ from the default are stored: a plain array with a leading entry axis has no
+  metadata at all.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
-from sawlog.errors import LogMismatchError
+from sawlog.errors import LogMismatchError, LogValueError
+from sawlog.jax import _compat
 from sawlog.jax._core.arrays import Type
 from sawlog.jax._logdict.entries import Nothing
-from sawlog.jax._saving.leaves import dtype_from_json, dtype_to_json
-from sawlog.jax._saving.treespec import LEAF, Spec, spec_of, structure
 
 _SECTION = "logdict"
 
 VALUE, DROPPED, UNLOGGED = "value", "dropped", "unlogged"
 
+# -- tree specs ------------------------------------------------------------------------------------
+
+Spec = Any
+
+#: The spec of a value that is a single array.
+LEAF: Spec = 0
+
+
+def spec_of(value: Any, what: str) -> Spec:
+    """Return the tree spec of ``value``.
+
+    Raises:
+        LogValueError: it contains containers other than dicts, lists and tuples; ``what`` names the
+            value in the message.
+    """
+    leaves, tree = jax.tree.flatten(value)
+    if len(leaves) == 1 and leaves[0] is value:
+        return LEAF
+    numbered = jax.tree.unflatten(tree, range(len(leaves)))
+    return _spec(value, numbered, what)
+
+
+def _spec(value: Any, numbered: Any, what: str) -> Spec:
+    if value is None:
+        return None
+    if type(value) is dict:
+        for key in value:
+            _check_dict_key(key, what)
+        pairs = ((k, _spec(v, numbered[k], f"{what}[{k!r}]")) for k, v in value.items())
+        return ("dict", tuple(pairs))
+    if type(value) in (list, tuple):
+        both = enumerate(zip(value, numbered, strict=True))
+        items = (_spec(item, number, f"{what}[{i}]") for i, (item, number) in both)
+        return (type(value).__name__, tuple(items))
+    if type(numbered) is int:
+        return numbered
+    raise LogValueError(
+        f"{what} is a {type(value).__qualname__}, and only dicts, lists, tuples and arrays can be "
+        "saved: other containers could not be rebuilt on load. Hint: log it as a dict, for example "
+        "value._asdict() for a namedtuple or vars(value) for an object."
+    )
+
+
+def _check_dict_key(key: Any, what: str) -> None:
+    if type(key) not in (str, int):
+        raise LogValueError(
+            f"{what} is a dict with the key {key!r}, and only strings and integers can be saved as "
+            "keys. Hint: log it with str(key)."
+        )
+
+
+def build(spec: Spec, leaves: Sequence[Any]) -> Any:
+    """Return the value with this structure and these leaves."""
+    if spec is None:
+        return None
+    if isinstance(spec, int):
+        return leaves[spec]
+    kind, items = spec
+    if kind == "dict":
+        return {key: build(item, leaves) for key, item in items}
+    kinds: dict[str, Callable[[Any], Any]] = {"list": list, "tuple": tuple}
+    return kinds[kind](build(item, leaves) for item in items)
+
+
+def count(spec: Spec) -> int:
+    """Return the number of leaves."""
+    if spec is None or isinstance(spec, int):
+        return int(spec is not None)
+    kind, items = spec
+    return sum(count(item[1] if kind == "dict" else item) for item in items)
+
+
+def structure(spec: Spec) -> Any:
+    """Return the JAX tree structure, which ignores the order of dict keys."""
+    return jax.tree.structure(build(spec, range(count(spec))))
+
+
+# -- dtypes ----------------------------------------------------------------------------------------
+
+
+def dtype_to_json(dtype: Any, what: str) -> Any:
+    """Return a dtype in a form that JSON can hold.
+
+    Raises:
+        LogValueError: JAX cannot look up the PRNG implementation of these keys by name.
+    """
+    kind = _compat.key_kind(dtype)
+    if kind is not None:
+        return {"impl": impl_of(kind, what)}
+    plain = np.dtype(dtype)
+    return plain.name if plain.type.__module__ == "ml_dtypes" else plain.str
+
+
+def dtype_from_json(text: Any) -> Any:
+    """Invert :func:`dtype_to_json`."""
+    return np.dtype(text) if isinstance(text, str) else _key_dtype(text["impl"])
+
+
+def impl_of(kind: Any, what: str) -> str:
+    """Return the name by which JAX looks up a PRNG implementation.
+
+    Raises:
+        LogValueError: the implementation is not registered under its name.
+    """
+    name = str(kind.name)
+    try:
+        known = _compat.key_kind(_key_dtype(name)) == kind
+    except ValueError:
+        known = False
+    if not known:
+        raise LogValueError(
+            f"{what[0].upper()}{what[1:]} holds PRNG keys of the kind {name!r}, which JAX does not "
+            "know by that name. Hint: log jax.random.key_data(key)."
+        )
+    return name
+
+
+@functools.cache
+def _key_dtype(impl: str) -> Any:
+    return jax.eval_shape(lambda: jax.random.key(0, impl=impl)).dtype
+
+
+# -- series ----------------------------------------------------------------------------------------
+
 
 @dataclasses.dataclass(frozen=True)
-class Notes:
-    """The notes of the entries of one series.
+class SeriesMetadata:
+    """The metadata of the entries of one series.
 
     Args:
-        role: what is in the series: values, how many entries did not fit, or nothing at all.
-        key: the key of the logdict; None where the series has the same name.
-        leaf: which leaf of a pytree this is.
-        tree: the structure of that pytree, noted with its first leaf.
-        stacked: whether there is an entry axis; if not, each save is one entry.
-        outer: how many axes of a ``vmap`` around the whole logdict follow the entry axis.
-        batch: how many axes of a ``vmap`` inside the logged function follow those.
-        reduction: what the value was reduced with.
-        rows: how many entries were saved together, where that makes a difference.
-        slot: ``(stacked, ndim)`` of the slot, where a user indexed axes away.
-        impl: which PRNG keys these are the data of.
-        types: for names that were never logged: what they would have been.
+        role: what the series holds: values, the number of dropped entries, or no entries at all.
+        key: the key of the logdict; None if it equals the name of the series.
+        leaf: the position of this leaf in the pytree of the key.
+        tree: the spec of that pytree, stored with the first leaf.
+        stacked: whether the value has an entry axis; without one, each save is one entry.
+        outer: the number of axes of a ``vmap`` around the logdict; they follow the entry axis.
+        batch: the number of axes of a ``vmap`` inside the logged function; they follow ``outer``.
+        reduction: the name of the reduction that was applied to the value.
+        rows: the number of entries saved together, where that affects loading.
+        slot: ``(stacked, ndim)`` of the slot, if the user has indexed axes away.
+        impl: the PRNG implementation, if the values are key data.
+        types: for names that were never logged, the types that their entries would have.
     """
 
     role: str = VALUE
@@ -56,72 +188,74 @@ class Notes:
     types: Mapping[str, Any] | None = None
 
     def to_attrs(self) -> dict[str, Any]:
-        """The attributes of a series; none where all is as usual."""
-        said = {name: value for name, value in vars(self).items() if value != _USUAL[name]}
-        return {_SECTION: said} if said else {}
+        """Return the attributes of a series; empty if every field has its default."""
+        set_fields = {name: value for name, value in vars(self).items() if value != _DEFAULTS[name]}
+        return {_SECTION: set_fields} if set_fields else {}
 
     @classmethod
-    def from_attrs(cls, attrs: Mapping[str, Any]) -> Notes:
-        """The inverse of :meth:`to_attrs`; attributes of others are passed over."""
-        said = {name: value for name, value in attrs.get(_SECTION, {}).items() if name in _USUAL}
-        if said.get("slot") is not None:
-            said["slot"] = tuple(said["slot"])
-        return cls(**said)
+    def from_attrs(cls, attrs: Mapping[str, Any]) -> SeriesMetadata:
+        """Invert :meth:`to_attrs`; attributes of other origin are ignored."""
+        found = {
+            name: value for name, value in attrs.get(_SECTION, {}).items() if name in _DEFAULTS
+        }
+        if found.get("slot") is not None:
+            found["slot"] = tuple(found["slot"])
+        return cls(**found)
 
 
-_USUAL = {field.name: field.default for field in dataclasses.fields(Notes)}
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(SeriesMetadata)}
 
 
-class Kinds:
-    """Which key each series belongs to and how each key is built, so that saves go together."""
+class SaveCompatibility:
+    """Check that successive saves agree on the key of each series and the structure of each key."""
 
     def __init__(self) -> None:
-        self._series: dict[str, Notes] = {}
+        self._series: dict[str, SeriesMetadata] = {}
         self._keys: dict[str, tuple[str, Spec]] = {}
 
-    def check(self, name: str, notes: Notes) -> None:
-        """Refuse entries that cannot go with those that were seen before.
+    def check(self, name: str, metadata: SeriesMetadata) -> None:
+        """Reject entries that cannot be concatenated with earlier ones of the same series.
 
         Raises:
-            LogMismatchError: saying what differs.
+            LogMismatchError: the message says what differs.
         """
-        before = self._series.get(name, notes)
-        if notes is before or notes == before:
-            self._check_key(name, notes)
+        before = self._series.get(name, metadata)
+        if metadata is before or metadata == before:
+            self._check_key(name, metadata)
             return
         for what, one, two in (
-            ("what is in it", before.role, notes.role),
-            ("key", before.key or name, notes.key or name),
-            ("leaf", before.leaf, notes.leaf),
-            ("number of outer vmap axes", before.outer, notes.outer),
-            ("kind of PRNG keys", before.impl, notes.impl),
+            ("role", before.role, metadata.role),
+            ("key", before.key or name, metadata.key or name),
+            ("leaf", before.leaf, metadata.leaf),
+            ("number of outer vmap axes", before.outer, metadata.outer),
+            ("kind of PRNG keys", before.impl, metadata.impl),
         ):
             if one != two:
-                raise _mismatch(notes.key or name, f"{what} of the series {name!r}", one, two)
-        self._check_key(name, notes)
+                raise _mismatch(metadata.key or name, f"{what} of the series {name!r}", one, two)
+        self._check_key(name, metadata)
 
-    def _check_key(self, name: str, notes: Notes) -> None:
-        if notes.role != VALUE or notes.leaf:
+    def _check_key(self, name: str, metadata: SeriesMetadata) -> None:
+        if metadata.role != VALUE or metadata.leaf:
             return
-        key = notes.key or name
-        place, tree = self._keys.get(key, (name, notes.tree))
-        if (place, tree) == (name, notes.tree):
+        key = metadata.key or name
+        place, tree = self._keys.get(key, (name, metadata.tree))
+        if (place, tree) == (name, metadata.tree):
             return
-        one, two = structure(tree), structure(notes.tree)
+        one, two = structure(tree), structure(metadata.tree)
         if one != two:
             raise _mismatch(key, "structure", one, two)
 
-    def add(self, name: str, notes: Notes) -> None:
-        """Remember what was checked."""
-        self._series.setdefault(name, notes)
-        if notes.role == VALUE and not notes.leaf:
-            self._keys.setdefault(notes.key or name, (name, notes.tree))
+    def add(self, name: str, metadata: SeriesMetadata) -> None:
+        """Remember metadata that has been checked."""
+        self._series.setdefault(name, metadata)
+        if metadata.role == VALUE and not metadata.leaf:
+            self._keys.setdefault(metadata.key or name, (name, metadata.tree))
 
 
 def _mismatch(key: str, what: str, one: Any, two: Any) -> LogMismatchError:
     return LogMismatchError(
         f"The entries of {key!r} cannot be put together: the {what} is {one} in what was saved "
-        f"before and {two} now. Hint: rename one with logs.prefix(...), or save to another place."
+        f"before and {two} now. Hint: rename one with logs.prefix(...), or save to another path."
     )
 
 
@@ -129,7 +263,7 @@ def _mismatch(key: str, what: str, one: Any, two: Any) -> LogMismatchError:
 
 
 def types_of(empty: Mapping[str, Nothing]) -> dict[str, Any]:
-    """What is noted about names that were never logged.
+    """Return what is stored about names that were never logged.
 
     Raises:
         LogValueError: a value has a structure that cannot be saved.
@@ -147,8 +281,8 @@ def _type_of(key: str, nothing: Nothing) -> dict[str, Any]:
     }
 
 
-def nothing_from(noted: Mapping[str, Any]) -> Nothing:
-    """The inverse of what :func:`types_of` notes about one name."""
-    pairs = zip(map(tuple, noted["shapes"]), map(dtype_from_json, noted["dtypes"]), strict=True)
+def nothing_from(stored: Mapping[str, Any]) -> Nothing:
+    """Invert :func:`types_of` for one name."""
+    pairs = zip(map(tuple, stored["shapes"]), map(dtype_from_json, stored["dtypes"]), strict=True)
     types = tuple(Type(*pair) for pair in pairs)
-    return Nothing(structure(noted["tree"]), types, noted.get("batch", 0))
+    return Nothing(structure(stored["tree"]), types, stored.get("batch", 0))

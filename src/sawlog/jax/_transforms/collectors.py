@@ -1,7 +1,7 @@
-"""Collectors: what takes the entries of one name where they cannot all be returned.
+"""Collectors: states of fixed size for names whose entries cannot all be returned.
 
-A collector has a state of fixed size. Every log of the name updates it, wherever in the program;
-the walk carries it there and back. :class:`Reducing` keeps one value, :class:`Keeping` a buffer.
+Every log of the name updates the state, wherever it is in the program; the interpreter carries the
+state there and back. :class:`Reducing` keeps one value, :class:`Keeping` a buffer.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import numpy as np
 from jax import lax
 
 from sawlog._names import NOTHING, ByName
+from sawlog._validate import one_of, optional, positive_integer
 from sawlog.errors import ArgumentError, UnsupportedLoopError
 from sawlog.jax import _compat
-from sawlog.jax._core import arrays as _arrays
+from sawlog.jax._core import arrays
 from sawlog.jax._core.stream import Stream, entry_types
-from sawlog.jax._logdict.entries import Part, Slot
+from sawlog.jax._logdict.entries import LogdictPart, Slot
 from sawlog.jax._transforms.reductions import Reduction, begin, for_steps, reduction_of
 
 State = Any
@@ -28,7 +29,7 @@ State = Any
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """How much of each name is kept."""
+    """The options of ``spool`` that limit how many entries of each name are kept."""
 
     interval: ByName = NOTHING
     window: int | None = None
@@ -36,7 +37,7 @@ class Limits:
     keep: str = "first"
 
     def interval_of(self, key: str) -> int:
-        """Every how many-th entry of a name is kept."""
+        """Return n, where every n-th entry of a name is kept."""
         return self.interval.of(key) or 1
 
 
@@ -44,44 +45,34 @@ def read_limits(interval: Any, window: Any, capacity: Any, keep: str) -> Limits:
     """Check the options of ``spool`` that bound its memory.
 
     Raises:
-        ArgumentError: one of them is not a whole number from 1 on.
+        ArgumentError: a number is not a positive integer, or ``keep`` is unknown.
     """
-    check_count("window", window)
-    if keep not in ("first", "last"):
-        raise ArgumentError(f'keep must be "first" or "last", got {keep!r}.')
+    window = optional(positive_integer, "window", window)
+    one_of("keep", keep, ("first", "last"))
     return Limits(counts("interval", interval), window, counts("capacity", capacity), keep)
 
 
 def counts(option: str, given: Any) -> ByName:
-    """Read an option that is a whole number, or a dict of those by name.
+    """Read an option that is a positive integer, or a dict of those by name.
 
     Raises:
-        ArgumentError: naming what is no whole number from 1 on.
+        ArgumentError: a number is not a positive integer.
     """
-    by_name = ByName.read(given)
-    check_count(option, by_name.overall)
-    for name, number in by_name.named:
-        check_count(name, number)
-    return by_name
-
-
-def check_count(name: str, number: Any) -> None:
-    """Refuse a limit that is no whole number from 1 on.
-
-    Raises:
-        ArgumentError: naming the option.
-    """
-    whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
-    if number is not None and not (whole and number >= 1):
-        raise ArgumentError(f"{name} must be a whole number from 1 on, got {number!r}.")
+    read = ByName.read(given)
+    named = [
+        (name, optional(positive_integer, f"{option}[{name!r}]", number))
+        for name, number in read.named
+    ]
+    return ByName(optional(positive_integer, option, read.overall), tuple(named))
 
 
 @dataclasses.dataclass(frozen=True)
 class Collector:
-    """Takes the entries of one name; ``like`` is their type, as a survey of the program found it.
+    """Collect the entries of one name.
 
-    ``like`` has one entry; its arrays have ``like.info.batch`` leading axes, the first
-    ``like.info.mesh`` of them those of a mesh.
+    ``like`` is the type of one entry, as a survey of the program found it. Its arrays have
+    ``like.info.batch`` leading axes, of which the first ``like.info.mesh`` are mesh axes. ``size``
+    is the number of entries that the program logs at most.
     """
 
     like: Stream
@@ -95,30 +86,30 @@ class Collector:
 
     @property
     def certain(self) -> bool:
-        """Whether exactly ``size`` entries are logged, whatever happens."""
+        """Whether the program always logs exactly ``size`` entries."""
         return self.like.mask is None and not self.like.info.unbounded
 
     @property
     def lead_axes(self) -> int:
-        """How many of the leading axes have separate states: here, all of them."""
+        """The number of leading axes that have separate states: here, all of them."""
         return self.like.info.batch
 
     def start(self) -> State:
-        """The state before anything was logged."""
+        """Return the initial state."""
         axes, like = self.lead_axes, self.like
-        blank = like.map(lambda x: _arrays.zeros(_arrays.inner(x, axes)))
+        blank = like.map(lambda x: arrays.zeros(arrays.inner(x, axes)))
         one = self.init(list(blank.leaves), list(blank.steps))
-        lead = _arrays.leading(like.leaves[0], axes)
+        lead = arrays.leading(like.leaves[0], axes)
 
         def lanes(x: Any) -> Any:
-            return _arrays.broadcast(x, _arrays.under(lead, x), first=axes)
+            return arrays.broadcast(x, arrays.under(lead, x), first=axes)
 
         return jax.tree.map(lanes, one)
 
     def update(
         self, state: State, leaves: Sequence[Any], steps: Sequence[Any], mask: Any, batch: int
     ) -> State:
-        """The state after one log, whose arrays have ``batch`` leading axes."""
+        """Return the state after one log, whose arrays have ``batch`` leading axes."""
         fun: Callable[..., State] = self._step
         for _ in range(batch if self.lead_axes > self.like.info.mesh else 0):
             fun = jax.vmap(fun)
@@ -127,19 +118,19 @@ class Collector:
         steps = self._sharded(state, steps, like.steps, batch)
         if mask is not None and self.masked:
             (mask,) = self._sharded(state, [mask], [like.mask], batch)
-        with _arrays.mesh_context(state):
+        with arrays.mesh_context(state):
             return fun(state, leaves, steps, mask)
 
     def _sharded(
-        self, state: State, arrays: Sequence[Any], types: Sequence[Any], batch: int
+        self, state: State, logged: Sequence[Any], types: Sequence[Any], batch: int
     ) -> tuple[Any, ...]:
-        """What is logged here, sharded as the state is. Inside a shard it has no mesh axes."""
+        """Reshard logged arrays as the state is sharded. Inside a shard they have no mesh axes."""
         outside = self.like.info.batch - batch
-        pairs = zip(arrays, types, strict=False)
-        return tuple(_arrays.reshard(x, _arrays.beside(state, t, outside)) for x, t in pairs)
+        pairs = zip(logged, types, strict=False)
+        return tuple(arrays.reshard(x, arrays.beside(state, t, outside)) for x, t in pairs)
 
     def _step(self, state: State, leaves: Any, steps: Any, mask: Any) -> State:
-        """One entry of one lane."""
+        """Update the state of one lane with one entry."""
         here = jnp.ones((), bool) if mask is None else mask
         taken = here if self.interval == 1 else here & (state["count"] % self.interval == 0)
         always = mask is None and self.interval == 1
@@ -148,26 +139,26 @@ class Collector:
         return {**inner, "count": _like(count, state["count"])}
 
     def init(self, leaves: list[Any], steps: list[Any]) -> State:
-        """The state of one lane before anything was logged."""
+        """Return the initial state of one lane."""
         raise AssertionError
 
     def take(self, state: State, leaves: Any, steps: Any, taken: Any) -> State:
-        """The state of one lane with one more entry, if ``taken`` (None: certainly)."""
+        """Return the state of one lane with one more entry, if ``taken`` (None: always)."""
         raise AssertionError
 
-    def finish(self, state: State) -> Part:
-        """What the logdict holds."""
+    def finish(self, state: State) -> LogdictPart:
+        """Return the key of the logdict."""
         raise AssertionError
 
 
 @dataclasses.dataclass(frozen=True)
 class Reducing(Collector):
-    """Keeps what a reduction needs."""
+    """Keep the state of a reduction."""
 
     reduction: Reduction
 
     def init(self, leaves: list[Any], steps: list[Any]) -> State:
-        """A count and the state of the reduction, for the value and for each step."""
+        """Return a count and the states of the reduction, for the value and for each step."""
         value = jax.tree.unflatten(self.like.info.tree, leaves)
         step = for_steps(self.reduction)
         return _strong(
@@ -189,7 +180,7 @@ class Reducing(Collector):
         }
         new = self._same_types(old, new)
         if taken is not None:
-            new = jax.tree.map(lambda a, b: _arrays.select(taken, a, b), new, old)
+            new = jax.tree.map(lambda a, b: arrays.select(taken, a, b), new, old)
         return {**state, **new}
 
     def _same_types(self, old: Any, new: Any) -> Any:
@@ -198,12 +189,12 @@ class Reducing(Collector):
             raise ArgumentError(
                 f"The state of the reduction {self.reduction.name!r} changes its structure, shapes "
                 f"or dtypes when {self.like.info.key!r} is logged at {self.like.info.where}. "
-                "Hint: update(state, value) must return a state just like the one it got."
+                "Hint: update(state, value) must return a state of the same type as its input."
             )
         return jax.tree.map(_like, new, old)
 
-    def finish(self, state: State) -> Part:
-        """One entry for each lane, masked where there may be none."""
+    def finish(self, state: State) -> LogdictPart:
+        """Return one entry per lane, masked where a lane may have logged nothing."""
         value, step = self.reduction.finish, for_steps(self.reduction).finish
         for _ in range(self.lead_axes):
             value, step = jax.vmap(value), jax.vmap(step)
@@ -220,35 +211,35 @@ class Reducing(Collector):
             reduction=self.reduction.name,
         )
         steps = self.like.written(list(map(step, state["steps"])))
-        return Part(result, steps, mask, slot)
+        return LogdictPart(result, steps, mask, slot)
 
 
 @dataclasses.dataclass(frozen=True)
 class Keeping(Collector):
-    """Keeps some entries: the first ones, or in a ring the last ones."""
+    """Keep some entries: the first ones, or in a ring buffer the last ones."""
 
     room: int
     ring: bool
 
     @property
     def lead_axes(self) -> int:
-        """Lanes have separate states only where they log at different times."""
+        """The number of axes with separate states: lanes have them if they may log separately."""
         return self.like.info.batch if self.like.mask is not None else self.like.info.mesh
 
     @property
     def stored(self) -> int:
-        """How many entries would be stored if there were room."""
+        """The number of entries to store if the buffer were large enough."""
         return -(-self.size // self.interval)
 
     def init(self, leaves: list[Any], steps: list[Any]) -> State:
-        """A count and empty buffers."""
+        """Return a count and empty buffers."""
         return {
             "count": jnp.zeros((), np.int32),
-            "arrays": [_arrays.zeros(_arrays.rows(self.room, x)) for x in (*leaves, *steps)],
+            "arrays": [arrays.zeros(arrays.rows(self.room, x)) for x in (*leaves, *steps)],
         }
 
     def take(self, state: State, leaves: Any, steps: Any, taken: Any) -> State:
-        """Write at the next place."""
+        """Write the entry at the next position."""
         place = state["count"] // self.interval
         fits = self.ring or (self.certain and self.stored <= self.room)
         if self.ring:
@@ -260,7 +251,7 @@ class Keeping(Collector):
         def write(buffer: Any, x: Any) -> Any:
             if taken is not None:
                 old = lax.dynamic_index_in_dim(buffer, place, keepdims=False)
-                x = _arrays.select(taken, x, old)
+                x = arrays.select(taken, x, old)
             return lax.dynamic_update_index_in_dim(buffer, x, place, 0)
 
         entry = (*leaves, *steps)
@@ -269,21 +260,21 @@ class Keeping(Collector):
             "arrays": [write(b, x) for b, x in zip(state["arrays"], entry, strict=True)],
         }
 
-    def finish(self, state: State) -> Part:
-        """The buffers in order, masked where they were not filled."""
+    def finish(self, state: State) -> LogdictPart:
+        """Return the buffers in program order, masked where they were not filled."""
         fun: Callable[..., Any] = self._ordered
         for _ in range(self.lead_axes):
             fun = jax.vmap(fun)
-        arrays, mask, dropped = fun(state)
+        buffers, mask, dropped = fun(state)
         info, axes = self.like.info, self.lead_axes
-        arrays = [jnp.moveaxis(x, axes, 0) for x in arrays]
-        leaves, rest = arrays[: len(self.like.leaves)], arrays[len(self.like.leaves) :]
+        buffers = [jnp.moveaxis(x, axes, 0) for x in buffers]
+        leaves, rest = buffers[: len(self.like.leaves)], buffers[len(self.like.leaves) :]
         full = self.certain and self.stored >= self.room
         if full:
             mask = None
         else:
             mask = jnp.moveaxis(mask, axes, 0)
-            mask = _arrays.broadcast(mask, _arrays.leading(leaves[0], 1 + info.batch))
+            mask = arrays.broadcast(mask, arrays.leading(leaves[0], 1 + info.batch))
         slot = Slot(
             key=info.key,
             steps=info.axes,
@@ -294,47 +285,47 @@ class Keeping(Collector):
             counted=True,
         )
         steps = self.like.written(rest)
-        return Part(jax.tree.unflatten(info.tree, leaves), steps, mask, slot, dropped)
+        return LogdictPart(jax.tree.unflatten(info.tree, leaves), steps, mask, slot, dropped)
 
     def _ordered(self, state: State) -> tuple[list[Any], Any, Any]:
         stored = -(-state["count"] // self.interval)
         kept = jnp.minimum(stored, self.room)
-        arrays = state["arrays"]
+        buffers = state["arrays"]
         if self.ring:
             start = jnp.where(stored > self.room, stored % self.room, 0)
             order = (start + jnp.arange(self.room)) % self.room
-            arrays = [_arrays.take_rows(x, order) for x in arrays]
-        return arrays, jnp.arange(self.room) < kept, stored - kept
+            buffers = [arrays.take_rows(x, order) for x in buffers]
+        return buffers, jnp.arange(self.room) < kept, stored - kept
 
 
 def _strong(state: State) -> State:
-    """Arrays whose types do not change when they are added to."""
+    """Make the types strong, so that an update cannot change them."""
     return jax.tree.map(lambda x: _like(x, jnp.asarray(x)), state)
 
 
 def _fits(new: Any, old: Any) -> bool:
-    """Whether a new state can take the place of an old one without losing anything."""
+    """Whether a new state can replace an old one without loss of precision."""
     return jnp.result_type(new) == old.dtype or (
         _compat.is_weak(new) and jnp.promote_types(jnp.result_type(new), old.dtype) == old.dtype
     )
 
 
 def _like(new: Any, old: Any) -> Any:
-    """``new`` with the exact type of ``old``, as a loop's carry must have it."""
+    """Convert ``new`` to the exact type of ``old``, as the carry of a loop requires."""
     new = jnp.asarray(new)
     if new.dtype != old.dtype or _compat.is_weak(new):
         new = lax.convert_element_type(new, old.dtype)
-    new = _arrays.reshard(new, old)
+    new = arrays.reshard(new, old)
     return _compat.make_varying(new, _compat.varying_axes(old))
 
 
 def plan(
     types: Sequence[Stream], modes: Callable[[Stream], Any], limits: Limits
 ) -> dict[str, Collector]:
-    """Which names need a collector, given the types of all streams of a program.
+    """Return a collector for each name that needs one, given the types of all streams.
 
     Raises:
-        UnsupportedLoopError: a name is logged in a loop of unknown length, and nothing bounds it.
+        UnsupportedLoopError: a name is logged in a loop of unknown length without a limit.
     """
     found = {}
     for stream, like in zip(types, entry_types(types), strict=True):
@@ -361,7 +352,7 @@ def _collector(
         if room is None and info.unbounded:
             raise_unknown_length(info.unbounded, [info.where])
         if room is not None and not info.unbounded and not limits.capacity.names_it(info.key):
-            room = None  # one capacity for all is meant for what has no length of its own
+            room = None  # a capacity for all names applies only to loops of unknown length
     if info.unbounded:
         assert room is not None
         return Keeping(**common, room=room, ring=ring)
@@ -374,15 +365,15 @@ def _collector(
 
 
 def raise_unknown_length(loop: str, sites: Sequence[str]) -> None:
-    """Say that a loop has no room for its logs, and what to do.
+    """Raise the error for a log in a loop of unknown length.
 
     Raises:
         UnsupportedLoopError: always.
     """
     raise UnsupportedLoopError(
         f"There is a log inside the loop at {loop}, and how often that loop runs is not known when "
-        "the program is compiled, so spool cannot make room for all entries. The log stands at "
-        f"{', '.join(dict.fromkeys(sites))}. Hint: say how many to keep, as in "
+        "the program is compiled, so spool cannot allocate space for all entries. The log is at "
+        f"{', '.join(dict.fromkeys(sites))}. Hint: limit how many to keep, as in "
         'spool(f, capacity=1000, keep="last"), or reduce them, as in spool(f, reduce="mean"); '
         "sawlog.tap streams them, and argnames= leaves them out."
     )

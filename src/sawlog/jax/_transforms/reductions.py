@@ -1,7 +1,8 @@
-"""Reductions: how many entries become one value.
+"""Reductions in streaming form: ``init``, ``update`` with one entry at a time, ``finish``.
 
-A reduction is three functions. They accumulate inside the program, in the carry of its loops, so
-memory does not grow with the number of steps. The same ones reduce a logdict after the fact.
+They accumulate inside the program, in the carry of its loops, so that memory does not grow with the
+number of steps. ``logs.reduce`` uses the same functions. Names, accepted values and the reduction
+of steps are those of ``sawlog._reductions``, which the host shares.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sawlog.errors import ArgumentError, LogValueError
+from sawlog._reductions import KINDS
+from sawlog._validate import one_of
+from sawlog.errors import LogValueError
 from sawlog.jax import _compat
 from sawlog.jax._core.arrays import reshard, select, type_of, with_dtype, zeros
 
 
 @dataclasses.dataclass(frozen=True)
 class Reduction:
-    """A way to make one value of many: ``init(like) -> state``, ``update(state, value) -> state``
-    and ``finish(state) -> result``.
+    """A custom reduction: ``init(like) -> state``, ``update(state, value) -> state`` and
+    ``finish(state) -> result``.
 
-    ``like`` and ``value`` are one entry, a pytree of arrays (``like`` is zeros). A state is a
-    pytree whose shapes and dtypes stay the same. Under ``vmap`` every lane reduces alone.
+    ``like`` and ``value`` are one entry, a pytree of arrays (``like`` is zeros). The state is a
+    pytree whose structure, shapes and dtypes must not change. Under ``vmap`` every lane is reduced
+    separately.
 
     >>> import jax.numpy as jnp, sawlog
     >>> ema = sawlog.Reduction(
@@ -48,16 +52,16 @@ class Reduction:
         return f"Reduction({self.name!r})"
 
 
-# -- sums that do not lose the small terms ---------------------------------------------------------
+# -- compensated sums ------------------------------------------------------------------------------
 
 
 def _accumulator(dtype: Any) -> Any:
-    """Wide enough to add in: half precision adds in float32, small integers in int32."""
+    """Return the dtype to add in: float32 for half precision, int32 for small integers."""
     return _wide(_sum_dtype(dtype))
 
 
 def _wide(dtype: Any) -> Any:
-    """At least float32, if it is a float; without promotion, which may be strict."""
+    """Widen floats to at least float32, without promotion, which may be strict."""
     return np.dtype(np.float32) if _is_float(dtype) and dtype.itemsize < 4 else dtype
 
 
@@ -66,9 +70,9 @@ def _is_float(dtype: Any) -> bool:
 
 
 def _float_of(dtype: Any) -> Any:
-    """The dtype of a mean."""
+    """Return the dtype of a mean."""
     if jnp.issubdtype(dtype, jnp.inexact):
-        return dtype  # also float8, which jnp.mean refuses
+        return dtype  # including float8, which jnp.mean rejects
     return jax.eval_shape(jnp.mean, jax.ShapeDtypeStruct((1,), dtype)).dtype
 
 
@@ -77,10 +81,10 @@ def _exact_sum(dtype: Any) -> bool:
 
 
 def _add(total: Any, rest: Any, x: Any) -> tuple[Any, Any]:
-    """Add ``x`` to the number ``total + rest``, where ``rest`` is what ``total`` cannot hold.
+    """Add ``x`` to the double-word number ``total + rest``; ``rest`` is the rounding error.
 
-    Exact up to twice the precision of the dtype (a double-word sum): the rounding error of the
-    addition goes to ``rest``, and what ``rest`` has gathered goes back to ``total``.
+    Exact up to twice the precision of the dtype: the rounding error of the addition is added to
+    ``rest``, and the part of ``rest`` that ``total`` can represent is moved back.
     """
     new = total + x
     part = new - total
@@ -91,7 +95,7 @@ def _add(total: Any, rest: Any, x: Any) -> tuple[Any, Any]:
 
 
 def _divide(total: Any, count: Any) -> Any:
-    """The mean, for a count from 1 on; without promotion, which may be strict."""
+    """Return ``total / max(count, 1)``, without promotion, which may be strict."""
     return total / jnp.maximum(count, 1).astype(total.dtype)
 
 
@@ -114,10 +118,6 @@ def _sum_result(state: Any, dtype: Any) -> Any:
     return (state["total"] + state["rest"]).astype(dtype)
 
 
-#: Reductions that compute with what is logged.
-NUMERIC = ("max", "mean", "min", "std", "sum", "var")
-
-
 # -- the table -------------------------------------------------------------------------------------
 
 
@@ -127,21 +127,23 @@ def _leafwise(
     update: Callable[[Any, Any], Any],
     finish: Callable[[Any, Any], Any],
 ) -> Reduction:
-    """A reduction of arrays, applied to every leaf; ``finish`` also gets a leaf's dtype."""
+    """Return a reduction that handles every leaf separately; ``finish`` also gets its dtype."""
 
     def start(like: Any) -> Any:
         leaves, tree = jax.tree.flatten(like)
-        if name in NUMERIC and any(jnp.issubdtype(x.dtype, jax.dtypes.extended) for x in leaves):
+        if KINDS[name].accepts != "any" and any(
+            jnp.issubdtype(x.dtype, jax.dtypes.extended) for x in leaves
+        ):
             raise LogValueError(
                 f"PRNG keys have no {name}. Hint: reduce them by 'first', 'last' or 'count', as in "
                 'spool(f, reduce={"loss": "mean", "key": "last"}).'
             )
-        return _State(tuple(map(init, leaves)), tree, tuple(leaf.dtype for leaf in leaves))
+        return _LeafStates(tuple(map(init, leaves)), tree, tuple(leaf.dtype for leaf in leaves))
 
     def step(state: Any, value: Any) -> Any:
         leaves = jax.tree.leaves(value)
         new = tuple(map(update, state.leaves, leaves))
-        return _State(new, state.tree, state.dtypes)
+        return _LeafStates(new, state.tree, state.dtypes)
 
     def end(state: Any) -> Any:
         return jax.tree.unflatten(state.tree, map(finish, state.leaves, state.dtypes))
@@ -151,7 +153,9 @@ def _leafwise(
 
 @jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True)
-class _State:
+class _LeafStates:
+    """The state of every leaf; structure and dtypes are static."""
+
     leaves: tuple[Any, ...]
     tree: Any
     dtypes: tuple[Any, ...]
@@ -160,7 +164,7 @@ class _State:
         return (self.leaves,), (self.tree, self.dtypes)
 
     @classmethod
-    def tree_unflatten(cls, static: Any, children: Any) -> _State:
+    def tree_unflatten(cls, static: Any, children: Any) -> _LeafStates:
         return cls(children[0], *static)
 
 
@@ -180,7 +184,7 @@ def _mean() -> Reduction:
 
 
 def _spread(name: str, final: Callable[[Any], Any]) -> Reduction:
-    """Variance by Welford's update of the distances from the first value, in double-word sums."""
+    """Return a variance: Welford's update of distances from the first value, compensated."""
 
     def init(like: Any) -> Any:
         blank = zeros(with_dtype(like, _wide(_float_of(like.dtype))))
@@ -254,15 +258,15 @@ def _last(name: str) -> Reduction:
 
 
 def _sum_dtype(dtype: Any) -> Any:
-    """The dtype of a sum."""
+    """Return the dtype of a sum."""
     if jnp.issubdtype(dtype, jnp.inexact):
         return dtype
-    if jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8:  # jnp.sum cannot
+    if jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8:  # jnp.sum rejects it
         dtype = np.int8 if jnp.issubdtype(dtype, jnp.signedinteger) else np.uint8
     return jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), dtype)).dtype
 
 
-REDUCTIONS: dict[str, Reduction] = {
+_STREAMING = {
     "mean": _mean(),
     "sum": _leafwise(
         "sum",
@@ -285,40 +289,44 @@ REDUCTIONS: dict[str, Reduction] = {
     "var": _spread("var", lambda variance: variance),
 }
 
+#: The streaming form of every row of the shared table.
+REDUCTIONS: dict[str, Reduction] = {name: _STREAMING[name] for name in KINDS}
+
 MODES = ("append", *sorted(REDUCTIONS))
 
+_CUSTOM = "define any other one as sawlog.Reduction(name, init, update, finish)."
 
-def check_mode(mode: Any) -> None:
-    """Refuse a reduction that does not exist.
+
+def check_mode(mode: Any, option: str = "reduction") -> None:
+    """Check a mode, or a dict of modes by name; ``option`` is the argument that it was given for.
 
     Raises:
-        ArgumentError: naming those that do.
+        ArgumentError: a mode is neither a known name nor a :class:`Reduction`.
     """
-    modes = list(mode.values()) if isinstance(mode, Mapping) else [mode]
-    for name in modes:
-        if not isinstance(name, Reduction) and name not in MODES:
-            raise ArgumentError(
-                f"There is no reduction {name!r}. Hint: one of {', '.join(MODES)}, or a "
-                "sawlog.Reduction of your own."
-            )
+    by_name = isinstance(mode, Mapping)
+    for name, each in mode.items() if by_name else [(None, mode)]:
+        if not isinstance(each, Reduction):
+            shown = f"{option}[{name!r}]" if by_name else option
+            one_of(shown, each, MODES, _CUSTOM, or_else="a sawlog.Reduction")
 
 
 def reduction_of(mode: Any) -> Reduction | None:
-    """The reduction that a mode names; None for ``append``."""
+    """Return the reduction of a mode; None for ``append``."""
     if isinstance(mode, Reduction):
         return mode
     return None if mode in (None, "append") else REDUCTIONS[mode]
 
 
 def for_steps(mode: Reduction) -> Reduction:
-    """How the steps of the reduced entries are reduced: the first, their mean, or the last."""
-    return REDUCTIONS[mode.name if mode.name in ("first", "mean") else "last"]
+    """Return the reduction of the step numbers: ``first``, ``mean`` or ``last``."""
+    return REDUCTIONS[KINDS[mode.name].steps if mode.name in KINDS else "last"]
 
 
 def begin(reduction: Reduction, like: Any) -> Any:
-    """The state before anything was reduced, where ``like`` is an entry of zeros.
+    """Return the initial state, where ``like`` is an entry of zeros.
 
-    On an explicit mesh it is sharded as it will be after an update: ``init`` need not care.
+    On an explicit mesh, give the state the sharding that an update would give it, so that ``init``
+    of a custom reduction can ignore shardings.
     """
     state = reduction.init(like)
     if all(type_of(leaf).sharding is None for leaf in jax.tree.leaves(like)):
@@ -331,7 +339,7 @@ def begin(reduction: Reduction, like: Any) -> Any:
     after = _compat.trace_flat(flat, list(map(_compat.typeof, leaves)), "update").out_avals
     old, structure = jax.tree.flatten(state)
     if len(old) != len(after):
-        return state  # refused where the first entry is reduced
+        return state  # the first update raises the error
     return jax.tree.unflatten(structure, map(_sharded_like, old, after))
 
 

@@ -20,14 +20,14 @@ from sawlog.jax._core.static_arguments import jit_options
 from sawlog.jax._core.stream import Stream, Streams, from_site, widened_site
 from sawlog.jax._core.transformed import Transformed
 from sawlog.jax._core.unmatched import Unmatched
-from sawlog.jax._logdict.entries import Part, Slot, stack
+from sawlog.jax._logdict.entries import LogdictPart, Slot, stack
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._transforms.collectors import Collector, Limits, plan, read_limits
 from sawlog.jax._transforms.reductions import check_mode
 
 
 class Spool(Handler):
-    """The handler that collects: in streams, or for some names in a collector."""
+    """The handler of ``spool``: collect logs in streams, or for some names in a collector."""
 
     collects = True
 
@@ -46,15 +46,15 @@ class Spool(Handler):
         self.carry = {key: each.start() for key, each in self._collectors.items()}
 
     def wants(self, site: Site) -> bool:
-        """Whether any of its names was chosen."""
+        """Whether any name of the site is selected."""
         return bool(self._chosen.keys(site))
 
     def carried(self, site: Site) -> Sequence[str]:
-        """The names that have a collector."""
+        """Return the selected names that have a collector."""
         return [key for key in self._chosen.keys(site) if key in self._collectors]
 
     def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
-        """Collect the chosen names."""
+        """Collect the selected names."""
         del primitive, params
         streams = []
         for stream in from_site(site, operands, self._chosen.keys(site)):
@@ -71,8 +71,8 @@ class Spool(Handler):
             )
         return tuple(streams)
 
-    def collected(self) -> dict[str, Part]:
-        """What the collectors hold at the end."""
+    def collected(self) -> dict[str, LogdictPart]:
+        """Return the results of the collectors."""
         return {key: each.finish(self.carry[key]) for key, each in self._collectors.items()}
 
 
@@ -91,32 +91,32 @@ def spool(
     static_argnums: Any = None,
     static_argnames: Any = None,
 ) -> Callable[..., tuple[Any, logdict]]:
-    """Make a function that returns ``(output, logs)``.
+    """Transform a function to return ``(output, logs)``.
 
     Args:
-        fun: the function; it may be jitted, and may use any transformation of JAX inside.
-        argnames: take only these names (one string is one name). Here and wherever names are given,
-            a pattern such as ``"train/*"`` stands for all names that match it; one that matches
-            nothing is a :class:`~sawlog.errors.UnmatchedNameWarning`.
-        tags: take only logs with one of these tags.
-        keep_logs: leave the logs visible to transformations further out.
-        interval: keep every n-th entry of each key; a number, or a dict of those by key.
+        fun: the function; it may be jitted, and may use any JAX transformation inside.
+        argnames: collect only these names (one string is one name). Every option that takes a name
+            also takes a pattern such as ``"train/*"``; a name or pattern that matches no log causes
+            an :class:`~sawlog.errors.UnmatchedNameWarning`.
+        tags: collect only logs with one of these tags.
+        keep_logs: keep the logs visible to transformations around this one.
+        interval: keep every n-th entry of each key; a number, or a dict of numbers by key.
         reduce: reduce the entries of each key inside the program: ``"mean"``, ``"last"``, ... a
-            :class:`sawlog.Reduction`, or a dict of those by key. It goes before the reduction that
-            a log asks for itself.
-        prefix: put this in front of every key.
-        window: keep the last n entries of each key; goes before ``capacity``.
-        capacity: how many entries to keep of what is logged in loops of unknown length; a number,
-            or a dict by key, which then holds for these keys whatever loops they are in.
-        keep: with ``capacity``, whether the ``"first"`` or the ``"last"`` entries are kept;
-            ``logs.dropped`` says how many did not fit.
-        static_argnums, static_argnames: which arguments are no arrays but part of the program, as
-            for ``jax.jit``; a jitted ``fun`` keeps its own.
+            :class:`sawlog.Reduction`, or a dict of those by key. It takes precedence over the
+            ``reduction`` of the log itself.
+        prefix: a prefix for every key.
+        window: keep the last n entries of each key; takes precedence over ``capacity``.
+        capacity: the number of entries to keep of each key that is logged in a loop of unknown
+            length; a number, or a dict by key, which applies to these keys in any loop.
+        keep: with ``capacity``, keep the ``"first"`` or the ``"last"`` entries; ``logs.dropped``
+            counts those that did not fit.
+        static_argnums, static_argnames: the static arguments, as for ``jax.jit``; a jitted ``fun``
+            keeps its own.
 
     Returns:
         A function with the arguments of ``fun``. Like ``jax.jit`` it traces each call signature
-        once, and has ``lower``, ``trace`` and ``eval_shape``. See :class:`sawlog.logdict` for what
-        comes back.
+        once, and has ``lower``, ``trace`` and ``eval_shape``. The logs are a
+        :class:`sawlog.logdict`.
 
     >>> import jax, jax.numpy as jnp, sawlog
     >>> def f(xs):
@@ -132,10 +132,11 @@ def spool(
     2.5
 
     Raises:
-        LogMismatchError: one name is logged in ways that cannot be put together.
-        UnsupportedLoopError: a log stands in a loop of unknown length, and nothing bounds it.
-        UnsupportedPrimitiveError: a log stands inside a primitive without a rule.
-        ArgumentError: an option is of the wrong kind.
+        LogMismatchError: a name is logged with different types, structures or step axes.
+        UnsupportedLoopError: a log is in a loop of unknown length, without ``capacity``, ``window``
+            or a reduction.
+        UnsupportedPrimitiveError: a log is inside a primitive without a rule.
+        ArgumentError: an option has an invalid value.
     """
     return _spool(
         fun,
@@ -156,11 +157,11 @@ def spool(
 def logify(
     fun: Callable[..., Any], *, static_argnums: Any = None, static_argnames: Any = None
 ) -> Callable[..., tuple[Any, logdict]]:
-    """Make a function that returns ``(output, logs)``, one value for each name.
+    """Transform a function to return ``(output, logs)``, with one value for each name.
 
-    A log is reduced as it asks for itself, ``log("loss", loss, reduction="mean")``, and otherwise
-    replaces the one before. ``logs.asdict()`` gives ``{name: {reduction: value}}``. The options
-    are those of ``jax.jit``.
+    A log is reduced by its own ``reduction``, as in ``log("loss", loss, reduction="mean")``, and
+    otherwise replaces the previous one. ``logs.asdict()`` returns ``{name: {reduction: value}}``.
+    The options are those of ``jax.jit``.
 
     >>> import jax, sawlog
     >>> @sawlog.logify
@@ -196,7 +197,7 @@ def _spool(
     check_callable(fun, name)
     check_prefix(prefix)
     if reduce is not None:
-        check_mode(reduce)
+        check_mode(reduce, "reduce")
     limits = read_limits(interval, window, capacity, keep)
     chosen = selection(argnames, tags)
     modes = ByName.read(reduce)
@@ -224,7 +225,7 @@ def _spool(
             appended = {s.info.key for s in streams if mode_of(s) == "append"}
             parts |= {key: _appended(parts[key]) for key in appended}
         logs = logdict._of(parts.values())
-        if window is not None:  # the reductions are of what the window holds
+        if window is not None:  # reductions apply to the contents of the window
             logs = logs.reduce({s.info.key: mode_of(s) or "append" for s in types})
         return outs, logs.prefix(prefix) if prefix else logs
 
@@ -233,19 +234,19 @@ def _spool(
 
 
 def _settled(logs: logdict) -> logdict:
-    """Logs that drop what was not logged when they are first looked at, and wait for nothing."""
+    """Make logs drop entries that were not logged on first access, without waiting now."""
     if logs._layout.masked and not logs._pending:  # no program was compiled around them
         logs._settle_later()
     return logs
 
 
 def _survey(closed: Any, chosen: Selection) -> Streams:
-    """The types of all streams of a program."""
+    """Return the types of all streams of a program."""
     return Interpreter(Spool(chosen, surveys=True)).trace(closed).stream_types
 
 
 def _has_bounds_of_its_own(closed: Any, chosen: Selection) -> bool:
-    """Whether a log asks for a reduction, or stands in a loop of unknown length."""
+    """Whether a log has a reduction, or is in a loop of unknown length."""
     walk = Interpreter(Spool(chosen))
 
     def found(jaxpr: Any) -> bool:
@@ -259,14 +260,14 @@ def _has_bounds_of_its_own(closed: Any, chosen: Selection) -> bool:
     return found(closed.jaxpr)
 
 
-def _appended(part: Part) -> Part:
-    """What a log asked ``logify`` to append: the entry axis is always there."""
+def _appended(part: LogdictPart) -> LogdictPart:
+    """Add the entry axis to a key that a log asked ``logify`` to append."""
     part = stack(part)
     return dataclasses.replace(part, slot=dataclasses.replace(part.slot, reduction="append"))
 
 
-def part_of(stream: Stream) -> Part:
-    """One key of a logdict."""
+def part_of(stream: Stream) -> LogdictPart:
+    """Convert a stream to a key of a logdict."""
     info = stream.info
     slot = Slot(
         key=info.key,
@@ -276,4 +277,6 @@ def part_of(stream: Stream) -> Part:
         batch=info.batch,
         masked=stream.mask is not None,
     )
-    return Part(jax.tree.unflatten(info.tree, stream.leaves), stream.written(), stream.mask, slot)
+    return LogdictPart(
+        jax.tree.unflatten(info.tree, stream.leaves), stream.written(), stream.mask, slot
+    )

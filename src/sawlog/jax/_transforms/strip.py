@@ -1,4 +1,4 @@
-"""``strip``: the same function with every log taken out."""
+"""``strip``: remove every log from a function."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from sawlog.jax._core import lowering_marks as _marks
+from sawlog.jax._core import lowering_marks
 from sawlog.jax._core.functions import check_callable
 from sawlog.jax._core.primitive import not_listening
 
 
 def strip(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function with every log removed, whoever listens further out.
+    """Return the same function without its logs; no transformation around it sees them.
 
     >>> import sawlog
     >>> def f(x):
@@ -25,7 +25,7 @@ def strip(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fun)
     def stripped(*args: Any, **kwargs: Any) -> Any:
-        with not_listening(), _marks.stripping():
+        with not_listening(), lowering_marks.stripping():
             return fun(*args, **kwargs)
 
     return stripped

@@ -1,4 +1,4 @@
-"""``tap``: call back on the host for every log, while the program runs."""
+"""``tap``: call a function on the host for every log, while the program runs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from sawlog.jax._core.transformed import Transformed
 from sawlog.jax._core.unmatched import Unmatched
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._transforms.tap_buffer import BufferedTap, BufferedWalk
-from sawlog.jax._transforms.tap_host import Call, Flush, Target, opened, target_of
+from sawlog.jax._transforms.tap_host import Flush, LogCall, Target, opened, target_of
 from sawlog.jax._transforms.tap_sampling import Sampling, read_sampling, run_sampled
 
 
 class Tap(Handler):
-    """The handler that turns each log into a call of the host.
+    """The handler of ``tap``: replace each log by a host call.
 
-    ``target`` is the live object, or a traced number by which the host knows it.
+    ``target`` is the :class:`Target` itself, or the traced number of a registered one.
     """
 
     def __init__(self, chosen: Selection, target: Any, keep_logs: bool = False) -> None:
@@ -42,17 +42,17 @@ class Tap(Handler):
         self._target = target
 
     def wants(self, site: Site) -> bool:
-        """Whether any of its names was chosen."""
+        """Whether any name of the site is selected."""
         return bool(self._chosen.keys(site))
 
     def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
-        """Call back from here."""
+        """Bind a host call."""
         del primitive, params
         keys = self._chosen.keys(site)
         if keys:
             kinds = tuple(map(_compat.key_kind, operands))
             options = {"site": site, "keys": keys, "inside": site.batch, "key_kinds": kinds}
-            if site.conditional:  # what is not logged costs no call of the host
+            if site.conditional:  # a log that is not reached costs no host call
                 options["gated"] = True
             if isinstance(self._target, Target):
                 tap_p.bind(*operands, target=self._target, **options)
@@ -73,7 +73,7 @@ def _lower(ctx: Any, *args: Any, gated: bool = False, **params: Any) -> Any:
 
 
 def _call_if_due(*args: Any, target: Target | None, **params: Any) -> list[Any]:
-    """Call the host only where the mask says that a lane has something to send."""
+    """Call the host only if the mask of any lane is true."""
     mask = args[-2 if target is None else -1]
     call = functools.partial(tap_p.bind, *args, target=target, **params)
     return list(lax.cond(jnp.any(mask), call, list))
@@ -83,7 +83,7 @@ def _call_if_due(*args: Any, target: Target | None, **params: Any) -> list[Any]:
 def _run(
     *arrays: Any, site: Any, target: Target | None, gated: bool = False, **params: Any
 ) -> list[Any]:
-    del gated  # what is masked is dropped here
+    del gated  # delivery skips masked lanes
     if target is None:
         *arrays, number = arrays  # type: ignore[assignment]
         target = target_of(number)
@@ -91,8 +91,8 @@ def _run(
     return []
 
 
-def _call(site: Site, keys: tuple[str, ...], inside: int, key_kinds: tuple[Any, ...]) -> Call:
-    return Call(site, keys, site.batch - inside, key_kinds)
+def _call(site: Site, keys: tuple[str, ...], inside: int, key_kinds: tuple[Any, ...]) -> LogCall:
+    return LogCall(site, keys, site.batch - inside, key_kinds)
 
 
 _compat.define_lowering(tap_p, _lower, cacheable=False)
@@ -100,7 +100,7 @@ _compat.needs_devices_to_lower(tap_p)
 
 
 def show(logs: logdict) -> None:
-    """Print one log call readably, in one line."""
+    """Print one log call in one line."""
     from sawlog.jax._logdict.display import line
 
     print(line(logs), flush=True)
@@ -120,29 +120,33 @@ def tap(
     static_argnums: Any = None,
     static_argnames: Any = None,
 ) -> Callable[..., Any]:
-    """Make a function that calls ``callback(logs)`` on the host for every log, as it happens.
+    """Transform a function to call ``callback(logs)`` on the host for every log, as it runs.
 
-    ``logs`` is a :class:`sawlog.logdict` of numpy arrays with the names of one call of ``log``; on
-    one device the calls come in program order. Without a callback the logs are printed. The output
-    is that of ``fun``. ``argnames``, ``tags``, ``prefix``, ``keep_logs``, ``static_argnums`` and
-    ``static_argnames`` are those of :func:`sawlog.spool`.
+    ``logs`` is a :class:`sawlog.logdict` of numpy arrays with the names of one call of ``log``. On
+    one device the calls are made in program order. Without a callback the logs are printed. The
+    output is that of ``fun``. ``argnames``, ``tags``, ``prefix``, ``keep_logs``, ``static_argnums``
+    and ``static_argnames`` are those of :func:`sawlog.spool`.
 
-    With ``buffer=n`` up to ``n`` entries of each name are collected on the device and sent
-    together: the callback gets a logdict whose values have the entry axis in front. Nothing is
-    lost, and the order of each name is kept; a host call costs about 100 microseconds, so this is
-    much faster. A log that is not reached takes its place all the same: a call may bring fewer.
+    With ``buffer=n``, up to ``n`` entries of each name are collected on the device and sent
+    together: the callback gets a logdict whose values have a leading entry axis. All entries are
+    sent, and the order of each name is kept. This is much faster, since a host call costs about 100
+    microseconds. A log that is not reached takes up space in the buffer, so a call may bring fewer
+    entries.
 
-    With ``interval=n`` only every n-th entry of each name is sent, beginning with the first; the
+    With ``interval=n``, only every n-th entry of each name is sent, starting with the first; the
     others cost no host call. With ``reduce="mean"`` (or any other reduction of
     :func:`sawlog.spool`, or a dict of those by name) there is one call at the end, with the reduced
-    value of each name; names that the dict leaves out come as they happen, unless their log asks
-    for a reduction itself. Both with ``buffer=n``, every n entries that the interval leaves of a
-    name are sent together, or reduced to one, which has no entry axis. One name must then be logged
-    alike everywhere, as for :func:`sawlog.spool`.
+    value of each name. Names that are missing from the dict are sent as they are logged, unless the
+    log has its own ``reduction``. If ``buffer=n`` is given too, every n entries that the interval
+    selects are sent together, or reduced to one without an entry axis. Each name must then be
+    logged with one type everywhere, as for :func:`sawlog.spool`.
 
-    Called outside of any transformation, the tapped function returns when every callback has run,
-    and raises what a callback raised, with a note that names the log. Inside ``jit`` the exception
-    reaches you through JAX, where the result is waited for.
+    Called outside any transformation, the tapped function returns after every callback has run, and
+    raises an exception of a callback, with a note that names the log. Inside ``jit``, JAX raises
+    the exception where the program waits for the result.
+
+    Raises:
+        ArgumentError: an option has an invalid value.
 
     >>> import jax, sawlog
     >>> def f(n):
@@ -163,8 +167,8 @@ def tap(
     chosen = selection(argnames, tags)
     receive = show if callback is None else callback
 
-    # Called on its own, the program names its target by a number, so that it serves any callback.
-    # Inside another transformation the target becomes part of that one's program.
+    # Called outside a transformation, the program gets the number of its target as an argument, so
+    # that one compiled program serves any callback. Inside one, the target is part of its program.
     static = jit_options(static_argnums, static_argnames)
     alone = program_for(
         fun,
@@ -197,7 +201,10 @@ def _evaluator(
     make_target: Callable[[], Target] | None = None,
     keep_logs: bool = False,
 ) -> Any:
-    """How a tapped program is evaluated; without ``make_target`` it is told its target's number."""
+    """Return the evaluation of a tapped program.
+
+    Without ``make_target``, the program takes the number of its target as a hidden argument.
+    """
 
     unmatched = Unmatched()
 
@@ -219,7 +226,7 @@ def _evaluator(
 
 
 def _send(target: Any, site: Any, operands: Sequence[Any], **params: Any) -> None:
-    """Bind a host call of ``target``, which is the live object or its number."""
+    """Bind a host call to ``target``, a :class:`Target` or the number of one."""
     if isinstance(target, Target):
         tap_p.bind(*operands, site=site, target=target, **params)
     else:

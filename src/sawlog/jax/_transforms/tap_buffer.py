@@ -1,9 +1,9 @@
 """``tap(buffer=N)``: collect entries on the device and call back once for many of them.
 
-The handler collects streams as ``spool`` does. Loops too long for the buffer are cut into pieces:
-an inner loop fills the buffer, an outer one calls back with it. Whatever is left at the end of the
-program goes with a last call. So that the order is kept, what is pending goes out before a loop
-that will call back by itself.
+The handler collects streams as ``spool`` does. A loop that is too long for the buffer is split into
+pieces: an inner loop fills the buffer, and an outer loop calls back with it. A last call sends the
+entries left at the end of the program. To keep the order, pending entries are sent before a loop
+that calls back itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jax.extend.core.primitives import scan_p, while_p
 
 from sawlog._names import ByName
 from sawlog.jax import _compat
-from sawlog.jax._core import arrays as _arrays
+from sawlog.jax._core import arrays
 from sawlog.jax._core.gather import gather
 from sawlog.jax._core.handler import Handler
 from sawlog.jax._core.interpreter import Interpreter
@@ -28,7 +28,7 @@ from sawlog.jax._core.primitive import has_site_effect, tap_p
 from sawlog.jax._core.select import Selection
 from sawlog.jax._core.site import Site
 from sawlog.jax._core.stream import Streams, from_site
-from sawlog.jax._logdict.entries import Part
+from sawlog.jax._logdict.entries import LogdictPart
 from sawlog.jax._rules import loops
 from sawlog.jax._transforms.collectors import Limits, plan
 from sawlog.jax._transforms.spool import Spool, part_of
@@ -36,7 +36,7 @@ from sawlog.jax._transforms.tap_host import Flush, Target
 
 
 class BufferedTap(Handler):
-    """The handler that collects up to ``room`` entries of each name and then calls back."""
+    """The handler of ``tap(buffer=)``: collect up to ``room`` entries per name, then call back."""
 
     collects = True
 
@@ -48,11 +48,11 @@ class BufferedTap(Handler):
         self._target = target
 
     def wants(self, site: Site) -> bool:
-        """Whether any of its names was chosen."""
+        """Whether any name of the site is selected."""
         return bool(self.chosen.keys(site))
 
     def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
-        """Collect."""
+        """Collect the selected names."""
         del primitive, params
         return from_site(site, operands, self.chosen.keys(site))
 
@@ -60,7 +60,7 @@ class BufferedTap(Handler):
         """Call back with these streams."""
         self.flush_parts([part_of(stream) for stream in gather(streams)])
 
-    def flush_parts(self, parts: Sequence[Part]) -> None:
+    def flush_parts(self, parts: Sequence[LogdictPart]) -> None:
         """Call back with the entries of these keys."""
         if not parts:
             return
@@ -76,24 +76,24 @@ class BufferedTap(Handler):
 
 
 class BufferedWalk(Interpreter):
-    """The walk that cuts long loops into pieces."""
+    """The interpreter that splits long loops into pieces."""
 
     handler: BufferedTap
 
     def before(self, eqn: Any, pending: list[Any]) -> None:
-        """Send what is pending before an equation that will send by itself, or that has no room."""
+        """Send pending entries before an equation that sends itself or would not fit."""
         if pending and (self._sends(eqn) or self._overflows(eqn, pending)):
             self.handler.flush(tuple(pending))
             pending.clear()
 
     def after(self, pending: list[Any]) -> None:
-        """Send what is pending when it is more than the buffer should hold."""
+        """Send pending entries if they exceed the buffer."""
         if _entries(pending) > self.handler.room:
             self.handler.flush(tuple(pending))
             pending.clear()
 
     def rule(self, eqn: Any) -> Any:
-        """Loops have rules of their own here."""
+        """Return the rule of an equation; loops that are too long for the buffer have their own."""
         if self._sends(eqn) and eqn.primitive is scan_p:
             return scan_in_pieces
         if self._sends(eqn) and eqn.primitive is while_p:
@@ -109,19 +109,19 @@ class BufferedWalk(Interpreter):
         return bool(types) and _entries([*pending, *types]) > self.handler.room
 
     def size_of(self, eqn: Any) -> int | None:
-        """How many entries of a name an equation can log; None where nobody knows."""
+        """Return how many entries of a name an equation can log; None if that is unknown."""
         types = self._types(eqn)
         if any(stream.info.unbounded for stream in types):
             return None
         return _entries(types)
 
     def _types(self, eqn: Any) -> Streams:
-        """The types of what an equation logs."""
+        """Return the types of the streams of an equation."""
         return survey(self.handler.chosen, eqn) if self.wanted_in(eqn) else ()
 
 
 def survey(chosen: Selection, eqn: Any, avals: Sequence[Any] | None = None) -> Streams:
-    """The types of the streams of one equation, for operands of these types."""
+    """Return the types of the streams of one equation, for operands of the types ``avals``."""
     walk = Interpreter(Spool(chosen, surveys=True))
     found: list[Any] = []
 
@@ -137,7 +137,7 @@ def survey(chosen: Selection, eqn: Any, avals: Sequence[Any] | None = None) -> S
 
 
 def _entries(streams: Sequence[Any]) -> int:
-    """How many entries the fullest name has."""
+    """Return the largest number of entries of any name."""
     totals: dict[str, int] = {}
     for stream in streams:
         totals[stream.info.key] = totals.get(stream.info.key, 0) + stream.size
@@ -147,7 +147,7 @@ def _entries(streams: Sequence[Any]) -> int:
 def scan_in_pieces(
     walk: BufferedWalk, eqn: Any, values: Sequence[Any]
 ) -> tuple[list[Any], Streams]:
-    """A scan of ``length`` steps as a scan over pieces, and what is left over."""
+    """Run a scan as a scan over pieces, followed by the remaining steps."""
     loop, handler = _compat.Scan.read(eqn.params), walk.handler
     body, reverse = loop.body, loop.reverse
     per_step = max(1, _entries(_survey_body(handler.chosen, body)))
@@ -179,7 +179,7 @@ def scan_in_pieces(
         return [*carry, *ys], ()
     carry, more = run(carry, head, rest)
     pairs = zip(more, ys, strict=True) if reverse else zip(ys, more, strict=True)
-    return [*carry, *(_arrays.concatenate(pair) for pair in pairs)], tuple(pending)
+    return [*carry, *(arrays.concatenate(pair) for pair in pairs)], tuple(pending)
 
 
 def _survey_body(chosen: Selection, body: Any) -> Streams:
@@ -193,7 +193,7 @@ def _is_unbounded(chosen: Selection, body: Any) -> bool:
 def _split_steps(
     xs: Sequence[Any], rest: int, whole: int, reverse: bool
 ) -> tuple[list[Any], list[Any]]:
-    """What is left over, which runs last, and the steps that make whole pieces."""
+    """Split off the remaining steps, which run last, from those that fill whole pieces."""
     if reverse:
         return [x[:rest] for x in xs], [x[rest:] for x in xs]
     return [x[whole:] for x in xs], [x[:whole] for x in xs]
@@ -202,10 +202,10 @@ def _split_steps(
 def while_in_pieces(
     walk: BufferedWalk, eqn: Any, values: Sequence[Any]
 ) -> tuple[list[Any], Streams]:
-    """A while loop around one that stops after as many turns as the buffer has room for.
+    """Run a while loop as an outer loop around one that stops when the buffer is full.
 
-    A loop whose condition logs is sent turn by turn: its condition would be evaluated once more
-    for each piece.
+    A loop whose condition logs sends after every iteration, because splitting it would evaluate the
+    condition once more for each piece.
     """
     loop, handler = _compat.While.read(eqn.params), walk.handler
     cond, body, conds, bodies = loop.cond, loop.body, loop.cond_consts, loop.body_consts
@@ -231,7 +231,7 @@ def while_in_pieces(
         turn, *rest = args[bodies:]
         return [turn + 1, *jaxpr_as_fun(body)(*args[:bodies], *rest)]
 
-    counter = _arrays.with_dtype(cond.out_avals[0], jnp.int32)
+    counter = arrays.with_dtype(cond.out_avals[0], jnp.int32)
     short = eqn.replace(
         params=loop.changed(
             cond=_with_counter(short_cond, cond, conds, counter),
@@ -241,7 +241,7 @@ def while_in_pieces(
 
     def piece(*args: Any) -> list[Any]:
         consts, (_, *carry) = args[: conds + bodies], args[conds + bodies :]
-        operands = [*consts, _arrays.zeros(counter), *carry]
+        operands = [*consts, arrays.zeros(counter), *carry]
         found = survey(handler.chosen, short, [_compat.typeof(x) for x in operands])
         collectors = plan(found, lambda stream: None, limits)
         collecting = Spool(handler.chosen, handler.keep_logs, collectors)

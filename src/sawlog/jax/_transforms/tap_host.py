@@ -1,4 +1,4 @@
-"""The host's side of ``tap``: turning what the device sends into calls of the user's callback."""
+"""The host side of ``tap``: convert what the device sends to logdicts for the callback."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from sawlog.errors import CallbackError
 from sawlog.jax import _compat
 from sawlog.jax._core.primitive import tap_effect
 from sawlog.jax._core.site import Operands, Site
-from sawlog.jax._logdict.entries import Part, Slot, parts_of_site, settle, stack
+from sawlog.jax._logdict.entries import LogdictPart, Slot, parts_of_site, settle, stack
 from sawlog.jax._logdict.logdict import logdict
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
-    """What the host must know to read the arrays of one log.
+class LogCall:
+    """The static description of one log, with which the host reads its arrays.
 
-    ``lanes`` axes in front are those of a ``vmap`` around ``tap``; ``key_kinds`` says which
-    operands are PRNG keys, which arrive as plain integers.
+    The first ``lanes`` axes are those of a ``vmap`` around ``tap``. ``key_kinds`` tells which
+    operands are PRNG keys; these arrive as plain integers.
     """
 
     site: Site
@@ -39,7 +39,7 @@ class Call:
         return self.site.where
 
     def logs(self, arrays: Sequence[Any]) -> Iterator[logdict]:
-        """One logdict for each lane that really logged."""
+        """Yield a logdict for each lane that logged."""
         arrays = [np.asarray(array) for array in arrays]
         for lane in itertools.product(*map(range, arrays[0].shape[: self.lanes])):
             logs = self._of_lane([array[lane] for array in arrays])
@@ -64,10 +64,11 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Flush:
-    """What the host must know to read the arrays of many logs, sent together.
+    """The static description of many logs that are sent together.
 
-    It stands where a site does, so that ``vmap`` and masks around ``tap`` treat both alike:
-    ``batch`` axes lead every operand, and with ``masked`` the last one says which lanes are there.
+    It takes the place of a site, so that ``vmap`` and masks around ``tap`` handle both in the same
+    way. Every operand has ``batch`` leading axes; if ``masked``, the last operand masks the
+    lanes.
     """
 
     tree: Any
@@ -85,11 +86,11 @@ class Flush:
 
     @property
     def where(self) -> str:
-        """There are many places; none is named."""
+        """A placeholder, since the logs are at several source lines."""
         return "several places"
 
     def logs(self, arrays: Sequence[Any]) -> Iterator[logdict]:
-        """One logdict for each lane that is there."""
+        """Yield a logdict for each lane that is not masked."""
         arrays = [np.asarray(array) for array in arrays]
         for lane in itertools.product(*map(range, arrays[0].shape[: self.batch])):
             own = [array[lane] for array in arrays]
@@ -104,7 +105,7 @@ class Flush:
         parts = []
         triples = jax.tree.unflatten(self.tree, leaves)
         for slot, (value, steps, mask) in zip(self.slots, triples, strict=True):
-            part = settle(stack(Part(value, tuple(steps), mask, slot)))
+            part = settle(stack(LogdictPart(value, tuple(steps), mask, slot)))
             if part is not None and np.shape(part.first)[0]:
                 parts.append(part)
         return logdict._of(parts)
@@ -119,10 +120,11 @@ def _wrap_keys(leaf: Any, kind: Any) -> Any:
 
 
 def on_device(number: int) -> Any:
-    """A number by which a program names a target, as an argument of that program.
+    """Return the number of a target as an argument of a program.
 
-    Where ``jax.transfer_guard("disallow")`` forbids transfers that nobody asked for, it is put
-    there explicitly, with the token of ordered calls. Elsewhere JAX does that faster.
+    Under ``jax.transfer_guard("disallow")``, which forbids implicit transfers, the number and the
+    token of ordered callbacks are transferred explicitly. Otherwise the implicit transfer of JAX is
+    faster.
     """
     if not _compat.guards_transfers():
         return np.int32(number)
@@ -137,7 +139,7 @@ _numbers = itertools.count()
 
 @contextlib.contextmanager
 def opened(target: Target) -> Iterator[Any]:
-    """A number by which a running program can name ``target``, as long as the context lasts."""
+    """Register ``target`` for the duration of the context, and return its number."""
     with _targets_lock:
         number = next(_numbers) % 2**31
         _targets[number] = target
@@ -149,17 +151,17 @@ def opened(target: Target) -> Iterator[Any]:
 
 
 def target_of(number: Any) -> Target:
-    """The target that a program named."""
+    """Return the target with this number."""
     with _targets_lock:
         return _targets[int(number)]
 
 
 class Target:
-    """Where the logs of one tapped function go.
+    """The callback of one tapped function.
 
-    With ``hold_errors`` an exception of the callback is kept for :meth:`raise_held`, and no further
-    log is delivered until then; otherwise it goes to JAX, which raises it where the program is
-    waited for.
+    With ``hold_errors``, an exception of the callback is kept for :meth:`raise_held`, and further
+    logs are discarded until then. Otherwise it is passed to JAX, which raises it where the caller
+    waits for the program.
     """
 
     def __init__(self, callback: Callable[[logdict], Any], prefix: str, hold_errors: bool) -> None:
@@ -169,8 +171,8 @@ class Target:
         self._held: list[BaseException] = []
         self._lock = threading.Lock()
 
-    def deliver(self, call: Call | Flush, arrays: Sequence[Any]) -> None:
-        """Call back for one log call: once, or once for each lane of a ``vmap`` around ``tap``."""
+    def deliver(self, call: LogCall | Flush, arrays: Sequence[Any]) -> None:
+        """Call the callback once, or once for each lane of a ``vmap`` around ``tap``."""
         with self._lock:
             if self._held:
                 return
@@ -187,7 +189,7 @@ class Target:
                 self._held.append(error)
 
     def raise_held(self) -> None:
-        """Raise what the callback raised, if it did."""
+        """Raise the exception of the callback, if there was one."""
         with self._lock:
             held, self._held = self._held, []
         if held:

@@ -1,4 +1,4 @@
-"""What goes to the host where entries are sent many at a time, or reduced."""
+"""The payload of ``tap`` if entries are sent in batches or reduced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from sawlog.jax import _compat
-from sawlog.jax._logdict.entries import Part, Slot, settle
+from sawlog.jax._logdict.entries import LogdictPart, Slot, settle
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._transforms.collectors import Keeping, Reducing
 from sawlog.jax._transforms.tap_host import Flush
@@ -18,10 +18,10 @@ from sawlog.jax._transforms.tap_host import Flush
 
 @dataclasses.dataclass(frozen=True)
 class Batch(Flush):
-    """What the host must know to read the states of collectors.
+    """The static description of collector states that are sent together.
 
-    They are sent as they are, so that nothing is computed on the device for entries that do not
-    leave it yet: ``entry_axes`` says of each array which axis is that of the entries.
+    States are sent unchanged, so that the device computes nothing for entries that it does not send
+    yet. ``entry_axes`` is the entry axis of each array.
     """
 
     entry_axes: tuple[int, ...] = ()
@@ -36,7 +36,7 @@ class Batch(Flush):
         parts = []
         triples = jax.tree.unflatten(self.tree, leaves)
         for slot, (value, steps, filled) in zip(self.slots, triples, strict=True):
-            part = Part(value, tuple(steps), None, slot)
+            part = LogdictPart(value, tuple(steps), None, slot)
             mask = _mask(filled, part.first.shape, slot)
             if mask.any():
                 settled = settle(dataclasses.replace(part, mask=mask))
@@ -46,7 +46,7 @@ class Batch(Flush):
 
 
 def _mask(filled: Any, shape: tuple[int, ...], slot: Slot) -> np.ndarray:
-    """Which entries are there, of arrays whose lanes hold this many."""
+    """Return the mask of the entries, given the number of entries in each lane."""
     if not slot.stacked:
         return np.asarray(filled > 0)
     order = np.arange(shape[0]).reshape((-1, *(1,) * slot.batch))
@@ -55,9 +55,9 @@ def _mask(filled: Any, shape: tuple[int, ...], slot: Slot) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """The state of one collector on its way to the host.
+    """The state of one collector, ready to be sent.
 
-    ``filled`` says how many entries it holds, for each lane that has a state of its own.
+    ``filled`` is the number of entries that it holds, for each lane with a separate state.
     """
 
     slot: Slot
@@ -68,7 +68,7 @@ class Packed:
 
 
 def pack(collector: Keeping | Reducing, state: Any, filled: Any, lanes: int = 0) -> Packed:
-    """The state of a collector; the first ``lanes`` of its axes go to callbacks of their own."""
+    """Pack the state of a collector; each index of the first ``lanes`` axes is sent separately."""
     info = collector.like.info
     if isinstance(collector, Reducing):
         part = collector.finish(state)
@@ -91,7 +91,7 @@ def pack(collector: Keeping | Reducing, state: Any, filled: Any, lanes: int = 0)
 
 
 def batch_of(packed: Sequence[Packed], lanes: int = 0) -> tuple[Batch, list[Any]]:
-    """What to send: the static part and the operands; ``lanes`` axes lead all of them."""
+    """Return the static description and the operands, which have ``lanes`` leading axes."""
     triples = [(one.value, tuple(one.steps), one.filled) for one in packed]
     axes: list[int] = []
     for one in packed:

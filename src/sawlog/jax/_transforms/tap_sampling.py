@@ -1,8 +1,8 @@
-"""``tap(interval=, reduce=)``: only some entries leave the device, or only what they come to.
+"""``tap(interval=, reduce=)``: send only some entries to the host, or only their reduction.
 
-What decides about it is state that goes through the program with it, as the collectors of ``spool``
-do: a counter, a buffer or a reduction for each name. Names that are always logged together share
-their host calls. A call of the host that is not due is not made: see ``gated`` in ``_tap.py``.
+The program carries a counter, a buffer or a reduction state for each name, like the collectors of
+``spool``. Names that are always logged together share their host calls. A host call that is not due
+is skipped: see ``gated`` in ``tap.py``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from sawlog._names import NOTHING, ByName
+from sawlog._validate import optional, positive_integer
 from sawlog.jax import _compat
-from sawlog.jax._core import arrays as _arrays
+from sawlog.jax._core import arrays
 from sawlog.jax._core.handler import Handler
 from sawlog.jax._core.interpreter import Interpreter
 from sawlog.jax._core.select import Selection
@@ -35,7 +36,6 @@ from sawlog.jax._transforms.collectors import (
     Keeping,
     Reducing,
     State,
-    check_count,
     counts,
 )
 from sawlog.jax._transforms.reductions import Reduction, check_mode, reduction_of
@@ -43,12 +43,12 @@ from sawlog.jax._transforms.spool import Spool
 from sawlog.jax._transforms.tap_payload import Packed, batch_of, pack
 
 Send = Callable[..., None]
-"""``send(site, operands, **params)`` binds a host call; the mask, if any, is the last operand."""
+"""``send(site, operands, **params)`` binds a host call; a mask is the last operand."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """The options of ``tap`` that say how much is sent, and when; hashable."""
+    """The options of ``tap`` that limit what is sent; hashable."""
 
     interval: ByName = NOTHING
     modes: ByName | None = None
@@ -56,21 +56,21 @@ class Sampling:
 
     @property
     def is_plain(self) -> bool:
-        """Whether every entry is sent as it is."""
+        """Whether every entry is sent unchanged."""
         return self.interval in (NOTHING, ByName(1)) and self.modes is None
 
     def interval_of(self, key: str) -> int:
-        """Every how many-th entry of a name is sent."""
+        """Return n, where every n-th entry of a name is sent."""
         return self.interval.of(key) or 1
 
     def reduction_of(self, stream: Stream) -> Reduction | None:
-        """How a name is reduced; what a log asks for itself counts where ``reduce`` was given."""
+        """Return the reduction of a name; that of the log itself applies if ``reduce`` is given."""
         if self.modes is None:
             return None
         return reduction_of(self.modes.of(stream.info.key) or stream.info.reduction)
 
     def by_name(self) -> dict[str, ByName]:
-        """The options that may be given by name."""
+        """Return the options that can be given by name."""
         return {"interval": self.interval, "reduce": self.modes or NOTHING}
 
 
@@ -78,13 +78,13 @@ def read_sampling(interval: Any, reduce: Any, buffer: Any) -> Sampling:
     """Check the options.
 
     Raises:
-        ArgumentError: a number is none from 1 on, or there is no such reduction.
+        ArgumentError: a number is not a positive integer, or a reduction is unknown.
     """
-    check_count("buffer", buffer)
+    room = optional(positive_integer, "buffer", buffer)
     every = counts("interval", interval)
     if reduce is not None:
-        check_mode(reduce)
-    return Sampling(every, None if reduce is None else ByName.read(reduce), buffer)
+        check_mode(reduce, "reduce")
+    return Sampling(every, None if reduce is None else ByName.read(reduce), room)
 
 
 def run_sampled(
@@ -95,18 +95,18 @@ def run_sampled(
     send: Send,
     keep_logs: bool = False,
 ) -> list[Any]:
-    """Evaluate a traced program that sends some of its logs; its outputs."""
-    handler = Sampled(chosen, _groups(closed, chosen, sampling), send)
+    """Evaluate a traced program that sends some of its logs, and return its outputs."""
+    handler = SamplingTap(chosen, _groups(closed, chosen, sampling), send)
     handler.keep_logs = keep_logs
     outs, _ = Interpreter(handler).run(closed.jaxpr, closed.consts, values)
     handler.send_rest()
     return outs
 
 
-class Sampled(Handler):
-    """The handler that lets a group of names decide what becomes of a log."""
+class SamplingTap(Handler):
+    """The handler of ``tap(interval=, reduce=)``: pass each log to the groups of its names."""
 
-    def __init__(self, chosen: Selection, groups: Sequence[Group], send: Send) -> None:
+    def __init__(self, chosen: Selection, groups: Sequence[NameGroup], send: Send) -> None:
         super().__init__()
         self._chosen = self.listens_for = chosen
         self._groups = groups
@@ -114,19 +114,19 @@ class Sampled(Handler):
         self.carry = {group.name: group.start() for group in groups}
 
     def wants(self, site: Site) -> bool:
-        """Whether any of its names was chosen."""
+        """Whether any name of the site is selected."""
         return bool(self._chosen.keys(site))
 
     def carried(self, site: Site) -> Sequence[str]:
-        """The groups whose names are logged here."""
+        """Return the groups whose names are logged here."""
         return [group.name for group in self._at(site)]
 
-    def _at(self, site: Site) -> list[Group]:
+    def _at(self, site: Site) -> list[NameGroup]:
         keys = self._chosen.keys(site)
         return [group for group in self._groups if group.name in keys]
 
     def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
-        """Give the log to its groups; names without one are sent as they are."""
+        """Pass the log to its groups; names without a group are sent unchanged."""
         del primitive, params
         keys, groups = self._chosen.keys(site), self._at(site)
         grouped = {name for group in groups for name in group.names}
@@ -139,7 +139,7 @@ class Sampled(Handler):
         return ()
 
     def send_rest(self) -> None:
-        """Send what the groups still hold at the end of the program."""
+        """Send the entries that the groups hold at the end of the program."""
         by_lanes: dict[int, list[Packed]] = {}
         for group in self._groups:
             lanes, packed = group.rest(self.carry[group.name])
@@ -152,7 +152,7 @@ class Sampled(Handler):
 def send_site(
     send: Send, site: Site, operands: Sequence[Any], keys: tuple[str, ...], due: Any = None
 ) -> None:
-    """Call the host for one log, if it is ``due``."""
+    """Bind a host call for one log, made if it is ``due``."""
     params: dict[str, Any] = {"gated": True} if site.conditional else {}
     if due is not None:
         operands = [*operands[: len(operands) - int(site.masked)], due]
@@ -165,59 +165,59 @@ def send_site(
 # -- the groups ------------------------------------------------------------------------------------
 
 
-class Group:
-    """Names that are always logged together, and treated alike."""
+class NameGroup:
+    """Names that are always logged together and have the same options."""
 
     names: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        """The name of its state."""
+        """The name of the state."""
         return self.names[0]
 
     def start(self) -> Any:
-        """The state before anything was logged."""
+        """Return the initial state."""
         raise AssertionError
 
     def log(self, state: Any, site: Site, operands: Sequence[Any], send: Send) -> Any:
-        """The state after one log, which may have been sent."""
+        """Return the state after one log, and send entries if they are due."""
         raise AssertionError
 
     def rest(self, state: Any) -> tuple[int, list[Packed]]:
-        """What is still to be sent at the end, and how many axes in front are lanes."""
+        """Return the number of leading lane axes, and what remains to be sent at the end."""
         del state
         return 0, []
 
 
 @dataclasses.dataclass(frozen=True)
 class Counting(Collector):
-    """Counts the entries, for each lane where lanes log at different times."""
+    """Count the entries, per lane if lanes log at different times."""
 
     @property
     def lead_axes(self) -> int:
-        """As the buffer of ``spool(interval=)`` has them."""
+        """The number of axes with separate counts, as in :class:`Keeping`."""
         return self.like.info.batch if self.like.mask is not None else self.like.info.mesh
 
     def init(self, leaves: list[Any], steps: list[Any]) -> State:
-        """Nothing yet."""
+        """Return a count of zero."""
         del leaves, steps
         return {"count": jnp.zeros((), np.int32)}
 
     def take(self, state: State, leaves: Any, steps: Any, taken: Any) -> State:
-        """Nothing but the count changes."""
+        """Return the state unchanged; the caller increments the count."""
         del leaves, steps, taken
         return dict(state)
 
 
 @dataclasses.dataclass(frozen=True)
-class OneByOne(Group):
-    """Names of which every n-th entry is sent as it happens."""
+class OneByOne(NameGroup):
+    """Names of which every n-th entry is sent immediately."""
 
     names: tuple[str, ...]
     counter: Counting
 
     def start(self) -> Any:
-        """A count."""
+        """Return a count of zero."""
         return self.counter.start()
 
     def log(self, state: Any, site: Site, operands: Sequence[Any], send: Send) -> Any:
@@ -225,16 +225,16 @@ class OneByOne(Group):
         site, operands = widened_site(site, operands, self.counter.like)
         mask = site.split(operands).mask
         due = state["count"] % self.counter.interval == 0
-        due = _arrays.broadcast(due, _arrays.leading(operands[0], site.batch))
+        due = arrays.broadcast(due, arrays.leading(operands[0], site.batch))
         send_site(send, site, operands, self.names, due if mask is None else due & mask)
         return self.counter.update(state, (), (), mask, site.batch)
 
 
 @dataclasses.dataclass(frozen=True)
-class Together(Group):
-    """Names of which many entries are sent at once, or one that they are reduced to.
+class Together(NameGroup):
+    """Names whose entries are sent in batches, or reduced to one entry per batch.
 
-    ``room`` is after how many; None where they all wait for the end of the program.
+    ``room`` is the number of entries in a batch; None to send once, at the end of the program.
     """
 
     names: tuple[str, ...]
@@ -243,11 +243,11 @@ class Together(Group):
     apart: bool
 
     def start(self) -> Any:
-        """The state of each collector."""
+        """Return the initial state of each collector."""
         return [each.start() for each in self.collectors]
 
     def log(self, state: Any, site: Site, operands: Sequence[Any], send: Send) -> Any:
-        """Take the entry, and send all of them when there is no more room."""
+        """Add the entry, and send the batch when it is full."""
         site, operands = widened_site(site, operands, self.collectors[0].like)
         streams = {s.info.key: s for s in from_site(site, operands, self.names)}
         ordered = [streams[name] for name in self.names]
@@ -268,7 +268,7 @@ class Together(Group):
         return [_emptied(each, s, full) for each, s in zip(local, new, strict=True)]
 
     def rest(self, state: Any) -> tuple[int, list[Packed]]:
-        """What did not fill the room; shards call back each for itself, as they did before."""
+        """Return the incomplete batch; shards send separately, as they do for full batches."""
         first = self.collectors[0]
         lanes = first.like.info.mesh if self.apart else 0
         left = -(-first.size // first.interval)
@@ -280,12 +280,12 @@ class Together(Group):
         return lanes, [pack(each, s, left, lanes) for each, s in pairs]
 
     def _taken(self, state: Any) -> Any:
-        """How many entries were kept so far."""
+        """Return the number of entries kept so far."""
         return -(-state["count"] // self.collectors[0].interval)
 
 
 def _in_shard(collector: Any, entry: Stream) -> Any:
-    """The collector as it is inside a shard, where ``entry`` is logged without axes of the mesh."""
+    """Return the collector as seen inside a shard, where ``entry`` has no mesh axes."""
     like = collector.like
     mesh = like.info.mesh
     if not mesh:
@@ -297,18 +297,18 @@ def _in_shard(collector: Any, entry: Stream) -> Any:
 
 
 def _emptied(collector: Collector, state: Any, full: Any) -> Any:
-    """The state after what is ``full`` was sent. A buffer needs nothing: it is written over."""
+    """Reset the lanes that are ``full`` after sending. A buffer is simply overwritten."""
     if isinstance(collector, Keeping):
         return state
 
     def pick(new: Any, old: Any) -> Any:
-        return _arrays.select(full, new, old)
+        return arrays.select(full, new, old)
 
     return {**jax.tree.map(pick, collector.start(), state), "count": state["count"]}
 
 
-def _groups(closed: Any, chosen: Selection, sampling: Sampling) -> list[Group]:
-    """What becomes of each name, given all streams and sites of a program."""
+def _groups(closed: Any, chosen: Selection, sampling: Sampling) -> list[NameGroup]:
+    """Group the names of a program by their sites and options."""
     walk = Interpreter(Spool(chosen, surveys=True))
     where: dict[str, dict[Site, None]] = {}
     for eqn in closed.jaxpr.eqns:
@@ -328,19 +328,19 @@ def _groups(closed: Any, chosen: Selection, sampling: Sampling) -> list[Group]:
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """A name of a group: the type of an entry, how many there are, how they are reduced."""
+    """A name of a group: the type of an entry, the number of entries, and the reduction."""
 
     like: Stream
     size: int
     reduction: Reduction | None
 
     def options(self, sampling: Sampling) -> dict[str, Any]:
-        """What every collector needs to know."""
+        """Return the arguments that every collector takes."""
         interval = sampling.interval_of(self.like.info.key)
         return {"like": self.like, "size": self.size, "interval": interval}
 
 
-def _group(sampling: Sampling, members: Sequence[Member]) -> Group | None:
+def _group(sampling: Sampling, members: Sequence[Member]) -> NameGroup | None:
     names = tuple(member.like.info.key for member in members)
     first = members[0]
     reduced = first.reduction is not None
