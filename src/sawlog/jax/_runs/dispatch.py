@@ -19,21 +19,15 @@ from jax.experimental import io_callback
 
 from sawlog.jax import _compat
 from sawlog.jax._core import arrays as _arrays
-from sawlog.jax._core.interpreter import Interpreter
 from sawlog.jax._core.log_arguments import read_site
-from sawlog.jax._core.primitive import tap_p
 from sawlog.jax._core.program import Program, program_for
 from sawlog.jax._core.select import Selection
 from sawlog.jax._core.site import Site
-from sawlog.jax._core.stream import Streams
-from sawlog.jax._core.unmatched import Unmatched
-from sawlog.jax._logdict.entries import Part, parts_of_site
+from sawlog.jax._logdict.entries import parts_of_site
 from sawlog.jax._logdict.logdict import logdict
-from sawlog.jax._runs import runs as _runs
-from sawlog.jax._transforms.tap import Tap
-from sawlog.jax._transforms.tap_buffer import BufferedTap, BufferedWalk
-from sawlog.jax._transforms.tap_host import Call, Flush, Target
-from sawlog.jax._transforms.tap_sampling import Sampling, run_sampled
+from sawlog.jax._transforms.tap import evaluator, send_to
+from sawlog.jax._transforms.tap_host import Flush
+from sawlog.jax._transforms.tap_sampling import Sampling, Send
 
 Start = Callable[[np.ndarray, list[np.ndarray]], int]
 
@@ -108,76 +102,26 @@ def tapping(
     keep_logs: bool = False,
 ) -> Program:
     """The program of ``fun`` that sends its logs to a run, whose number it takes besides."""
-
-    unmatched = Unmatched()
-
-    def evaluate(closed: Any, values: list[Any], hidden: Sequence[Any]) -> tuple[list[Any], None]:
-        unmatched.warn(closed, chosen, **sampling.by_name())
-        if not sampling.is_plain:
-            send = functools.partial(_send_prefixed, prefix, hidden[0])
-            return run_sampled(closed, values, chosen, sampling, send, keep_logs), None
-        if sampling.room is None:
-            walk = Interpreter(RunTap(chosen, hidden[0], prefix, keep_logs))
-            return walk.run(closed.jaxpr, closed.consts, values)[0], None
-        buffered = RunBuffer(chosen, hidden[0], prefix, sampling.room, keep_logs)
-        outs, left = BufferedWalk(buffered).run(closed.jaxpr, closed.consts, values)
-        buffered.flush(left)
-        return outs, None
-
-    options = (RunTap, chosen, prefix, sampling, tuple(static.items()), keep_logs)
+    send = functools.partial(send_prefixed, prefix)
+    evaluate = evaluator(chosen, sampling, send, keep_logs)
+    options = (tapping, chosen, prefix, sampling, tuple(static.items()), keep_logs)
     return program_for(fun, options, lambda: Program(fun, evaluate, hidden=1, options=static))
 
 
-class _Dispatch(Target):
-    """The target of every logger: gives each lane to the run that its number names."""
+def send_prefixed(prefix: str, number: Any) -> Send:
+    """Return a function that sends to a run, with a prefix in front of every name."""
+    plain = send_to(number)
 
-    def __init__(self) -> None:
-        super().__init__(lambda logs: None, "", hold_errors=False)
+    def send(site: Site | Flush, operands: Sequence[Any], **params: Any) -> None:
+        if isinstance(site, Flush):
+            slots = tuple(dataclasses.replace(s, key=prefix + s.key) for s in site.slots)
+            site = dataclasses.replace(site, slots=slots)
+        else:
+            site = dataclasses.replace(site, keys=tuple(prefix + key for key in site.keys))
+            params["keys"] = tuple(prefix + key for key in params["keys"])
+        plain(site, operands, **params)
 
-    def deliver(self, call: Call | Flush, arrays: Sequence[Any]) -> None:
-        """The number is the last operand but for the mask."""
-        site = call.site if isinstance(call, Call) else call
-        own = [_data(array) for array in arrays]
-        numbers = own.pop(-2 if site.masked else -1)
-        one = _of_one_lane(call, numbers.ndim)
-        for lane in np.ndindex(numbers.shape):
-            if not site.masked or np.any(own[-1][lane]):
-                _runs.find(numbers[lane]).deliver(one, [array[lane] for array in own])
-
-
-def _data(array: Any) -> np.ndarray:
-    """A host array; PRNG keys are still such where no program was compiled around the write."""
-    kind = _compat.key_kind(array)
-    return np.asarray(array if kind is None else jax.random.key_data(array))
-
-
-def _of_one_lane(call: Call | Flush, lanes: int) -> Call | Flush:
-    if isinstance(call, Flush):
-        return dataclasses.replace(call, batch=call.batch - lanes)
-    site = dataclasses.replace(call.site, batch=call.site.batch - lanes)
-    return dataclasses.replace(call, site=site, lanes=call.lanes - lanes)
-
-
-_dispatch = _Dispatch()
-
-
-def _send(site: Site | Flush, operands: Sequence[Any], number: Any, **params: Any) -> None:
-    place = len(operands) - int(site.masked)
-    operands = [*operands[:place], number, *operands[place:]]
-    tap_p.bind(*operands, site=site, target=_dispatch, **params)
-
-
-def _send_prefixed(
-    prefix: str, number: Any, site: Site | Flush, operands: Sequence[Any], **params: Any
-) -> None:
-    """Send under names with ``prefix`` in front."""
-    if isinstance(site, Flush):
-        slots = tuple(dataclasses.replace(s, key=prefix + s.key) for s in site.slots)
-        site = dataclasses.replace(site, slots=slots)
-    else:
-        site = dataclasses.replace(site, keys=tuple(prefix + key for key in site.keys))
-        params["keys"] = tuple(prefix + key for key in params["keys"])
-    _send(site, operands, number, **params)
+    return send if prefix else plain
 
 
 class Whole(Flush):
@@ -200,43 +144,4 @@ def send_whole(logs: logdict, number: Any) -> None:
     leaves, tree = jax.tree.flatten(logs)
     if leaves:
         kinds = tuple(map(_compat.key_kind, leaves))
-        _send(Whole(tree, logs._layout.slots, kinds), leaves, number)
-
-
-class RunTap(Tap):
-    """The handler that sends each log to a run."""
-
-    def __init__(self, chosen: Selection, number: Any, prefix: str, keep_logs: bool) -> None:
-        super().__init__(chosen, number, keep_logs)
-        self._prefix = prefix
-
-    def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
-        """Send it from here."""
-        del primitive, params
-        keys = self._chosen.keys(site)
-        if keys:
-            kinds = tuple(map(_compat.key_kind, operands))
-            named = dataclasses.replace(site, keys=tuple(self._prefix + key for key in site.keys))
-            keys = tuple(self._prefix + key for key in keys)
-            options = {"keys": keys, "inside": site.batch, "key_kinds": kinds}
-            options |= {"gated": True} if site.conditional else {}
-            _send(named, operands, self._target, **options)
-        return ()
-
-
-class RunBuffer(BufferedTap):
-    """The handler that sends many entries to a run at once."""
-
-    def __init__(
-        self, chosen: Selection, number: Any, prefix: str, room: int, keep_logs: bool
-    ) -> None:
-        super().__init__(chosen, number, room, keep_logs)
-        self._prefix = prefix
-
-    def flush_parts(self, parts: Sequence[Part]) -> None:
-        """Send the entries of these keys."""
-        if parts:
-            parts = [part.renamed(self._prefix + part.slot.key) for part in parts]
-            leaves, tree = jax.tree.flatten([(p.value, p.steps, p.mask) for p in parts])
-            slots = tuple(dataclasses.replace(part.slot, counted=False) for part in parts)
-            _send(Flush(tree, slots, tuple(map(_compat.key_kind, leaves))), leaves, self._target)
+        send_to(number)(Whole(tree, logs._layout.slots, kinds), leaves)

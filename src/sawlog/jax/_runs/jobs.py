@@ -15,10 +15,11 @@ import numpy as np
 
 from sawlog._turn import Signal
 from sawlog.jax._core.arrays import to_numpy
+from sawlog.jax._core.handles import handles
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._runs.background import ROOM, Job
 from sawlog.jax._runs.call_forms import Leaves
-from sawlog.jax._runs.runs import Run, table
+from sawlog.jax._runs.runs import Run
 from sawlog.jax._saving.records import to_records
 from sawlog.jax._transforms.tap_host import Call, Flush
 from sawlog.records import Entries, Records
@@ -196,7 +197,7 @@ class Tapped(Job):
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.number = table.enter(self)
+        self.number = handles.enter(self)
         self._sent: collections.deque[tuple[Call | Flush, list[np.ndarray]]] = collections.deque()
         self._bytes = 0
         self._lock = threading.Lock()
@@ -250,7 +251,7 @@ class Tapped(Job):
                 self._write(call, arrays)
         self._taken.ring()
         if over:
-            table.leave(self.number)
+            handles.leave(self.number)
         return int(over)
 
     def _write(self, call: Call | Flush, arrays: list[np.ndarray]) -> None:

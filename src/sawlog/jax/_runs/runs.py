@@ -7,20 +7,20 @@ import contextlib
 import dataclasses
 import functools
 import gc
-import itertools
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
 
 from sawlog._lifecycle import ended_with_error as ended_badly
-from sawlog.errors import ArgumentError, CallbackError, StoreClosedError, StoreExistsError
+from sawlog.errors import ArgumentError, CallbackError, StoreExistsError
 from sawlog.jax import _compat
+from sawlog.jax._core.handles import handles
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._runs.background import Background
 from sawlog.jax._saving.records import to_records
@@ -92,7 +92,7 @@ class Run:
         self.troubles: list[BaseException] = []  # what went wrong there, for the next caller
         self._sink = sink
         self._lock = threading.Lock()
-        self.number = table.enter(self)
+        self.number = handles.enter(self)
 
     def write(self, logs: logdict) -> None:
         """Write a logdict, whole."""
@@ -148,7 +148,7 @@ class Run:
             if self.failed:
                 fail(self._sink)
             self._sink.close()
-        table.leave(self.number)
+        handles.leave(self.number)
 
     def deliver(self, call: Call | Flush, arrays: Sequence[Any]) -> None:
         """Take what a program sent.
@@ -168,58 +168,6 @@ class Run:
         """What was going on, for error messages."""
         names = ", ".join(map(repr, call.keys))
         return f"while writing the log of {names} at {call.where} to the run {self.name!r}"
-
-
-class Entry(Protocol):
-    """What a number of the table means: a run, or one call that writes to it."""
-
-    def deliver(self, call: Call | Flush, arrays: Sequence[Any]) -> None:
-        """Take what a program sent."""
-
-
-class _Table:
-    """Which run a number means. There is one of these, and all threads share it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._entries: dict[int, Entry] = {}
-        self._numbers = itertools.count(1)
-
-    def enter(self, entry: Entry) -> int:
-        """A number for a run."""
-        with self._lock:
-            number = next(self._numbers) % 2**31
-            self._entries[number] = entry
-            return number
-
-    def leave(self, number: int) -> None:
-        """Forget a number."""
-        with self._lock:
-            self._entries.pop(number, None)
-
-    def find(self, number: Any) -> Entry:
-        """What a number means.
-
-        Raises:
-            StoreClosedError: nothing, or nothing any more.
-        """
-        with self._lock:
-            entry = self._entries.get(int(number))
-        if entry is None:
-            raise StoreClosedError(
-                f"No run has the number {int(number)}. Probably it was finished or replaced before "
-                "this was logged, or the state comes from another process. Hint: get a new state "
-                "from logger.init(key), and call logger.finish() last."
-            )
-        return entry
-
-    def runs(self) -> list[Run]:
-        """Every run that is open."""
-        with self._lock:
-            return [entry for entry in self._entries.values() if isinstance(entry, Run)]
-
-
-table = _Table()
 
 
 @functools.cache
@@ -255,7 +203,7 @@ def _close_all() -> None:
 def _close_every_run() -> None:
     with contextlib.suppress(Exception):
         _compat.wait_for_effects()
-    runs = table.runs()
+    runs = handles.all_of(Run)
     for background in dict.fromkeys(run.background for run in runs):
         background.drain()
     for run in runs:
@@ -276,7 +224,7 @@ def close_forgotten(inside: bool) -> bool:
     if not inside:
         with contextlib.suppress(Exception):
             _compat.wait_for_effects()
-    forgotten = [run for run in table.runs() if run.owner() is None]
+    forgotten = [run for run in handles.all_of(Run) if run.owner() is None]
     if inside:
         forgotten = [run for run in forgotten if run.background.is_empty]
     for run in forgotten:
@@ -304,21 +252,12 @@ def check_not_open(path: Path) -> None:
     Raises:
         StoreExistsError: naming it.
     """
-    if any(run.path == path for run in table.runs()):
+    if any(run.path == path for run in handles.all_of(Run)):
         raise StoreExistsError(
             f"The run at {path} is being written to by another logger of this program, whose logs "
             "exists='replace' would delete. Hint: finish that one first, or use another folder, "
             "name= or group=."
         )
-
-
-def find(number: Any) -> Entry:
-    """The run that a program names by this number.
-
-    Raises:
-        StoreClosedError: there is none, or none any more.
-    """
-    return table.find(number)
 
 
 def run_of(number: Any) -> Run:
@@ -327,6 +266,6 @@ def run_of(number: Any) -> Run:
     Raises:
         StoreClosedError: there is none, or none any more.
     """
-    entry = find(number)
-    assert isinstance(entry, Run)  # numbers of single calls are known to their programs only
-    return entry
+    run = handles.find(number)
+    assert isinstance(run, Run)  # only programs know the numbers of other receivers
+    return run

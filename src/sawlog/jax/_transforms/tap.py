@@ -22,21 +22,24 @@ from sawlog.jax._core.stream import Streams
 from sawlog.jax._core.unmatched import Unmatched
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._transforms.tap_buffer import BufferedTap, BufferedWalk
-from sawlog.jax._transforms.tap_host import Call, Flush, Target, opened, target_of
-from sawlog.jax._transforms.tap_sampling import Sampling, read_sampling, run_sampled
+from sawlog.jax._transforms.tap_host import Call, Flush, Target, deliver_by_number, opened
+from sawlog.jax._transforms.tap_sampling import (
+    Sampling,
+    Send,
+    read_sampling,
+    run_sampled,
+    send_site,
+)
 
 
 class Tap(Handler):
-    """The handler that turns each log into a call of the host.
+    """The handler that turns each log into a call of the host, made by ``send``."""
 
-    ``target`` is the live object, or a traced number by which the host knows it.
-    """
-
-    def __init__(self, chosen: Selection, target: Any, keep_logs: bool = False) -> None:
+    def __init__(self, chosen: Selection, send: Send, keep_logs: bool = False) -> None:
         super().__init__()
         self._chosen = self.listens_for = chosen
         self.keep_logs = keep_logs
-        self._target = target
+        self._send = send
 
     def wants(self, site: Site) -> bool:
         """Whether any of its names was chosen."""
@@ -47,14 +50,7 @@ class Tap(Handler):
         del primitive, params
         keys = self._chosen.keys(site)
         if keys:
-            kinds = tuple(map(_compat.key_kind, operands))
-            options = {"site": site, "keys": keys, "inside": site.batch, "key_kinds": kinds}
-            if site.conditional:  # what is not logged costs no call of the host
-                options["gated"] = True
-            if isinstance(self._target, Target):
-                tap_p.bind(*operands, target=self._target, **options)
-            else:
-                tap_p.bind(*operands, self._target, target=None, **options)
+            send_site(self._send, site, operands, keys)
         return ()
 
 
@@ -71,9 +67,8 @@ def _lower(ctx: Any, *args: Any, gated: bool = False, **params: Any) -> Any:
 
 def _call_if_due(*args: Any, target: Target | None, **params: Any) -> list[Any]:
     """Call the host only where the mask says that a lane has something to send."""
-    mask = args[-2 if target is None else -1]
     call = functools.partial(tap_p.bind, *args, target=target, **params)
-    return list(lax.cond(jnp.any(mask), call, list))
+    return list(lax.cond(jnp.any(args[-1]), call, list))
 
 
 @tap_p.def_impl
@@ -81,10 +76,11 @@ def _run(
     *arrays: Any, site: Any, target: Target | None, gated: bool = False, **params: Any
 ) -> list[Any]:
     del gated  # what is masked is dropped here
+    call = site if isinstance(site, Flush) else _call(site, **params)
     if target is None:
-        *arrays, number = arrays  # type: ignore[assignment]
-        target = target_of(number)
-    target.deliver(site if isinstance(site, Flush) else _call(site, **params), arrays)
+        deliver_by_number(call, arrays)
+    else:
+        target.deliver(call, arrays)
     return []
 
 
@@ -166,13 +162,13 @@ def tap(
     alone = program_for(
         fun,
         (tap, chosen, sampling, tuple(static.items())),
-        lambda: Program(fun, _evaluator(chosen, sampling), hidden=1, options=static),
+        lambda: Program(fun, evaluator(chosen, sampling, send_to), hidden=1, options=static),
     )
-    inside = Program(
-        fun,
-        _evaluator(chosen, sampling, lambda: Target(receive, prefix, hold_errors=False), keep_logs),
-        options=static,
-    )
+
+    def to_new_target() -> Send:
+        return send_to(Target(receive, prefix, hold_errors=False))
+
+    inside = Program(fun, evaluator(chosen, sampling, to_new_target, keep_logs), options=static)
 
     def tapped(*args: Any, **kwargs: Any) -> Any:
         if not _compat.not_tracing():
@@ -188,26 +184,25 @@ def tap(
     return Transformed(fun, tapped, inside)
 
 
-def _evaluator(
-    chosen: Selection,
-    sampling: Sampling,
-    make_target: Callable[[], Target] | None = None,
-    keep_logs: bool = False,
+def evaluator(
+    chosen: Selection, sampling: Sampling, sender: Callable[..., Send], keep_logs: bool = False
 ) -> Any:
-    """How a tapped program is evaluated; without ``make_target`` it is told its target's number."""
+    """Return how a tapped program is evaluated.
 
+    ``sender(*hidden)`` returns the function that sends logs, given the hidden arguments of the
+    program: the number of a receiver, or nothing.
+    """
     unmatched = Unmatched()
 
     def evaluate(closed: Any, values: list[Any], hidden: Sequence[Any]) -> tuple[list[Any], None]:
-        target = hidden[0] if make_target is None else make_target()
+        send = sender(*hidden)
         unmatched.warn(closed, chosen, **sampling.by_name())
         if not sampling.is_plain:
-            send = functools.partial(_send, target)
             return run_sampled(closed, values, chosen, sampling, send, keep_logs), None
         if sampling.room is None:
-            walk = Interpreter(Tap(chosen, target, keep_logs))
+            walk = Interpreter(Tap(chosen, send, keep_logs))
             return walk.run(closed.jaxpr, closed.consts, values)[0], None
-        buffered = BufferedTap(chosen, target, sampling.room, keep_logs)
+        buffered = BufferedTap(chosen, send, sampling.room, keep_logs)
         outs, left = BufferedWalk(buffered).run(closed.jaxpr, closed.consts, values)
         buffered.flush(left)
         return outs, None
@@ -215,9 +210,18 @@ def _evaluator(
     return evaluate
 
 
-def _send(target: Any, site: Any, operands: Sequence[Any], **params: Any) -> None:
-    """Bind a host call of ``target``, which is the live object or its number."""
-    if isinstance(target, Target):
-        tap_p.bind(*operands, site=site, target=target, **params)
-    else:
-        tap_p.bind(*operands, target, site=site, target=None, **params)
+def send_to(target: Any) -> Send:
+    """Return a function that binds host calls of ``target``: a :class:`Target`, or a number.
+
+    A number, which may be traced, is one more operand, in front of the mask.
+    """
+
+    def send(site: Any, operands: Sequence[Any], **params: Any) -> None:
+        if isinstance(target, Target):
+            tap_p.bind(*operands, site=site, target=target, **params)
+            return
+        place = len(operands) - int(site.masked)
+        operands = [*operands[:place], target, *operands[place:]]
+        tap_p.bind(*operands, site=site, target=None, **params)
+
+    return send

@@ -14,6 +14,7 @@ import numpy as np
 
 from sawlog.errors import CallbackError
 from sawlog.jax import _compat
+from sawlog.jax._core.handles import handles
 from sawlog.jax._core.primitive import tap_effect
 from sawlog.jax._core.site import Operands, Site
 from sawlog.jax._logdict.entries import Part, Slot, parts_of_site, settle, stack
@@ -37,6 +38,11 @@ class Call:
     def where(self) -> str:
         """The source line of the log."""
         return self.site.where
+
+    def without_lanes(self, lanes: int) -> Call:
+        """The same for one of the lanes of that many axes in front."""
+        site = dataclasses.replace(self.site, batch=self.site.batch - lanes)
+        return dataclasses.replace(self, site=site, lanes=self.lanes - lanes)
 
     def logs(self, arrays: Sequence[Any]) -> Iterator[logdict]:
         """One logdict for each lane that really logged."""
@@ -88,6 +94,10 @@ class Flush:
         """There are many places; none is named."""
         return "several places"
 
+    def without_lanes(self, lanes: int) -> Flush:
+        """The same for one of the lanes of that many axes in front."""
+        return dataclasses.replace(self, batch=self.batch - lanes)
+
     def logs(self, arrays: Sequence[Any]) -> Iterator[logdict]:
         """One logdict for each lane that is there."""
         arrays = [np.asarray(array) for array in arrays]
@@ -130,28 +140,31 @@ def on_device(number: int) -> Any:
     return jax.device_put(np.int32(number))
 
 
-_targets: dict[int, Target] = {}
-_targets_lock = threading.Lock()
-_numbers = itertools.count()
-
-
 @contextlib.contextmanager
 def opened(target: Target) -> Iterator[Any]:
     """A number by which a running program can name ``target``, as long as the context lasts."""
-    with _targets_lock:
-        number = next(_numbers) % 2**31
-        _targets[number] = target
+    number = handles.enter(target)
     try:
         yield on_device(number)
     finally:
-        with _targets_lock:
-            del _targets[number]
+        handles.leave(number)
 
 
-def target_of(number: Any) -> Target:
-    """The target that a program named."""
-    with _targets_lock:
-        return _targets[int(number)]
+def deliver_by_number(call: Call | Flush, arrays: Sequence[Any]) -> None:
+    """Deliver a call to the receivers that its number operand names, one for each lane."""
+    masked = (call.site if isinstance(call, Call) else call).masked
+    own = [_key_data(array) for array in arrays]
+    numbers = own.pop(-2 if masked else -1)
+    one = call.without_lanes(numbers.ndim)
+    for lane in np.ndindex(numbers.shape):
+        if not masked or np.any(own[-1][lane]):
+            handles.find(numbers[lane]).deliver(one, [array[lane] for array in own])
+
+
+def _key_data(array: Any) -> np.ndarray:
+    """Return a host array; without a compiled program, PRNG keys arrive as such."""
+    kind = _compat.key_kind(array)
+    return np.asarray(array if kind is None else jax.random.key_data(array))
 
 
 class Target:
