@@ -290,7 +290,7 @@ def test_both_fail(tmp_path):
 
 
 def test_bad_options():
-    with pytest.raises(ArgumentError, match="on_error must be one of 'raise', 'fallback'"):
+    with pytest.raises(ArgumentError, match="`on_error` must be one of 'raise', 'fallback'"):
         BreaksLogger(on_error="ignore")
 
 

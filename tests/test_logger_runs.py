@@ -84,7 +84,7 @@ def test_names_that_no_folder_can_have(bad: Any, tmp_path: Any) -> None:
 def test_groups_that_are_called_like_runs_and_traced_names(tmp_path: Any) -> None:
     with SaveLogger(tmp_path) as logger:
         for group in ("seed-0", "ppo-seed-1", logger.name_of(jax.random.split(KEYS[0])[0])):
-            with pytest.raises(ArgumentError, match="is what a run is called"):
+            with pytest.raises(ArgumentError, match="looks like the name of a run"):
                 logger.init(0, group=group)
         with pytest.raises(ArgumentError, match="Tracer"):
             jax.jit(lambda x: logger.init(0, name=x))(1)
@@ -120,9 +120,9 @@ def test_appending_is_said_once(kind: str, way: str, tmp_path: Any) -> None:
     assert program() == []
     said = program()
     assert len(said) == {"vmap": 1, "loop": 2}[way]
-    assert "goes on with" in said[0]
+    assert "appends to" in said[0]
     assert "exists='replace'" in said[0]
-    assert f"{12 if way == 'vmap' else 11} runs that were there before" in said[-1]
+    assert f"{12 if way == 'vmap' else 11} runs that existed before" in said[-1]
     assert said[-1].count("seed-") == 8
 
 

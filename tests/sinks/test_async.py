@@ -208,7 +208,7 @@ def test_a_forgotten_sink_that_fails_warns():
 
 @pytest.mark.parametrize("queue", [0, -1, 1.5, None])
 def test_queue_is_a_whole_number(queue):
-    with pytest.raises(ArgumentError, match=re.escape("queue of Async(sink, queue) must be a")):
+    with pytest.raises(ArgumentError, match=re.escape("`queue` must be a positive integer")):
         Async(MemorySink(), queue=queue)
 
 

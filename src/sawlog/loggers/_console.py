@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sawlog.jax._runs.logger import Logger
-from sawlog.jax._runs.runs import Run, RunState
+from sawlog.jax._runs.runs import LoggerRun, RunState
 from sawlog.sinks import ConsoleSink, Dashboard, Sink
 
 
@@ -35,7 +35,7 @@ class ConsoleLogger(Logger):
         """A run in the table."""
         return ConsoleSink(name, dashboard=self.dashboard)
 
-    def _start(self, *about: Any) -> Run:
+    def _start(self, *about: Any) -> LoggerRun:
         self.dashboard.hold()  # runs that are finished one after the other are one table
         return super()._start(*about)
 

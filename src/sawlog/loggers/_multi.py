@@ -37,9 +37,9 @@ class MultiLogger(Logger):
             raise
         return Fanout(*opened)
 
-    def _began(self) -> None:
+    def _warn_started(self) -> None:
         for logger in self.loggers:
-            logger._began()
+            logger._warn_started()
 
-    def _tellers(self) -> list[tuple[Appends, Failures]]:
-        return [each for logger in self.loggers for each in logger._tellers()]
+    def _reporters(self) -> list[tuple[Appends, Failures]]:
+        return [each for logger in self.loggers for each in logger._reporters()]

@@ -8,7 +8,8 @@ from typing import Any
 
 from sawlog._optional import require
 from sawlog._paths import absolute
-from sawlog.jax._runs.logger import FALLBACK, Logger
+from sawlog.jax._runs.logger import Logger
+from sawlog.jax._runs.run_owner import FALLBACK
 from sawlog.sinks import (
     Async,
     MLflowSink,

@@ -13,15 +13,16 @@ import threading
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from sawlog._lifecycle import at_exit, close_at_exit
+from sawlog._validate import positive_integer
 from sawlog.records import Records
-from sawlog.sinks._base import BaseSink, Sink, checked_count, checked_sink, fail
-from sawlog.sinks._entries import copied
+from sawlog.sinks._base import CopyingSink, Sink, checked_sink, fail, write_validated
 from sawlog.sinks._errors import AsyncError
 
 
-class Async(BaseSink):
+class Async(CopyingSink):
     """Writes in the background, in order; a full queue makes the program wait.
 
     The sink inside is only ever called by one thread. It is closed with this one, and at the end of
@@ -54,12 +55,12 @@ class Async(BaseSink):
 
     def __init__(self, sink: Sink, queue: int = 64) -> None:
         super().__init__()
-        most = checked_count(queue, "queue of Async(sink, queue)")
+        most = positive_integer("queue", queue)
         self._line = _Line(checked_sink(sink, "Async"), most)
         # An Async that the program forgets, or leaves open at its end, still writes.
-        self._finalizer = weakref.finalize(
-            self, _finish_quietly, self._line, self._process, weakref.ref(self)
-        )
+        self._finalizer = weakref.finalize(self, _finish_forgotten, self._line, self._process)
+        self._finalizer.atexit = False
+        self._cancel_exit = close_at_exit(self)
 
     def __repr__(self) -> str:
         return f"Async({self._line.sink!r}, queue={self._line.most})"
@@ -74,9 +75,8 @@ class Async(BaseSink):
         """How many writes wait for the sink."""
         return self._line.writes
 
-    def _write(self, records: Records) -> None:
-        own = Records({name: copied(entries) for name, entries in records.items()})
-        self._line.put(own)
+    def _write_owned(self, records: Records) -> None:
+        self._line.put(records)
 
     def _flush(self) -> None:
         self._line.raise_all(self._line.ask("flush"))
@@ -86,6 +86,7 @@ class Async(BaseSink):
         if error is None:
             self._closed = True
             self._finalizer.detach()
+            self._cancel_exit()
             self._line.stop()
         self._line.raise_all(error)
 
@@ -109,6 +110,7 @@ class _Line:
         self._items: collections.deque[Records | _Ask] = collections.deque()
         self._failure: tuple[BaseException, list[Records]] | None = None
         self._stopped = self._forgotten = False
+        self._cancel_join: Callable[[], None] = lambda: None
         self.thread = threading.Thread(target=self._work, name="sawlog-sink", daemon=True)
         self.thread.start()
 
@@ -154,6 +156,7 @@ class _Line:
 
     def finish(self) -> None:
         """Have the thread close the sink after all that was put, and end; does not wait."""
+        self._cancel_join = at_exit(self.join)
         with self._changed:
             self._forgotten = self._stopped = True
             self._items.append(_Ask("close"))
@@ -178,6 +181,7 @@ class _Line:
                 self._answer(item)
             else:
                 self._write(item)
+        self._cancel_join()
 
     def _next(self) -> Records | _Ask | None:
         with self._changed:
@@ -212,7 +216,7 @@ class _Line:
 
     def _write(self, records: Records) -> None:
         try:
-            self.sink.write(records)
+            write_validated(self.sink, records, owned=True)
         except BaseException as error:  # whatever it is, it must reach the program
             with self._changed:
                 behind = [item for item in self._items if not isinstance(item, _Ask)]
@@ -236,19 +240,10 @@ def _described(sink: Sink, cause: BaseException, refused: Sequence[Records]) -> 
     )
 
 
-def _finish_quietly(line: _Line, process: int, own: weakref.ref[Async]) -> None:
-    """At the end of the program or of the sink's life, when nobody can be told any more."""
-    if os.getpid() != process:
-        return
-    line.finish()
-    if own() is not None:  # the end of the program
-        line.join()
-        return
-    # Collected as garbage, perhaps by a thread that holds a lock of the sink inside: it may not be
-    # made to wait. The end of the program then has to, if it comes first.
-    weakref.finalize(line, _join, line.thread)
+def _finish_forgotten(line: _Line, process: int) -> None:
+    """Write what waits after the ``Async`` was collected as garbage.
 
-
-def _join(thread: threading.Thread) -> None:
-    if thread is not threading.current_thread():
-        thread.join()
+    This does not wait: the collecting thread may hold a lock of the sink inside.
+    """
+    if os.getpid() == process:
+        line.finish()

@@ -69,6 +69,11 @@ def copied(entries: Entries) -> Entries:
     return Entries(entries.values.copy(), steps, mask, entries.attrs)
 
 
+def copied_records(records: Records) -> Records:
+    """Copy the arrays of all entries."""
+    return Records({name: copied(entries) for name, entries in records.items()})
+
+
 def taken(entries: Entries, which: Any) -> Entries:
     """Some of the entries: a slice, their numbers, or a bool for each."""
     steps = {axis: array[which] for axis, array in entries.steps.items()}

@@ -6,9 +6,10 @@ import dataclasses
 
 import numpy as np
 
-from sawlog.errors import ArgumentError, LogMismatchError
+from sawlog._validate import optional, positive_integer, string
+from sawlog.errors import LogMismatchError
 from sawlog.records import Entries, Records
-from sawlog.sinks._base import Around, Sink, checked_count
+from sawlog.sinks._base import Around, Sink
 from sawlog.sinks._entries import any_of, deepened, logged, taken
 from sawlog.sinks._notes import is_value
 
@@ -42,10 +43,8 @@ class Every(Around):
 
     def __init__(self, sink: Sink, n: int, *, axis: str | None = None) -> None:
         super().__init__(sink)
-        self._n = checked_count(n, "n of Every(sink, n)")
-        if axis is not None and not isinstance(axis, str):
-            raise ArgumentError(f'axis must be the name of a step axis, as "step", got {axis!r}.')
-        self._axis = axis
+        self._n = positive_integer("n", n)
+        self._axis = optional(string, "axis", axis)
         self._seen: dict[str, int] = {}
 
     def __repr__(self) -> str:

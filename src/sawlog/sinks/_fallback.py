@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from sawlog._paths import absolute
+from sawlog._validate import positive_integer
 from sawlog.errors import SinkWarning
 from sawlog.records import Entries, Records
-from sawlog.sinks._base import BaseSink, Sink, checked_count, checked_sink, fail
-from sawlog.sinks._entries import copied
+from sawlog.sinks._base import BaseSink, Sink, checked_sink, fail, write_validated
+from sawlog.sinks._entries import copied_records
 from sawlog.sinks._store import StoreSink
 
 StrPath = str | os.PathLike[str]
@@ -71,7 +72,7 @@ class Fallback(BaseSink):
         self._sink = checked_sink(sink, "Fallback")
         self._path = absolute(path)
         self._report = _warn if report is None else report
-        self._most = checked_count(keep, "keep of Fallback(sink, path)")
+        self._most = positive_integer("keep", keep)
         self._options = options
         self._kept: list[Records] = []
         self._bytes = 0
@@ -101,11 +102,19 @@ class Fallback(BaseSink):
 
     def _write(self, records: Records) -> None:
         if self._store is not None:
-            self._store.write(records)
-            return
-        own = Records({name: copied(entries) for name, entries in records.items()})
+            write_validated(self._store, records)
+        else:
+            self._write_and_keep(records, copied_records(records), owned=False)
+
+    def _write_owned(self, records: Records) -> None:
+        if self._store is not None:
+            write_validated(self._store, records, owned=True)
+        else:
+            self._write_and_keep(records, records, owned=True)
+
+    def _write_and_keep(self, records: Records, own: Records, *, owned: bool) -> None:
         try:
-            self._sink.write(records)
+            write_validated(self._sink, records, owned=owned)
             self._keep(own)
         except Exception as error:
             self._kept.append(own)
@@ -156,7 +165,7 @@ class Fallback(BaseSink):
             store = StoreSink(_free(self._path), exists="error", **self._options)
             try:
                 for records in self._kept:
-                    store.write(records)
+                    write_validated(store, records, owned=True)
             except BaseException:
                 store.close()
                 raise

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sawlog.errors import ArgumentError
 from sawlog.records import Records
-from sawlog.sinks._base import BaseSink, Sink, checked_sink, fail
+from sawlog.sinks._base import BaseSink, Sink, checked_sink, fail, write_validated
 from sawlog.sinks._errors import FanoutError
 
 
@@ -46,7 +46,10 @@ class Fanout(BaseSink):
             fail(sink)
 
     def _write(self, records: Records) -> None:
-        self._each("write", lambda sink: sink.write(records))
+        self._each("write", lambda sink: write_validated(sink, records))
+
+    def _write_owned(self, records: Records) -> None:
+        self._each("write", lambda sink: write_validated(sink, records, owned=True))
 
     def _flush(self) -> None:
         self._each("flush", lambda sink: sink.flush())

@@ -18,7 +18,8 @@ from typing import Any
 
 from sawlog._atomic import replacing, sync_folder, write_all
 from sawlog._paths import absolute
-from sawlog.errors import ArgumentError, ForeignStoreError, StoreExistsError, StoreWriteError
+from sawlog._validate import one_of
+from sawlog.errors import ForeignStoreError, StoreExistsError, StoreWriteError
 from sawlog.store._files import explained
 
 try:
@@ -38,7 +39,7 @@ class LineFile:
 
     def __init__(self, path: str | os.PathLike[str], exists: str, whole: Whole) -> None:
         self.path = absolute(path)
-        _check_exists(exists)
+        one_of("exists", exists, ("append", "replace", "error"))
         with _explaining("opening", self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._hold(self._open(exists))
@@ -156,11 +157,6 @@ class LineFile:
             with contextlib.suppress(OSError):
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         self._let_go()
-
-
-def _check_exists(exists: Any) -> None:
-    if exists not in ("append", "replace", "error"):
-        raise ArgumentError(f"exists is 'append', 'replace' or 'error', not {exists!r}")
 
 
 @contextlib.contextmanager

@@ -11,7 +11,16 @@ from sawlog._optional import require
 from sawlog.errors import LogMismatchError
 from sawlog.records import Records
 from sawlog.sinks._tracker import TrackerSink
-from sawlog.sinks._values import Column, Group, Kind, Number, XAxis, flat_config, pixels, summary
+from sawlog.sinks._values import (
+    Kind,
+    Number,
+    TrackerColumn,
+    TrackerGroup,
+    XAxis,
+    flat_config,
+    pixels,
+    summary,
+)
 
 BATCH = 1000  # the most that MLflow takes at a time
 PARAMS = 100
@@ -106,7 +115,7 @@ class MLflowSink(TrackerSink):
         for i in range(0, len(params), PARAMS):
             self._client.log_batch(self.run_id, params=params[i : i + PARAMS])
 
-    def _check(self, found: list[Group]) -> None:
+    def _check(self, found: list[TrackerGroup]) -> None:
         names = dict(self._names)
         for group in found:
             for name, column in {**group.columns, **group.others}.items():
@@ -125,7 +134,7 @@ class MLflowSink(TrackerSink):
             self._flush()  # first, so that where it fails nothing of this call was taken
         super()._write(records)
 
-    def _write_group(self, group: Group) -> None:
+    def _write_group(self, group: TrackerGroup) -> None:
         now = time.time_ns() // 1_000_000
         for name, column in {**group.columns, **group.others}.items():
             if column.kind is Kind.IMAGE:
@@ -144,7 +153,7 @@ class MLflowSink(TrackerSink):
             self._waiting.append(metric(name, item, at, step))
         self._last[name] = at, last
 
-    def _write_images(self, name: str, column: Column, group: Group) -> None:
+    def _write_images(self, name: str, column: TrackerColumn, group: TrackerGroup) -> None:
         for item, step in zip(column.items, group.steps, strict=True):
             key = name.replace(":", "_")
             self._client.log_image(self.run_id, pixels(item), key=key, step=step)
@@ -162,7 +171,7 @@ class MLflowSink(TrackerSink):
         self._client.set_terminated(self.run_id, status="FAILED" if failed else "FINISHED")
 
 
-def _scalars(name: str, column: Column) -> dict[str, list[Number]]:
+def _scalars(name: str, column: TrackerColumn) -> dict[str, list[Number]]:
     if column.kind is Kind.SCALAR:
         return {name: list(column.items)}
     parts = [summary(item) for item in column.items]

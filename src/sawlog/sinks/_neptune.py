@@ -8,7 +8,15 @@ from typing import Any
 
 from sawlog._optional import require
 from sawlog.sinks._tracker import TrackerSink
-from sawlog.sinks._values import Column, Group, Kind, XAxis, flat_config, pixels, summary
+from sawlog.sinks._values import (
+    Kind,
+    TrackerColumn,
+    TrackerGroup,
+    XAxis,
+    flat_config,
+    pixels,
+    summary,
+)
 
 BATCH = 1000
 
@@ -81,7 +89,7 @@ class NeptuneSink(TrackerSink):
         """The ``neptune.Run``."""
         return self._run
 
-    def _write_group(self, group: Group) -> None:
+    def _write_group(self, group: TrackerGroup) -> None:
         for name, column in {**group.columns, **group.others}.items():
             if column.kind is Kind.SCALAR:
                 self._add(name, column.items, group.steps)
@@ -103,7 +111,7 @@ class NeptuneSink(TrackerSink):
             items, steps = zip(*pairs[i : i + BATCH], strict=True)
             self._run[path].extend(list(items), steps=list(steps))
 
-    def _write_images(self, name: str, column: Column, steps: Sequence[int]) -> None:
+    def _write_images(self, name: str, column: TrackerColumn, steps: Sequence[int]) -> None:
         for item, step in zip(column.items, steps, strict=True):
             self._run[name].append(self._types.File.as_image(pixels(item) / 255.0), step=step)
 

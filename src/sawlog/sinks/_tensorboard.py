@@ -15,7 +15,7 @@ import numpy as np
 from sawlog._optional import require
 from sawlog._paths import absolute
 from sawlog.sinks._tracker import TrackerSink
-from sawlog.sinks._values import Column, Group, Kind, XAxis, bins, pixels
+from sawlog.sinks._values import Kind, TrackerColumn, TrackerGroup, XAxis, bins, pixels
 
 QUEUE = 10_000
 
@@ -62,7 +62,7 @@ class TensorBoardSink(TrackerSink):
     def __repr__(self) -> str:
         return f"TensorBoardSink({self.path!r})"
 
-    def _write_group(self, group: Group) -> None:
+    def _write_group(self, group: TrackerGroup) -> None:
         now = time.time()
         columns = {**group.columns, **group.others}
         for i, step in enumerate(group.steps):
@@ -116,7 +116,7 @@ class _Protos:
         summary = self._summaries.Summary(value=values)
         return self._events.Event(wall_time=now, step=step, summary=summary)
 
-    def value(self, name: str, column: Column, i: int) -> Any:
+    def value(self, name: str, column: TrackerColumn, i: int) -> Any:
         """One item of a column; None where there is nothing to show."""
         item = column.items[i]
         if column.kind is Kind.IMAGE:

@@ -7,20 +7,20 @@ the caller waits for it no longer than it was told to.
 from __future__ import annotations
 
 import _thread
-import math
 import queue
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from sawlog.errors import ArgumentError, SinkTimeoutError
+from sawlog._validate import positive_number
+from sawlog.errors import SinkTimeoutError
 from sawlog.records import Records
-from sawlog.sinks._base import BaseSink, Sink, checked_sink, fail
-from sawlog.sinks._entries import copied
+from sawlog.sinks._base import CopyingSink, Sink, checked_sink, fail, write_validated
 
 
-class Timeout(BaseSink):
+class Timeout(CopyingSink):
     """Calls a sink, and waits for each call so many seconds at most.
 
     A call that takes longer raises :class:`~sawlog.errors.SinkTimeoutError`, and so do all after
@@ -51,10 +51,7 @@ class Timeout(BaseSink):
 
     def __init__(self, sink: Sink | Callable[[], Sink], seconds: float) -> None:
         super().__init__()
-        limit = checked_timeout(seconds)
-        if limit is None:
-            raise ArgumentError("Timeout(sink, seconds) needs a number of seconds, got None.")
-        self._seconds = limit
+        self._seconds = min(positive_number("seconds", seconds), threading.TIMEOUT_MAX)
         self._hangs: str | None = None  # in which method
         self._sink: Sink | None = None
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
@@ -79,16 +76,18 @@ class Timeout(BaseSink):
         if self._sink is not None:
             fail(self._sink)
 
-    def _write(self, records: Records) -> None:
-        # Where it hangs, the thread has the records longer than the caller leaves them as they are.
-        own = Records({name: copied(entries) for name, entries in records.items()})
-        self._call("write", lambda: self._sink.write(own))  # type: ignore[union-attr]
+    def _write_owned(self, records: Records) -> None:
+        # A call that hangs reads the records after ``write`` has raised, so they must be copies.
+        assert self._sink is not None
+        self._call("write", partial(write_validated, self._sink, records, owned=True))
 
     def _flush(self) -> None:
-        self._call("flush", lambda: self._sink.flush())  # type: ignore[union-attr]
+        assert self._sink is not None
+        self._call("flush", self._sink.flush)
 
     def _close(self) -> None:
-        self._call("close", lambda: self._sink.close())  # type: ignore[union-attr]
+        assert self._sink is not None
+        self._call("close", self._sink.close)
 
     def _call(self, method: str, function: Any) -> Any:
         later = self._hangs is not None
@@ -139,19 +138,3 @@ def _work(tasks: queue.SimpleQueue[_Task | None]) -> None:
     while (task := tasks.get()) is not None:
         task.do()
         del task
-
-
-def checked_timeout(seconds: Any) -> float | None:
-    """Refuse what is no positive number of seconds.
-
-    Raises:
-        ArgumentError: naming what was given.
-    """
-    if seconds is None:
-        return None
-    fine = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not fine or not 0 < seconds < math.inf:
-        raise ArgumentError(
-            f"A timeout is a positive number of seconds, or None to wait for ever, got {seconds!r}."
-        )
-    return min(float(seconds), threading.TIMEOUT_MAX)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 
-from sawlog._lifecycle import close_at_exit
+from sawlog._lifecycle import Stage, close_at_exit
 from sawlog.records import Records
 from sawlog.sinks._base import BaseSink
 from sawlog.sinks._notes import Shown
-from sawlog.sinks._values import Group, XAxis, groups
+from sawlog.sinks._values import TrackerGroup, XAxis, groups
 
 
 class TrackerSink(BaseSink):
@@ -31,19 +31,19 @@ class TrackerSink(BaseSink):
         self._call_off: Callable[[], None] | None = None
 
     @abc.abstractmethod
-    def _write_group(self, group: Group) -> None:
+    def _write_group(self, group: TrackerGroup) -> None:
         """Write all the rows of a group, in order."""
 
     @abc.abstractmethod
     def _finish(self, failed: bool) -> None:
         """Write what is left, and end the run."""
 
-    def _check(self, found: list[Group]) -> None:
+    def _check(self, found: list[TrackerGroup]) -> None:
         """Refuse what the tracker cannot take, before anything is written."""
 
     def _write(self, records: Records) -> None:
         if self._call_off is None:
-            self._call_off = close_at_exit(self)
+            self._call_off = close_at_exit(self, Stage.STORES)  # after Async, which writes to it
         records = self._shown.records(records)
         images, histograms = self._images, self._histograms
         found = groups(records, self._counts, images=images, histograms=histograms, x=self._x)

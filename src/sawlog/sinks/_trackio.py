@@ -10,7 +10,7 @@ from typing import Any
 from sawlog._optional import require
 from sawlog.errors import StoreWriteError
 from sawlog.sinks._tracker import TrackerSink
-from sawlog.sinks._values import Column, Group, Kind, XAxis, bins, pixels
+from sawlog.sinks._values import Kind, TrackerColumn, TrackerGroup, XAxis, bins, pixels
 
 PATIENCE = 30.0  # seconds
 
@@ -74,7 +74,7 @@ class TrackioSink(TrackerSink):
         """The ``trackio.Run``."""
         return self._run
 
-    def _write_group(self, group: Group) -> None:
+    def _write_group(self, group: TrackerGroup) -> None:
         columns = {**group.others, **group.columns}
         rows = zip(*(self._items(column) for column in columns.values()), strict=True)
         for step, row in zip(group.steps, rows, strict=True):
@@ -83,7 +83,7 @@ class TrackioSink(TrackerSink):
                 self._run.log(items, step=step)
                 self._rows += 1
 
-    def _items(self, column: Column) -> list[Any]:
+    def _items(self, column: TrackerColumn) -> list[Any]:
         if column.kind is Kind.SCALAR:
             return list(column.items)
         if column.kind is Kind.IMAGE:

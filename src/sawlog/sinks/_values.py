@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 
 from sawlog._names import did_you_mean
-from sawlog.errors import ArgumentError, LogMismatchError, LogValueError
+from sawlog._validate import refuse
+from sawlog.errors import LogMismatchError, LogValueError
 from sawlog.records import Entries, Records
 from sawlog.sinks._asked import say
 from sawlog.sinks._entries import deepened, logged, step_mask
@@ -46,7 +47,7 @@ class Kind(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Column:
+class TrackerColumn:
     """The values of one name: Python numbers, or one array for each entry.
 
     ``single`` says that 32 bits of floating point are enough for all of them.
@@ -65,7 +66,7 @@ class XAxis:
 
     def __init__(self, name: str | None = None) -> None:
         if name is not None and (not isinstance(name, str) or not name):
-            raise ArgumentError(f'x is the name of a step axis, as x="step", got {name!r}.')
+            refuse("x", "the name of a step axis", name, 'x="step"')
         self._name = name
         self._settled = name is None
         self._others: dict[str, None] = {}
@@ -94,7 +95,7 @@ class XAxis:
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
+class TrackerGroup:
     """Names that were logged together: they have the same steps.
 
     Args:
@@ -105,7 +106,7 @@ class Group:
         steps: the numbers of that axis, or else how many entries these names had before.
     """
 
-    columns: Mapping[str, Column]
+    columns: Mapping[str, TrackerColumn]
     axes: Mapping[str, Sequence[Number]]
     x: str | None
     axis: str | None
@@ -115,10 +116,10 @@ class Group:
         return len(self.steps)
 
     @property
-    def others(self) -> dict[str, Column]:
+    def others(self) -> dict[str, TrackerColumn]:
         """The step axes that :attr:`steps` does not say, to be written as scalars."""
         return {
-            axis: Column(Kind.SCALAR, items)
+            axis: TrackerColumn(Kind.SCALAR, items)
             for axis, items in self.axes.items()
             if axis != self.axis and axis not in self.columns
         }
@@ -131,7 +132,7 @@ def groups(
     images: bool,
     histograms: bool,
     x: XAxis | None = None,
-) -> list[Group]:
+) -> list[TrackerGroup]:
     """Records as groups of columns, in the order of the records.
 
     ``counts`` says how many entries each name had before, ``x`` which axis to draw them over.
@@ -145,7 +146,7 @@ def groups(
     >>> group.columns["loss"].items, group.steps
     ([2.0, 1.0], [3, 4])
     """
-    found: dict[Any, tuple[dict[str, Column], Entries, int]] = {}
+    found: dict[Any, tuple[dict[str, TrackerColumn], Entries, int]] = {}
     for name, each in records.items():
         entries = logged(each)
         if not entries.values.size or not is_news(entries):
@@ -159,7 +160,7 @@ def groups(
     return [_group(*each, x or XAxis()) for each in found.values()]
 
 
-def _check_new(columns: Mapping[str, Column], there: Mapping[str, Column]) -> None:
+def _check_new(columns: Mapping[str, TrackerColumn], there: Mapping[str, TrackerColumn]) -> None:
     for name in columns.keys() & there.keys():
         raise LogMismatchError(
             f"Two values would be written under the name {name!r}: one is called that, the other "
@@ -174,7 +175,9 @@ def _together(entries: Entries, before: int) -> Any:
     return len(entries), steps, mask, before
 
 
-def _group(columns: dict[str, Column], entries: Entries, before: int, x: XAxis) -> Group:
+def _group(
+    columns: dict[str, TrackerColumn], entries: Entries, before: int, x: XAxis
+) -> TrackerGroup:
     axes = {
         axis: numbers(_first(array, step_mask(entries, array)), f"the step axis {axis!r}")
         for axis, array in entries.steps.items()
@@ -188,8 +191,8 @@ def _group(columns: dict[str, Column], entries: Entries, before: int, x: XAxis) 
             )
     axis = x.of(list(axes), len(entries))
     if axis is None or not all(float(step).is_integer() for step in axes[axis]):
-        return Group(columns, axes, axis, None, range(before, before + len(entries)))
-    return Group(columns, axes, axis, axis, [int(step) for step in axes[axis]])
+        return TrackerGroup(columns, axes, axis, None, range(before, before + len(entries)))
+    return TrackerGroup(columns, axes, axis, axis, [int(step) for step in axes[axis]])
 
 
 def _first(array: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
@@ -205,7 +208,7 @@ def _first(array: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
 
 def _columns(
     name: str, entries: Entries, *, images: bool, histograms: bool
-) -> Iterator[tuple[str, Column]]:
+) -> Iterator[tuple[str, TrackerColumn]]:
     values, mask = entries.values, entries.mask
     if values.dtype.kind == "c":
         for part in ("real", "imag"):
@@ -213,13 +216,16 @@ def _columns(
             yield from _columns(f"{name}/{part}", half, images=images, histograms=histograms)
         return
     if values.ndim == 1:
-        yield name, Column(Kind.SCALAR, numbers(values, repr(name)), _is_single(values.dtype))
+        yield (
+            name,
+            TrackerColumn(Kind.SCALAR, numbers(values, repr(name)), _is_single(values.dtype)),
+        )
         return
     _check_numeric(values, repr(name))
     kind = Kind.IMAGE if images and mask is None and _is_image(values) else Kind.HISTOGRAM
     if kind is Kind.IMAGE or histograms:
         items = values if mask is None else [v[m] for v, m in zip(values, mask, strict=True)]
-        yield name, Column(kind, [np.array(item) for item in items])
+        yield name, TrackerColumn(kind, [np.array(item) for item in items])
 
 
 def _is_image(values: np.ndarray) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from sawlog._optional import require
 from sawlog.errors import StoreWriteError
 from sawlog.sinks._tracker import TrackerSink
-from sawlog.sinks._values import Column, Group, Kind, XAxis, bins, pixels
+from sawlog.sinks._values import Kind, TrackerColumn, TrackerGroup, XAxis, bins, pixels
 from sawlog.sinks._wandb_file import has_ended, is_known
 
 PATIENCE = 60.0
@@ -80,11 +80,11 @@ class WandbSink(TrackerSink):
         """The ``wandb.Run``."""
         return self._run
 
-    def _check(self, found: list[Group]) -> None:
+    def _check(self, found: list[TrackerGroup]) -> None:
         if any(c.kind is Kind.IMAGE for group in found for c in group.columns.values()):
             require("PIL", "wandb", "An image in WandbSink")
 
-    def _write_group(self, group: Group) -> None:
+    def _write_group(self, group: TrackerGroup) -> None:
         if group.x is not None:
             self._define(group, group.x)
         names = (*group.axes, *group.columns)
@@ -95,7 +95,7 @@ class WandbSink(TrackerSink):
         for row in rows:
             log({name: item for name, item in zip(names, row, strict=True) if item is not None})
 
-    def _define(self, group: Group, axis: str) -> None:
+    def _define(self, group: TrackerGroup, axis: str) -> None:
         """Tell W&B which metric is the step of which, once."""
         for name in (*group.columns, *group.axes):
             if name != axis and (name, axis) not in self._defined:
@@ -104,7 +104,7 @@ class WandbSink(TrackerSink):
                     # The step is in every row, so W&B need not put the last one where it is not.
                     self._run.define_metric(name, step_metric=axis, step_sync=False)
 
-    def _items(self, column: Column) -> list[Any]:
+    def _items(self, column: TrackerColumn) -> list[Any]:
         if column.kind is Kind.SCALAR:
             return list(column.items)
         if column.kind is Kind.IMAGE:

@@ -1,15 +1,15 @@
-"""How logs on a device find their run.
+"""Host calls that write to runs: how a log on a device reaches its run.
 
-A program names its run by a number, an array like any other: it is mapped by ``vmap``, carried by
-``scan`` and closed over by ``grad``. Every write is a host call of the primitive ``tap`` with that
-number as one more operand, so under ``vmap`` each lane goes to the run that its number names.
+A program names its run by a number, an array like any other: ``vmap`` maps it, ``scan`` carries it
+and ``grad`` closes over it. Every write is a host call of the primitive ``tap`` with that number as
+one more operand, so under ``vmap`` each lane is written to the run with its number.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,16 +26,16 @@ from sawlog.jax._core.site import Site
 from sawlog.jax._logdict.entries import parts_of_site
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._transforms.tap import evaluator, send_to
-from sawlog.jax._transforms.tap_host import Flush
+from sawlog.jax._transforms.tap_host import EntriesPayload
 from sawlog.jax._transforms.tap_sampling import Sampling, Send
 
 Start = Callable[[np.ndarray, list[np.ndarray]], int]
 
 
 def start(begin: Start, words: Any, arrays: list[Any], after: Callable[[], None]) -> Any:
-    """Begin a run on the host when the traced program comes here; its number.
+    """Start a run on the host when the traced program gets here, and return its number.
 
-    Under ``vmap`` there is one host call, which begins a run for each lane, and then ``after``.
+    Under ``vmap`` one host call starts a run for each lane, and then calls ``after``.
     """
 
     def host(words: Any, arrays: list[Any]) -> np.ndarray:
@@ -70,7 +70,7 @@ def start(begin: Start, words: Any, arrays: list[Any], after: Callable[[], None]
 
 
 def one_entry(data: Mapping[str, Any], steps: dict[str, Any]) -> logdict:
-    """A logdict of values that are logged once, as ``spool`` would make it.
+    """Return a logdict of values that are logged once, as ``spool`` would return it.
 
     Raises:
         LogValueError: a value cannot be logged.
@@ -87,7 +87,7 @@ def one_entry(data: Mapping[str, Any], steps: dict[str, Any]) -> logdict:
 
 
 def _host_array(value: Any) -> Any:
-    """What ``jnp.asarray`` would make of a value, but what is on the host stays there."""
+    """Convert a value as ``jnp.asarray`` would, but leave host values on the host."""
     if isinstance(value, jax.Array):
         return value
     return np.asarray(value, jax.dtypes.result_type(value))
@@ -101,7 +101,10 @@ def tapping(
     static: dict[str, tuple],
     keep_logs: bool = False,
 ) -> Program:
-    """The program of ``fun`` that sends its logs to a run, whose number it takes besides."""
+    """Return the program of ``fun`` that sends its logs to a run, its hidden argument.
+
+    This is the program of :func:`sawlog.tap` with another way of sending.
+    """
     send = functools.partial(send_prefixed, prefix)
     evaluate = evaluator(chosen, sampling, send, keep_logs)
     options = (tapping, chosen, prefix, sampling, tuple(static.items()), keep_logs)
@@ -112,8 +115,8 @@ def send_prefixed(prefix: str, number: Any) -> Send:
     """Return a function that sends to a run, with a prefix in front of every name."""
     plain = send_to(number)
 
-    def send(site: Site | Flush, operands: Sequence[Any], **params: Any) -> None:
-        if isinstance(site, Flush):
+    def send(site: Site | EntriesPayload, operands: Sequence[Any], **params: Any) -> None:
+        if isinstance(site, EntriesPayload):
             slots = tuple(dataclasses.replace(s, key=prefix + s.key) for s in site.slots)
             site = dataclasses.replace(site, slots=slots)
         else:
@@ -124,24 +127,17 @@ def send_prefixed(prefix: str, number: Any) -> Send:
     return send if prefix else plain
 
 
-class Whole(Flush):
-    """A logdict that is sent as it is."""
+class LogdictPayload(EntriesPayload):
+    """The payload of a logdict that is sent as it is."""
 
-    def logs(self, arrays: Sequence[Any]) -> Iterator[logdict]:
-        """The logdict; only for one lane, and none where that lane did not come here."""
-        *own, here = arrays if self.masked else (*arrays, True)
-        if here:
-            leaves = [_with_keys(*pair) for pair in zip(own, self.key_kinds, strict=True)]
-            yield jax.tree.unflatten(self.tree, leaves)
-
-
-def _with_keys(array: Any, kind: Any) -> Any:
-    return np.asarray(array) if kind is None else jax.random.wrap_key_data(array, impl=kind)
+    def _read(self, arrays: list[Any]) -> logdict:
+        logs: logdict = self._unflatten([np.asarray(array) for array in arrays])
+        return logs
 
 
 def send_whole(logs: logdict, number: Any) -> None:
-    """Write to the run with this number when the program that is traced comes here."""
+    """Write a logdict to the run with this number when the traced program gets here."""
     leaves, tree = jax.tree.flatten(logs)
     if leaves:
         kinds = tuple(map(_compat.key_kind, leaves))
-        send_to(number)(Whole(tree, logs._layout.slots, kinds), leaves)
+        send_to(number)(LogdictPayload(tree, logs._layout.slots, kinds), leaves)

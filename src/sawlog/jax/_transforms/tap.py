@@ -22,7 +22,14 @@ from sawlog.jax._core.stream import Streams
 from sawlog.jax._core.unmatched import Unmatched
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._transforms.tap_buffer import BufferedTap, BufferedWalk
-from sawlog.jax._transforms.tap_host import Call, Flush, Target, deliver_by_number, opened
+from sawlog.jax._transforms.tap_host import (
+    EntriesPayload,
+    LogPayload,
+    Payload,
+    Target,
+    deliver_by_number,
+    opened,
+)
 from sawlog.jax._transforms.tap_sampling import (
     Sampling,
     Send,
@@ -76,16 +83,12 @@ def _run(
     *arrays: Any, site: Any, target: Target | None, gated: bool = False, **params: Any
 ) -> list[Any]:
     del gated  # what is masked is dropped here
-    call = site if isinstance(site, Flush) else _call(site, **params)
+    call: Payload = site if isinstance(site, EntriesPayload) else LogPayload(site, **params)
     if target is None:
         deliver_by_number(call, arrays)
     else:
         target.deliver(call, arrays)
     return []
-
-
-def _call(site: Site, keys: tuple[str, ...], inside: int, key_kinds: tuple[Any, ...]) -> Call:
-    return Call(site, keys, site.batch - inside, key_kinds)
 
 
 _compat.define_lowering(tap_p, _lower, cacheable=False)

@@ -31,7 +31,7 @@ from sawlog.jax._logdict.entries import Part
 from sawlog.jax._rules import loops
 from sawlog.jax._transforms.collectors import Limits, plan
 from sawlog.jax._transforms.spool import Spool, part_of
-from sawlog.jax._transforms.tap_host import Flush
+from sawlog.jax._transforms.tap_host import EntriesPayload
 
 
 class BufferedTap(Handler):
@@ -67,7 +67,7 @@ class BufferedTap(Handler):
         leaves, tree = jax.tree.flatten(values)
         slots = tuple(dataclasses.replace(p.slot, counted=False) for p in parts)
         kinds = tuple(map(_compat.key_kind, leaves))
-        self._send(Flush(tree, slots, kinds), leaves)
+        self._send(EntriesPayload(tree, slots, kinds), leaves)
 
 
 class BufferedWalk(Interpreter):

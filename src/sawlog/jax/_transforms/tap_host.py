@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -21,36 +20,71 @@ from sawlog.jax._logdict.entries import Part, Slot, parts_of_site, settle, stack
 from sawlog.jax._logdict.logdict import logdict
 
 
-@dataclasses.dataclass(frozen=True)
-class Call:
-    """What the host must know to read the arrays of one log.
+class Payload:
+    """What the host must know to read the arrays of one host call.
 
-    ``lanes`` axes in front are those of a ``vmap`` around ``tap``; ``key_kinds`` says which
-    operands are PRNG keys, which arrive as plain integers.
+    ``lanes`` axes in front are those of a ``vmap`` around ``tap``. With ``masked`` the last array
+    says what was logged. ``key_kinds`` says which arrays are PRNG keys, which arrive as integers.
     """
 
-    site: Site
-    keys: tuple[str, ...]
-    lanes: int
     key_kinds: tuple[Any, ...]
+    keys: Any
+    where: Any
 
     @property
-    def where(self) -> str:
-        """The source line of the log."""
-        return self.site.where
+    def lanes(self) -> int:
+        """The number of axes in front that are lanes."""
+        raise NotImplementedError
 
-    def without_lanes(self, lanes: int) -> Call:
-        """The same for one of the lanes of that many axes in front."""
-        site = dataclasses.replace(self.site, batch=self.site.batch - lanes)
-        return dataclasses.replace(self, site=site, lanes=self.lanes - lanes)
+    @property
+    def has_mask(self) -> bool:
+        """Whether the last array is a mask."""
+        raise NotImplementedError
+
+    def without_lanes(self, lanes: int) -> Payload:
+        """Return the payload of one lane, without that many axes in front."""
+        raise NotImplementedError
 
     def logs(self, arrays: Sequence[Any]) -> Iterator[logdict]:
-        """One logdict for each lane that really logged."""
+        """Return one logdict for each lane that logged."""
         arrays = [np.asarray(array) for array in arrays]
-        for lane in itertools.product(*map(range, arrays[0].shape[: self.lanes])):
+        for lane in np.ndindex(arrays[0].shape[: self.lanes]):
             logs = self._of_lane([array[lane] for array in arrays])
             if logs:
                 yield logs
+
+    def _of_lane(self, arrays: list[Any]) -> logdict:
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class LogPayload(Payload):
+    """The payload of one log: its site, and which of its names are sent."""
+
+    site: Site
+    keys: tuple[str, ...]
+    inside: int
+    key_kinds: tuple[Any, ...]
+
+    @property
+    def where(self) -> str:  # type: ignore[override]
+        """The source line of the log."""
+        return self.site.where
+
+    @property
+    def lanes(self) -> int:
+        """The axes that were added after the log was sent."""
+        return self.site.batch - self.inside
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether the log is masked."""
+        return self.site.masked
+
+    def without_lanes(self, lanes: int) -> LogPayload:
+        """Return the payload of one lane, without that many axes in front."""
+        site = dataclasses.replace(self.site, batch=self.site.batch - lanes)
+        return dataclasses.replace(self, site=site)
 
     def _of_lane(self, arrays: list[Any]) -> logdict:
         named = self.site.split(arrays)
@@ -62,18 +96,18 @@ class Call:
         if mask is not None:
             named = named.blanked(_select)
         kinds = iter(self.key_kinds)
-        wrapped = [tuple(_wrap_keys(x, next(kinds)) for x in leaves) for leaves in named.values]
+        wrapped = [tuple(wrap_keys(x, next(kinds)) for x in leaves) for leaves in named.values]
         named = Operands(wrapped, named.steps, mask)
         parts = [p for p in parts_of_site(self.site, named, self.lanes) if p.slot.key in self.keys]
         return logdict._of(parts)
 
 
 @dataclasses.dataclass(frozen=True)
-class Flush:
-    """What the host must know to read the arrays of many logs, sent together.
+class EntriesPayload(Payload):
+    """The payload of many entries that are sent together: values, steps and mask of each name.
 
-    It stands where a site does, so that ``vmap`` and masks around ``tap`` treat both alike:
-    ``batch`` axes lead every operand, and with ``masked`` the last one says which lanes are there.
+    The ``tap`` primitive has it in place of a site, so it has the attributes by which ``vmap`` and
+    masks change a site: ``batch``, ``masked``, ``branches`` and ``forward_mode``.
     """
 
     tree: Any
@@ -85,46 +119,53 @@ class Flush:
     forward_mode: bool = False
 
     @property
-    def keys(self) -> tuple[str, ...]:
+    def keys(self) -> tuple[str, ...]:  # type: ignore[override]
         """The names that are sent."""
         return tuple(slot.key for slot in self.slots)
 
     @property
-    def where(self) -> str:
-        """There are many places; none is named."""
+    def where(self) -> str:  # type: ignore[override]
+        """The entries come from several source lines; none is named."""
         return "several places"
 
-    def without_lanes(self, lanes: int) -> Flush:
-        """The same for one of the lanes of that many axes in front."""
+    @property
+    def lanes(self) -> int:
+        """All axes in front are lanes."""
+        return self.batch
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether the last array says which lanes logged."""
+        return self.masked
+
+    def without_lanes(self, lanes: int) -> EntriesPayload:
+        """Return the payload of one lane, without that many axes in front."""
         return dataclasses.replace(self, batch=self.batch - lanes)
 
-    def logs(self, arrays: Sequence[Any]) -> Iterator[logdict]:
-        """One logdict for each lane that is there."""
-        arrays = [np.asarray(array) for array in arrays]
-        for lane in itertools.product(*map(range, arrays[0].shape[: self.batch])):
-            own = [array[lane] for array in arrays]
-            if self.masked and not own.pop():
-                continue
-            logs = self._of_lane(own)
-            if logs:
-                yield logs
-
     def _of_lane(self, arrays: list[Any]) -> logdict:
-        leaves = [_wrap_keys(x, k) for x, k in zip(arrays, self.key_kinds, strict=True)]
+        if self.masked and not arrays.pop():
+            return logdict()
+        return self._read(arrays)
+
+    def _read(self, arrays: list[Any]) -> logdict:
+        """Read the arrays of one lane."""
         parts = []
-        triples = jax.tree.unflatten(self.tree, leaves)
-        for slot, (value, steps, mask) in zip(self.slots, triples, strict=True):
+        for slot, (value, steps, mask) in zip(self.slots, self._unflatten(arrays), strict=True):
             part = settle(stack(Part(value, tuple(steps), mask, slot)))
             if part is not None and np.shape(part.first)[0]:
                 parts.append(part)
         return logdict._of(parts)
+
+    def _unflatten(self, arrays: list[Any]) -> Any:
+        leaves = [wrap_keys(x, kind) for x, kind in zip(arrays, self.key_kinds, strict=True)]
+        return jax.tree.unflatten(self.tree, leaves)
 
 
 def _select(mask: Any, x: Any, y: Any) -> Any:
     return np.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, y)
 
 
-def _wrap_keys(leaf: Any, kind: Any) -> Any:
+def wrap_keys(leaf: Any, kind: Any) -> Any:
     return leaf if kind is None else jax.random.wrap_key_data(leaf, impl=kind)
 
 
@@ -150,9 +191,9 @@ def opened(target: Target) -> Iterator[Any]:
         handles.leave(number)
 
 
-def deliver_by_number(call: Call | Flush, arrays: Sequence[Any]) -> None:
+def deliver_by_number(call: Payload, arrays: Sequence[Any]) -> None:
     """Deliver a call to the receivers that its number operand names, one for each lane."""
-    masked = (call.site if isinstance(call, Call) else call).masked
+    masked = call.has_mask
     own = [_key_data(array) for array in arrays]
     numbers = own.pop(-2 if masked else -1)
     one = call.without_lanes(numbers.ndim)
@@ -182,7 +223,7 @@ class Target:
         self._held: list[BaseException] = []
         self._lock = threading.Lock()
 
-    def deliver(self, call: Call | Flush, arrays: Sequence[Any]) -> None:
+    def deliver(self, call: Payload, arrays: Sequence[Any]) -> None:
         """Call back for one log call: once, or once for each lane of a ``vmap`` around ``tap``."""
         with self._lock:
             if self._held:
