@@ -398,7 +398,7 @@ def test_exists(how: str, tmp_path: pathlib.Path) -> None:
     assert sawlog.load(path / "seed-0")["x"].tolist() == [1, 2]
     write_one(path, 4.0, how, exists="replace")
     assert sawlog.load(path / "seed-0")["x"] == 4
-    with pytest.raises(ArgumentError, match="exists must be one of 'append'"):
+    with pytest.raises(ArgumentError, match="`exists` must be one of 'append'"):
         SaveLogger(path, exists="ask")
 
 

@@ -143,9 +143,9 @@ def _rows(name: str, entries: Entries, axes: list[str], limit: int) -> Iterator[
     items = int(np.prod(shape[1:], dtype=np.int64))
     if items > limit:
         raise ArgumentError(
-            f"{name!r} would be {items} rows of CSV for each entry, and the limit is {limit}. "
-            f"Nothing was written. Hint: CsvSink(path, limit={items}), leave it out with Select, "
-            "or use a JsonlSink or StoreSink."
+            f"{name!r} would become {items} rows of CSV for each entry, and the limit is {limit}. "
+            f"Nothing of the call was taken. Hint: CsvSink(path, limit={items}), leave it out with "
+            "Select, or use a JsonlSink or StoreSink."
         )
     titles = [cell(title) for title in titles_of(name, values.dtype, shape[1:])]
     columns = list(csv_columns(Field(name, "value", values.dtype, shape[1:]), Cells(values)))
@@ -169,8 +169,8 @@ def _step_words(name: str, entries: Entries, axis: str, items: int) -> list[str]
     if steps.shape != shape[: steps.ndim]:
         raise LogMismatchError(
             f"The steps {axis!r} of {name!r} have the shape {list(steps.shape)}, which are not the "
-            f"leading axes of its values {list(shape)}, so CSV has no row for them. Nothing was "
-            "written. Hint: use a JsonlSink or StoreSink."
+            f"leading axes of its values {list(shape)}, so CSV has no row for them. Nothing of the "
+            "call was taken. Hint: use a JsonlSink or StoreSink."
         )
     wide = np.broadcast_to(deepened(steps, len(shape)), shape).reshape(len(entries) * items)
     columns = list(csv_columns(Field(axis, "step", wide.dtype, ()), Cells(wide)))

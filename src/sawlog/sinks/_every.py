@@ -1,4 +1,4 @@
-"""``Every``: one entry of many."""
+"""``Every``: every n-th entry."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from sawlog.sinks._notes import is_value
 
 
 class Every(Around):
-    """Every ``n``-th entry of each name, beginning with the first; the others are left out.
+    """Write every ``n``-th entry of each name, beginning with the first; drop the others.
 
-    Entries are counted over all writes, and those masked as a whole do not count.
+    Entries are counted over all writes. Entries that are masked entirely do not count.
 
     Args:
-        sink: where they go.
-        n: one of how many.
-        axis: a step axis; then those entries are taken whose step is divisible by ``n``. Where
-            steps are arrays, as one for each seed, what does not hit is masked.
+        sink: the sink to write to.
+        n: the interval.
+        axis: a step axis; then the entries whose step is divisible by ``n`` are written. If steps
+            are arrays, such as one step for each seed, the other items are masked.
 
     Raises:
-        ArgumentError: ``n`` is no whole number of at least 1.
-        LogMismatchError: from ``write``, where a name does not have the axis, or its steps are
-            no whole numbers.
+        ArgumentError: ``sink`` is not a sink, ``n`` is not a positive integer, or ``axis`` is not a
+            string.
+        LogMismatchError: from ``write``: a name does not have the axis, or its steps are not
+            integers.
 
     >>> import numpy as np
     >>> from sawlog.records import Entries, Records
@@ -63,7 +64,7 @@ class Every(Around):
             if len(own):
                 chosen[name] = own
         self._forward(chosen)
-        self._seen.update(seen)  # only now: what was refused does not count
+        self._seen.update(seen)  # only now: refused entries do not count
 
     def _by_count(self, name: str, entries: Entries) -> Entries:
         return taken(entries, slice(-self._seen.get(name, 0) % self._n, None, self._n))
@@ -73,8 +74,8 @@ class Every(Around):
         if steps is None or steps.dtype.kind not in "iu":
             has = ", ".join(f"{axis!r} ({a.dtype})" for axis, a in entries.steps.items()) or "none"
             raise LogMismatchError(
-                f"{name!r} has no step axis {self._axis!r} of whole numbers, to take every "
-                f"{self._n}th step of; its step axes: {has}. Hint: log it with "
+                f"{name!r} has no step axis {self._axis!r} of integers, of which to take every "
+                f"{self._n}th step; its step axes: {has}. Hint: log it with "
                 f"{self._axis}=..., or leave it out with Select."
             )
         hit = steps % self._n == 0
@@ -87,7 +88,7 @@ def _masked(name: str, entries: Entries, hit: np.ndarray) -> Entries:
     if hit.shape != entries.values.shape[: hit.ndim]:
         raise LogMismatchError(
             f"The steps of {name!r} have the shape {list(hit.shape)}, which are not the leading "
-            f"axes of its values {list(entries.values.shape)}, so it is not clear what to take. "
+            f"axes of its values {list(entries.values.shape)}, so they select no items. "
             "Hint: Every(sink, n) without axis= counts entries instead."
         )
     mask = hit

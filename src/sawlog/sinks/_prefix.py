@@ -1,4 +1,4 @@
-"""``Prefix``: the same under other names."""
+"""``Prefix``: add a prefix to names."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sawlog.sinks._notes import prefixed
 
 
 class Prefix(Around):
-    """Puts a prefix before every name.
+    """Add a prefix to every name.
 
     Raises:
-        ArgumentError: the prefix is no string.
+        ArgumentError: ``sink`` is not a sink, or the prefix is not a string.
 
     >>> import numpy as np
     >>> from sawlog.records import Entries, Records

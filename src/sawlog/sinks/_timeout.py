@@ -1,7 +1,7 @@
-"""``Timeout``: a sink that does not answer in time has failed.
+"""``Timeout``: a sink that does not respond in time has failed.
 
-A call that hangs cannot be stopped, only left: a thread makes all calls, one after the other, and
-the caller waits for it no longer than it was told to.
+A call that hangs cannot be stopped, only abandoned: a thread makes all calls, one after the other,
+and the caller stops waiting after the given time.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from sawlog.sinks._base import CopyingSink, Sink, checked_sink, fail, write_vali
 
 
 class Timeout(CopyingSink):
-    """Calls a sink, and waits for each call so many seconds at most.
+    """Call a sink, and wait at most ``seconds`` for each call.
 
-    A call that takes longer raises :class:`~sawlog.errors.SinkTimeoutError`, and so do all after
-    it: the sink is not called any more, also if the one that hangs returns some day. What they were
-    given was not taken; of the call that hangs nobody knows. Put a :class:`Fallback` around this to
-    go on elsewhere, with nothing lost.
+    A call that takes longer raises :class:`~sawlog.errors.SinkTimeoutError`, and so do all later
+    calls: the sink is not called again, even if the call that hangs returns. Later writes were not
+    taken; whether the write that hangs was taken is unknown. Wrap this in a :class:`Fallback` to
+    continue with a store and lose nothing.
 
     Args:
-        sink: where everything goes; or a function that opens it, which may hang as well.
-        seconds: how long a call may take.
+        sink: the sink to write to; or a function that opens it, which may hang as well.
+        seconds: the longest time of a call.
 
     Raises:
-        ArgumentError: ``sink`` is none, or ``seconds`` is no positive number.
-        SinkTimeoutError: from any method, and from here if the sink is opened here.
+        ArgumentError: ``sink`` is not a sink, or ``seconds`` is not a positive number.
+        SinkTimeoutError: from any method, and from the constructor if it opens the sink.
 
     >>> import time, numpy as np
     >>> from sawlog.records import Entries, Records
@@ -52,7 +52,7 @@ class Timeout(CopyingSink):
     def __init__(self, sink: Sink | Callable[[], Sink], seconds: float) -> None:
         super().__init__()
         self._seconds = min(positive_number("seconds", seconds), threading.TIMEOUT_MAX)
-        self._hangs: str | None = None  # in which method
+        self._hangs: str | None = None  # the method that hangs
         self._sink: Sink | None = None
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         threading.Thread(
@@ -67,11 +67,11 @@ class Timeout(CopyingSink):
 
     @property
     def appends(self) -> bool:
-        """Whether there was something in the place of the sink before."""
+        """Whether the sink had entries before."""
         return bool(getattr(self._sink, "appends", False))
 
     def fail(self) -> None:
-        """Have ``close`` end the sink as failed."""
+        """Mark the run as failed, also in the sink inside."""
         super().fail()
         if self._sink is not None:
             fail(self._sink)
@@ -101,7 +101,7 @@ class Timeout(CopyingSink):
         raise SinkTimeoutError(
             f"{self!r} did not return from {self._hangs} within {self._seconds:g} seconds. It is "
             f"not called any more{taken}. Probably the network or the disk hangs. "
-            "Hint: timeout= says how long to wait, None for ever."
+            "Hint: increase timeout=, or wait forever with timeout=None."
         )
 
 
@@ -110,7 +110,7 @@ def _opens(sink: Any) -> bool:
 
 
 class _Task:
-    """One call, for the thread to make."""
+    """One call that the thread makes."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function: Callable[[], Any] | None = function
