@@ -81,7 +81,7 @@ def test_failures_are_raised_at_the_next_call(call):
     inner = Failing("write")
     sink = Async(inner)
     sink.write(one(0))
-    wait_until(lambda: sink._line._failure is not None)
+    wait_until(lambda: sink._queue._failure is not None)
     with pytest.raises(AsyncError, match=r"the network is gone.*\d of 'x'.*Hint") as caught:
         sink.write(one(1)) if call == "write" else getattr(sink, call)()
     assert refused(caught.value) == ([0, 1] if call == "write" else [0])
