@@ -81,7 +81,7 @@ def test_failures_are_raised_at_the_next_call(call):
     inner = Failing("write")
     sink = Async(inner)
     sink.write(one(0))
-    wait_until(lambda: sink._line._failure is not None)
+    wait_until(lambda: sink._queue._failure is not None)
     with pytest.raises(AsyncError, match=r"the network is gone.*\d of 'x'.*Hint") as caught:
         sink.write(one(1)) if call == "write" else getattr(sink, call)()
     assert refused(caught.value) == ([0, 1] if call == "write" else [0])
@@ -208,7 +208,7 @@ def test_a_forgotten_sink_that_fails_warns():
 
 @pytest.mark.parametrize("queue", [0, -1, 1.5, None])
 def test_queue_is_a_whole_number(queue):
-    with pytest.raises(ArgumentError, match=re.escape("queue of Async(sink, queue) must be a")):
+    with pytest.raises(ArgumentError, match=re.escape("`queue` must be a positive integer")):
         Async(MemorySink(), queue=queue)
 
 

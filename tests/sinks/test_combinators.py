@@ -178,11 +178,11 @@ def test_a_pytree_is_meant_by_its_key():
 
 @pytest.mark.parametrize("wrong", [1, [1], ["a", None]])
 def test_patterns_are_strings(wrong):
-    with pytest.raises(ArgumentError, match=r"takes a pattern.*Hint"):
+    with pytest.raises(ArgumentError, match=r"must be a pattern.*Hint"):
         Select(MemorySink(), wrong)
     with pytest.raises(ArgumentError, match="exclude"):
         Select(MemorySink(), exclude=wrong)
-    with pytest.raises(ArgumentError, match="needs to know"):
+    with pytest.raises(ArgumentError, match="needs `names`"):
         Select(MemorySink())
     with pytest.raises(ArgumentError, match="prefix"):
         Prefix(MemorySink(), wrong)

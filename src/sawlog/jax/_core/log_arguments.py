@@ -19,7 +19,7 @@ from sawlog.jax._core import arrays as _arrays
 from sawlog.jax._core.site import Site
 from sawlog.jax._transforms.reductions import check_mode
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # sawlog/jax
 
 
 def read_site(

@@ -153,7 +153,7 @@ def _run_outside_of_a_trace(*operands: Any, site: Site) -> list[Any]:
 
 # -- log ------------------------------------------------------------------------------------------
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # sawlog/jax
 _compat.exclude_from_tracebacks(_HERE)
 
 
