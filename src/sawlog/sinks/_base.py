@@ -190,7 +190,8 @@ def write_validated(sink: Sink, records: Records, *, owned: bool = False) -> Non
 
     With ``owned`` no one changes the arrays afterwards, so the sink need not copy them either.
     """
-    if isinstance(sink, BaseSink) and type(sink).write is BaseSink.write:
+    inherited = getattr(sink.write, "__func__", None) is BaseSink.write
+    if inherited and isinstance(sink, BaseSink):
         sink._write_validated(records, owned)
     else:
         sink.write(records)
