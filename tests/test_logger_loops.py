@@ -460,7 +460,7 @@ def test_a_sink_that_hung_is_left_alone() -> None:
         with pytest.raises(TimeoutError, match="did not return from write"):
             call()
     sink.go.set()
-    with pytest.raises(ArgumentError, match="timeout` must be a positive number"):
+    with pytest.raises(ArgumentError, match="seconds` must be a positive number"):
         Timeout(sink, 0)
     with pytest.raises(ArgumentError, match="timeout` must be a positive number"):
         MemoryLogger.__mro__[1](timeout="soon")

@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sawlog import _lifecycle
 from sawlog.errors import ArgumentError, SawlogError
 from sawlog.records import Entries, Records
 from sawlog.sinks import Async, AsyncError, MemorySink
+from sawlog.sinks._tracker import TrackerSink
 
 from .failing import PATIENCE, Failing, Slow, wait_until
 
@@ -295,3 +297,28 @@ print(open(f"{folder}/a.csv").read().split(), len(open(f"{folder}/a.jsonl").read
 
 def test_a_forked_process_is_told(tmp_path):
     assert run(FORK, str(tmp_path)) == "['name,value', 'x,1', 'x,1'] 2\n"
+
+
+class Tracker(TrackerSink):
+    def __init__(self):
+        super().__init__(images=False, histograms=False)
+        self.events = []
+
+    def _write_group(self, group):
+        self.events += group.columns["x"].items
+
+    def _finish(self, failed):
+        self.events.append(threading.current_thread().name)
+
+
+def test_at_the_end_of_the_program_the_queue_is_written_before_the_tracker_ends(monkeypatch):
+    monkeypatch.setattr(_lifecycle, "_registered", {})
+    tracker = Tracker()
+    sink = Async(tracker)
+    sink.write(one(0))
+    sink.flush()  # the tracker has registered after the Async
+    sink.write(one(1))
+    _lifecycle._run_all()
+    assert tracker.events == [0, 1, "sawlog-sink"]  # ended by the thread of the queue, not directly
+    assert sink.closed
+    assert not _lifecycle._registered

@@ -70,7 +70,7 @@ class BaseSink(CloseOnExit, abc.ABC):
         """Return when everything taken is durable; by default at once."""
 
     def _close(self) -> None:
-        """Flush, and release what is held; by default only flush."""
+        """Flush, and release resources; by default only flush."""
         self._flush()
 
     def write(self, records: Records | Mapping[str, Entries]) -> None:
@@ -135,7 +135,7 @@ class BaseSink(CloseOnExit, abc.ABC):
     def _check_process(self) -> None:  # before the lock, which may stay locked after a fork
         if os.getpid() != self._process:
             raise StoreClosedError(
-                f"{self!r} belongs to process {self._process}, and this is process {os.getpid()}. "
+                f"{self!r} belongs to process {self._process}; this is process {os.getpid()}. "
                 "Probably it was created before a fork. Hint: create a sink in each process, after "
                 "the fork, each with its own path."
             )
@@ -190,7 +190,8 @@ def write_validated(sink: Sink, records: Records, *, owned: bool = False) -> Non
 
     With ``owned`` no one changes the arrays afterwards, so the sink need not copy them either.
     """
-    if isinstance(sink, BaseSink) and type(sink).write is BaseSink.write:
+    inherited = getattr(sink.write, "__func__", None) is BaseSink.write
+    if inherited and isinstance(sink, BaseSink):
         sink._write_validated(records, owned)
     else:
         sink.write(records)

@@ -11,7 +11,7 @@ from sawlog.records import Records
 class FanoutError(SawlogError, ExceptionGroup[Exception]):
     """Some of the sinks of a ``Fanout`` failed; ``exceptions`` has the exception of each.
 
-    It is an ``ExceptionGroup``, so ``except* OSError`` finds what is inside.
+    It is an ``ExceptionGroup``, so ``except* OSError`` matches the exceptions inside.
     """
 
     def derive(self, excs: Sequence[Exception]) -> FanoutError:  # type: ignore[override]

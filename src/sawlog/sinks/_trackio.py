@@ -23,8 +23,8 @@ class TrackioSink(TrackerSink):
     metrics in the row.
 
     Trackio keeps local projects in the folder of the environment variable ``TRACKIO_DIR``, read
-    when it is first imported. If it cannot write there it only warns, so ``flush`` and ``close`` check
-    that everything arrived, and raise if not.
+    when it is first imported. If it cannot write there it only warns, so ``flush`` and ``close``
+    check that everything arrived, and raise if not.
 
     Args:
         project: the project.
@@ -36,8 +36,8 @@ class TrackioSink(TrackerSink):
         options: those of ``trackio.init``, such as ``group``, ``space_id`` or ``server_url``.
 
     Numbers are ``float64``, with NaN and infinities. Trackio has no status of runs: a failed run
-    gets an alert of the level ``error``. Trackio renames metrics called ``step``, ``time``, ``project``,
-    ``run``, ``timestamp`` or ``metrics`` to ``__step`` and so on.
+    gets an alert of the level ``error``. Trackio renames metrics called ``step``, ``time``,
+    ``project``, ``run``, ``timestamp`` or ``metrics`` to ``__step`` and so on.
 
     Raises:
         MissingPackageError: ``trackio`` is not installed.

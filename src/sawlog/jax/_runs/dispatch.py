@@ -18,7 +18,7 @@ import numpy as np
 from jax.experimental import io_callback
 
 from sawlog.jax import _compat
-from sawlog.jax._core import arrays as _arrays
+from sawlog.jax._core.arrays import broadcast, leading, reshard, under
 from sawlog.jax._core.log_arguments import read_site
 from sawlog.jax._core.program import Program, program_for
 from sawlog.jax._core.select import Selection
@@ -50,16 +50,16 @@ def start(begin: Start, words: Any, arrays: list[Any], after: Callable[[], None]
         @jax.custom_batching.custom_vmap
         def call(words: Any, arrays: list[Any]) -> Any:
             numbers = io_callback(host, jax.ShapeDtypeStruct(lanes, np.int32), words, arrays)
-            return _arrays.reshard(numbers, _arrays.leading(words, len(lanes), np.int32))
+            return reshard(numbers, leading(words, len(lanes), np.int32))
 
         @call.def_vmap
         def mapped(size: int, is_mapped: Any, words: Any, arrays: list[Any]) -> tuple[Any, bool]:
             flags = jax.tree.leaves(is_mapped)
             pairs = zip(jax.tree.leaves((words, arrays)), flags, strict=True)
-            lead = next((_arrays.leading(x, 1) for x, there in pairs if there))
+            lead = next((leading(x, 1) for x, there in pairs if there))
 
             def grown(x: Any, there: bool) -> Any:
-                return x if there else _arrays.broadcast(x, _arrays.under(lead, x), first=1)
+                return x if there else broadcast(x, under(lead, x), first=1)
 
             words, arrays = jax.tree.map(grown, (words, arrays), tuple(is_mapped))
             return over((size, *lanes))(words, arrays), True

@@ -199,7 +199,7 @@ _exit_registration: list[Callable[[], None]] = []  # what cancels it
 
 
 def close_runs_at_exit() -> None:
-    """Close all runs at the end of the program, before all that is registered so far ends.
+    """Close all runs at the end of the program, before all exit functions registered so far.
 
     Loggers call this when they are created: a program may open its first run while the main thread
     is already ending. They call it again before their first run opens: trackers register exit

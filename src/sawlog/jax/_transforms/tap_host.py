@@ -67,7 +67,7 @@ class LogPayload(Payload):
     key_kinds: tuple[Any, ...]
 
     @property
-    def where(self) -> str:  # type: ignore[override]
+    def where(self) -> str:
         """The source line of the log."""
         return self.site.where
 
@@ -119,12 +119,12 @@ class EntriesPayload(Payload):
     forward_mode: bool = False
 
     @property
-    def keys(self) -> tuple[str, ...]:  # type: ignore[override]
+    def keys(self) -> tuple[str, ...]:
         """The names that are sent."""
         return tuple(slot.key for slot in self.slots)
 
     @property
-    def where(self) -> str:  # type: ignore[override]
+    def where(self) -> str:
         """A placeholder, since the entries come from several source lines."""
         return "several places"
 
