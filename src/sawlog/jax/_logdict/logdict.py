@@ -390,8 +390,7 @@ class logdict(StatisticsMethods, dict):
         """Return a shallow copy, steps included."""
         return self._of(self._parts(), self._layout.empty)
 
-    def __copy__(self) -> logdict:
-        return self.copy()
+    __copy__ = copy
 
     def __reduce__(self) -> Any:
         return logdict._of, (list(self._parts()), self._layout.empty)
