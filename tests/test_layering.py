@@ -26,7 +26,7 @@ LAYERS = (
     ("factored", "store"),
     ("records",),
     ("_array_device",),
-    ("_format", "_rich", "_table", "_validate"),
+    ("_csv", "_format", "_rich", "_table", "_validate"),
     (
         "_arrays",
         "_atomic",

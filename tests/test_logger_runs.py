@@ -76,7 +76,7 @@ BAD = ["", ".", "..", "../x", "a/b", "a\\b", "/tmp", "a\0", "a\nb", " a", "x" * 
 def test_names_that_no_folder_can_have(bad: Any, tmp_path: Any) -> None:
     with SaveLogger(tmp_path) as logger:
         for option in ("name", "group"):
-            with pytest.raises(ArgumentError, match=rf"The {option} of a run is a text.*Hint"):
+            with pytest.raises(ArgumentError, match=rf"`{option}` must be a string.*Hint"):
                 logger.init(0, **{option: bad})
     assert not list(tmp_path.iterdir())
 
@@ -84,7 +84,7 @@ def test_names_that_no_folder_can_have(bad: Any, tmp_path: Any) -> None:
 def test_groups_that_are_called_like_runs_and_traced_names(tmp_path: Any) -> None:
     with SaveLogger(tmp_path) as logger:
         for group in ("seed-0", "ppo-seed-1", logger.name_of(jax.random.split(KEYS[0])[0])):
-            with pytest.raises(ArgumentError, match="is what a run is called"):
+            with pytest.raises(ArgumentError, match="looks like the name of a run"):
                 logger.init(0, group=group)
         with pytest.raises(ArgumentError, match="Tracer"):
             jax.jit(lambda x: logger.init(0, name=x))(1)
@@ -120,9 +120,9 @@ def test_appending_is_said_once(kind: str, way: str, tmp_path: Any) -> None:
     assert program() == []
     said = program()
     assert len(said) == {"vmap": 1, "loop": 2}[way]
-    assert "goes on with" in said[0]
+    assert "appends to" in said[0]
     assert "exists='replace'" in said[0]
-    assert f"{12 if way == 'vmap' else 11} runs that were there before" in said[-1]
+    assert f"{12 if way == 'vmap' else 11} runs that existed before" in said[-1]
     assert said[-1].count("seed-") == 8
 
 
@@ -268,7 +268,7 @@ def test_run_takes_the_options_of_spool_and_refuses_what_is_wrong() -> None:
         for keys in (1.5, jnp.ones(3)):
             with pytest.raises(ArgumentError, match="PRNG keys or seeds"):
                 logger.run(train)(keys)
-        with pytest.raises(ArgumentError, match="begins with 0 for the keys"):
+        with pytest.raises(ArgumentError, match="with 0 for the keys first"):
             logger.run(train, in_axes=0)  # type: ignore[arg-type]
         with pytest.raises(ArgumentError, match="has 3 axes, and the function was called with 1"):
             logger.run(train, in_axes=(0, None, None))(KEYS)
@@ -442,5 +442,5 @@ def test_patterns_that_match_nothing_are_reported() -> None:
     assert list(memory.logs) == ["train/loss/policy"]
     reduce = sinks.Reduce(sinks.MemorySink(), 2, {"los": "mean", "*": "last"})
     reduce.write(logged)
-    with pytest.warns(UnmatchedNameWarning, match="Reduce: nothing .* is called 'los'"):
+    with pytest.warns(UnmatchedNameWarning, match="Reduce: no logged name matches 'los'"):
         reduce.close()

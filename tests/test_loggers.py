@@ -389,7 +389,7 @@ def write_one(path: pathlib.Path, value: float, how: str = "eager", **options: A
 def test_exists(how: str, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "runs"
     write_one(path, 1.0, how, exists="error")
-    with pytest.warns(AppendWarning, match=r"SaveLogger goes on with a run .*: seed-0\. Hint"):
+    with pytest.warns(AppendWarning, match=r"SaveLogger appends to a run .*: seed-0\. Hint"):
         write_one(path, 2.0, how)
     assert sawlog.load(path / "seed-0")["x"].tolist() == [1, 2]
     refused = StoreExistsError if how == "eager" else jax.errors.JaxRuntimeError
@@ -398,7 +398,7 @@ def test_exists(how: str, tmp_path: pathlib.Path) -> None:
     assert sawlog.load(path / "seed-0")["x"].tolist() == [1, 2]
     write_one(path, 4.0, how, exists="replace")
     assert sawlog.load(path / "seed-0")["x"] == 4
-    with pytest.raises(ArgumentError, match="exists must be one of 'append'"):
+    with pytest.raises(ArgumentError, match="`exists` must be one of 'append'"):
         SaveLogger(path, exists="ask")
 
 
@@ -681,7 +681,7 @@ def test_closing_that_fails_can_be_tried_again() -> None:
     other.init(0)
     with pytest.raises(ZeroDivisionError) as divided, other:
         1 / 0  # noqa: B018
-    assert "could not be closed: no space" in divided.value.__notes__[0]
+    assert "could not be closed either: no space" in divided.value.__notes__[0]
     other.close()
 
 
@@ -714,7 +714,7 @@ def test_arguments_of_the_wrong_kind(tmp_path: pathlib.Path) -> None:
     with SaveLogger(tmp_path) as logger:
         state, several = logger.init(0), jax.vmap(logger.init)(KEYS[:3])
         for call in (logger.spool, logger.tap):
-            with pytest.raises(ArgumentError, match=r"logger\.init\(key\) returned, got int"):
+            with pytest.raises(ArgumentError, match=r"logger\.init\(key\) returned; got int"):
                 call(train, 3)
             with pytest.raises(ArgumentError, match=r"the runs of 3 keys.*jax\.vmap"):
                 call(train, several)

@@ -65,9 +65,28 @@ CALQUES = {
     "gave up": "removed, stopped",
 }
 
+SINKS = [
+    *("__init__", "_asked", "_async", "_base", "_csv", "_entries", "_errors", "_every"),
+    *("_fallback", "_fanout", "_jsonl", "_lines", "_memory", "_mlflow", "_neptune", "_notes"),
+    *(
+        "_prefix",
+        "_select",
+        "_store",
+        "_tensorboard",
+        "_timeout",
+        "_tracker",
+        "_trackio",
+        "_values",
+    ),
+    *("_wandb", "_wandb_file"),
+]
+
 #: Folders and files whose sentences were revised.
 CHECKED = [
     *("src/sawlog/cli", "src/sawlog/inspect", "src/sawlog/sinks/_console"),
+    *("src/sawlog/jax/_runs", "src/sawlog/loggers", "src/sawlog/_csv.py", "docs/loggers.md"),
+    "src/sawlog/jax/_core/handles.py",
+    *(f"src/sawlog/sinks/{name}.py" for name in SINKS),
     *("src/sawlog/__init__.py", "src/sawlog/__main__.py", "src/sawlog/_arrays.py"),
     *("src/sawlog/_format.py", "src/sawlog/_lifecycle.py", "src/sawlog/_names.py"),
     *("src/sawlog/_optional.py", "src/sawlog/_paths.py", "src/sawlog/_rich.py"),

@@ -10,7 +10,7 @@ import pytest
 
 import sawlog
 from sawlog.jax._runs.background import Background
-from sawlog.jax._runs.runs import Run
+from sawlog.jax._runs.runs import LoggerRun
 from sawlog.sinks import MemorySink
 
 PATIENCE = 120.0
@@ -53,7 +53,7 @@ class Busy(MemorySink):
         self._enter("close")
 
 
-def call(run: Run, method: str) -> None:
+def call(run: LoggerRun, method: str) -> None:
     if method == "write":
         run.write(sawlog.logdict({"x": jnp.zeros(1)}))
     else:
@@ -64,7 +64,7 @@ def call(run: Run, method: str) -> None:
 @pytest.mark.parametrize("second", ["write", "flush"])
 def test_a_sink_is_called_by_one_thread_at_a_time(first: str, second: str) -> None:
     sink = Busy(first, second)
-    sink.run = run = Run("name", {}, sink, lambda: None, Background())
+    sink.run = run = LoggerRun("name", {}, sink, lambda: None, Background())
     failures: list[Any] = []
     sink._call = _noting(sink._call, failures)  # type: ignore[method-assign]
     call(run, first)

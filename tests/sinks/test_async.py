@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sawlog import _lifecycle
 from sawlog.errors import ArgumentError, SawlogError
 from sawlog.records import Entries, Records
 from sawlog.sinks import Async, AsyncError, MemorySink
+from sawlog.sinks._tracker import TrackerSink
 
 from .failing import PATIENCE, Failing, Slow, wait_until
 
@@ -81,7 +83,7 @@ def test_failures_are_raised_at_the_next_call(call):
     inner = Failing("write")
     sink = Async(inner)
     sink.write(one(0))
-    wait_until(lambda: sink._line._failure is not None)
+    wait_until(lambda: sink._queue._failure is not None)
     with pytest.raises(AsyncError, match=r"the network is gone.*\d of 'x'.*Hint") as caught:
         sink.write(one(1)) if call == "write" else getattr(sink, call)()
     assert refused(caught.value) == ([0, 1] if call == "write" else [0])
@@ -208,7 +210,7 @@ def test_a_forgotten_sink_that_fails_warns():
 
 @pytest.mark.parametrize("queue", [0, -1, 1.5, None])
 def test_queue_is_a_whole_number(queue):
-    with pytest.raises(ArgumentError, match=re.escape("queue of Async(sink, queue) must be a")):
+    with pytest.raises(ArgumentError, match=re.escape("`queue` must be a positive integer")):
         Async(MemorySink(), queue=queue)
 
 
@@ -295,3 +297,28 @@ print(open(f"{folder}/a.csv").read().split(), len(open(f"{folder}/a.jsonl").read
 
 def test_a_forked_process_is_told(tmp_path):
     assert run(FORK, str(tmp_path)) == "['name,value', 'x,1', 'x,1'] 2\n"
+
+
+class Tracker(TrackerSink):
+    def __init__(self):
+        super().__init__(images=False, histograms=False)
+        self.events = []
+
+    def _write_group(self, group):
+        self.events += group.columns["x"].items
+
+    def _finish(self, failed):
+        self.events.append(threading.current_thread().name)
+
+
+def test_at_the_end_of_the_program_the_queue_is_written_before_the_tracker_ends(monkeypatch):
+    monkeypatch.setattr(_lifecycle, "_registered", {})
+    tracker = Tracker()
+    sink = Async(tracker)
+    sink.write(one(0))
+    sink.flush()  # the tracker has registered after the Async
+    sink.write(one(1))
+    _lifecycle._run_all()
+    assert tracker.events == [0, 1, "sawlog-sink"]  # ended by the thread of the queue, not directly
+    assert sink.closed
+    assert not _lifecycle._registered

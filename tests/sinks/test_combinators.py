@@ -17,7 +17,20 @@ from sawlog.errors import (
     StoreClosedError,
 )
 from sawlog.records import Entries, Records
-from sawlog.sinks import Every, Fanout, FanoutError, MemorySink, Prefix, Reduce, Select
+from sawlog.sinks import (
+    Async,
+    Every,
+    Fallback,
+    Fanout,
+    FanoutError,
+    MemorySink,
+    Prefix,
+    Reduce,
+    Select,
+    Timeout,
+    _base,
+    _fallback,
+)
 from sawlog.sinks._entries import joined, logged
 from sawlog.sinks._values import Kind, groups
 from sawlog.testing import assert_same
@@ -178,11 +191,11 @@ def test_a_pytree_is_meant_by_its_key():
 
 @pytest.mark.parametrize("wrong", [1, [1], ["a", None]])
 def test_patterns_are_strings(wrong):
-    with pytest.raises(ArgumentError, match=r"takes a pattern.*Hint"):
+    with pytest.raises(ArgumentError, match=r"must be a pattern.*Hint"):
         Select(MemorySink(), wrong)
     with pytest.raises(ArgumentError, match="exclude"):
         Select(MemorySink(), exclude=wrong)
-    with pytest.raises(ArgumentError, match="needs to know"):
+    with pytest.raises(ArgumentError, match="needs `names`"):
         Select(MemorySink())
     with pytest.raises(ArgumentError, match="prefix"):
         Prefix(MemorySink(), wrong)
@@ -534,3 +547,40 @@ def test_fanout_fails_all_of_its_sinks():
     sinks = MemorySink(), MemorySink(), MemorySink()
     Fanout(*sinks).fail()
     assert [sink.failed for sink in sinks] == [True] * 3
+
+
+# ---- one validation, one copy
+
+
+@pytest.mark.parametrize("outermost", [Async, lambda sink: sink])
+def test_nested_sinks_validate_and_copy_once(tmp_path, monkeypatch, outermost):
+    calls = []
+    for module, name in (
+        (_base, "normal"),
+        (_base, "copied_records"),
+        (_fallback, "copied_records"),
+    ):
+        function = getattr(module, name)
+        seen = lambda r, name=name, function=function: calls.append(name) or function(r)
+        monkeypatch.setattr(module, name, seen)
+    memory, values = MemorySink(), np.arange(3)
+    nested = Fallback(Fanout(Timeout(Prefix(memory, "a/"), 60.0)), tmp_path / "spare")
+    with outermost(nested) as sink:
+        sink.write(records(x=values))
+        values[:] = 7  # the caller may
+    assert memory.logs["a/x"].tolist() == [0, 1, 2]
+    copies = 1 if outermost is Async else 2  # Fallback and Timeout keep what they did not get
+    assert sorted(calls) == ["copied_records"] * copies + ["normal"]
+
+
+def test_sinks_with_a_write_of_their_own_are_called_by_it():
+    class Doubling(MemorySink):
+        def write(self, records):
+            super().write({n: Entries(2 * each.values) for n, each in records.items()})
+
+    doubling, patched, got = Doubling(), MemorySink(), []
+    patched.write = got.append
+    Fanout(doubling, patched).write(records(x=[1]))
+    assert doubling.logs["x"].tolist() == [2]
+    assert list(got[0]) == ["x"]
+    assert not patched.logs

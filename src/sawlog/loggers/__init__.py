@@ -1,4 +1,4 @@
-"""Loggers: logs from inside of JAX programs to where people look at them, one run for each seed.
+"""Loggers: write logs from inside of JAX programs to files and trackers, one run for each seed.
 
 >>> import tempfile, jax, jax.numpy as jnp, sawlog
 >>> from sawlog.loggers import SaveLogger

@@ -1,4 +1,4 @@
-"""``ConsoleLogger``: all runs in one table."""
+"""``ConsoleLogger``: show all runs in one table."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from sawlog.jax._runs.logger import Logger
-from sawlog.jax._runs.runs import Run, RunState
+from sawlog.jax._runs.runs import LoggerRun, RunState
 from sawlog.sinks import ConsoleSink, Dashboard, Sink
 
 
 class ConsoleLogger(Logger):
-    """Shows all runs on the console in one table: means over the seeds, spread, course, speed.
+    """Show all runs on the console in one table: mean over the seeds, spread, trend, speed.
 
     Args:
         title: the heading.
-        total: how many steps each run has, if that is known: then there are a bar and the remaining
+        total: the number of steps of each run, if known: adds a progress bar and the remaining
             time.
-        options: those of :class:`sawlog.sinks.Dashboard`, as ``names=["loss", "eval/*"]``,
-            ``every=30.0``, the seconds between lines where nobody watches, or ``file=sys.stderr``.
+        options: those of :class:`sawlog.sinks.Dashboard`, such as ``names=["loss", "eval/*"]``,
+            ``every=30.0``, the seconds between lines without a terminal, or ``file=sys.stderr``.
 
-    It appears when the first run starts, and stays as it is when all have been finished. Nothing is
-    kept: ``MultiLogger(SaveLogger("runs"), ConsoleLogger())`` does both.
+    The table appears when the first run starts, and remains when all are finished. Logs are not
+    stored: ``MultiLogger(SaveLogger("runs"), ConsoleLogger())`` does both.
     """
 
     def __init__(self, title: str = "sawlog", *, total: int | None = None, **options: Any) -> None:
@@ -32,11 +32,11 @@ class ConsoleLogger(Logger):
         return f"ConsoleLogger({self.dashboard.title!r})"
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
-        """A run in the table."""
+        """Return a run in the table."""
         return ConsoleSink(name, dashboard=self.dashboard)
 
-    def _start(self, *about: Any) -> Run:
-        self.dashboard.hold()  # runs that are finished one after the other are one table
+    def _start(self, *about: Any) -> LoggerRun:
+        self.dashboard.hold()  # one table, also for runs that are finished one by one
         return super()._start(*about)
 
     def finish(self, state: RunState | None = None) -> None:

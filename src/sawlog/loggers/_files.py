@@ -1,4 +1,4 @@
-"""Loggers that keep runs: in stores, in files, in memory."""
+"""Loggers that store runs: on disk, in files, in memory."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from sawlog.jax._saving.disk import LogSink
 from sawlog.sinks import CsvSink, JsonlSink, MemorySink, Sink
 
 
-def _noted(sink: Sink, path: Path, about: Mapping[str, Any], exists: str) -> Sink:
-    """The sink, once what there is to know of its run is written beside it."""
+def _with_metadata(sink: Sink, path: Path, about: Mapping[str, Any], exists: str) -> Sink:
+    """Write the metadata of a run to a file next to it, and return the sink."""
     try:
         if exists == "append" and path.exists() and json.loads(path.read_text()) != dict(about):
             raise StoreExistsError(
                 f"The run {path.stem!r} was started with other settings, which are in {path}, and "
-                f"cannot go on with {about['config']}. Hint: exists='replace' starts anew; or use "
-                "another key."
+                f"cannot go on with {about['config']}. Hint: exists='replace' deletes it first; or "
+                "use another key."
             )
         with replacing(path) as file:
             file.write((json.dumps(about) + "\n").encode())
@@ -35,20 +35,20 @@ def _noted(sink: Sink, path: Path, about: Mapping[str, Any], exists: str) -> Sin
 
 
 class SaveLogger(Logger):
-    """Writes each run to a store of its own, ``path/seed-0`` and so on.
+    """Write each run to its own store, ``path/seed-0`` and so on.
 
-    ``sawlog.load(path / "seed-0")`` gives the logs back bit for bit: those of ``spool`` as
-    :func:`sawlog.spool` would have returned them, those of several calls one after the other.
+    ``sawlog.load(path / "seed-0")`` returns the logs bit for bit: those of ``spool`` as
+    :func:`sawlog.spool` would have returned them, those of several calls concatenated.
 
     Args:
-        path: the folder of all runs. A run is called after its key: ``seed-7`` for
+        path: the folder of all runs. A run is named after its key: ``seed-7`` for
             ``jax.random.key(7)`` and for the seed 7, ``key-6b200159-99ba4efe`` for others; with
             ``init(key, name="ppo", group="sweep")`` it is ``sweep/ppo-seed-7``.
-        exists: what to do about a run that is there already: ``"append"`` to it, ``"replace"`` it,
-            or ``"error"``. What this logger wrote itself is never replaced: a second ``init`` of a
-            key goes on with its run.
-        options: those of :func:`sawlog.store.create`, as ``nan="error"`` or ``interval=5.0``, the
-            seconds after which logs are on disk at the latest.
+        exists: what to do with a run that already exists: ``"append"`` to it, ``"replace"`` it, or
+            raise an ``"error"``. A run that this logger wrote itself is never replaced: a second
+            ``init`` of a key continues its run.
+        options: those of :func:`sawlog.store.create`, such as ``nan="error"`` or ``interval=5.0``,
+            the longest time in seconds until logs are on disk.
 
     ``sawlog.store.open(path / "seed-0").meta`` has the ``key`` of a run and its ``config``.
     Everything is on disk when ``flush``, ``finish`` or ``close`` returns, and at the end of the
@@ -66,17 +66,17 @@ class SaveLogger(Logger):
         return f"SaveLogger({str(self.path)!r}, exists={self._exists!r})"
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
-        """A store in a folder with the name of the run."""
+        """Return a store in a folder with the name of the run."""
         if exists == "replace":
             check_not_open(self.path / name)
         return LogSink(self.path / name, exists=exists, meta=about, **self._options)
 
 
 class CsvLogger(Logger):
-    """Writes each run to a CSV file of its own, ``path/seed-0.csv``: name, steps, value.
+    """Write each run to its own CSV file, ``path/seed-0.csv``: name, steps, value.
 
-    See :class:`sawlog.sinks.CsvSink` for what becomes of arrays. Beside it, ``path/seed-0.json``
-    has the ``key`` of the run and its ``config``.
+    See :class:`sawlog.sinks.CsvSink` for the form of arrays. The file ``path/seed-0.json`` next to
+    it has the ``key`` of the run and its ``config``.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, exists: str = "append") -> None:
@@ -84,25 +84,25 @@ class CsvLogger(Logger):
         self.path = absolute(path)
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
-        """A file with the name of the run."""
+        """Return a file with the name of the run."""
         sink = CsvSink(self.path / f"{name}.csv", exists=exists)
-        return _noted(sink, self.path / f"{name}.json", about, exists)
+        return _with_metadata(sink, self.path / f"{name}.json", about, exists)
 
 
 class JsonlLogger(CsvLogger):
-    """Writes each run to a file of JSON lines, ``path/seed-0.jsonl``, one entry a line.
+    """Write each run to a file of JSON lines, ``path/seed-0.jsonl``, with one line for each entry.
 
-    Beside it, ``path/seed-0.json`` has the ``key`` of the run and its ``config``.
+    The file ``path/seed-0.json`` next to it has the ``key`` of the run and its ``config``.
     """
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
-        """A file with the name of the run."""
+        """Return a file with the name of the run."""
         sink = JsonlSink(self.path / f"{name}.jsonl", exists=exists)
-        return _noted(sink, self.path / f"{name}.json", about, exists)
+        return _with_metadata(sink, self.path / f"{name}.json", about, exists)
 
 
 class MemoryLogger(Logger):
-    """Keeps the logs of each run in memory, for tests and notebooks.
+    """Keep the logs of each run in memory, for tests and notebooks.
 
     >>> import jax
     >>> logger = MemoryLogger()
@@ -117,15 +117,15 @@ class MemoryLogger(Logger):
 
     @property
     def runs(self) -> dict[str, MemorySink]:
-        """The sink of each run by its name, with all that was logged so far."""
+        """The sink of each run by name, with everything logged so far."""
         self._settle()
         return self._runs
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
-        """A sink under the name of the run."""
+        """Return a sink under the name of the run."""
         runs = self._runs
         if name in runs and exists == "error":
-            raise StoreExistsError(f"There is a run {name!r} already. Hint: exists='append'.")
+            raise StoreExistsError(f"The run {name!r} exists. Hint: exists='append'.")
         kept = runs[name].records if name in runs else None
         runs[name] = MemorySink()
         if kept:

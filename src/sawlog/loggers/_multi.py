@@ -1,4 +1,4 @@
-"""``MultiLogger``: several loggers, one program."""
+"""``MultiLogger``: several loggers for one program."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sawlog.sinks import Fanout, Sink
 
 
 class MultiLogger(Logger):
-    """Writes each run to several loggers: ``MultiLogger(SaveLogger("runs"), CsvLogger("csv"))``.
+    """Write each run to several loggers: ``MultiLogger(SaveLogger("runs"), CsvLogger("csv"))``.
 
-    The program is traced once and calls back once, however many loggers there are. What a run that
-    exists already means is each logger's own affair.
+    The program is traced once and calls back once, for any number of loggers. Each logger has its
+    own option ``exists``.
     """
 
     def __init__(self, *loggers: Logger) -> None:
@@ -26,7 +26,7 @@ class MultiLogger(Logger):
         self.loggers = loggers
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
-        """The run of this name of every logger."""
+        """Return a sink around those of all loggers for this run."""
         opened: list[Sink] = []
         try:
             for logger in self.loggers:
@@ -37,9 +37,9 @@ class MultiLogger(Logger):
             raise
         return Fanout(*opened)
 
-    def _began(self) -> None:
+    def _warn_started(self) -> None:
         for logger in self.loggers:
-            logger._began()
+            logger._warn_started()
 
-    def _tellers(self) -> list[tuple[Appends, Failures]]:
-        return [each for logger in self.loggers for each in logger._tellers()]
+    def _reporters(self) -> list[tuple[Appends, Failures]]:
+        return [each for logger in self.loggers for each in logger._reporters()]

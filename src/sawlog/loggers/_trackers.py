@@ -1,4 +1,4 @@
-"""Loggers of trackers, each of which only names its sink."""
+"""Loggers of trackers; each one defines the sink of its runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from sawlog._optional import require
 from sawlog._paths import absolute
-from sawlog.jax._runs.logger import FALLBACK, Logger
+from sawlog.jax._runs.logger import Logger
+from sawlog.jax._runs.run_owner import FALLBACK
 from sawlog.sinks import (
     Async,
     MLflowSink,
@@ -21,7 +22,7 @@ from sawlog.sinks import (
 from sawlog.sinks._values import XAxis
 
 TIMEOUT = 120.0
-"""Seconds that a call of a tracker may take."""
+"""The longest time of a call of a tracker, in seconds."""
 
 
 def _config(about: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def _config(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own_name(name: str) -> str:
-    """What a tracker that has groups of its own calls a run: its name without the group."""
+    """Return the name of a run without its group, for trackers with groups."""
     return name.rpartition("/")[2]
 
 
@@ -38,22 +39,24 @@ def _group(about: Mapping[str, Any]) -> dict[str, str]:
 
 
 class TrackerLogger(Logger):
-    """The base of the loggers of trackers, which may fail while a program goes on.
+    """The base of the loggers of trackers, which may fail while a program runs.
 
     Args:
-        on_error: what to do then: ``"fallback"``, the program goes on and the logs go to a store on
-            disk, which ``sawlog.load`` reads; or ``"raise"``. The failure is reported by a
-            :class:`~sawlog.errors.SinkWarning`, and again when the run ends.
-        fallback: the folder in which those stores are made, as ``fallback/WandbLogger/seed-0``.
-        background: whether a thread writes, while the program goes on; at most 64 writes wait. With
-            ``on_error="raise"`` the error then comes with the next write, ``flush`` or ``finish``.
-        timeout: seconds that a call of the tracker may take, opening a run included. One that
-            takes longer has failed: the tracker is not called any more. None waits for ever.
-        x: the step axis that is the x axis of charts, as ``"update_step"``; the others are
-            logged beside it. Logs without it have their first one.
+        on_error: what to do after a failure: ``"fallback"``, the program continues and the logs go
+            to a store on disk, which ``sawlog.load`` reads; or ``"raise"``. A
+            :class:`~sawlog.errors.SinkWarning` reports the failure, and another one the end of the
+            run.
+        fallback: the folder of these stores, such as ``fallback/WandbLogger/seed-0``.
+        background: whether a thread writes, while the program continues; at most 64 writes wait.
+            With ``on_error="raise"`` the next write, ``flush`` or ``finish`` raises the error.
+        timeout: the longest time of a call of the tracker in seconds, also for opening a run. A
+            call that takes longer has failed, and the tracker is not called again. None waits
+            forever.
+        x: the step axis for charts, such as ``"update_step"``; other axes are logged as well. Logs
+            without it use their first axis.
         options: those of the sink.
 
-    A run always begins anew, whatever the tracker has under its name.
+    A run is always a new one, even if the tracker has another of the same name.
 
     Raises:
         MissingPackageError: the package of the tracker is not installed.
@@ -84,9 +87,9 @@ class TrackerLogger(Logger):
 
 
 class WandbLogger(TrackerLogger):
-    """Sends each run to Weights & Biases, in one project, named after its seed.
+    """Send each run to Weights & Biases, in one project, named after its seed.
 
-    ``options`` are those of :class:`TrackerLogger` and :class:`sawlog.sinks.WandbSink`, as
+    ``options`` are those of :class:`TrackerLogger` and :class:`sawlog.sinks.WandbSink`, such as
     ``mode="offline"`` or ``dir=...``.
     """
 
@@ -100,15 +103,15 @@ class WandbLogger(TrackerLogger):
         return f"WandbLogger({self._project!r})"
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
-        """A run of the project."""
+        """Return a run of the project."""
         options = {**self._options, **_group(about)}
         return WandbSink(self._project, _own_name(name), config=_config(about), **options)
 
 
 class TensorBoardLogger(TrackerLogger):
-    """Writes each run to a folder of event files, ``path/seed-0``, for TensorBoard.
+    """Write each run to a folder of event files, ``path/seed-0``, for TensorBoard.
 
-    A run that is there already gets one more file, which TensorBoard shows as one with the others.
+    A run that already exists gets another file; TensorBoard shows all files of a folder as one run.
     """
 
     package, extra = "tensorboard", "tensorboard"
@@ -121,14 +124,14 @@ class TensorBoardLogger(TrackerLogger):
         return f"TensorBoardLogger({str(self.path)!r})"
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
-        """A folder of event files."""
+        """Return a folder of event files."""
         return TensorBoardSink(self.path / name, config=_config(about), **self._options)
 
 
 class MLflowLogger(TrackerLogger):
-    """Sends each run to an MLflow experiment; the group of a run is its tag ``group``.
+    """Send each run to an MLflow experiment; the group of a run is its tag ``group``.
 
-    ``options`` are those of :class:`TrackerLogger` and :class:`sawlog.sinks.MLflowSink`, as
+    ``options`` are those of :class:`TrackerLogger` and :class:`sawlog.sinks.MLflowSink`, such as
     ``tracking_uri="sqlite:///mlflow.db"``.
     """
 
@@ -142,14 +145,14 @@ class MLflowLogger(TrackerLogger):
         return f"MLflowLogger({self._experiment!r})"
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
-        """A run of the experiment."""
+        """Return a run of the experiment."""
         tags = {**self._options.get("tags", {}), **_group(about)}
         options = {**self._options, "tags": tags, "config": _config(about)}
         return MLflowSink(self._experiment, name=_own_name(name), **options)
 
 
 class TrackioLogger(TrackerLogger):
-    """Sends each run to a Trackio project."""
+    """Send each run to a Trackio project."""
 
     package, extra = "trackio", "trackio"
 
@@ -161,13 +164,13 @@ class TrackioLogger(TrackerLogger):
         return f"TrackioLogger({self._project!r})"
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
-        """A run of the project."""
+        """Return a run of the project."""
         options = {**self._options, **_group(about)}
         return TrackioSink(self._project, _own_name(name), config=_config(about), **options)
 
 
 class NeptuneLogger(TrackerLogger):
-    """Writes each run with Neptune's client, offline: its hosted service closed in 2026."""
+    """Write each run with Neptune's client, offline: its hosted service closed in 2026."""
 
     package, extra = "neptune", "neptune"
 
@@ -179,6 +182,6 @@ class NeptuneLogger(TrackerLogger):
         return f"NeptuneLogger({self._project!r})"
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
-        """A run on disk."""
+        """Return a run on disk."""
         options = {**self._options, **_group(about)}
         return NeptuneSink(self._project, _own_name(name), config=_config(about), **options)

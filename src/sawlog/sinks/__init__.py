@@ -1,4 +1,4 @@
-"""Sinks: where logs go. They have ``write(records)``, ``flush`` and ``close``, and no framework.
+"""Sinks: the destinations of logs, with ``write(records)``, ``flush`` and ``close``. No framework.
 
 >>> import numpy as np
 >>> from sawlog.records import Entries, Records
@@ -9,11 +9,11 @@
 >>> memory.logs
 {'train/loss': array([2., 1.])}
 
-Sinks that keep: :class:`MemorySink`, :class:`CsvSink`, :class:`JsonlSink`, :class:`StoreSink`.
-Sinks around others: :class:`Fanout`, :class:`Every`, :class:`Select`, :class:`Prefix`,
-:class:`Reduce`, :class:`Async`, :class:`Fallback`, :class:`Timeout`; closing one closes what is
-inside. A sink of your own needs the three methods of :class:`Sink`; :class:`BaseSink` has all the
-rest, and ``sawlog.testing.SinkContract`` tests it.
+Sinks that store logs: :class:`MemorySink`, :class:`CsvSink`, :class:`JsonlSink`,
+:class:`StoreSink`. Sinks around others: :class:`Fanout`, :class:`Every`, :class:`Select`,
+:class:`Prefix`, :class:`Reduce`, :class:`Async`, :class:`Fallback`, :class:`Timeout`; closing one
+closes the sinks inside. A custom sink needs the three methods of :class:`Sink`; :class:`BaseSink`
+implements the rest, and ``sawlog.testing.SinkContract`` tests it.
 """
 
 from __future__ import annotations

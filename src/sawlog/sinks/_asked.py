@@ -1,4 +1,4 @@
-"""Names and patterns that somebody asked for, and which of them nothing had."""
+"""Warnings about name patterns that match nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sawlog.sinks._notes import is_value, matches, shown_name
 
 
 class Asked:
-    """Looks at what is logged, and warns once of patterns that matched nothing."""
+    """Warns once of patterns that match no logged name."""
 
     def __init__(self, what: str, patterns: Iterable[str]) -> None:
         self._what = what
@@ -21,7 +21,7 @@ class Asked:
         self._seen: set[str] = set()
 
     def see(self, records: Iterable[tuple[str, Entries]]) -> None:
-        """Look at names that were logged."""
+        """Match names that were logged."""
         if not self._left:
             return
         for name, entries in records:
@@ -32,19 +32,19 @@ class Asked:
                     del self._left[pattern]
 
     def warn(self) -> None:
-        """Say what matched nothing, if anything was logged at all."""
+        """Warn of patterns that matched nothing, if anything was logged at all."""
         if not self._left or not self._seen:
             return
         left, self._left = list(self._left), {}
         for pattern in left:
             say(
-                f"{self._what}: nothing that was logged is called {pattern!r}. "
+                f"{self._what}: no logged name matches {pattern!r}. "
                 f"{did_you_mean(pattern, self._seen)}"
             )
 
 
 def say(text: str) -> None:
-    """Warn of a name that nothing has. A sink does not fail because of that: see ``-W error``."""
+    """Warn of a name that matches nothing; with ``-W error``, print instead of failing a sink."""
     try:
         warnings.warn(text, UnmatchedNameWarning, stacklevel=4)
     except UnmatchedNameWarning:

@@ -1,8 +1,8 @@
-"""``Async``: a thread of its own for a slow sink.
+"""``Async``: write to a slow sink in a thread.
 
-``_Line`` is the queue and what the thread knows; it outlives an ``Async`` that the program forgets,
-so that what was taken is still written. Only the thread ever calls the sink, in order. A failure
-stops the line: what the sink did not take is put aside, and raised to the next caller.
+``_Queue`` holds the pending writes and the thread. It outlives an ``Async`` that the program
+forgets, so that everything taken is still written. Only the thread calls the sink, in order. After
+a failure the queue is emptied, and the next caller gets what was not written.
 """
 
 from __future__ import annotations
@@ -13,33 +13,34 @@ import threading
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from sawlog._lifecycle import at_exit, close_at_exit
+from sawlog._validate import positive_integer
 from sawlog.records import Records
-from sawlog.sinks._base import BaseSink, Sink, checked_count, checked_sink, fail
-from sawlog.sinks._entries import copied
+from sawlog.sinks._base import CopyingSink, Sink, checked_sink, fail, write_validated
 from sawlog.sinks._errors import AsyncError
 
 
-class Async(BaseSink):
-    """Writes in the background, in order; a full queue makes the program wait.
+class Async(CopyingSink):
+    """Write in the background, in order; a full queue makes the program wait.
 
-    The sink inside is only ever called by one thread. It is closed with this one, and at the end of
-    the program if that was forgotten.
+    Only one thread calls the sink inside. It is closed together with this one, or at the end of the
+    program.
 
-    Where the sink raises, the next ``write``, ``flush`` or ``close`` raises :class:`AsyncError`,
-    whose ``refused`` has the records that the sink did not take, all that were waiting behind them,
-    and those of the ``write`` that raised it, in order: write them again, or elsewhere, and nothing
-    is lost. Afterwards writing goes on.
+    If the sink raises, the next ``write``, ``flush`` or ``close`` raises :class:`AsyncError`. Its
+    ``refused`` has the records that the sink did not take, those that waited behind them, and those
+    of the ``write`` that raised, in order: write them again, or elsewhere, and nothing is lost.
+    Writing then continues.
 
     Args:
-        sink: where everything goes.
-        queue: how many writes may wait.
+        sink: the sink to write to.
+        queue: the largest number of writes that may wait.
 
     Raises:
-        ArgumentError: ``queue`` is no whole number of at least 1.
+        ArgumentError: ``sink`` is not a sink, or ``queue`` is not a positive integer.
         AsyncError: from ``write``, ``flush`` and ``close``: the sink failed in the background. A
-            ``close`` that raises it did close, unless it says otherwise.
+            ``close`` that raises it did close the sink, unless the error says otherwise.
 
     >>> import numpy as np
     >>> from sawlog.records import Entries, Records
@@ -54,44 +55,44 @@ class Async(BaseSink):
 
     def __init__(self, sink: Sink, queue: int = 64) -> None:
         super().__init__()
-        most = checked_count(queue, "queue of Async(sink, queue)")
-        self._line = _Line(checked_sink(sink, "Async"), most)
+        most = positive_integer("queue", queue)
+        self._queue = _Queue(checked_sink(sink, "Async"), most)
         # An Async that the program forgets, or leaves open at its end, still writes.
-        self._finalizer = weakref.finalize(
-            self, _finish_quietly, self._line, self._process, weakref.ref(self)
-        )
+        self._finalizer = weakref.finalize(self, _finish_forgotten, self._queue, self._process)
+        self._finalizer.atexit = False
+        self._cancel_exit = close_at_exit(self)
 
     def __repr__(self) -> str:
-        return f"Async({self._line.sink!r}, queue={self._line.most})"
+        return f"Async({self._queue.sink!r}, queue={self._queue.most})"
 
     def fail(self) -> None:
-        """Have ``close`` end the sink inside as failed."""
+        """Mark the run as failed, also in the sink inside."""
         super().fail()
-        fail(self._line.sink)
+        fail(self._queue.sink)
 
     @property
     def waiting(self) -> int:
-        """How many writes wait for the sink."""
-        return self._line.writes
+        """The number of writes that wait for the sink."""
+        return self._queue.writes
 
-    def _write(self, records: Records) -> None:
-        own = Records({name: copied(entries) for name, entries in records.items()})
-        self._line.put(own)
+    def _write_owned(self, records: Records) -> None:
+        self._queue.put(records)
 
     def _flush(self) -> None:
-        self._line.raise_all(self._line.ask("flush"))
+        self._queue.raise_all(self._queue.ask("flush"))
 
     def _close(self) -> None:
-        error = self._line.ask("close")
+        error = self._queue.ask("close")
         if error is None:
             self._closed = True
             self._finalizer.detach()
-            self._line.stop()
-        self._line.raise_all(error)
+            self._cancel_exit()
+            self._queue.stop()
+        self._queue.raise_all(error)
 
 
 class _Ask:
-    """A call of ``flush`` or ``close`` that somebody waits for."""
+    """A call of ``flush`` or ``close`` that a caller waits for."""
 
     def __init__(self, method: str) -> None:
         self.method = method
@@ -99,8 +100,8 @@ class _Ask:
         self.error: BaseException | None = None
 
 
-class _Line:
-    """What waits for the sink, and the thread that takes it there."""
+class _Queue:
+    """The writes that wait for the sink, and the thread that makes them."""
 
     def __init__(self, sink: Sink, most: int) -> None:
         self.sink, self.most = sink, most
@@ -109,13 +110,14 @@ class _Line:
         self._items: collections.deque[Records | _Ask] = collections.deque()
         self._failure: tuple[BaseException, list[Records]] | None = None
         self._stopped = self._forgotten = False
+        self._cancel_join: Callable[[], None] = lambda: None
         self.thread = threading.Thread(target=self._work, name="sawlog-sink", daemon=True)
         self.thread.start()
 
     # -- the callers' side ------------------------------------------------------------------------
 
     def put(self, records: Records) -> None:
-        """Take records once there is room for them."""
+        """Add records once there is room for them."""
         with self._changed:
             while self.writes >= self.most and self._failure is None:
                 self._changed.wait()
@@ -125,7 +127,7 @@ class _Line:
             self._changed.notify_all()
 
     def ask(self, method: str) -> BaseException | None:
-        """Have the thread call a method after all that was put; returns what that raised."""
+        """Let the thread call a method after all earlier writes; return the exception, if any."""
         ask = _Ask(method)
         with self._changed:
             self._items.append(ask)
@@ -135,7 +137,7 @@ class _Line:
         return ask.error
 
     def raise_all(self, error: BaseException | None) -> None:
-        """Raise what failed in the background, or else the error that was just met."""
+        """Raise the failure of the background thread, or else the given error."""
         with self._changed:
             self._raise_failure(error)
         if error is not None:
@@ -153,7 +155,8 @@ class _Line:
         raise error from cause
 
     def finish(self) -> None:
-        """Have the thread close the sink after all that was put, and end; does not wait."""
+        """Let the thread close the sink after all earlier writes, and end, without waiting."""
+        self._cancel_join = at_exit(self.join)
         with self._changed:
             self._forgotten = self._stopped = True
             self._items.append(_Ask("close"))
@@ -178,6 +181,7 @@ class _Line:
                 self._answer(item)
             else:
                 self._write(item)
+        self._cancel_join()
 
     def _next(self) -> Records | _Ask | None:
         with self._changed:
@@ -203,7 +207,7 @@ class _Line:
             self._warn(ask.error)
 
     def _warn(self, error: BaseException | None) -> None:
-        """Say what nobody can be told by an exception any more."""
+        """Warn of errors that no caller can receive any more."""
         try:
             self.raise_all(error)
         except BaseException as failure:
@@ -212,8 +216,8 @@ class _Line:
 
     def _write(self, records: Records) -> None:
         try:
-            self.sink.write(records)
-        except BaseException as error:  # whatever it is, it must reach the program
+            write_validated(self.sink, records, owned=True)
+        except BaseException as error:  # of any kind: it must reach the program
             with self._changed:
                 behind = [item for item in self._items if not isinstance(item, _Ask)]
                 self._items = collections.deque(x for x in self._items if isinstance(x, _Ask))
@@ -236,19 +240,10 @@ def _described(sink: Sink, cause: BaseException, refused: Sequence[Records]) -> 
     )
 
 
-def _finish_quietly(line: _Line, process: int, own: weakref.ref[Async]) -> None:
-    """At the end of the program or of the sink's life, when nobody can be told any more."""
-    if os.getpid() != process:
-        return
-    line.finish()
-    if own() is not None:  # the end of the program
-        line.join()
-        return
-    # Collected as garbage, perhaps by a thread that holds a lock of the sink inside: it may not be
-    # made to wait. The end of the program then has to, if it comes first.
-    weakref.finalize(line, _join, line.thread)
+def _finish_forgotten(queue: _Queue, process: int) -> None:
+    """Write what waits after the ``Async`` was collected as garbage.
 
-
-def _join(thread: threading.Thread) -> None:
-    if thread is not threading.current_thread():
-        thread.join()
+    This does not wait: the collecting thread may hold a lock of the sink inside.
+    """
+    if os.getpid() == process:
+        queue.finish()

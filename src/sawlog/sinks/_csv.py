@@ -1,13 +1,12 @@
 """``CsvSink``: a row of CSV for each number.
 
-The long form, ``name,step,value``, is the one that can grow: a name that is first logged in the
-middle of a run is just another row. A step axis that is new is a new column, and then the file is
-written again, in one step, with empty fields in the rows before.
+The file has the long form, ``name,step,value``, because that one can grow: a name that is first
+logged in the middle of a run is just another row. A new step axis is a new column; then the file is
+rewritten atomically, with empty fields in the earlier rows.
 """
 
 from __future__ import annotations
 
-import csv
 import io
 import os
 from collections.abc import Iterator
@@ -16,46 +15,48 @@ from typing import Any
 
 import numpy as np
 
-from sawlog._text import guarded, unguarded
+from sawlog._csv import cell, line, quoted, read_row, read_rows
+from sawlog._text import unguarded
+from sawlog._validate import positive_integer
 from sawlog.errors import ArgumentError, LogMismatchError
 from sawlog.records import Entries, Records
-from sawlog.sinks._base import BaseSink, checked_count
+from sawlog.sinks._base import BaseSink
 from sawlog.sinks._entries import deepened, logged
 from sawlog.sinks._jsonl import OURS, check_axes
 from sawlog.sinks._lines import LineFile, foreign
 from sawlog.sinks._notes import Shown, is_news
 from sawlog.store._views._cells import Cells, Field
 from sawlog.store._views._text import _csv_columns as csv_columns
-from sawlog.store._views._text import _quoted as quoted
 from sawlog.store._views._text import _titles_of as titles_of
 
 
 class CsvSink(BaseSink):
     """A CSV file with the columns ``name``, one for each step axis, and ``value``.
 
-    A row is one number or text. What was logged from JAX as ``{"loss": {"policy": x}}`` is called
-    ``loss/policy``. An array has a row for each item, called ``name[0,1]``; complex
-    numbers have ``name.real`` and ``name.imag``. What is masked has no row, and a step axis that a
-    name does not have is an empty field. Numbers have as many digits as their dtype needs; bools
-    are ``true`` and ``false``. Notes (``attrs``) are not written; :class:`StoreSink` keeps them.
+    A row is one number or text. ``{"loss": {"policy": x}}``, logged from JAX, has the name
+    ``loss/policy``. An array has a row for each item, with the name ``name[0,1]``; complex numbers
+    have ``name.real`` and ``name.imag``. Masked items have no row. A step axis that a name does not
+    have is an empty field. Numbers have as many digits as their dtype needs; bools are ``true`` and
+    ``false``. Attributes (``attrs``) are not written; :class:`StoreSink` keeps them.
 
-    ``pandas.read_csv(path).pivot(index="step", columns="name", values="value")`` puts names side
-    by side. Rows are handed to the operating system with every ``write`` and synced by ``flush``
-    and ``close``.
+    ``pandas.read_csv(path).pivot(index="step", columns="name", values="value")`` makes a column for
+    each name. Every ``write`` passes its rows to the operating system; ``flush`` and ``close`` sync
+    them to disk.
 
     Args:
-        path: the file; its folder is made as needed.
-        exists: what to do if there is a file: ``"append"`` to it, ``"replace"`` it, or
+        path: the file; missing folders are created.
+        exists: what to do if the file exists: ``"append"`` to it, ``"replace"`` it, or raise an
             ``"error"``. A last row that a crash cut off is removed, with a warning.
-        limit: how many items an array may have; larger ones are refused.
+        limit: the largest number of items of an array; larger arrays are refused.
 
     Raises:
-        StoreExistsError: the file exists and may not, or another sink is writing to it.
-        ForeignStoreError: the file is something else.
+        StoreExistsError: the file exists and ``exists="error"``, or another sink is writing to it.
+        ForeignStoreError: the file was not written by this sink.
         ArgumentError: from ``write``, an array is larger than the limit.
-        LogMismatchError: from ``write``, a step axis is called ``name`` or ``value``, or its steps
-            are arrays that do not have the leading axes of the values.
-        StoreFullError, StorePermissionError, StoreWriteError: the disk refuses.
+        LogMismatchError: from ``write``, a step axis has the name ``name`` or ``value``, or its
+            steps are arrays that do not have the leading axes of the values.
+        StoreFullError, StorePermissionError, StoreWriteError: the disk is full, not writable, or
+            failed.
 
     >>> import tempfile, numpy as np
     >>> from sawlog.records import Entries, Records
@@ -74,7 +75,7 @@ class CsvSink(BaseSink):
         self, path: str | os.PathLike[str], *, exists: str = "append", limit: int = 1024
     ) -> None:
         super().__init__()
-        self._limit = checked_count(limit, "limit of CsvSink")
+        self._limit = positive_integer("limit", limit)
         self._file = LineFile(path, exists, _whole)
         self._axes = _axes_of(self._file.path)
         self._shown = Shown()
@@ -84,7 +85,7 @@ class CsvSink(BaseSink):
 
     @property
     def appends(self) -> bool:
-        """Whether there was something in the file before."""
+        """Whether the file had entries before."""
         return self._file.resumed
 
     @property
@@ -107,18 +108,18 @@ class CsvSink(BaseSink):
         self._axes = axes
 
     def _widen(self, axes: list[str]) -> None:
-        """Write the file again with columns for new step axes."""
+        """Rewrite the file with columns for new step axes."""
         more = [""] * (len(axes) - len(self._axes))
 
         def write(file: Any) -> None:
             with open(self.path, encoding="utf-8", newline="") as old:
                 text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-                rows = csv.reader(old)
+                rows = read_rows(old)
                 next(rows)
                 text.write(_header(axes))
                 for name, *steps, value in rows:
                     known = [quoted(step) if step else "" for step in steps]
-                    text.write(",".join([quoted(name), *known, *more, quoted(value)]) + "\n")
+                    text.write(line([quoted(name), *known, *more, quoted(value)]))
                 text.detach()
 
         self._file.replace(write)
@@ -132,11 +133,11 @@ class CsvSink(BaseSink):
 
 
 def _header(axes: list[str]) -> str:
-    return ",".join(["name", *(quoted(guarded(axis)) for axis in axes), "value"]) + "\n"
+    return line(["name", *map(cell, axes), "value"])
 
 
 def _rows(name: str, entries: Entries, axes: list[str], limit: int) -> Iterator[str]:
-    """The rows of a name, entry by entry."""
+    """Return the rows of a name, entry by entry."""
     check_axes(name, entries)
     values, shape = entries.values, entries.values.shape
     items = int(np.prod(shape[1:], dtype=np.int64))
@@ -146,9 +147,9 @@ def _rows(name: str, entries: Entries, axes: list[str], limit: int) -> Iterator[
             f"Nothing of the call was taken. Hint: CsvSink(path, limit={items}), leave it out with "
             "Select, or use a JsonlSink or StoreSink."
         )
-    titles = [quoted(guarded(title)) for title in titles_of(name, values.dtype, shape[1:])]
+    titles = [cell(title) for title in titles_of(name, values.dtype, shape[1:])]
     columns = list(csv_columns(Field(name, "value", values.dtype, shape[1:]), Cells(values)))
-    each = len(columns) // items if items else 1  # a complex number has two
+    each = len(columns) // items if items else 1  # a complex number has two columns
     there = np.ones(shape, bool) if entries.mask is None else deepened(entries.mask, values.ndim)
     there = np.broadcast_to(there, shape).reshape(len(values), items)
     steps = [_step_words(name, entries, axis, items) for axis in axes]
@@ -157,11 +158,11 @@ def _rows(name: str, entries: Entries, axes: list[str], limit: int) -> Iterator[
             item = number // each
             if there[row, item]:
                 at = (words[row * items + item] if words else "" for words in steps)
-                yield ",".join((title, *at, column[row])) + "\n"
+                yield line((title, *at, column[row]))
 
 
 def _step_words(name: str, entries: Entries, axis: str, items: int) -> list[str]:
-    """For each item of each entry its step as text; nothing where it has none."""
+    """Return the step of each item of each entry as text; an empty list without the axis."""
     if axis not in entries.steps:
         return []
     steps, shape = entries.steps[axis], entries.values.shape
@@ -183,29 +184,29 @@ def _step_words(name: str, entries: Entries, axis: str, items: int) -> list[str]
 
 def _axes_of(path: Path) -> list[str]:
     with open(path, encoding="utf-8", newline="") as file:
-        return [unguarded(axis) for axis in next(csv.reader(file), ["name", "value"])[1:-1]]
+        return [unguarded(axis) for axis in next(read_rows(file), ["name", "value"])[1:-1]]
 
 
 def _whole(file: Any, path: Path) -> tuple[int, bytes]:
-    """Where the last whole row ends. Texts may hold line breaks, so quotes have to be counted."""
+    """Return where the last complete row ends; quotes are counted, as texts have line breaks."""
     good = position = quotes = 0
     header = b""
-    for line in file:
-        position += len(line)
-        quotes += line.count(b'"')
+    for each in file:
+        position += len(each)
+        quotes += each.count(b'"')
         if not good:
-            header += line
+            header += each
             _check_header(header, path)
-        if line.endswith(b"\n") and quotes % 2 == 0:
+        if each.endswith(b"\n") and quotes % 2 == 0:
             good = position
     return good, b""
 
 
 def _check_header(header: bytes, path: Path) -> None:
-    """Refuse what is neither a header of ours nor the beginning of one."""
+    """Refuse a file that does not begin with a header of this sink, or a part of one."""
     text = header.decode("utf-8", "replace")
     whole = text.endswith("\n") and text.count('"') % 2 == 0
-    fields = next(csv.reader(io.StringIO(text, newline="")), [""]) if whole else []
+    fields = read_row(text) if whole else []
     ours = fields[:1] + fields[-1:] == list(OURS) if whole else "name,".startswith(text[:5])
     if not ours:
         raise foreign(path, "CsvSink", header)

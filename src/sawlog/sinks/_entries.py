@@ -1,4 +1,4 @@
-"""Entries taken apart and put together: what sinks do with arrays, written once."""
+"""Operations of sinks on entries: validate, copy, select, concatenate."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sawlog.records import Entries, Records, lost_by_numpy
 
 
 def normal(records: Any) -> Records:
-    """Records of numpy arrays, with masks that fit their values.
+    """Validate records, and convert them to numpy arrays.
 
     Raises:
-        ArgumentError: these are no records.
-        LogValueError: a value is nothing that numpy has numbers, texts or times for.
-        LogMismatchError: a mask does not fit.
+        ArgumentError: the argument is not a mapping of names to Entries.
+        LogValueError: an array does not consist of numbers, texts or times.
+        LogMismatchError: a mask does not fit its values.
     """
     if not isinstance(records, Mapping):
         raise ArgumentError(
-            f"write(records) takes sawlog.records.Records, got {type(records).__name__}. "
+            f"`records` must be sawlog.records.Records; got {type(records).__name__}. "
             'Hint: sink.write(Records({"loss": Entries(np.array([0.5]))})).'
         )
     return Records({name: _normal(name, entries) for name, entries in records.items()})
@@ -30,7 +30,7 @@ def normal(records: Any) -> Records:
 def _normal(name: Any, entries: Any) -> Entries:
     if not isinstance(name, str) or not isinstance(entries, Entries):
         raise ArgumentError(
-            f"Records hold Entries by name, got {type(entries).__name__} under {name!r}. "
+            f"Records map names to Entries; got {type(entries).__name__} under {name!r}. "
             'Hint: Records({"loss": Entries(np.array([0.5]), {"step": np.array([0])})}).'
         )
     arrays = (entries.values, *entries.steps.values())
@@ -49,35 +49,40 @@ def _normal(name: Any, entries: Any) -> Entries:
     for array in (entries.values, *entries.steps.values()):
         if array.dtype.hasobject:
             raise LogValueError(
-                f"{name!r} has values or steps of the dtype {array.dtype}: Python objects, no "
+                f"{name!r} has values or steps of the dtype {array.dtype}: Python objects, not "
                 "numbers. Nothing of the call was taken. Hint: convert them, as with "
                 "np.asarray(values, dtype='float32')."
             )
     if mask is not None and (mask.dtype != bool or mask.shape != entries.values.shape[: mask.ndim]):
         raise LogMismatchError(
             f"The mask of {name!r} is {mask.dtype}{list(mask.shape)}, and its values have the "
-            f"shape {list(entries.values.shape)}. Hint: a mask is of bools, with the leading axes "
-            "of the values."
+            f"shape {list(entries.values.shape)}. Hint: a mask has bools, and the leading axes of "
+            "the values."
         )
     return entries
 
 
 def copied(entries: Entries) -> Entries:
-    """The same in memory of its own."""
+    """Copy the arrays of entries."""
     steps = {axis: array.copy() for axis, array in entries.steps.items()}
     mask = None if entries.mask is None else entries.mask.copy()
     return Entries(entries.values.copy(), steps, mask, entries.attrs)
 
 
+def copied_records(records: Records) -> Records:
+    """Copy the arrays of all entries."""
+    return Records({name: copied(entries) for name, entries in records.items()})
+
+
 def taken(entries: Entries, which: Any) -> Entries:
-    """Some of the entries: a slice, their numbers, or a bool for each."""
+    """Select entries by a slice, indices, or a bool for each."""
     steps = {axis: array[which] for axis, array in entries.steps.items()}
     mask = None if entries.mask is None else entries.mask[which]
     return Entries(entries.values[which], steps, mask, entries.attrs)
 
 
 def is_there(entries: Entries) -> np.ndarray:
-    """For each entry, whether any of it was logged: ``[n]`` bools."""
+    """Return ``[n]`` bools: whether any item of each entry was logged."""
     mask = entries.mask
     if mask is None or 0 in mask.shape[1:]:
         return np.ones(len(entries), bool)
@@ -85,12 +90,12 @@ def is_there(entries: Entries) -> np.ndarray:
 
 
 def any_of(flags: np.ndarray) -> np.ndarray:
-    """For each entry of ``[n, ...]`` bools, whether any is true: ``[n]``."""
+    """Reduce ``[n, ...]`` bools to ``[n]``: whether any of each entry is true."""
     return np.asarray(flags.any(axis=tuple(range(1, flags.ndim))))
 
 
 def logged(entries: Entries) -> Entries:
-    """Without the entries of which nothing was logged; a mask remains only where it says more."""
+    """Drop entries that are masked entirely, and then a mask that is true everywhere."""
     if entries.mask is None:
         return entries
     there = is_there(entries)
@@ -101,7 +106,7 @@ def logged(entries: Entries) -> Entries:
 
 
 def step_mask(entries: Entries, steps: np.ndarray) -> np.ndarray | None:
-    """Which of the steps of some axis were logged; None for all. Others are no steps: mere zeros.
+    """Return which steps of an axis were logged; None for all. The others are meaningless zeros.
 
     >>> entries = Entries(np.zeros((1, 2)), mask=np.array([[True, False]]))
     >>> step_mask(entries, np.array([[3, 0]]))
@@ -116,10 +121,10 @@ def step_mask(entries: Entries, steps: np.ndarray) -> np.ndarray | None:
 
 
 def check_alike(name: str, first: Entries, more: Entries) -> None:
-    """Refuse entries that cannot be put behind others.
+    """Check that entries can be appended to others.
 
     Raises:
-        LogMismatchError: naming both types, or the step axes of both.
+        LogMismatchError: they differ in type or in step axes.
     """
     if set(first.steps) != set(more.steps):
         raise LogMismatchError(
@@ -143,7 +148,7 @@ def _type(array: np.ndarray) -> str:
 
 
 def joined(parts: Sequence[Entries]) -> Entries:
-    """Entries that are alike, one after the other, with the notes of the first."""
+    """Concatenate entries of one type; the attributes are those of the first."""
     if len(parts) == 1:
         return parts[0]
     first = parts[0]
@@ -153,7 +158,7 @@ def joined(parts: Sequence[Entries]) -> Entries:
 
 
 def _joined_mask(parts: Sequence[Entries]) -> np.ndarray | None:
-    """Their masks, with as many axes as the deepest."""
+    """Concatenate masks, broadcast to the largest number of axes."""
     masks = [part.mask for part in parts]
     if all(mask is None for mask in masks):
         return None
@@ -166,5 +171,5 @@ def _joined_mask(parts: Sequence[Entries]) -> np.ndarray | None:
 
 
 def deepened(array: np.ndarray, ndim: int) -> np.ndarray:
-    """With axes of length 1 behind, so that it goes with an array of ``ndim`` axes."""
+    """Append axes of length 1, up to ``ndim`` axes."""
     return array.reshape(array.shape + (1,) * max(0, ndim - array.ndim))

@@ -1,4 +1,4 @@
-"""The two errors that only sinks have: those that are about several failures or refused logs."""
+"""Errors of sinks that hold several exceptions or refused records."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from sawlog.records import Records
 
 
 class FanoutError(SawlogError, ExceptionGroup[Exception]):
-    """Some of the sinks of a ``Fanout`` failed; ``exceptions`` has what each of them raised.
+    """Some of the sinks of a ``Fanout`` failed; ``exceptions`` has the exception of each.
 
-    It is an ``ExceptionGroup``, so ``except* OSError`` finds what is inside.
+    It is an ``ExceptionGroup``, so ``except* OSError`` matches the exceptions inside.
     """
 
     def derive(self, excs: Sequence[Exception]) -> FanoutError:  # type: ignore[override]
-        """The same about some of the errors, for ``except*``."""
+        """Return the same error with some of the exceptions, for ``except*``."""
         return FanoutError(self.message, excs)
 
 
 class AsyncError(SawlogError, RuntimeError):
-    """A sink failed in the background; ``refused`` has all that it did not take, in order.
+    """A sink failed in the background; ``refused`` has the records it did not take, in order.
 
-    What the call was given that raised this is the last of it.
+    The last ones are those of the ``write`` that raised this error.
     """
 
     def __init__(self, message: str, refused: Sequence[Records] = ()) -> None:

@@ -1,4 +1,4 @@
-"""``Every``: one entry of many."""
+"""``Every``: every n-th entry."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ import dataclasses
 
 import numpy as np
 
-from sawlog.errors import ArgumentError, LogMismatchError
+from sawlog._validate import optional, positive_integer, string
+from sawlog.errors import LogMismatchError
 from sawlog.records import Entries, Records
-from sawlog.sinks._base import Around, Sink, checked_count
+from sawlog.sinks._base import Around, Sink
 from sawlog.sinks._entries import any_of, deepened, logged, taken
 from sawlog.sinks._notes import is_value
 
 
 class Every(Around):
-    """Every ``n``-th entry of each name, beginning with the first; the others are left out.
+    """Write every ``n``-th entry of each name, beginning with the first; drop the others.
 
-    Entries are counted over all writes, and those masked as a whole do not count.
+    Entries are counted over all writes. Entries that are masked entirely do not count.
 
     Args:
-        sink: where they go.
-        n: one of how many.
-        axis: a step axis; then those entries are taken whose step is divisible by ``n``. Where
-            steps are arrays, as one for each seed, what does not hit is masked.
+        sink: the sink to write to.
+        n: the interval.
+        axis: a step axis; then the entries whose step is divisible by ``n`` are written. If steps
+            are arrays, such as one step for each seed, the other items are masked.
 
     Raises:
-        ArgumentError: ``n`` is no whole number of at least 1.
-        LogMismatchError: from ``write``, where a name does not have the axis, or its steps are
-            no whole numbers.
+        ArgumentError: ``sink`` is not a sink, ``n`` is not a positive integer, or ``axis`` is not a
+            string.
+        LogMismatchError: from ``write``: a name does not have the axis, or its steps are not
+            integers.
 
     >>> import numpy as np
     >>> from sawlog.records import Entries, Records
@@ -42,10 +44,8 @@ class Every(Around):
 
     def __init__(self, sink: Sink, n: int, *, axis: str | None = None) -> None:
         super().__init__(sink)
-        self._n = checked_count(n, "n of Every(sink, n)")
-        if axis is not None and not isinstance(axis, str):
-            raise ArgumentError(f'axis must be the name of a step axis, as "step", got {axis!r}.')
-        self._axis = axis
+        self._n = positive_integer("n", n)
+        self._axis = optional(string, "axis", axis)
         self._seen: dict[str, int] = {}
 
     def __repr__(self) -> str:
@@ -64,7 +64,7 @@ class Every(Around):
             if len(own):
                 chosen[name] = own
         self._forward(chosen)
-        self._seen.update(seen)  # only now: what was refused does not count
+        self._seen.update(seen)  # only now: refused entries do not count
 
     def _by_count(self, name: str, entries: Entries) -> Entries:
         return taken(entries, slice(-self._seen.get(name, 0) % self._n, None, self._n))
@@ -74,8 +74,8 @@ class Every(Around):
         if steps is None or steps.dtype.kind not in "iu":
             has = ", ".join(f"{axis!r} ({a.dtype})" for axis, a in entries.steps.items()) or "none"
             raise LogMismatchError(
-                f"{name!r} has no step axis {self._axis!r} of whole numbers, to take every "
-                f"{self._n}th step of; its step axes: {has}. Hint: log it with "
+                f"{name!r} has no step axis {self._axis!r} of integers, of which to take every "
+                f"{self._n}th step; its step axes: {has}. Hint: log it with "
                 f"{self._axis}=..., or leave it out with Select."
             )
         hit = steps % self._n == 0
@@ -88,7 +88,7 @@ def _masked(name: str, entries: Entries, hit: np.ndarray) -> Entries:
     if hit.shape != entries.values.shape[: hit.ndim]:
         raise LogMismatchError(
             f"The steps of {name!r} have the shape {list(hit.shape)}, which are not the leading "
-            f"axes of its values {list(entries.values.shape)}, so it is not clear what to take. "
+            f"axes of its values {list(entries.values.shape)}, so they select no items. "
             "Hint: Every(sink, n) without axis= counts entries instead."
         )
     mask = hit

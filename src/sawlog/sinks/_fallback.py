@@ -1,7 +1,7 @@
-"""``Fallback``: a store on disk for when a sink fails.
+"""``Fallback``: a store on disk that replaces a sink when it fails.
 
-What the sink took but did not yet make safe is kept in memory, so that it can be written to the
-store as well; once there is much of it the sink is flushed, and it need not be kept any more.
+Records that the sink took but has not flushed are kept in memory, so that they can be written to
+the store as well. When they exceed a limit, the sink is flushed and they are released.
 """
 
 from __future__ import annotations
@@ -14,35 +14,36 @@ from pathlib import Path
 from typing import Any
 
 from sawlog._paths import absolute
+from sawlog._validate import positive_integer
 from sawlog.errors import SinkWarning
 from sawlog.records import Entries, Records
-from sawlog.sinks._base import BaseSink, Sink, checked_count, checked_sink, fail
-from sawlog.sinks._entries import copied
+from sawlog.sinks._base import BaseSink, Sink, checked_sink, fail, write_validated
+from sawlog.sinks._entries import copied_records
 from sawlog.sinks._store import StoreSink
 
 StrPath = str | os.PathLike[str]
 
 KEEP = 64 * 2**20
-_OVERHEAD = 1024  # bytes that a name in a record takes besides its arrays, about
+_OVERHEAD = 1024  # approximate bytes of a name in a record, without its arrays
 
 
 class Fallback(BaseSink):
-    """Writes to a sink; once that fails, to a store on disk, so that the program can go on.
+    """Write to a sink; once it fails, write to a store on disk, so that the program can continue.
 
-    Whatever the sink raises, from any method, is reported and not raised. From then on everything
-    goes to a new store, beginning with all that the sink had not made safe, so that nothing is
-    lost; some of it may be in both places. The failure is reported a second time on ``close``,
+    An exception of the sink, from any method, is reported and not raised. From then on everything
+    goes to a new store, beginning with all records that the sink had not flushed, so that nothing
+    is lost; some of them may be in both places. The failure is reported a second time by ``close``,
     which ends the sink as failed.
 
     Args:
-        sink: where everything goes as long as it works.
-        path: the folder of the store. Where there is something already, ``path-2`` and so on.
-        report: what is told of failures, in one sentence or two; None warns.
-        keep: how many bytes to keep before the sink is flushed.
+        sink: the sink to write to as long as it works.
+        path: the folder of the store. If it exists, ``path-2`` and so on.
+        report: a function that receives a sentence or two about each failure; None warns.
+        keep: the number of bytes to keep in memory before the sink is flushed.
         options: those of :class:`sawlog.sinks.StoreSink`.
 
     Raises:
-        ArgumentError: ``sink`` is none, or ``keep`` is no whole number of at least 1.
+        ArgumentError: ``sink`` is not a sink, or ``keep`` is not a positive integer.
         StoreError: from any method: the store fails as well.
 
     >>> import tempfile, warnings, numpy as np, sawlog
@@ -71,7 +72,7 @@ class Fallback(BaseSink):
         self._sink = checked_sink(sink, "Fallback")
         self._path = absolute(path)
         self._report = _warn if report is None else report
-        self._most = checked_count(keep, "keep of Fallback(sink, path)")
+        self._most = positive_integer("keep", keep)
         self._options = options
         self._kept: list[Records] = []
         self._bytes = 0
@@ -84,16 +85,16 @@ class Fallback(BaseSink):
 
     @property
     def failure(self) -> Exception | None:
-        """What the sink raised, if it did."""
+        """The exception of the sink, if it failed."""
         return self._failure
 
     @property
     def path(self) -> Path | None:
-        """The folder of the store, if there is one."""
+        """The folder of the store, once the sink has failed."""
         return None if self._store is None else self._store.path
 
     def fail(self) -> None:
-        """Have ``close`` end the sink as failed, and the store."""
+        """Mark the run as failed, also in the sink and the store."""
         super().fail()
         fail(self._sink)
         if self._store is not None:
@@ -101,11 +102,19 @@ class Fallback(BaseSink):
 
     def _write(self, records: Records) -> None:
         if self._store is not None:
-            self._store.write(records)
-            return
-        own = Records({name: copied(entries) for name, entries in records.items()})
+            write_validated(self._store, records)
+        else:
+            self._write_and_keep(records, copied_records(records), owned=False)
+
+    def _write_owned(self, records: Records) -> None:
+        if self._store is not None:
+            write_validated(self._store, records, owned=True)
+        else:
+            self._write_and_keep(records, records, owned=True)
+
+    def _write_and_keep(self, records: Records, own: Records, *, owned: bool) -> None:
         try:
-            self._sink.write(records)
+            write_validated(self._sink, records, owned=owned)
             self._keep(own)
         except Exception as error:
             self._kept.append(own)
@@ -136,10 +145,10 @@ class Fallback(BaseSink):
             self._end()
         if self._store is not None:
             self._store.close()
-            self._report(f"{self._said()} All that it may lack is in the store {self._store.path}.")
+            self._report(f"{self._failure_text()} The rest is in the store {self._store.path}.")
 
     def _end(self) -> None:
-        """Close the sink, once: one that failed before may do as it likes."""
+        """Close the sink once; ignore errors of a sink that failed before."""
         if self._failure is not None:
             fail(self._sink)
         try:
@@ -151,21 +160,20 @@ class Fallback(BaseSink):
         self._forget()
 
     def _give_up(self, error: Exception) -> None:
-        """Go on with a store instead; where that fails too, the next write tries again."""
+        """Replace the sink by a store; if that fails too, the next write tries again."""
         try:
             store = StoreSink(_free(self._path), exists="error", **self._options)
             try:
                 for records in self._kept:
-                    store.write(records)
+                    write_validated(store, records, owned=True)
             except BaseException:
                 store.close()
                 raise
         except Exception as worse:
-            said = (
-                f"It was to take the place of {self._sink!r}, which failed: {error!r}. What was "
-                "written is kept in memory, and the next call tries again: do not write it again."
+            worse.add_note(
+                f"The store was to replace {self._sink!r}, which failed: {error!r}. Its records "
+                "are kept in memory, and the next call tries again: do not write them again."
             )
-            worse.add_note(said)
             raise
         self._store = store
         if self._failed:
@@ -173,11 +181,11 @@ class Fallback(BaseSink):
         self._failure = error
         self._forget()
         self._report(
-            f"{self._said()} The program goes on, and its logs go to the store {self._store.path}, "
-            "beginning with those that were not safe yet."
+            f"{self._failure_text()} The program continues, and its logs go to the store "
+            f"{self._store.path}, beginning with those that were not flushed."
         )
 
-    def _said(self) -> str:
+    def _failure_text(self) -> str:
         return f"{self._sink!r} failed: {type(self._failure).__name__}: {self._failure}."
 
 
@@ -187,7 +195,7 @@ def _nbytes(entries: Entries) -> int:
 
 
 def _free(path: Path) -> Path:
-    """The path, or one with a number behind it."""
+    """Return the path, or the first unused one with a number appended."""
     others = (path.with_name(f"{path.name}-{i}") for i in itertools.count(2))
     return next(each for each in itertools.chain([path], others) if not each.exists())
 

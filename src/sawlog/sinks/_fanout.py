@@ -1,4 +1,4 @@
-"""``Fanout``: everything to several sinks."""
+"""``Fanout``: write everything to several sinks."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ from collections.abc import Callable
 
 from sawlog.errors import ArgumentError
 from sawlog.records import Records
-from sawlog.sinks._base import BaseSink, Sink, checked_sink, fail
+from sawlog.sinks._base import BaseSink, Sink, checked_sink, fail, write_validated
 from sawlog.sinks._errors import FanoutError
 
 
 class Fanout(BaseSink):
-    """Everything goes to every sink, in the order they are given.
+    """Write everything to every sink, in the given order.
 
-    One that fails does not keep the others from getting it: all are called, and then
-    :class:`FanoutError` says which of them failed. What it was about is then in the others, so it
-    should not be written again here.
+    All sinks are called, even if one fails; then :class:`FanoutError` names those that failed. The
+    other sinks have the records, so do not write them again here.
 
     Raises:
-        ArgumentError: no sinks, or something that is none.
-        FanoutError: from ``write``, ``flush`` and ``close``.
+        ArgumentError: no sinks are given, or an argument is not a sink.
+        FanoutError: from ``write``, ``flush`` and ``close``: some of the sinks failed.
 
     >>> import numpy as np
     >>> from sawlog.records import Entries, Records
@@ -40,13 +39,16 @@ class Fanout(BaseSink):
         return f"Fanout({', '.join(map(repr, self._sinks))})"
 
     def fail(self) -> None:
-        """Have ``close`` end all of them as failed."""
+        """Mark the run as failed in all sinks."""
         super().fail()
         for sink in self._sinks:
             fail(sink)
 
     def _write(self, records: Records) -> None:
-        self._each("write", lambda sink: sink.write(records))
+        self._each("write", lambda sink: write_validated(sink, records))
+
+    def _write_owned(self, records: Records) -> None:
+        self._each("write", lambda sink: write_validated(sink, records, owned=True))
 
     def _flush(self) -> None:
         self._each("flush", lambda sink: sink.flush())
@@ -66,11 +68,11 @@ class Fanout(BaseSink):
 
 
 def _failed(what: str, failures: list[tuple[Sink, Exception]], total: int) -> FanoutError:
-    said = "; ".join(f"{sink!r}: {type(e).__name__}: {e}" for sink, e in failures)
+    texts = "; ".join(f"{sink!r}: {type(e).__name__}: {e}" for sink, e in failures)
     hints = {
         "write": "the other sinks have these logs, so do not write them here again.",
         "flush": "call flush() again once the cause is gone.",
         "close": "call close() again once the cause is gone; the other sinks are closed.",
     }
-    text = f"{len(failures)} of {total} sinks failed to {what}: {said}. Hint: {hints[what]}"
+    text = f"{len(failures)} of {total} sinks failed to {what}: {texts}. Hint: {hints[what]}"
     return FanoutError(text, [error for _, error in failures])

@@ -22,27 +22,27 @@ OURS = ("name", "value")
 class JsonlSink(BaseSink):
     """A file of JSON lines, one for each entry: ``{"name": "loss", "step": 3, "value": 0.5}``.
 
-    After the name there is a key for each step axis. What was logged from JAX as
-    ``{"loss": {"policy": x}}`` is called ``loss/policy``. Arrays are nested lists, complex numbers
-    objects with ``real`` and ``imag``; NaN and infinities, which JSON does not have, are the
-    strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``. Entries that are masked as a whole have
-    no line, masked items are ``null``, and so are their steps. Numbers have as many
-    digits as their dtype needs. Notes (``attrs``) are not written; :class:`StoreSink` keeps them,
-    and the dtypes.
+    A key for each step axis follows the name. ``{"loss": {"policy": x}}``, logged from JAX, has the
+    name ``loss/policy``. Arrays are nested lists, complex numbers objects with ``real`` and
+    ``imag``; NaN and infinities, which JSON does not have, are the strings ``"NaN"``,
+    ``"Infinity"`` and ``"-Infinity"``. Entries that are masked entirely have no line; masked items
+    and their steps are ``null``. Numbers have as many digits as their dtype needs. Attributes
+    (``attrs``) and dtypes are not written; :class:`StoreSink` keeps them.
 
-    Lines are handed to the operating system with every ``write`` and synced by ``flush`` and
-    ``close``. ``pandas.read_json(path, lines=True)`` reads the file, also while it grows.
+    Every ``write`` passes its lines to the operating system; ``flush`` and ``close`` sync them to
+    disk. ``pandas.read_json(path, lines=True)`` reads the file, also while it grows.
 
     Args:
-        path: the file; its folder is made as needed.
-        exists: what to do if there is a file: ``"append"`` to it, ``"replace"`` it, or
+        path: the file; missing folders are created.
+        exists: what to do if the file exists: ``"append"`` to it, ``"replace"`` it, or raise an
             ``"error"``. A last line that a crash cut off is removed, with a warning.
 
     Raises:
-        StoreExistsError: the file exists and may not, or another sink is writing to it.
-        ForeignStoreError: the file is something else.
-        LogMismatchError: from ``write``, a step axis is called ``name`` or ``value``.
-        StoreFullError, StorePermissionError, StoreWriteError: the disk refuses.
+        StoreExistsError: the file exists and ``exists="error"``, or another sink is writing to it.
+        ForeignStoreError: the file was not written by this sink.
+        LogMismatchError: from ``write``: a step axis has the name ``name`` or ``value``.
+        StoreFullError, StorePermissionError, StoreWriteError: the disk is full, not writable, or
+            failed.
 
     >>> import tempfile, numpy as np
     >>> from sawlog.records import Entries, Records
@@ -63,7 +63,7 @@ class JsonlSink(BaseSink):
 
     @property
     def appends(self) -> bool:
-        """Whether there was something in the file before."""
+        """Whether the file had entries before."""
         return self._file.resumed
 
     @property
@@ -85,17 +85,16 @@ class JsonlSink(BaseSink):
 
 
 def check_axes(name: str, entries: Entries) -> None:
-    """Refuse step axes with a name that lines have for something else.
+    """Refuse step axes with the name of another column.
 
     Raises:
-        LogMismatchError: naming it.
+        LogMismatchError: a step axis is called ``name`` or ``value``.
     """
     for axis in entries.steps:
         if axis in OURS:
             raise LogMismatchError(
-                f"{name!r} has a step axis called {axis!r}, which is what this file calls the "
-                f"{axis} of an entry. Nothing of the call was taken. Hint: call it otherwise, or "
-                "use a StoreSink."
+                f"{name!r} has a step axis called {axis!r}, which in this file is the {axis} of an "
+                "entry. Nothing of the call was taken. Hint: rename the axis, or use a StoreSink."
             )
 
 
@@ -118,7 +117,7 @@ def _lines(name: str, entries: Entries) -> str:
 
 
 def _whole(file: Any, path: Path) -> tuple[int, bytes]:
-    """Where the last whole line ends; one that only lacks its end gets it."""
+    """Return where the last complete line ends, and a line break if only that is missing."""
     first = file.readline()
     size = file.seek(0, os.SEEK_END)
     if not (_is_line(first) or (len(first) == size and b'{"name": '.startswith(first[:9]))):
@@ -132,7 +131,7 @@ def _whole(file: Any, path: Path) -> tuple[int, bytes]:
 
 
 def _last_line(file: Any, size: int) -> int:
-    """Where the line begins that the file ends with; its end, if that is the end of a line."""
+    """Return where the last line begins; the size of the file if it ends with a line break."""
     end, block = size, 1 << 16
     while end > 0:
         start = max(0, end - block)

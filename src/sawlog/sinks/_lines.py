@@ -1,8 +1,7 @@
 """A text file that grows by whole lines: resumed, locked, synced, and never left half-written.
 
-Lines go to the operating system at once, so that only a crash of the machine can lose what was
-written since the last flush. Where the disk refuses in the middle of a write, the file is cut back
-to where it was.
+Lines go to the operating system at once, so that only a crash of the machine can lose those written
+since the last flush. If a write fails in the middle, the file is truncated to its former size.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from typing import Any
 
 from sawlog._atomic import replacing, sync_folder, write_all
 from sawlog._paths import absolute
-from sawlog.errors import ArgumentError, ForeignStoreError, StoreExistsError, StoreWriteError
+from sawlog._validate import one_of
+from sawlog.errors import ForeignStoreError, StoreExistsError, StoreWriteError
 from sawlog.store._files import explained
 
 try:
@@ -28,8 +28,8 @@ except ImportError:  # pragma: no cover - Windows has no such locks
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 
-#: Where a file is whole, in bytes: given an open file, how much of it is complete lines, and what
-#: has to be added to make it so. Raises ForeignStoreError where it is no file of this kind.
+#: Reads an open file; returns how many bytes of it are complete lines, and which bytes to append to
+#: complete the last one. Raises ForeignStoreError for a file of another kind.
 Whole = Callable[[Any, Path], tuple[int, bytes]]
 
 
@@ -38,7 +38,7 @@ class LineFile:
 
     def __init__(self, path: str | os.PathLike[str], exists: str, whole: Whole) -> None:
         self.path = absolute(path)
-        _check_exists(exists)
+        one_of("exists", exists, ("append", "replace", "error"))
         with _explaining("opening", self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._hold(self._open(exists))
@@ -53,7 +53,7 @@ class LineFile:
             raise
 
     def _hold(self, descriptor: int) -> None:
-        """Keep a file open until it is closed, or this is forgotten."""
+        """Keep a descriptor open until ``close``, or until this object is collected."""
         self._descriptor = descriptor
         self._let_go = weakref.finalize(self, os.close, descriptor)
 
@@ -64,12 +64,12 @@ class LineFile:
             return os.open(self.path, flags, 0o666)
         except FileExistsError as error:
             raise StoreExistsError(
-                f"There is a file {self.path} already. Hint: exists='append' goes on with it, "
+                f"The file {self.path} exists. Hint: exists='append' appends to it, "
                 "exists='replace' empties it first."
             ) from error
 
     def _lock(self) -> None:
-        """One sink a file: two would cut off each other's lines."""
+        """Lock the file: two sinks would truncate each other's lines."""
         if fcntl is None:  # pragma: no cover
             return
         try:
@@ -79,11 +79,11 @@ class LineFile:
                 return
             raise StoreExistsError(
                 f"{self.path} is being written to by another sink, in this process or another. "
-                "Hint: close that one first, or give each a file of its own."
+                "Hint: close that one first, or give each sink its own file."
             ) from error
 
     def _resume(self, whole: Whole) -> None:
-        """Cut off what a crash left of a last line, or refuse a file that is something else."""
+        """Remove a last line that a crash cut, or refuse a file of another kind."""
         size = os.fstat(self._descriptor).st_size
         if not size:
             return
@@ -95,7 +95,7 @@ class LineFile:
         with _explaining("repairing", self.path):
             if torn:
                 warnings.warn(
-                    f"The last line of {self.path} was cut, probably by a crash, and is removed: "
+                    f"The last line of {self.path} was cut, probably by a crash; it is removed: "
                     f"{len(torn)} bytes, {torn[:80]!r}",
                     stacklevel=4,
                 )
@@ -104,14 +104,15 @@ class LineFile:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing in it yet."""
+        """Whether the file is empty."""
         return os.fstat(self._descriptor).st_size == 0
 
     def append(self, lines: bytes) -> None:
-        """Add whole lines, or nothing.
+        """Append whole lines, or nothing.
 
         Raises:
-            StoreFullError, StorePermissionError, StoreWriteError: the disk refuses.
+            StoreFullError, StorePermissionError, StoreWriteError: the disk is full, not writable,
+                or failed.
         """
         if not lines:
             return
@@ -131,7 +132,7 @@ class LineFile:
             sync_folder(self.path.parent)
 
     def replace(self, write: Callable[[Any], None]) -> None:
-        """Put what ``write`` writes in the place of the file, in one step."""
+        """Replace the file atomically by what ``write(file)`` writes."""
         with _explaining("rewriting", self.path):
             fresh = -1
             try:
@@ -150,17 +151,12 @@ class LineFile:
         self._lock()
 
     def close(self) -> None:
-        """Sync, and let go of the file."""
+        """Sync and close the file."""
         self.sync()
         if fcntl is not None:  # a forked process may hold the file open, and the lock with it
             with contextlib.suppress(OSError):
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         self._let_go()
-
-
-def _check_exists(exists: Any) -> None:
-    if exists not in ("append", "replace", "error"):
-        raise ArgumentError(f"exists is 'append', 'replace' or 'error', not {exists!r}")
 
 
 @contextlib.contextmanager
@@ -174,8 +170,8 @@ def _explaining(doing: str, path: Path) -> Any:
 
 
 def foreign(path: Path, what: str, first: bytes) -> ForeignStoreError:
-    """The error for a file that no sink of this kind wrote."""
+    """Return the error for a file that another program wrote."""
     return ForeignStoreError(
         f"{path} is not a file that {what} wrote: it begins with {first[:60]!r}. It was left as it "
-        "is. Hint: give another path, or exists='replace' to empty it."
+        "is. Hint: use another path, or exists='replace' to empty it."
     )

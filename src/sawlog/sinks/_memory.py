@@ -1,4 +1,4 @@
-"""``MemorySink``: logs in memory, for tests and notebooks."""
+"""``MemorySink``: keep logs in memory, for tests and notebooks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sawlog.sinks._notes import Shown, is_news
 
 
 class MemorySink(BaseSink):
-    """Keeps everything, to look at also after it is closed.
+    """Keep everything in memory, also after ``close``.
 
     Raises:
-        LogMismatchError: from ``write``, where a name comes with another dtype, shape or other
-            step axes than before.
+        LogMismatchError: from ``write``: a name has another dtype, shape or other step axes than
+            before.
 
     >>> from sawlog.records import Entries, Records
     >>> sink = MemorySink()
@@ -41,7 +41,7 @@ class MemorySink(BaseSink):
 
     @property
     def records(self) -> Records:
-        """All entries of every name, with steps, masks, and the notes of the first write."""
+        """All entries of every name, with steps, masks, and the attributes of the first write."""
         with self._turn.taken():
             for name, parts in self._parts.items():
                 self._parts[name] = [joined(parts)]
@@ -49,23 +49,23 @@ class MemorySink(BaseSink):
 
     @property
     def logs(self) -> dict[str, np.ndarray]:
-        """The values of every name, ``[n, ...]``, without entries that are masked as a whole.
+        """The values of every name, ``[n, ...]``, without entries that are masked entirely.
 
-        What was logged from JAX as ``{"loss": {"policy": x}}`` is called ``loss/policy``. Where
-        only parts of an entry were logged, such as some lanes of a ``vmap``, the array is masked.
+        ``{"loss": {"policy": x}}``, logged from JAX, has the name ``loss/policy``. If only parts of
+        an entry were logged, such as some lanes of a ``vmap``, the array is a masked array.
         """
         records = Shown().records(self.records)
         shown = {name: entries for name, entries in records.items() if is_news(entries)}
         return {name: _with_mask(logged(entries)) for name, entries in shown.items()}
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         with self._turn.taken():
             self._parts.clear()
 
 
 def _with_mask(entries: Entries) -> np.ndarray:
-    """The values; masked where they were not logged."""
+    """Return the values, as a masked array if some were not logged."""
     if entries.mask is None or entries.mask.all():
         return entries.values
     mask = np.broadcast_to(deepened(entries.mask, entries.values.ndim), entries.values.shape)

@@ -11,45 +11,54 @@ from sawlog._optional import require
 from sawlog.errors import LogMismatchError
 from sawlog.records import Records
 from sawlog.sinks._tracker import TrackerSink
-from sawlog.sinks._values import Column, Group, Kind, Number, XAxis, flat_config, pixels, summary
+from sawlog.sinks._values import (
+    Kind,
+    Number,
+    TrackerColumn,
+    TrackerGroup,
+    XAxis,
+    flat_config,
+    pixels,
+    summary,
+)
 
-BATCH = 1000  # the most that MLflow takes at a time
+BATCH = 1000  # MLflow's limit for one request
 PARAMS = 100
-INTERVAL, SELDOM = 1.0, 30.0  # seconds that metrics wait, at least and at most
-SHARE = 20  # sending takes at most a twentieth of the time, but for SELDOM
+INTERVAL, SELDOM = 1.0, 30.0  # the shortest and longest seconds that metrics wait
+SHARE = 20  # sending takes at most 1/20 of the time, unless SELDOM is reached
 
 
 class MLflowSink(TrackerSink):
-    """Writes to a run of its own of MLflow; several may be open at a time.
+    """Write to a new run of MLflow; several may be open at a time.
 
-    Steps are the whole numbers of the first step axis, or of the one that ``x`` names, or the count
-    of entries; other axes are metrics beside. MLflow has no histograms: of those, ``name/mean``,
-    ``name/std``, ``name/min`` and ``name/max`` are metrics. Its names have no brackets: the leaf
-    ``params['w'][0]`` is called ``params/w/0``, and other signs are ``_``.
+    Steps are the integers of the first step axis, or of the axis ``x``, or else the index of the
+    entry; other axes are metrics as well. MLflow has no histograms: arrays are summarized by the
+    metrics ``name/mean``, ``name/std``, ``name/min`` and ``name/max``. Its names have no brackets:
+    the leaf ``params['w'][0]`` becomes ``params/w/0``, and other characters become ``_``.
 
-    MLflow orders a metric by time and step, and drops what is there already, so each entry that
-    does not come with a greater step than the one before gets a time one millisecond later: the
-    order of logging is that of ``get_metric_history``.
+    MLflow orders a metric by time and step and drops duplicates, so an entry whose step is not
+    greater than the previous one gets a time one millisecond later: ``get_metric_history`` returns
+    entries in the order of logging.
 
     Args:
-        experiment: the experiment; made where there is none.
-        tracking_uri: the store, as ``"sqlite:///mlflow.db"``; None is that of the environment.
-            MLflow's plain files, ``./mlruns``, refuse to start nowadays.
-        name: what to call the run; MLflow finds a name where this is None.
-        config: settings to note with it, as parameters; ``{"net": {"width": 3}}`` is
+        experiment: the experiment; created if missing.
+        tracking_uri: the store, such as ``"sqlite:///mlflow.db"``; None uses that of the
+            environment. Recent versions of MLflow refuse plain files, ``./mlruns``.
+        name: the name of the run; None lets MLflow choose one.
+        config: settings to save with the run, as parameters; ``{"net": {"width": 3}}`` becomes
             ``net/width``.
         tags: tags of the run.
         artifact_location: where a new experiment keeps its images.
         images: whether arrays of two or three axes are images, which go to the artifacts; if not,
-            they are summed up as above.
-        histograms: whether to sum up arrays at all; if not, they are left out.
-        x: the step axis to draw charts over; by default, and for logs without it, the first.
+            they are summarized as above.
+        histograms: whether to summarize arrays; if not, they are dropped.
+        x: the step axis for charts; by default, and for logs without it, the first one.
 
-    Metrics are sent a thousand at a time, by the next ``write`` when there are as many or they are
-    a second old, and by ``flush`` and ``close``. Where sending takes long they wait longer, up to
-    30 seconds, so that it takes a twentieth of the time. What could not be sent is sent again by
-    the next of these. Numbers are ``float64``; in SQL stores
-    infinities become the greatest number there is, as MLflow has it.
+    Metrics are sent in batches of a thousand: by the first ``write`` after a batch is full or a
+    second old, and by ``flush`` and ``close``. If sending is slow they wait longer, up to 30
+    seconds, so that it takes at most a twentieth of the time. Metrics that could not be sent are
+    sent again by the next of these calls. Numbers are ``float64``; MLflow's SQL stores replace
+    infinities by the largest finite number.
 
     Raises:
         MissingPackageError: ``mlflow`` is not installed, or ``pillow``, which its images need.
@@ -71,11 +80,11 @@ class MLflowSink(TrackerSink):
         super().__init__(images=images, histograms=histograms, x=x)
         self._mlflow: Any = require("mlflow", "mlflow", type(self).__name__)
         if str(tracking_uri or self._mlflow.get_tracking_uri()).startswith("sqlite"):
-            require("sqlalchemy", "mlflow", type(self).__name__)  # not all of MLflow needs it
+            require("sqlalchemy", "mlflow", type(self).__name__)  # optional in MLflow itself
         self._client: Any = self._mlflow.MlflowClient(tracking_uri)
         number = self._experiment(experiment, artifact_location)
         self._run: Any = self._client.create_run(number, tags=dict(tags or {}), run_name=name)
-        self._names: dict[str, str] = {}  # that of MLflow -> ours
+        self._names: dict[str, str] = {}  # the name in MLflow -> the logged name
         self._last: dict[str, tuple[int, int]] = {}  # time and step of the last entry
         self._waiting: list[Any] = []
         self._since, self._interval = time.monotonic(), INTERVAL
@@ -86,7 +95,7 @@ class MLflowSink(TrackerSink):
 
     @property
     def run_id(self) -> str:
-        """What MLflow knows the run by."""
+        """The id of the run in MLflow."""
         return str(self._run.info.run_id)
 
     def _experiment(self, name: str, location: str | None) -> str:
@@ -94,7 +103,7 @@ class MLflowSink(TrackerSink):
         if found is None:
             try:
                 return str(self._client.create_experiment(name, artifact_location=location))
-            except self._mlflow.exceptions.MlflowException:  # somebody else was first?
+            except self._mlflow.exceptions.MlflowException:  # perhaps another process created it
                 found = self._client.get_experiment_by_name(name)
                 if found is None:
                     raise
@@ -106,7 +115,7 @@ class MLflowSink(TrackerSink):
         for i in range(0, len(params), PARAMS):
             self._client.log_batch(self.run_id, params=params[i : i + PARAMS])
 
-    def _check(self, found: list[Group]) -> None:
+    def _check(self, found: list[TrackerGroup]) -> None:
         names = dict(self._names)
         for group in found:
             for name, column in {**group.columns, **group.others}.items():
@@ -114,7 +123,7 @@ class MLflowSink(TrackerSink):
                 if other != name:
                     raise LogMismatchError(
                         f"{name!r} and {other!r} would both be called {_clean(name)!r} in MLflow, "
-                        "whose names are of letters, digits and _-.:/ only. Hint: rename one."
+                        "whose names have letters, digits and _-.:/ only. Hint: rename one."
                     )
                 if column.kind is Kind.IMAGE:
                     require("PIL", "mlflow", "An image in MLflowSink")
@@ -122,10 +131,10 @@ class MLflowSink(TrackerSink):
 
     def _write(self, records: Records) -> None:
         if len(self._waiting) >= BATCH or time.monotonic() > self._since + self._interval:
-            self._flush()  # first, so that where it fails nothing of this call was taken
+            self._flush()  # first, so that a failure takes nothing of this call
         super()._write(records)
 
-    def _write_group(self, group: Group) -> None:
+    def _write_group(self, group: TrackerGroup) -> None:
         now = time.time_ns() // 1_000_000
         for name, column in {**group.columns, **group.others}.items():
             if column.kind is Kind.IMAGE:
@@ -144,7 +153,7 @@ class MLflowSink(TrackerSink):
             self._waiting.append(metric(name, item, at, step))
         self._last[name] = at, last
 
-    def _write_images(self, name: str, column: Column, group: Group) -> None:
+    def _write_images(self, name: str, column: TrackerColumn, group: TrackerGroup) -> None:
         for item, step in zip(column.items, group.steps, strict=True):
             key = name.replace(":", "_")
             self._client.log_image(self.run_id, pixels(item), key=key, step=step)
@@ -153,7 +162,7 @@ class MLflowSink(TrackerSink):
         began = time.monotonic()
         while self._waiting:
             self._client.log_batch(self.run_id, metrics=self._waiting[:BATCH])
-            del self._waiting[:BATCH]  # only now: where that failed, it is tried again
+            del self._waiting[:BATCH]  # only now: after a failure it is sent again
         self._since = time.monotonic()
         self._interval = min(SELDOM, max(INTERVAL, SHARE * (self._since - began)))
 
@@ -162,7 +171,7 @@ class MLflowSink(TrackerSink):
         self._client.set_terminated(self.run_id, status="FAILED" if failed else "FINISHED")
 
 
-def _scalars(name: str, column: Column) -> dict[str, list[Number]]:
+def _scalars(name: str, column: TrackerColumn) -> dict[str, list[Number]]:
     if column.kind is Kind.SCALAR:
         return {name: list(column.items)}
     parts = [summary(item) for item in column.items]
@@ -170,7 +179,7 @@ def _scalars(name: str, column: Column) -> dict[str, list[Number]]:
 
 
 def _clean(name: str) -> str:
-    """A name as MLflow takes it.
+    """Convert a name to one that MLflow accepts.
 
     >>> _clean("params['w'][0]"), _clean("loss@dropped")
     ('params/w/0', 'loss_dropped')

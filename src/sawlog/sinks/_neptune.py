@@ -8,33 +8,41 @@ from typing import Any
 
 from sawlog._optional import require
 from sawlog.sinks._tracker import TrackerSink
-from sawlog.sinks._values import Column, Group, Kind, XAxis, flat_config, pixels, summary
+from sawlog.sinks._values import (
+    Kind,
+    TrackerColumn,
+    TrackerGroup,
+    XAxis,
+    flat_config,
+    pixels,
+    summary,
+)
 
 BATCH = 1000
 
 
 class NeptuneSink(TrackerSink):
-    """Writes to a run of its own of Neptune, in its offline mode; several may be open at a time.
+    """Write to a new run of Neptune, in its offline mode; several may be open at a time.
 
-    Neptune's hosted service closed in March 2026, so there is nowhere to send runs to. Offline mode
-    still works: it writes what was logged, as lines of JSON, to ``.neptune/offline`` in the current
-    folder, or in the one that the environment variable ``NEPTUNE_DATA_DIRECTORY`` names. This sink
-    is for programs that have code for such files; for others, choose another tracker.
+    Neptune's hosted service closed in March 2026, so runs cannot be uploaded. Offline mode still
+    works: it writes lines of JSON to ``.neptune/offline`` in the current folder, or in the folder
+    of the environment variable ``NEPTUNE_DATA_DIRECTORY``. This sink is for programs that read such
+    files; otherwise choose another tracker.
 
-    Steps are the whole numbers of the first step axis, or of the one that ``x`` names, or the count
-    of entries; other axes are series beside. Neptune has no histograms: of those, ``name/mean``,
-    ``name/std``, ``name/min`` and ``name/max`` are series. Its series of numbers leave NaN and
-    infinities out, so these are texts in ``nonfinite/name``, with their steps. A name cannot go on
-    where another ends, as ``loss/a`` and ``loss``: Neptune refuses that.
+    Steps are the integers of the first step axis, or of the axis ``x``, or else the index of the
+    entry; other axes are series as well. Neptune has no histograms: arrays are summarized by the
+    series ``name/mean``, ``name/std``, ``name/min`` and ``name/max``. Its series of numbers drop
+    NaN and infinities, so these are texts in ``nonfinite/name``, with their steps. Neptune refuses
+    a name that is the parent of another one, such as ``loss`` and ``loss/a``.
 
     Args:
-        project: the project, as ``"workspace/name"``.
-        name: what to call the run.
+        project: the project, such as ``"workspace/name"``.
+        name: the name of the run.
         group: a group tag of the run, ``sys/group_tags``.
-        config: settings to note with it, under ``parameters``.
-        images: whether arrays of two or three axes are images; if not, they are summed up.
-        histograms: whether to sum up arrays at all; if not, they are left out.
-        x: the step axis to draw charts over; by default, and for logs without it, the first.
+        config: settings to save with the run, under ``parameters``.
+        images: whether arrays of two or three axes are images; if not, they are summarized.
+        histograms: whether to summarize arrays; if not, they are dropped.
+        x: the step axis for charts; by default, and for logs without it, the first one.
         options: those of ``neptune.init_run``.
 
     Raises:
@@ -81,7 +89,7 @@ class NeptuneSink(TrackerSink):
         """The ``neptune.Run``."""
         return self._run
 
-    def _write_group(self, group: Group) -> None:
+    def _write_group(self, group: TrackerGroup) -> None:
         for name, column in {**group.columns, **group.others}.items():
             if column.kind is Kind.SCALAR:
                 self._add(name, column.items, group.steps)
@@ -103,7 +111,7 @@ class NeptuneSink(TrackerSink):
             items, steps = zip(*pairs[i : i + BATCH], strict=True)
             self._run[path].extend(list(items), steps=list(steps))
 
-    def _write_images(self, name: str, column: Column, steps: Sequence[int]) -> None:
+    def _write_images(self, name: str, column: TrackerColumn, steps: Sequence[int]) -> None:
         for item, step in zip(column.items, steps, strict=True):
             self._run[name].append(self._types.File.as_image(pixels(item) / 255.0), step=step)
 
@@ -117,7 +125,7 @@ class NeptuneSink(TrackerSink):
 
 
 def _is_simple(value: Any) -> bool:
-    """Whether Neptune has settings of this kind."""
+    """Return whether Neptune accepts a setting of this type."""
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, bool | str) or (isinstance(value, int) and abs(value) < 2**31)

@@ -1,8 +1,8 @@
-"""What the notes of a logdict say about a series: which key it is of, and whether it has values.
+"""The metadata of a logdict in the attributes of a series: its key, and whether it has values.
 
-``sawlog.jax`` writes a pytree as one series a leaf, ``params['w']``, and counts beside the values,
-``loss@dropped``; ``attrs["logdict"]`` says so. Sinks that choose or rename have to know, so that
-what they let through can still be loaded. Series without such notes are values under their name.
+``sawlog.jax`` writes a pytree as one series for each leaf, ``params['w']``, and counts next to the
+values, ``loss@dropped``; ``attrs["logdict"]`` describes that. Sinks that select or rename series
+use it, so that the result can still be loaded. A series without it has values under its own name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sawlog.errors import LogMismatchError
 from sawlog.records import Entries, Records
 
 _SECTION = "logdict"
-_STEP = re.compile(  # of the way to a leaf, as jax.tree_util.keystr writes it
+_STEP = re.compile(  # of the path to a leaf, as jax.tree_util.keystr writes it
     r"""\[(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]"""
     r"""|\[(?:<flat index )?(?P<item>[^\]>]*)>?\]"""
     r"""|\.(?P<field>\w+)"""
@@ -27,29 +27,28 @@ _STEP = re.compile(  # of the way to a leaf, as jax.tree_util.keystr writes it
 
 
 def is_value(entries: Entries) -> bool:
-    """Whether these are logged values, not counts that go with others."""
+    """Return whether a series has logged values, not counts about another series."""
     return bool(entries.attrs.get(_SECTION, {}).get("role", "value") == "value")
 
 
 def is_news(entries: Entries) -> bool:
-    """Whether people want to see these: values, and counts of entries left out, if any were."""
+    """Return whether to show a series: values, and counts that are not all zero."""
     return is_value(entries) or bool(np.any(entries.values))
 
 
 def key_of(name: str, entries: Entries) -> str:
-    """The key under which a series was logged."""
+    """Return the key under which a series was logged."""
     return entries.attrs.get(_SECTION, {}).get("key") or name
 
 
 def matches(name: str, entries: Entries, pattern: str) -> bool:
-    """Whether a pattern means this series: by its name, that of its key, or as people see it."""
+    """Return whether a pattern matches a series by its name, its key, or its displayed name."""
     several = {name, key_of(name, entries), shown_name(name, entries)}
     return any(_names.matches(pattern, each) for each in several)
 
 
 def shown_name(name: str, entries: Entries) -> str:
-    """What people see: of ``{"loss": {"policy": x}}``, the series ``loss['policy']``, they see
-    ``loss/policy``.
+    """Return the displayed name of a series: ``loss/policy`` for ``loss['policy']``.
 
     >>> attrs = {"logdict": {"key": "net"}}
     >>> shown_name("net['dense'][0].bias", Entries(np.ones(1), attrs=attrs))
@@ -74,16 +73,16 @@ def _unquoted(text: str) -> str:
 
 
 class Shown:
-    """The names that people see in one place, and which series each of them is."""
+    """The displayed names of one destination, and the series of each."""
 
     def __init__(self) -> None:
         self._series: dict[str, str] = {}
 
     def records(self, records: Mapping[str, Entries]) -> Records:
-        """The same records under the names that people see.
+        """Rename records to their displayed names.
 
         Raises:
-            LogMismatchError: two series would have the same.
+            LogMismatchError: two series would have the same name.
         """
         return Records({self._name(name, each): each for name, each in records.items()})
 
@@ -99,7 +98,7 @@ class Shown:
 
 
 def prefixed(attrs: Mapping[str, Any], prefix: str) -> Mapping[str, Any]:
-    """The notes of a series that gets a prefix."""
+    """Return the attributes of a series after a prefix was added to its name."""
     notes = attrs.get(_SECTION)
     if not notes:
         return attrs

@@ -1,20 +1,20 @@
-"""``Prefix``: the same under other names."""
+"""``Prefix``: add a prefix to names."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from sawlog.errors import ArgumentError
+from sawlog._validate import string
 from sawlog.records import Records
 from sawlog.sinks._base import Around, Sink
 from sawlog.sinks._notes import prefixed
 
 
 class Prefix(Around):
-    """Puts a prefix before every name.
+    """Add a prefix to every name.
 
     Raises:
-        ArgumentError: the prefix is no string.
+        ArgumentError: ``sink`` is not a sink, or the prefix is not a string.
 
     >>> import numpy as np
     >>> from sawlog.records import Entries, Records
@@ -27,9 +27,7 @@ class Prefix(Around):
 
     def __init__(self, sink: Sink, prefix: str) -> None:
         super().__init__(sink)
-        if not isinstance(prefix, str):
-            raise ArgumentError(f'prefix must be a string, as in "train/", got {prefix!r}.')
-        self._prefix = prefix
+        self._prefix = string("prefix", prefix)
 
     def __repr__(self) -> str:
         return f"Prefix({self._sink!r}, {self._prefix!r})"

@@ -1,10 +1,11 @@
-"""``Select``: some names."""
+"""``Select``: write some names only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
+from sawlog._validate import refuse
 from sawlog.errors import ArgumentError
 from sawlog.records import Entries, Records
 from sawlog.sinks._asked import Asked
@@ -15,21 +16,22 @@ Patterns = str | Iterable[str]
 
 
 class Select(Around):
-    """Only the names that match; the others are left out.
+    """Write the names that match; drop the others.
 
     Args:
-        sink: where they go.
-        names: a pattern or several, as ``"train/*"`` (``*``, ``?`` and ``[abc]`` as in a shell;
-            case counts). A pattern that is a name means that name, whatever is in it. A pytree
-            that was logged from JAX is meant by its key, and ``loss/policy`` is a part of it.
-            None means all.
-        exclude: patterns of names to leave out even so.
+        sink: the sink to write to.
+        names: a pattern or several, such as ``"train/*"`` (``*``, ``?`` and ``[abc]`` as in a
+            shell; case-sensitive). A pattern that equals a name selects that name, even if it has
+            special characters. The key of a pytree logged from JAX selects all its leaves, and
+            ``loss/policy`` selects one. None selects all names.
+        exclude: patterns of names to drop from these.
 
-    Patterns that match nothing are reported by an :class:`~sawlog.errors.UnmatchedNameWarning` with
-    the nearest names, by the first ``flush`` or by ``close``.
+    The first ``flush``, or ``close``, reports patterns that match nothing by an
+    :class:`~sawlog.errors.UnmatchedNameWarning` with the nearest names.
 
     Raises:
-        ArgumentError: patterns that are no strings, or neither of the two.
+        ArgumentError: ``sink`` is not a sink, a pattern is not a string, or neither ``names`` nor
+            ``exclude`` is given.
 
     >>> import numpy as np
     >>> from sawlog.records import Entries, Records
@@ -48,7 +50,8 @@ class Select(Around):
         super().__init__(sink)
         if names is None and exclude is None:
             raise ArgumentError(
-                'Select needs to know what. Hint: Select(sink, names="train/*"), or exclude=...'
+                "Select needs `names` or `exclude`. "
+                'Hint: Select(sink, names="train/*"), or exclude="debug/*".'
             )
         self._names = ("*",) if names is None else _patterns(names, "names")
         self._exclude = () if exclude is None else _patterns(exclude, "exclude")
@@ -79,8 +82,6 @@ def _patterns(given: Any, what: str) -> tuple[str, ...]:
     several = (given,) if isinstance(given, str) else given
     patterns = tuple(several) if isinstance(several, Iterable) else (None,)
     if not all(isinstance(pattern, str) for pattern in patterns):
-        raise ArgumentError(
-            f"{what} takes a pattern or several, got {given!r}. "
-            f'Hint: {what}="loss" or {what}=["loss", "train/*"].'
-        )
+        hint = f'{what}="loss" or {what}=["loss", "train/*"].'
+        refuse(what, "a pattern or a list of patterns", given, hint)
     return patterns

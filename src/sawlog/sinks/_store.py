@@ -17,20 +17,20 @@ StrPath = str | os.PathLike[str]
 
 
 class StoreSink(BaseSink):
-    """Writes to a store, with steps, masks and notes; ``sawlog.store.open(path)`` reads it.
+    """Write to a store, with steps, masks and attributes; ``sawlog.store.open(path)`` reads it.
 
     Args:
         path: the folder of the store.
-        exists: what to do if there is a store: ``"append"`` to it, ``"replace"`` it, or
+        exists: what to do if the store exists: ``"append"`` to it, ``"replace"`` it, or raise an
             ``"error"``.
-        meta: notes that JSON can hold; those of a store that is appended to must be the same.
-        options: those of :func:`sawlog.store.create`, as ``nan="error"`` or ``interval=5.0``, the
-            seconds after which logs are on disk at the latest.
+        meta: metadata, as JSON values; appending requires the metadata that the store has.
+        options: those of :func:`sawlog.store.create`, such as ``nan="error"`` or ``interval=5.0``,
+            the longest time in seconds until logs are on disk.
 
     Raises:
-        StoreExistsError: there is a store and may not be, or it was started with other notes.
-        SchemaError: from ``write``, entries that do not go with those that are there.
-        StoreWriteError: from any method: the disk refuses, now or earlier in the background.
+        StoreExistsError: the store exists and ``exists="error"``, or it has other metadata.
+        SchemaError: from ``write``: entries differ in type from the existing ones.
+        StoreWriteError: from any method: writing failed, now or earlier in the background.
 
     >>> import tempfile, numpy as np, sawlog.store
     >>> from sawlog.records import Entries, Records
@@ -63,7 +63,7 @@ class StoreSink(BaseSink):
 
     @property
     def appends(self) -> bool:
-        """Whether there was something in the store before."""
+        """Whether the store had entries before."""
         return self._appends
 
     @property
@@ -72,7 +72,7 @@ class StoreSink(BaseSink):
         return self._writer.path
 
     def fail(self) -> None:
-        """Have ``close`` note that the program failed; see ``Reader.failed``."""
+        """Let ``close`` record that the program failed; see ``Reader.failed``."""
         super().fail()
         self._writer.fail()
 
@@ -87,11 +87,11 @@ class StoreSink(BaseSink):
 
 
 def _check_meta(writer: store.Writer, meta: dict[str, Any]) -> None:
-    """A store keeps the notes it was created with, so others would be lost."""
+    """Refuse other metadata than the store was created with, which it keeps."""
     there = writer.meta
     if not meta:
         return
-    meta = json.loads(json.dumps(meta))  # as it comes back: tuples are lists
+    meta = json.loads(json.dumps(meta))  # as read from disk: tuples are lists
     if meta == there:
         return
     differing = sorted(k for k in {*meta, *there} if meta.get(k) != there.get(k))
@@ -99,5 +99,5 @@ def _check_meta(writer: store.Writer, meta: dict[str, Any]) -> None:
     now = {k: meta.get(k) for k in differing}
     raise StoreExistsError(
         f"The store at {writer.path} was started with {was}, and cannot go on with "
-        f"{now}. Hint: exists='replace' starts anew; or choose another folder or key."
+        f"{now}. Hint: exists='replace' deletes it first; or choose another folder or key."
     )

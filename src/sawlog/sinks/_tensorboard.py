@@ -1,4 +1,4 @@
-"""``TensorBoardSink``: event files by TensorBoard's own writer, without TensorFlow or torch."""
+"""``TensorBoardSink``: event files, by TensorBoard's own writer, without TensorFlow or torch."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ import numpy as np
 from sawlog._optional import require
 from sawlog._paths import absolute
 from sawlog.sinks._tracker import TrackerSink
-from sawlog.sinks._values import Column, Group, Kind, XAxis, bins, pixels
+from sawlog.sinks._values import Kind, TrackerColumn, TrackerGroup, XAxis, bins, pixels
 
 QUEUE = 10_000
 
 
 class TensorBoardSink(TrackerSink):
-    """Writes an event file for ``tensorboard --logdir``; each run needs a folder of its own.
+    """Write an event file for ``tensorboard --logdir``; each run needs its own folder.
 
-    Steps are the whole numbers of the first step axis, or of the one that ``x`` names, or the count
-    of entries; other axes are scalars beside. Numbers that ``float32`` holds exactly, by their
-    dtype, are the classic scalars; of other dtypes they are written with 64 bits, as the tensors
-    that TensorFlow 2 writes scalars as. TensorBoard shows both alike; its ``EventAccumulator`` has
-    the former under ``Scalars`` and the latter under ``Tensors``. NaN and infinities stay what they
-    are. TensorBoard cannot mark a run as failed.
+    Steps are the integers of the first step axis, or of the axis ``x``, or else the index of the
+    entry; other axes are written as scalars. Numbers of a dtype that ``float32`` represents exactly
+    are classic scalars; others are tensors of 64 bits, as TensorFlow 2 writes scalars. TensorBoard
+    displays both in the same way; its ``EventAccumulator`` lists the former under ``Scalars`` and
+    the latter under ``Tensors``. NaN and infinities are kept. TensorBoard has no status for failed
+    runs.
 
     Args:
-        path: the folder of the run; made where there is none.
-        config: settings to note with the run, under TensorBoard's Text.
-        images: whether arrays of two or three axes are images; if not, histograms.
-        histograms: whether to write histograms; if not, they are left out.
-        x: the step axis to draw charts over; by default, and for logs without it, the first.
+        path: the folder of the run; created if missing.
+        config: settings to save with the run, under TensorBoard's Text.
+        images: whether arrays of two or three axes are images; if not, they are histograms.
+        histograms: whether to write histograms; if not, they are dropped.
+        x: the step axis for charts; by default, and for logs without it, the first one.
 
     Raises:
         MissingPackageError: ``tensorboard`` is not installed.
@@ -62,7 +62,7 @@ class TensorBoardSink(TrackerSink):
     def __repr__(self) -> str:
         return f"TensorBoardSink({self.path!r})"
 
-    def _write_group(self, group: Group) -> None:
+    def _write_group(self, group: TrackerGroup) -> None:
         now = time.time()
         columns = {**group.columns, **group.others}
         for i, step in enumerate(group.steps):
@@ -78,12 +78,12 @@ class TensorBoardSink(TrackerSink):
         self._writer.flush()
 
     def _finish(self, failed: bool) -> None:
-        self._writer.flush()  # raises what its thread could not write, and close does not
+        self._writer.flush()  # raises errors of its thread, which close does not
         self._writer.close()
 
 
 class _Protos:
-    """What TensorBoard's event files are made of."""
+    """Builders of the protobuf messages in TensorBoard's event files."""
 
     def __init__(self, needed_by: str) -> None:
         require("tensorboard", "tensorboard", needed_by)
@@ -104,20 +104,20 @@ class _Protos:
 
     @staticmethod
     def _about(plugin: str, module: Any) -> Any:
-        """What says which part of TensorBoard shows a value."""
+        """Return the metadata that assigns a value to a plugin of TensorBoard."""
         return module(f"plugins.{plugin}.metadata").create_summary_metadata("", "")
 
     def writer(self, path: str) -> Any:
-        """The writer of an event file."""
+        """Return the writer of an event file."""
         return self._writers.EventFileWriter(path, max_queue_size=QUEUE, flush_secs=10)
 
     def event(self, values: list[Any], step: int, now: float) -> Any:
-        """One record of the file."""
+        """Return one record of the file."""
         summary = self._summaries.Summary(value=values)
         return self._events.Event(wall_time=now, step=step, summary=summary)
 
-    def value(self, name: str, column: Column, i: int) -> Any:
-        """One item of a column; None where there is nothing to show."""
+    def value(self, name: str, column: TrackerColumn, i: int) -> Any:
+        """Return one item of a column; None if it has no finite elements."""
         item = column.items[i]
         if column.kind is Kind.IMAGE:
             return self._image_of(name, pixels(item))
@@ -153,6 +153,6 @@ class _Protos:
         return self._summaries.Summary.Value(tag=name, metadata=self._image, tensor=tensor)
 
     def text(self, name: str, text: str) -> Any:
-        """A text, in Markdown."""
+        """Return a text, in Markdown."""
         tensor = self._tensor("DT_STRING", (1,), string_val=[text.encode()])
         return self._summaries.Summary.Value(tag=name, metadata=self._text, tensor=tensor)

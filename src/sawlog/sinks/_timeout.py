@@ -1,40 +1,40 @@
-"""``Timeout``: a sink that does not answer in time has failed.
+"""``Timeout``: a sink that does not respond in time has failed.
 
-A call that hangs cannot be stopped, only left: a thread makes all calls, one after the other, and
-the caller waits for it no longer than it was told to.
+A call that hangs cannot be stopped, only abandoned: a thread makes all calls, one after the other,
+and the caller stops waiting after the given time.
 """
 
 from __future__ import annotations
 
 import _thread
-import math
 import queue
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from sawlog.errors import ArgumentError, SinkTimeoutError
+from sawlog._validate import positive_number
+from sawlog.errors import SinkTimeoutError
 from sawlog.records import Records
-from sawlog.sinks._base import BaseSink, Sink, checked_sink, fail
-from sawlog.sinks._entries import copied
+from sawlog.sinks._base import CopyingSink, Sink, checked_sink, fail, write_validated
 
 
-class Timeout(BaseSink):
-    """Calls a sink, and waits for each call so many seconds at most.
+class Timeout(CopyingSink):
+    """Call a sink, and wait at most ``seconds`` for each call.
 
-    A call that takes longer raises :class:`~sawlog.errors.SinkTimeoutError`, and so do all after
-    it: the sink is not called any more, also if the one that hangs returns some day. What they were
-    given was not taken; of the call that hangs nobody knows. Put a :class:`Fallback` around this to
-    go on elsewhere, with nothing lost.
+    A call that takes longer raises :class:`~sawlog.errors.SinkTimeoutError`, and so do all later
+    calls: the sink is not called again, even if the call that hangs returns. Later writes were not
+    taken; whether the write that hangs was taken is unknown. Wrap this in a :class:`Fallback` to
+    continue with a store and lose nothing.
 
     Args:
-        sink: where everything goes; or a function that opens it, which may hang as well.
-        seconds: how long a call may take.
+        sink: the sink to write to; or a function that opens it, which may hang as well.
+        seconds: the longest time of a call.
 
     Raises:
-        ArgumentError: ``sink`` is none, or ``seconds`` is no positive number.
-        SinkTimeoutError: from any method, and from here if the sink is opened here.
+        ArgumentError: ``sink`` is not a sink, or ``seconds`` is not a positive number.
+        SinkTimeoutError: from any method, and from the constructor if it opens the sink.
 
     >>> import time, numpy as np
     >>> from sawlog.records import Entries, Records
@@ -51,11 +51,8 @@ class Timeout(BaseSink):
 
     def __init__(self, sink: Sink | Callable[[], Sink], seconds: float) -> None:
         super().__init__()
-        limit = checked_timeout(seconds)
-        if limit is None:
-            raise ArgumentError("Timeout(sink, seconds) needs a number of seconds, got None.")
-        self._seconds = limit
-        self._hangs: str | None = None  # in which method
+        self._seconds = min(positive_number("seconds", seconds), threading.TIMEOUT_MAX)
+        self._hangs: str | None = None  # the method that hangs
         self._sink: Sink | None = None
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         threading.Thread(
@@ -70,25 +67,27 @@ class Timeout(BaseSink):
 
     @property
     def appends(self) -> bool:
-        """Whether there was something in the place of the sink before."""
+        """Whether the sink had entries before."""
         return bool(getattr(self._sink, "appends", False))
 
     def fail(self) -> None:
-        """Have ``close`` end the sink as failed."""
+        """Mark the run as failed, also in the sink inside."""
         super().fail()
         if self._sink is not None:
             fail(self._sink)
 
-    def _write(self, records: Records) -> None:
-        # Where it hangs, the thread has the records longer than the caller leaves them as they are.
-        own = Records({name: copied(entries) for name, entries in records.items()})
-        self._call("write", lambda: self._sink.write(own))  # type: ignore[union-attr]
+    def _write_owned(self, records: Records) -> None:
+        # A call that hangs reads the records after ``write`` has raised, so they must be copies.
+        assert self._sink is not None
+        self._call("write", partial(write_validated, self._sink, records, owned=True))
 
     def _flush(self) -> None:
-        self._call("flush", lambda: self._sink.flush())  # type: ignore[union-attr]
+        assert self._sink is not None
+        self._call("flush", self._sink.flush)
 
     def _close(self) -> None:
-        self._call("close", lambda: self._sink.close())  # type: ignore[union-attr]
+        assert self._sink is not None
+        self._call("close", self._sink.close)
 
     def _call(self, method: str, function: Any) -> Any:
         later = self._hangs is not None
@@ -102,7 +101,7 @@ class Timeout(BaseSink):
         raise SinkTimeoutError(
             f"{self!r} did not return from {self._hangs} within {self._seconds:g} seconds. It is "
             f"not called any more{taken}. Probably the network or the disk hangs. "
-            "Hint: timeout= says how long to wait, None for ever."
+            "Hint: increase timeout=, or wait forever with timeout=None."
         )
 
 
@@ -111,7 +110,7 @@ def _opens(sink: Any) -> bool:
 
 
 class _Task:
-    """One call, for the thread to make."""
+    """One call that the thread makes."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function: Callable[[], Any] | None = function
@@ -139,19 +138,3 @@ def _work(tasks: queue.SimpleQueue[_Task | None]) -> None:
     while (task := tasks.get()) is not None:
         task.do()
         del task
-
-
-def checked_timeout(seconds: Any) -> float | None:
-    """Refuse what is no positive number of seconds.
-
-    Raises:
-        ArgumentError: naming what was given.
-    """
-    if seconds is None:
-        return None
-    fine = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not fine or not 0 < seconds < math.inf:
-        raise ArgumentError(
-            f"A timeout is a positive number of seconds, or None to wait for ever, got {seconds!r}."
-        )
-    return min(float(seconds), threading.TIMEOUT_MAX)

@@ -1,24 +1,24 @@
-"""``TrackerSink``: what the sinks of all trackers have in common."""
+"""``TrackerSink``: the base of the sinks of trackers."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Callable
 
-from sawlog._lifecycle import close_at_exit
+from sawlog._lifecycle import Stage, close_at_exit
 from sawlog.records import Records
 from sawlog.sinks._base import BaseSink
 from sawlog.sinks._notes import Shown
-from sawlog.sinks._values import Group, XAxis, groups
+from sawlog.sinks._values import TrackerGroup, XAxis, groups
 
 
 class TrackerSink(BaseSink):
     """A sink that writes groups of columns to one run of a tracker.
 
-    What was logged from JAX as ``{"loss": {"policy": x}}`` is called ``loss/policy``.
+    ``{"loss": {"policy": x}}``, logged from JAX, has the name ``loss/policy``.
 
-    After ``fail()``, and where the ``with`` is left by an error, ``close`` marks the run as failed
-    where the tracker can. One that is left open is closed at the end of the program.
+    After ``fail()``, and after an exception in a ``with`` block, ``close`` marks the run as failed
+    if the tracker has such a status. A sink that is left open is closed at the end of the program.
     """
 
     def __init__(self, *, images: bool, histograms: bool, x: str | XAxis | None = None) -> None:
@@ -28,22 +28,22 @@ class TrackerSink(BaseSink):
         self._images = images
         self._histograms = histograms
         self._counts: dict[str, int] = {}
-        self._call_off: Callable[[], None] | None = None
+        self._cancel_exit: Callable[[], None] | None = None
 
     @abc.abstractmethod
-    def _write_group(self, group: Group) -> None:
+    def _write_group(self, group: TrackerGroup) -> None:
         """Write all the rows of a group, in order."""
 
     @abc.abstractmethod
     def _finish(self, failed: bool) -> None:
-        """Write what is left, and end the run."""
+        """Write pending rows, and end the run."""
 
-    def _check(self, found: list[Group]) -> None:
-        """Refuse what the tracker cannot take, before anything is written."""
+    def _check(self, found: list[TrackerGroup]) -> None:
+        """Refuse values that the tracker cannot take, before anything is written."""
 
     def _write(self, records: Records) -> None:
-        if self._call_off is None:
-            self._call_off = close_at_exit(self)
+        if self._cancel_exit is None:
+            self._cancel_exit = close_at_exit(self, Stage.STORES)  # after Async, which writes to it
         records = self._shown.records(records)
         images, histograms = self._images, self._histograms
         found = groups(records, self._counts, images=images, histograms=histograms, x=self._x)
@@ -54,7 +54,7 @@ class TrackerSink(BaseSink):
                 self._counts[name] = self._counts.get(name, 0) + len(group)
 
     def _close(self) -> None:
-        if self._call_off is not None:
-            self._call_off()  # from now on whoever closes it is told of failures
+        if self._cancel_exit is not None:
+            self._cancel_exit()  # failures now reach the caller of close
         self._x.warn()
         self._finish(self._failed)

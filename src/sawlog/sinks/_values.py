@@ -1,6 +1,6 @@
-"""Entries as what trackers take: rows of scalars, histograms and images with one step each.
+"""Entries in the form of trackers: rows of scalars, histograms and images with one step each.
 
-The rule, for the value of one entry:
+The value of one entry becomes:
 
 ==========================================  ====================================================
 a number                                    a scalar; bools are 0 and 1, and a complex number is
@@ -10,9 +10,8 @@ a number                                    a scalar; bools are 0 and 1, and a c
 any other shape                             a histogram of all elements
 ==========================================  ====================================================
 
-With ``histograms=False`` what would be a histogram is left out. Of entries that are masked in part,
-the rest is a histogram. Entries that are masked as a whole, and arrays without elements, are left
-out: nothing was logged.
+With ``histograms=False`` histograms are dropped. An entry that is masked in part is a histogram of
+the other elements. Entries that are masked entirely and empty arrays are dropped.
 """
 
 from __future__ import annotations
@@ -25,20 +24,21 @@ from typing import Any
 import numpy as np
 
 from sawlog._names import did_you_mean
-from sawlog.errors import ArgumentError, LogMismatchError, LogValueError
+from sawlog._validate import refuse
+from sawlog.errors import LogMismatchError, LogValueError
 from sawlog.records import Entries, Records
 from sawlog.sinks._asked import say
 from sawlog.sinks._entries import deepened, logged, step_mask
 from sawlog.sinks._notes import is_news
 
 BINS = 64
-_SOON = 1000  # entries after which an axis that none of them has is reported
+_SOON = 1000  # entries after which a missing axis is reported
 
 Number = int | float
 
 
 class Kind(enum.Enum):
-    """What a tracker shows a value as."""
+    """How a tracker displays a value."""
 
     SCALAR = "scalar"
     HISTOGRAM = "histogram"
@@ -46,10 +46,10 @@ class Kind(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Column:
+class TrackerColumn:
     """The values of one name: Python numbers, or one array for each entry.
 
-    ``single`` says that 32 bits of floating point are enough for all of them.
+    ``single`` says that ``float32`` represents all of them exactly.
     """
 
     kind: Kind
@@ -58,21 +58,21 @@ class Column:
 
 
 class XAxis:
-    """Which step axis charts are drawn over: the one that was asked for, or else the first.
+    """The step axis of charts: the given one, or else the first axis of each log.
 
-    One object serves all runs of a logger, and warns once if no log has the axis.
+    All runs of a logger share one object, which warns once if no log has the axis.
     """
 
     def __init__(self, name: str | None = None) -> None:
         if name is not None and (not isinstance(name, str) or not name):
-            raise ArgumentError(f'x is the name of a step axis, as x="step", got {name!r}.')
+            refuse("x", "the name of a step axis", name, 'x="step"')
         self._name = name
         self._settled = name is None
         self._others: dict[str, None] = {}
         self._entries = 0
 
     def of(self, axes: Sequence[str], entries: int) -> str | None:
-        """The axis for entries that have these."""
+        """Return the axis to use for entries with these step axes."""
         if self._name in axes:
             self._settled = True
             return self._name
@@ -83,7 +83,7 @@ class XAxis:
         return next(iter(axes), None)
 
     def warn(self) -> None:
-        """Say that nothing so far has the axis, once."""
+        """Warn once if no entries so far have the axis."""
         if self._settled or not self._entries:
             return
         self._settled = True
@@ -94,18 +94,18 @@ class XAxis:
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
-    """Names that were logged together: they have the same steps.
+class TrackerGroup:
+    """Names that were logged together, with the same steps.
 
     Args:
-        columns: the values by name, as many for each.
-        axes: every step axis, as many numbers.
-        x: the axis to draw them over, if they have any.
-        axis: the same if its steps are whole numbers, which all trackers can count by, else None.
-        steps: the numbers of that axis, or else how many entries these names had before.
+        columns: the values by name, of equal length.
+        axes: the steps of every step axis, of the same length.
+        x: the step axis for charts, if there is one.
+        axis: the same if its steps are integers, which all trackers accept as steps, else None.
+        steps: the steps of that axis, or else the index of each entry.
     """
 
-    columns: Mapping[str, Column]
+    columns: Mapping[str, TrackerColumn]
     axes: Mapping[str, Sequence[Number]]
     x: str | None
     axis: str | None
@@ -115,10 +115,10 @@ class Group:
         return len(self.steps)
 
     @property
-    def others(self) -> dict[str, Column]:
-        """The step axes that :attr:`steps` does not say, to be written as scalars."""
+    def others(self) -> dict[str, TrackerColumn]:
+        """The step axes that are not in :attr:`steps`, to be written as scalars."""
         return {
-            axis: Column(Kind.SCALAR, items)
+            axis: TrackerColumn(Kind.SCALAR, items)
             for axis, items in self.axes.items()
             if axis != self.axis and axis not in self.columns
         }
@@ -131,21 +131,21 @@ def groups(
     images: bool,
     histograms: bool,
     x: XAxis | None = None,
-) -> list[Group]:
-    """Records as groups of columns, in the order of the records.
+) -> list[TrackerGroup]:
+    """Convert records to groups of columns, in the order of the records.
 
-    ``counts`` says how many entries each name had before, ``x`` which axis to draw them over.
+    ``counts`` has the number of earlier entries of each name; ``x`` selects the axis for charts.
 
     Raises:
-        LogValueError: a value is no number.
-        LogMismatchError: a name is also that of a step axis, with other numbers.
+        LogValueError: a value is not a number.
+        LogMismatchError: a step axis has the same name as a value, with other numbers.
 
     >>> records = Records({"loss": Entries(np.array([2.0, 1.0]), {"step": np.array([3, 4])})})
     >>> (group,) = groups(records, {}, images=True, histograms=True)
     >>> group.columns["loss"].items, group.steps
     ([2.0, 1.0], [3, 4])
     """
-    found: dict[Any, tuple[dict[str, Column], Entries, int]] = {}
+    found: dict[Any, tuple[dict[str, TrackerColumn], Entries, int]] = {}
     for name, each in records.items():
         entries = logged(each)
         if not entries.values.size or not is_news(entries):
@@ -159,22 +159,24 @@ def groups(
     return [_group(*each, x or XAxis()) for each in found.values()]
 
 
-def _check_new(columns: Mapping[str, Column], there: Mapping[str, Column]) -> None:
+def _check_new(columns: Mapping[str, TrackerColumn], there: Mapping[str, TrackerColumn]) -> None:
     for name in columns.keys() & there.keys():
         raise LogMismatchError(
-            f"Two values would be written under the name {name!r}: one is called that, the other "
-            "is the part of a complex number. Hint: rename one of them."
+            f"Two values would be written under the name {name!r}: one has that name, the other "
+            "is a part of a complex number. Hint: rename one of them."
         )
 
 
 def _together(entries: Entries, before: int) -> Any:
-    """Equal for names whose entries belong in the same rows."""
+    """Return a key that is equal for names whose entries share rows."""
     steps = tuple((axis, a.dtype.str, a.shape, a.tobytes()) for axis, a in entries.steps.items())
     mask = None if entries.mask is None else (entries.mask.shape, entries.mask.tobytes())
     return len(entries), steps, mask, before
 
 
-def _group(columns: dict[str, Column], entries: Entries, before: int, x: XAxis) -> Group:
+def _group(
+    columns: dict[str, TrackerColumn], entries: Entries, before: int, x: XAxis
+) -> TrackerGroup:
     axes = {
         axis: numbers(_first(array, step_mask(entries, array)), f"the step axis {axis!r}")
         for axis, array in entries.steps.items()
@@ -184,16 +186,16 @@ def _group(columns: dict[str, Column], entries: Entries, before: int, x: XAxis) 
         if list(columns[name].items) != list(axes[name]):
             raise LogMismatchError(
                 f"{name!r} is the name of a value and of a step axis, with different numbers, and "
-                "trackers have one place for both. Hint: rename one of them."
+                "trackers store both under one name. Hint: rename one of them."
             )
     axis = x.of(list(axes), len(entries))
     if axis is None or not all(float(step).is_integer() for step in axes[axis]):
-        return Group(columns, axes, axis, None, range(before, before + len(entries)))
-    return Group(columns, axes, axis, axis, [int(step) for step in axes[axis]])
+        return TrackerGroup(columns, axes, axis, None, range(before, before + len(entries)))
+    return TrackerGroup(columns, axes, axis, axis, [int(step) for step in axes[axis]])
 
 
 def _first(array: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-    """One number for each entry: where there are several, the first that was logged."""
+    """Return one number for each entry: the first that was logged."""
     if array.ndim == 1:
         return array
     flat = array.reshape(len(array), -1)
@@ -205,7 +207,7 @@ def _first(array: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
 
 def _columns(
     name: str, entries: Entries, *, images: bool, histograms: bool
-) -> Iterator[tuple[str, Column]]:
+) -> Iterator[tuple[str, TrackerColumn]]:
     values, mask = entries.values, entries.mask
     if values.dtype.kind == "c":
         for part in ("real", "imag"):
@@ -213,13 +215,16 @@ def _columns(
             yield from _columns(f"{name}/{part}", half, images=images, histograms=histograms)
         return
     if values.ndim == 1:
-        yield name, Column(Kind.SCALAR, numbers(values, repr(name)), _is_single(values.dtype))
+        yield (
+            name,
+            TrackerColumn(Kind.SCALAR, numbers(values, repr(name)), _is_single(values.dtype)),
+        )
         return
     _check_numeric(values, repr(name))
     kind = Kind.IMAGE if images and mask is None and _is_image(values) else Kind.HISTOGRAM
     if kind is Kind.IMAGE or histograms:
         items = values if mask is None else [v[m] for v, m in zip(values, mask, strict=True)]
-        yield name, Column(kind, [np.array(item) for item in items])
+        yield name, TrackerColumn(kind, [np.array(item) for item in items])
 
 
 def _is_image(values: np.ndarray) -> bool:
@@ -227,7 +232,7 @@ def _is_image(values: np.ndarray) -> bool:
 
 
 def _is_single(dtype: np.dtype) -> bool:
-    """Whether every number of a dtype is one of ``float32``."""
+    """Return whether ``float32`` represents every number of a dtype exactly."""
     sizes = {"b": 1, "i": 2, "u": 2, "f": 4, "V": 4}  # V: those of ml_dtypes
     return dtype.itemsize <= sizes.get(dtype.kind, 0)
 
@@ -235,16 +240,16 @@ def _is_single(dtype: np.dtype) -> bool:
 def _check_numeric(values: np.ndarray, what: str) -> None:
     if values.dtype.kind in "SUOMm" or values.dtype.names is not None:
         raise LogValueError(
-            f"{what} is of the dtype {values.dtype}, and what trackers take are numbers. "
+            f"{what} is of the dtype {values.dtype}, and trackers take numbers only. "
             "Nothing of the call was taken. Hint: sawlog.sinks.JsonlSink takes texts and times."
         )
 
 
 def numbers(values: np.ndarray, what: str) -> list[Number]:
-    """``[n]`` numbers as those of Python, exactly.
+    """Convert ``[n]`` numbers to Python numbers, exactly.
 
     Raises:
-        LogValueError: they are no numbers.
+        LogValueError: they are not numbers.
     """
     _check_numeric(values, what)
     if values.dtype.kind in "iu":
@@ -255,9 +260,9 @@ def numbers(values: np.ndarray, what: str) -> list[Number]:
 
 
 def bins(values: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """How many of the finite elements are in each of 64 equal intervals, and their edges.
+    """Count the finite elements in 64 equal intervals; return the counts and the edges.
 
-    None where no element is finite.
+    Returns None if no element is finite.
 
     >>> counts, edges = bins(np.array([0.0, 1.0, np.nan]))
     >>> counts.sum(), edges[0], edges[-1]
@@ -275,7 +280,7 @@ def bins(values: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def summary(values: np.ndarray) -> dict[str, float]:
-    """What trackers without histograms get instead: mean, standard deviation, min and max."""
+    """Return mean, standard deviation, min and max, for trackers without histograms."""
     wide = values.astype(np.float64)
     with np.errstate(all="ignore"):
         found = {"mean": wide.mean(), "std": wide.std(), "min": wide.min(), "max": wide.max()}
@@ -283,10 +288,10 @@ def summary(values: np.ndarray) -> dict[str, float]:
 
 
 def pixels(values: np.ndarray) -> np.ndarray:
-    """An image as ``uint8``, ``[h, w]`` or ``[h, w, 3 or 4]``.
+    """Convert an image to ``uint8``, ``[h, w]`` or ``[h, w, 3 or 4]``.
 
-    ``uint8`` stays as it is, and so do numbers from 0 to 1, where 1 is full brightness. Of anything
-    else, the least number is black and the greatest white. What is not finite is black.
+    ``uint8`` is not changed. Numbers from 0 to 1 are scaled to 255. Other images are scaled so that
+    the minimum is black and the maximum white. Elements that are not finite are black.
 
     >>> pixels(np.array([[-1.0, 0.0, 1.0]]))
     array([[  0, 128, 255]], dtype=uint8)
@@ -299,13 +304,13 @@ def pixels(values: np.ndarray) -> np.ndarray:
     there = np.isfinite(wide)
     low, high = (wide[there].min(), wide[there].max()) if there.any() else (0.0, 1.0)
     if low < 0 or high > 1:
-        half = wide / 2 - low / 2  # the difference of two halves is never too large
+        half = wide / 2 - low / 2  # the difference of halves cannot overflow
         wide = half / (high / 2 - low / 2) if high > low else np.ones_like(wide)
     return np.rint(np.where(there, wide, 0.0) * 255).astype(np.uint8)
 
 
 def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings without nesting, ``{"net": {"width": 3}}`` as ``{"net/width": 3}``."""
+    """Flatten nested settings: ``{"net": {"width": 3}}`` becomes ``{"net/width": 3}``."""
     found: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, Mapping) and value:

@@ -1,9 +1,9 @@
-"""The ``.wandb`` file of an offline run: whether its end has been written.
+"""The ``.wandb`` file of an offline run: detect whether it is complete.
 
 ``wandb.Run.finish`` tells W&B's own process to close the file and does not wait for it, so the last
-rows can be missing for a while. The file is a log in LevelDB's format: blocks of 32 KiB, in them
-chunks of records, each with a header of a checksum, a length and a kind. A record is a protobuf
-message, and that of the exit comes after everything that was logged.
+rows can be missing for a while. The file is a log in LevelDB's format: blocks of 32 KiB with chunks
+of records, each with a header of a checksum, a length and a kind. A record is a protobuf message;
+the exit record follows everything that was logged.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 BLOCK, HEADER = 32 * 1024, 7
 FULL, FIRST, LAST = 1, 2, 4
 EXIT = 18  # the number of `exit` in W&B's message `Record`
-MAGIC = b":W&B\xe1\xbe"  # and a byte for the version: as long as the header of a chunk
+MAGIC = b":W&B\xe1\xbe"  # and a version byte: as long as the header of a chunk
 
 
 def is_known(path: str | os.PathLike[str]) -> bool:
-    """Whether this is a file whose end can be recognised."""
+    """Return whether the file has the known format."""
     try:
         with open(path, "rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -28,7 +28,7 @@ def is_known(path: str | os.PathLike[str]) -> bool:
 
 
 def has_ended(path: str | os.PathLike[str]) -> bool:
-    """Whether the exit of the run is in the file; it is looked for in the last blocks only."""
+    """Return whether the last blocks of the file contain the exit record."""
     start = max(0, Path(path).stat().st_size // BLOCK - 2) * BLOCK
     with open(path, "rb") as file:
         file.seek(start)
@@ -36,9 +36,9 @@ def has_ended(path: str | os.PathLike[str]) -> bool:
 
 
 def _records(data: bytes, start: int) -> Iterator[bytes]:
-    """The whole records in some blocks."""
+    """Return the complete records in some blocks."""
     at = 0 if start else HEADER
-    record: bytes | None = None  # of one that began before, only the rest is here
+    record: bytes | None = None  # None inside a record that starts in an earlier block
     while at + HEADER <= len(data):
         length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
         left = BLOCK - at % BLOCK
@@ -58,7 +58,7 @@ def _records(data: bytes, start: int) -> Iterator[bytes]:
 
 
 def _fields(message: bytes) -> set[int]:
-    """The numbers of the fields of a protobuf message."""
+    """Return the field numbers of a protobuf message."""
     found, at = set(), 0
     while at < len(message):
         tag, at = _varint(message, at)
@@ -74,7 +74,7 @@ def _fields(message: bytes) -> set[int]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """A number, and where the next begins."""
+    """Read a varint; return it and the position after it."""
     value = shift = 0
     while at < len(message):
         value |= (message[at] & 127) << shift

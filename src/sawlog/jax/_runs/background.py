@@ -1,11 +1,11 @@
 """The thread that writes what a Python loop logs, so that the loop does not wait for the device.
 
-A :class:`Job` is what one call logged. Jobs wait in a line, in the order of the calls. The thread
-waits until the device has computed the first one, and then writes all that are ready. The line is
-bounded, in jobs and in bytes: where it is full, the loop waits.
+A :class:`Job` holds the logs of one call. Jobs wait in a queue, in the order of the calls. The
+thread waits until the device has computed the first one, and then writes all that are ready. The
+queue is bounded, in jobs and in bytes: when it is full, the loop waits.
 
 Locks are plain ones, held for a few lines only, and waiting is done on a ``Signal``: an exception
-that comes in the middle, as that of Ctrl-C, leaves nothing locked.
+at any point, such as that of Ctrl-C, leaves nothing locked.
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ from collections.abc import Sequence
 from sawlog._turn import Signal
 
 MOST = 256
-"""How many jobs may wait."""
+"""The largest number of jobs that may wait."""
 ROOM = 64 * 2**20
-"""How many bytes of arrays may wait."""
+"""The largest number of bytes that may wait."""
 GATHER = 0.1
-"""Seconds for which jobs are gathered, unless somebody waits: many are written at less cost."""
+"""Seconds for which jobs are gathered, unless a caller waits: many together cost less."""
 IDLE = 5.0
-"""Seconds after which a thread without work ends; the next job starts another one."""
+"""Seconds after which an idle thread ends; the next job starts another one."""
 
 
 class Job:
-    """What one call logged."""
+    """The logs of one call."""
 
     nbytes = 0
 
     @property
     def on_device(self) -> bool:
-        """Whether the device may still have to compute it."""
+        """Whether a device may still be computing it."""
         return False
 
     def is_ready(self) -> bool:
-        """Whether something of it can be written."""
+        """Whether some of it can be written."""
         return True
 
     def wait(self) -> None:
         """Return when it is ready. Raises nothing."""
 
     def write(self, behind: Sequence[Job]) -> int:
-        """Write this job, and of those behind it, which are ready, as many as go with it.
+        """Write this job, and those of the ready jobs behind it that can be written with it.
 
-        Returns how many jobs are over. Raises nothing: failures are kept for the callers.
+        Returns the number of jobs that are done. Raises nothing: errors are kept for the callers.
         """
         raise NotImplementedError
 
 
 class Background:
-    """The line of one logger, and its thread, which is there while there is work."""
+    """The queue of one logger, and its thread, which exists while there is work."""
 
     def __init__(self) -> None:
         self._jobs: collections.deque[Job] = collections.deque()
         self._bytes = 0
-        self._put = self._over = 0  # how many jobs came, and how many of them are over
+        self._put = self._over = 0  # the number of jobs put, and of jobs done
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._work, self._progress = Signal(), Signal()
         self._waits_for_device = False
-        self._hurry = False  # somebody waits, or many jobs do
+        self._hurry = False  # a caller waits, or many jobs do
         self._sleeps = False
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
@@ -73,16 +73,16 @@ class Background:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether no job waits."""
         return not self._jobs or self._is_elsewhere
 
     @property
     def _is_elsewhere(self) -> bool:
-        """Whether this is a forked process, in which the thread does not exist."""
+        """Whether this is a forked process, where the thread does not exist."""
         return os.getpid() != self._process
 
     def put(self, job: Job) -> None:
-        """Take a job, once there is room for it."""
+        """Add a job, once there is room for it."""
         if self._is_elsewhere:
             job.wait()
             job.write(())
@@ -105,14 +105,14 @@ class Background:
         self._work.ring()
 
     def _has_room(self, job: Job) -> bool:
-        # What needs no device may come from a callback that the device is waiting for, and with it
-        # the jobs in front: then nobody would ever make room.
+        # A job that needs no device may come from a callback that the device waits for, and with it
+        # the jobs in front: waiting for room would be a deadlock.
         if not self._jobs or (self._waits_for_device and not job.on_device):
             return True
         return len(self._jobs) < MOST and self._bytes + job.nbytes <= ROOM
 
     def drain(self) -> None:
-        """Return when all that was put before is over."""
+        """Return when all jobs put before are done."""
         if self._is_elsewhere:
             return
         last = self._put
@@ -121,14 +121,14 @@ class Background:
             self._progress.wait(lambda: self._over >= last)
 
     def write_ready(self) -> None:
-        """Write what is ready now, without waiting for the device: to keep the order of a run."""
+        """Write the jobs that are ready now, so that a run keeps the order of its logs."""
         if self._jobs and not self._is_elsewhere:
             self._write_ready()
 
     # -- the thread -------------------------------------------------------------------------------
 
     def _start(self) -> bool:
-        """Start the thread; at the end of the interpreter that is not possible any more."""
+        """Start the thread; at the end of the interpreter this is no longer possible."""
         thread = threading.Thread(target=self._run, name="sawlog-background", daemon=True)
         try:
             thread.start()
@@ -153,12 +153,12 @@ class Background:
                     return
 
     def _work_off(self) -> None:
-        """Do the jobs that there are, and all that come while somebody waits."""
+        """Write all jobs in the queue, and those added while a caller waits."""
         last = self._put
         while self._over < last or (self._jobs and self._hurry):
             try:
                 first = self._jobs[0]
-            except IndexError:  # a callback wrote it meanwhile
+            except IndexError:  # a callback wrote it in between
                 return
             self._waits_for_device = True
             self._progress.ring()

@@ -1,4 +1,4 @@
-"""What a loop logs in every turn: its form is read and checked once, then only numbers change."""
+"""The form of a logged dict: checked once for a loop, in whose iterations only numbers change."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sawlog.jax import _compat
 from sawlog.jax._logdict.layout import LogdictLayout
 from sawlog.jax._logdict.logdict import logdict
 
-_MOST = 256  # forms that are remembered
-_OPTIONS = {"where", "tags", "prefix", "reduction"}  # of log, beside step axes
+_MOST = 256  # forms in the cache
+_OPTIONS = {"where", "tags", "prefix", "reduction"}  # of log; other keywords are step axes
 _WHOLE = (-(2**31), 2**31 - 1)
 _LARGEST = float(np.finfo(np.float32).max)
-#: Numbers that JAX may cut to 32 bits; those that fit are not changed by it.
+#: The range of numbers that JAX may truncate to 32 bits without changing them.
 _CHECKED = {
     int: _WHOLE,
     np.int64: _WHOLE,
@@ -29,7 +29,7 @@ _PLAIN = (bool, np.bool_, np.int32, np.float32)
 
 @dataclasses.dataclass(frozen=True)
 class Leaves:
-    """A logdict in parts: its leaves, and what they belong to."""
+    """A flattened logdict: its leaves, tree and layout."""
 
     leaves: list[Any]
     tree: Any
@@ -37,7 +37,7 @@ class Leaves:
 
     @classmethod
     def of(cls, logs: logdict) -> Leaves:
-        """Those of a logdict."""
+        """Flatten a logdict."""
         leaves, tree = jax.tree_util.tree_flatten(logs)
         return cls(leaves, tree, logs._layout)
 
@@ -50,9 +50,9 @@ class Leaves:
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """What is the same for all dicts of one form.
+    """The properties that all dicts of one form share.
 
-    ``dtypes`` says of each number what it becomes on the host, None where it stays as it is.
+    ``dtypes`` has the dtype that each value is converted to on the host, or None for no conversion.
     """
 
     tree: Any
@@ -61,7 +61,7 @@ class _Form:
 
 
 class Forms:
-    """The forms of what was logged before."""
+    """A cache of the forms of logged dicts."""
 
     def __init__(self) -> None:
         self._known: dict[Any, _Form] = {}
@@ -69,7 +69,7 @@ class Forms:
     def read(
         self, data: Mapping[str, Any], steps: dict[str, Any], make: Callable[..., logdict]
     ) -> Leaves:
-        """The logdict that ``make(data, steps)`` makes, faster where the form is known.
+        """Return the leaves of ``make(data, steps)``, faster if the form is known.
 
         Raises:
             LogValueError: from ``make``.
@@ -93,7 +93,7 @@ class Forms:
         return Leaves(_repeated(own, len(steps), form.layout), form.tree, form.layout)
 
     def _learn(self, key: Any, values: list[Any], steps: int, made: Leaves) -> None:
-        """Remember a form, if it is what it is taken for."""
+        """Add a form, if its leaves are exactly the values and the repeated steps."""
         likely = _repeated(values, steps, made.layout)
         if len(likely) != len(made.leaves) or made.layout.masked:
             return
@@ -108,14 +108,14 @@ class Forms:
 
 
 def _repeated(values: list[Any], steps: int, layout: LogdictLayout) -> list[Any]:
-    """The leaves of a logdict: all values, and the steps once for each name."""
+    """Return the leaves of a logdict: all values, and the steps once for each name."""
     if not steps:
         return values
     return values[:-steps] + values[-steps:] * len(layout.slots)
 
 
 def _kinds(values: Sequence[Any]) -> tuple[Any, ...] | None:
-    """What makes a difference for the form; None where numbers have to be looked at."""
+    """Return the types that determine the form; None if values need a check of their own."""
     kinds: list[Any] = []
     for value in values:
         kind = type(value)
@@ -138,7 +138,7 @@ def _kinds(values: Sequence[Any]) -> tuple[Any, ...] | None:
 
 
 def _is_number_for(given: Any, made: Any) -> bool:
-    """Whether a number of the host became this array."""
+    """Return whether an array is a host number after conversion."""
     if isinstance(given, jax.Array) or not isinstance(made, np.ndarray):
         return False
     return bool(np.array_equal(np.array(given, made.dtype), made, equal_nan=True))

@@ -1,4 +1,4 @@
-"""What is said of runs whose sinks fail while their programs go on."""
+"""Warnings about runs whose sinks fail while their programs continue."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ import warnings
 
 from sawlog.errors import SinkWarning
 
-_MOST = 8
+_MOST = 8  # runs in one warning
 
 
 class Failures:
-    """Warns of the first run that fails, and of all of them when runs end.
+    """Warns of the first run that fails, and of all failed runs when they end.
 
-    With many seeds one cause makes many runs fail; one warning is enough while they go on.
+    With many seeds, one cause makes many runs fail; one warning is enough while they continue.
     """
 
     def __init__(self, logger: str) -> None:
         self._logger = logger
         self._lock = threading.Lock()
-        self._going_on: set[str] = set()
+        self._running: set[str] = set()
         self._ended: dict[str, str] = {}
 
     def report(self, run: str, text: str) -> None:
-        """Take the report of a run: the first is of its failure, the second of its end."""
+        """Record a report about a run: the first is about its failure, the second about its end."""
         with self._lock:
-            if run in self._going_on:
-                self._going_on.remove(run)
+            if run in self._running:
+                self._running.remove(run)
                 self._ended[run] = text
                 return
-            first = not self._going_on and not self._ended
-            self._going_on.add(run)
+            first = not self._running and not self._ended
+            self._running.add(run)
         if first:
             self._warn(f"the run {run!r}: {text} Runs that fail after it are named when they end.")
 
-    def tell(self) -> None:
-        """Warn of all runs that failed and ended since the last time."""
+    def warn_ended(self) -> None:
+        """Warn of all failed runs that ended since the last call."""
         with self._lock:
             ended, self._ended = self._ended, {}
         if ended:

@@ -1,4 +1,4 @@
-"""What calls outside of programs log, on its way to runs: the jobs of :class:`Background`."""
+"""The jobs of :class:`Background`: logs from outside of programs that wait to be written."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ import numpy as np
 
 from sawlog._turn import Signal
 from sawlog.jax._core.arrays import to_numpy
+from sawlog.jax._core.handles import handles
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._runs.background import ROOM, Job
 from sawlog.jax._runs.call_forms import Leaves
-from sawlog.jax._runs.runs import Run, table
+from sawlog.jax._runs.runs import LoggerRun
 from sawlog.jax._saving.records import to_records
-from sawlog.jax._transforms.tap_host import Flush, LogCall
+from sawlog.jax._transforms.tap_host import Payload
 from sawlog.records import Entries, Records
 from sawlog.sinks import AsyncError
 
-_NUMBER = 16  # bytes that a single number has at most
-_SOONEST, _LATEST = 0.001, 0.05  # seconds between two looks at a program with callbacks
+_NUMBER = 16  # bytes of the largest number
+_SOONEST, _LATEST = 0.001, 0.05  # seconds between checks of a program with callbacks
 
 
 class Arrays(Job):
@@ -37,17 +38,17 @@ class Arrays(Job):
 
     @property
     def on_device(self) -> bool:
-        """Whether there are arrays of a device at all."""
+        """Whether any leaf is an array of a device."""
         return bool(self._arrays)
 
     def is_ready(self) -> bool:
-        """Whether all of them are computed."""
+        """Whether all arrays are computed."""
         return all(map(_is_ready, self._arrays))
 
     def wait(self) -> None:
-        """Return when all of them are computed."""
+        """Return when all arrays are computed."""
         for array in self._arrays:
-            with contextlib.suppress(Exception):  # it is met again where the array is read
+            with contextlib.suppress(Exception):  # raised again when the array is read
                 array.block_until_ready()
 
 
@@ -59,25 +60,25 @@ def _nbytes(leaf: Any) -> int:
 def _is_ready(array: Any) -> bool:
     try:
         return bool(array.is_ready())
-    except Exception:  # met again where the array is read
+    except Exception:  # raised again when the array is read
         return True
 
 
 def on_host(logs: logdict) -> logdict:
-    """The same with numpy arrays, so that nothing is computed on a device for the writing."""
+    """Convert all leaves to numpy, so that writing computes nothing on a device."""
     return jax.tree.map(to_numpy, logs)
 
 
 class Logged(Arrays):
     """The logs of one call for one run."""
 
-    def __init__(self, run: Run, logs: Leaves) -> None:
+    def __init__(self, run: LoggerRun, logs: Leaves) -> None:
         super().__init__(logs.leaves)
         self.run = run
         self._logs = logs
 
     def write(self, behind: Sequence[Job]) -> int:
-        """Write it, and what was logged to the same run right after."""
+        """Write these logs, and those of the same run right behind them."""
         own: list[Any] = [self, *itertools.takewhile(self._goes_along, behind)]
         found: list[Leaves] = []
         for each in own:
@@ -93,7 +94,7 @@ class Logged(Arrays):
 
 
 def _on_host(leaf: Any) -> Any:
-    """``to_numpy``, which is slow for many numbers."""
+    """Do what ``to_numpy`` does, faster for many numbers."""
     if type(leaf) is np.ndarray:
         return leaf
     plain = isinstance(leaf, jax.Array) and isinstance(leaf.dtype, np.dtype)
@@ -101,40 +102,39 @@ def _on_host(leaf: Any) -> Any:
 
 
 def _kind(logs: Leaves) -> Any:
-    """The same for logs that differ in nothing but their numbers."""
+    """Return a key that is equal for logs that differ only in their numbers."""
     return logs.tree, [(leaf.dtype, leaf.shape) for leaf in logs.leaves]
 
 
-def _write_together(run: Run, several: Sequence[Leaves]) -> None:
-    """Write logs of one kind, if possible in one go; where that is refused, one by one."""
+def _write_together(run: LoggerRun, several: Sequence[Leaves]) -> None:
+    """Write logs of one kind, if possible in one call; if that fails, one by one."""
     together = None
     if len(several) > 1:
-        with contextlib.suppress(Exception):  # met again, and kept, one by one
+        with contextlib.suppress(Exception):  # raised again, and kept, one by one
             together = _joined(several)
     if together is None:
         return _write_each(run, several)
     try:
         run.write_records(together)
-    except (ExceptionGroup, AsyncError) as error:  # some of several sinks have it, or the error has
+    except (ExceptionGroup, AsyncError) as error:  # some sinks wrote it, or the error holds it
         run.keep(error)
     except Exception as error:
-        before = len(run.troubles)
+        before = len(run.background_errors)
         _write_each(run, several)
-        if len(run.troubles) == before:
+        if len(run.background_errors) == before:
             run.keep(error)
 
 
-def _write_each(run: Run, several: Sequence[Leaves]) -> None:
+def _write_each(run: LoggerRun, several: Sequence[Leaves]) -> None:
     for each in several:
         with run.keeping():
             run.write(each.logs)
 
 
 def _joined(several: Sequence[Leaves]) -> Records | None:
-    """The records of logs of one kind, one after the other.
+    """Concatenate logs of one kind to records; None if they have more than values and steps.
 
-    None where there is more to them than values and steps. What :func:`to_records` makes of the
-    first says all but the numbers of the others.
+    The records of the first one have the names, step axes and attributes of all.
     """
     first, layout = several[0].logs, several[0].layout
     odd = layout.masked or any(slot.counted for slot in layout.slots)
@@ -158,7 +158,7 @@ def _joined(several: Sequence[Leaves]) -> Records | None:
 
 
 def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """``np.stack`` of arrays of one dtype and shape, which is slow for many numbers."""
+    """Stack arrays of one dtype and shape, faster than ``np.stack`` for many numbers."""
     first = arrays[0]
     if first.ndim or first.dtype.kind not in "biuf":
         return np.stack(arrays)
@@ -166,14 +166,14 @@ def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class Lanes(Arrays):
-    """The logs of one call for many runs; the axes in front are those of the runs."""
+    """The logs of one call for many runs, which are the axes in front."""
 
-    def __init__(self, runs: Sequence[Run], logs: logdict, axes: int) -> None:
+    def __init__(self, runs: Sequence[LoggerRun], logs: logdict, axes: int) -> None:
         super().__init__(jax.tree.leaves(logs))
         self._runs, self._logs, self._axes = runs, logs, axes
 
     def write(self, behind: Sequence[Job]) -> int:
-        """Write to each run what is its own."""
+        """Write its lane to each run."""
         try:
             leaves, tree = jax.tree.flatten(on_host(self._logs))
             leaves = [leaf.reshape(-1, *leaf.shape[self._axes :]) for leaf in leaves]
@@ -188,18 +188,16 @@ class Lanes(Arrays):
 
 
 class Tapped(Job):
-    """What one call of a tapped program sends, while it runs.
+    """The logs that one call of a tapped program sends, while it runs.
 
-    It is put in the line before the program starts, and given a number by which the program knows
-    it. Of a program that raised nothing more is taken.
+    The job is added before the program starts, which names it by a number. After an error in
+    writing, it discards the rest.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: LoggerRun) -> None:
         self.run = run
-        self.number = table.enter(self)
-        self._sent: collections.deque[tuple[LogCall | Flush, list[np.ndarray]]] = (
-            collections.deque()
-        )
+        self.number = handles.enter(self)
+        self._sent: collections.deque[tuple[Payload, list[np.ndarray]]] = collections.deque()
         self._bytes = 0
         self._lock = threading.Lock()
         self._news, self._taken = Signal(), Signal()
@@ -208,22 +206,22 @@ class Tapped(Job):
 
     @property
     def on_device(self) -> bool:
-        """A program is on its way."""
+        """True: a program is running."""
         return True
 
-    def deliver(self, call: LogCall | Flush, arrays: Sequence[Any]) -> None:
-        """Take what the program sent, in a callback; wait while too much of it is not written."""
-        own = [np.array(array) for array in arrays]  # those of a callback are gone after it
+    def deliver(self, payload: Payload, arrays: Sequence[Any]) -> None:
+        """Add what a callback sent; wait while too much of it is not written."""
+        own = [np.array(array) for array in arrays]  # a callback's arrays are invalid after it
         size = sum(array.nbytes for array in own)
         while self._bytes + size > ROOM and self._sent:
             self._taken.wait(lambda: not self._sent)
         with self._lock:
-            self._sent.append((call, own))
+            self._sent.append((payload, own))
             self._bytes += size
         self._news.ring()
 
     def ends_with(self, arrays: list[Any]) -> None:
-        """The program is on its way; it is over when these are computed."""
+        """Tell that the program was started; it has ended when these arrays are computed."""
         self._ends = arrays
         self._news.ring()
 
@@ -231,35 +229,35 @@ class Tapped(Job):
         return self._ends is not None and all(map(_is_ready, self._ends))
 
     def is_ready(self) -> bool:
-        """Whether something came, or nothing more will."""
+        """Whether logs were sent, or the program has ended."""
         return bool(self._sent) or self._is_over()
 
     def wait(self) -> None:
-        """Return when something came, or the program is over."""
+        """Return when logs were sent, or the program has ended."""
         pause = _SOONEST
         while not self.is_ready():
             self._news.wait(lambda: bool(self._sent), pause)
             pause = min(2 * pause, _LATEST)
 
     def write(self, behind: Sequence[Job]) -> int:
-        """Write what came; this is over when the program is."""
-        over = self._is_over()  # asked first: then nothing can come after what is there
+        """Write what was sent; the job is done when the program has ended."""
+        over = self._is_over()  # first, so that nothing can be sent after the last check
         while self._sent:
             with self._lock:
-                call, arrays = self._sent.popleft()
+                payload, arrays = self._sent.popleft()
                 self._bytes -= sum(array.nbytes for array in arrays)
             if not self._broken:
-                self._write(call, arrays)
+                self._write(payload, arrays)
         self._taken.ring()
         if over:
-            table.leave(self.number)
+            handles.leave(self.number)
         return int(over)
 
-    def _write(self, call: LogCall | Flush, arrays: list[np.ndarray]) -> None:
+    def _write(self, payload: Payload, arrays: list[np.ndarray]) -> None:
         try:
-            for logs in call.logs(arrays):
+            for logs in payload.logs(arrays):
                 self.run.write(logs)
         except BaseException as error:
-            error.add_note(f"sawlog: {self.run.where(call)}")
+            error.add_note(f"sawlog: {self.run.where(payload)}")
             self.run.keep(error)
             self._broken = True

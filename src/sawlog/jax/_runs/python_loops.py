@@ -1,4 +1,4 @@
-"""Logging from outside of programs: a Python loop hands over what it logs, and goes on."""
+"""Logging from outside of programs: a Python loop leaves its logs to a thread and continues."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._runs.background import Background
 from sawlog.jax._runs.call_forms import Leaves
 from sawlog.jax._runs.jobs import Lanes, Logged, Tapped
-from sawlog.jax._runs.runs import Run
+from sawlog.jax._runs.runs import LoggerRun
 from sawlog.jax._transforms.tap_host import on_device
 
 _SMALL = 1024  # items
-_TAKEN = "What this call logs is taken all the same: do not log it again."
-_NOT_RUN = "This call ran nothing and logged nothing: call it again to go on."
+_TAKEN = "The logs of this call were taken: do not log them again."
+_NOT_RUN = "This call ran nothing and logged nothing: call it again to continue."
 
 
-def log(run: Run, logs: Leaves) -> None:
-    """Write logs to a run: now, if they and all before them are on the host, or else later.
+def log(run: LoggerRun, logs: Leaves) -> None:
+    """Write logs to a run: now if all arrays are on the host and no job waits, otherwise later.
 
     Errors of earlier calls are raised after that, so that these logs are not lost.
     """
@@ -36,15 +36,15 @@ def log(run: Run, logs: Leaves) -> None:
         run.write(logs.logs)
     else:
         run.background.put(Logged(run, _copied(logs)))
-    run.raise_troubles(_TAKEN)
+    run.raise_background_errors(_TAKEN)
 
 
-def spool(run: Run, spooled: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Call a spooled function, and leave its logs to be written.
+def spool(run: LoggerRun, spooled: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Call a spooled function, and let the thread write its logs.
 
     Errors of earlier calls are raised before that, so that no output is lost.
     """
-    run.raise_troubles(_NOT_RUN)
+    run.raise_background_errors(_NOT_RUN)
     try:
         out, logs = spooled(*args, **kwargs)
     except BaseException:
@@ -57,15 +57,15 @@ def spool(run: Run, spooled: Callable[..., Any], args: tuple, kwargs: dict[str, 
 
 def run(
     background: Background,
-    runs: Sequence[Run],
+    runs: Sequence[LoggerRun],
     program: Callable[..., Any],
     lanes: tuple[int, ...],
     args: tuple,
     kwargs: dict[str, Any],
 ) -> tuple[Any, logdict]:
-    """Call a program that returns its logs, of one run or of one for each lane."""
+    """Call a program that returns its logs, for one run or one run for each lane."""
     for each in runs:
-        each.raise_troubles(_NOT_RUN)
+        each.raise_background_errors(_NOT_RUN)
     with watched(*runs):
         out, logs = program(lanes, *args, **kwargs)
     own = _apart(Leaves.of(logs), args, kwargs)
@@ -73,9 +73,9 @@ def run(
     return out, logs
 
 
-def tap(run: Run, program: Program, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Call a tapped program, and leave what it sends to be written."""
-    run.raise_troubles(_NOT_RUN)
+def tap(run: LoggerRun, program: Program, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Call a tapped program, and let the thread write what it sends."""
+    run.raise_background_errors(_NOT_RUN)
     job = Tapped(run)
     run.background.put(job)
     ends: list[Any] = []
@@ -89,8 +89,8 @@ def tap(run: Run, program: Program, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 
 @contextlib.contextmanager
-def watched(*runs: Run) -> Iterator[None]:
-    """A program that writes to runs: where it raises they failed, unless a later one works."""
+def watched(*runs: LoggerRun) -> Iterator[None]:
+    """Mark runs as failed if the program that writes to them raises, until a later one succeeds."""
     try:
         yield
     except BaseException:
@@ -106,21 +106,21 @@ def _is_on_device(leaf: Any) -> bool:
 
 
 def _apart(logs: Leaves, args: tuple, kwargs: dict[str, Any]) -> Leaves:
-    """The logs, in memory that the caller does not have: JAX may return what it was given."""
+    """Copy logs that share memory with the arguments: JAX may return an argument itself."""
     given = jax.tree_util.tree_leaves((args, kwargs) if kwargs else args)
     shared = not set(map(id, given)).isdisjoint(map(id, logs.leaves))
     return _copied(logs) if shared else logs
 
 
 def _copied(logs: Leaves) -> Leaves:
-    """The same in memory of its own: the caller may change or donate what it logged."""
+    """Copy logs: the caller may change or donate what it logged."""
     leaves = list(logs.leaves)
     places = []
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, np.ndarray):
             leaves[i] = leaf.copy()
         elif _is_on_device(leaf):
-            host = _if_at_hand(leaf)
+            host = _if_computed(leaf)
             if host is None:
                 places.append(i)
             else:
@@ -136,8 +136,8 @@ def _copied(logs: Leaves) -> Leaves:
     return Leaves(leaves, logs.tree, logs.layout)
 
 
-def _if_at_hand(array: Any) -> np.ndarray | None:
-    """A small array that a CPU has computed already; a program that copies it takes longer."""
+def _if_computed(array: Any) -> np.ndarray | None:
+    """Copy a small array that a CPU has already computed; a program that copies it is slower."""
     shape = array.shape
     if (shape and math.prod(shape) > _SMALL) or not isinstance(array.dtype, np.dtype):
         return None

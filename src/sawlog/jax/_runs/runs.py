@@ -1,30 +1,28 @@
-"""The host's side of the loggers: the runs that are open, in one table by number."""
+"""The runs of all loggers: writing to them, and closing those that the program leaves open."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
-import functools
 import gc
-import itertools
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
 
-from sawlog._lifecycle import ended_with_error as ended_badly
-from sawlog.errors import ArgumentError, CallbackError, StoreClosedError, StoreExistsError
+from sawlog._lifecycle import Stage, at_exit, ended_with_error
+from sawlog.errors import ArgumentError, CallbackError, StoreExistsError
 from sawlog.jax import _compat
+from sawlog.jax._core.handles import handles
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._runs.background import Background
 from sawlog.jax._saving.records import to_records
-from sawlog.jax._transforms.tap_host import Flush, LogCall
+from sawlog.jax._transforms.tap_host import Payload
 from sawlog.records import Records
 from sawlog.sinks import Sink as Sink
 from sawlog.sinks import fail
@@ -33,7 +31,7 @@ from sawlog.sinks import fail
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RunState:
-    """Which run a program writes to: a pytree of one number, an ``int32``.
+    """The run that a program writes to: a pytree of one number, an ``int32``.
 
     It passes through ``jit``, ``vmap``, ``scan`` and ``cond`` like any other value.
     """
@@ -42,36 +40,36 @@ class RunState:
 
 
 def checked_state(state: Any) -> RunState:
-    """Refuse what no logger made.
+    """Check that a value is a state returned by ``init``.
 
     Raises:
-        ArgumentError: naming what was given.
+        ArgumentError: it is not.
     """
     if not isinstance(state, RunState):
         raise ArgumentError(
-            f"state must be what logger.init(key) returned, got {type(state).__name__}. "
+            f"`state` must be what logger.init(key) returned; got {type(state).__name__}. "
             "Hint: state = logger.init(key); logger.spool(f, state)(x)"
         )
     return state
 
 
 def number_of(state: Any) -> Any:
-    """The number of the one run of a state.
+    """Return the number of the one run of a state.
 
     Raises:
-        ArgumentError: it is no state, or that of several runs.
+        ArgumentError: the value is not a state, or has several runs.
     """
     number = checked_state(state).run
     if np.ndim(number):
         raise ArgumentError(
-            f"state has the runs of {int(np.size(number))} keys, and it must be clear to which one "
-            "this is written. Hint: map over it, as in "
+            f"`state` has the runs of {int(np.size(number))} keys, but one run is needed. "
+            "Hint: map over the states, as in "
             "jax.vmap(lambda state, x: logger.spool(f, state)(x))(state, xs)."
         )
     return number
 
 
-class Run:
+class LoggerRun:
     """One run of a logger, from its start until it is finished."""
 
     def __init__(
@@ -85,198 +83,172 @@ class Run:
     ) -> None:
         self.name = name
         self.about = about
-        self.failed = False  # whether the program that wrote last raised
-        self.ended = ended  # called after some runs were closed
+        self.failed = False  # whether the last program that wrote to it raised
+        self.ended = ended  # called after runs were closed
         self.background = background
         self.owner = owner  # a weak reference to the logger
-        self.troubles: list[BaseException] = []  # what went wrong there, for the next caller
+        self.background_errors: list[BaseException] = []  # for the next caller
         self._sink = sink
         self._lock = threading.Lock()
-        self.number = table.enter(self)
+        self.number = handles.enter(self)
 
     def write(self, logs: logdict) -> None:
-        """Write a logdict, whole."""
+        """Write a logdict."""
         self.write_records(to_records(logs))
 
     def write_records(self, records: Records) -> None:
-        """Write records, whole."""
+        """Write records."""
         with self._lock:
             self._sink.write(records)
 
     @property
     def path(self) -> Path | None:
-        """Where it is on disk, if it is one store or file."""
+        """The path on disk, if the run is one store or file."""
         return getattr(self._sink, "path", None)
 
     @contextlib.contextmanager
     def keeping(self) -> Iterator[None]:
-        """Keep what is raised inside, and go on."""
+        """Keep an exception raised inside for the next caller, and continue."""
         try:
             yield
         except BaseException as error:
             self.keep(error)
 
     def keep(self, error: BaseException) -> None:
-        """Keep what went wrong in the background, for the next caller."""
+        """Keep an error of the background thread for the next caller."""
         self.failed = True
-        self.troubles.append(error)
+        self.background_errors.append(error)
 
-    def raise_troubles(self, about: str = "") -> None:
-        """Raise what went wrong in the background since the last time: the first of it.
+    def raise_background_errors(self, about: str = "") -> None:
+        """Raise the first error of the background thread since the last call of this, if any.
 
-        ``about`` says what became of the call that raises it, which has nothing to do with it.
+        ``about`` says what happened to the call that raises it, which did not cause it.
         """
-        if self.troubles:
-            troubles, self.troubles = self.troubles, []
-            first = troubles[0]
+        if self.background_errors:
+            errors, self.background_errors = self.background_errors, []
+            first = errors[0]
             note = f"sawlog: while writing in the background to the run {self.name!r}"
-            more = f", and {len(troubles) - 1} times after that" if len(troubles) > 1 else ""
+            more = f", and {len(errors) - 1} times after that" if len(errors) > 1 else ""
             first.add_note(note + more)
             if about:
                 first.add_note(f"sawlog: this comes from an earlier call. {about}")
             raise first
 
     def flush(self) -> None:
-        """Return when everything written is safe."""
+        """Return when everything written is durable."""
         with self._lock:
             self._sink.flush()
-        self.raise_troubles()
+        self.raise_background_errors()
 
     def close(self) -> None:
-        """End the run, as failed or not; its number then means nothing any more."""
+        """End the run, as failed or not, and remove its number."""
         with self._lock:
             if self.failed:
                 fail(self._sink)
             self._sink.close()
-        table.leave(self.number)
+        handles.leave(self.number)
 
-    def deliver(self, call: LogCall | Flush, arrays: Sequence[Any]) -> None:
-        """Take what a program sent.
+    def deliver(self, payload: Payload, arrays: Sequence[Any]) -> None:
+        """Write the logs of one host call.
 
         Raises:
-            CallbackError: saying which logs could not be written, and why.
+            CallbackError: naming the logs that could not be written, and the reason.
         """
-        self.background.write_ready()  # what was logged outside of programs before
+        self.background.write_ready()  # earlier logs from outside of programs
         try:
-            for logs in call.logs(arrays):
+            for logs in payload.logs(arrays):
                 self.write(logs)
         except BaseException as error:
-            text = f"{type(error).__name__}: {error} ({self.where(call)})"
+            text = f"{type(error).__name__}: {error} ({self.where(payload)})"
             raise CallbackError(text).with_traceback(error.__traceback__) from error
 
-    def where(self, call: LogCall | Flush) -> str:
-        """What was going on, for error messages."""
-        names = ", ".join(map(repr, call.keys))
-        return f"while writing the log of {names} at {call.where} to the run {self.name!r}"
+    def where(self, payload: Payload) -> str:
+        """Describe a host call, for error messages."""
+        names = ", ".join(map(repr, payload.keys))
+        return f"while writing the log of {names} at {payload.where} to the run {self.name!r}"
 
 
-class Entry(Protocol):
-    """What a number of the table means: a run, or one call that writes to it."""
+def run_of(number: Any) -> LoggerRun:
+    """Return the run with a number.
 
-    def deliver(self, call: LogCall | Flush, arrays: Sequence[Any]) -> None:
-        """Take what a program sent."""
-
-
-class _Table:
-    """Which run a number means. There is one of these, and all threads share it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._entries: dict[int, Entry] = {}
-        self._numbers = itertools.count(1)
-
-    def enter(self, entry: Entry) -> int:
-        """A number for a run."""
-        with self._lock:
-            number = next(self._numbers) % 2**31
-            self._entries[number] = entry
-            return number
-
-    def leave(self, number: int) -> None:
-        """Forget a number."""
-        with self._lock:
-            self._entries.pop(number, None)
-
-    def find(self, number: Any) -> Entry:
-        """What a number means.
-
-        Raises:
-            StoreClosedError: nothing, or nothing any more.
-        """
-        with self._lock:
-            entry = self._entries.get(int(number))
-        if entry is None:
-            raise StoreClosedError(
-                f"No run has the number {int(number)}. Probably it was finished or replaced before "
-                "this was logged, or the state comes from another process. Hint: get a new state "
-                "from logger.init(key), and call logger.finish() last."
-            )
-        return entry
-
-    def runs(self) -> list[Run]:
-        """Every run that is open."""
-        with self._lock:
-            return [entry for entry in self._entries.values() if isinstance(entry, Run)]
-
-
-table = _Table()
-
-
-@functools.cache
-def close_at_exit() -> None:
-    """See to it that all runs are closed when the program ends.
-
-    What is registered last runs first. It must run before JAX shuts down and before the finalizers
-    of writers, which are run by a function that the first finalizer registers; and it must be
-    registered before a program is on its way, whose runs may only open when the main thread is at
-    its end.
+    Raises:
+        StoreClosedError: no run has the number, or the run was finished.
     """
-    weakref.finalize(close_at_exit, lambda: None).detach()
-    atexit.register(_close_all)
+    run = handles.find(number)
+    assert isinstance(run, LoggerRun)  # only programs know the numbers of other receivers
+    return run
 
 
-def close_first_at_exit() -> None:
-    """The same again, to be done before what trackers do at the end of the program."""
-    atexit.register(_close_all)
+def check_not_open(path: Path) -> None:
+    """Check that no logger of this program is writing the run at a path.
+
+    Raises:
+        StoreExistsError: a logger is.
+    """
+    if any(run.path == path for run in handles.all_of(LoggerRun)):
+        raise StoreExistsError(
+            f"The run at {path} is being written to by another logger of this program, whose logs "
+            "exists='replace' would delete. Hint: finish that one first, or use another folder, "
+            "name= or group=."
+        )
 
 
-_given_up = False  # Ctrl-C was pressed while runs were closed at the end
+# -- runs that are left open ----------------------------------------------------------------------
+
+_exit_registration: list[Callable[[], None]] = []  # what cancels it
+
+
+def close_runs_at_exit() -> None:
+    """Close all runs at the end of the program, before all exit functions registered so far.
+
+    Loggers call this when they are created: a program may open its first run while the main thread
+    is already ending. They call it again before their first run opens: trackers register exit
+    functions of their own, which must run later.
+    """
+    # Finalizers of writers must run later as well; the first finalizer registers their function.
+    weakref.finalize(close_runs_at_exit, lambda: None).detach()
+    while _exit_registration:
+        _exit_registration.pop()()
+    _exit_registration.append(at_exit(_close_all, Stage.RUNS))
+
+
+_interrupted = False  # Ctrl-C was pressed while runs were being closed
 
 
 def _close_all() -> None:
-    global _given_up
-    if _given_up:
+    global _interrupted
+    if _interrupted:
         return
-    _given_up = True
+    _interrupted = True
     _close_every_run()
-    _given_up = False
+    _interrupted = False
 
 
 def _close_every_run() -> None:
     with contextlib.suppress(Exception):
         _compat.wait_for_effects()
-    runs = table.runs()
+    runs = handles.all_of(LoggerRun)
     for background in dict.fromkeys(run.background for run in runs):
         background.drain()
     for run in runs:
-        run.failed = run.failed or ended_badly()
+        run.failed = run.failed or ended_with_error()
         _close_quietly(run)
     for ended in dict.fromkeys(run.ended for run in runs):
         ended()
 
 
 def close_forgotten(inside: bool) -> bool:
-    """Close the runs whose loggers nobody has any more; says whether there were any.
+    """Close the runs of loggers that no longer exist; return whether there were any.
 
-    In a notebook a cell that is run again makes a new logger, and nobody can close the old one.
-    ``inside`` says that a program is waiting for this: then only runs that nothing is on its way to
-    are closed.
+    A notebook cell that runs again creates a new logger, and the old one cannot be closed any more.
+    ``inside`` says that a running program waits for this: then only runs without pending logs are
+    closed.
     """
     gc.collect()
     if not inside:
         with contextlib.suppress(Exception):
             _compat.wait_for_effects()
-    forgotten = [run for run in table.runs() if run.owner() is None]
+    forgotten = [run for run in handles.all_of(LoggerRun) if run.owner() is None]
     if inside:
         forgotten = [run for run in forgotten if run.background.is_empty]
     for run in forgotten:
@@ -286,47 +258,13 @@ def close_forgotten(inside: bool) -> bool:
     return bool(forgotten)
 
 
-def _close_quietly(run: Run) -> None:
-    """Close a run whose logger cannot be told what is wrong."""
+def _close_quietly(run: LoggerRun) -> None:
+    """Close a run, and warn of errors: the logger is gone, or the program is ending."""
     try:
         run.close()
-        run.raise_troubles()
+        run.raise_background_errors()
     except Exception as error:
         warnings.warn(
             f"The run {run.name!r} was not finished, and closing it now failed: {error}",
             stacklevel=2,
         )
-
-
-def check_not_open(path: Path) -> None:
-    """Refuse to replace a run that another logger of this program is writing.
-
-    Raises:
-        StoreExistsError: naming it.
-    """
-    if any(run.path == path for run in table.runs()):
-        raise StoreExistsError(
-            f"The run at {path} is being written to by another logger of this program, whose logs "
-            "exists='replace' would delete. Hint: finish that one first, or use another folder, "
-            "name= or group=."
-        )
-
-
-def find(number: Any) -> Entry:
-    """The run that a program names by this number.
-
-    Raises:
-        StoreClosedError: there is none, or none any more.
-    """
-    return table.find(number)
-
-
-def run_of(number: Any) -> Run:
-    """The run with a number.
-
-    Raises:
-        StoreClosedError: there is none, or none any more.
-    """
-    entry = find(number)
-    assert isinstance(entry, Run)  # numbers of single calls are known to their programs only
-    return entry

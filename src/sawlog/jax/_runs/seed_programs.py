@@ -1,4 +1,4 @@
-"""Programs of one seed, run for many: what ``logger.run`` calls."""
+"""The programs of ``logger.run``: a function of one seed, mapped over many."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from sawlog._validate import refuse
 from sawlog.errors import ArgumentError
 from sawlog.jax._core.functions import check_callable, weak_reference
 from sawlog.jax._logdict.logdict import logdict
@@ -22,9 +23,9 @@ _STATIC = ("static_argnums", "static_argnames")
 def program(
     known: MutableMapping[Any, Any], fun: Callable[..., Any], in_axes: Axes, options: dict[str, Any]
 ) -> Callable[..., tuple[Any, logdict]]:
-    """The program of ``fun`` for these options: ``call(lanes, *args, **kwargs)``.
+    """Return the program of ``fun`` for these options: ``call(lanes, *args, **kwargs)``.
 
-    ``known`` remembers programs by function, so that none is compiled twice.
+    ``known`` caches programs by function, so that none is compiled twice.
     """
     check_callable(fun, "run")
     _check_axes(in_axes)
@@ -34,12 +35,12 @@ def program(
         if key not in programs:
             programs[key] = _Programs(fun, in_axes, options)
         return programs[key]
-    except TypeError:  # not hashable, or not to be held weakly
+    except TypeError:  # not hashable, or without weak references
         return _Programs(fun, in_axes, options)
 
 
 class _Programs:
-    """A function's programs: one for each number of axes that its seeds have."""
+    """The programs of a function: one for each number of axes of its seeds."""
 
     def __init__(self, fun: Callable[..., Any], in_axes: Axes, options: dict[str, Any]) -> None:
         self._fun = weak_reference(fun)
@@ -47,7 +48,7 @@ class _Programs:
         self._in_axes = in_axes
         self._static = {name: options[name] for name in _STATIC if name in options}
         self._options = {name: value for name, value in options.items() if name not in _STATIC}
-        spool(fun, **self._options)  # refuse options that are wrong before anything runs
+        spool(fun, **self._options)  # check the options before anything runs
         self._by_depth: dict[int, Callable[..., Any]] = {}
 
     def __call__(self, lanes: tuple[int, ...], *args: Any, **kwargs: Any) -> tuple[Any, logdict]:
@@ -57,7 +58,7 @@ class _Programs:
         return self._by_depth[depth](*args, **kwargs)[0]
 
     def _program(self, depth: int) -> Callable[..., Any]:
-        """``fun`` with its logs as outputs, mapped so often. All logs that are left are dropped."""
+        """Map ``fun``, with its logs as outputs, ``depth`` times; drop logs not selected."""
 
         def mapped(*args: Any, **kwargs: Any) -> Any:
             fun = spool(self._fun(), **self._options)
@@ -70,7 +71,7 @@ class _Programs:
 
 
 def _mapped(fun: Callable[..., Any], axes: tuple[int | None, ...], depth: int) -> Any:
-    """``fun`` under ``vmap``, which is given only what it maps: the rest may be anything."""
+    """Map ``fun`` by ``vmap`` over the mapped arguments only; others may be any object."""
 
     def call(*args: Any) -> Any:
         def inner(own: list[Any]) -> Any:
@@ -85,7 +86,7 @@ def _mapped(fun: Callable[..., Any], axes: tuple[int | None, ...], depth: int) -
 
 
 def axes_of(in_axes: Axes, count: int) -> tuple[int | None, ...]:
-    """For each of so many arguments the axis along which it is mapped.
+    """Return the mapped axis of each argument.
 
     Raises:
         ArgumentError: ``in_axes`` has another length.
@@ -94,8 +95,8 @@ def axes_of(in_axes: Axes, count: int) -> tuple[int | None, ...]:
         return (0, *[None] * (count - 1))
     if len(in_axes) != count:
         raise ArgumentError(
-            f"in_axes of logger.run has {len(in_axes)} axes, and the function was called with "
-            f"{count} arguments. Hint: one for each that is given by position, the first 0: "
+            f"`in_axes` has {len(in_axes)} axes, and the function was called with {count} "
+            "arguments. Hint: give one axis for each positional argument, 0 for the first: "
             "logger.run(train, in_axes=(0, None))(keys, lr)."
         )
     return tuple(in_axes)
@@ -108,16 +109,14 @@ def _check_axes(in_axes: Any) -> None:
         and all(axis is None or type(axis) is int for axis in in_axes)
     )
     if not fine:
-        raise ArgumentError(
-            f"in_axes of logger.run is a tuple as for jax.vmap, which begins with 0 for the keys, "
-            f"got {in_axes!r}. Hint: logger.run(train, in_axes=(0, None, 0))(keys, x, lrs)."
-        )
+        hint = "logger.run(train, in_axes=(0, None, 0))(keys, x, lrs)."
+        refuse("in_axes", "a tuple as for jax.vmap, with 0 for the keys first", in_axes, hint)
 
 
 def settings(
     config: Any, lanes: tuple[int, ...], in_axes: Axes, args: tuple, kwargs: dict[str, Any]
 ) -> Iterator[Mapping[str, Any]]:
-    """The config of each lane."""
+    """Return the config of each lane."""
     axes = axes_of(in_axes, len(args))
     for lane in itertools.product(*map(range, lanes)):
         if callable(config):

@@ -1,4 +1,4 @@
-"""Which run a program belongs to: PRNG keys and seeds as names, and what is noted about a run."""
+"""Names of runs, from PRNG keys and seeds, and the settings saved with a run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _HINT = "Hint: logger.init(jax.random.key(0)), and jax.vmap(logger.init)(keys) f
 
 
 def key_data(key: Any) -> Any:
-    """The words of a PRNG key, ``uint32[2]`` or ``uint32[4]``.
+    """Return the words of a PRNG key, ``uint32[2]`` or ``uint32[4]``.
 
-    A whole number stands for the key that ``jax.random.key`` makes of it.
+    An integer represents the key that ``jax.random.key`` returns for it.
 
     Raises:
-        ArgumentError: it is no key, or several.
+        ArgumentError: the argument is not one key or seed.
     """
     if isinstance(key, int) and not isinstance(key, bool):
         if not 0 <= key < 2**64:
@@ -42,7 +42,7 @@ def key_data(key: Any) -> Any:
 
 
 def run_name(words: Sequence[int]) -> str:
-    """A readable name for a key, another one for each key.
+    """Return a readable name for a key; different keys have different names.
 
     >>> run_name([0, 7]), run_name([1797259609, 2579123966])
     ('seed-7', 'key-6b200159-99ba4efe')
@@ -53,10 +53,10 @@ def run_name(words: Sequence[int]) -> str:
 
 
 def key_lanes(keys: Any) -> tuple[Any, tuple[int, ...], np.ndarray]:
-    """Keys or seeds as arrays, how many there are along which axes, and the words of each.
+    """Return keys or seeds as an array, the shape of its lanes, and the words of each key.
 
     Raises:
-        ArgumentError: these are no keys and no seeds.
+        ArgumentError: the argument contains neither keys nor seeds.
     """
     if isinstance(keys, int):
         return keys, (), np.asarray(key_data(keys))
@@ -78,17 +78,17 @@ def key_lanes(keys: Any) -> tuple[Any, tuple[int, ...], np.ndarray]:
 
 
 def _words_of_seeds(seeds: np.ndarray) -> np.ndarray:
-    """The words that ``jax.random.key`` makes of seeds."""
+    """Return the words of ``jax.random.key(seed)`` for each seed."""
     wide = seeds.astype(np.uint64 if seeds.dtype.itemsize > 4 else np.uint32).astype(np.uint64)
     return np.stack([wide >> np.uint64(32), wide & np.uint64(0xFFFFFFFF)], -1).astype(np.uint32)
 
 
 _IS_RUN = re.compile(r"(?:.*-)?(?:seed-\d+|key-[0-9a-f]{8}(?:-[0-9a-f]{8})+)", re.DOTALL)
-_LONGEST = 160  # bytes: file systems have room for 255, of which the key and an ending take some
+_LONGEST = 160  # bytes: file names have at most 255, and the key and a suffix follow
 
 
 def full_name(words: Sequence[int], name: str | None = None, group: str | None = None) -> str:
-    """What the run of a key is called in all: ``group/name-seed-7``; another one for each key.
+    """Return the full name of the run of a key: ``group/name-seed-7``.
 
     >>> full_name([0, 7]), full_name([0, 7], "ppo", "sweep")
     ('seed-7', 'sweep/ppo-seed-7')
@@ -98,17 +98,17 @@ def full_name(words: Sequence[int], name: str | None = None, group: str | None =
 
 
 def check_names(name: Any, group: Any) -> None:
-    """Refuse names that a folder, a file or a tracker could not have.
+    """Check that names are valid for a folder, a file and a tracker.
 
     Raises:
-        ArgumentError: saying which, and why.
+        ArgumentError: naming the argument and the reason.
     """
     for what, given in (("name", name), ("group", group)):
         if given is not None and (why := _why_not(given, what)):
             raise ArgumentError(
-                f"The {what} of a run is a text known before the program runs, which becomes part "
-                f"of a file name; {given!r:.120} {why}. "
-                'Hint: logger.init(key, name="ppo", group="sweep-3"); what is traced goes with the '
+                f"`{what}` must be a string that is known before the program runs, and valid in a "
+                f"file name; {given!r:.120} {why}. "
+                'Hint: logger.init(key, name="ppo", group="sweep-3"); traced values go into the '
                 "config: logger.init(key, lr=lr)."
             )
 
@@ -119,21 +119,21 @@ def _why_not(text: Any, what: str) -> str | None:
     if not text or text != text.strip() or text[0] == ".":
         return "is empty, or begins or ends with a space, or begins with a dot"
     if any(sign in '/\\:*?"<>|' or not sign.isprintable() for sign in text):
-        return "has a sign in it that file names cannot have everywhere"
+        return "contains a character that is not valid in file names everywhere"
     if len(text.encode("utf-8", "surrogatepass")) > _LONGEST:
         return f"is longer than {_LONGEST} bytes"
     if what == "group" and _IS_RUN.fullmatch(text):
-        return "is what a run is called"
+        return "looks like the name of a run"
     return None
 
 
 def split_config(config: Mapping[str, Any]) -> tuple[list[Any], Any]:
-    """The arrays among the settings of a run, and a function that puts their values back in.
+    """Return the arrays among the settings of a run, and a function that inserts their values.
 
-    What comes back is what JSON can hold.
+    The function returns the settings as JSON values.
 
     Raises:
-        ArgumentError: a setting is nothing that JSON can hold.
+        ArgumentError: a setting cannot be represented in JSON.
     """
     leaves, tree = jax.tree_util.tree_flatten_with_path(dict(config), is_leaf=lambda x: x is None)
     for path, leaf in leaves:
@@ -152,7 +152,7 @@ def _check_setting(value: Any, where: str) -> None:
     fits = value is None or isinstance(value, (str, bool, int, float))
     if not fits and not (hasattr(value, "dtype") and _is_numeric(value)):
         raise ArgumentError(
-            f"The setting {where} is a {type(value).__name__}, which cannot be noted with a run. "
+            f"The setting {where} is a {type(value).__name__}, which cannot be saved with a run. "
             "Hint: give numbers, strings, arrays of numbers, and dicts or lists of those; str(x) "
             "for anything else."
         )
@@ -165,7 +165,7 @@ def _is_numeric(value: Any) -> bool:
 
 
 def _plain(array: Any) -> Any:
-    """Numbers as Python has them."""
+    """Convert an array to Python numbers."""
     array = np.asarray(array)
     if jnp.issubdtype(array.dtype, jnp.floating):
         array = array.astype(np.float64)
@@ -173,7 +173,7 @@ def _plain(array: Any) -> Any:
 
 
 def _lists(value: Any) -> Any:
-    """The same as JSON gives it back."""
+    """Convert tuples to lists and keys to strings, as JSON does."""
     if isinstance(value, dict):
         return {str(key): _lists(item) for key, item in value.items()}
     return [_lists(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -25,21 +25,31 @@ from sawlog.jax._core.transformed import Transformed
 from sawlog.jax._core.unmatched import Unmatched
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._transforms.tap_buffer import BufferedTap, BufferedWalk
-from sawlog.jax._transforms.tap_host import Flush, LogCall, Target, opened, target_of
-from sawlog.jax._transforms.tap_sampling import Sampling, read_sampling, run_sampled
+from sawlog.jax._transforms.tap_host import (
+    EntriesPayload,
+    LogPayload,
+    Payload,
+    Target,
+    deliver_by_number,
+    opened,
+)
+from sawlog.jax._transforms.tap_sampling import (
+    Sampling,
+    Send,
+    read_sampling,
+    run_sampled,
+    send_site,
+)
 
 
 class Tap(Handler):
-    """The handler of ``tap``: replace each log by a host call.
+    """The handler of ``tap``: replace each log by a host call, bound by ``send``."""
 
-    ``target`` is the :class:`Target` itself, or the traced number of a registered one.
-    """
-
-    def __init__(self, chosen: Selection, target: Any, keep_logs: bool = False) -> None:
+    def __init__(self, chosen: Selection, send: Send, keep_logs: bool = False) -> None:
         super().__init__()
         self._chosen = self.listens_for = chosen
         self.keep_logs = keep_logs
-        self._target = target
+        self._send = send
 
     def wants(self, site: Site) -> bool:
         """Whether any name of the site is selected."""
@@ -50,14 +60,7 @@ class Tap(Handler):
         del primitive, params
         keys = self._chosen.keys(site)
         if keys:
-            kinds = tuple(map(_compat.key_kind, operands))
-            options = {"site": site, "keys": keys, "inside": site.batch, "key_kinds": kinds}
-            if site.conditional:  # a log that is not reached costs no host call
-                options["gated"] = True
-            if isinstance(self._target, Target):
-                tap_p.bind(*operands, target=self._target, **options)
-            else:
-                tap_p.bind(*operands, self._target, target=None, **options)
+            send_site(self._send, site, operands, keys)
         return ()
 
 
@@ -74,9 +77,8 @@ def _lower(ctx: Any, *args: Any, gated: bool = False, **params: Any) -> Any:
 
 def _call_if_due(*args: Any, target: Target | None, **params: Any) -> list[Any]:
     """Call the host only if the mask of any lane is true."""
-    mask = args[-2 if target is None else -1]
     call = functools.partial(tap_p.bind, *args, target=target, **params)
-    return list(lax.cond(jnp.any(mask), call, list))
+    return list(lax.cond(jnp.any(args[-1]), call, list))
 
 
 @tap_p.def_impl
@@ -84,15 +86,12 @@ def _run(
     *arrays: Any, site: Any, target: Target | None, gated: bool = False, **params: Any
 ) -> list[Any]:
     del gated  # delivery skips masked lanes
+    call: Payload = site if isinstance(site, EntriesPayload) else LogPayload(site, **params)
     if target is None:
-        *arrays, number = arrays  # type: ignore[assignment]
-        target = target_of(number)
-    target.deliver(site if isinstance(site, Flush) else _call(site, **params), arrays)
+        deliver_by_number(call, arrays)
+    else:
+        target.deliver(call, arrays)
     return []
-
-
-def _call(site: Site, keys: tuple[str, ...], inside: int, key_kinds: tuple[Any, ...]) -> LogCall:
-    return LogCall(site, keys, site.batch - inside, key_kinds)
 
 
 _compat.define_lowering(tap_p, _lower, cacheable=False)
@@ -173,13 +172,13 @@ def tap(
     alone = program_for(
         fun,
         (tap, chosen, sampling, tuple(static.items())),
-        lambda: Program(fun, _evaluator(chosen, sampling), hidden=1, options=static),
+        lambda: Program(fun, evaluator(chosen, sampling, send_to), hidden=1, options=static),
     )
-    inside = Program(
-        fun,
-        _evaluator(chosen, sampling, lambda: Target(receive, prefix, hold_errors=False), keep_logs),
-        options=static,
-    )
+
+    def to_new_target() -> Send:
+        return send_to(Target(receive, prefix, hold_errors=False))
+
+    inside = Program(fun, evaluator(chosen, sampling, to_new_target, keep_logs), options=static)
 
     def tapped(*args: Any, **kwargs: Any) -> Any:
         if not _compat.not_tracing():
@@ -195,29 +194,25 @@ def tap(
     return Transformed(fun, tapped, inside)
 
 
-def _evaluator(
-    chosen: Selection,
-    sampling: Sampling,
-    make_target: Callable[[], Target] | None = None,
-    keep_logs: bool = False,
+def evaluator(
+    chosen: Selection, sampling: Sampling, sender: Callable[..., Send], keep_logs: bool = False
 ) -> Any:
     """Return the evaluation of a tapped program.
 
-    Without ``make_target``, the program takes the number of its target as a hidden argument.
+    ``sender(*hidden)`` returns the function that sends logs, given the hidden arguments of the
+    program: the number of a receiver, or nothing.
     """
-
     unmatched = Unmatched()
 
     def evaluate(closed: Any, values: list[Any], hidden: Sequence[Any]) -> tuple[list[Any], None]:
-        target = hidden[0] if make_target is None else make_target()
+        send = sender(*hidden)
         unmatched.warn(closed, chosen, **sampling.by_name())
         if not sampling.is_plain:
-            send = functools.partial(_send, target)
             return run_sampled(closed, values, chosen, sampling, send, keep_logs), None
         if sampling.room is None:
-            walk = Interpreter(Tap(chosen, target, keep_logs))
+            walk = Interpreter(Tap(chosen, send, keep_logs))
             return walk.run(closed.jaxpr, closed.consts, values)[0], None
-        buffered = BufferedTap(chosen, target, sampling.room, keep_logs)
+        buffered = BufferedTap(chosen, send, sampling.room, keep_logs)
         outs, left = BufferedWalk(buffered).run(closed.jaxpr, closed.consts, values)
         buffered.flush(left)
         return outs, None
@@ -225,9 +220,18 @@ def _evaluator(
     return evaluate
 
 
-def _send(target: Any, site: Any, operands: Sequence[Any], **params: Any) -> None:
-    """Bind a host call to ``target``, a :class:`Target` or the number of one."""
-    if isinstance(target, Target):
-        tap_p.bind(*operands, site=site, target=target, **params)
-    else:
-        tap_p.bind(*operands, target, site=site, target=None, **params)
+def send_to(target: Any) -> Send:
+    """Return a function that binds host calls of ``target``: a :class:`Target`, or a number.
+
+    A number, which may be traced, is one more operand, in front of the mask.
+    """
+
+    def send(site: Any, operands: Sequence[Any], **params: Any) -> None:
+        if isinstance(target, Target):
+            tap_p.bind(*operands, site=site, target=target, **params)
+            return
+        place = len(operands) - int(site.masked)
+        operands = [*operands[:place], target, *operands[place:]]
+        tap_p.bind(*operands, site=site, target=None, **params)
+
+    return send

@@ -24,7 +24,7 @@ from sawlog.jax._core import arrays
 from sawlog.jax._core.gather import gather
 from sawlog.jax._core.handler import Handler
 from sawlog.jax._core.interpreter import Interpreter
-from sawlog.jax._core.primitive import has_site_effect, tap_p
+from sawlog.jax._core.primitive import has_site_effect
 from sawlog.jax._core.select import Selection
 from sawlog.jax._core.site import Site
 from sawlog.jax._core.stream import Streams, from_site
@@ -32,7 +32,7 @@ from sawlog.jax._logdict.entries import LogdictPart
 from sawlog.jax._rules import loops
 from sawlog.jax._transforms.collectors import Limits, plan
 from sawlog.jax._transforms.spool import Spool, part_of
-from sawlog.jax._transforms.tap_host import Flush, Target
+from sawlog.jax._transforms.tap_host import EntriesPayload
 
 
 class BufferedTap(Handler):
@@ -40,12 +40,12 @@ class BufferedTap(Handler):
 
     collects = True
 
-    def __init__(self, chosen: Selection, target: Any, room: int, keep_logs: bool = False) -> None:
+    def __init__(self, chosen: Selection, send: Any, room: int, keep_logs: bool = False) -> None:
         super().__init__()
         self.keep_logs = keep_logs
         self.chosen = self.listens_for = chosen
         self.room = room
-        self._target = target
+        self._send = send
 
     def wants(self, site: Site) -> bool:
         """Whether any name of the site is selected."""
@@ -68,11 +68,7 @@ class BufferedTap(Handler):
         leaves, tree = jax.tree.flatten(values)
         slots = tuple(dataclasses.replace(p.slot, counted=False) for p in parts)
         kinds = tuple(map(_compat.key_kind, leaves))
-        site = Flush(tree, slots, kinds)
-        if isinstance(self._target, Target):
-            tap_p.bind(*leaves, site=site, target=self._target)
-        else:
-            tap_p.bind(*leaves, self._target, site=site, target=None)
+        self._send(EntriesPayload(tree, slots, kinds), leaves)
 
 
 class BufferedWalk(Interpreter):

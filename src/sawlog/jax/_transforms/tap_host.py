@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,23 +13,57 @@ import numpy as np
 
 from sawlog.errors import CallbackError
 from sawlog.jax import _compat
+from sawlog.jax._core.handles import handles
 from sawlog.jax._core.primitive import tap_effect
 from sawlog.jax._core.site import Operands, Site
 from sawlog.jax._logdict.entries import LogdictPart, Slot, parts_of_site, settle, stack
 from sawlog.jax._logdict.logdict import logdict
 
 
-@dataclasses.dataclass(frozen=True)
-class LogCall:
-    """The static description of one log, with which the host reads its arrays.
+class Payload:
+    """The static description of one host call, with which the host reads its arrays.
 
-    The first ``lanes`` axes are those of a ``vmap`` around ``tap``. ``key_kinds`` tells which
-    operands are PRNG keys; these arrive as plain integers.
+    The first ``lanes`` axes are those of a ``vmap`` around ``tap``. If ``has_mask``, the last array
+    is a mask. ``key_kinds`` tells which arrays are PRNG keys; these arrive as plain integers.
     """
+
+    key_kinds: tuple[Any, ...]
+    keys: Any
+    where: Any
+
+    @property
+    def lanes(self) -> int:
+        """The number of leading axes that are lanes."""
+        raise NotImplementedError
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether the last array is a mask."""
+        raise NotImplementedError
+
+    def without_lanes(self, lanes: int) -> Payload:
+        """Return the payload of one lane, without its first ``lanes`` axes."""
+        raise NotImplementedError
+
+    def logs(self, arrays: Sequence[Any]) -> Iterator[logdict]:
+        """Yield a logdict for each lane that logged."""
+        arrays = [np.asarray(array) for array in arrays]
+        for lane in np.ndindex(arrays[0].shape[: self.lanes]):
+            logs = self._of_lane([array[lane] for array in arrays])
+            if logs:
+                yield logs
+
+    def _of_lane(self, arrays: list[Any]) -> logdict:
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class LogPayload(Payload):
+    """The payload of one log: its site, and which of its names are sent."""
 
     site: Site
     keys: tuple[str, ...]
-    lanes: int
+    inside: int
     key_kinds: tuple[Any, ...]
 
     @property
@@ -38,13 +71,20 @@ class LogCall:
         """The source line of the log."""
         return self.site.where
 
-    def logs(self, arrays: Sequence[Any]) -> Iterator[logdict]:
-        """Yield a logdict for each lane that logged."""
-        arrays = [np.asarray(array) for array in arrays]
-        for lane in itertools.product(*map(range, arrays[0].shape[: self.lanes])):
-            logs = self._of_lane([array[lane] for array in arrays])
-            if logs:
-                yield logs
+    @property
+    def lanes(self) -> int:
+        """The axes that were added after the log was sent."""
+        return self.site.batch - self.inside
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether the log is masked."""
+        return self.site.masked
+
+    def without_lanes(self, lanes: int) -> LogPayload:
+        """Return the payload of one lane, without its first ``lanes`` axes."""
+        site = dataclasses.replace(self.site, batch=self.site.batch - lanes)
+        return dataclasses.replace(self, site=site)
 
     def _of_lane(self, arrays: list[Any]) -> logdict:
         named = self.site.split(arrays)
@@ -56,19 +96,18 @@ class LogCall:
         if mask is not None:
             named = named.blanked(_select)
         kinds = iter(self.key_kinds)
-        wrapped = [tuple(_wrap_keys(x, next(kinds)) for x in leaves) for leaves in named.values]
+        wrapped = [tuple(wrap_keys(x, next(kinds)) for x in leaves) for leaves in named.values]
         named = Operands(wrapped, named.steps, mask)
         parts = [p for p in parts_of_site(self.site, named, self.lanes) if p.slot.key in self.keys]
         return logdict._of(parts)
 
 
 @dataclasses.dataclass(frozen=True)
-class Flush:
-    """The static description of many logs that are sent together.
+class EntriesPayload(Payload):
+    """The payload of many entries that are sent together: values, steps and mask of each name.
 
-    It takes the place of a site, so that ``vmap`` and masks around ``tap`` handle both in the same
-    way. Every operand has ``batch`` leading axes; if ``masked``, the last operand masks the
-    lanes.
+    The ``tap`` primitive has it in place of a site, so it has the attributes by which ``vmap`` and
+    masks change a site: ``batch``, ``masked``, ``branches`` and ``forward_mode``.
     """
 
     tree: Any
@@ -86,36 +125,48 @@ class Flush:
 
     @property
     def where(self) -> str:
-        """A placeholder, since the logs are at several source lines."""
+        """A placeholder, since the entries come from several source lines."""
         return "several places"
 
-    def logs(self, arrays: Sequence[Any]) -> Iterator[logdict]:
-        """Yield a logdict for each lane that is not masked."""
-        arrays = [np.asarray(array) for array in arrays]
-        for lane in itertools.product(*map(range, arrays[0].shape[: self.batch])):
-            own = [array[lane] for array in arrays]
-            if self.masked and not own.pop():
-                continue
-            logs = self._of_lane(own)
-            if logs:
-                yield logs
+    @property
+    def lanes(self) -> int:
+        """The number of leading axes, all of which are lanes."""
+        return self.batch
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether the last array says which lanes logged."""
+        return self.masked
+
+    def without_lanes(self, lanes: int) -> EntriesPayload:
+        """Return the payload of one lane, without its first ``lanes`` axes."""
+        return dataclasses.replace(self, batch=self.batch - lanes)
 
     def _of_lane(self, arrays: list[Any]) -> logdict:
-        leaves = [_wrap_keys(x, k) for x, k in zip(arrays, self.key_kinds, strict=True)]
+        if self.masked and not arrays.pop():
+            return logdict()
+        return self._read(arrays)
+
+    def _read(self, arrays: list[Any]) -> logdict:
+        """Read the arrays of one lane."""
         parts = []
-        triples = jax.tree.unflatten(self.tree, leaves)
-        for slot, (value, steps, mask) in zip(self.slots, triples, strict=True):
+        for slot, (value, steps, mask) in zip(self.slots, self._unflatten(arrays), strict=True):
             part = settle(stack(LogdictPart(value, tuple(steps), mask, slot)))
             if part is not None and np.shape(part.first)[0]:
                 parts.append(part)
         return logdict._of(parts)
+
+    def _unflatten(self, arrays: list[Any]) -> Any:
+        leaves = [wrap_keys(x, kind) for x, kind in zip(arrays, self.key_kinds, strict=True)]
+        return jax.tree.unflatten(self.tree, leaves)
 
 
 def _select(mask: Any, x: Any, y: Any) -> Any:
     return np.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, y)
 
 
-def _wrap_keys(leaf: Any, kind: Any) -> Any:
+def wrap_keys(leaf: Any, kind: Any) -> Any:
+    """Convert the data of PRNG keys back to keys."""
     return leaf if kind is None else jax.random.wrap_key_data(leaf, impl=kind)
 
 
@@ -132,28 +183,31 @@ def on_device(number: int) -> Any:
     return jax.device_put(np.int32(number))
 
 
-_targets: dict[int, Target] = {}
-_targets_lock = threading.Lock()
-_numbers = itertools.count()
-
-
 @contextlib.contextmanager
 def opened(target: Target) -> Iterator[Any]:
     """Register ``target`` for the duration of the context, and return its number."""
-    with _targets_lock:
-        number = next(_numbers) % 2**31
-        _targets[number] = target
+    number = handles.enter(target)
     try:
         yield on_device(number)
     finally:
-        with _targets_lock:
-            del _targets[number]
+        handles.leave(number)
 
 
-def target_of(number: Any) -> Target:
-    """Return the target with this number."""
-    with _targets_lock:
-        return _targets[int(number)]
+def deliver_by_number(call: Payload, arrays: Sequence[Any]) -> None:
+    """Deliver a call to the receivers that its number operand names, one for each lane."""
+    masked = call.has_mask
+    own = [_key_data(array) for array in arrays]
+    numbers = own.pop(-2 if masked else -1)
+    one = call.without_lanes(numbers.ndim)
+    for lane in np.ndindex(numbers.shape):
+        if not masked or np.any(own[-1][lane]):
+            handles.find(numbers[lane]).deliver(one, [array[lane] for array in own])
+
+
+def _key_data(array: Any) -> np.ndarray:
+    """Return a host array; without a compiled program, PRNG keys arrive as such."""
+    kind = _compat.key_kind(array)
+    return np.asarray(array if kind is None else jax.random.key_data(array))
 
 
 class Target:
@@ -171,7 +225,7 @@ class Target:
         self._held: list[BaseException] = []
         self._lock = threading.Lock()
 
-    def deliver(self, call: LogCall | Flush, arrays: Sequence[Any]) -> None:
+    def deliver(self, call: Payload, arrays: Sequence[Any]) -> None:
         """Call the callback once, or once for each lane of a ``vmap`` around ``tap``."""
         with self._lock:
             if self._held:

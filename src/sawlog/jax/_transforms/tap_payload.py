@@ -13,11 +13,11 @@ from sawlog.jax import _compat
 from sawlog.jax._logdict.entries import LogdictPart, Slot, settle
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._transforms.collectors import Keeping, Reducing
-from sawlog.jax._transforms.tap_host import Flush
+from sawlog.jax._transforms.tap_host import EntriesPayload
 
 
 @dataclasses.dataclass(frozen=True)
-class Batch(Flush):
+class CollectedPayload(EntriesPayload):
     """The static description of collector states that are sent together.
 
     States are sent unchanged, so that the device computes nothing for entries that it does not send
@@ -26,16 +26,11 @@ class Batch(Flush):
 
     entry_axes: tuple[int, ...] = ()
 
-    def _of_lane(self, arrays: list[Any]) -> logdict:
+    def _read(self, arrays: list[Any]) -> logdict:
         pairs = zip(arrays, self.entry_axes, strict=True)
         moved = [np.moveaxis(x, axis, 0) if axis else x for x, axis in pairs]
-        leaves = [
-            x if kind is None else jax.random.wrap_key_data(x, impl=kind)
-            for x, kind in zip(moved, self.key_kinds, strict=True)
-        ]
         parts = []
-        triples = jax.tree.unflatten(self.tree, leaves)
-        for slot, (value, steps, filled) in zip(self.slots, triples, strict=True):
+        for slot, (value, steps, filled) in zip(self.slots, self._unflatten(moved), strict=True):
             part = LogdictPart(value, tuple(steps), None, slot)
             mask = _mask(filled, part.first.shape, slot)
             if mask.any():
@@ -90,7 +85,7 @@ def pack(collector: Keeping | Reducing, state: Any, filled: Any, lanes: int = 0)
     return Packed(slot, value, steps, filled, collector.lead_axes - lanes)
 
 
-def batch_of(packed: Sequence[Packed], lanes: int = 0) -> tuple[Batch, list[Any]]:
+def batch_of(packed: Sequence[Packed], lanes: int = 0) -> tuple[CollectedPayload, list[Any]]:
     """Return the static description and the operands, which have ``lanes`` leading axes."""
     triples = [(one.value, tuple(one.steps), one.filled) for one in packed]
     axes: list[int] = []
@@ -100,4 +95,4 @@ def batch_of(packed: Sequence[Packed], lanes: int = 0) -> tuple[Batch, list[Any]
     leaves, tree = jax.tree.flatten(triples)
     kinds = tuple(map(_compat.key_kind, leaves))
     slots = tuple(one.slot for one in packed)
-    return Batch(tree, slots, kinds, batch=lanes, entry_axes=tuple(axes)), leaves
+    return CollectedPayload(tree, slots, kinds, batch=lanes, entry_axes=tuple(axes)), leaves

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import collections
 import os
 import sys
@@ -11,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Self, TextIO
 
-from sawlog._lifecycle import CloseOnExit, ended_with_error
+from sawlog._lifecycle import CloseOnExit, Stage, at_exit, ended_with_error
 from sawlog._optional import require
 from sawlog._validate import optional, positive_integer, positive_number, string
 from sawlog.errors import ArgumentError
@@ -211,8 +210,7 @@ class Dashboard(CloseOnExit):
 
 # -- the end of the program -----------------------------------------------------------------------
 
-#: Dashboards that are shown. Exit functions run in reverse order of registration, so this one runs
-#: after the runs of loggers were closed: no logger can exist before this module is imported.
+#: Dashboards that are shown.
 _open_dashboards: dict[int, Callable[[], None]] = {}
 
 
@@ -229,6 +227,6 @@ def _forget_all() -> None:
     _open_dashboards.clear()
 
 
-atexit.register(_end_all)
+at_exit(_end_all, Stage.DISPLAYS)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_all)
