@@ -16,7 +16,7 @@ from sawlog.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from sawlog.store import _layout
+from sawlog.store._format import _layout
 
 
 @pytest.fixture

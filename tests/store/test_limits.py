@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader
 
 from sawlog import store
 from sawlog.errors import DamagedStoreError, StoreWriteError
-from sawlog.store import _segment
-from sawlog.store._files import write_all
+from sawlog.store._format import _segment
+from sawlog.store._format._json_files import write_all
 from tests.store.processes import PATIENCE
 
 
@@ -66,7 +66,7 @@ def test_a_scan_stays_within_its_budget(tmp_path, budget):
 
 WRITES = """
 import re, sys, numpy as np, sawlog.store
-from sawlog.store import _segment
+from sawlog.store._format import _segment
 
 def status(what):
     return int(re.search(what + r":\\s+(\\d+) kB", open("/proc/self/status").read())[1]) << 10

@@ -10,9 +10,9 @@ import pytest
 
 from sawlog import store
 from sawlog.errors import SchemaError
-from sawlog.store._layout import Folder
-from sawlog.store._schema import Column, Log, Schema, Series
-from sawlog.store._schema_files import SchemaFiles
+from sawlog.store._format._layout import Folder
+from sawlog.store._format._schema import Column, Log, Schema, Series
+from sawlog.store._format._schema_files import SchemaFiles
 
 X, Y = (Series(Column(name, np.dtype("f8"))) for name in "xy")
 

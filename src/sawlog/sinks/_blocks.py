@@ -9,7 +9,7 @@ import numpy as np
 from sawlog.errors import LogValueError
 from sawlog.records import Entries
 from sawlog.sinks._entries import deepened, step_mask
-from sawlog.store._dtypes import is_extension
+from sawlog.store._format._dtypes import is_extension
 
 #: Values ``[n, ...]``, and which of them count, of the same shape or None for all; to ``[...]``.
 Reduction = Callable[[np.ndarray, np.ndarray | None], np.ndarray]

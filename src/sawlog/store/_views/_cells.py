@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sawlog.store import _dtypes
-from sawlog.store._schema import Column
+from sawlog.store._format import _dtypes
+from sawlog.store._format._schema import Column
 
 TEXT = np.dtype(object)  # the dtype of a field whose cells are Python strings
 Role = Literal["id", "name", "step", "value", "shape"]

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sawlog import _validate
 from sawlog._atomic import AsideFile
 from sawlog.errors import ArgumentError, StoreError, StoreExistsError
-from sawlog.store._files import explained
-from sawlog.store._layout import check_choice
+from sawlog.store._format._json_files import write_error
 from sawlog.store._views._cells import Sheet
 from sawlog.store._views._plain import write_safetensors
 from sawlog.store._views._sheets import only_sheet, sheets_of
@@ -20,7 +20,7 @@ from sawlog.store._views._tabular import write_arrow, write_parquet
 from sawlog.store._views._text import write_csv, write_jsonl
 
 if TYPE_CHECKING:
-    from sawlog.store._reader import Reader
+    from sawlog.store._reading._reader import Reader
 
 Progress = Callable[[int, int], None]
 Write = Callable[[Path], None]  # writes the file that is to have another name once it is complete
@@ -173,7 +173,7 @@ def _write(reader: Reader, sheet: Sheet, kind: str, budget: int, tell: _Progress
 def _target(target: str | os.PathLike[str], format: str | None) -> tuple[Path, str, bool]:
     """The path, the format, and whether the path is a folder."""
     if format is not None:
-        check_choice("format", format, FORMATS)
+        _validate.one_of("format", format, FORMATS)
     text, path = os.fspath(target), Path(target)
     is_folder = path.is_dir() or text.endswith(("/", os.sep)) or not path.suffix
     kind = format or (None if is_folder else _SUFFIXES.get(path.suffix.lower()))
@@ -257,7 +257,7 @@ def _explaining(path: Path) -> Iterator[None]:
         parents = {str(parent) for parent in path.parents}
         if not ours and str(error.filename) not in parents:
             raise
-        kind = type(explained(error, "exporting to", path))
+        kind = type(write_error(error, "exporting to", path))
         raise kind(
             f"Exporting to {path} failed: {error.strerror or error}. The store is untouched, and "
             "nothing incomplete was left. Hint: see how full that disk is, and who may write there."

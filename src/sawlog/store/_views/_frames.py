@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sawlog._optional import require
-from sawlog.store._dtypes import name_of
+from sawlog.store._format._dtypes import name_of
 from sawlog.store._views._arrow import pyarrow
 from sawlog.store._views._cells import TEXT, Cells, Field, Sheet, joined
 from sawlog.store._views._sheets import only_sheet, sheets_of
@@ -16,7 +16,7 @@ from sawlog.store._views._tabular import batches_of, schema_of
 from sawlog.store._views._widen import times, widened
 
 if TYPE_CHECKING:
-    from sawlog.store._reader import Reader
+    from sawlog.store._reading._reader import Reader
 
 _ALL_AT_ONCE = 3 << 30  # bytes: batches are as large as the segments are
 _SMALL = 64 << 10  # bytes: segments smaller than this are put together

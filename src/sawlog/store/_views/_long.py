@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sawlog.errors import ArgumentError
-from sawlog.store._schema import Column, Series
+from sawlog.store._format._schema import Column, Series
 from sawlog.store._views._cells import TEXT, Batch, Cells, Field, Sheet, free_name
 from sawlog.store._views._stored import StoredSeries, windows
 from sawlog.store._views._wide import common_dtype, step_kind
 from sawlog.store._views._widen import widened, widened_dtype
 
 if TYPE_CHECKING:
-    from sawlog.store._reader import Reader
+    from sawlog.store._reading._reader import Reader
 
 
 class LongSheet(Sheet):

@@ -25,17 +25,18 @@ import numpy as np
 
 from sawlog._atomic import write_all
 from sawlog.errors import ArgumentError
-from sawlog.store import _dtypes
-from sawlog.store._checksum import bytes_of
-from sawlog.store._ids import Texts
-from sawlog.store._schema import Series, Table
-from sawlog.store._segment import ids_name, mask_name, step_name
-from sawlog.store._stored_ids import stored_ids
+from sawlog.store._format import _dtypes
+from sawlog.store._format._checksum import bytes_of
+from sawlog.store._format._chunks import ids_name, mask_name, step_name
+from sawlog.store._format._ids import StringIds
+from sawlog.store._format._schema import Series, Table
+from sawlog.store._reading._stored_ids import stored_ids
 from sawlog.store._views._sheets import chosen_names
-from sawlog.store._views._stored import Stored, StoredSeries, windows
+from sawlog.store._views._stored import StoredSeries, StoredTensor, windows
 
 if TYPE_CHECKING:
-    from sawlog.store._reader import Indexed, Reader
+    from sawlog.store._reading._reader import Reader
+    from sawlog.store._reading._table_index import TableIndex
 
 _MORE = {  # what safetensors has besides the types that segments use
     "float8_e8m0fnu": "F8_E8M0",
@@ -182,13 +183,14 @@ def _series(reader: Reader, series: Series) -> tuple[list[Tensor], dict[str, Any
 
 def _table(reader: Reader, table: Table, names: list[str]) -> tuple[list[Tensor], dict[str, Any]]:
     indexed = reader._indexed(table)
-    chunks, dropped = indexed.chunks, indexed.index.superseded
-    keep = None if dropped is None else ~dropped
+    chunks, keep = indexed.chunks, indexed.keep
     columns = [reader.schema.column(name) for name in names]
-    tensors = [_whole(c.name, Stored(chunks, c.name, c.dtype, c.shape), keep) for c in columns]
+    tensors = [
+        _whole(c.name, StoredTensor(chunks, c.name, c.dtype, c.shape), keep) for c in columns
+    ]
     said: dict[str, Any] = {"names": names, "rows": reader.count(names[0])}
     if table.ids == "int":
-        ids = Stored(chunks, ids_name(table.names), np.dtype(np.int64), ())
+        ids = StoredTensor(chunks, ids_name(table.names), np.dtype(np.int64), ())
         tensors.append(_whole(ids_name(names), ids, keep))
         return tensors, {**said, "ids": ids_name(names)}
     text, ends = ids_name(names, "text"), ids_name(names, "ends")
@@ -196,7 +198,7 @@ def _table(reader: Reader, table: Table, names: list[str]) -> tuple[list[Tensor]
     return tensors, {**said, "ids": {"text": text, "ends": ends}}
 
 
-def _whole(name: str, stored: Stored, keep: np.ndarray | None = None) -> Tensor:
+def _whole(name: str, stored: StoredTensor, keep: np.ndarray | None = None) -> Tensor:
     """All rows of something stored, or those that count."""
 
     def arrays(budget: int) -> Iterator[np.ndarray]:
@@ -210,7 +212,7 @@ def _whole(name: str, stored: Stored, keep: np.ndarray | None = None) -> Tensor:
     return Tensor(name, stored.dtype, (count, *stored.shape), arrays)
 
 
-def _text_ids(indexed: Indexed, keep: np.ndarray | None, text: str, ends: str) -> list[Tensor]:
+def _text_ids(indexed: TableIndex, keep: np.ndarray | None, text: str, ends: str) -> list[Tensor]:
     """String ids: their UTF-8 one after the other, and where each ends."""
     starts = indexed.index.starts
 
@@ -218,7 +220,7 @@ def _text_ids(indexed: Indexed, keep: np.ndarray | None, text: str, ends: str) -
         """Of each segment the bytes, and the lengths of the ids."""
         for number, (segment, chunk) in enumerate(indexed.chunks):
             texts = stored_ids(segment, chunk)
-            assert isinstance(texts, Texts)
+            assert isinstance(texts, StringIds)
             lengths = np.diff(texts.ends, prepend=0)
             if keep is None:
                 yield texts.data, lengths

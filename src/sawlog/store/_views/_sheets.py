@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sawlog.errors import ArgumentError
-from sawlog.store._schema import Series, Table
+from sawlog.store._format._schema import Series, Table
 from sawlog.store._views._cells import TEXT, Batch, Cells, Field, Sheet, free_name
 from sawlog.store._views._long import LongSheet
 from sawlog.store._views._wide import WideSheet, step_kind
 
 if TYPE_CHECKING:
-    from sawlog.store._reader import Reader
+    from sawlog.store._reading._reader import Reader
 
 
 class TableSheet(Sheet):

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sawlog.store._chunks import Chunk, SeriesChunk
-from sawlog.store._schema import Series
-from sawlog.store._segment import Segment, mask_name, step_name
+from sawlog.store._format._chunks import Chunk, SeriesChunk, mask_name, step_name
+from sawlog.store._format._schema import Series
+from sawlog.store._format._segment import Segment
 
 if TYPE_CHECKING:
-    from sawlog.store._reader import Reader
+    from sawlog.store._reading._reader import Reader
 
 Chunks = Sequence[tuple[Segment, Chunk]]
 
 
-class Stored:
+class StoredTensor:
     """``[rows, ...]``: slices that are views where one segment has them all, and single rows."""
 
     def __init__(
@@ -78,7 +78,7 @@ def _masked(chunk: Chunk) -> bool:
     return isinstance(chunk, SeriesChunk) and chunk.mask
 
 
-class StoredMask(Stored):
+class StoredMask(StoredTensor):
     """The mask of a series, of which some segments have none and some one with fewer axes."""
 
     def _part(self, number: int, low: int, high: int) -> np.ndarray:
@@ -105,9 +105,9 @@ class StoredSeries:
     def __init__(self, reader: Reader, series: Series) -> None:
         chunks, column = reader._chunks(series), series.column
         self.name, self.series = column.name, series
-        self.values = Stored(chunks, column.name, column.dtype, column.shape)
+        self.values = StoredTensor(chunks, column.name, column.dtype, column.shape)
         self.steps = {
-            step.name: Stored(chunks, step_name(step.name, self.name), step.dtype, step.shape)
+            step.name: StoredTensor(chunks, step_name(step.name, self.name), step.dtype, step.shape)
             for step in series.steps
         }
         self.mask = _mask_of(chunks, self.name)
@@ -118,7 +118,7 @@ class StoredSeries:
         return len(self.values)
 
     @property
-    def parts(self) -> list[Stored]:
+    def parts(self) -> list[StoredTensor]:
         """All there is."""
         return [self.values, *self.steps.values(), *([self.mask] if self.mask else [])]
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sawlog.store._schema import Column, Series
+from sawlog.store._format._schema import Column, Series
 from sawlog.store._views._cells import Batch, Cells, Field, Sheet, free_name
 from sawlog.store._views._join import join
-from sawlog.store._views._stored import Stored, StoredSeries, windows
+from sawlog.store._views._stored import StoredSeries, StoredTensor, windows
 from sawlog.store._views._widen import widened, widened_dtype
 
 if TYPE_CHECKING:
-    from sawlog.store._reader import Reader
+    from sawlog.store._reading._reader import Reader
 
 
 class WideSheet(Sheet):
@@ -83,7 +83,7 @@ class WideSheet(Sheet):
 
 
 def _cells(each: StoredSeries, entries: np.ndarray | None, start: int, stop: int) -> Cells:
-    def read(stored: Stored) -> np.ndarray:
+    def read(stored: StoredTensor) -> np.ndarray:
         return stored.slice(start, stop) if own is None else stored.take(own)
 
     own = None if entries is None else entries[start:stop]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sawlog.errors import ArgumentError
-from sawlog.store._dtypes import is_extension
+from sawlog.store._format._dtypes import is_extension
 
 _UNITS = {"s", "ms", "us", "ns"}  # those of Arrow, pandas and polars
 _SMALLEST = np.iinfo(np.int64).max // 1000  # seconds that still fit when counted in milliseconds
