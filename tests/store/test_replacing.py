@@ -154,7 +154,7 @@ def test_what_is_saved_replaces_only_its_like(tmp_path, saved):
     with pytest.raises((StoreError, ArgumentError)):
         saved.save(tmp_path / "s")
     (tmp_path / "s" / "thesis.tex").rename(tmp_path / "s.tex")
-    with pytest.raises(ArgumentError, match="something else"):
+    with pytest.raises(ArgumentError, match="does not contain"):
         saved.save(tmp_path / "s")
     (tmp_path / "s.tex").rename(tmp_path / "s" / "thesis.tex")
     assert (tmp_path / "s" / "thesis.tex").read_text() == (mine / "thesis.tex").read_text()

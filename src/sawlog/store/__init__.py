@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from sawlog import _validate
-from sawlog.errors import ArgumentError, StoreExistsError
+from sawlog.errors import StoreExistsError
 from sawlog.store._format._json_files import check_json, write_error
 from sawlog.store._format._layout import (
     Config,

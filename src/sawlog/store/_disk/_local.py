@@ -240,6 +240,8 @@ class LocalDisk:
     # -- writing ----------------------------------------------------------------------------------
 
     def make(self, folders: Iterable[str]) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(self.root)  # raises for a path that is too long, which makedirs recurses into
         os.makedirs(self.root, exist_ok=True)
         for folder in folders:
             path = self._path(folder)

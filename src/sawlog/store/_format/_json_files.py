@@ -19,6 +19,7 @@ from sawlog.store._format import _parse
 from sawlog.store._format._checksum import hash_of
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+BAD_PATH = {errno.ENAMETOOLONG, errno.ELOOP}  # no file can have such a path
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _MOST_BITS = 12_000  # below the default limit of Python's int/str conversion
 _ZEROS = b"0" * 16
@@ -135,6 +136,8 @@ def write_error(error: OSError, doing: str, path: Path) -> OSError:
         return StorePermissionError(
             f"Not permitted while {why}. Hint: check who owns the folder and how it is mounted."
         )
+    if error.errno in BAD_PATH:
+        return StoreWriteError(f"Failed while {why[:600]}. Hint: choose another path.")
     return StoreWriteError(
         f"The disk failed while {why}. Published data is safe. "
         "Hint: call flush() again once the disk responds."

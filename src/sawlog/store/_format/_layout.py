@@ -23,7 +23,7 @@ from sawlog.errors import (
 from sawlog.store._disk import Disk, LocalDisk
 from sawlog.store._format import _parse
 from sawlog.store._format._header import PLAIN as VERSION
-from sawlog.store._format._json_files import from_json, read_error, to_json, write_error
+from sawlog.store._format._json_files import BAD_PATH, from_json, read_error, to_json, write_error
 
 FORMAT = "sawlog-store"
 IDENTITY = "store.json"
@@ -219,6 +219,11 @@ def identity_of(folder: Folder) -> Identity:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _not_a_store(folder) from error
     except OSError as error:
+        if error.errno in BAD_PATH and not folder.disk.exists():
+            raise StoreNotFoundError(
+                f"No store exists at {str(folder.path)[:500]}: {error.strerror}. "
+                "Hint: check the path."
+            ) from error
         reason = read_error(error, folder.identity)
         if reason is not error:
             raise reason from error

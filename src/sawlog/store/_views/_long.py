@@ -64,20 +64,24 @@ class LongSheet(Sheet):
     def _batch(self, each: StoredSeries, start: int, stop: int) -> Batch:
         rows = stop - start
         name = Cells(np.broadcast_to(np.array(each.name, dtype=object), rows))
-        steps = [self._step(each, axis, start, stop) for axis in self._axes]
+        mask = None if each.mask is None else each.mask.slice(start, stop)
+        steps = [self._step(each, axis, start, stop, mask) for axis in self._axes]
         values = exactly(each.values.slice(start, stop), self._dtype, each.name)
-        value = Cells.of(values, None if each.mask is None else each.mask.slice(start, stop))
+        value = Cells.of(values, mask)
         if not self._ragged:
             return [name, *steps, value]
         shape = np.array(each.values.shape, np.int64)
         return [name, *steps, value, Cells(np.broadcast_to(shape, (rows, len(shape))))]
 
-    def _step(self, each: StoredSeries, axis: str, start: int, stop: int) -> Cells:
+    def _step(
+        self, each: StoredSeries, axis: str, start: int, stop: int, mask: np.ndarray | None
+    ) -> Cells:
         column = self._axes[axis]
         if axis not in each.steps:
             nothing = np.zeros((stop - start, *column.shape), column.dtype)
             return Cells(nothing, np.zeros(stop - start, bool))
-        return Cells(exactly(each.steps[axis].slice(start, stop), column.dtype, each.name))
+        steps = exactly(each.steps[axis].slice(start, stop), column.dtype, each.name)
+        return Cells.of(steps, each.step_mask(axis, mask))
 
 
 def _axes(series: Sequence[Series]) -> dict[str, Column]:

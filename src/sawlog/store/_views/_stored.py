@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -127,8 +128,22 @@ class StoredSeries:
         """The bytes of one entry, with its steps and mask."""
         return sum(part.row_bytes for part in self.parts)
 
+    def step_mask(self, axis: str, mask: np.ndarray | None) -> np.ndarray | None:
+        """Return which items of a step axis were logged, given the mask of some entries.
+
+        A step that was logged for each lane of a ``vmap`` has the leading axes of the values. Where
+        a lane did not log, its step is a placeholder. None if the step has no such axes.
+        """
+        if mask is None:
+            return None
+        pairs = zip(self.steps[axis].shape, mask.shape[1:], strict=False)
+        shared = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        if not shared:
+            return None
+        return mask.any(axis=tuple(range(1 + shared, mask.ndim)))
+
     def release(self, start: int, stop: int) -> None:
-        """Give back the memory that these entries take."""
+        """Release the memory that these entries take."""
         for part in self.parts:
             part.release(start, stop)
 

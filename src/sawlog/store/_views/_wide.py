@@ -63,8 +63,12 @@ class WideSheet(Sheet):
         cuts = np.unique(np.concatenate([np.zeros(1, np.int64), *(s.values.starts for s in whole)]))
         row_bytes = sum(each.row_bytes for each in self._series)
         for start, stop in windows(self.rows, row_bytes, budget, cuts.tolist()):
-            steps = [Cells(self._steps(axis, start, stop)) for axis in self._axes]
-            yield [*steps, *(_cells(each, own, start, stop) for each, own in numbers)]
+            values = [_cells(each, own, start, stop) for each, own in numbers]
+            steps = [
+                Cells.of(self._steps(axis, start, stop), self._step_mask(axis, values))
+                for axis in self._axes
+            ]
+            yield [*steps, *values]
             for each, own in numbers:
                 _release(each, own, start, stop)
 
@@ -80,6 +84,21 @@ class WideSheet(Sheet):
             where = of == number
             out[where] = _as(self._series[number].steps[axis].take(at[where]), dtype)
         return out
+
+    def _step_mask(self, axis: str, values: Sequence[Cells]) -> np.ndarray | None:
+        """Return which lanes of a step axis any name has logged, or None for all of them."""
+        out: np.ndarray | None = None
+        for each, cells in zip(self._series, values, strict=True):
+            own = each.step_mask(axis, cells.mask)
+            if own is None:  # it has no mask, so all lanes of its entries were logged
+                own = np.ones(len(cells), bool)
+            if cells.valid is not None:
+                own = own & cells.valid.reshape(-1, *(1,) * (own.ndim - 1))
+            if out is not None and out.ndim != own.ndim:
+                axes = max(out.ndim, own.ndim)
+                out, own = (x.reshape(x.shape + (1,) * (axes - x.ndim)) for x in (out, own))
+            out = own if out is None else out | own
+        return None if out is None or out.ndim == 1 or bool(out.all()) else out
 
 
 def _cells(each: StoredSeries, entries: np.ndarray | None, start: int, stop: int) -> Cells:
