@@ -73,9 +73,9 @@ def check_stored(files: SchemaFiles) -> None:
 
 
 def test_what_is_there_twice_is_still_refused(files: SchemaFiles) -> None:
-    with pytest.raises(SchemaError, match="'x' is there twice"):
+    with pytest.raises(SchemaError, match="'x' is used twice"):
         files.declare(lambda schema: [X, X])
     files.declare(lacking(X))
-    with pytest.raises(SchemaError, match="'x' is there twice"):
+    with pytest.raises(SchemaError, match="'x' is used twice"):
         files.declare(lambda schema: [Y, X])
     assert list(files.schema) == ["x"]

@@ -1,7 +1,7 @@
 """Checksums: every tensor is hashed in blocks of about 4 KiB and in spans of about 1 MiB.
 
-Blocks let a single row be checked without reading its neighbours; spans let a whole segment be
-checked at the speed of memory, because one call hashes 256 blocks.
+With blocks, a single row is checked without reading its neighbours. With spans, a whole segment is
+checked at memory speed, because one call hashes 256 blocks.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ hash_of = xxhash.xxh3_64_intdigest
 
 
 def bytes_of(array: np.ndarray) -> memoryview:
-    """The bytes of a contiguous array, of any dtype."""
+    """Return the bytes of a contiguous array of any dtype."""
     if array.nbytes == 0:
         return memoryview(b"")
     return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
 
 
 class Cut(NamedTuple):
-    """How the rows of one tensor are cut: rows of a block, rows of a span."""
+    """How the rows of a tensor are divided: rows per block, and rows per span."""
 
     rows: int
     row_bytes: int
@@ -36,24 +36,24 @@ class Cut(NamedTuple):
 
     @classmethod
     def of(cls, rows: int, row_bytes: int) -> Cut:
-        """The cut that writers choose."""
+        """Return the cut that writers use."""
         block = max(1, BLOCK_BYTES // max(1, row_bytes))
         span = block * max(1, SPAN_BYTES // max(1, block * row_bytes))
         return cls(rows, row_bytes, block, span)
 
     @property
     def blocks(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return -(-self.rows // self.block) if self.row_bytes else 0
 
     @property
     def spans(self) -> int:
-        """How many spans there are."""
+        """The number of spans."""
         return -(-self.rows // self.span) if self.row_bytes else 0
 
     @property
     def hash_count(self) -> int:
-        """How many hashes there are, of spans and blocks."""
+        """The number of hashes, of spans and blocks."""
         if not self.row_bytes:
             return 0
         return -(-self.rows // self.block) + -(-self.rows // self.span)
@@ -63,7 +63,7 @@ class Cut(NamedTuple):
         span, block = self.span * self.row_bytes, self.block * self.row_bytes
         if not span or not len(data):
             return b""
-        if len(data) <= block:  # one of each, and of the same bytes
+        if len(data) <= block:  # one span and one block, of the same bytes
             return struct.pack("<Q", hash_of(data)) * 2
         spans, blocks = [], []
         for start in range(0, len(data), span):
@@ -74,11 +74,11 @@ class Cut(NamedTuple):
 
 
 class CheckedTensors:
-    """Which tensors of which files this process has checked from one end to the other.
+    """The tensors that this process has checked completely, by file.
 
-    A file is known by its place, size and times of change: one that changed since is checked again.
-    A file that changed within the last seconds is not remembered, because the clock of a disk is
-    coarse and a second change might go unnoticed.
+    The key of a file includes its size and times of change, so a changed file is checked again. A
+    file that changed within the last two seconds is not added: the clock of a disk is coarse, and a
+    second change could have the same key.
     """
 
     def __init__(self, files: int = 1 << 16) -> None:
@@ -86,11 +86,11 @@ class CheckedTensors:
         self._intact: dict[tuple[int, ...], set[str]] = {}
 
     def knows(self, key: tuple[int, ...], tensor: str) -> bool:
-        """Whether a tensor was checked."""
+        """Return whether a tensor was checked."""
         return tensor in self._intact.get(key, ())
 
     def add(self, key: tuple[int, ...], tensor: str) -> None:
-        """Remember that a tensor was checked."""
+        """Add a tensor that was checked."""
         if time.time_ns() - key[-1] < 2_000_000_000:
             return
         self._intact.setdefault(key, set()).add(tensor)
@@ -99,7 +99,7 @@ class CheckedTensors:
 
 
 class CheckedBytes:
-    """The bytes of one tensor, checked before they are used and at most once."""
+    """The bytes of one tensor; each block is checked at most once."""
 
     def __init__(self, data: memoryview, cut: Cut, hashes: np.ndarray, known: bool) -> None:
         self._data, self._cut = data, cut
@@ -109,7 +109,7 @@ class CheckedBytes:
         self.complete = known or cut.blocks == 0
 
     def range_ok(self, start: int, stop: int) -> bool:
-        """Whether the rows from ``start`` to ``stop`` are what was written."""
+        """Return whether the rows from ``start`` to ``stop`` match their checksums."""
         cut = self._cut
         if self.complete or stop <= start:
             return True
@@ -133,14 +133,14 @@ class CheckedBytes:
         return True
 
     def rows_ok(self, rows: np.ndarray) -> bool:
-        """Whether these single rows are what was written."""
+        """Return whether single rows match their checksums."""
         if self.complete or not len(rows):
             return True
         blocks = np.unique(rows // self._cut.block)
         return self.blocks_ok(blocks)
 
     def copied_ok(self, rows: np.ndarray, copy: np.ndarray) -> bool:
-        """As :meth:`rows_ok`, looking at a fresh copy of the rows, which is in the cache."""
+        """Like :meth:`rows_ok`, by hashing a fresh copy of the rows, which is in the CPU cache."""
         if self._cut.block != 1 or self.complete:
             return self.rows_ok(rows)
         if self._seen[rows].all():
@@ -153,7 +153,7 @@ class CheckedBytes:
         return True
 
     def blocks_ok(self, blocks: np.ndarray) -> bool:
-        """Whether these blocks are what was written."""
+        """Return whether blocks match their checksums."""
         blocks = blocks[~self._seen[blocks]]
         step, data = self._cut.block * self._cut.row_bytes, self._data
         starts = (blocks * step).tolist()

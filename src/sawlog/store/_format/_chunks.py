@@ -1,7 +1,7 @@
 """Chunks: the rows of one table or the entries of one series in a segment, and their tensors.
 
-The same checks are made before a segment is written and when one is read: every tensor of a chunk
-is there, is of the right kind, and has as many rows as the chunk says.
+Before a segment is written, and when it is read, the same checks run: every tensor of a chunk
+exists, has the right dtype, and has the number of rows that the chunk declares.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from sawlog.store._format import _parse
 _INT64, _UINT64 = np.dtype("<i8"), np.dtype("<u8")
 _UINT8, _BOOL = np.dtype("u1"), np.dtype(bool)
 _TEXT_PARTS = ("text", "ends", "hash")
-_MANY = 100  # chunks: from here on they are looked at together
-_make = tuple.__new__  # of a named tuple, without a call in between
+_MANY = 100  # chunks; from here on they are checked together
+_make = tuple.__new__  # builds a named tuple without the cost of its constructor
 
 
 def ids_name(table: Iterable[str], part: str = "") -> str:
-    """The tensor with the ids of a table's chunk, or with a part of them."""
+    """Return the name of the tensor with the ids of a table, or with a part of them."""
     first = next(iter(table))
     return f"sawlog.ids.{part}/{first}" if part else f"sawlog.ids/{first}"
 
 
 def step_name(axis: str, series: str) -> str:
-    """The tensor with a step axis of a series.
+    """Return the name of the tensor with a step axis of a series.
 
-    ``%`` and ``/`` of the axis are written as ``%25`` and ``%2F``, so the first ``/`` behind it is
-    where the name of the series begins.
+    ``%`` and ``/`` in the axis are escaped as ``%25`` and ``%2F``, so that the axis ends at the
+    first ``/``.
 
     >>> step_name("epoch/train", "loss"), step_name("epoch", "train/loss")
     ('sawlog.step/epoch%2Ftrain/loss', 'sawlog.step/epoch/train/loss')
@@ -47,17 +47,17 @@ def _step_prefix(axis: str) -> str:
 
 
 def step_name_1(axis: str, series: str) -> str:
-    """As :func:`step_name`, in version 1 of the format, which did not tell some of them apart."""
+    """Like :func:`step_name`, for version 1 of the format, which did not escape the axis."""
     return f"sawlog.step/{axis}/{series}"
 
 
 def mask_name(series: str) -> str:
-    """The tensor with the mask of a series."""
+    """Return the name of the tensor with the mask of a series."""
     return f"sawlog.mask/{series}"
 
 
 class Typed(Protocol):
-    """What has a dtype and a shape: an array, or a place in a file."""
+    """Anything with a dtype and a shape: an array, or a tensor in a file."""
 
     @property
     def dtype(self) -> np.dtype: ...
@@ -74,12 +74,12 @@ class TableChunk(NamedTuple):
 
     @property
     def first(self) -> str:
-        """The name that the table is known by."""
+        """The name that identifies the table."""
         return self.names[0]
 
     @property
     def notes(self) -> tuple[tuple[int, dict[str, Any]], ...]:
-        """As of a series without any."""
+        """Like those of a series without attrs."""
         return ((self.rows, {}),) if self.rows else ()
 
     @property
@@ -89,7 +89,7 @@ class TableChunk(NamedTuple):
         return [*self.names, *(ids_name(self.names, part) for part in parts)]
 
     def check(self, tensors: Mapping[str, Typed]) -> None:
-        """Refuse tensors that are not there, or do not have these rows."""
+        """Check that the tensors exist and have these rows."""
         for name in self.names:
             _rows_of(tensors, name, self.rows)
         if self.ids == "int":
@@ -103,7 +103,7 @@ class TableChunk(NamedTuple):
 
 
 class SeriesChunk(NamedTuple):
-    """Entries of a series, with its step axes, perhaps a mask, and notes by runs of entries."""
+    """Entries of a series: its step axes, whether it has a mask, and attrs for runs of entries."""
 
     name: str
     rows: int
@@ -113,7 +113,7 @@ class SeriesChunk(NamedTuple):
 
     @property
     def first(self) -> str:
-        """The name that the series is known by."""
+        """The name of the series."""
         return self.name
 
     @property
@@ -129,13 +129,13 @@ class SeriesChunk(NamedTuple):
 
     @property
     def notes(self) -> tuple[tuple[int, dict[str, Any]], ...]:
-        """Runs of entries and their notes, which are empty where there are none."""
+        """Runs of entries with their attrs, which may be empty."""
         if self.attrs is not None:
             return self.attrs
         return ((self.rows, {}),) if self.rows else ()
 
     def check(self, tensors: Mapping[str, Typed]) -> None:
-        """Refuse tensors that are not there, or do not have these entries."""
+        """Check that the tensors exist and have these entries."""
         name, rows = self.name, self.rows
         values = _rows_of(tensors, name, rows)
         for axis in self.steps:
@@ -143,7 +143,7 @@ class SeriesChunk(NamedTuple):
         if self.mask:
             mask = _rows_of(tensors, mask_name(self.name), self.rows)
             if mask.dtype != _BOOL or values.shape[: len(mask.shape)] != mask.shape:
-                _parse.fail(f"the mask of {self.name!r} does not fit its values")
+                _parse.fail(f"the mask of {self.name!r} does not match its values")
 
 
 Chunk = TableChunk | SeriesChunk
@@ -179,10 +179,10 @@ def _exactly(
 def parse_all(
     value: Any, groups: Mapping[str, tuple[tuple[str, ...], str]] | None = None
 ) -> tuple[Chunk, ...]:
-    """The chunks of a segment; ``groups`` has the names that each group of tensors stands for.
+    """Parse the chunks of a segment; ``groups`` has the names of each group of tensors.
 
     Raises:
-        Malformed: they are something else.
+        Malformed: the value is invalid.
     """
     listed = _parse.sequence(value, "'chunks'")
     if groups:
@@ -198,7 +198,7 @@ def parse_all(
 def _of_groups(
     listed: list[dict[str, Any]], groups: Mapping[str, tuple[tuple[str, ...], str]]
 ) -> list[SeriesChunk]:
-    """A chunk for each series of the groups."""
+    """Return a chunk for each series of the groups."""
     found: list[SeriesChunk] = []
     used: set[str] = set()
     for each in listed:
@@ -214,7 +214,7 @@ def _of_groups(
 
 
 def _all_plain(listed: list[Any]) -> tuple[SeriesChunk, ...] | None:
-    """All chunks at once, if each is one that :func:`_plain_series` takes; None otherwise."""
+    """Parse all chunks at once if :func:`_plain_series` accepts each of them, else return None."""
     if {*map(type, listed)} != {dict} or {*map(len, listed)} != {3}:
         return None
     try:
@@ -233,9 +233,9 @@ def _all_plain(listed: list[Any]) -> tuple[SeriesChunk, ...] | None:
 
 
 def _plain_series(value: Any, known: dict[tuple[str, ...], tuple[str, ...]]) -> SeriesChunk | None:
-    """As :func:`parse` of a series without a mask or notes, of which there may be very many.
+    """Fast path of :func:`parse` for series without mask and attrs, of which there may be many.
 
-    Takes nothing that it would not take; ``known`` has the step axes that were seen before.
+    Accepts nothing that :func:`parse` refuses. ``known`` caches the parsed step axes.
     """
     if type(value) is not dict or len(value) != 3:
         return None
@@ -254,14 +254,14 @@ def _plain_series(value: Any, known: dict[tuple[str, ...], tuple[str, ...]]) -> 
 
 
 def parse(value: Any) -> Chunk:
-    """A chunk as FORMAT.md has it.
+    """Parse a chunk (FORMAT.md, section 4).
 
     Raises:
-        Malformed: it is something else.
+        Malformed: the value is invalid.
     """
     said = _parse.mapping(value, "a chunk")
     if ("table" in said) == ("series" in said):
-        _parse.fail("a chunk is of one table or one series")
+        _parse.fail("a chunk must have either 'table' or 'series'")
     rows = _parse.integer(_parse.field(said, "rows"), "'rows' of a chunk")
     if "table" in said:
         names = _parse.texts(said["table"], "'table' of a chunk")
@@ -283,12 +283,12 @@ def _attrs(value: Any, rows: int) -> tuple[tuple[int, dict[str, Any]], ...]:
         count = _parse.integer(each[0], "a run of 'attrs'", 0, rows)
         runs.append((count, _parse.notes(each[1], "'attrs'")))
     if sum(count for count, _ in runs) != rows:
-        _parse.fail(f"'attrs' are not of {rows} entries")
+        _parse.fail(f"'attrs' do not add up to {rows} entries")
     return tuple(runs)
 
 
 def check_all(chunks: Iterable[Chunk], tensors: Mapping[str, Typed]) -> None:
-    """Refuse chunks that do not go with their tensors, or that have a name in common."""
+    """Refuse chunks that do not match their tensors, or that share a name."""
     names: list[str] = []
     plain: dict[tuple[str, ...], list[SeriesChunk]] = {}
     for chunk in chunks:
@@ -314,9 +314,9 @@ def _all_have_rows(
     steps: tuple[str, ...],
     tensors: Mapping[str, Typed],
 ) -> bool:
-    """Whether every value and step of these series is there, with as many rows as it should have.
+    """Return whether all values and steps of these series exist, with the right number of rows.
 
-    If not, :meth:`SeriesChunk.check` says what is wrong.
+    If not, :meth:`SeriesChunk.check` raises the error.
     """
     rows = [(chunk.rows,) for chunk in chunks]
     try:
@@ -329,10 +329,10 @@ def _all_have_rows(
 
 
 def renamed(chunks: Iterable[Chunk]) -> dict[str, str]:
-    """What tensors of version 1 are called by :func:`step_name`, where that is something else.
+    """Return the current names of version 1 step tensors, where they differ.
 
     Raises:
-        Malformed: two series share a tensor, whose values are then those of one of them.
+        Malformed: two series share a tensor, which has the values of only one of them.
     """
     owners: dict[str, str] = {}
     for chunk in chunks:

@@ -1,6 +1,6 @@
-"""The header of a segment as typed values, checked from end to end before anything is used.
+"""Parse the header of a segment into typed values, and check all of it before any use.
 
-See FORMAT.md, section 4. Tensors of older versions are called here as the newest version does.
+See FORMAT.md, section 4. Tensors of older versions get the names of the newest version.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from sawlog.store._format._chunks import Chunk
 from sawlog.store._format._sequence_ranges import Ranges
 from sawlog.store._format._tensor_groups import TensorGroup, parse_groups
 
-VERSION = 3  # the newest that is known
-PLAIN = 2  # of a store, and of a segment without groups
+VERSION = 3  # the newest known version
+PLAIN = 2  # the version of stores, and of segments without groups
 CHECKSUMS = "sawlog.checksums"
 _MOST_ROWS = 1 << 60
 SUFFIX = ".safetensors"
@@ -30,9 +30,9 @@ SEGMENTS = "segments"  # folders
 REPLACED = "replaced"
 METADATA = "__metadata__"
 _chain = itertools.chain.from_iterable
-_make = tuple.__new__  # of a named tuple, without a call in between: there may be very many
+_make = tuple.__new__  # builds a named tuple without the cost of its constructor
 MOST_BYTES = 1 << 28  # of a header
-_EMPTY_ROWS = 1 << 28  # at most, of a chunk without any bytes
+_EMPTY_ROWS = 1 << 28  # the most rows of a chunk without bytes
 _NAME = re.compile(r"([a-z0-9]{1,32})-(\d{8,19})\.safetensors")
 
 
@@ -41,12 +41,12 @@ class NewerVersion(Exception):
 
 
 def file_name(writer: str, sequence: int) -> str:
-    """The name of a segment."""
+    """Return the file name of a segment."""
     return f"{writer}-{sequence:08d}{SUFFIX}"
 
 
 def parse_name(name: str) -> tuple[str, int] | None:
-    """Writer and sequence, or None for a file that is no segment."""
+    """Return writer and sequence, or None if the name is not that of a segment."""
     match = _NAME.fullmatch(name)
     if match is None or not 1 <= (sequence := int(match[2])) <= _parse.MOST:
         return None
@@ -54,7 +54,7 @@ def parse_name(name: str) -> tuple[str, int] | None:
 
 
 class TensorLocation(NamedTuple):
-    """Where a tensor lies in the file."""
+    """A tensor of the file: its type, its byte range, and its checksum blocks."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -64,7 +64,7 @@ class TensorLocation(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a segment says of itself; ``checksums`` is where those lie in the file."""
+    """The description of a segment."""
 
     version: int
     store: str
@@ -77,7 +77,7 @@ class Header(NamedTuple):
 
 
 class Document(NamedTuple):
-    """A header that is JSON and says where its checksums are; the rest is not looked at yet."""
+    """A header whose JSON was parsed; only the place of its checksums was checked."""
 
     entries: dict[str, Any]
     said: dict[str, Any]
@@ -89,7 +89,7 @@ def document_of(text: bytes, size: int) -> Document:
     """Parse the JSON of the header of a file with ``size`` bytes.
 
     Raises:
-        Malformed: it cannot be the header of this file.
+        Malformed: this is not the header of such a file.
     """
     entries = _parse.load(text)
     metadata = _parse.mapping(_parse.field(entries, METADATA), "'__metadata__'")
@@ -108,11 +108,11 @@ def document_of(text: bytes, size: int) -> Document:
 
 
 def header_of(document: Document) -> Header:
-    """All that a header says.
+    """Parse and check all of a header.
 
     Raises:
-        Malformed: it cannot be.
-        NewerVersion: it is of a later version.
+        Malformed: the header is invalid.
+        NewerVersion: the header is of a later version.
     """
     said = document.said
     version = _parse.integer(_parse.field(said, "version"), "'version'", 1)
@@ -123,7 +123,7 @@ def header_of(document: Document) -> Header:
     chunks = _chunks.parse_all(_parse.field(said, "chunks"), groups)
     renamed = _chunks.renamed(chunks) if version == 1 else {}
     tensors = _tensors(document, groups)
-    if renamed:  # in the same order, which is that of their checksums
+    if renamed:  # keep the order, which is that of the checksums
         tensors = {renamed.get(name, name): placed for name, placed in tensors.items()}
     _chunks.check_all(chunks, tensors)
     for chunk in chunks:
@@ -132,7 +132,7 @@ def header_of(document: Document) -> Header:
     sequence = _parse.integer(_parse.field(said, "sequence"), "'sequence'", 1)
     replaces = Ranges.from_json(said.get("replaces", {}))
     if replaces.has(writer, sequence):
-        _parse.fail("it says that it replaces itself")
+        _parse.fail("it replaces itself")
     return Header(
         version,
         _parse.text(_parse.field(said, "store"), "'store'"),
@@ -176,7 +176,7 @@ def _offsets(entry: dict[str, Any], name: str) -> tuple[int, int]:
 def _tensors(
     document: Document, groups: dict[str, TensorGroup] | None = None
 ) -> dict[str, TensorLocation]:
-    """Every tensor, in the order of their places, which follow each other without gaps."""
+    """Return every tensor in file order, after checking that there are no gaps."""
     said, base = document.said, document.base
     types = _parse.mapping(_parse.field(said, "types"), "'types'")
     cuts = _parse.mapping(_parse.field(said, "checksums"), "'checksums'")
@@ -205,7 +205,7 @@ def _tensors(
 def _expanded(
     found: dict[str, TensorLocation], groups: dict[str, TensorGroup]
 ) -> dict[str, TensorLocation]:
-    """The tensors that groups stand for in the place of these, and all others."""
+    """Replace each group by the tensors that it represents."""
     if lost := groups.keys() - found.keys():
         _parse.fail(f"the tensor {_parse.shown(min(lost))} is missing")
     out: dict[str, TensorLocation] = {}
@@ -228,12 +228,12 @@ def _expanded(
         out.update(zip(full, places, strict=True))
         count += len(names)
     if len(out) != count:
-        _parse.fail("a tensor of a group is there twice")
+        _parse.fail("a tensor of a group occurs twice")
     return out
 
 
 def _in_order(entries: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """The tensors in the order of their places."""
+    """Return the tensors in file order."""
     for name, entry in entries.items():
         if type(entry) is not dict:
             _parse.fail(f"{_parse.shown(name)} is {_parse.shown(entry)}, not a tensor")
@@ -249,7 +249,7 @@ def _check_gaps(found: dict[str, TensorLocation], at: int) -> None:
 
 
 class _Kind(NamedTuple):
-    """What tensors of the same type, shape and cut have in common."""
+    """What tensors of the same type, shape and cut share."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -260,10 +260,10 @@ class _Kind(NamedTuple):
 def _all_plain(
     entries: dict[str, Any], cuts: dict[str, Any], base: int
 ) -> dict[str, TensorLocation] | None:
-    """All tensors at once, if each is of a type of safetensors and they are in order.
+    """Parse all tensors at once if each has a safetensors type and they are in order.
 
-    Takes nothing that :func:`_placed` would not take, and then in the same way: there may be a
-    hundred thousand of them, of few kinds. None if they are to be looked at one by one.
+    A fast path for a hundred thousand tensors of few kinds. It accepts nothing that
+    :func:`_placed` refuses, with the same result. None if they must be parsed one by one.
     """
     try:
         "".join(entries).encode()
@@ -275,7 +275,7 @@ def _all_plain(
         types = [entry["dtype"] for entry in entries.values()]
         keys = list(zip(types, map(tuple, shapes), map(tuple, chosen), strict=True))
         known = {key: _kind(*key) for key in set(keys)}
-    except (KeyError, TypeError, ValueError):  # also where an entry is no object
+    except (KeyError, TypeError, ValueError):  # also if an entry is not an object
         return None
     kinds = [kind for kind in map(known.__getitem__, keys) if kind is not None]
     if len(kinds) != len(keys):
@@ -291,7 +291,7 @@ def _all_plain(
 
 
 def _are_integers(lists: list[Any]) -> bool:
-    """Whether these are lists of whole numbers, and of nothing that is equal to some."""
+    """Return whether these are lists of integers; true and 1.0 are not integers."""
     if not set(map(type, lists)) <= {list}:
         return False
     return set(map(type, _chain(lists))) <= {int}
@@ -316,7 +316,7 @@ def _placed(name: str, entry: dict[str, Any], opaque: Any, cut: Any, base: int) 
         dtype = _dtypes.dtype_stored_as(entry.get("dtype"))
     except SchemaError as error:
         _parse.fail(f"{_parse.shown(name)}: {error}")
-    most = _parse.MOST_AXES + 2  # one of a group, one of the bytes of an item
+    most = _parse.MOST_AXES + 2  # the axis of a group, and that of the bytes of an item
     shape = _parse.shape(entry.get("shape"), f"the shape of {_parse.shown(name)}", most)
     if not shape:
         _parse.fail(f"{_parse.shown(name)} has no rows")
@@ -335,20 +335,20 @@ def _placed(name: str, entry: dict[str, Any], opaque: Any, cut: Any, base: int) 
 
 def _cut(name: str, value: Any) -> tuple[int, int]:
     if type(value) is not list or len(value) != 2:
-        _parse.fail(f"'checksums' does not say how {_parse.shown(name)} is cut")
+        _parse.fail(f"'checksums' has no blocks and spans of {_parse.shown(name)}")
     block = _parse.integer(value[0], "the rows of a block", 1)
     span = _parse.integer(value[1], "the rows of a span", block)
     if span > _MOST_ROWS:
         _parse.fail(f"the spans of {_parse.shown(name)} have more rows than any file can hold")
     if span % block:
-        _parse.fail(f"the spans of {_parse.shown(name)} are no whole blocks")
+        _parse.fail(f"the spans of {_parse.shown(name)} are not multiples of its blocks")
     return block, span
 
 
 def _opaque(
     name: str, value: Any, stored: np.dtype, shape: tuple[int, ...]
 ) -> tuple[np.dtype, tuple[int, ...]]:
-    """The dtype and shape of a tensor that is stored as bytes."""
+    """Return the dtype and shape of a tensor that is stored as bytes."""
     said = _parse.mapping(value, f"the type of {_parse.shown(name)}")
     if said.get("codec") is not None:
         raise NewerVersion(f"{_parse.shown(name)} in the codec {_parse.shown(said['codec'])}")
@@ -356,7 +356,7 @@ def _opaque(
         dtype = _dtypes.dtype_of(said.get("dtype"))
     except SchemaError as error:
         _parse.fail(f"{_parse.shown(name)}: {error}")
-    most = _parse.MOST_AXES + 1  # one of a group
+    most = _parse.MOST_AXES + 1  # the axis of a group
     own = _parse.shape(said.get("shape"), f"the type of {_parse.shown(name)}", most)
     if stored != np.uint8 or not own or shape != (*own, dtype.itemsize):
         _parse.fail(f"{_parse.shown(name)} is not stored as the bytes of its type")

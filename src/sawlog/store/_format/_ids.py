@@ -1,7 +1,4 @@
-"""Example ids, integers or strings: as they are stored, as a set, and as an index of rows.
-
-Strings are looked up by their hash; a found row counts only if its text is the same.
-"""
+"""Example ids: integers or strings, as users pass them and as they are stored."""
 
 from __future__ import annotations
 
@@ -19,17 +16,17 @@ Kind = Literal["int", "str"]
 
 
 def normalize_ids(ids: Any) -> np.ndarray | list[str]:
-    """Ids as an int64 array or a list of strings.
+    """Convert ids to an int64 array or a list of strings.
 
     Raises:
-        SchemaError: they are neither.
+        SchemaError: the ids are neither.
     """
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable) or _is_scalar(ids):
-        raise SchemaError(f"ids are a sequence, one for each row, not {ids!r}. Hint: [{ids!r}]")
+        raise SchemaError(f"ids must be a sequence, one for each row; got {ids!r}. Hint: [{ids!r}]")
     if isinstance(ids, (Set, Mapping)):
         raise SchemaError(
-            f"ids are a sequence, in the order of the rows, not a {type(ids).__name__}. "
-            "Hint: a list, or an array."
+            f"ids must be a sequence in the order of the rows; got a {type(ids).__name__}. "
+            "Hint: pass a list or an array."
         )
     if isinstance(ids, range):
         ids = np.arange(ids.start, ids.stop, ids.step, dtype=np.int64)
@@ -42,7 +39,7 @@ def normalize_ids(ids: Any) -> np.ndarray | list[str]:
         return _texts(list(ids) if kinds == {str} else [str.__str__(text) for text in ids])
     if kinds & {bool, np.bool_}:
         raise SchemaError(
-            "ids are integers or strings, not truth values. Hint: list(map(int, ids))"
+            "ids must be integers or strings; got booleans. Hint: list(map(int, ids))"
         )
     return _integers(np.asarray(ids) if len(ids) else np.zeros(0, np.int64))
 
@@ -58,20 +55,20 @@ def _array(ids: Any) -> np.ndarray:
 
 
 def _decoded(ids: np.ndarray) -> Any:
-    """An array of strings or bytes as a list of strings."""
+    """Convert an array of strings or bytes to a list of strings."""
     if ids.ndim != 1 or ids.dtype.kind == "U":
         return ids.tolist()
     try:
         return [text.decode() for text in ids.tolist()]
     except UnicodeDecodeError as error:
         raise SchemaError(
-            f"ids in bytes are UTF-8, and {error.object!r} is not: {error.reason}. "
+            f"ids that are bytes must be UTF-8; got {error.object!r}: {error.reason}. "
             "Hint: np.char.decode(ids, 'latin-1')"
         ) from error
 
 
 def _texts(ids: list[str]) -> list[str]:
-    """Refuse strings that are no Unicode text, and could not be written."""
+    """Refuse strings that are not valid Unicode, and cannot be written."""
     try:
         "".join(ids).encode()
     except UnicodeEncodeError:
@@ -88,31 +85,31 @@ def _texts(ids: list[str]) -> list[str]:
 
 def _integers(array: np.ndarray) -> np.ndarray:
     if array.ndim != 1:
-        raise SchemaError(f"ids have one axis, one id for each row, not the shape {array.shape}")
+        raise SchemaError(f"ids must have one axis, an id per row; got the shape {array.shape}")
     if array.dtype.kind not in "iu":
         raise SchemaError(
-            f"ids are integers or strings, not {array.dtype}. "
+            f"ids must be integers or strings; got {array.dtype}. "
             "Hint: ids.astype(np.int64), or [str(x) for x in ids]"
         )
     if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
-        raise SchemaError(f"the id {array.max()} does not fit into int64. Hint: use strings")
+        raise SchemaError(f"The id {array.max()} does not fit into int64. Hint: use strings.")
     return array.astype(np.int64)
 
 
 def kind_of(ids: np.ndarray | list[str]) -> Kind:
-    """What these ids are."""
+    """Return the kind of normalized ids."""
     return "int" if isinstance(ids, np.ndarray) else "str"
 
 
 def shown_ids(ids: Sequence[Any] | np.ndarray) -> str:
-    """A few of them, for a message."""
+    """Return the first few ids, for a message."""
     shown = [x.item() if isinstance(x, np.generic) else x for x in ids[:5]]
     return ", ".join(map(repr, shown)) + (f", ... ({len(ids)} in all)" if len(ids) > 5 else "")
 
 
 @dataclasses.dataclass(frozen=True)
 class StringIds:
-    """String ids as they are stored: all bytes, where each ends, and their hashes."""
+    """String ids as they are stored: all bytes, the end of each string, and the hashes."""
 
     data: np.ndarray
     ends: np.ndarray
@@ -120,7 +117,7 @@ class StringIds:
 
     @classmethod
     def of(cls, ids: list[str]) -> StringIds:
-        """Pack strings."""
+        """Encode strings."""
         texts = [text.encode() for text in ids]
         ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
         data = np.frombuffer(b"".join(texts), dtype=np.uint8)
@@ -131,12 +128,12 @@ class StringIds:
         return len(self.ends)
 
     def _bounds(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the texts of some rows start and end."""
+        """Return where the strings of some rows start and end."""
         starts = np.where(rows > 0, self.ends[rows - 1], 0) if len(rows) else rows
         return starts, self.ends[rows]
 
     def take(self, rows: np.ndarray | slice | None = None) -> list[str]:
-        """The strings of some rows, or all."""
+        """Return the strings of some rows, or of all."""
         chosen = np.arange(len(self))[slice(None) if rows is None else rows]
         starts, ends = self._bounds(chosen)
         if not len(chosen):
@@ -147,7 +144,7 @@ class StringIds:
         return [data[start:end].decode() for start, end in pairs]
 
     def same(self, rows: np.ndarray, others: list[bytes]) -> np.ndarray:
-        """For each of these rows whether it has this text."""
+        """Return for each row whether its string equals the other."""
         starts, ends = self._bounds(rows)
         sizes = np.fromiter(map(len, others), dtype=np.int64, count=len(others))
         good = ends - starts == sizes

@@ -1,7 +1,7 @@
-"""JSON from a file as checked values: what is not as it should be is said in a few words.
+"""Parse JSON from files into checked values.
 
-Whoever reads a file of a store takes its parts with these functions, so nothing that a file says
-is used before its type and its bounds are known.
+Every value of a file passes one of these functions, which check its type and bounds before it is
+used.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 MOST = 2**63 - 1
-MOST_AXES = 64  # of an array of numpy
-_DEEPEST = 300  # levels of lists and objects in what users note
+MOST_AXES = 64  # of a numpy array
+_DEEPEST = 300  # levels of lists and objects in `meta` and `attrs`
 _WRITER = re.compile(r"[a-z0-9]{1,32}")
 
 
 class Malformed(ValueError):
-    """A file says something that it cannot say; the text is part of a sentence."""
+    """A file has an invalid value; the text is part of a longer message."""
 
 
 def fail(what: str) -> NoReturn:
-    """Refuse a file."""
+    """Raise :class:`Malformed`."""
     raise Malformed(what)
 
 
 def load(data: bytes | str) -> dict[str, Any]:
-    """Parse an object.
+    """Parse a JSON object.
 
     Raises:
-        Malformed: it is no JSON, or has a key twice, a number that is not finite, or too many
+        Malformed: the text is not JSON, has a key twice, a number that is not finite, or too many
             levels.
     """
     try:
@@ -41,7 +41,7 @@ def load(data: bytes | str) -> dict[str, Any]:
     except RecursionError:
         fail("it is nested too deeply")
     except ValueError as error:
-        fail(f"it is no JSON ({_short(error)})")
+        fail(f"it is not JSON ({_short(error)})")
     return mapping(value, "it")
 
 
@@ -50,12 +50,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        fail(f"the key {shown(twice)} is there twice")
+        fail(f"the key {shown(twice)} occurs twice")
     return made
 
 
 def _no_number(text: str) -> NoReturn:
-    fail(f"it has {text}, which JSON lacks")
+    fail(f"it has {text}, which is not JSON")
 
 
 def _finite(text: str) -> float:
@@ -75,7 +75,7 @@ def _short(error: Exception) -> str:
 
 
 def shown(value: object) -> str:
-    """A value for a message, in one line of bounded length."""
+    """Return a value for a message, in one line of bounded length."""
     try:
         text = ascii(value) if isinstance(value, (str, int, float, bool, type(None))) else ""
     except ValueError:  # an integer with too many digits to show
@@ -85,28 +85,28 @@ def shown(value: object) -> str:
 
 
 def mapping(value: Any, what: str) -> dict[str, Any]:
-    """An object."""
+    """Check that a value is an object."""
     if type(value) is not dict:
         fail(f"{what} is {shown(value)}, not an object")
     return value
 
 
 def sequence(value: Any, what: str) -> list[Any]:
-    """A list."""
+    """Check that a value is a list."""
     if type(value) is not list:
         fail(f"{what} is {shown(value)}, not a list")
     return value
 
 
 def field(value: dict[str, Any], key: str) -> Any:
-    """What an object has under a key."""
+    """Return the value of a key that an object must have."""
     if key not in value:
         fail(f"{key!r} is missing")
     return value[key]
 
 
 def integer(value: Any, what: str, low: int = 0, high: int = MOST) -> int:
-    """A whole number within bounds; true and false are none."""
+    """Check that a value is an integer within bounds; true and false are not integers."""
     if type(value) is not int:
         fail(f"{what} is {shown(value)}, not an integer")
     if not low <= value <= high:
@@ -115,14 +115,14 @@ def integer(value: Any, what: str, low: int = 0, high: int = MOST) -> int:
 
 
 def flag(value: Any, what: str) -> bool:
-    """True or false."""
+    """Check that a value is true or false."""
     if type(value) is not bool:
         fail(f"{what} is {shown(value)}, not true or false")
     return value
 
 
 def text(value: Any, what: str) -> str:
-    """A string that is valid Unicode."""
+    """Check that a value is a string of valid Unicode."""
     if type(value) is not str:
         fail(f"{what} is {shown(value)}, not a string")
     if not value.isascii():
@@ -134,14 +134,14 @@ def text(value: Any, what: str) -> str:
 
 
 def name(value: Any, what: str) -> str:
-    """A string that is not empty."""
+    """Check that a value is a non-empty string."""
     if not text(value, what):
         fail(f"{what} is empty")
     return value
 
 
 def texts(value: Any, what: str) -> tuple[str, ...]:
-    """Strings that are all different."""
+    """Check that a value is a list of distinct strings."""
     found = tuple([text(item, what) for item in sequence(value, what)])
     if len(found) > 1 and len(set(found)) != len(found):
         fail(f"{what} has a name twice")
@@ -149,14 +149,14 @@ def texts(value: Any, what: str) -> tuple[str, ...]:
 
 
 def writer(value: Any, what: str) -> str:
-    """The name of a writer."""
+    """Check that a value is the name of a writer."""
     if type(value) is not str or not _WRITER.fullmatch(value):
         fail(f"{what} is {shown(value)}, not the name of a writer")
     return value
 
 
 def shape(value: Any, what: str, axes: int = MOST_AXES) -> tuple[int, ...]:
-    """Sizes of axes whose product is bounded as well."""
+    """Check that a value is a shape, with a bounded number of items."""
     sizes = tuple(integer(item, what) for item in sequence(value, what))
     if len(sizes) > axes:
         fail(f"{what} has {len(sizes)} axes")
@@ -166,7 +166,7 @@ def shape(value: Any, what: str, axes: int = MOST_AXES) -> tuple[int, ...]:
 
 
 def choice(value: Any, what: str, choices: Iterable[str]) -> str:
-    """One of some strings."""
+    """Check that a value is one of some strings."""
     listed = tuple(choices)
     if type(value) is not str or value not in listed:
         fail(f"{what} is {shown(value)}, not one of {', '.join(map(repr, listed))}")
@@ -174,7 +174,7 @@ def choice(value: Any, what: str, choices: Iterable[str]) -> str:
 
 
 def notes(value: Any, what: str) -> dict[str, Any]:
-    """An object of the user, of bounded depth, with valid strings all over."""
+    """Check an object of the user: bounded depth, and valid strings."""
     found = mapping(value, what)
     level: list[Any] = [found]
     for _ in range(_DEEPEST):
@@ -195,7 +195,7 @@ def notes(value: Any, what: str) -> dict[str, Any]:
 
 
 def check_depth(value: Any, what: str) -> None:
-    """Refuse what could be written and not be read again."""
+    """Refuse a value that is nested too deeply to be read again."""
     level: list[Any] = [value]
     for _ in range(_DEEPEST):
         level = [x for item in level for x in _below(item)]

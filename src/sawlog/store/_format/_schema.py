@@ -1,4 +1,4 @@
-"""What a store holds: tables of rows with example ids, and series of entries with steps."""
+"""The schema: tables of rows with example ids, and series of entries with steps."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from sawlog.store._format import _dtypes, _parse
 
 RESERVED = "sawlog."
 _SUSPICIOUS = (RESERVED, "__metadata__")
-_quoted = json.encoder.encode_basestring  # what json.dumps does with ensure_ascii=False
+_quoted = json.encoder.encode_basestring  # as json.dumps with ensure_ascii=False
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A name, and the dtype and shape of each row or entry under it."""
+    """A name, with the dtype and shape of one row or entry."""
 
     name: str
     dtype: np.dtype
@@ -37,28 +37,28 @@ class Column:
 
     @property
     def row_bytes(self) -> int:
-        """The bytes of one row."""
+        """The size of one row in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
     def to_json(self) -> dict[str, Any]:
-        """As in FORMAT.md."""
+        """Return the JSON value (FORMAT.md, section 3)."""
         name = _dtypes.name_of(self.dtype)
         return {"name": self.name, "dtype": name, "shape": list(self.shape)}
 
     def to_text(self) -> str:
-        """The text of :meth:`to_json`."""
+        """Return :meth:`to_json` as text."""
         name = _quoted(self.name)
         return f'{{"name": {name}, {type_text(self.dtype, self.shape)}'
 
     @classmethod
     def from_json(cls, value: Any) -> Column:
-        """As in FORMAT.md.
+        """Parse a column (FORMAT.md, section 3).
 
         Raises:
-            Malformed, SchemaError: it is something else.
+            Malformed, SchemaError: the value is invalid.
         """
         said = _parse.mapping(value, "a column")
         name = _parse.text(said.get("name"), "the name of a column")
@@ -67,7 +67,7 @@ class Column:
 
 
 def made_column(name: str, dtype: np.dtype, shape: tuple[int, ...]) -> Column:
-    """A column of parts that are known to be good: there may be a hundred thousand."""
+    """Build a column from checked parts, quickly: a store may have a hundred thousand."""
     made = object.__new__(Column)
     set_parts = made.__dict__
     set_parts["name"], set_parts["dtype"], set_parts["shape"] = name, dtype, shape
@@ -76,7 +76,7 @@ def made_column(name: str, dtype: np.dtype, shape: tuple[int, ...]) -> Column:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Rows with example ids; its names are always written together."""
+    """Rows with example ids; the names of a table are always written together."""
 
     columns: tuple[Column, ...]
     ids: Literal["int", "str"] = "int"
@@ -86,7 +86,7 @@ class Table:
         if not self.columns:
             raise SchemaError("A table needs at least one name. Hint: append(ids, {name: values})")
         if self.ids not in ("int", "str"):
-            raise SchemaError(f"ids of a table are 'int' or 'str', not {self.ids!r}")
+            raise SchemaError(f"ids of a table must be 'int' or 'str'; got {self.ids!r}")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -95,16 +95,16 @@ class Table:
 
     @property
     def row_bytes(self) -> int:
-        """The bytes of one row, without its id."""
+        """The size of one row in bytes, without its id."""
         return sum(column.row_bytes for column in self.columns)
 
     def to_json(self) -> dict[str, Any]:
-        """As in FORMAT.md."""
+        """Return the JSON value (FORMAT.md, section 3)."""
         columns = [column.to_json() for column in self.columns]
         return {"kind": "table", "ids": self.ids, "columns": columns}
 
     def to_text(self) -> str:
-        """The text of :meth:`to_json`."""
+        """Return :meth:`to_json` as text."""
         return json.dumps(self.to_json(), ensure_ascii=False)
 
 
@@ -130,19 +130,19 @@ class Series:
         return tuple([step.name for step in self.steps])
 
     def renamed(self, name: str) -> Series:
-        """A series of another name, alike in all else."""
+        """Return an equal series with another name."""
         like, made = self.column, object.__new__(Series)
         made.__dict__["column"] = made_column(name, like.dtype, like.shape)
         made.__dict__["steps"] = self.steps
         return made
 
     def to_json(self) -> dict[str, Any]:
-        """As in FORMAT.md."""
+        """Return the JSON value (FORMAT.md, section 3)."""
         steps = [step.to_json() for step in self.steps]
         return {"kind": "series", "column": self.column.to_json(), "steps": steps}
 
     def to_text(self) -> str:
-        """The text of :meth:`to_json`: there may be a hundred thousand."""
+        """Return :meth:`to_json` as text, quickly: a store may have a hundred thousand series."""
         steps = ", ".join([step.to_text() for step in self.steps]) if self.steps else ""
         return f'{{"kind": "series", "column": {self.column.to_text()}, "steps": [{steps}]}}'
 
@@ -152,12 +152,12 @@ Log = Table | Series
 
 @functools.lru_cache(1024)
 def type_text(dtype: np.dtype, shape: tuple[int, ...]) -> str:
-    """The end of the text of a column."""
+    """Return the end of the JSON text of a column."""
     return json.dumps({"dtype": _dtypes.name_of(dtype), "shape": list(shape)})[1:]
 
 
 class Schema(Mapping[str, Log]):
-    """Every name of a store, with the table or series it belongs to."""
+    """Every name of a store, with its table or series."""
 
     def __init__(self, logs: Iterable[Log] = ()) -> None:
         self._by_name: dict[str, Log] = {}
@@ -165,38 +165,38 @@ class Schema(Mapping[str, Log]):
             self.add(log)
 
     def add(self, log: Log) -> None:
-        """Take in one more.
+        """Add one table or series.
 
         Raises:
-            SchemaError: a name cannot be used, or is there already.
+            SchemaError: a name is invalid or taken.
         """
         self.add_all((log,))
 
     def add_all(self, logs: Sequence[Log]) -> None:
-        """Take in some more, all of them or none.
+        """Add tables and series, all of them or none.
 
         Raises:
-            SchemaError: a name cannot be used, or is there already.
+            SchemaError: a name is invalid or taken.
         """
         self.check(logs)
         self.add_checked(logs)
 
     def add_checked(self, logs: Iterable[Log]) -> None:
-        """Take in logs that :meth:`check` has not refused, or that are there already."""
+        """Add logs that :meth:`check` has accepted, or that were added before."""
         self._by_name.update({name: log for log in logs for name in log.names})
 
     def check(self, logs: Iterable[Log]) -> None:
-        """Refuse logs that could not be added.
+        """Check that logs can be added.
 
         Raises:
-            SchemaError: a name cannot be used, or is there already.
+            SchemaError: a name is invalid or taken.
         """
         names = [name for log in logs for name in log.names]
         check_names(names)
         if len(set(names)) != len(names) or self.has_any(names):
             counts = collections.Counter(names)
             twice = next(n for n in names if counts[n] > 1 or n in self._by_name)
-            raise SchemaError(f"The name {twice!r} is there twice. Hint: rename one of them.")
+            raise SchemaError(f"The name {twice!r} is used twice. Hint: rename one of them.")
 
     def __getitem__(self, name: str) -> Log:
         found = self._by_name.get(name)
@@ -205,11 +205,11 @@ class Schema(Mapping[str, Log]):
         return found
 
     def has_any(self, names: Iterable[str]) -> bool:
-        """Whether one of these names is there."""
+        """Return whether any of these names is declared."""
         return not self._by_name.keys().isdisjoint(names)
 
     def find(self, name: str) -> Log | None:
-        """The log of a name, if there is one."""
+        """Return the table or series of a name, or None."""
         return self._by_name.get(name)
 
     def __contains__(self, name: object) -> bool:
@@ -225,7 +225,7 @@ class Schema(Mapping[str, Log]):
         return f"Schema({', '.join(f'{n}: {self.column(n)}' for n in self)})"
 
     def column(self, name: str) -> Column:
-        """The column of a name."""
+        """Return the column of a name."""
         log = self[name]
         if isinstance(log, Series):
             return log.column
@@ -243,29 +243,29 @@ class Schema(Mapping[str, Log]):
 
 
 def check_names(names: Iterable[str]) -> None:
-    """As :func:`check_name` of each: there may be very many."""
+    """Check many names; see :func:`check_name`."""
     names = list(names)
     try:
         joined = "\n".join(names)
         if all(names) and joined.isascii() and not any(word in joined for word in _SUSPICIOUS):
             return
-    except TypeError:  # one is no string
+    except TypeError:  # one is not a string
         pass
     for name in names:
         check_name(name)
 
 
 def check_name(name: object) -> None:
-    """Refuse names that cannot be stored.
+    """Check that a name can be stored.
 
     Raises:
-        SchemaError: saying which and why.
+        SchemaError: it cannot.
     """
     if not isinstance(name, str) or not name:
-        raise SchemaError(f"A name is a string that is not empty, not {name!r}")
+        raise SchemaError(f"A name must be a non-empty string; got {name!r}")
     if name.startswith(RESERVED) or name == "__metadata__":
         raise SchemaError(
-            f"The name {name!r} is one the store needs for itself. "
+            f"The name {name!r} is reserved. "
             f"Hint: choose one that does not begin with {RESERVED!r}."
         )
     if name.isascii():
@@ -277,10 +277,10 @@ def check_name(name: object) -> None:
 
 
 def check_axes(logs: Iterable[Log]) -> None:
-    """Refuse step axes whose names cannot be stored.
+    """Check that the names of step axes can be stored.
 
     Raises:
-        SchemaError: saying which and why.
+        SchemaError: one cannot.
     """
     seen: set[tuple[str, ...]] = set()
     for log in logs:
@@ -292,18 +292,19 @@ def check_axes(logs: Iterable[Log]) -> None:
                 except SchemaError as error:
                     raise SchemaError(f"A step axis of {log.column.name!r}: {error}") from error
             if len(set(log.axes)) != len(log.axes):
-                raise SchemaError(f"{log.column.name!r} has a step axis twice: {log.axes}")
+                raise SchemaError(f"{log.column.name!r} has the same step axis twice: {log.axes}")
 
 
 def unknown_name(name: str, known: Iterable[str], hint: str = "") -> UnknownNameError:
-    """The error for a name that is not there."""
+    """Return the error for a name that the store does not have."""
     known = list(known)
     close = get_close_matches(name, known, n=3)
     listed = ", ".join(map(repr, close or known[:8])) + (
         "" if close or len(known) <= 8 else ", ..."
     )
+    found = f"Did you mean {listed}?" if close else f"It has {listed}."
     return UnknownNameError(
         f"This store has no log named {name!r}. "
-        + (f"{'Perhaps' if close else 'It has'} {listed}." if known else "It has none at all.")
+        + (found if known else "It has no logs.")
         + (f" Hint: {hint}" if hint else "")
     )

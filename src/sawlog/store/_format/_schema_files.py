@@ -15,8 +15,8 @@ from sawlog.store._format._schema import Log, Schema, check_axes
 from sawlog.store._format._schema_json import logs_from_json, logs_to_texts
 from sawlog.store._gc_pause import paused_gc
 
-_NAME = re.compile(r"(\d{8,18})\.json")
-_MERGED = re.compile(r"00000001-(\d{8,18})\.json")
+_NAME = re.compile(r"(\d{8,19})\.json")
+_MERGED = re.compile(r"00000001-(\d{8,19})\.json")
 _MANY = 64  # files: fewer are not merged
 _FEW = 100  # missing files that are named one by one
 

@@ -18,10 +18,10 @@ _MANY = 1000  # equal series; fewer are written one by one
 
 
 def logs_from_json(value: Any) -> list[Log]:
-    """Tables and series as a schema file has them.
+    """Parse the tables and series of a schema file.
 
     Raises:
-        Malformed, SchemaError: they are something else.
+        Malformed, SchemaError: the value is invalid.
     """
     types: dict[tuple[str, ...], Series] = {}
     found: list[Log] = []
@@ -34,7 +34,7 @@ def logs_from_json(value: Any) -> list[Log]:
 
 
 def _many_from_json(said: dict[str, Any]) -> list[Series]:
-    """Series that differ in nothing but their names."""
+    """Parse series that differ only in their names."""
     names = _parse.texts(_parse.field(said, "names"), "'names' of many series")
     shape = _parse.shape(said.get("shape"), "the shape of many series")
     like = Series(made_column("", _dtypes.dtype_of(said.get("dtype")), shape), _steps_of(said))
@@ -42,7 +42,7 @@ def _many_from_json(said: dict[str, Any]) -> list[Series]:
 
 
 def logs_to_texts(logs: Sequence[Log]) -> list[str]:
-    """The texts of logs as a schema file has them: very many alike are told as one."""
+    """Return the JSON texts of tables and series; many equal series become one ``many``."""
     if len(logs) < _MANY:
         return [log.to_text() for log in logs]
     out: list[str] = []
@@ -66,9 +66,9 @@ def _likeness(log: Log) -> tuple[Any, ...] | None:
 
 
 def _alike(value: Any, types: dict[tuple[str, ...], Series]) -> Series | None:
-    """As :func:`log_from_json` of a series, where one that is alike was seen before.
+    """Fast path of :func:`log_from_json` for a series of a type that was parsed before.
 
-    There may be a hundred thousand series of few types. What a type looks like is told by its text.
+    ``types`` caches parsed types by their text.
     """
     if type(value) is not dict or value.get("kind") != "series":
         return None
@@ -88,10 +88,10 @@ def _alike(value: Any, types: dict[tuple[str, ...], Series]) -> Series | None:
 
 
 def log_from_json(value: Any) -> Log:
-    """A table or series as in FORMAT.md.
+    """Parse a table or series (FORMAT.md, section 3).
 
     Raises:
-        Malformed, SchemaError: it is something else.
+        Malformed, SchemaError: the value is invalid.
     """
     said = _parse.mapping(value, "a log")
     kind = _parse.choice(said.get("kind"), "'kind' of a log", ("table", "series"))

@@ -16,15 +16,15 @@ from sawlog.store._format._ids import StringIds, shown_ids
 
 
 class IdIndex:
-    """Where each id of a table is: numbers of rows, counted over all its chunks in order."""
+    """Maps ids of a table to row numbers, counted over all its chunks in order."""
 
     def __init__(self, chunks: Sequence[np.ndarray | StringIds], policy: str, table: str) -> None:
         """Sort the ids.
 
-        ``policy`` says which row counts where an id is there twice.
+        ``policy`` selects the row that counts if an id occurs twice.
 
         Raises:
-            DuplicateIdError: an id is there twice and the policy is ``error``.
+            DuplicateIdError: an id occurs twice, and the policy is ``"error"``.
         """
         self._chunks = chunks
         self.starts = np.cumsum([0, *map(len, chunks)])
@@ -44,7 +44,7 @@ class IdIndex:
         self._keys = keys[self._at]
 
     def _settle(self, policy: str, table: str) -> None:
-        """Let one row of every id count."""
+        """Select one row of every id."""
         if self._at is None:
             return
         same = self._keys[1:] == self._keys[:-1]
@@ -56,7 +56,7 @@ class IdIndex:
         for low, high in zip(edges[::2].tolist(), (edges[1::2] + 1).tolist(), strict=True):
             rows = self._at[low:high]
             groups = self._by_text(rows)
-            if len(groups) > 1:  # texts whose hashes are equal: looked up one by one
+            if len(groups) > 1:  # different strings with the same hash: looked up by text
                 keep[low:high] = False
                 self._clashes.update((t, g[-1 if policy == "replace" else 0]) for t, g in groups)
             else:
@@ -95,7 +95,7 @@ class IdIndex:
         )
 
     def texts(self, rows: np.ndarray) -> list[str]:
-        """The string ids of some rows."""
+        """Return the string ids of some rows."""
         out: list[str] = [""] * len(rows)
         for chunk, where, own in self.split(rows):
             texts = self._chunks[chunk]
@@ -105,7 +105,7 @@ class IdIndex:
         return out
 
     def split(self, rows: np.ndarray) -> Iterable[tuple[int, np.ndarray, np.ndarray]]:
-        """Rows by chunk: its number, where they stand in ``rows``, and the rows within it."""
+        """Yield for each chunk: its number, positions in ``rows``, and rows within the chunk."""
         if len(self._chunks) == 1:
             yield 0, np.arange(len(rows)), rows
             return
@@ -118,14 +118,14 @@ class IdIndex:
                 yield number, where, rows[where] - self.starts[number]
 
     def find(self, ids: np.ndarray | list[str]) -> np.ndarray:
-        """The row of each id, -1 where there is none."""
+        """Return the row of each id, or -1."""
         texts = [text.encode() for text in ids] if isinstance(ids, list) else []
         keys = np.array(list(map(hash_of, texts)), np.uint64) if isinstance(ids, list) else ids
         if not len(self._keys):
             rows = np.full(len(ids), -1, dtype=np.int64)
         else:
             at = np.empty(len(keys), np.int64)
-            order = np.argsort(keys, kind="stable")  # neighbours are found near each other
+            order = np.argsort(keys, kind="stable")  # sorted lookups are kinder to the cache
             at[order] = np.searchsorted(self._keys, keys[order])
             at = np.minimum(at, len(self._keys) - 1)
             rows = at if self._at is None else self._at[at]
@@ -137,7 +137,7 @@ class IdIndex:
         return rows
 
     def _drop_other_texts(self, rows: np.ndarray, texts: list[bytes]) -> None:
-        """Forget rows that were found by a hash and have another text."""
+        """Set rows to -1 that were found by hash and have another string."""
         there = np.flatnonzero(rows >= 0)
         for chunk, where, own in self.split(rows[there]):
             stored = self._chunks[chunk]

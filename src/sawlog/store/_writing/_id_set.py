@@ -8,15 +8,15 @@ from sawlog.store._format._ids import Kind
 
 
 class IdSet:
-    """A growing set of ids that can be asked about many at once."""
+    """A growing set of ids, with lookups of many ids at once."""
 
     def __init__(self, kind: Kind) -> None:
         self._texts: set[str] | None = set() if kind == "str" else None
-        # sorted, each at most half as long as the one before
+        # Sorted arrays, each at most half as long as the one before.
         self._runs: tuple[np.ndarray, ...] = ()
 
     def add(self, ids: np.ndarray | list[str]) -> None:
-        """Take in more. Stopped in the middle, it can be done again, and nothing is lost."""
+        """Add ids. After an interrupt it can be called again, and nothing is lost."""
         if self._texts is not None:
             self._texts.update(ids)
             return
@@ -28,7 +28,7 @@ class IdSet:
             self._runs = (*runs, run)
 
     def has(self, ids: np.ndarray | list[str]) -> np.ndarray:
-        """For each id whether it is there."""
+        """Return for each id whether the set contains it."""
         if self._texts is not None:
             texts = self._texts
             return np.fromiter((text in texts for text in ids), dtype=bool, count=len(ids))
@@ -40,7 +40,7 @@ class IdSet:
 
 
 def first_of_each(ids: np.ndarray | list[str]) -> np.ndarray:
-    """For each id whether it stands here for the first time."""
+    """Return for each id whether it is its first occurrence."""
     if isinstance(ids, np.ndarray):
         if len(ids) < 2 or bool((ids[1:] > ids[:-1]).all()):
             return np.ones(len(ids), dtype=bool)
