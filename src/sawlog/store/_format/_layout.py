@@ -1,4 +1,4 @@
-"""The folder of a store: where its files lie, and what ``store.json`` says."""
+"""The folder of a store: its paths, and ``store.json``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ IDENTITY = "store.json"
 POLICIES = {"duplicates": ("error", "first", "replace"), "nan": ("allow", "warn", "error")}
 FOLDERS = ("schema", "segments", "writers", "tmp")
 MOST_JSON = 1 << 28  # bytes of a JSON file
-_PATIENCE = 0.3  # seconds for a file that is just being written
+_PATIENCE = 0.3  # seconds to wait for a file that is being written
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Config:
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """The paths of a store, and the disk that has its files."""
+    """The paths of a store, and the disk with its files."""
 
     path: Path
 
@@ -58,67 +58,67 @@ class Folder:
         except UnicodeEncodeError:
             bad = True
         if bad:
-            raise ArgumentError(f"{str(self.path)!r:.200} is not a path that a file can have.")
+            raise ArgumentError(f"{str(self.path)!r:.200} is not a valid path.")
         object.__setattr__(self, "path", absolute(self.path))
 
     @functools.cached_property
     def disk(self) -> LocalDisk:
-        """Where the files are; names are relative to the store."""
+        """Access to the files, by names relative to the store."""
         return LocalDisk(self.path)
 
     @property
     def identity(self) -> Path:
-        """What this is."""
+        """The path of ``store.json``."""
         return self.path / IDENTITY
 
     @property
     def schema(self) -> Path:
-        """Which logs there are."""
+        """The folder of schema files."""
         return self.path / "schema"
 
     @property
     def segments(self) -> Path:
-        """The data."""
+        """The folder of segments."""
         return self.path / "segments"
 
     @property
     def writers(self) -> Path:
-        """How far each writer got."""
+        """The folder with the progress of each writer."""
         return self.path / "writers"
 
     def make(self) -> None:
-        """Create the folders of a store that is new; those of one that is there must be there.
+        """Create the folders of a new store; an existing store must have them.
 
         Raises:
-            DamagedStoreError: there is a store, and its segments are gone.
-            StorePermissionError, StoreFullError, StoreWriteError: they cannot be created.
+            DamagedStoreError: the store exists without its segments.
+            StorePermissionError, StoreFullError, StoreWriteError: the folders cannot be created.
         """
         if is_store(self.path):
             self.check()
         self.make_all()
 
     def make_all(self) -> None:
-        """Create what is not there of the folders, also in a store that has lost some."""
+        """Create missing folders, also in a store that has lost some."""
         try:
             self.disk.make(FOLDERS)
         except OSError as error:
             raise write_error(error, "creating the store", self.path) from error
 
     def check(self) -> None:
-        """Refuse a store that is gone, or whose segments are: that is not an empty store.
+        """Check that the store has its segments; one without them is damaged, not empty.
 
         Raises:
-            StoreNotFoundError, DamagedStoreError.
+            StoreNotFoundError, DamagedStoreError: see :meth:`names`.
         """
         self.names("segments")
 
     def names(self, folder: str) -> list[str]:
-        """The names in one of the folders.
+        """List one of the folders.
 
         Raises:
             StoreNotFoundError: the whole store is gone.
-            DamagedStoreError: the folder is missing, or something else.
-            StorePermissionError: it cannot be read.
+            DamagedStoreError: the folder is missing, or is not a folder.
+            StorePermissionError: the folder cannot be read.
         """
         try:
             return self.disk.list(folder)
@@ -127,7 +127,7 @@ class Folder:
                 raise store_gone(self.path) from error
             raise self._lost(folder, "missing") from error
         except NotADirectoryError as error:
-            raise self._lost(folder, "no folder") from error
+            raise self._lost(folder, "not a folder") from error
         except OSError as error:
             reason = read_error(error, self.path / folder)
             if reason is not error:
@@ -136,23 +136,23 @@ class Folder:
 
     def _lost(self, folder: str, what: str) -> DamagedStoreError:
         return DamagedStoreError(
-            f"{self.path / folder} is damaged: {what}. Hint: look whether the disk is mounted and "
-            "whether all of the store was copied; sawlog repair gives up what is lost.",
+            f"{self.path / folder} is damaged: {what}. Hint: check that the disk is mounted and "
+            "that all of the store was copied; sawlog repair removes what is damaged.",
             what=f"{folder}/: {what}",
         )
 
 
 def store_gone(path: Path) -> StoreNotFoundError:
-    """The error for a store that was there before."""
+    """Return the error for a store that no longer exists."""
     return StoreNotFoundError(
-        f"The store at {path} is gone. Hint: look whether its disk is mounted, and whether the "
-        "folder was moved."
+        f"The store at {path} is gone. Hint: check that its disk is mounted, and that the folder "
+        "was not moved."
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """What ``store.json`` says."""
+    """The contents of ``store.json``."""
 
     id: str
     created: str
@@ -160,16 +160,16 @@ class Identity:
     meta: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """As in FORMAT.md."""
+        """Return the JSON value (FORMAT.md, section 2)."""
         said = {"format": FORMAT, "version": VERSION, "id": self.id, "created": self.created}
         return {**said, "config": dataclasses.asdict(self.config), "meta": self.meta}
 
     @classmethod
     def from_json(cls, said: dict[str, Any]) -> Identity:
-        """As in FORMAT.md.
+        """Parse the JSON value (FORMAT.md, section 2).
 
         Raises:
-            Malformed: it is something else.
+            Malformed: the value is invalid.
         """
         config = _parse.mapping(_parse.field(said, "config"), "'config'")
         chosen = {
@@ -186,7 +186,7 @@ class Identity:
 
 
 def declare_store(folder: Folder, config: Config, meta: dict[str, Any]) -> bool:
-    """Publish ``store.json`` unless there is one; say whether this did it."""
+    """Publish ``store.json`` unless it exists; return whether this call published it."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     said = Identity(new_name(32), now, config, meta).to_json()
     try:
@@ -196,7 +196,7 @@ def declare_store(folder: Folder, config: Config, meta: dict[str, Any]) -> bool:
 
 
 def is_store(path: str | os.PathLike[str]) -> bool:
-    """Whether a store is at ``path``, of whatever version."""
+    """Return whether a store of any version exists at ``path``."""
     try:
         LocalDisk(path).status(IDENTITY)
     except OSError:
@@ -205,12 +205,12 @@ def is_store(path: str | os.PathLike[str]) -> bool:
 
 
 def identity_of(folder: Folder) -> Identity:
-    """What ``store.json`` says.
+    """Read ``store.json``.
 
     Raises:
-        StoreNotFoundError: there is nothing at this path, or nothing yet.
-        ForeignStoreError: there is something else.
-        NewerStoreError: the version is one this sawlog does not know.
+        StoreNotFoundError: no store exists at this path, or not yet.
+        ForeignStoreError: the path is something else.
+        NewerStoreError: the version is newer than this sawlog.
         DamagedStoreError: the file was cut or changed.
     """
     try:
@@ -237,7 +237,7 @@ def _identity(folder: Folder, said: dict[str, Any], sealed: bool) -> Identity:
         _parse.fail("it was cut or changed after it was written")
     if said.get("format") != FORMAT:
         raise ForeignStoreError(
-            f"{folder.path} is no sawlog store: its store.json says format "
+            f"{folder.path} is not a sawlog store: its store.json has the format "
             f"{_parse.shown(said.get('format'))}."
         )
     version = _parse.integer(said.get("version"), "'version'", 1)
@@ -252,7 +252,7 @@ def _identity(folder: Folder, said: dict[str, Any], sealed: bool) -> Identity:
 
 
 def damaged_file(path: Path, what: str) -> DamagedStoreError:
-    """The error for a JSON file that is not what was written."""
+    """Return the error for a damaged JSON file."""
     return DamagedStoreError(
         f"{path} is damaged: {what}. Hint: sawlog verify shows what is readable; "
         "open(path, damaged='skip') reads the rest.",
@@ -265,25 +265,25 @@ def _not_a_store(folder: Folder) -> Exception:
     if not folder.disk.exists():
         if folder.disk.occupied():
             return ForeignStoreError(
-                f"{path} is a file, not a sawlog store. Hint: give the folder with a store.json."
+                f"{path} is a file, not a sawlog store. Hint: pass a folder with a store.json."
             )
         return StoreNotFoundError(
-            f"There is no store at {path}. Hint: sawlog.store.create(path) makes one; "
-            "sawlog ls FOLDER lists those under a folder."
+            f"There is no store at {path}. Hint: sawlog.store.create(path) creates one; "
+            "sawlog ls FOLDER lists the stores below a folder."
         )
     if "segments" not in there:
         return ForeignStoreError(
             f"{path} is a folder without store.json, not a sawlog store. "
-            "Hint: give the folder that has a store.json."
+            "Hint: pass the folder that contains store.json."
         )
     if not any(_names_in(folder.disk, name) for name in ("schema", "segments", "writers")):
         return StoreNotFoundError(
-            f"There is no store at {path} yet: somebody is making one, or stopped before it was "
-            "there. Hint: sawlog.store.create(path, exists='append') makes it, or goes on with it."
+            f"There is no store at {path} yet: another process is creating one, or stopped before "
+            "it was done. Hint: sawlog.store.create(path, exists='append') creates or continues it."
         )
     return DamagedStoreError(
         f"{path / IDENTITY} is missing, though the folder looks like a store. "
-        "Hint: open(path, damaged='skip') reads the segments; sawlog repair makes it anew."
+        "Hint: open(path, damaged='skip') reads the segments; sawlog repair writes it again."
     )
 
 
@@ -295,7 +295,7 @@ def _names_in(disk: Disk, folder: str = "") -> list[str]:
 
 
 def complete_json(disk: Disk, name: str) -> bytes:
-    """A JSON file, waiting a little for one that is just being written (disks without links)."""
+    """Read a JSON file; wait briefly for one that is being written (disks without links)."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         data = disk.read(name, MOST_JSON)

@@ -1,4 +1,4 @@
-"""The schema of a store as a list of numbered files, to which anybody may add one."""
+"""The schema of a store as numbered files, to which any writer may add one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sawlog.store._gc_pause import paused_gc
 
 _NAME = re.compile(r"(\d{8,19})\.json")
 _MERGED = re.compile(r"00000001-(\d{8,19})\.json")
-_MANY = 64  # files: fewer are not merged
-_FEW = 100  # missing files that are named one by one
+_MANY = 64  # files; fewer are not merged
+_FEW = 100  # missing files that are reported one by one
 
 
 class SchemaFiles:
-    """Every declared log of a store; ``refresh`` reads what others declared."""
+    """The declared logs of a store; ``refresh`` reads what other writers declared."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -30,7 +30,7 @@ class SchemaFiles:
         self.schema = Schema()
 
     def refresh(self, skip_damaged: bool = False) -> list[tuple[Path, str]]:
-        """Read what was added since; returns the files that were skipped as damaged.
+        """Read new files; return those that were skipped as damaged.
 
         Raises:
             DamagedStoreError: a file is missing, cut or changed.
@@ -46,37 +46,37 @@ class SchemaFiles:
                 continue
             before = self._read
             found = self._skip_to(number) + self._take(number)
-            if found and (last := self._listed()[1]) > before:  # merged meanwhile, and removed
+            if found and (last := self._listed()[1]) > before:  # merged since the listing
                 self._read = before
                 found = self._take_merged(last)
             problems += found
             if problems and not skip_damaged:
-                self._read = before  # so that asking again is the same error again
+                self._read = before  # so that the next call raises the same error
                 raise _damaged(*problems[0])
-        while self._is_there(self._read + 1):  # some listings lag behind
+        while self._is_there(self._read + 1):  # listings of some disks lag behind
             problems += self._take(self._read + 1)
         return problems
 
     def _listed(self) -> tuple[list[int], int]:
-        """The numbers there are, sorted, and the last that is in a merged file, or 0."""
+        """Return the sorted numbers of the files, and the last number in a merged file, or 0."""
         try:
             names = self._folder.names("schema")
         except DamagedStoreError:
             if self._read:
                 raise
-            return [], 0  # whether any names are lost the segments tell
+            return [], 0  # the segments show whether any names are lost
         found = (_NAME.fullmatch(name) for name in names)
         numbers = (int(match[1]) for match in found if match and _name(int(match[1])) == match[0])
         return sorted(number for number in numbers if number), max(_merged_in(names), default=0)
 
     def _take_merged(self, last: int) -> list[tuple[Path, str]]:
-        """Take in the file that has all names up to a number, if they are not known yet."""
+        """Read the merged file with all names up to a number, if they are not known yet."""
         problems: list[tuple[Path, str]] = []
         while last > self._read and not problems:
             try:
                 self._add(self._logs(_merged_name(last)))
                 self._read = last
-            except FileNotFoundError:  # merged again meanwhile, or gone
+            except FileNotFoundError:  # merged again since the listing, or missing
                 newer = self._listed()[1]
                 if newer <= last:
                     problems = [(self._folder.schema / _merged_name(last), "missing")]
@@ -88,7 +88,7 @@ class SchemaFiles:
         return problems
 
     def _skip_to(self, number: int) -> list[tuple[Path, str]]:
-        """Step over the numbers before this one that are not there."""
+        """Skip missing numbers before this one."""
         problems: list[tuple[Path, str]] = []
         while self._read + 1 < number and self._is_there(self._read + 1):
             problems += self._take(self._read + 1)
@@ -113,11 +113,11 @@ class SchemaFiles:
             problems = [(self._path(number), "missing")]
         except (OSError, _parse.Malformed, SchemaError) as error:
             problems = [(self._path(number), f"cut or changed: {error}")]
-        self._read = number  # last: stopped before, it is done again
+        self._read = number  # last, so that it is repeated after an interrupt
         return problems
 
     def _add(self, logs: list[Log]) -> None:
-        """Take in logs; some may have been taken in before an exception came, or meanwhile."""
+        """Add logs; some may be known from before an interrupt, or from a signal handler."""
         while True:
             find, before = self.schema.find, len(self.schema)
             known: set[int] = set()
@@ -139,17 +139,17 @@ class SchemaFiles:
 
     @property
     def next_path(self) -> Path:
-        """The file that the next names will be declared in."""
+        """The path of the next schema file."""
         return self._path(self._read + 1)
 
     def _path(self, number: int) -> Path:
         return self._folder.schema / _name(number)
 
     def declare(self, wanted: Callable[[Schema], list[Log]]) -> None:
-        """Add what ``wanted`` says is not there yet, as often as others get ahead.
+        """Declare the logs that ``wanted(schema)`` returns; retry if another writer is faster.
 
-        ``wanted`` is asked again after each miss, and raises where what others declared
-        in the meantime does not fit.
+        ``wanted`` is called again after each retry, and raises if what other writers declared does
+        not match.
         """
         with paused_gc():
             self._declare(wanted)
@@ -163,7 +163,7 @@ class SchemaFiles:
             try:
                 self.schema.check(logs)
             except SchemaError:
-                if len(self.schema) != before:  # a signal handler declared something meanwhile
+                if len(self.schema) != before:  # a signal handler declared something
                     continue
                 raise
             check_axes(logs)
@@ -184,19 +184,19 @@ class SchemaFiles:
             self.refresh()
 
     def _was_merged(self, number: int) -> bool:
-        """Whether a number was free only because the names up to there were merged.
+        """Return whether a number was free only because the files up to it were merged.
 
-        Nobody merges while this process says that it writes, so this is for processes that cannot
-        say so. Numbers are removed from the first one on.
+        Files are not merged while a writer is marked as such. This is for processes that could not
+        mark the store. Numbers are removed from the first one on.
         """
         if number > 1 and self._is_there(number - 1):
             return False
         return self._listed()[1] >= number
 
     def merge(self) -> int:
-        """Put all names into one file, if they are in many; returns how many files were removed.
+        """Merge all names into one file, if there are many files; return how many were removed.
 
-        Only for whoever is certain that nobody writes to the store. Readers may go on.
+        The caller must hold the lease of the whole store. Readers may be open.
 
         Raises:
             DamagedStoreError: a file is missing, cut or changed; nothing was changed.
@@ -221,7 +221,7 @@ class SchemaFiles:
         return len(removed)
 
     def _check_same(self, last: int, schema: Schema) -> None:
-        """Make sure that a merged file has all names, before others are removed."""
+        """Check that a merged file has all names, before the others are removed."""
         problems = self._take_merged(last)
         if problems or dict(self.schema) != dict(schema):
             raise _damaged(self._folder.schema / _merged_name(last), "not what was written")
@@ -236,16 +236,16 @@ def _merged_name(last: int) -> str:
 
 
 def _merged_in(names: Iterable[str]) -> list[int]:
-    """The last numbers of merged files."""
+    """Return the last numbers of merged files."""
     found = (_MERGED.fullmatch(name) for name in names)
     lasts = [(match[0], int(match[1])) for match in found if match]
     return [last for name, last in lasts if last and _merged_name(last) == name]
 
 
 def merge_schema(folder: Folder) -> int:
-    """Put the names of a store into one file, if they are in many and nobody is writing.
+    """Merge the schema files of a store, if there are many and no writer is open.
 
-    Returns how many files were removed. What fails is left as it is: all names are there.
+    Returns the number of removed files. A failure is ignored, because no names are lost.
     """
     with contextlib.suppress(StoreError, OSError):
         if len(SchemaFiles(folder)._listed()[0]) < _MANY:
@@ -261,7 +261,6 @@ def merge_schema(folder: Folder) -> int:
 
 def _damaged(path: Path, what: str) -> DamagedStoreError:
     return DamagedStoreError(
-        f"{path} is {what}. Hint: open(path, damaged='skip') takes the types from the segments "
-        "instead.",
+        f"{path} is {what}. Hint: open(path, damaged='skip') reads the types from the segments.",
         what=what,
     )

@@ -1,6 +1,7 @@
-"""Segments: safetensors files that describe themselves and can be checked piece by piece.
+"""Read a segment: a safetensors file with a description and checksums.
 
-Written whole, once; read through a memory map. See FORMAT.md, sections 4 and 6.
+The header is read and checked at once; data is read through a memory map, and checked block by
+block. See FORMAT.md, sections 4 and 6.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from sawlog.store._format._header import (
 from sawlog.store._format._header_cache import HeaderCache
 from sawlog.store._format._json_files import read_error
 
-_FIRST_READ = 1 << 14  # bytes: most headers are smaller
+_FIRST_READ = 1 << 14  # bytes; most headers are smaller
 _PAGE = 4096
 _ODD = {errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.ENXIO}
 _checked_before = CheckedTensors()
@@ -48,22 +49,22 @@ _read_before = HeaderCache()
 
 @dataclasses.dataclass(frozen=True)
 class _SegmentMap:
-    """The mapped bytes of a file, and what of them was checked."""
+    """The mapped bytes of a segment, and which of them were checked."""
 
     memory: Mapped
-    hashes: np.ndarray  # all checksums of the file
-    checked: dict[str, CheckedBytes]  # of the tensors that were looked at
+    hashes: np.ndarray  # all checksums
+    checked: dict[str, CheckedBytes]  # by tensor, once it is read
 
 
 class _OpenMaps:
-    """Bounds how many files are mapped at once: a process may not have many open."""
+    """Bounds the number of mapped files, because a process may only have few open."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._segments: collections.deque[weakref.ref[Segment]] = collections.deque()
 
     def used(self, segment: Segment) -> None:
-        """Note one more, and forget the oldest if there are too many."""
+        """Add a segment, and close the oldest map if there are too many."""
         self._segments.append(weakref.ref(segment))
         with contextlib.suppress(IndexError):  # another thread took the last one
             while len(self._segments) > self._most:
@@ -72,21 +73,21 @@ class _OpenMaps:
                     oldest.forget()
 
 
-_open_maps, _small_maps = _OpenMaps(256), _OpenMaps(8192)  # small ones are in memory
+_open_maps, _small_maps = _OpenMaps(256), _OpenMaps(8192)  # small files are in memory
 
 
 class Segment:
-    """A published segment: its description at once, its data through a map when it is needed."""
+    """A published segment. Its header is read at once, its data when it is needed."""
 
     def __init__(self, disk: LocalDisk, name: str, trusting: bool = True) -> None:
         """Read and check the header.
 
-        ``trusting``: what this process has checked before need not be checked again.
+        If ``trusting``, tensors that this process has checked before are not checked again.
 
         Raises:
-            FileNotFoundError: there is no such file.
-            DamagedStoreError: the file was cut or changed, or is no regular file.
-            NewerStoreError: it was written in a newer version of the format.
+            FileNotFoundError: the file does not exist.
+            DamagedStoreError: the file was cut or changed, or is not a regular file.
+            NewerStoreError: the file is of a newer version of the format.
         """
         self.name = name
         self._disk, self._trusting = disk, trusting
@@ -109,11 +110,11 @@ class Segment:
 
     @property
     def path(self) -> Path:
-        """Where it was published."""
+        """The path of the file."""
         return Path(self._disk.root, SEGMENTS, self.name)
 
     def damaged(self, what: str) -> DamagedStoreError:
-        """The error that names this file."""
+        """Return an error that names this file."""
         return DamagedStoreError(
             f"{self.path}: {what}. Hint: sawlog verify lists what is damaged and what is readable; "
             "open(path, damaged='skip') reads the rest.",
@@ -121,7 +122,7 @@ class Segment:
         )
 
     def _read_header(self, blob: Blob) -> tuple[Header, tuple[int, int]]:
-        """What the header says, and where the checksums are."""
+        """Return the header, and the place of the checksums."""
         head = blob.read(0, _FIRST_READ)
         length = struct.unpack("<Q", head[:8])[0] if len(head) >= 8 else 0
         if not 2 <= length <= self.nbytes - 8:
@@ -156,24 +157,24 @@ class Segment:
         self.writer, self.sequence = header.writer, header.sequence
         self.order, self.replaces = header.order, header.replaces
         self.chunks: list[Chunk] = list(header.chunks)
-        self.kind = header.chunks  # the same object for segments that differ in numbers only
+        self.kind = header.chunks  # the same object for equal headers, see _header_cache
         self.tensors: dict[str, TensorLocation] = header.tensors
 
     def _mapped(self) -> _SegmentMap:
         mapped = self._map
-        if mapped is None:  # no lock: a map that two threads make at once is only made twice
+        if mapped is None:  # no lock: at worst, two threads map the file twice
             mapped = self._open_map()
             self._map = mapped
             (_small_maps if self.nbytes <= SMALL else _open_maps).used(self)
         return mapped
 
     def forget(self) -> None:
-        """Let go of the map; whoever has a view of it keeps it open."""
+        """Drop the map; it stays open while views of it exist."""
         self._map = None
 
     def _open_map(self) -> _SegmentMap:
         with self._open() as blob:
-            if blob.status.key[:-1] != self._key[:-1]:  # it may have been moved
+            if blob.status.key[:-1] != self._key[:-1]:  # moving changes the last item
                 raise self.damaged("the file was changed after it was opened")
             memory = blob.map()
         start, stop = self._tail
@@ -183,7 +184,7 @@ class Segment:
         return _SegmentMap(memory, np.frombuffer(tail, dtype="<u8"), {})
 
     def _checked(self, name: str) -> CheckedBytes:
-        """What of a tensor was checked; there may be very many that nobody looks at."""
+        """Return the checked state of a tensor, created when it is first read."""
         mapped = self._mapped()
         found = mapped.checked.get(name)
         if found is None:
@@ -196,12 +197,12 @@ class Segment:
 
     @functools.cached_property
     def _first_hashes(self) -> dict[str, int]:
-        """Where the checksums of each tensor begin, behind that of the header."""
+        """The index of the first checksum of each tensor; 0 is that of the header."""
         counts = [placed.cut.hash_count for placed in self.tensors.values()]
         return dict(zip(self.tensors, itertools.accumulate(counts, initial=1), strict=False))
 
     def _open(self) -> Blob:
-        """The file, also if it was compacted away since its header was read."""
+        """Open the file, also if it was moved to ``replaced/`` since its header was read."""
         with contextlib.suppress(FileNotFoundError):
             return self._open_at(f"{SEGMENTS}/{self.name}")
         with contextlib.suppress(OSError):
@@ -209,7 +210,7 @@ class Segment:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                     return self._open_at(f"{REPLACED}/{folder}/{self.name}")
         raise self.damaged(
-            "it was removed after it was opened, perhaps compacted away: refresh() or open again"
+            "it was removed after it was opened, perhaps by a compaction: refresh() or open again"
         )
 
     def _open_at(self, name: str) -> Blob:
@@ -221,15 +222,15 @@ class Segment:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: OSError) -> OSError | DamagedStoreError:
-        """What is no file is damage; a disk that refuses to read one is not."""
+        """Return the error: something other than a file is damage, a failing disk is not."""
         if error.errno == errno.ELOOP:
-            return self.damaged("missing: a link is in its place, which is not followed")
+            return self.damaged("missing: it is a link, and links are not followed")
         if error.errno in _ODD:
             return self.damaged(f"{error.strerror}")
         return read_error(error, self.path)
 
     def unchecked(self, name: str) -> np.ndarray:
-        """A whole tensor as a read-only view of the map, as it is on disk."""
+        """Return a whole tensor as a read-only view of the map, without checking it."""
         placed, mapped = self.tensors[name], self._mapped().memory.data
         if placed.stop == placed.start:
             return _read_only(np.empty(placed.shape, placed.dtype))
@@ -238,10 +239,10 @@ class Segment:
         return flat.view(placed.dtype).reshape(placed.shape)
 
     def check(self, name: str, start: int = 0, stop: int | None = None) -> None:
-        """Make sure of the rows from ``start`` to ``stop`` of a tensor.
+        """Check the rows from ``start`` to ``stop`` of a tensor.
 
         Raises:
-            DamagedStoreError: they are not what was written.
+            DamagedStoreError: the bytes do not match their checksums.
         """
         checked = self._checked(name)
         stop = self.tensors[name].shape[0] if stop is None else stop
@@ -253,7 +254,7 @@ class Segment:
             _checked_before.add(self._key, name)
 
     def take(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """A checked copy of single rows; as :meth:`values`."""
+        """Return a checked copy of single rows."""
         copy = self.unchecked(name)[rows]
         if not self._checked(name).copied_ok(rows, copy):
             raise self._changed(name)
@@ -263,7 +264,7 @@ class Segment:
         return self.damaged(f"bytes of {name!r} were changed after they were written")
 
     def faults(self) -> dict[str, str]:
-        """What is wrong with which tensor, after reading all of it."""
+        """Check every tensor; return what is wrong, by tensor."""
         found = {}
         for name, placed in self.tensors.items():
             try:
@@ -274,28 +275,28 @@ class Segment:
         return found
 
     def values(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Checked rows of a tensor, as a read-only view of the map."""
+        """Return checked rows of a tensor, as a read-only view of the map."""
         self.check(name, start, stop)
         return self.unchecked(name)[start:stop]
 
     def release(self, names: Iterable[str], start: int, stop: int) -> None:
-        """Give back the memory that rows of the map take; they are read anew if needed."""
+        """Release the memory of rows of the map; they are read from disk again if needed."""
         if (mapped := self._map) is not None:
             for first, last in self._ranges(names, start, stop):
                 mapped.memory.release(first, last)
 
     def will_need(self, names: Iterable[str], start: int, stop: int) -> None:
-        """Let the system read rows ahead, if they are not in its cache."""
+        """Ask the system to read rows ahead."""
         mapped = self._mapped()
         for first, last in self._ranges(names, start, stop):
             mapped.memory.prefetch(first, last)
 
     def is_checked(self, name: str) -> bool:
-        """Whether all of a tensor was checked before."""
+        """Return whether all of a tensor was checked before."""
         return self._checked(name).complete
 
     def _ranges(self, names: Iterable[str], start: int, stop: int) -> list[tuple[int, int]]:
-        """From where to where the bytes of some rows lie; tensors side by side are one range."""
+        """Return the byte ranges of some rows; neighbouring tensors become one range."""
         cuts = [(self.tensors[name].start, self.tensors[name].cut.row_bytes) for name in names]
         ranges = sorted(
             (base + start * row, base + stop * row) for base, row in cuts if row and stop > start

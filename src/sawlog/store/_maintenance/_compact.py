@@ -1,4 +1,4 @@
-"""``compact``: many small segments become few large ones, while others read and write."""
+"""``compact``: merge small segments into large ones, while other processes read and write."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Progress = Callable[[int, int], None]
 
 @dataclasses.dataclass(frozen=True)
 class Compaction:
-    """What :func:`compact` did: segments and bytes before and after, leftovers swept away."""
+    """The result of :func:`compact`: segments and bytes before and after, removed leftovers."""
 
     segments_before: int
     segments_after: int
@@ -47,10 +47,15 @@ def compact(
 ) -> Compaction:
     """Merge neighbouring segments up to ``segment_bytes``, and drop rows that were replaced.
 
-    Readers and writers go on meanwhile: merged segments are kept aside for ``grace`` seconds, for
-    readers that were open, and are removed by the first compaction after that; with 0, at once.
-    ``progress(done, in all)`` is told how many bytes were merged. A segment more than half as
-    large is left alone. Memory: about twice ``segment_bytes``.
+    Other processes may read and write. Segments larger than half of ``segment_bytes`` stay as they
+    are. Memory: about twice ``segment_bytes``.
+
+    Args:
+        path: the folder of the store.
+        segment_bytes: the size of merged segments.
+        grace: seconds that merged segments are kept for open readers; the first compaction after
+            that removes them. 0 removes them at once.
+        progress: called with the number of merged bytes, and the total.
 
     Raises:
         DamagedStoreError: files are damaged; nothing was changed.
@@ -61,7 +66,7 @@ def compact(
     folder.make()
     with exclusive_lease(folder):
         catalog = Catalog(folder, identity)
-        retire(folder, catalog.replaced)  # what a compaction left that was killed
+        retire(folder, catalog.replaced)  # left by a compaction that was killed
         before = list(catalog.segments)
         counting = _counting(catalog, identity.config.duplicates)
         runs = list(_runs(before, counting, segment_bytes))
@@ -83,9 +88,9 @@ def compact(
 
 
 def _counting(catalog: Catalog, policy: str) -> dict[tuple[str, str], np.ndarray]:
-    """By segment and table: which rows count, where some do not."""
+    """Return which rows count, by segment and table, for those where some do not."""
     found: dict[tuple[str, str], np.ndarray] = {}
-    if policy == "error":  # both rows of an id stay, and readers report them
+    if policy == "error":  # keep all rows of an id; readers report them
         return found
     for table in catalog.schema.tables:
         chunks = [(s, c) for s, c in catalog.chunks(table.names[0]) if isinstance(c, TableChunk)]
@@ -106,7 +111,7 @@ def _counting(catalog: Catalog, policy: str) -> dict[tuple[str, str], np.ndarray
 def _runs(
     segments: list[Segment], counting: Mapping[tuple[str, str], np.ndarray], most: int
 ) -> Iterator[list[Segment]]:
-    """Neighbours that are worth merging."""
+    """Yield neighbours to merge."""
     wasteful = {name for name, _ in counting}
     run: list[Segment] = []
     size = 0

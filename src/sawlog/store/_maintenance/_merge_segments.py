@@ -1,6 +1,6 @@
-"""One segment in the place of several: its chunks and tensors, filled segment by segment.
+"""Merge several segments into the chunks and tensors of one.
 
-Memory for the result is made first, from the headers alone, so that every file is opened once.
+Memory for the result is allocated first, from the headers alone, so that every file is opened once.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from sawlog.store._format._segment import Segment
 from sawlog.store._reading._join_chunks import merged_attrs
 from sawlog.store._reading._stored_ids import stored_ids
 
-RowsToKeep = Mapping[tuple[str, str], np.ndarray]  # segment and log -> which rows count, if not all
+RowsToKeep = Mapping[tuple[str, str], np.ndarray]  # (segment, table) -> rows that count
 _TEXT_PARTS = ("text", "ends", "hash")
 
 
 class _Columns:
-    """Tensors ``[rows, ...]`` that are filled from the front."""
+    """Tensors ``[rows, ...]`` that are filled in order."""
 
     def __init__(self, like: Mapping[str, Any], rows: int) -> None:
         self.arrays = {n: np.empty((rows, *p.shape[1:]), p.dtype) for n, p in like.items()}
         self._at = 0
 
     def add(self, segment: Segment, rows: int, keep: np.ndarray | None) -> None:
-        """Copy the rows of a segment that count."""
+        """Copy the rows of a segment, or those to keep."""
         count = rows if keep is None else int(keep.sum())
         for name, array in self.arrays.items():
             values = segment.values(name)
@@ -44,7 +44,7 @@ class _Columns:
 
 
 class MergedTable:
-    """The chunks of a table as one."""
+    """Merges the chunks of a table."""
 
     def __init__(self, parts: Sequence[tuple[Segment, TableChunk]], counting: RowsToKeep) -> None:
         segment, self._first = parts[0]
@@ -56,7 +56,7 @@ class MergedTable:
         self._texts: list[StringIds] = []
 
     def add(self, segment: Segment, chunk: TableChunk) -> None:
-        """Take in the next chunk."""
+        """Add the next chunk."""
         keep = self._counting.get((segment.name, chunk.first))
         self._columns.add(segment, chunk.rows, keep)
         if chunk.ids == "str":
@@ -67,7 +67,7 @@ class MergedTable:
             )
 
     def result(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """The chunk, and its tensors."""
+        """Return the chunk and its tensors."""
         names, tensors = self._first.names, dict(self._columns.arrays)
         if self._first.ids == "str":
             packed = _concatenated(self._texts)
@@ -88,7 +88,7 @@ def _concatenated(texts: Sequence[StringIds]) -> StringIds:
 
 
 class MergedSeries:
-    """The chunks of a series as one."""
+    """Merges the chunks of a series."""
 
     def __init__(self, parts: Sequence[tuple[Segment, SeriesChunk]], counting: RowsToKeep) -> None:
         segment, first = parts[0]
@@ -100,12 +100,12 @@ class MergedSeries:
         self._mask, self._at = self._new_mask(parts), 0
 
     def _new_mask(self, parts: Sequence[tuple[Segment, SeriesChunk]]) -> np.ndarray | None:
-        """All true, with as many axes as the deepest mask; None where no chunk has one."""
+        """Return an all-true mask with the axes of the deepest one, or None if no chunk has one."""
         shapes = [s.tensors[mask_name(self._name)].shape[1:] for s, c in parts if c.mask]
         return np.ones((self._rows, *max(shapes, key=len)), bool) if shapes else None
 
     def add(self, segment: Segment, chunk: SeriesChunk) -> None:
-        """Take in the next chunk."""
+        """Add the next chunk."""
         self._columns.add(segment, chunk.rows, None)
         if chunk.mask and self._mask is not None:
             mask = segment.values(mask_name(self._name))
@@ -114,7 +114,7 @@ class MergedSeries:
         self._at += chunk.rows
 
     def result(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """The chunk, and its tensors."""
+        """Return the chunk and its tensors."""
         tensors = dict(self._columns.arrays)
         chunk = {"series": self._name, "rows": self._rows, "steps": list(self._axes)}
         if self._mask is not None:
@@ -128,7 +128,7 @@ class MergedSeries:
 def merged(
     run: Sequence[Segment], counting: RowsToKeep
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-    """The chunks and tensors of one segment that holds all that counts in these, in order."""
+    """Return the chunks and tensors of a segment with all rows that count, in order."""
     groups: dict[str, list[tuple[Segment, Chunk]]] = {}
     for segment in run:
         for chunk in segment.chunks:

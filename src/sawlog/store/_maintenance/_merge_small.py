@@ -1,9 +1,9 @@
-"""Small segments are merged as they come, by the writer that publishes them.
+"""Merge small segments while a writer publishes them.
 
-A program that flushes often leaves many small segments. Every sixteenth of a size become one of
-the next size, so a store of n flushes has about 16 log16(n) segments, and every byte is written
-about log16(n) times more. The merge is that of :func:`sawlog.store.compact`: of neighbours in
-order, whoever wrote them, under the same lease, and as safe when it is killed.
+A program that flushes often leaves many small segments. Sixteen neighbours of a size are merged
+into one of the next size, so a store of n flushes has about 16 log16(n) segments, and every byte is
+written about log16(n) times more. The merge is that of :func:`sawlog.store.compact`: neighbours in
+order, of any writer, under the same lease, and equally safe against kills.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ from sawlog.store._reading._catalog import Catalog
 
 FAN = 16
 _BITS = 4  # of a size: 2**4 == FAN
-_FIRST = 14  # all below 2**14 bytes are of the same size
-_LARGE = 16 << 20  # bytes: from here on segments are left to compaction
+_FIRST = 14  # segments below 2**14 bytes are of the same size
+_LARGE = 16 << 20  # bytes; larger segments are left to compact()
 
 
 class SmallSegmentMerger:
-    """What a writer does for the store beside writing.
+    """Merges the small segments of a store for a writer.
 
-    ``merge()`` is to be called after every ``FAN`` small publications, in a thread that may take a
-    moment. It never raises for what only concerns the merge: what is not merged now is merged
-    later, and what is damaged is reported to those who read.
+    ``merge()`` is called after every ``FAN`` small publications, in a thread. It does not raise if
+    merging fails: it is tried again later, and damage is reported to readers.
     """
 
     def __init__(self, folder: Folder, identity: Identity, grace: float = 3600.0) -> None:
@@ -43,7 +42,7 @@ class SmallSegmentMerger:
         self._small = 0
 
     def published(self, nbytes: int) -> int:
-        """Note a publication; when there were enough small ones, merge. Returns how many were."""
+        """Count a publication; merge after ``FAN`` small ones. Return the number merged."""
         if nbytes >= _LARGE:
             return 0
         self._small += 1
@@ -53,10 +52,10 @@ class SmallSegmentMerger:
         return self.merge()
 
     def merge(self) -> int:
-        """Merge what is due now; returns how many segments were merged."""
+        """Merge what is due; return the number of merged segments."""
         with contextlib.suppress(StoreError, OSError):
             return self._merge()
-        self._catalog = None  # whatever it was, look at everything anew the next time
+        self._catalog = None  # after any failure, read everything again
         return 0
 
     def _merge(self) -> int:
@@ -87,16 +86,16 @@ class SmallSegmentMerger:
 
 
 def due_at_start(segments: list[Segment]) -> int:
-    """As how many small publications count those that earlier writers left.
+    """Return the number of small publications that earlier writers left, to start counting from.
 
-    A writer that is killed and started again and again never gets to merge by itself: where enough
-    has come together, the next one merges as soon as it has published something.
+    A writer that is killed and restarted again and again never merges by itself. If a merge is due
+    when a writer opens, it merges after its first publication.
     """
     return FAN if next(due(segments), None) is not None else 0
 
 
 def due(segments: list[Segment]) -> Iterator[list[Segment]]:
-    """Neighbours of about one size, sixteen or more, the smallest first."""
+    """Yield runs of at least sixteen neighbours of about one size, the smallest size first."""
     sizes = [_size(segment.nbytes) for segment in segments]
     for size in range(_size(_LARGE)):
         start = 0
@@ -112,5 +111,5 @@ def due(segments: list[Segment]) -> Iterator[list[Segment]]:
 
 
 def _size(nbytes: int) -> int:
-    """Which sixteenfold of the smallest size this is."""
+    """Return the size class: 0 for the smallest, plus 1 for each factor of 16."""
     return max(0, (nbytes.bit_length() - _FIRST + _BITS - 1) // _BITS)

@@ -1,4 +1,4 @@
-"""Is this process one of several that were started together, and since when?"""
+"""Detect whether this process is one of several that were started together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import time
 
-# The number of a process, and how many there are: torchrun, Slurm, Open MPI, MPICH, JAX.
+# The rank of a process, and the number of processes: torchrun, Slurm, Open MPI, MPICH, JAX.
 _VARIABLES = (
     ("RANK", "WORLD_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
@@ -17,29 +17,29 @@ _VARIABLES = (
     ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES"),
     ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
 )
-_APART = 2.0  # seconds: how long after a sibling made something a process may start
+_APART = 2.0  # seconds that a process may start after a sibling created something
 _LOADED = time.time()
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessGroup:
-    """What a process knows about those that were started with it."""
+    """What a process knows about the processes that were started with it."""
 
     several: bool
     started: float
     ranked: bool = False
 
     def is_of_this(self, modified: float) -> bool:
-        """Whether something that was made then was made by this process or one beside it."""
+        """Return whether a file of this time was created by this process or a sibling."""
         return self.several and modified >= self.started - _APART
 
     def is_unsure(self, modified: float) -> bool:
-        """Whether it may as well have been made by a process that ran before this one."""
+        """Return whether an earlier process could have created it as well."""
         return self.is_of_this(modified) and not self.ranked and modified < self.started
 
 
 def process_group() -> ProcessGroup:
-    """The launch that this process belongs to, by the environment."""
+    """Return the group of this process, from the environment."""
     started = _started(os.getpid())
     for rank, size in _VARIABLES:
         number, count = _number(rank), _number(size)
@@ -55,7 +55,7 @@ def _number(variable: str) -> int | None:
 
 @functools.cache
 def _started(process: int) -> float:
-    """When this process was started, in seconds since 1970."""
+    """Return when a process was started, in seconds since 1970."""
     try:
         with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])

@@ -1,11 +1,11 @@
-"""Removing stores: file by file, only what a store consists of, and nothing else.
+"""Remove stores: file by file, and only files that are part of a store.
 
-Nothing is removed where anything else lies in the folder: the error lists it. Links are never
-followed; a path that is itself a link to a store is that store, and the link stays.
+If the folder contains any other file, nothing is removed, and the error lists it. Links are not
+followed; if the path is itself a link to a store, the store is removed and the link stays.
 
-Of several processes that are started together, the first one removes what an earlier launch left.
-The others find a store that was made since they were started, and go on with it. A store that
-anybody is writing to is never removed.
+Of several processes that start together, the first one removes the store of an earlier job. The
+others find a store that was created after they started, and append to it. A store that is being
+written is never removed.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _OURS = re.compile(
     rf"|damaged/(?:store\.json|schema-\d{{8,}}(?:-\d{{8,}})?\.json|segments-{_SEGMENT})(?:\.\d+)?"
 )
 _FOLDERS = re.compile(r"schema|segments|writers|tmp|damaged|replaced(?:/\d{1,12})?")
-_PATIENCE = 30.0  # seconds that processes of one launch wait for each other
+_PATIENCE = 30.0  # seconds that processes of one job wait for each other
 _LISTED = 10
 
 
 def _walk(path: str, below: str = "") -> Iterator[tuple[str, os.stat_result]]:
-    """All that lies in a folder, by its name in it, folders after what they contain."""
+    """Yield all files below a folder by relative name, folders after their contents."""
     try:
         entries = sorted(os.listdir(os.path.join(path, below) if below else path))
     except FileNotFoundError:
@@ -60,7 +60,7 @@ def _walk(path: str, below: str = "") -> Iterator[tuple[str, os.stat_result]]:
         name = f"{below}/{entry}" if below else entry
         try:
             status = os.lstat(os.path.join(path, name))
-        except FileNotFoundError:  # somebody removed it meanwhile
+        except FileNotFoundError:  # removed since the listing
             continue
         if stat.S_ISDIR(status.st_mode):
             yield from _walk(path, name)
@@ -74,32 +74,32 @@ def _is_ours(name: str, status: os.stat_result) -> bool:
 
 
 def foreign_files(path: Path) -> list[Path]:
-    """What lies in the folder of a store and does not belong to it."""
+    """Return the files in the folder of a store that are not part of it."""
     return [path / name for name, status in _walk(str(path)) if not _is_ours(name, status)]
 
 
 def foreign_files_error(paths: Iterable[Path], doing: str) -> StoreExistsError:
-    """The error that lists what is not ours."""
+    """Return the error that lists files which are not part of a store."""
     found = list(paths)
     listed = "".join(f"\n  {str(path)!r}" for path in found[:_LISTED])
     more = f"\n  and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
     return StoreExistsError(
-        f"{doing} would remove what no store consists of:{listed}{more}\nNothing was removed. "
-        "Hint: move it elsewhere, or choose another folder."
+        f"{doing} would remove files that are not part of a store:{listed}{more}\nNothing was "
+        "removed. Hint: move them elsewhere, or choose another folder."
     )
 
 
 def check_only_store_files(path: Path) -> None:
-    """Make sure that a folder is a store and nothing else.
+    """Check that a folder is a store and contains nothing else.
 
     Raises:
-        StoreExistsError: naming what is in the way.
+        StoreExistsError: it is not a store, or contains other files.
     """
     try:
         identity_of(Folder(path))
     except (ForeignStoreError, NewerStoreError, DamagedStoreError, StoreNotFoundError) as error:
         raise StoreExistsError(
-            f"{path} is not replaced, because it cannot be told to be a store of this version: "
+            f"{path} is not replaced, because it is not known to be a store of this version: "
             f"{error} Nothing was removed."
         ) from error
     if found := foreign_files(path):
@@ -107,7 +107,7 @@ def check_only_store_files(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove the files of a store; last the one that makes it one. Its folder stays."""
+    """Remove the files of a store, ``store.json`` last. The folder stays."""
     names = [name for name, status in _walk(str(path)) if _is_ours(name, status)]
     try:
         for name in sorted(names, key=lambda name: name == "store.json"):
@@ -125,7 +125,7 @@ def remove_store(path: Path) -> None:
     """Remove a store and its folder.
 
     Raises:
-        StoreExistsError: it is none, or something else lies in it; nothing was removed.
+        StoreExistsError: it is not a store, or contains other files. Nothing was removed.
     """
     check_only_store_files(path)
     _remove(path)
@@ -134,13 +134,13 @@ def remove_store(path: Path) -> None:
 
 
 def replace_stores(find: Callable[[], list[Path]], doing: str) -> list[Path]:
-    """Remove stores, unless processes beside this one made them; returns those removed.
+    """Remove stores, except those that sibling processes created; return the removed ones.
 
-    ``find`` says which there are, and raises where anything else is in the way.
+    ``find`` returns the stores, and raises if other files are in the way.
 
     Raises:
-        StoreExistsError: a file that is not ours is in the way; nothing was removed.
-        StoreWriteError: one of them is being written.
+        StoreExistsError: a folder contains other files. Nothing was removed.
+        StoreWriteError: a store is being written.
     """
     here, deadline = process_group(), time.monotonic() + _PATIENCE
     while True:
@@ -178,7 +178,7 @@ def _is_still_ours(path: Path) -> bool:
 
 
 def _leased(path: Path, stack: contextlib.ExitStack) -> bool:
-    """Whether nobody is writing to a store, nor will until the stack is closed."""
+    """Lease a store until the stack is closed; return False if it is being written."""
     lease = Folder(path).disk.lease_all()
     if lease is None:
         return False
@@ -187,16 +187,16 @@ def _leased(path: Path, stack: contextlib.ExitStack) -> bool:
 
 
 def _is_new(path: Path, here: ProcessGroup) -> bool:
-    """Whether a store was made by another process of this launch, or is gone."""
+    """Return whether a sibling process created the store, or it is gone."""
     try:
         folder = Folder(path)
         modified = folder.disk.status("store.json").modified
         new = here.is_of_this(modified) and identity_of(folder).id not in InUse.written
         if new and here.is_unsure(modified):
             warnings.warn(
-                f"{path} is appended to, not replaced: it was made just before this process "
-                "started, perhaps by one that was started together with it. Hint: if it is of an "
-                "earlier job, give each job a folder of its own.",
+                f"{path} is appended to, not replaced: it was created just before this process "
+                "started, perhaps by a process of the same job. Hint: if it is of an earlier job, "
+                "use a folder for each job.",
                 SinkWarning,
                 stacklevel=2,
             )
@@ -207,10 +207,10 @@ def _is_new(path: Path, here: ProcessGroup) -> bool:
 
 @contextlib.contextmanager
 def new_store(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Make a store aside in the block; at its end it takes the place of the one that is there.
+    """Create a store under a temporary name; at the end of the block it replaces the existing one.
 
     Raises:
-        StoreExistsError: something else is there.
+        StoreExistsError: the path is taken by something that is not a store.
     """
     place = Path(os.path.realpath(path))
     if os.path.lexists(place) and (not place.is_dir() or os.listdir(place)):
@@ -227,30 +227,30 @@ def _remove_old(path: Path) -> None:
 
 
 class InUse:
-    """Says that a store is being written, as long as this process lives, or until released.
+    """Marks a store as being written, until released or the process ends.
 
-    It takes an open file, so a process says so of its first stores only, if it has very many.
+    Each mark needs an open file, so a process marks at most ``_most`` stores.
     """
 
-    written: ClassVar[set[str]] = set()  # the ids of the stores that this process wrote to
+    written: ClassVar[set[str]] = set()  # ids of the stores that this process has written to
     _most = 64
     _count = 0
 
     def __init__(self, folder: Folder) -> None:
-        """Wait for one who is just replacing the store."""
+        """Mark the store; wait for a process that is replacing it."""
         self._lease: Lease | None = None
         deadline = time.monotonic() + _PATIENCE
         while InUse._count < InUse._most and self._lease is None and time.monotonic() < deadline:
             try:
                 self._lease = folder.disk.hold()
-            except OSError:  # too many files are open, or the folder is gone: others will say so
+            except OSError:  # too many open files, or no folder: reported elsewhere
                 return
             if self._lease is None:
                 time.sleep(0.02)
         InUse._count += self._lease is not None
 
     def release(self) -> None:
-        """Others may replace it."""
+        """Remove the mark."""
         lease, self._lease = self._lease, None
         if lease is not None:
             InUse._count -= 1

@@ -1,4 +1,4 @@
-"""``repair``: give up what is damaged, on purpose, so that the rest can be used as before."""
+"""``repair``: remove damaged files from a store, so that the rest is usable again."""
 
 from __future__ import annotations
 
@@ -22,14 +22,18 @@ _DAMAGED = "damaged"
 
 
 def repair(path: str | os.PathLike[str], progress: Progress | None = None) -> list[Problem]:
-    """Move damaged files to the folder ``damaged/``, and note that they and missing ones are gone.
+    """Move damaged files to the folder ``damaged/``, and record them and missing files as lost.
 
-    What is intact in a damaged file is kept. Returns what was given up. Ids that were lost are
-    missing afterwards, so ``writer.missing(ids)`` lists them and a resumed run writes them again.
+    Intact parts of damaged files are kept. Lost ids count as missing afterwards:
+    ``writer.missing(ids)`` lists them, and a resumed run writes them again.
+
+    Returns:
+        The files that were removed or missing.
 
     Raises:
-        StoreNotFoundError, ForeignStoreError, NewerStoreError: there is no store to repair.
-        StorePermissionError, StoreFullError, StoreWriteError: it cannot be written to.
+        StoreNotFoundError, ForeignStoreError, NewerStoreError: ``path`` is not a store that this
+            version can repair.
+        StorePermissionError, StoreFullError, StoreWriteError: the store cannot be written to.
     """
     folder = Folder(Path(path))
     identity = salvaged_identity(folder)
@@ -44,14 +48,14 @@ def repair(path: str | os.PathLike[str], progress: Progress | None = None) -> li
         problems += catalog.problems
         try:
             _repair_schema(folder, catalog, problems)
-            _give_up(folder, identity, catalog)
+            _replace_lost(folder, identity, catalog)
         except OSError as error:
             raise write_error(error, "repairing", folder.path) from error
     return problems
 
 
 def _lost_folders(folder: Folder) -> list[Problem]:
-    """What is not there of the folders; something else in its place is an error."""
+    """Return missing folders as problems; raise if a file has the name of a folder."""
     try:
         folder.check()
     except StoreNotFoundError:
@@ -64,11 +68,11 @@ def _lost_folders(folder: Folder) -> list[Problem]:
 
 
 def _repair_identity(folder: Folder, identity: Identity) -> tuple[Identity, list[Problem]]:
-    """Make ``store.json`` anew where it is damaged, never in place of one that is not."""
+    """Write a new ``store.json`` if it is damaged; never replace an intact one."""
     try:
         return identity_of(folder), []
     except DamagedStoreError as error:
-        what = f"missing, cut or changed; its notes are lost ({error.what})"
+        what = f"missing, cut or changed; its meta is lost ({error.what})"
     made = dataclasses.replace(identity, id=identity.id or new_name(32))
     try:
         _set_aside(folder, [IDENTITY])
@@ -88,8 +92,8 @@ def _repair_schema(folder: Folder, catalog: Catalog, problems: list[Problem]) ->
     folder.disk.put(f"schema/{1:08d}.json", data)
 
 
-def _give_up(folder: Folder, identity: Identity, catalog: Catalog) -> None:
-    """Publish anew what is intact of damaged segments, and a segment that replaces the rest."""
+def _replace_lost(folder: Folder, identity: Identity, catalog: Catalog) -> None:
+    """Publish the intact parts of damaged segments, and a segment that replaces the lost ones."""
     if not (catalog.missing or catalog.broken or catalog.partly):
         return
     out = ReplacementWriter(folder, identity)
@@ -104,7 +108,7 @@ def _give_up(folder: Folder, identity: Identity, catalog: Catalog) -> None:
 
 
 def _set_aside(folder: Folder, files: Iterable[str]) -> None:
-    """Move files to ``damaged/``, where nothing of their names is overwritten."""
+    """Move files to ``damaged/``, under names that are free."""
     folder.disk.make((_DAMAGED,))
     taken = set(folder.disk.list(_DAMAGED))
     for file in files:

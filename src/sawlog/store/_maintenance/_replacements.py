@@ -1,8 +1,8 @@
-"""Segments that take the place of others: published, then the others are set aside, then removed.
+"""Replace segments by merged ones: publish, move the old ones to ``replaced/``, then remove them.
 
-The merged segment says which ones it replaces; from the moment it has its name they no longer
-count. Killed anywhere, nothing is lost and nothing doubled, and the next one to hold the lease
-takes over what was left.
+A merged segment lists the segments that it replaces. They stop to count in the moment that it is
+published. If the process is killed at any point, nothing is lost or duplicated, and the next holder
+of the lease cleans up.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from sawlog.store._format._writer_notes import WriterNote, file_of
 from sawlog.store._maintenance._merge_segments import RowsToKeep, merged
 
 _LEASE = "tmp/compact.lock"
-_PATIENCE = 2.0  # seconds: what a writer merges as it goes is done by then
+_PATIENCE = 2.0  # seconds; merges by writers are shorter
 _MINUTE, _DAY = 60, 86400
 _TIME = re.compile(r"\d{1,12}")
 
 
 def try_lease(folder: Folder) -> Lease | None:
-    """The right to replace segments, if nobody has it: two would merge the same rows twice."""
+    """Take the lease for replacing segments; None if another process holds it."""
     try:
         return folder.disk.lease(_LEASE)
     except OSError as error:
@@ -43,10 +43,10 @@ def try_lease(folder: Folder) -> Lease | None:
 
 @contextlib.contextmanager
 def exclusive_lease(folder: Folder) -> Iterator[None]:
-    """Hold the lease, which writers only ever have for a moment.
+    """Hold the lease in the block; wait for writers, which hold it only for a moment.
 
     Raises:
-        StoreWriteError: another compaction goes on.
+        StoreWriteError: another process is compacting.
     """
     deadline = time.monotonic() + _PATIENCE
     while (lease := try_lease(folder)) is None:
@@ -62,18 +62,18 @@ def exclusive_lease(folder: Folder) -> Iterator[None]:
 
 
 class ReplacementWriter:
-    """The writer of segments that replace others."""
+    """Publishes segments that replace others."""
 
     def __init__(self, folder: Folder, identity: Identity) -> None:
         self._folder, self._store = folder, identity.id
         self._writer, self._sequence = new_name(), 0
 
     def after(self, clock: int) -> tuple[int, str, int]:
-        """An order behind everything that is there."""
+        """Return an order behind all existing segments."""
         return (clock + 1, self._writer, self._sequence + 1)
 
     def merge(self, run: Sequence[Segment], counting: RowsToKeep) -> None:
-        """Publish one segment in place of these, which are neighbours in order."""
+        """Merge a run of neighbouring segments into one, and publish it."""
         chunks, tensors = merged(run, counting)
         self.publish(chunks, tensors, run[0].order, replaced_by(run))
 
@@ -107,13 +107,13 @@ class ReplacementWriter:
 
 
 def replaced_by(run: Iterable[Segment]) -> Ranges:
-    """All that a merged segment replaces, also what its parts replaced."""
+    """Return all that a merged segment replaces, including what its parts replaced."""
     own = Ranges.of((segment.writer, segment.sequence) for segment in run)
     return Ranges.union([own, *(segment.replaces for segment in run)])
 
 
 def retire(folder: Folder, segments: Iterable[Segment]) -> None:
-    """Move segments that no longer count aside, for those who still read them."""
+    """Move segments that no longer count to ``replaced/``, for open readers."""
     until = (int(time.time()) // _MINUTE + 1) * _MINUTE
     aside = f"{REPLACED}/{until}"
     try:
@@ -126,7 +126,7 @@ def retire(folder: Folder, segments: Iterable[Segment]) -> None:
 
 
 def remove_retired(folder: Folder, grace: float) -> None:
-    """Remove what was retired ``grace`` seconds ago: segments, and nothing else that lies there."""
+    """Remove segments, and no other files, that were retired ``grace`` seconds ago."""
     with contextlib.suppress(OSError):
         now = time.time()
         for name in filter(_TIME.fullmatch, folder.disk.list(REPLACED)):
@@ -135,7 +135,7 @@ def remove_retired(folder: Folder, grace: float) -> None:
 
 
 def _purge(folder: Folder, aside: str) -> None:
-    with contextlib.suppress(OSError):  # a link, which stays
+    with contextlib.suppress(OSError):  # a link is not followed
         for name in folder.disk.list(aside):
             if parse_name(name) is not None:
                 folder.disk.delete(f"{aside}/{name}")

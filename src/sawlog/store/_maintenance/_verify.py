@@ -1,4 +1,4 @@
-"""``verify``: read every byte of a store, compare it with its checksum, name what is wrong."""
+"""``verify``: read every byte of a store, and check it against the checksums."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Progress = Callable[[int, int], None]
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What :func:`verify` found.
+    """The result of :func:`verify`.
 
-    ``readable`` counts the rows and entries of each name that are intact, ``lost`` those known to
-    be damaged; what a missing or cut file held nobody knows.
+    ``readable`` counts the intact rows and entries of each name, ``lost`` those known to be
+    damaged. The contents of missing and cut files are unknown.
     """
 
     path: Path
@@ -34,15 +34,18 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether everything is as it was published."""
+        """Whether all files are intact."""
         return not self.problems
 
 
 def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> Report:
-    """Check every file of a store; ``progress(done, in all)`` is told how many segments it read.
+    """Check every file of a store.
+
+    ``progress`` is called with the number of segments that were read, and the total.
 
     Raises:
-        StoreNotFoundError, ForeignStoreError, NewerStoreError: there is no store to check.
+        StoreNotFoundError, ForeignStoreError, NewerStoreError: ``path`` is not a store that this
+            version can check.
     """
     folder = Folder(Path(path))
     problems = []
@@ -86,7 +89,7 @@ def _counts(chunks: Iterable[Chunk]) -> dict[str, int]:
 
 
 def salvaged_identity(folder: Folder) -> Identity:
-    """What ``store.json`` says, or where it is damaged, what the segments tell."""
+    """Read ``store.json``; if it is damaged, take the store id from the segments."""
     try:
         return identity_of(folder)
     except DamagedStoreError:

@@ -1,8 +1,8 @@
-"""Reading a table from one end to the other, in blocks that fit into a budget of bytes.
+"""Scan a table in blocks that fit into a memory budget.
 
-A block is a view of the map, so it costs no copy and stays valid as long as anybody holds it. The
-next one is read and checked in a thread while the program works on this one, and the pages of the
-last one are given back: the memory of a scan does not grow with the store.
+A block is a view of the memory map: it needs no copy, and stays valid while it is referenced. A
+thread reads and checks the next block while the program works on the current one. The pages of the
+previous block are released, so that the memory of a scan does not grow with the store.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sawlog.store._format._segment import Segment
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Some rows of a table: their ids, and for each name an array ``[rows, ...]``."""
+    """Some rows of a table: their ids, and an array ``[rows, ...]`` for each name."""
 
     ids: np.ndarray | list[str]
     values: Mapping[str, np.ndarray]
@@ -30,7 +30,7 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class UnreadBlock:
-    """The rows of one chunk that make a block, before they are read."""
+    """The rows of one block, before they are read."""
 
     segment: Segment
     ids: np.ndarray | StringIds
@@ -40,19 +40,19 @@ class UnreadBlock:
     superseded: np.ndarray | None
 
     def fetch(self) -> None:
-        """Bring the rows into memory and check them."""
+        """Read the rows into memory and check them."""
         for name in self.names:
             self.segment.check(name, self.start, self.stop)
 
     def ahead(self, pool: concurrent.futures.Executor) -> concurrent.futures.Future | None:
-        """Begin to fetch. What was checked before needs no thread: the system reads ahead."""
+        """Start to fetch. If all was checked before, the system reads ahead without a thread."""
         if not all(map(self.segment.is_checked, self.names)):
             return pool.submit(self.fetch)
         self.segment.will_need(self.names, self.start, self.stop)
         return None
 
     def block(self) -> Block:
-        """The rows themselves."""
+        """Return the rows."""
         rows = slice(self.start, self.stop)
         values = {name: self.segment.values(name, self.start, self.stop) for name in self.names}
         ids = self.ids.take(rows) if isinstance(self.ids, StringIds) else self.ids[rows]
@@ -65,14 +65,14 @@ class UnreadBlock:
         return Block(kept, {name: array[keep] for name, array in values.items()})
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self.segment.release(self.names, self.start, self.stop)
 
 
 def rows_within(segment: Segment, names: Sequence[str], budget: int) -> int:
-    """How many rows make a block, two of which are within the budget.
+    """Return the rows per block, such that two blocks fit into the budget.
 
-    Whole spans of the widest column where possible: those are the fastest to check.
+    Multiples of the checksum spans of the widest column where possible: they are fastest to check.
     """
     cuts = [segment.tensors[name].cut for name in names]
     row_bytes = sum(cut.row_bytes for cut in cuts)
@@ -82,7 +82,7 @@ def rows_within(segment: Segment, names: Sequence[str], budget: int) -> int:
 
 
 def scan(pieces: Iterator[UnreadBlock], read_ahead: bool) -> Iterator[Block]:
-    """The blocks, one after the other."""
+    """Yield the blocks in order."""
     if not read_ahead:
         yield from _scan_here(pieces)
         return

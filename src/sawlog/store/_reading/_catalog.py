@@ -1,4 +1,4 @@
-"""What a store contains right now: the segments that count, and what is damaged or missing."""
+"""The contents of a store at one moment: segments that count, damaged and missing files."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from sawlog.store._format._writer_notes import notes_of
 from sawlog.store._gc_pause import paused_gc
 from sawlog.store._reading._stored_ids import id_faults, ids_of
 
-_PATIENCE = (0.0, 0.01, 0.03, 0.1)  # seconds before looking again for what seems missing
-_LOOKS = 100  # at most, however much others change meanwhile
-_FEW = 100  # missing segments, or chunks, that are looked at one by one
+_PATIENCE = (0.0, 0.01, 0.03, 0.1)  # seconds before listing again for missing segments
+_LOOKS = 100  # listings at most, however much other processes change
+_FEW = 100  # missing segments, or chunks, that are handled one by one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Problem:
 
 
 class Catalog:
-    """The segments of a store in order; ``refresh`` looks again."""
+    """The segments of a store in order; ``refresh`` lists the folder again."""
 
     def __init__(
         self, folder: Folder, identity: Identity, damaged: str = "error", look: bool = True
@@ -56,7 +56,7 @@ class Catalog:
         self._schema_problems: list[tuple[Path, str]] = []
         self._by_log: dict[str, list[tuple[Segment, Chunk]]] | None = None
         self.segments: list[Segment] = []
-        self.replaced: list[Segment] = []  # those that are still there and do not count
+        self.replaced: list[Segment] = []  # existing files that do not count
         self.missing = Ranges()
         self.problems: list[Problem] = []
         self.lost_chunks: list[Chunk] = []
@@ -66,7 +66,7 @@ class Catalog:
 
     @property
     def schema(self) -> Schema:
-        """Every declared name."""
+        """Every declared name, with its table or series."""
         return self._schema.schema
 
     @property
@@ -76,28 +76,28 @@ class Catalog:
 
     @property
     def broken(self) -> list[str]:
-        """The names of segments of which nothing can be read."""
+        """The names of segments that cannot be read at all."""
         return list(self._broken)
 
     @property
     def partly(self) -> list[str]:
-        """The names of segments that count and of which only some chunks can be read."""
+        """The names of segments that count, and of which only some chunks can be read."""
         return [segment.name for segment in self.segments if segment.name in self._partly]
 
     def declare(self, wanted: Callable[[Schema], list[Log]]) -> None:
         """Add names to the schema; see :meth:`SchemaFiles.declare`."""
         self._schema.declare(wanted)
 
-    # -- looking ----------------------------------------------------------------------------------
+    # -- refreshing -------------------------------------------------------------------------------
 
     def refresh(self) -> bool:
-        """Look at the folder again; says whether there is anything new.
+        """List the folder again; return whether anything is new.
+
+        The catalog changes in one step at the end, and not at all if an exception is raised.
 
         Raises:
             StoreNotFoundError: the store is gone.
-            DamagedStoreError: files are damaged or missing, unless those are to be skipped.
-
-        What this shows changes in one step at the end, or not at all where anything is raised.
+            DamagedStoreError: files are damaged or missing, and are not to be skipped.
         """
         with paused_gc():
             trial = self._copy()
@@ -108,7 +108,7 @@ class Catalog:
         return changed
 
     def _copy(self) -> Catalog:
-        """The same, to be changed. The schema is shared: its names only become more."""
+        """Return a copy to change. The schema is shared, because names are only added."""
         trial = copy.copy(self)
         trial._loaded, trial._broken = dict(self._loaded), dict(self._broken)
         trial._partly, trial._fitted = dict(self._partly), set(self._fitted)
@@ -133,22 +133,22 @@ class Catalog:
         return [segment.name for segment in self.segments] != before
 
     def _look_until_settled(self) -> None:
-        """Look again while segments seem missing: others publish and merge meanwhile."""
+        """List again while segments seem missing: other processes publish and merge."""
         self._look()
         waits, looks = iter(_PATIENCE), 0
         while self.missing and looks < _LOOKS and (wait := next(waits, None)) is not None:
             time.sleep(wait)
             before, looks = self.missing.to_json(), looks + 1
             self._look()
-            if self.missing.to_json() != before:  # somebody is at work
+            if self.missing.to_json() != before:  # another process is at work
                 waits = iter(_PATIENCE)
 
     def _relative(self, path: Path) -> str:
         return str(path.relative_to(self._folder.path))
 
     def _look(self) -> None:
-        """List the folder, load what is new, and see what is missing."""
-        notes = notes_of(self._folder.disk)  # first: a segment that is told of is then listed
+        """List the folder, load new segments, and find missing ones."""
+        notes = notes_of(self._folder.disk)  # first, so that a reported segment is then listed
         names = self._load_new()
         self._loaded = {name: s for name, s in self._loaded.items() if name in names}
         self._broken = {name: p for name, p in self._broken.items() if name in names}
@@ -167,19 +167,19 @@ class Catalog:
         self.missing = there.gaps(last)
 
     def _load_new(self) -> dict[str, tuple[str, int]]:
-        """Load segments that were not looked at; returns all that are there."""
+        """Load new segments; return all that exist."""
         listed = self._folder.names("segments")
         names = {name: parsed for name in listed if (parsed := parse_name(name)) is not None}
         new = [n for n in names if n not in self._loaded and n not in self._broken]
         for done, name in enumerate(sorted(new), 1):
             if not self._load(name):
-                del names[name]  # compacted away since the listing, or else it is missing
+                del names[name]  # compacted since the listing, or missing
             if self.progress is not None:
                 self.progress(done, len(new))
         return names
 
     def _check_replaced(self) -> None:
-        """What a segment replaces, the one that replaces it replaces as well (FORMAT.md, 5.1)."""
+        """Check that a replacement also lists what its parts replaced (FORMAT.md, 5.1)."""
         covered = Ranges.union(segment.replaces for segment in self.segments)
         for segment in self.replaced:
             if not covered.has(segment.writer, segment.sequence):
@@ -188,12 +188,12 @@ class Catalog:
 
     @property
     def failed(self) -> bool:
-        """Whether the last writer to say something said that its program failed."""
+        """Whether the last writer to report has reported that its program failed."""
         told = [(note.modified, note.failed) for note in notes_of(self._folder.disk).values()]
         return max(told, default=(0.0, False))[1]
 
     def _load(self, name: str) -> bool:
-        """Read the header of a segment; says whether the file is there."""
+        """Read the header of a segment; return whether the file exists."""
         try:
             segment = Segment(self._folder.disk, name, trusting=not self._skip)
         except FileNotFoundError:
@@ -210,7 +210,7 @@ class Catalog:
         return True
 
     def _leave_out(self, segment: Segment, faults: dict[str, str]) -> None:
-        """Keep the chunks of a segment that are intact."""
+        """Keep only the intact chunks of a segment."""
         what = "; ".join(dict.fromkeys(faults.values()))
         self._partly[segment.name] = Problem(f"segments/{segment.name}", what)
         intact = [chunk for chunk in segment.chunks if not faults.keys() & set(chunk.tensors)]
@@ -218,10 +218,10 @@ class Catalog:
         segment.chunks = intact
 
     def _fit_schema(self) -> list[tuple[Path, str]]:
-        """Set segments aside that do not fit the schema; where it is damaged, learn from them."""
+        """Exclude segments that do not match the schema; if it is damaged, restore it from them."""
         lost: list[tuple[Path, str]] = []
         misfits: set[str] = set()
-        kinds: dict[int, tuple[Chunk, ...]] = {}  # whose chunks all fit
+        kinds: dict[int, tuple[Chunk, ...]] = {}  # whose chunks all match
         for segment in self.segments:
             if segment.name in self._fitted:
                 continue
@@ -234,7 +234,7 @@ class Catalog:
                 continue
             for chunk in segment.chunks:
                 known = [name for name in chunk.names if name in self.schema]
-                if not known:  # a name is declared before it is written, so a schema file is gone
+                if not known:  # names are declared first, so a schema file is missing
                     what = self._learn(segment, chunk)
                     if what is None and not self._schema_problems:
                         lost = [(self._schema.next_path, "missing")]
@@ -254,17 +254,17 @@ class Catalog:
         return lost
 
     def _learn(self, segment: Segment, chunk: Chunk) -> str | None:
-        """Take the type of a log from a segment; what is wrong with it, if anything."""
+        """Take the type of a log from a segment; return what is wrong, or None."""
         try:
             self.schema.add(log_of(segment, chunk))
         except ValueError as error:
-            return f"has names that no store can have: {error}"
+            return f"has invalid names: {error}"
         return None
 
-    # -- asking -----------------------------------------------------------------------------------
+    # -- contents ---------------------------------------------------------------------------------
 
     def chunks(self, name: str) -> list[tuple[Segment, Chunk]]:
-        """The chunks of a table (by its first name) or series, in order."""
+        """Return the chunks of a table (by its first name) or series, in order."""
         if self._by_log is None:
             with paused_gc():
                 self._by_log = self._grouped()
@@ -278,11 +278,11 @@ class Catalog:
         return found
 
     def table(self, name: str | None) -> Table:
-        """The table that has ``name``, or the only one.
+        """Return the table that has ``name``, or the only one.
 
         Raises:
-            UnknownNameError: there is no such name.
-            ArgumentError: there are several tables, or none, or the name is of a series.
+            UnknownNameError: the store has no such name.
+            ArgumentError: the store has several tables, or no table, or the name is of a series.
         """
         if name is None:
             return self._only_table()
@@ -299,16 +299,16 @@ class Catalog:
             return tables[0]
         listed = ", ".join(repr(table.names[0]) for table in tables)
         raise ArgumentError(
-            f"{self._folder.path} has several tables: give one of the names {listed}."
+            f"{self._folder.path} has several tables: pass one of the names {listed}."
             if tables
-            else f"{self._folder.path} has no rows with ids; its entries are read with "
+            else f"{self._folder.path} has no rows with ids. Hint: read entries with "
             "reader.entries(name)."
         )
 
     def ids(
         self, table: Table, without: Collection[str] = (), writer: str | None = None
     ) -> Iterator[tuple[str, np.ndarray | list[str]]]:
-        """The ids of a table, segment by segment, without some of them and those of a writer."""
+        """Yield the ids of a table by segment, except some segments and those of one writer."""
         for segment, chunk in self.chunks(table.names[0]):
             if segment.name not in without and segment.writer != writer:
                 assert isinstance(chunk, TableChunk)
@@ -316,7 +316,7 @@ class Catalog:
 
 
 def _faults(segment: Segment) -> dict[str, str]:
-    """What is wrong with which tensor, after reading all of them."""
+    """Check every tensor; return what is wrong, by tensor."""
     faults = segment.faults()
     for chunk in segment.chunks:
         if isinstance(chunk, TableChunk) and not faults.keys() & set(chunk.tensors):
@@ -327,7 +327,7 @@ def _faults(segment: Segment) -> dict[str, str]:
 
 
 def _named(missing: Ranges) -> list[Problem]:
-    """Missing segments: each by its name, or many of a row as one."""
+    """Return missing segments as problems; long ranges become one."""
     found: list[Problem] = []
     for writer, first, last in missing:
         if last - first < _FEW and len(found) < 10 * _FEW:
@@ -343,11 +343,11 @@ def _lost(name: str, what: str) -> Problem:
 
 
 def damaged_store(path: Path, problems: list[Problem]) -> DamagedStoreError:
-    """The error that lists what is wrong with a store."""
+    """Return the error that lists the problems of a store."""
     listed = "".join(f"\n  {problem}" for problem in problems[:10])
     more = f"\n  and {len(problems) - 10} more" if len(problems) > 10 else ""
     return DamagedStoreError(
         f"{path} has {len(problems)} damaged or missing files:{listed}{more}\n"
-        "All others are readable. Hint: sawlog verify PATH says what is lost; open(path, "
-        "damaged='skip') reads the rest; sawlog.store.repair(path) gives the lost files up."
+        "All others are readable. Hint: sawlog verify PATH lists what is lost; open(path, "
+        "damaged='skip') reads the rest; sawlog.store.repair(path) removes the damaged files."
     )

@@ -1,4 +1,4 @@
-"""Rows of a store as a map-style dataset: what torch's ``DataLoader`` and its kin expect."""
+"""Rows of a store as a map-style dataset, for torch's ``DataLoader`` and similar loaders."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class RowDataset:
-    """``dataset[i]`` is a dict with the id and the values of row ``i``, in the order of writing.
+    """``dataset[i]`` is a dict with the id and the values of row ``i``, in the order written.
 
-    A loader that fetches many rows at once asks ``__getitems__``, which reads them together. It
-    can be sent to worker processes: each opens the store itself.
+    Loaders that fetch many rows at once call ``__getitems__``, which reads them together. The
+    dataset can be sent to worker processes: each opens the store itself.
     """
 
     def __init__(self, reader: Reader, table: str, names: tuple[str, ...], torch: bool) -> None:
@@ -42,7 +42,7 @@ class RowDataset:
         return self.__getitems__([operator.index(number)])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """Several rows, read together."""
+        """Return several rows, read together."""
         size = len(self)
         for number in numbers:
             if not -size <= number < size:

@@ -1,4 +1,4 @@
-"""Several chunks of one table or series as one, in order, for those who read them."""
+"""Join several chunks of one table or series, for reading."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Part = tuple[Segment, Chunk]
 
 
 def joined(parts: Sequence[Part], tensor: str) -> np.ndarray:
-    """The rows of a tensor, of several chunks. One file at a time is open for this."""
+    """Concatenate a tensor of several chunks, with one file open at a time."""
     first = parts[0][0].tensors[tensor]
     out = np.empty((sum(chunk.rows for _, chunk in parts), *first.shape[1:]), first.dtype)
     start = 0
@@ -26,7 +26,7 @@ def joined(parts: Sequence[Part], tensor: str) -> np.ndarray:
 
 
 def merged_mask(name: str, parts: Sequence[Part]) -> np.ndarray | None:
-    """The mask of chunks of which some may have none, with as many axes as the deepest."""
+    """Concatenate masks, which may be absent or have different numbers of axes."""
     masks = [
         s.values(mask_name(name)).copy() if isinstance(c, SeriesChunk) and c.mask else None
         for s, c in parts
@@ -43,11 +43,11 @@ def merged_mask(name: str, parts: Sequence[Part]) -> np.ndarray | None:
 
 
 def merged_attrs(chunks: Iterable[Chunk]) -> list[tuple[int, dict[str, Any]]]:
-    """The notes of several chunks, one after the other; equal neighbours become one."""
+    """Concatenate the attrs of several chunks; equal neighbours are merged."""
     runs: list[tuple[int, dict[str, Any]]] = []
     for chunk in chunks:
         for rows, attrs in chunk.notes:
-            if runs and json.dumps(runs[-1][1]) == json.dumps(attrs):  # 1 is not True here
+            if runs and json.dumps(runs[-1][1]) == json.dumps(attrs):  # as JSON, because 1 == True
                 rows += runs.pop()[0]
             runs.append((rows, attrs))
     return runs

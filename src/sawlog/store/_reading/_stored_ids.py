@@ -1,4 +1,4 @@
-"""The ids of a chunk, checked: their bytes, and for strings that they are strings."""
+"""Read the ids of a chunk: check their bytes, and that strings are valid."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ _PARTS = ("text", "ends", "hash")
 
 
 def ids_of(segment: Segment, chunk: TableChunk) -> np.ndarray | list[str]:
-    """As :func:`stored_ids`, strings as such."""
+    """Like :func:`stored_ids`, with strings decoded."""
     ids = stored_ids(segment, chunk)
     return ids.take() if isinstance(ids, StringIds) else ids
 
 
 def stored_ids(segment: Segment, chunk: TableChunk) -> np.ndarray | StringIds:
-    """The ids of a chunk, checked, and copied: they are kept, and must not keep a file open.
+    """Return a checked copy of the ids of a chunk; a view would keep the file open.
 
     Raises:
-        DamagedStoreError: they are not what was written, or no strings at all.
+        DamagedStoreError: the ids were changed, or are not valid strings.
     """
     if chunk.ids == "int":
         return segment.values(ids_name(chunk.names)).copy()
     parts = [segment.values(ids_name(chunk.names, part)).copy() for part in _PARTS]
     texts = StringIds(*parts)
     if not _are_texts(texts):
-        raise segment.damaged(f"the ids of {chunk.first!r} are no strings")
+        raise segment.damaged(f"the ids of {chunk.first!r} are not valid strings")
     return texts
 
 
 def _are_texts(texts: StringIds) -> bool:
-    """Whether every text ends behind the one before, and all are UTF-8."""
+    """Return whether the ends are in order and every string is UTF-8."""
     ends, data = texts.ends, texts.data
     if not len(ends):
         return not len(data)
@@ -47,11 +47,11 @@ def _are_texts(texts: StringIds) -> bool:
         return False
     starts = ends[:-1]
     starts = starts[starts < len(data)]
-    return not bool((data[starts] & 0xC0 == 0x80).any())  # none begins within a character
+    return not bool((data[starts] & 0xC0 == 0x80).any())  # no string starts inside a character
 
 
 def id_faults(segment: Segment, chunk: TableChunk) -> str | None:
-    """What is wrong with the ids of a chunk, after looking at each."""
+    """Return what is wrong with the ids of a chunk, after checking each, or None."""
     try:
         texts = stored_ids(segment, chunk)
     except DamagedStoreError as error:
@@ -60,6 +60,6 @@ def id_faults(segment: Segment, chunk: TableChunk) -> str | None:
         data, start = texts.data.tobytes(), 0
         for end, told in zip(texts.ends.tolist(), texts.hashes.tolist(), strict=True):
             if hash_of(data[start:end]) != told:
-                return f"the ids of {chunk.first!r} have other hashes than it says"
+                return f"the ids of {chunk.first!r} do not match their hashes"
             start = end
     return None

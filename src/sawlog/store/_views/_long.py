@@ -1,4 +1,4 @@
-"""Entries one below the other: a row for each entry of each name, in columns name, steps, value."""
+"""Long tables: a row for each entry of each name, in columns name, steps, value."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class LongSheet(Sheet):
-    """``name``, every step axis that any name has, ``value``; and ``shape`` where shapes differ.
+    """Columns ``name``, every step axis of any name, ``value``; and ``shape`` if shapes differ.
 
-    An axis is empty for names that do not have it. Values are of one dtype: numbers of several are
-    put into one that holds all of them exactly, or refused.
+    An axis is null for names that do not have it. Values have one dtype, which represents all of
+    them exactly; if there is none, they are refused.
     """
 
     name = "entries"
@@ -93,7 +93,7 @@ def _axes(series: Sequence[Series]) -> dict[str, Column]:
         if len({(step_kind(step.dtype), step.shape) for _, step in columns}) > 1:
             listed = "; ".join(f"{step} for {name!r}" for name, step in columns[:6])
             raise ArgumentError(
-                f"The step axis {axis!r} is not the same everywhere: {listed}. "
+                f"The step axis {axis!r} has several types: {listed}. "
                 "Hint: choose names whose steps are of one shape and kind with names=[...]."
             )
     return {
@@ -111,15 +111,15 @@ def _value_dtype(dtypes: dict[str, np.dtype]) -> np.dtype:
     listed = ", ".join(f"{name!r} {dtype}" for name, dtype in list(dtypes.items())[:8])
     raise ArgumentError(
         f"One column cannot hold the values of all these names: {listed}. "
-        "Hint: choose names of one kind with names=[...], or leave long=True away."
+        "Hint: choose names of one kind with names=[...], or omit long=True."
     )
 
 
 def exactly(values: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
-    """The values in a wider dtype.
+    """Convert values to a wider dtype.
 
     Raises:
-        ArgumentError: one is not the same there, as a large integer among floats.
+        ArgumentError: a value would change, such as a large integer among floats.
     """
     if values.dtype == dtype:
         return values

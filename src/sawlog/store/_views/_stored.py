@@ -1,4 +1,4 @@
-"""A tensor of a log over all its segments, as one array that is never in memory as a whole."""
+"""A tensor of a log over all its segments, as one array that is read in parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Chunks = Sequence[tuple[Segment, Chunk]]
 
 
 class StoredTensor:
-    """``[rows, ...]``: slices that are views where one segment has them all, and single rows."""
+    """An array ``[rows, ...]``. A slice is a view if one segment holds all of it."""
 
     def __init__(
         self, chunks: Chunks, tensor: str, dtype: np.dtype, shape: tuple[int, ...]
@@ -37,14 +37,14 @@ class StoredTensor:
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
     def slice(self, start: int, stop: int) -> np.ndarray:
-        """The rows from ``start`` to ``stop``, checked."""
+        """Return the rows from ``start`` to ``stop``, checked."""
         parts = [self._part(number, low, high) for number, low, high in self._split(start, stop)]
         if len(parts) == 1:
             return parts[0]
         return np.concatenate([np.empty((0, *self.shape), self.dtype), *parts])
 
     def _split(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Which rows of which chunk these are."""
+        """Yield the chunks of these rows, with the rows within each."""
         at = start
         while at < stop:
             number = int(np.searchsorted(self.starts, at, side="right")) - 1
@@ -56,7 +56,7 @@ class StoredTensor:
         return self._chunks[number][0].values(self.tensor, low, high)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Single rows in any order, checked; -1 gives zeros."""
+        """Return single rows in any order, checked; zeros for -1."""
         out = np.zeros((len(rows), *self.shape), self.dtype)
         owner = np.searchsorted(self.starts, rows, side="right") - 1
         for number in np.unique(owner[rows >= 0]).tolist():
@@ -68,7 +68,7 @@ class StoredTensor:
         return self._chunks[number][0].take(self.tensor, rows)
 
     def release(self, start: int, stop: int) -> None:
-        """Give back the memory that these rows of the maps take."""
+        """Release the memory that these rows of the maps take."""
         for number, low, high in self._split(start, stop):
             segment = self._chunks[number][0]
             if self.tensor in segment.tensors:
@@ -80,7 +80,7 @@ def _masked(chunk: Chunk) -> bool:
 
 
 class StoredMask(StoredTensor):
-    """The mask of a series, of which some segments have none and some one with fewer axes."""
+    """The mask of a series; it may be absent in some segments, or have fewer axes."""
 
     def _part(self, number: int, low: int, high: int) -> np.ndarray:
         segment, chunk = self._chunks[number]
@@ -120,7 +120,7 @@ class StoredSeries:
 
     @property
     def parts(self) -> list[StoredTensor]:
-        """All there is."""
+        """The values, the steps and the mask."""
         return [self.values, *self.steps.values(), *([self.mask] if self.mask else [])]
 
     @property
@@ -157,9 +157,9 @@ def _mask_of(chunks: Chunks, name: str) -> StoredMask | None:
 def windows(
     rows: int, row_bytes: int, budget: int, cuts: Sequence[int] = (), least: int = 1 << 20
 ) -> Iterator[tuple[int, int]]:
-    """Where to cut so many rows into pieces of a third of ``budget``.
+    """Divide rows into pieces of at most a third of ``budget``.
 
-    They end at one of the ``cuts`` where that does not make them smaller than ``least`` bytes.
+    A piece ends at one of the ``cuts`` unless that makes it smaller than ``least`` bytes.
 
     >>> list(windows(10, 1, 12, cuts=[3, 5, 6], least=2))
     [(0, 3), (3, 5), (5, 9), (9, 10)]

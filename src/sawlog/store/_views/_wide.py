@@ -1,4 +1,4 @@
-"""Entries side by side: one row for all entries with the same steps, one column for each name."""
+"""Wide tables: one row for all entries with the same steps, one column for each name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class WideSheet(Sheet):
-    """Step axes, then names. Only the steps are in memory; values are read batch by batch."""
+    """Columns for step axes, then names. Steps are in memory; values are read in batches."""
 
     def __init__(self, reader: Reader, series: Sequence[Series]) -> None:
         self._series = [StoredSeries(reader, each) for each in series]
@@ -128,20 +128,20 @@ def _as(steps: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _common(axis: str, series: Sequence[Series]) -> Column:
-    """The type of a step axis that several names have."""
+    """Return the common type of a step axis."""
     found = [step for each in series for step in each.steps if step.name == axis]
     return Column(axis, common_dtype([step.dtype for step in found]), found[0].shape)
 
 
 def common_dtype(dtypes: Sequence[np.dtype]) -> np.dtype:
-    """The one dtype of all, or the smallest that numpy puts them together in."""
+    """Return the dtype that all share, or the smallest that numpy promotes them to."""
     if len(set(dtypes)) == 1:
         return dtypes[0]
     return np.result_type(*(widened_dtype(dtype) for dtype in dtypes))
 
 
 def step_kind(dtype: np.dtype) -> str:
-    """Steps of the same kind can be equal: all integers but uint64, all floats, else one dtype."""
+    """Return the kind of steps that can be compared: int (except uint64), float, or one dtype."""
     dtype = widened_dtype(dtype)
     if dtype.kind in "iu" and dtype != np.uint64:
         return "int"

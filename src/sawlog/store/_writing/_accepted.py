@@ -18,11 +18,11 @@ from sawlog.store._writing._id_set import IdSet
 from sawlog.store._writing._pending import ChunkBuffer, Extent, PendingChunks
 
 Ids = np.ndarray | list[str]
-_SPARE = 3  # how many published segments leave their memory for the next ones
+_SPARE = 3  # published segments whose memory is kept for the next ones
 
 
 class SealedSegment:
-    """A segment to be published: what it holds does not change any more."""
+    """A segment that waits to be published; its contents are final."""
 
     def __init__(
         self,
@@ -32,12 +32,12 @@ class SealedSegment:
         memory: PendingChunks | None,
     ) -> None:
         self.sequence, self.parts, self.nbytes = sequence, parts, nbytes
-        self.memory = memory  # which may be used again, once this is published
+        self.memory = memory  # reusable once the segment is published
         self.unpublished: UnpublishedSegment | None = None
         self.done = False
 
     def finish(self) -> None:
-        """Note that it is published. It may have been noted before."""
+        """Mark the segment as published; idempotent."""
         self.done = True
         self.parts, self.unpublished = [], None
 
@@ -52,7 +52,7 @@ class _Additions:
         self.ids: list[tuple[IdSet, Ids]] = []
 
     def settle(self) -> None:
-        """Let it count for good. Stopped in the middle, it can be done again."""
+        """Make the additions permanent. After an interrupt it can be called again."""
         for chunk in self.chunks:
             chunk.settle(self)
         for known, ids in self.ids:
@@ -61,7 +61,7 @@ class _Additions:
 
 
 class WriterState:
-    """All that was accepted and is not published, after some call; ``after`` has the next one."""
+    """All data that is accepted and not published; ``after`` holds the next state."""
 
     __slots__ = (
         "added",
@@ -77,10 +77,10 @@ class WriterState:
 
     def __init__(self) -> None:
         self.pending = PendingChunks()
-        self.nbytes = 0  # of what is pending
-        self.since: float | None = None  # when the first of it was accepted
-        self.line: tuple[SealedSegment, ...] = ()  # in the order in which they are published
-        self.sequence = 0  # of the last one that was sealed
+        self.nbytes = 0  # of the pending data
+        self.since: float | None = None  # when the first pending data was accepted
+        self.line: tuple[SealedSegment, ...] = ()  # the queue, in the order of publication
+        self.sequence = 0  # of the last sealed segment
         self.spare: tuple[PendingChunks, ...] = ()  # memory of published segments
         self.closed = False
         self.added = _Additions()
@@ -93,14 +93,17 @@ class WriterState:
 
 
 class WriterCall:
-    """What one call of the writer adds, not yet accepted."""
+    """The additions of one call of the writer, before they are accepted."""
 
     def __init__(self, base: WriterState, nested: bool, largest: int) -> None:
-        """Begin behind ``base``.
+        """Start from the state ``base``.
 
-        ``nested``: another call on this thread is being staged in the same buffers, further up the
-        stack. This one gets new ones, and the other will see that it has to begin again.
-        ``largest``: the memory of segments with more bytes than that is not kept.
+        Args:
+            base: the current state.
+            nested: whether a call further up the stack of this thread, interrupted by a signal
+                handler, is staging in the same buffers. This call then uses new buffers, and the
+                other call is staged again.
+            largest: the memory of segments with more bytes is not kept.
         """
         base.added.settle()
         self._base, self._nested, self._largest = base, nested, largest
@@ -113,24 +116,24 @@ class WriterCall:
             self._pending = PendingChunks()
 
     def chunk(self, log: Table | Series) -> ChunkBuffer:
-        """The chunk of a table or series to add to."""
+        """Return the buffers of a table or series."""
         chunk = self._pending.chunk(log)
         self._added.chunks.append(chunk)
         return chunk
 
     @property
     def key(self) -> object:
-        """What tells its additions from those of others."""
+        """The object that identifies the additions of this call."""
         return self._added
 
     def count(self, nbytes: int) -> None:
-        """Note that something was added."""
+        """Count bytes that were added."""
         self.nbytes += nbytes
         if self._since is None:
             self._since = time.monotonic()
 
     def know(self, known: IdSet, ids: Ids) -> None:
-        """Have ids counted as known, if the call is accepted."""
+        """Add ids to a set of known ids, if the call is accepted."""
         self._added.ids.append((known, ids))
 
     @property
@@ -139,7 +142,7 @@ class WriterCall:
         return all(s.done for s in self._line) and not self._pending.filled(self._added)
 
     def seal(self) -> None:
-        """Make a segment of what is pending."""
+        """Turn the pending data into a sealed segment."""
         parts = self._pending.filled(self._added)
         if not parts:
             return
@@ -152,7 +155,7 @@ class WriterCall:
         self.nbytes, self._since = 0, None
 
     def _collect_spare(self) -> None:
-        """Take what is published off the line."""
+        """Remove published segments from the queue, and keep their memory."""
         line, self._line = self._line, []
         for sealed in line:
             if not sealed.done:
@@ -161,7 +164,7 @@ class WriterCall:
                 self._spare.append(sealed.memory)
 
     def commit(self) -> bool:
-        """Accept it all, in one step; or nothing, and say False, if another call came first."""
+        """Accept the call in one step; return False if another call was accepted first."""
         if self._line:
             self._collect_spare()
         state = WriterState()

@@ -1,4 +1,4 @@
-"""Rows that are computed where they will be stored."""
+"""Rows that are computed directly into the buffers of a writer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 
 
 class DeferredRows(abc.ABC):
-    """Rows ``[n, ...]`` that are made when the writer has memory for them, without a copy.
+    """Rows ``[n, ...]`` that are computed into the memory of a writer, without a copy.
 
-    ``writer.append(ids, {name: rows})`` takes them in place of arrays. ``into`` must not fail.
+    Pass an instance to ``writer.append(ids, {name: rows})`` in place of an array. ``into`` must not
+    raise.
     """
 
     dtype: np.dtype
@@ -20,23 +21,23 @@ class DeferredRows(abc.ABC):
 
     @abc.abstractmethod
     def into(self, out: np.ndarray) -> None:
-        """Put the rows into an array of their dtype and shape."""
+        """Compute the rows into an array of their dtype and shape."""
 
     @abc.abstractmethod
     def __getitem__(self, rows: Any) -> DeferredRows:
-        """Some of the rows, by a slice or a mask."""
+        """Return some of the rows, selected by a slice or a mask."""
 
     def __len__(self) -> int:
         return self.shape[0]
 
     @property
     def ndim(self) -> int:
-        """How many axes they have."""
+        """The number of axes."""
         return len(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes they take."""
+        """The size in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""What was accepted and is not in a segment yet: buffers, one chunk for each table or series.
+"""Buffers of pending data, one for each table or series.
 
-How much of a chunk counts is its ``Extent``, and nothing else is: what lies behind it in the
-buffers was begun by a call that did not come to its end, and the next call writes over it.
+The ``Extent`` of a buffer defines how many of its rows count. Data behind it was staged by a call
+that was interrupted; the next call overwrites it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from sawlog.store._format._ids import StringIds
 from sawlog.store._format._schema import Series, Table
 from sawlog.store._writing._deferred_rows import DeferredRows
 
-_SMALL = 1 << 10  # bytes: to begin with, no more room is made than these need
-_LARGE = 1 << 20  # bytes: from here on room for a whole segment is made, and filled as needed
+_SMALL = 1 << 10  # bytes; smaller first arrays are copied without spare room
+_LARGE = 1 << 20  # bytes; larger buffers are allocated for a whole segment at once
 
 
 class Extent(NamedTuple):
-    """How much of a chunk counts."""
+    """How much of a buffer counts: rows, attrs, and whether it has a mask."""
 
     rows: int = 0
     notes: int = 0
@@ -35,7 +35,7 @@ class Extent(NamedTuple):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing counts, not even a note."""
+        """Whether the buffer has neither rows nor attrs."""
         return not self.rows and not self.notes
 
 
@@ -47,13 +47,13 @@ class ChunkBuffer:
 
     def __init__(self, log: Table | Series, arrays: dict[str, np.ndarray] | None = None) -> None:
         self.log = log
-        self._made = arrays  # None until something is added
+        self._made = arrays  # None while it is empty
         self._texts: list[str] = []
-        self._notes: list[tuple[int, str]] = []  # from which row on, and the note as JSON
+        self._notes: list[tuple[int, str]] = []  # the first row, and the attrs as JSON
         self._staged: tuple[object, Extent, Extent] = (None, _EMPTY, _EMPTY)
 
     def recycled(self) -> ChunkBuffer:
-        """An empty chunk in the same memory."""
+        """Return an empty buffer that reuses the memory."""
         return ChunkBuffer(self.log, None if self._made is None else dict(self._made))
 
     @property
@@ -66,12 +66,12 @@ class ChunkBuffer:
     # -- how much counts --------------------------------------------------------------------------
 
     def extent(self, call: object) -> Extent:
-        """What counts if ``call`` counts, and nothing else that was not settled."""
+        """Return the extent with the additions of ``call``, and without other unsettled ones."""
         by, staged, settled = self._staged
         return staged if by is call else settled
 
     def settle(self, call: object) -> None:
-        """Let what ``call`` added count for good."""
+        """Make the additions of ``call`` permanent."""
         by, staged, _ = self._staged
         if by is call:
             self._staged = (None, staged, staged)
@@ -88,7 +88,7 @@ class ChunkBuffer:
         values: Mapping[str, np.ndarray | DeferredRows],
         at_most: int,
     ) -> None:
-        """Add rows of a table; ``at_most`` is how many there will be before it is sealed."""
+        """Add rows of a table; ``at_most`` is the number of rows of a full segment."""
         before = self.extent(call)
         for name, array in values.items():
             self._put(name, before.rows, array, at_most)
@@ -100,7 +100,7 @@ class ChunkBuffer:
         self._stage(call, before._replace(rows=before.rows + len(ids)))
 
     def takes(self, call: object, mask: np.ndarray | None) -> bool:
-        """Whether entries with this mask fit behind those that are here."""
+        """Return whether a mask has the same axes as that of the entries in the buffer."""
         name = mask_name(self.log.names[0])
         masked = self.extent(call).masked
         return mask is None or not masked or self._arrays[name].shape[1:] == mask.shape[1:]
@@ -123,7 +123,7 @@ class ChunkBuffer:
         self._stage(call, Extent(before.rows + len(entries), notes, masked))
 
     def _put(self, name: str, start: int, rows: np.ndarray | DeferredRows, at_most: int) -> None:
-        """Copy rows behind those that count."""
+        """Copy rows behind the ones that count."""
         array, need = self._arrays[name], start + len(rows)
         if not start and not len(array) and type(rows) is np.ndarray and rows.nbytes < _SMALL:
             self._arrays[name] = rows.astype(array.dtype, order="C")
@@ -138,7 +138,7 @@ class ChunkBuffer:
 
     def _put_mask(self, before: Extent, mask: np.ndarray | None, count: int, at_most: int) -> bool:
         name = mask_name(self.log.names[0])
-        if mask is not None and not before.masked:  # those before were all there
+        if mask is not None and not before.masked:  # the entries before it were all logged
             self._arrays[name] = np.ones((before.rows, *mask.shape[1:]), bool)
         if mask is None and not before.masked:
             return False
@@ -147,7 +147,7 @@ class ChunkBuffer:
         return True
 
     def _put_note(self, before: Extent, attrs: Mapping[str, Any]) -> int:
-        """Add the note of entries unless it is that of the ones before; returns how many count."""
+        """Add the attrs of entries unless they equal the last ones; return how many attrs count."""
         count = before.notes
         if not attrs and not count:
             return 0
@@ -159,10 +159,10 @@ class ChunkBuffer:
             self._notes.append((before.rows, text))
         return len(self._notes)
 
-    # -- a segment of it --------------------------------------------------------------------------
+    # -- the chunk of a segment -------------------------------------------------------------------
 
     def describe(self, extent: Extent) -> dict[str, Any]:
-        """The chunk as FORMAT.md has it."""
+        """Return the chunk of a segment's description (FORMAT.md, section 4)."""
         if isinstance(self.log, Table):
             return {"table": list(self.log.names), "rows": extent.rows, "ids": self.log.ids}
         name = self.log.column.name
@@ -179,7 +179,7 @@ class ChunkBuffer:
         return said
 
     def tensors(self, extent: Extent) -> dict[str, np.ndarray]:
-        """The tensors of the chunk, each as long as the extent says."""
+        """Return the tensors of the chunk, with the rows of the extent."""
         mask = mask_name(self.log.names[0])
         out = {
             name: array[: extent.rows]
@@ -191,14 +191,16 @@ class ChunkBuffer:
             for part, array in (("text", texts.data), ("ends", texts.ends), ("hash", texts.hashes)):
                 out[ids_name(self.log.names, part)] = array
         lengths = {name: len(array) for name, array in out.items()}
-        lengths.pop(ids_name(self.log.names, "text"), None)  # as long as all texts together
+        lengths.pop(ids_name(self.log.names, "text"), None)  # its length is in bytes
         if wrong := {name for name, length in lengths.items() if length != extent.rows}:
-            raise StoreWriteError(f"{sorted(wrong)} are not as long as {extent.rows} rows: a bug.")
+            raise StoreWriteError(
+                f"{sorted(wrong)} do not have {extent.rows} rows. This is a bug in sawlog."
+            )
         return out
 
 
 def _copies(log: Series, entries: Entries) -> dict[str, np.ndarray] | None:
-    """The buffers of a series with its first entries, if those are small."""
+    """Return copies of the first entries of a series as its buffers, if they are small."""
     values, column = entries.values, log.column
     if type(values) is not np.ndarray or values.nbytes >= _SMALL:
         return None
@@ -212,7 +214,7 @@ def _copies(log: Series, entries: Entries) -> dict[str, np.ndarray] | None:
 
 
 def _buffers(log: Table | Series) -> dict[str, np.ndarray]:
-    """An empty array for each tensor."""
+    """Return an empty array for each tensor."""
     if isinstance(log, Series):
         name = log.column.name
         steps = {step_name(step.name, name): _empty(step.dtype, step.shape) for step in log.steps}
@@ -225,12 +227,12 @@ def _buffers(log: Table | Series) -> dict[str, np.ndarray]:
 
 @functools.lru_cache(1024)
 def _empty(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """An array without rows, which nobody can write to: one for all chunks."""
+    """Return an array without rows, shared by all buffers."""
     return np.empty((0, *shape), dtype)
 
 
 def _grown(array: np.ndarray, rows: int, need: int, at_most: int) -> np.ndarray:
-    """A longer array with the same first rows."""
+    """Return a longer array with the same first rows."""
     row_bytes = array.dtype.itemsize * math.prod(array.shape[1:])
     roomy = need * max(1, row_bytes) >= _LARGE
     size = max(need, at_most if roomy else min(2 * need, at_most))
@@ -241,13 +243,13 @@ def _grown(array: np.ndarray, rows: int, need: int, at_most: int) -> np.ndarray:
 
 @dataclasses.dataclass
 class PendingChunks:
-    """The chunks of the next segment, and those of a published one whose memory may be used."""
+    """The buffers of the next segment, and reusable ones of a published segment."""
 
     chunks: dict[str, ChunkBuffer] = dataclasses.field(default_factory=dict)
     spare: dict[str, ChunkBuffer] = dataclasses.field(default_factory=dict)
 
     def chunk(self, log: Table | Series) -> ChunkBuffer:
-        """The chunk of a table or series."""
+        """Return the buffer of a table or series."""
         first = log.names[0]
         found = self.chunks.get(first)
         if found is None:
@@ -257,10 +259,10 @@ class PendingChunks:
         return found
 
     def recycled(self) -> PendingChunks:
-        """Empty, in the same memory."""
+        """Return empty buffers that reuse the memory."""
         return PendingChunks(spare=self.chunks)
 
     def filled(self, call: object) -> list[tuple[ChunkBuffer, Extent]]:
-        """The chunks that hold anything, if ``call`` counts, and how much of each does."""
+        """Return the buffers that are not empty, with their extents for ``call``."""
         found = [(chunk, chunk.extent(call)) for chunk in self.chunks.values()]
         return [(chunk, extent) for chunk, extent in found if not extent.empty]

@@ -31,20 +31,20 @@ from sawlog.store._maintenance._merge_small import FAN, SmallSegmentMerger
 from sawlog.store._maintenance._remove import InUse
 from sawlog.store._writing._accepted import SealedSegment, WriterCall, WriterState
 
-_SHARE = 20  # publishing without being asked takes at most a twentieth of the time,
-_SELDOM = 30.0  # but what is pending never waits longer than so many seconds for that
-_POLL = 1.0  # seconds between looks at the state, should nobody have said that it changed
+_SHARE = 20  # automatic publishing takes at most 1/20 of the time,
+_SELDOM = 30.0  # but pending data waits at most this number of seconds
+_POLL = 1.0  # seconds between checks of the state, should a signal be missed
 
 
 class _Role:
-    """What one of the threads does, as long as it lives."""
+    """One of the threads, and whether it has ended."""
 
     def __init__(self) -> None:
         self.thread, self.gone = _thread.get_ident(), False
 
 
 class Pipeline:
-    """What one writer has accepted, on its way to disk."""
+    """Publishes the accepted data of one writer."""
 
     def __init__(
         self,
@@ -62,24 +62,24 @@ class Pipeline:
     ) -> None:
         self.turn = Turn()
         self.published = 0
-        self.failed = False  # what is logged came to a bad end
+        self.failed = False  # the program failed
         self._folder, self._store, self._writer, self._clock = folder, store, writer, clock
         self._queue, self._interval, self._segment_bytes = queue, interval, segment_bytes
         self._last, self._in_use, self._merger = WriterState(), in_use, merger
         self._small = small  # segments published since small ones were merged
-        self._spent = 0.0  # seconds that the last publication took
-        self._not_before = 0.0  # when the next one may begin, if nobody asks for it
+        self._spent = 0.0  # seconds, for the last publication
+        self._not_before = 0.0  # earliest time of the next automatic publication
         self._changed = Signal()
         self._failure: OSError | None = None
         self._stopped = False
         self._roles: dict[str, _Role] = {}
         self._begun: set[str] = set()
 
-    # -- the callers' side ------------------------------------------------------------------------
+    # -- for callers ------------------------------------------------------------------------------
 
     @property
     def state(self) -> WriterState:
-        """All that was accepted until now."""
+        """The current state: all accepted data."""
         state = self._last
         while (after := state.after.get(0)) is not None:
             state = after
@@ -88,23 +88,23 @@ class Pipeline:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is accepted any more."""
+        """Whether calls are refused."""
         return self._stopped or self.state.closed
 
     def raise_failure(self) -> None:
-        """Tell the caller what failed in the background, if anything did."""
+        """Raise the failure of a background thread, if there was one."""
         failure = self._failure
         if failure is not None:
             raise failure.with_traceback(None)
 
     def begin(self, nested: bool) -> WriterCall:
-        """A call, to be staged and committed within one turn."""
+        """Start a call, to be staged and committed within one turn."""
         return WriterCall(self.state, nested, self._segment_bytes * 2)
 
     def wait_for_room(self, nbytes: int) -> None:
-        """Wait until a call may bring so many bytes more, some of them in sealed segments.
+        """Wait until a call may add ``nbytes``, some of them in sealed segments.
 
-        No more of them wait for the disk than the call itself brings, or what the queue allows.
+        The bytes that wait for the disk are bounded by the queue, or by the call if it is larger.
 
         Raises:
             StoreWriteError: the disk refuses.
@@ -121,7 +121,7 @@ class Pipeline:
         self.raise_failure()
 
     def accepted(self, before: WriterState) -> None:
-        """Have the threads look at what was accepted since ``before``."""
+        """Wake the threads if the state since ``before`` needs them."""
         state = self.state
         if state.sequence != before.sequence or (
             before.since is None and self._interval is not None
@@ -130,10 +130,10 @@ class Pipeline:
             self._changed.ring()
 
     def flush(self) -> None:
-        """Wait until everything is on disk; what failed before is tried again.
+        """Wait until everything is on disk; retry what failed before.
 
         Raises:
-            StoreWriteError: it failed, again.
+            StoreWriteError: writing failed again.
         """
         self._failure = None
         with self.turn.taken() as nested:
@@ -155,7 +155,7 @@ class Pipeline:
         return self._failure is not None or self._stopped
 
     def finish(self) -> None:
-        """Flush, accept nothing more, stop, and note that the writer is done."""
+        """Flush, refuse further calls, stop the threads, and report the writer as closed."""
         while not self.closed:
             self.flush()
             with self.turn.taken() as nested:
@@ -163,7 +163,7 @@ class Pipeline:
                 call.closed = call.idle
                 call.commit()
         self.stop()
-        self._note(closed=True)  # last: the threads say that it is open
+        self._note(closed=True)  # after the threads ended, which report it as open
 
     def stop(self) -> None:
         """End the threads."""
@@ -180,14 +180,14 @@ class Pipeline:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is one of its own threads, which must not wait for itself."""
+        """Whether the current thread is one of the pipeline's own."""
         here = _thread.get_ident()
         return any(role.thread == here and not role.gone for role in self._roles.values())
 
     # -- the threads ------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """Start the threads unless they run. One that is started twice ends at once."""
+        """Start the threads unless they run. A second one of a name ends at once."""
         self._start_one("write", self._write_next)
         self._start_one("commit", self._commit_next)
 
@@ -204,14 +204,14 @@ class Pipeline:
             while not self._stopped:
                 try:
                     self._work(step)
-                except BaseException:  # even noting a failure failed: the line must go on
+                except BaseException:  # recording the failure failed, too: keep the thread alive
                     time.sleep(0.05)
         finally:
             role.gone = True
             self._changed.ring()
 
     def _work(self, step: Callable[[], bool]) -> None:
-        """Do what there is to do, then wait until there may be more."""
+        """Run one step if there is work, else wait for a change."""
         seen, failure = self.state, self._failure
         try:
             patience = self._seal_if_old()
@@ -233,12 +233,12 @@ class Pipeline:
         return self._unwritten() if step == self._write_next else self._written()
 
     def _unwritten(self) -> SealedSegment | None:
-        """The next segment to write."""
+        """Return the next segment to write."""
         waiting = (s for s in self.state.line if s.unpublished is None and not s.done)
         return next(waiting, None)
 
     def _written(self) -> SealedSegment | None:
-        """The next segment to publish, if it is written."""
+        """Return the next segment to publish, if it is written."""
         first = next((s for s in self.state.line if not s.done), None)
         return first if first is not None and first.unpublished is not None else None
 
@@ -275,22 +275,22 @@ class Pipeline:
         return True
 
     def _check_store(self) -> None:
-        """Refuse to publish into another store that was made at the same path meanwhile."""
+        """Refuse to publish into another store that was created at the same path."""
         if self._is_another():
             raise StoreWriteError(
-                f"The store at {self._folder.path} is another one by now: that of this writer was "
-                "removed or replaced. What the writer still had is not written into the new one. "
+                f"The store at {self._folder.path} was removed or replaced by another one after "
+                "this writer was opened. Pending data is not written to the new store. "
                 "Hint: abort() this writer, and open the store again."
             )
 
     def _is_another(self) -> bool:
-        """Whether another store has the path of this one; one that is gone or damaged is none."""
+        """Return whether another store has the path; a missing or damaged one does not count."""
         with contextlib.suppress(StoreError, OSError):
             return identity_of(self._folder).id != self._store
         return False
 
     def _merge_small(self) -> bool:
-        """Merge small segments; what fails is left to a later time."""
+        """Merge small segments; a failure is retried later."""
         if self._merger is None or self._small < FAN:
             return False
         self._small = 0
@@ -300,7 +300,7 @@ class Pipeline:
         return True
 
     def _seal_if_old(self) -> float:
-        """Seal what has waited for the interval; returns how long there is until then."""
+        """Seal data that has waited for the interval; return the seconds until the next check."""
         state = self.state
         if state.since is None or self._interval is None or self._stuck:
             return _POLL
@@ -326,7 +326,7 @@ class Pipeline:
         else:
             failure = StoreWriteError(
                 f"Writing to {self._folder.segments} failed: {type(error).__name__}: {error}. "
-                "What was published before is safe. Hint: call flush() to try again."
+                "Published data is safe. Hint: call flush() to try again."
             )
         failure.__cause__ = None if failure is error else error
         self._failure = failure
@@ -348,7 +348,7 @@ class Pipeline:
         return _segment_writer.UnpublishedSegment(prepared, self._folder.disk, name)
 
     def _note(self, closed: bool) -> None:
-        """Say how far this writer got. Losing that is harmless, so nobody waits for the disk."""
+        """Report the progress of this writer. Not synced, because losing the report is harmless."""
         note = WriterNote(self.published, closed, self.failed, 0.0)
         if self._is_another():
             return

@@ -1,4 +1,4 @@
-"""Does what is to be written fit what was written before? The types of the first write are kept."""
+"""Validate a write: convert values to arrays, and check them against the schema."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from sawlog.store._format._schema import (
 )
 from sawlog.store._writing._deferred_rows import DeferredRows
 
-_FIXED = "the names were fixed when the store was created; create(path) without schema takes any."
+_FIXED = "the schema was fixed when the store was created; omit schema= to allow new names."
 
 
 def as_array(name: str, value: Any) -> np.ndarray:
-    """A value as numpy has it.
+    """Convert a value to an array.
 
     Raises:
-        SchemaError: it is nothing that numpy knows.
+        SchemaError: numpy cannot convert it, or would lose a part of it.
     """
     if lost := lost_by_numpy(value):
         raise SchemaError(
-            f"numpy would drop {lost} from the value of {name!r}. Nothing of the call was taken. "
+            f"numpy would drop {lost} from the value of {name!r}. The call was refused as a whole. "
             "Hint: x.filled(...) for masked arrays, or, for entries, "
             "write({name: Entries(x.data, steps, mask=~x.mask)}); strip strings."
         )
@@ -43,33 +43,34 @@ def as_array(name: str, value: Any) -> np.ndarray:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise SchemaError(
-            f"The value of {name!r} is a {type(value).__name__} that numpy cannot take: {error}. "
-            "Hint: convert it to a numpy array first (for torch: x.detach().cpu().numpy())."
+            f"The value of {name!r} is a {type(value).__name__} that numpy cannot convert: "
+            f"{error}. Hint: convert it to a numpy array first; for torch, "
+            "x.detach().cpu().numpy()."
         ) from error
     _dtypes.normalize_dtype(array.dtype, repr(name))
     return array
 
 
 def as_entry(name: str, value: Any) -> np.ndarray:
-    """A value of one entry, which takes one axis more.
+    """Convert the value of one entry to an array, to which an axis can be added.
 
     Raises:
-        SchemaError: it is nothing that numpy knows, or has as many axes as numpy can have.
+        SchemaError: numpy cannot convert it, or it has too many axes.
     """
     array = as_array(name, value)
     if array.ndim >= MOST_AXES:
         raise SchemaError(
             f"The value of {name!r} has {array.ndim} axes, and an entry has at most "
-            f"{MOST_AXES - 1}. Nothing of the call was taken. Hint: reshape it to fewer."
+            f"{MOST_AXES - 1}. The call was refused as a whole. Hint: reshape it to fewer."
         )
     return array
 
 
 def plain_entries(name: str, entries: Entries) -> Entries:
-    """Entries whose parts are arrays that can be stored.
+    """Convert values, steps and mask to arrays.
 
     Raises:
-        SchemaError: one of them cannot, or the mask is no mask of these values.
+        SchemaError: one cannot be stored, or the mask does not match the values.
     """
     values = as_array(name, entries.values)
     steps = {axis: as_array(axis, array) for axis, array in entries.steps.items()}
@@ -79,7 +80,8 @@ def plain_entries(name: str, entries: Entries) -> Entries:
         if mask.dtype != bool or mask.shape != values.shape[: mask.ndim]:
             raise SchemaError(
                 f"The mask of {name!r} is {mask.dtype}{list(mask.shape)}, and its values have the "
-                f"shape {list(values.shape)}. Hint: a mask is of bool, with the first axes of them."
+                f"shape {list(values.shape)}. Hint: use a bool mask with the leading axes of "
+                "the values."
             )
     if values is entries.values and mask is entries.mask and _same(steps, entries.steps):
         return entries
@@ -98,7 +100,7 @@ class RowBatch:
     values: dict[str, np.ndarray | DeferredRows]
 
     def take(self, chosen: np.ndarray) -> RowBatch:
-        """The rows where ``chosen`` is true."""
+        """Return the rows where ``chosen`` is true."""
         ids = self.ids
         if isinstance(ids, list):
             ids = [x for x, keep in zip(ids, chosen, strict=True) if keep]
@@ -107,10 +109,10 @@ class RowBatch:
         return RowBatch(ids, {name: array[chosen] for name, array in self.values.items()})
 
     def as_table(self, schema: Schema, fixed: bool) -> Table:
-        """What to declare for them.
+        """Return the table to declare for these rows.
 
         Raises:
-            UnknownNameError: the store takes no new names.
+            UnknownNameError: the schema of the store is fixed.
         """
         if fixed:
             raise unknown_name(next(iter(self.values)), schema, _FIXED)
@@ -119,14 +121,14 @@ class RowBatch:
 
 
 def rows_of(ids: Any, values: Mapping[str, Any]) -> RowBatch:
-    """Check that rows go together.
+    """Check the arguments of ``append``.
 
     Raises:
-        SchemaError: they do not.
+        SchemaError: they are invalid, or of different lengths.
     """
     if not isinstance(values, Mapping) or not values:
         raise SchemaError(
-            f"append(ids, values) takes a dict of arrays with at least one name, not {values!r:.80}"
+            f"append(ids, values) takes a dict with at least one array; got {values!r:.80}"
         )
     known = _ids.normalize_ids(ids)
     arrays = {name: _as_rows(name, value) for name, value in values.items()}
@@ -134,7 +136,7 @@ def rows_of(ids: Any, values: Mapping[str, Any]) -> RowBatch:
         check_name(name)
         if array.ndim == 0 or len(array) != len(known):
             raise SchemaError(
-                f"There are {len(known)} ids, but {name!r} has the shape {array.shape}. "
+                f"The call has {len(known)} ids, but {name!r} has the shape {array.shape}. "
                 "Hint: the first axis of every array has one item for each id."
             )
     return RowBatch(known, arrays)
@@ -148,10 +150,10 @@ def _as_rows(name: str, value: Any) -> np.ndarray | DeferredRows:
 
 
 def table_of(schema: Schema, rows: RowBatch) -> Table | None:
-    """The table that rows belong to, or None for one that is new.
+    """Return the table of these rows, or None for a new one.
 
     Raises:
-        SchemaError: the names, dtypes or shapes are not those of the table.
+        SchemaError: names, dtypes or shapes differ from the table's.
     """
     there = [name for name in rows.values if name in schema]
     if not there:
@@ -165,13 +167,13 @@ def table_of(schema: Schema, rows: RowBatch) -> Table | None:
     if set(table.names) != set(rows.values):
         raise SchemaError(
             f"The names {_listed(table.names)} are written together, and this call has "
-            f"{_listed(rows.values)}. Hint: give all of them, or start another table under names "
-            "that are all new."
+            f"{_listed(rows.values)}. Hint: pass all of them, or start another table with new "
+            "names only."
         )
     if _ids.kind_of(rows.ids) != table.ids and len(rows.ids):
         raise SchemaError(
             f"The ids of {table.names[0]!r} are of the kind {table.ids!r}, and these are not: "
-            f"{_ids.shown_ids(rows.ids)}. Hint: keep to one kind of ids in a table."
+            f"{_ids.shown_ids(rows.ids)}. Hint: use one kind of ids in a table."
         )
     for column in table.columns:
         check_fits(column, rows.values[column.name], "rows")
@@ -183,10 +185,10 @@ def _listed(names: Any) -> str:
 
 
 def check_fits(column: Column, array: np.ndarray | DeferredRows, what: str) -> None:
-    """Refuse rows or entries of another type.
+    """Check the dtype and shape of rows or entries.
 
     Raises:
-        SchemaError: naming both types.
+        SchemaError: they differ from the column's. The message names both types.
     """
     if array.shape[1:] == column.shape and (
         array.dtype == column.dtype or _fits(array.dtype, column.dtype)
@@ -195,8 +197,8 @@ def check_fits(column: Column, array: np.ndarray | DeferredRows, what: str) -> N
     given = Column(column.name, array.dtype, array.shape[1:])
     raise SchemaError(
         f"{column.name!r} was first written with {what} of type {column}, and these are {given}. "
-        f"Nothing of the call was taken. Hint: convert them"
-        + (f", as with .astype({str(column.dtype)!r})" if given.dtype != column.dtype else "")
+        f"The call was refused as a whole. Hint: convert them"
+        + (f", with .astype({str(column.dtype)!r})" if given.dtype != column.dtype else "")
         + ", or use another name."
     )
 
@@ -210,10 +212,10 @@ def _fits(given: np.dtype, fixed: np.dtype) -> bool:
 
 
 def series_of(schema: Schema, name: str, entries: Entries) -> Series | None:
-    """The series that entries belong to, or None for one that is new.
+    """Return the series of these entries, or None for a new one.
 
     Raises:
-        SchemaError: the dtype, shape or steps are not those of the series.
+        SchemaError: dtype, shape or steps differ from the series'.
     """
     series = schema.find(name)
     if series is None:
@@ -226,7 +228,7 @@ def series_of(schema: Schema, name: str, entries: Entries) -> Series | None:
     if {*series.axes} != entries.steps.keys():
         raise SchemaError(
             f"{name!r} was first written with the step axes ({_listed(series.axes)}), and these "
-            f"entries have ({_listed(entries.steps)}). Hint: give the same steps every time."
+            f"entries have ({_listed(entries.steps)}). Hint: pass the same steps every time."
         )
     check_fits(series.column, entries.values, "entries")
     for step in series.steps:
@@ -235,10 +237,10 @@ def series_of(schema: Schema, name: str, entries: Entries) -> Series | None:
 
 
 def all_series(schema: Schema, records: Mapping[str, Entries]) -> dict[str, Series | None]:
-    """As :func:`series_of` of each: there may be very many, of few types.
+    """Apply :func:`series_of` to each name, quickly for many names of few types.
 
     Raises:
-        SchemaError: the dtype, shape or steps are not those of the series.
+        SchemaError: dtype, shape or steps differ from the series'.
     """
     fitting: set[tuple[Any, ...]] = set()
     found: dict[str, Series | None] = {}
@@ -261,11 +263,11 @@ def all_series(schema: Schema, records: Mapping[str, Entries]) -> dict[str, Seri
 
 
 def as_series(schema: Schema, new: Mapping[str, Entries], fixed: bool) -> list[Log]:
-    """What to declare for entries of names that are new: there may be very many, of few types.
+    """Return the series to declare for new names, quickly for many names of few types.
 
     Raises:
         SchemaError: a name or dtype cannot be stored.
-        UnknownNameError: the store takes no new names.
+        UnknownNameError: the schema of the store is fixed.
     """
     out: list[Log] = []
     types: dict[Any, Series] = {}
@@ -287,15 +289,16 @@ def _as_series(name: str, entries: Entries) -> Series:
 
 
 def entry_values(known: Mapping[str, Series], values: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The values of one entry of each name as arrays.
+    """Convert the values of one entry of each name to arrays.
 
-    A Python integer is welcome among floats that hold it exactly: ``log({"lr": 1})``.
+    A Python integer becomes a float if the series has floats and represents it exactly, as in
+    ``log({"lr": 1})``.
 
     Raises:
-        SchemaError: a value is nothing that numpy knows.
+        SchemaError: numpy cannot convert a value.
     """
     if not isinstance(values, Mapping):
-        raise SchemaError(f"log(values) takes a dict of values by name, not {values!r:.80}")
+        raise SchemaError(f"log(values) takes a dict of values by name; got {values!r:.80}")
     out = {}
     for name, value in values.items():
         if type(value) is float:
