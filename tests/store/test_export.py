@@ -289,7 +289,7 @@ def test_columns_of_ours_give_way(tmp_path):
     [
         (np.zeros(2, np.longdouble), "Arrow does not have"),
         (np.zeros(2, np.clongdouble), "Arrow does not have"),
-        (np.array([1, 2], "m8[M]"), "nobody can tell"),
+        (np.array([1, 2], "m8[M]"), "no fixed length"),
         (np.array([1, 2**62], "M8[s]"), "cannot hold exactly"),
         (np.array([1, 2**62], "M8[h]"), "cannot hold exactly"),
         (np.array([1, 1500], "M8[ps]"), "cannot hold exactly"),

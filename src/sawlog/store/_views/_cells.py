@@ -43,8 +43,8 @@ class Field:
 class Cells:
     """Some rows of a field: values ``[n, ...]``.
 
-    ``valid`` ``[n]`` is false for null cells. ``mask`` ``[n, ...]``, with one or more of the leading
-    axes of a cell, is false for parts that were not logged.
+    ``valid`` ``[n]`` is false for null cells. ``mask`` ``[n, ...]``, with one or more of the
+    leading axes of a cell, is false for parts that were not logged.
     """
 
     values: np.ndarray
@@ -90,7 +90,7 @@ class Sheet(abc.ABC):
 
     @abc.abstractmethod
     def batches(self, budget: int) -> Iterator[Batch]:
-        """Yield all rows in order, in batches within a third of ``budget``; views where possible."""
+        """Yield all rows in order, in batches within a third of ``budget``; views if possible."""
 
     @abc.abstractmethod
     def __str__(self) -> str:

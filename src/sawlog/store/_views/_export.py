@@ -53,10 +53,10 @@ def export(
     Names that form several tables need a folder as the target, and ``format``. Each table then has
     a file, named after the first name of the table, or ``entries.<step axes>``.
 
-    Parquet and Arrow store axes as nested lists of fixed size, bfloat16 and float8 as float32 (which
-    is exact), complex numbers and structured types as structs, and NaT as null. The metadata of each
-    field has its original type, as JSON under ``sawlog``. CSV and JSON lines are described in
-    ``_text.py``.
+    Parquet and Arrow store axes as nested lists of fixed size, bfloat16 and float8 as float32
+    (which is exact), complex numbers and structured types as structs, and NaT as null. The metadata
+    of each field has its original type, as JSON under ``sawlog``. CSV and JSON lines are described
+    in ``_text.py``.
 
     Files appear when they are complete. Memory is about ``budget`` (Parquet: twice that), plus the
     ids and steps, however large the store is.
