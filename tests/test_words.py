@@ -74,6 +74,8 @@ CHECKED = [
     *("src/sawlog/_table.py", "src/sawlog/_text.py", "src/sawlog/_trend.py"),
     *("src/sawlog/_turn.py", "src/sawlog/_validate.py"),
     *("src/sawlog/errors.py", "src/sawlog/records.py", "docs/inspect.md"),
+    *("src/sawlog/store", "src/sawlog/testing", "src/sawlog/_atomic.py"),
+    *("docs/store.md", "src/sawlog/store/FORMAT.md"),
 ]
 
 _PROSE = {tokenize.STRING, tokenize.COMMENT}
@@ -174,4 +176,6 @@ def test_no_class_of_the_revised_rooms_has_a_name_of_another():
             homes.setdefault(name, []).append(file)
     assert {"Records", "Trend", "Dashboard"} <= set(homes)
     twice = {name: files for name, files in homes.items() if len(files) > 1}
+    for public in ("Block", "Column", "Report"):  # of sawlog.store; the others are to be renamed
+        twice.pop(public, None)
     assert {name: files for name, files in twice.items() if revised & set(files)} == {}

@@ -22,7 +22,7 @@ class LongSheet(Sheet):
     """Columns ``name``, every step axis of any name, ``value``; and ``shape`` if shapes differ.
 
     An axis is null for names that do not have it. Values have one dtype, which represents all of
-    them exactly; if there is none, they are refused.
+    them exactly, or are refused.
     """
 
     name = "entries"
