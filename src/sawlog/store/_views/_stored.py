@@ -140,7 +140,7 @@ class StoredSeries:
         shared = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
         if not shared:
             return None
-        return mask.any(axis=tuple(range(1 + shared, mask.ndim)))
+        return np.asarray(mask.any(axis=tuple(range(1 + shared, mask.ndim))))
 
     def release(self, start: int, stop: int) -> None:
         """Release the memory that these entries take."""
