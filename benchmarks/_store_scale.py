@@ -17,8 +17,8 @@ from _timing import Row, seconds_of
 
 import sawlog.store
 from sawlog.cli import main
-from sawlog.store import _segment
-from sawlog.store._layout import Folder, identity_of
+from sawlog.store._format import _chunks, _header, _segment_writer
+from sawlog.store._format._layout import Folder, identity_of
 
 NAMES = ("open", "show", "compact")
 WRITER = "bench"
@@ -34,7 +34,7 @@ def scattered(path: Path, count: int) -> Path:
     table, series = {"table": ["row"], "ids": "int"}, {"series": "loss", "steps": ["step"]}
     for number in range(1, count):
         description = {
-            "version": _segment.PLAIN,
+            "version": _header.PLAIN,
             "store": identity.id,
             "writer": WRITER,
             "sequence": number,
@@ -43,12 +43,12 @@ def scattered(path: Path, count: int) -> Path:
         }
         tensors = {
             "row": np.full((1, 4), number, np.float32),
-            _segment.ids_name(["row"]): np.array([number]),
+            _chunks.ids_name(["row"]): np.array([number]),
             "loss": np.array([float(number)]),
-            _segment.step_name("step", "loss"): np.array([number]),
+            _chunks.step_name("step", "loss"): np.array([number]),
         }
-        made = _segment.prepare(description, tensors)
-        file = path / "segments" / _segment.file_name(WRITER, number)
+        made = _segment_writer.prepare(description, tensors)
+        file = path / "segments" / _header.file_name(WRITER, number)
         file.write_bytes(b"".join([made.header, *made.pieces, made.checksums]))
     return path
 

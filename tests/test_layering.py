@@ -340,7 +340,7 @@ DIRTY = [
     (check_optional, "torch/_hooks.py", "import jax.numpy as jnp"),
     (check_optional, "jax/_spool.py", "from torch import Tensor"),
     (check_optional, "sinks/wandb.py", "import wandb"),
-    (check_optional, "store/_writer.py", "def f():\n    import torch"),
+    (check_optional, "store/_writing/_writer.py", "def f():\n    import torch"),
     (check_optional, "factored/_dots.py", "def f():\n    from jax import numpy"),
     (check_internals, "jax/_spool.py", "from jax._src import core"),
     (check_internals, "jax/_spool.py", "from jax import _src"),

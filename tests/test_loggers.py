@@ -393,7 +393,7 @@ def test_exists(how: str, tmp_path: pathlib.Path) -> None:
         write_one(path, 2.0, how)
     assert sawlog.load(path / "seed-0")["x"].tolist() == [1, 2]
     refused = StoreExistsError if how == "eager" else jax.errors.JaxRuntimeError
-    with pytest.raises(refused, match=r"There is a store at .*seed-0 already.*exists='append'"):
+    with pytest.raises(refused, match=r"A store exists at .*seed-0 already.*exists='append'"):
         write_one(path, 3.0, how, exists="error")
     assert sawlog.load(path / "seed-0")["x"].tolist() == [1, 2]
     write_one(path, 4.0, how, exists="replace")

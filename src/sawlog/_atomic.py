@@ -1,7 +1,7 @@
-"""Files and folders that are complete or not there: written aside, then moved to their name.
+"""Write files and folders atomically: under a temporary name first, then rename.
 
-Everything in the package that puts a file or a folder in place does it with one of these two:
-:class:`AsideFile`, with :func:`replacing` around it for the usual case, and :func:`new_folder`.
+All code of the package that creates files or folders uses :class:`AsideFile`, usually through
+:func:`replacing`, or :func:`new_folder`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CREATE = (
 
 
 def new_name(length: int = 12) -> str:
-    """Return a random name of hexadecimal digits that nobody else has."""
+    """Return a random, unique name of hexadecimal digits."""
     return secrets.token_hex((length + 1) // 2)[:length]
 
 
@@ -43,7 +43,7 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
-    except OSError as error:  # some network disks sync names by themselves and refuse this
+    except OSError as error:  # some network disks sync names on their own, and refuse this
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
@@ -51,7 +51,7 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def discard(path: str | os.PathLike[str]) -> None:
-    """Remove a file that nobody needs, if it is there."""
+    """Remove a file, if it exists."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 
@@ -62,10 +62,10 @@ def aside_of(path: Path) -> Path:
 
 
 class AsideFile:
-    """A file that is written under another name, and gets its own in one step.
+    """A file that is written under a temporary name, and renamed in one step.
 
-    ``aside`` is on the same disk as ``path``: a hidden name beside it, unless one is given. It is
-    created exclusively, so nothing that is there is ever opened or overwritten.
+    The temporary name ``aside`` must be on the same disk; the default is a hidden name beside
+    ``path``. It is created exclusively: an existing file is never opened or overwritten.
     """
 
     def __init__(self, path: Path, aside: Path | None = None) -> None:
@@ -78,14 +78,14 @@ class AsideFile:
         write_all(self.descriptor, data)
 
     def sync(self) -> None:
-        """Return when all bytes are on disk, whoever wrote them."""
+        """Return when all bytes are on disk."""
         os.fsync(self.descriptor)
 
     def commit(self, *, replace: bool = True, durable: bool = True) -> None:
-        """Give the file its name.
+        """Rename the file to ``path``.
 
         Raises:
-            FileExistsError: something has that name, and ``replace`` is false.
+            FileExistsError: ``path`` exists, and ``replace`` is false.
         """
         if durable:
             self.sync()
@@ -98,13 +98,13 @@ class AsideFile:
             sync_folder(self.path.parent)
 
     def _link(self) -> None:
-        """Unlike a rename, a link never takes the place of what came meanwhile."""
+        """Link instead of rename, which would replace a file that was created since."""
         try:
             os.link(self.aside, self.path)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            self._copy()  # a disk without links: whoever creates the file wins
+            self._copy()  # a disk without links: the first to create the file wins
         discard(self.aside)
 
     def _copy(self) -> None:
@@ -118,7 +118,7 @@ class AsideFile:
             os.close(descriptor)
 
     def discard(self) -> None:
-        """Remove what was written, unless it has its name by now."""
+        """Remove the temporary file, unless it was renamed."""
         self._close()
         discard(self.aside)
 
@@ -132,7 +132,7 @@ class AsideFile:
 def replacing(
     path: str | os.PathLike[str], *, replace: bool = True, durable: bool = True
 ) -> Iterator[AsideFile]:
-    """Write a file aside in the block; at its end the file has its name, or nothing is left.
+    """Write a file in the block; it appears at the end, or not at all after an error.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "notes.txt")
@@ -153,14 +153,14 @@ def replacing(
 def new_folder(
     path: str | os.PathLike[str], *, replace: Callable[[Path], None] | None = None
 ) -> Iterator[Path]:
-    """Make a folder aside in the block; at its end it has its name, or nothing is left.
+    """Create a folder in the block; it appears at the end, or not at all after an error.
 
-    The block gets a path that does not exist yet. A folder that has the name already is moved aside
-    and given to ``replace``, which removes what it knows to be its own; if another process is
-    putting one there at the same time, one of the two stays.
+    The block gets a temporary path that does not exist yet. An existing folder is renamed and
+    passed to ``replace``, which removes it. If two processes do this at the same time, one of the
+    two folders stays.
 
     Raises:
-        FileExistsError: the name is taken, and there is no ``replace``.
+        FileExistsError: the folder exists, and ``replace`` is None.
     """
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -184,7 +184,7 @@ def _place(made: Path, place: Path, replace: Callable[[Path], None] | None) -> N
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        if replace is None:  # with it, another process was faster, and its folder is as good
+        if replace is None:  # with `replace`, the folder of a faster process stays
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(place)) from error
     finally:
         if moved and replace is not None:

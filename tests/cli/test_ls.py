@@ -114,7 +114,7 @@ def test_damage_at_first_sight(sawlog_, tmp_path, damage):
 
 
 def test_a_newer_store_is_listed(sawlog_, run):
-    from sawlog.store._files import to_json
+    from sawlog.store._format._json_files import to_json
 
     said = json.loads((run / "store.json").read_text()) | {"version": 99}
     del said["checksum"]

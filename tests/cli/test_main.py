@@ -89,7 +89,7 @@ def test_a_folder_that_is_no_store_is_2(sawlog_, tmp_path, command):
 
 
 def test_a_newer_store_is_2(sawlog_, run):
-    from sawlog.store._files import to_json
+    from sawlog.store._format._json_files import to_json
 
     said = {"format": "sawlog-store", "version": 99, "id": "0" * 32}
     (run / "store.json").write_bytes(to_json(said))

@@ -308,7 +308,7 @@ def test_a_full_disk_leaves_no_half_line(path, kind, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(_lines, "write_all", half)
-        with pytest.raises(StoreFullError, match=r"No room left.*Hint"):
+        with pytest.raises(StoreFullError, match=r"No space left.*Hint"):
             sink.write(one(2, step=1))
     assert path.read_bytes() == before
     sink.write(one(2, step=1))

@@ -13,11 +13,12 @@ import pytest
 from sawlog import store
 from sawlog.errors import DamagedStoreError
 from sawlog.records import Entries
-from sawlog.store import _catalog, _replacing
-from sawlog.store._catalog import Catalog
-from sawlog.store._chunks import mask_name, step_name
-from sawlog.store._layout import Folder
-from sawlog.store._replacing import retire
+from sawlog.store._format._chunks import mask_name, step_name
+from sawlog.store._format._layout import Folder
+from sawlog.store._maintenance import _replacements
+from sawlog.store._maintenance._replacements import retire
+from sawlog.store._reading import _catalog
+from sawlog.store._reading._catalog import Catalog
 
 
 def written(path: Path, count: int) -> store.Writer:
@@ -159,7 +160,7 @@ def test_segments_are_found_in_any_folder_aside(tmp_path: Path, monkeypatch: Any
     written(tmp_path / "s", 3).close()
     with store.open(tmp_path / "s") as reader:
         for minute, segment in enumerate(reader.segments):
-            monkeypatch.setattr(_replacing.time, "time", lambda now=minute: 1e9 + 60 * now)
+            monkeypatch.setattr(_replacements.time, "time", lambda now=minute: 1e9 + 60 * now)
             retire(Folder(tmp_path / "s"), [segment])
         assert len(list((tmp_path / "s" / "replaced").iterdir())) == 3
         assert reader.gather([2, 0, 1])["x"].tolist() == [2, 0, 1]

@@ -10,8 +10,8 @@ import pytest
 
 from sawlog import store
 from sawlog.errors import DamagedStoreError
-from sawlog.store import _checksum, _segment
-from sawlog.store._checksum import Checked, Cut, Memory, bytes_of
+from sawlog.store._format import _checksum, _segment
+from sawlog.store._format._checksum import CheckedBytes, CheckedTensors, Cut, bytes_of
 
 SECOND = 1_000_000_000
 
@@ -21,7 +21,7 @@ def test_a_young_file_is_not_remembered(monkeypatch: Any, age: float, remembered
     """The clock of a disk is coarse: a second change in the same moment would not be seen."""
     now = 1_700_000_000 * SECOND
     monkeypatch.setattr(_checksum.time, "time_ns", lambda: now)
-    memory, key = Memory(), (1, 2, 3, 4, now - int(age * SECOND))
+    memory, key = CheckedTensors(), (1, 2, 3, 4, now - int(age * SECOND))
     memory.add(key, "x")
     assert memory.knows(key, "x") == remembered
     assert not memory.knows(key, "y")
@@ -29,7 +29,7 @@ def test_a_young_file_is_not_remembered(monkeypatch: Any, age: float, remembered
 
 
 def test_few_files_are_remembered() -> None:
-    memory = Memory(files=2)
+    memory = CheckedTensors(files=2)
     for file in range(3):
         memory.add((file, 0), "x")
     assert [memory.knows((file, 0), "x") for file in range(3)] == [False, True, True]
@@ -52,7 +52,7 @@ def test_only_what_was_looked_at_counts_as_checked(rows: int, width: int) -> Non
     bad = values.copy()
     wrong = cut.block  # the first row of the second block
     bad[wrong, -1] ^= 1
-    checked = Checked(bytes_of(bad), cut, hashes, known=False)
+    checked = CheckedBytes(bytes_of(bad), cut, hashes, known=False)
     good = np.array([0, rows - 1])
     assert checked.rows_ok(good)
     assert checked.copied_ok(good, bad[good])
@@ -72,7 +72,7 @@ def test_only_what_was_looked_at_counts_as_checked(rows: int, width: int) -> Non
 @pytest.mark.parametrize(("rows", "width"), ROWS.values(), ids=ROWS)
 def test_all_parts_are_the_whole(rows: int, width: int) -> None:
     values = np.zeros((rows, width), np.uint8)
-    checked = Checked(bytes_of(values), *cut_and_hashes(values), known=False)
+    checked = CheckedBytes(bytes_of(values), *cut_and_hashes(values), known=False)
     assert checked.range_ok(0, rows // 2)
     assert not checked.complete
     assert checked.range_ok(rows // 2, rows)

@@ -230,6 +230,21 @@ def test_entries_side_by_side_and_one_below_the_other(tmp_path):
     assert table["shape"].to_pylist() == [[]] * 3 + [[2]] * 3 + [[]]
 
 
+def test_steps_of_lanes_that_did_not_log(tmp_path):
+    steps, mask = {"step": np.array([[0, 7], [8, 8]])}, np.array([[False, True], [True, True]])
+    with store.create(tmp_path / "run") as writer:
+        writer.write({"x": Entries(np.ones((2, 2)), steps, mask)})
+    text = {
+        "csv": "step[0],step[1],x[0],x[1]\n,7,,1.0\n8,8,1.0,1.0\n",
+        "jsonl": '{"step": [null, 7], "x": [null, 1.0]}\n{"step": [8, 8], "x": [1.0, 1.0]}\n',
+    }
+    for format, wide in text.items():
+        [path] = export(tmp_path / "run", tmp_path / f"wide.{format}")
+        assert path.read_text() == wide
+    [path] = export(tmp_path / "run", tmp_path / "long.csv", long=True)
+    assert path.read_text() == "name,step[0],step[1],value[0],value[1]\nx,,7,,1.0\nx,8,8,1.0,1.0\n"
+
+
 def test_names_of_several_tables_need_a_folder(tmp_path):
     with store.create(tmp_path / "run") as writer:
         writer.append([1], {"grad/w": np.ones((1, 2)), "label": np.array([3])})
@@ -274,7 +289,7 @@ def test_columns_of_ours_give_way(tmp_path):
     [
         (np.zeros(2, np.longdouble), "Arrow does not have"),
         (np.zeros(2, np.clongdouble), "Arrow does not have"),
-        (np.array([1, 2], "m8[M]"), "nobody can tell"),
+        (np.array([1, 2], "m8[M]"), "no fixed length"),
         (np.array([1, 2**62], "M8[s]"), "cannot hold exactly"),
         (np.array([1, 2**62], "M8[h]"), "cannot hold exactly"),
         (np.array([1, 1500], "M8[ps]"), "cannot hold exactly"),
@@ -734,13 +749,13 @@ def test_arguments_are_checked(tmp_path, run):
         export(run, tmp_path / "out.xlsx")
     with pytest.raises(ArgumentError, match=r"does not say a format"):
         export(run, tmp_path / "folder")
-    with pytest.raises(ArgumentError, match=r"format is one of 'parquet'"):
+    with pytest.raises(ArgumentError, match=r"`format` must be one of 'parquet'"):
         export(run, tmp_path / "out", format="excel")
     with pytest.raises(UnknownNameError, match=r"'los'.*'loss'"):
         export(run, tmp_path / "out.csv", names=["los"])
     with pytest.raises(ArgumentError, match="names is empty"):
         export(run, tmp_path / "out.csv", names=[])
-    with pytest.raises(ArgumentError, match="budget is a number"):
+    with pytest.raises(ArgumentError, match="`budget` must be a positive number of bytes"):
         export(run, tmp_path / "out.csv", names="loss", budget=0)
     with pytest.raises(ArgumentError, match="inside the store"):
         export(run, run / "segments" / "out.csv", names="loss")

@@ -63,7 +63,7 @@ def test_every_call_of_a_writer_is_refused_at_once(tmp_path):
             writer.flush,
         ]
         for call in calls:
-            with pytest.raises(StoreClosedError, match="belongs to process"):
+            with pytest.raises(StoreClosedError, match="was opened in process"):
                 call()
         writer.close()
         writer.abort()

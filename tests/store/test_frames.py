@@ -168,6 +168,34 @@ def test_masked_entries_are_null(tmp_path, view):
         assert cells == [[0, None], [None, None], [4, 5]]
 
 
+LANES = np.array([[False, True], [True, True], [False, False]])
+LANE_STEPS = {"step": np.array([[0, 7], [8, 8], [0, 0]])}  # zeros where a lane did not log
+
+
+@each_view
+@pytest.mark.parametrize("long", [False, True])
+def test_steps_of_lanes_that_did_not_log_are_null(tmp_path, view, long):
+    """Also where another name shares the row: a lane that it has logged has a step."""
+
+    def fill(writer):
+        deep = np.stack([LANES, LANES], axis=2)  # a mask may have more axes than the steps
+        writer.write({"a": Entries(np.ones((3, 2)), LANE_STEPS, LANES)})
+        writer.write({"b": Entries(np.ones((3, 2, 2)), LANE_STEPS, deep)})
+        later = {"step": np.array([[0, 0]])}
+        writer.write({"c": Entries(np.ones((1, 2)), later, np.array([[True, False]]))})
+        writer.log({"plain": 1.0}, step=np.array([5, 5]))
+
+    table = view(
+        opened(tmp_path / "run", fill), names=["a", "b", "c"][: 2 if long else 3], long=long
+    )
+    steps = [[None, 7], [8, 8], [None, None]]
+    cells = [row[1 if long else 0] for row in rows_of(table)]
+    cells = [cell.tolist() if isinstance(cell, np.ndarray) else list(cell) for cell in cells]
+    assert cells == (steps * 2 if long else [*steps[:2], [0, None]])
+    plain = view(opened(tmp_path / "other", fill), names="plain", long=long)
+    assert [list(row[1 if long else 0]) for row in rows_of(plain)] == [[5, 5]]
+
+
 @each_view
 def test_rows_of_a_table(tmp_path, view):
     def fill(writer):

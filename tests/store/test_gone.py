@@ -16,7 +16,7 @@ from sawlog.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from sawlog.store import _layout
+from sawlog.store._format import _layout
 
 
 @pytest.fixture
@@ -176,3 +176,16 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path):
     with pytest.raises(SawlogError):
         store.repair(tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "loop", "loop/store", "y/" * 3000])
+def test_a_path_that_no_store_can_have_is_not_damage(tmp_path, name):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    path = f"{tmp_path}/{name}"
+    for ask in (store.open, store.verify, store.repair, store.compact):
+        with pytest.raises(StoreNotFoundError, match="Hint: check the path"):
+            ask(path)
+    with pytest.raises(StoreNotFoundError):
+        store.open(path, damaged="skip")
+    with pytest.raises(StoreError, match="choose"):
+        store.create(path)

@@ -9,7 +9,8 @@ import pytest
 import sawlog.store
 from sawlog.errors import DamagedStoreError
 from sawlog.records import Entries
-from sawlog.store import _catalog, _chunks, _groups, _schema
+from sawlog.store._format import _chunks, _schema_json, _tensor_groups
+from sawlog.store._reading import _catalog
 
 from .forge import Forged
 from .plain_reader import PlainStore
@@ -20,8 +21,8 @@ from .xxh3 import xxh3_64
 def few(monkeypatch):
     """Four series are very many."""
     for module, name in (
-        (_groups, "_MANY"),
-        (_schema, "_MANY"),
+        (_tensor_groups, "_MANY"),
+        (_schema_json, "_MANY"),
         (_chunks, "_MANY"),
         (_catalog, "_FEW"),
     ):

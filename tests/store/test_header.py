@@ -12,9 +12,9 @@ import pytest
 
 from sawlog import store
 from sawlog.errors import DamagedStoreError
-from sawlog.store import _header, _parse, _recall, _segment
-from sawlog.store._header import Document, document_of
-from sawlog.store._layout import Folder
+from sawlog.store._format import _header, _header_cache, _parse, _segment
+from sawlog.store._format._header import Document, document_of
+from sawlog.store._format._layout import Folder
 
 from .forge import Forged
 
@@ -92,7 +92,7 @@ def _plain(segment: Any) -> dict[str, Any]:
 def test_a_header_that_is_recalled_is_the_one_that_would_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recall = _recall.Recall()
+    recall = _header_cache.HeaderCache()
     monkeypatch.setattr(_segment, "_read_before", recall)
     for _ in range(2):
         with store.create(tmp_path, merge=False, interval=None, exists="append") as writer:

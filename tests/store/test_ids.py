@@ -10,8 +10,11 @@ import pytest
 
 from sawlog import store
 from sawlog.errors import DuplicateIdError, UnknownIdError
-from sawlog.store import _ids
-from sawlog.store._ids import IdSet, Index, Texts, first_of_each
+from sawlog.store._format import _ids
+from sawlog.store._format._ids import StringIds
+from sawlog.store._reading import _id_index
+from sawlog.store._reading._id_index import IdIndex
+from sawlog.store._writing._id_set import IdSet, first_of_each
 
 HASHES = {"all equal": lambda text: 7, "by length": len, "two kinds": lambda text: text[0] < 98}
 IDS = ["b", "a", "dd", "c", "aa", "", "ccc", "é"]
@@ -21,7 +24,8 @@ IDS = ["b", "a", "dd", "c", "aa", "", "ccc", "é"]
 def clashing(request: Any, monkeypatch: Any) -> None:
     """Hashes that tell few strings apart; ``text`` is bytes, and empty ones are alike."""
     how = HASHES[request.param]
-    monkeypatch.setattr(_ids, "hash_of", lambda text: int(how(text or b"a")))
+    for module in (_ids, _id_index):
+        monkeypatch.setattr(module, "hash_of", lambda text: int(how(text or b"a")))
 
 
 @pytest.mark.usefixtures("clashing")
@@ -43,14 +47,14 @@ def test_equal_hashes(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("clashing")
 @pytest.mark.parametrize(("policy", "rows"), [("first", [0, 1, 2]), ("replace", [3, 1, 4])])
 def test_equal_hashes_and_equal_ids(policy: str, rows: list[int]) -> None:
-    chunks = [Texts.of(["a", "b", "c"]), Texts.of(["a", "c"])]
-    index = Index(chunks, policy, "'x'")
+    chunks = [StringIds.of(["a", "b", "c"]), StringIds.of(["a", "c"])]
+    index = IdIndex(chunks, policy, "'x'")
     assert index.find(["a", "b", "c"]).tolist() == rows
     assert index.find(["d", "a"]).tolist() == [-1, rows[0]]
     assert index.superseded is not None
     assert np.flatnonzero(~index.superseded).tolist() == sorted(rows)
     with pytest.raises(DuplicateIdError, match=r"2 ids more than once.*'a', 'c'"):
-        Index(chunks, "error", "'x'")
+        IdIndex(chunks, "error", "'x'")
 
 
 def test_a_set_of_numbers_that_grows() -> None:

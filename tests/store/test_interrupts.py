@@ -36,7 +36,7 @@ class Read:
         self.known = functools.cache(lambda: set(self.ids()))
 
 
-class Deferred(store.Unmade):
+class Deferred(store.DeferredRows):
     dtype = np.dtype(np.float64)
 
     def __init__(self, numbers):

@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from sawlog import store
-from sawlog.store._segment import Unpublished
+from sawlog.store._format._segment_writer import UnpublishedSegment
 from tests.thorough import often
 
 SLOW = """
@@ -54,13 +54,13 @@ def test_the_default_is_a_second():
 
 def test_publishing_takes_a_small_part_of_the_time(tmp_path, monkeypatch):
     """On a slow disk, with the shortest interval: as often as a twentieth of the time allows."""
-    commit = Unpublished.commit
+    commit = UnpublishedSegment.commit
 
     def slow(self):
         time.sleep(0.05)
         commit(self)
 
-    monkeypatch.setattr(Unpublished, "commit", slow)
+    monkeypatch.setattr(UnpublishedSegment, "commit", slow)
     with store.create(tmp_path / "s", interval=0.0) as writer:
         began, number = time.monotonic(), 0
         while time.monotonic() - began < 1.2 or writer.published == 0:

@@ -16,8 +16,7 @@ from torch.utils.data import DataLoader
 
 from sawlog import store
 from sawlog.errors import DamagedStoreError, StoreWriteError
-from sawlog.store import _segment
-from sawlog.store._files import write_all
+from sawlog.store._disk import _local
 from tests.store.processes import PATIENCE
 
 
@@ -66,17 +65,17 @@ def test_a_scan_stays_within_its_budget(tmp_path, budget):
 
 WRITES = """
 import re, sys, numpy as np, sawlog.store
-from sawlog.store import _segment
+from sawlog.store._format import _segment_writer
 
 def status(what):
     return int(re.search(what + r":\\s+(\\d+) kB", open("/proc/self/status").read())[1]) << 10
 
-slow = _segment.Unpublished.commit
+slow = _segment_writer.UnpublishedSegment.commit
 def commit(self):
     import time
     time.sleep(0.05)
     slow(self)
-_segment.Unpublished.commit = commit
+_segment_writer.UnpublishedSegment.commit = commit
 batch = np.ones((500, 1024), np.float32)
 with sawlog.store.create(sys.argv[1], segment_bytes=4 << 20) as writer:
     before = status("VmRSS")
@@ -166,12 +165,14 @@ class Broken:
 
     def __init__(self, monkeypatch):
         self.broken = True
-        monkeypatch.setattr(_segment, "write_all", self)
+        write = _local._Upload.write
 
-    def __call__(self, descriptor, data):
-        if self.broken:
-            raise OSError(5, os.strerror(5))
-        write_all(descriptor, data)
+        def fails(upload, data):
+            if self.broken:
+                raise OSError(5, os.strerror(5))
+            write(upload, data)
+
+        monkeypatch.setattr(_local._Upload, "write", fails)
 
 
 def test_a_failure_in_the_background_is_told_and_nothing_is_given_up(tmp_path, monkeypatch):

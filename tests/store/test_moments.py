@@ -108,9 +108,9 @@ def test_a_writer_never_writes_into_another_store(tmp_path: Path) -> None:
     with store.create(path) as new:
         new.append([7], {"a": np.array([7.0])})
     old.append([8], {"a": np.array([8.0])})
-    with pytest.raises(StoreWriteError, match="another one by now"):
+    with pytest.raises(StoreWriteError, match="removed or replaced by another"):
         old.flush()
-    with pytest.raises(StoreWriteError, match="another one by now"):
+    with pytest.raises(StoreWriteError, match="removed or replaced by another"):
         old.close()
     old.abort()
     assert store.verify(path).ok

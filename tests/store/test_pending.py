@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sawlog.records import Entries
-from sawlog.store._pending import Chunk, Extent
-from sawlog.store._schema import Column, Series, Table
+from sawlog.store._format._schema import Column, Series, Table
+from sawlog.store._writing._pending import ChunkBuffer, Extent
 
 SERIES = Series(Column("x", np.dtype("f8")), (Column("step", np.dtype("i8")),))
 
@@ -20,7 +20,7 @@ def entries(values: list[float], mask: list[bool] | None = None, **attrs: Any) -
     return Entries(np.array(values), steps, own, attrs)
 
 
-def filled(chunk: Chunk, *parts: Entries) -> Extent:
+def filled(chunk: ChunkBuffer, *parts: Entries) -> Extent:
     for part in parts:
         call = object()
         chunk.add_entries(call, part, 100)
@@ -30,7 +30,7 @@ def filled(chunk: Chunk, *parts: Entries) -> Extent:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_mask_never_comes_from_what_was_there_before(again: bool) -> None:
-    chunk = Chunk(SERIES)
+    chunk = ChunkBuffer(SERIES)
     if again:
         filled(chunk, entries([1.0] * 4, [False] * 4), entries([1.0] * 8, [False] * 8))
         chunk = chunk.recycled()
@@ -50,14 +50,14 @@ def test_what_a_caller_changes_afterwards() -> None:
     """Small and large, first and later, nothing is a view of the caller's memory."""
     for size in (1, 1000):
         for times in (1, 2):
-            values, chunk = np.ones(size), Chunk(Series(Column("x", np.dtype("f8"))))
+            values, chunk = np.ones(size), ChunkBuffer(Series(Column("x", np.dtype("f8"))))
             extent = filled(chunk, *[Entries(values)] * times)
             values[:] = 0
             assert chunk.tensors(extent)["x"].tolist() == [1.0] * times * size
 
 
 def test_a_call_that_did_not_end_is_written_over() -> None:
-    chunk = Chunk(SERIES)
+    chunk = ChunkBuffer(SERIES)
     extent = filled(chunk, entries([1.0], note=1))
     chunk.add_entries(object(), entries([7.0, 8.0], [False, False], note=2), 100)
     assert chunk.extent(None) == extent
@@ -73,7 +73,7 @@ def test_a_call_that_did_not_end_is_written_over() -> None:
 
 def test_rows_are_stored_in_the_type_of_their_column() -> None:
     table = Table((Column("a", np.dtype("<f4"), (2,)), Column("s", np.dtype("<U4"))))
-    chunk, call = Chunk(table), object()
+    chunk, call = ChunkBuffer(table), object()
     values = np.arange(8, dtype=">f4").reshape(4, 2)
     for part in (slice(0, 1), slice(1, 4)):
         ids, texts = np.arange(4)[part], np.array(["a", "bcd", "", "e"])[part]
@@ -87,7 +87,7 @@ def test_rows_are_stored_in_the_type_of_their_column() -> None:
 
 
 def test_ids_of_a_call_that_did_not_end_are_written_over() -> None:
-    chunk = Chunk(Table((Column("a", np.dtype("<f4")),), "str"))
+    chunk = ChunkBuffer(Table((Column("a", np.dtype("<f4")),), "str"))
     for ids in (["one"], ["two", "three"], ["four"]):
         call = object()
         chunk.add_rows(call, ids, {"a": np.zeros(len(ids))}, 4)

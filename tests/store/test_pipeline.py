@@ -15,7 +15,7 @@ from sawlog import store
 from sawlog.errors import StoreWriteError
 from sawlog.store import Writer
 from sawlog.store._disk import _local
-from sawlog.store._segment import Unpublished
+from sawlog.store._format._segment_writer import UnpublishedSegment
 
 PATIENCE = 120.0
 """Seconds to wait for what must happen, however busy the machine is."""
@@ -70,13 +70,13 @@ def test_after_a_commit_that_failed_the_order_is_kept(tmp_path: Path, monkeypatc
 @pytest.fixture
 def stuck(tmp_path: Path, monkeypatch: Any) -> Any:
     """A writer of short intervals whose first segment does not get onto the disk."""
-    go, commit = threading.Event(), Unpublished.commit
+    go, commit = threading.Event(), UnpublishedSegment.commit
 
-    def waiting(self: Unpublished) -> None:
+    def waiting(self: UnpublishedSegment) -> None:
         assert go.wait(PATIENCE)
         commit(self)
 
-    monkeypatch.setattr(Unpublished, "commit", waiting)
+    monkeypatch.setattr(UnpublishedSegment, "commit", waiting)
     writer = store.create(tmp_path / "store", interval=0.001, queue=1)
     writer.log({"x": 0.0}, step=0)
     wait_until(lambda: len(writer._pipeline.state.waiting) == 1)

@@ -11,8 +11,8 @@ import numpy as np
 
 from sawlog import _atomic, store
 from sawlog.errors import StoreError
-from sawlog.store import _catalog
 from sawlog.store._disk import LocalDisk
+from sawlog.store._reading import _catalog
 
 
 class Killed(BaseException):

@@ -15,7 +15,7 @@ from sawlog.curvature import Curvature, Diagonal
 from sawlog.errors import ArgumentError, StoreError, StoreExistsError, StoreWriteError
 from sawlog.influence import Scores
 from sawlog.sinks import StoreSink
-from sawlog.store import _removal
+from sawlog.store._maintenance import _remove
 
 
 def fill(path, number=1, **options):
@@ -154,7 +154,7 @@ def test_what_is_saved_replaces_only_its_like(tmp_path, saved):
     with pytest.raises((StoreError, ArgumentError)):
         saved.save(tmp_path / "s")
     (tmp_path / "s" / "thesis.tex").rename(tmp_path / "s.tex")
-    with pytest.raises(ArgumentError, match="something else"):
+    with pytest.raises(ArgumentError, match="does not contain"):
         saved.save(tmp_path / "s")
     (tmp_path / "s.tex").rename(tmp_path / "s" / "thesis.tex")
     assert (tmp_path / "s" / "thesis.tex").read_text() == (mine / "thesis.tex").read_text()
@@ -243,17 +243,17 @@ def test_processes_that_start_together(tmp_path, first):
 @pytest.mark.parametrize("looks", [1, 2])
 def test_another_process_removes_the_store_first(tmp_path, monkeypatch, looks):
     """Between any two looks at the old store it may be gone: that is no error."""
-    path, seen, is_new = tmp_path / "s", [], _removal._is_new
+    path, seen, is_new = tmp_path / "s", [], _remove._is_new
     fill(path, 7)
 
     def removed_after_a_look(place, here):
         answer = is_new(place, here)
         seen.append(place)
         if len(seen) == looks:
-            _removal._remove(place)
+            _remove._remove(place)
         return answer
 
-    monkeypatch.setattr(_removal, "_is_new", removed_after_a_look)
+    monkeypatch.setattr(_remove, "_is_new", removed_after_a_look)
     fill(path, 8, exists="replace")
     assert len(seen) >= looks
     assert ids(path) == [8]

@@ -10,9 +10,9 @@ import pytest
 
 from sawlog import store
 from sawlog.errors import SchemaError
-from sawlog.store._layout import Folder
-from sawlog.store._schema import Column, Log, Schema, Series
-from sawlog.store._schema_files import SchemaFiles
+from sawlog.store._format._layout import Folder
+from sawlog.store._format._schema import Column, Log, Schema, Series
+from sawlog.store._format._schema_files import SchemaFiles
 
 X, Y = (Series(Column(name, np.dtype("f8"))) for name in "xy")
 
@@ -73,9 +73,9 @@ def check_stored(files: SchemaFiles) -> None:
 
 
 def test_what_is_there_twice_is_still_refused(files: SchemaFiles) -> None:
-    with pytest.raises(SchemaError, match="'x' is there twice"):
+    with pytest.raises(SchemaError, match="'x' is used twice"):
         files.declare(lambda schema: [X, X])
     files.declare(lacking(X))
-    with pytest.raises(SchemaError, match="'x' is there twice"):
+    with pytest.raises(SchemaError, match="'x' is used twice"):
         files.declare(lambda schema: [Y, X])
     assert list(files.schema) == ["x"]

@@ -11,11 +11,11 @@ import pytest
 
 from sawlog import store
 from sawlog.errors import DamagedStoreError
-from sawlog.store import _schema_files
 from sawlog.store._disk import LocalDisk
-from sawlog.store._layout import Folder
-from sawlog.store._schema import Column, Log, Schema, Series
-from sawlog.store._schema_files import SchemaFiles, merge_schema
+from sawlog.store._format import _schema_files
+from sawlog.store._format._layout import Folder
+from sawlog.store._format._schema import Column, Log, Schema, Series
+from sawlog.store._format._schema_files import SchemaFiles, merge_schema
 
 from .plain_reader import PlainStore
 from .xxh3 import xxh3_64

@@ -641,7 +641,7 @@ def test_texts_that_are_none(path, change, capsys):
     forged.hashes = hashes_of(forged)
     file.write_bytes(forged.bytes())
     if change != "hash":
-        with pytest.raises(DamagedStoreError, match="no strings"):
+        with pytest.raises(DamagedStoreError, match="not valid strings"):
             ask_open(path.with_name("texts"))
     assert not store.verify(path.with_name("texts")).ok
     ask_everything(path.with_name("texts"))

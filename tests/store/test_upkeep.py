@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from sawlog import store
 from sawlog.errors import StoreWriteError
 from sawlog.records import Entries
-from sawlog.store import _replacing, _upkeep
-from sawlog.store._layout import Folder, identity_of
-from sawlog.store._ranges import Ranges, joined
-from sawlog.store._replacing import alone, retire
-from sawlog.store._upkeep import FAN, Upkeep, due
+from sawlog.store._format._layout import Folder, identity_of
+from sawlog.store._format._sequence_ranges import Ranges, joined
+from sawlog.store._maintenance import _merge_small, _replacements
+from sawlog.store._maintenance._merge_small import FAN, SmallSegmentMerger, due
+from sawlog.store._maintenance._replacements import exclusive_lease, retire
 from tests.thorough import seeded_examples
 
 from .numbers import expected, write_numbers
@@ -34,7 +34,7 @@ def folder_of(path):
 
 def upkeep_of(path, **options):
     folder = Folder(path)
-    return Upkeep(folder, identity_of(folder), **options)
+    return SmallSegmentMerger(folder, identity_of(folder), **options)
 
 
 def check(path, count):
@@ -141,7 +141,7 @@ def test_nothing_is_merged_while_another_has_the_lease(tmp_path):
         for number in range(FAN):
             write_numbers(writer, [number])
             writer.flush()
-    with alone(folder_of(path)):
+    with exclusive_lease(folder_of(path)):
         assert upkeep_of(path).merge() == 0
     assert upkeep_of(path).merge() == FAN
 
@@ -170,8 +170,8 @@ def test_writers_that_are_killed_again_and_again(tmp_path):
 def test_a_second_compaction_gives_up(tmp_path, monkeypatch):
     path = tmp_path / "store"
     store.create(path, merge=False).close()
-    monkeypatch.setattr(_replacing, "_PATIENCE", 0.1)
-    with alone(folder_of(path)), pytest.raises(StoreWriteError, match="another process"):
+    monkeypatch.setattr(_replacements, "_PATIENCE", 0.1)
+    with exclusive_lease(folder_of(path)), pytest.raises(StoreWriteError, match="another process"):
         store.compact(path)
 
 
@@ -261,9 +261,9 @@ def test_retired_segments_are_kept_for_the_time_promised(tmp_path):
         retire(folder_of(path), reader.segments)
         (aside,) = (path / "replaced").iterdir()
         assert int(aside.name) >= before
-        _replacing.purge(folder_of(path), 3600.0)
+        _replacements.remove_retired(folder_of(path), 3600.0)
         assert aside.exists()
-        _replacing.purge(folder_of(path), 0)
+        _replacements.remove_retired(folder_of(path), 0)
         assert not aside.exists()
 
 
@@ -329,17 +329,17 @@ def test_a_lease_that_may_be_of_two_is_not_enough(tmp_path, monkeypatch):
         for number in range(FAN):
             write_numbers(writer, [number])
             writer.flush()
-    lease = _upkeep.take_lease
+    lease = _merge_small.try_lease
 
     def unsure(folder):
         return types.SimpleNamespace(certain=False, release=lease(folder).release)
 
-    monkeypatch.setattr(_upkeep, "take_lease", unsure)
+    monkeypatch.setattr(_merge_small, "try_lease", unsure)
     assert upkeep_of(path).merge() == 0
     monkeypatch.undo()
     upkeep = upkeep_of(path)
     with monkeypatch.context() as patch:
-        patch.setattr(_upkeep.Output, "merge", Failing)
+        patch.setattr(_merge_small.ReplacementWriter, "merge", Failing)
         assert upkeep.merge() == 0
         assert upkeep._catalog is None  # what it knew may not be true any more
     assert upkeep.merge() == FAN
@@ -412,6 +412,6 @@ def test_what_was_set_aside_by_a_clock_that_was_wrong_is_removed(tmp_path):
     now = int(time.time())
     for seconds in (-4000, -100, 3600, 2 * 86400):
         (path / "replaced" / str(now + seconds)).mkdir(parents=True)
-    _replacing.purge(folder_of(path), 3600.0)
+    _replacements.remove_retired(folder_of(path), 3600.0)
     left = sorted(int(each.name) - now for each in (path / "replaced").iterdir())
     assert left == [-100, 3600]

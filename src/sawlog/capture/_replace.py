@@ -7,8 +7,8 @@ from pathlib import Path
 
 from sawlog._atomic import discard
 from sawlog.capture._remembered import NAME as REMEMBERED
-from sawlog.store._layout import is_store
-from sawlog.store._removal import in_the_way, replace_stores
+from sawlog.store._format._layout import is_store
+from sawlog.store._maintenance._remove import foreign_files_error, replace_stores
 
 _PARTS = {"logs": 1, "statistics": 4, "curvature": 2}  # how deep below each stores can be
 
@@ -25,7 +25,7 @@ def replace_run(path: Path) -> None:
     def find() -> list[Path]:
         stores, others = _stores(path)
         if others:
-            raise in_the_way(others, doing)
+            raise foreign_files_error(others, doing)
         return stores
 
     for store in replace_stores(find, doing):

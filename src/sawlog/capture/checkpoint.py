@@ -22,7 +22,7 @@ from sawlog._atomic import new_folder
 from sawlog.capture._statistics import added
 from sawlog.errors import DamagedStoreError, DuplicateIdError, StoreError, StoreNotFoundError
 from sawlog.records import Entries, Records
-from sawlog.store._removal import remove_store
+from sawlog.store._maintenance._remove import remove_store
 
 COUNTED = "counted"
 _TRIES = 20

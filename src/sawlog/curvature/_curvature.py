@@ -18,7 +18,7 @@ from sawlog.curvature._joint import Joint
 from sawlog.curvature._layer import Layer, layer_from, same_layout
 from sawlog.errors import ArgumentError, ForeignStoreError, StoreNotFoundError
 from sawlog.records import Entries, Records
-from sawlog.store._removal import new_store
+from sawlog.store._maintenance._remove import new_store
 
 StrPath = str | os.PathLike[str]
 LayerArrays = Mapping[str, Any]

@@ -18,7 +18,7 @@ from sawlog.errors import ArgumentError
 from sawlog.influence._rows import id_list
 from sawlog.influence._top_k import TopK, check_top_k
 from sawlog.records import Entries, Records
-from sawlog.store._removal import new_store
+from sawlog.store._maintenance._remove import new_store
 
 StrPath = str | os.PathLike[str]
 

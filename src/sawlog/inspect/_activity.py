@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 from sawlog.errors import StoreError
-from sawlog.store._layout import Folder
-from sawlog.store._segment import parse_name
-from sawlog.store._writer_notes import notes_of
+from sawlog.store._format._header import parse_name
+from sawlog.store._format._layout import Folder
+from sawlog.store._format._writer_notes import notes_of
 
 _SILENCE = 600.0  # seconds after which a writer that published nothing may be dead
 

@@ -19,9 +19,9 @@ from sawlog.errors import (
     StoreNotFoundError,
 )
 from sawlog.inspect._activity import writer_activity
-from sawlog.store._chunks import TableChunk
-from sawlog.store._layout import MOST_JSON, Folder
-from sawlog.store._segment import parse_name
+from sawlog.store._format._chunks import TableChunk
+from sawlog.store._format._header import parse_name
+from sawlog.store._format._layout import MOST_JSON, Folder
 
 
 @dataclasses.dataclass(frozen=True)

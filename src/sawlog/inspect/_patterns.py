@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Sequence
 
-from sawlog.store._schema import unknown_name
+from sawlog.store._format._schema import unknown_name
 
 
 def matching_names(names: Iterable[str], patterns: Sequence[str]) -> list[str]:

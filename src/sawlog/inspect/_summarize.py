@@ -28,11 +28,18 @@ from sawlog.inspect._summary import (
 from sawlog.inspect._trend import Trend, TrendBuilder
 from sawlog.inspect._values import python_value
 from sawlog.store import Column, Problem, Reader, Series, Table
-from sawlog.store._chunks import Chunk, SeriesChunk, TableChunk
-from sawlog.store._dtypes import is_extension, name_of
-from sawlog.store._ids import Texts
-from sawlog.store._segment import Segment, ids_name, mask_name, step_name
-from sawlog.store._stored_ids import stored_ids
+from sawlog.store._format._chunks import (
+    Chunk,
+    SeriesChunk,
+    TableChunk,
+    ids_name,
+    mask_name,
+    step_name,
+)
+from sawlog.store._format._dtypes import is_extension, name_of
+from sawlog.store._format._ids import StringIds
+from sawlog.store._format._segment import Segment
+from sawlog.store._reading._stored_ids import stored_ids
 
 _PIECE = 1 << 20  # values at a time
 _MOST_IDS = 10_000_000  # more are not sorted only to count them
@@ -256,7 +263,7 @@ def _ids(part: _SegmentPart, start: int, stop: int) -> list[Any]:
     if part.chunk.ids == "int":
         return list(part.segment.values(ids_name(part.chunk.names), start, stop).tolist())
     ids = stored_ids(part.segment, part.chunk)
-    assert isinstance(ids, Texts)
+    assert isinstance(ids, StringIds)
     return ids.take(slice(start, stop))
 
 

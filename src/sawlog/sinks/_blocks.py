@@ -8,7 +8,7 @@ from sawlog._reductions import KINDS, first, last
 from sawlog.errors import LogValueError
 from sawlog.records import Entries
 from sawlog.sinks._entries import deepened, step_mask
-from sawlog.store._dtypes import is_extension
+from sawlog.store._format._dtypes import is_extension
 
 #: The kinds of numpy dtypes that a reduction accepts.
 _ACCEPTED = {"any": "biufcMmSUV", "ordered": "biufMm", "numbers": "biufc"}

@@ -19,7 +19,7 @@ from sawlog._atomic import replacing, sync_folder, write_all
 from sawlog._paths import absolute
 from sawlog._validate import one_of
 from sawlog.errors import ForeignStoreError, StoreExistsError, StoreWriteError
-from sawlog.store._files import explained
+from sawlog.store._format._json_files import write_error
 
 try:
     import fcntl
@@ -166,7 +166,7 @@ def _explaining(doing: str, path: Path) -> Any:
     except (StoreExistsError, StoreWriteError):
         raise
     except OSError as error:
-        raise explained(error, doing, path) from error
+        raise write_error(error, doing, path) from error
 
 
 def foreign(path: Path, what: str, first: bytes) -> ForeignStoreError:

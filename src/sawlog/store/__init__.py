@@ -1,4 +1,4 @@
-"""Stores: logs on disk that survive anything.
+"""Stores: logs on disk that survive crashes.
 
 >>> import tempfile, numpy as np, sawlog.store
 >>> path = tempfile.mkdtemp() + "/run"
@@ -9,58 +9,59 @@
 >>> reader.entries("loss").values, reader.gather([11])["grad"]
 (array([0.5]), array([[1., 1., 1.]], dtype=float32))
 
-A store is a folder of safetensors files; FORMAT.md, beside this file, says exactly of what kind.
-Nothing here needs jax or torch.
+A store is a folder of safetensors files; FORMAT.md, beside this file, specifies them. Nothing here
+needs jax or torch.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from sawlog.errors import ArgumentError, StoreExistsError
-from sawlog.store._blocks import Block as Block
-from sawlog.store._catalog import Catalog
-from sawlog.store._catalog import Problem as Problem
-from sawlog.store._compact import Compaction as Compaction
-from sawlog.store._compact import compact as compact
-from sawlog.store._dataset import RowDataset as RowDataset
-from sawlog.store._files import check_json, explained
-from sawlog.store._layout import (
+from sawlog import _validate
+from sawlog.errors import StoreExistsError
+from sawlog.store._format._json_files import check_json, write_error
+from sawlog.store._format._layout import (
     Config,
     Folder,
-    check_choice,
     declare_store,
     identity_of,
     is_store,
 )
-from sawlog.store._reader import Reader as Reader
-from sawlog.store._removal import InUse, replace_stores
-from sawlog.store._repair import repair as repair
-from sawlog.store._schema import Column as Column
-from sawlog.store._schema import Log, Schema
-from sawlog.store._schema import Series as Series
-from sawlog.store._schema import Table as Table
-from sawlog.store._unmade import Unmade as Unmade
-from sawlog.store._verify import Report as Report
-from sawlog.store._verify import salvaged_identity
-from sawlog.store._verify import verify as verify
+from sawlog.store._format._schema import Column as Column
+from sawlog.store._format._schema import Log, Schema
+from sawlog.store._format._schema import Series as Series
+from sawlog.store._format._schema import Table as Table
+from sawlog.store._maintenance._compact import Compaction as Compaction
+from sawlog.store._maintenance._compact import compact as compact
+from sawlog.store._maintenance._remove import InUse, replace_stores
+from sawlog.store._maintenance._repair import repair as repair
+from sawlog.store._maintenance._verify import Report as Report
+from sawlog.store._maintenance._verify import salvaged_identity
+from sawlog.store._maintenance._verify import verify as verify
+from sawlog.store._reading._blocks import Block as Block
+from sawlog.store._reading._catalog import Catalog
+from sawlog.store._reading._catalog import Problem as Problem
+from sawlog.store._reading._dataset import RowDataset as RowDataset
+from sawlog.store._reading._reader import Reader as Reader
 from sawlog.store._views._export import export as export
-from sawlog.store._writer import Writer as Writer
+from sawlog.store._writing._deferred_rows import DeferredRows as DeferredRows
+from sawlog.store._writing._writer import Writer as Writer
 
 __all__ = [
     "Block",
     "Column",
     "Compaction",
+    "DeferredRows",
     "Problem",
     "Reader",
     "Report",
     "RowDataset",
     "Series",
     "Table",
-    "Unmade",
     "Writer",
     "compact",
     "create",
@@ -81,26 +82,28 @@ def create(
     meta: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Writer:
-    """Make a store and return its writer.
+    """Create a store and return its writer.
 
     Args:
-        path: its folder; parents are made as needed.
-        schema: tables and series with their names, dtypes and shapes. With it no other names are
-            taken; without it the first write of a name fixes its type.
-        duplicates: what a second row with the same id means: ``"error"``, keep the ``"first"``,
-            or ``"replace"`` it.
-        nan: whether values that are not numbers are taken: ``"allow"``, ``"warn"``, ``"error"``.
-        exists: what to do if a store is there: ``"error"``, ``"append"`` to it (its own policies
-            hold), or ``"replace"`` it. Processes that start together all use ``"append"``.
-        meta: notes that JSON can hold, kept in ``store.json``.
-        options: as for :func:`open` in append mode.
+        path: the folder of the store; parents are created as needed.
+        schema: tables and series with their names, dtypes and shapes. The store then refuses other
+            names. Without a schema, the first write of a name fixes its type.
+        duplicates: what to do with a second row of the same id: ``"error"`` refuses it,
+            ``"first"`` keeps the first row, ``"replace"`` keeps the last.
+        nan: what to do with NaN values: ``"allow"``, ``"warn"`` or ``"error"``.
+        exists: what to do if the store exists: ``"error"``, ``"append"`` to it (its own policies
+            apply), or ``"replace"`` it. Processes that start together all use ``"append"``.
+        meta: a dict of JSON values, saved in ``store.json``.
+        options: options of the writer, see :func:`open`.
 
     Raises:
-        StoreExistsError, StorePermissionError, StoreFullError, ForeignStoreError.
+        StoreExistsError: the store exists, or the folder contains other files.
+        StorePermissionError, StoreFullError, StoreWriteError: the disk refuses.
+        ForeignStoreError: ``store.json`` is not that of a sawlog store.
     """
-    check_choice("exists", exists, ("error", "append", "replace"))
+    _validate.one_of("exists", exists, ("error", "append", "replace"))
     if not isinstance(meta or {}, Mapping):
-        raise ArgumentError(f"meta is a dict of notes, not {meta!r:.80}")
+        _validate.refuse("meta", "a dict of JSON values", meta)
     notes = dict(meta or {})
     check_json(notes, "meta")
     logs = None if schema is None else list(schema)
@@ -128,20 +131,20 @@ def _clear_the_way(path: Path, exists: str) -> None:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """A folder with other things in it is left alone, unless a store is just being made there."""
+    """Refuse a folder with other files in it, unless another process is creating a store there."""
     ours = {"schema", "segments", "writers", "tmp", "store.json"}
     disk = Folder(path).disk
     if disk.exists() and set(disk.list()) <= ours:
         return
     raise StoreExistsError(
-        f"{path} exists and is not a sawlog store. Hint: give a folder that is new or empty."
+        f"{path} exists and is not a sawlog store. Hint: choose a new or empty folder."
     )
 
 
 def _exists(path: Path) -> StoreExistsError:
     return StoreExistsError(
-        f"There is a store at {path} already. Hint: exists='append' goes on with it, "
-        "exists='replace' deletes it first; sawlog show PATH says what is in it."
+        f"A store exists at {path} already. Hint: exists='append' continues it, "
+        "exists='replace' deletes it first; sawlog show PATH shows its contents."
     )
 
 
@@ -166,30 +169,35 @@ def open(
     duplicates: str | None = None,
     **options: Any,
 ) -> Reader | Writer:
-    """Open a store to read it, or to go on writing.
+    """Open a store for reading, or for appending.
 
     Args:
-        path: its folder.
-        mode: ``"read"`` gives a :class:`Reader`, ``"append"`` a :class:`Writer`.
-        damaged: with ``"skip"``, files that are damaged or missing are left out;
-            ``reader.problems`` says which. Otherwise they are an error.
-        duplicates: for reading, which row of an id counts, if not as the store says.
-        options: for appending. ``segment_bytes``: how large a segment grows before it is published
-            (32 MiB). ``queue``: how many may wait for the disk before the program waits (2).
-            ``interval``: seconds after which anything pending is published by itself (1), or None;
-            later where publishing would take more than a twentieth of the time, at most after 30.
-            ``merge``: whether small segments are merged as they come (True).
+        path: the folder of the store.
+        mode: ``"read"`` returns a :class:`Reader`, ``"append"`` a :class:`Writer`.
+        damaged: ``"skip"`` leaves out files that are damaged or missing, and lists them in
+            ``reader.problems``. ``"error"`` raises.
+        duplicates: for reading: a policy that overrides that of the store.
+        options: for appending:
+
+            - ``segment_bytes`` (32 MiB): the size at which a segment is published.
+            - ``queue`` (2): how many segments may wait for the disk before calls block.
+            - ``interval`` (1): seconds after which pending data is published, or None. The interval
+              grows, up to 30 seconds, if publishing would take more than 5% of the time.
+            - ``merge`` (True): merge small segments in the background.
 
     Raises:
-        StoreNotFoundError, ForeignStoreError, NewerStoreError, DamagedStoreError,
-        StorePermissionError.
+        StoreNotFoundError: no store exists at ``path``.
+        ForeignStoreError: ``path`` is something else.
+        NewerStoreError: the store was written in a newer version of the format.
+        DamagedStoreError: files are damaged or missing.
+        StorePermissionError: the store cannot be read, or not be written to.
     """
-    check_choice("mode", mode, ("read", "append"))
+    _validate.one_of("mode", mode, ("read", "append"))
     folder = Folder(Path(path))
     if mode == "append":
         return _open_writer(folder, damaged, options)
     if options:
-        raise TypeError(f"open(path) for reading has no option {', '.join(options)}")
+        raise TypeError(f"open(path) for reading does not take {', '.join(options)}")
     return _open_reader(folder.path, damaged, duplicates)
 
 
@@ -203,10 +211,10 @@ def _open_writer(folder: Folder, damaged: str, options: dict[str, Any]) -> Write
     identity = identity_of(folder)
     if not folder.disk.writable():
         error = PermissionError(13, "the folder is read-only")
-        raise explained(error, "opening for appending", folder.path)
+        raise write_error(error, "opening for appending", folder.path)
     in_use = InUse(folder)
     try:
-        identity = identity_of(folder)  # it may just have been replaced
+        identity = identity_of(folder)  # again: another process may have replaced the store
         InUse.written.add(identity.id)
         folder.make()
         catalog = Catalog(folder, identity, damaged)
@@ -214,3 +222,14 @@ def _open_writer(folder: Folder, damaged: str, options: dict[str, Any]) -> Write
     except BaseException:
         in_use.release()
         raise
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Unmade":
+        warnings.warn(
+            "sawlog.store.Unmade is deprecated: it is called sawlog.store.DeferredRows.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return DeferredRows
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Contract tests that ship with sawlog, for whoever builds on its interfaces.
+"""Contract tests that ship with sawlog, for code that implements its interfaces.
 
 Needs pytest. Subclass a contract in a test module of your own, and change the hooks to make what
 you want to have tested; pytest then collects every test of the contract:

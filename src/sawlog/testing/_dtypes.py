@@ -41,7 +41,7 @@ class DtypeContract(StoreHooks):
     @each_dtype
     @each_shape
     def test_rows_of_a_dtype(self, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-        """Rows come back as they were, read whole, gathered and in blocks, from two segments."""
+        """Rows are read exactly: whole, gathered and in blocks, from two segments."""
         values = sample(dtype, (5, *shape))
         with self.create(path) as writer:
             writer.append([4, 3, 2], {"x": values[:3]})
@@ -58,7 +58,7 @@ class DtypeContract(StoreHooks):
 
     @each_dtype
     def test_entries_of_a_dtype(self, path: Path, dtype: np.dtype) -> None:
-        """Entries come back as they were, and so do steps where they are numbers."""
+        """Entries are read exactly, and so are numeric steps."""
         values = sample(dtype, (4, 2))
         with self.create(path) as writer:
             writer.log({"x": values[0]}, step=np.int32(0))
@@ -80,7 +80,7 @@ class DtypeContract(StoreHooks):
             assert_same(reader.read("x"), native)
 
     def test_strided_input(self, path: Path) -> None:
-        """Arrays need not be contiguous, and belong to the caller again after the call."""
+        """Arrays need not be contiguous, and may be changed after the call."""
         values = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
         given = values.copy()
         with self.create(path) as writer:
@@ -92,7 +92,7 @@ class DtypeContract(StoreHooks):
             assert_same(reader.read("y"), values[None, :, ::2, 1])
 
     def test_python_numbers(self, path: Path) -> None:
-        """Python's own numbers are stored as numpy takes them."""
+        """Python numbers are stored as numpy converts them."""
         with self.create(path) as writer:
             writer.log({"float": 0.1, "int": 3, "bool": True, "list": [1.0, 2.0]})
         with self.open(path) as reader:
@@ -100,7 +100,7 @@ class DtypeContract(StoreHooks):
                 assert_same(reader.read(name), np.asarray([value]))
 
     def test_objects_are_refused(self, path: Path) -> None:
-        """What has no fixed size is refused, and the store goes on."""
+        """Dtypes without a fixed size are refused, and the store stays usable."""
         with self.create(path) as writer:
             with pytest.raises(SawlogError):
                 writer.append([0], {"x": np.array([{"a": 1}], object)})

@@ -1,4 +1,4 @@
-"""What a subclass of the contract may change: how stores are made, opened and looked after."""
+"""The hooks of the contract: how stores are created, opened and compacted."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ class StoreHooks:
     """
 
     def make_path(self, tmp_path: Path) -> Path:
-        """Where the store of one test is to be; there is nothing yet."""
+        """Return the path for the store of one test, which does not exist yet."""
         return tmp_path / "store"
 
     def create(self, path: Path, **options: Any) -> Any:
-        """Make a store and return its writer, as :func:`sawlog.store.create` does."""
+        """Create a store and return its writer, like :func:`sawlog.store.create`."""
         from sawlog import store
 
         return store.create(path, **options)
 
     def open(self, path: Path, mode: str = "read", **options: Any) -> Any:
-        """Open a store for ``"read"`` or ``"append"``, as :func:`sawlog.store.open` does."""
+        """Open a store for ``"read"`` or ``"append"``, like :func:`sawlog.store.open`."""
         from sawlog import store
 
         return store.open(path, mode, **options)  # type: ignore[call-overload]
 
     def compact(self, path: Path) -> None:
-        """Merge all small segments, as :func:`sawlog.store.compact` does."""
+        """Merge all small segments, like :func:`sawlog.store.compact`."""
         from sawlog import store
 
         store.compact(path)
@@ -51,7 +51,7 @@ def rows(count: int, start: int = 0) -> dict[str, np.ndarray]:
 
 
 def names_of(numbers: Any, kind: str) -> Any:
-    """Example ids of either kind: the numbers themselves, or texts."""
+    """Example ids of either kind: the numbers, or strings."""
     numbers = np.asarray(numbers, np.int64)
     return numbers if kind == "int" else [f"example {number}" for number in numbers.tolist()]
 

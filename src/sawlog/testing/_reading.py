@@ -1,4 +1,4 @@
-"""Contract: what a reader shows, and that nobody can change it from there."""
+"""Contract: what a reader shows, and that its arrays cannot change the store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ReadingContract(StoreHooks):
 
     @each_kind
     def test_gather_unknown_id(self, path: Path, kind: str) -> None:
-        """An id that is not there is named; nothing is made up for it."""
+        """An unknown id raises, and is named."""
         self.fill(path, kind)
         with self.open(path) as reader:
             for wanted in ([99], [0, 99, 1], [99, 99]):
@@ -84,7 +84,7 @@ class ReadingContract(StoreHooks):
             assert_same(np.concatenate(parts), rows(len(ORDER))["label"][ORDER])
 
     def test_blocks_left_early(self, path: Path) -> None:
-        """Who stops iterating does not hold anything up."""
+        """Iteration may stop early."""
         self.fill(path)
         with self.open(path) as reader:
             for _ in range(3):
@@ -95,7 +95,7 @@ class ReadingContract(StoreHooks):
 
     @pytest.mark.parametrize("segments", [1, 4])
     def test_views_are_read_only(self, path: Path, segments: int) -> None:
-        """Whoever writes into an array that a reader gave does not change the store."""
+        """Writing to a returned array does not change the store."""
         self.fill(path, segments=segments)
         with self.create(path.with_name("series")) as writer:
             writer.extend({"loss": np.arange(4.0)}, step=np.arange(4))
@@ -124,7 +124,7 @@ class ReadingContract(StoreHooks):
             assert_same(reader.read("grad"), rows(len(ORDER))["grad"][ORDER])
 
     def test_refresh(self, path: Path) -> None:
-        """A reader is a snapshot; ``refresh`` says whether there is more, and shows it."""
+        """A reader is a snapshot; ``refresh`` shows new data, and returns whether there is any."""
         with self.create(path) as writer, self.open(path) as early:
             assert early.names == ()
             writer.append([0, 1], rows(2))
@@ -163,7 +163,7 @@ class ReadingContract(StoreHooks):
                 dataset[len(ORDER)]
 
     def test_meta(self, path: Path) -> None:
-        """What the user wrote into the store's description comes back."""
+        """``meta`` is read as written."""
         meta = {"model": "mlp", "sizes": [1, 2], "nested": {"lr": 0.1, "none": None}}
         with self.create(path, meta=meta) as writer:
             identity = writer.id

@@ -23,11 +23,11 @@ nan = float("nan")
 
 
 class RowContract(StoreHooks):
-    """Rows, their ids, and all that can be wrong with them."""
+    """Rows, their ids, and the errors for invalid ones."""
 
     @each_kind
     def test_rows_round_trip(self, path: Path, kind: str) -> None:
-        """Rows come back in the order they were written, with their ids."""
+        """Rows are read in the order written, with their ids."""
         ids = names_of([5, 3, 9, 0, 7, 8], kind)
         values = rows(6)
         with self.create(path) as writer:
@@ -42,7 +42,7 @@ class RowContract(StoreHooks):
                 assert_same(reader.read(name), expected, name)
 
     def test_kinds_of_ids(self, path: Path) -> None:
-        """Integers come back as int64, texts as a list of str."""
+        """Integer ids are read as int64, strings as a list of str."""
         with self.create(path) as writer:
             writer.append(np.array([1, 2], np.uint8), {"x": np.zeros(2)})
             writer.append(np.array(["a", "b"]), {"y": np.zeros(2)})
@@ -63,7 +63,7 @@ class RowContract(StoreHooks):
             assert_same(reader.gather(ids[::-1])["x"], np.arange(5)[::-1])
 
     def test_odd_texts_as_ids(self, path: Path) -> None:
-        """The empty text, long ones, other scripts and NUL characters are ids like any other."""
+        """Empty and long strings, other scripts and NUL characters are valid ids."""
         ids = ["", "a", "aa", "ß", "日本語", "a\0", "\0", "line\nbreak", "x" * 5000, "😀"]
         with self.create(path) as writer:
             writer.append(ids, {"x": np.arange(len(ids))})
@@ -78,12 +78,12 @@ class RowContract(StoreHooks):
         ids=repr,
     )
     def test_what_is_no_list_of_ids(self, path: Path, ids: Any) -> None:
-        """Ids are a list of integers or a list of texts, nothing in between."""
+        """Ids are all integers or all strings."""
         with self.create(path) as writer, pytest.raises(SawlogError):
             writer.append(ids, {"x": np.zeros(2)})
 
     def test_empty_batch(self, path: Path) -> None:
-        """No rows are no mistake."""
+        """An empty batch is valid."""
         with self.create(path) as writer:
             assert writer.append(np.zeros(0, np.int64), rows(0)) == 0
             writer.append([1], rows(1))
@@ -93,7 +93,7 @@ class RowContract(StoreHooks):
             assert reader.gather([])["grad"].shape == (0, 3)
 
     def test_an_empty_batch_does_not_fix_the_kind_of_ids(self, path: Path) -> None:
-        """A list without ids says nothing about the ids to come."""
+        """An empty list of ids does not fix their kind."""
         with self.create(path) as writer:
             assert writer.append([], rows(0)) == 0
             writer.append(["a"], rows(1))
@@ -101,7 +101,7 @@ class RowContract(StoreHooks):
             assert as_list(reader.ids()) == ["a"]
 
     def test_two_tables(self, path: Path) -> None:
-        """Tables have ids of their own; with two of them a table has to be named."""
+        """Each table has its own ids; with two tables, a name is required."""
         with self.create(path) as writer:
             writer.append([1, 2], {"x": np.arange(2)})
             writer.append(["b", "a", "c"], {"y": np.arange(3), "z": np.ones((3, 2))})
@@ -144,7 +144,7 @@ class RowContract(StoreHooks):
 
     @pytest.mark.parametrize("count", [0, 1, 3])
     def test_number_of_ids_and_rows_differ(self, path: Path, count: int) -> None:
-        """As many ids as rows."""
+        """The number of ids equals the number of rows."""
         with self.create(path) as writer:
             writer.append([0], rows(1))
             with pytest.raises(SawlogError):
@@ -155,7 +155,7 @@ class RowContract(StoreHooks):
             assert as_list(reader.ids()) == [0]
 
     def test_unknown_name(self, path: Path) -> None:
-        """A name that is not there is said to be not there."""
+        """An unknown name raises."""
         with self.create(path) as writer:
             writer.append([0], rows(1))
         with self.open(path) as reader:
@@ -172,7 +172,7 @@ class RowContract(StoreHooks):
 
     @pytest.mark.parametrize("name", ["sawlog.ids/x", "sawlog.", "__metadata__", ""])
     def test_names_that_are_taken(self, path: Path, name: str) -> None:
-        """Names of the format's own tensors cannot be given to logs."""
+        """Reserved names are refused."""
         with self.create(path) as writer:
             with pytest.raises(SawlogError):
                 writer.append([0], {name: np.zeros(1)})
@@ -180,7 +180,7 @@ class RowContract(StoreHooks):
                 writer.log({name: 0.0})
 
     def test_odd_names(self, path: Path) -> None:
-        """Any other text is a name."""
+        """Any other string is a valid name."""
         odd = ["a/b", "a.b", "ä", "with space", "..", 'quo"te', "new\nline", "sawlog", "dtype"]
         with self.create(path) as writer:
             writer.append([0], {name: np.array([number]) for number, name in enumerate(odd)})
@@ -214,7 +214,7 @@ class RowContract(StoreHooks):
 
     @each_kind
     def test_duplicates_first(self, path: Path, kind: str) -> None:
-        """Policy "first": known ids are dropped, and ``append`` says how many were not."""
+        """Policy "first": known ids are skipped, and ``append`` returns how many were added."""
         with self.create(path, duplicates="first") as writer:
             assert writer.append(names_of([1, 2], kind), rows(2, 10)) == 2
             assert writer.append(names_of([2, 3, 3], kind), rows(3, 20)) == 1
@@ -253,7 +253,7 @@ class RowContract(StoreHooks):
             assert seen == [expected[id] for id in found]
 
     def test_duplicates_of_two_writers(self, path: Path) -> None:
-        """Writers at once cannot know of each other: the reader reports it, or takes the first."""
+        """Concurrent writers may write the same id: the reader raises, or reads the first row."""
         with self.create(path, duplicates="error") as one:
             one.append([0], rows(1))
             one.flush()
@@ -277,7 +277,7 @@ class RowContract(StoreHooks):
 
     @pytest.mark.parametrize("dtype", ["float32", "float16", "complex64", "bfloat16"])
     def test_nan_refused(self, path: Path, dtype: str) -> None:
-        """Policy "error": the batch is refused, its name said, and the writer goes on."""
+        """Policy "error": the batch is refused with its name, and the writer stays usable."""
         bad = _with_nan(dtype)
         with self.create(path, nan="error") as writer:
             writer.append([0], {"x": bad[:1]})
@@ -291,7 +291,7 @@ class RowContract(StoreHooks):
             assert_same(reader.read("x"), bad[[0, 2]])
 
     def test_nan_warned_of(self, path: Path) -> None:
-        """Policy "warn": stored all the same."""
+        """Policy "warn": the values are stored."""
         with self.create(path, nan="warn") as writer:
             writer.append([0], {"x": np.array([1.0])})
             with pytest.warns(Warning, match="x"):
@@ -311,7 +311,7 @@ class RowContract(StoreHooks):
 
     @each_kind
     def test_missing(self, path: Path, kind: str) -> None:
-        """Neither published by anyone nor accepted by this writer, in the order given."""
+        """``missing`` returns ids that are neither published nor accepted, in the order given."""
         with self.create(path) as one, self.open(path, "append") as two:
             assert as_list(one.missing(names_of([3, 1], kind))) == as_list(names_of([3, 1], kind))
             one.append(names_of([1, 2], kind), rows(2))

@@ -16,7 +16,7 @@ from sawlog.testing._hooks import StoreHooks
 
 
 class SeriesContract(StoreHooks):
-    """Entries, their steps, masks and notes."""
+    """Entries, their steps, masks and attrs."""
 
     def test_log(self, path: Path) -> None:
         """One entry of each name for each call, in order."""
@@ -65,7 +65,7 @@ class SeriesContract(StoreHooks):
             assert_same(reader.entries("lanes").steps["step"], np.array([[0, 1], [1, 2], [2, 3]]))
 
     def test_records(self, path: Path) -> None:
-        """``write`` takes what ``records`` gives, and the other way round."""
+        """``write`` accepts what ``records`` returns, and the reverse."""
         given = Records(
             {
                 "loss": Entries(np.array([2.0, 1.0]), {"step": np.array([0, 1])}),
@@ -93,7 +93,7 @@ class SeriesContract(StoreHooks):
                 _assert_entries(reader.records()[name], entries, name)
 
     def test_masks(self, path: Path) -> None:
-        """Entries with a mask and without one go together: without one all was logged."""
+        """Entries with and without a mask can be mixed; without one, all were logged."""
         values = np.arange(8.0).reshape(4, 2)
         mask = np.array([[True, False], [False, False]])
         for flush in (False, True):
@@ -119,7 +119,7 @@ class SeriesContract(StoreHooks):
             assert_same(entries.mask, mask)
 
     def test_attrs(self, path: Path) -> None:
-        """Notes stay with the entries they came with, through reopening and compaction."""
+        """Attrs stay with their entries, through reopening and compaction."""
         notes: list[dict[str, Any]] = [
             {"site": "a.py:1", "tags": ["x", "y"]},
             {},
@@ -143,7 +143,7 @@ class SeriesContract(StoreHooks):
         ids=["numpy number", "object", "array", "set", "key"],
     )
     def test_notes_that_json_cannot_hold(self, path: Path, note: dict[Any, Any]) -> None:
-        """Refused when they are given, or stored as they are; the writer goes on either way."""
+        """They are refused at once or stored exactly; the writer stays usable."""
         with self.create(path) as writer:
             writer.log({"x": 0.0})
             with contextlib.suppress(SawlogError):
@@ -158,7 +158,7 @@ class SeriesContract(StoreHooks):
             assert notes == [note if value < 0 else {} for value in values]
 
     def test_order_across_writers(self, path: Path) -> None:
-        """What a later writer logs comes after all that was there when it was opened."""
+        """Entries of a later writer come after all that existed when it was opened."""
         with self.create(path) as writer:
             writer.extend({"x": np.arange(3)})
         for start in range(3, 12, 3):
@@ -197,7 +197,7 @@ class SeriesContract(StoreHooks):
             assert reader.count("x") == reader.count("y") == 1
 
     def test_lengths_differ(self, path: Path) -> None:
-        """``extend`` takes the same number of entries of everything."""
+        """``extend`` needs the same number of entries for every array."""
         with self.create(path) as writer:
             with pytest.raises(SawlogError):
                 writer.extend({"x": np.zeros(3), "y": np.zeros(2)}, step=np.arange(3))
@@ -217,7 +217,7 @@ class SeriesContract(StoreHooks):
                 writer.append([0], {"entry": np.zeros(1)})
 
     def test_rows_and_entries_side_by_side(self, path: Path) -> None:
-        """A store has both; asking one kind for the other's is an error, not an empty answer."""
+        """A store may have both; reading one as the other raises."""
         with self.create(path) as writer:
             for number in range(4):
                 writer.append([number], {"row": np.array([number])})

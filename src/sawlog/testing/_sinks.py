@@ -26,14 +26,14 @@ class SinkContract:
 
     Args:
         arrays: whether arrays can be written, not only numbers.
-        resumes: whether ``make(path)`` a second time goes on with what is there.
+        resumes: whether ``make(path)`` a second time goes on with the existing data.
     """
 
     arrays = True
     resumes = False
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Tests of what a sink does not claim to do are not there at all."""
+        """Remove the tests of features that the sink does not have."""
         super().__init_subclass__(**options)
         for claimed, test in ((cls.arrays, "test_arrays_arrive"), (cls.resumes, "test_resuming")):
             if not claimed:
@@ -68,7 +68,7 @@ class SinkContract:
         self.expect(sink, tmp_path, {"loss": expected})
 
     def test_flush_is_enough(self, tmp_path: Path) -> None:
-        """After a flush everything is there, without closing; and writing goes on."""
+        """After a flush everything has arrived; the sink stays usable."""
         sink = self.make(tmp_path)
         sink.write(_losses(0, 2))
         sink.flush()
@@ -115,7 +115,7 @@ class SinkContract:
         self.expect(sink, tmp_path, {"x": [({"step": i}, v) for i, v in enumerate(values)]})
 
     def test_masked_entries_were_not_logged(self, tmp_path: Path) -> None:
-        """An entry that is masked as a whole is not there."""
+        """An entry that is masked as a whole is not written."""
         mask = np.array([True, False, True])
         sink = self.make(tmp_path)
         sink.write(Records({"x": Entries(np.arange(3.0), {"step": np.arange(3)}, mask)}))
@@ -131,7 +131,7 @@ class SinkContract:
         self.expect(sink, tmp_path, {})
 
     def test_arrays_may_be_changed_afterwards(self, tmp_path: Path) -> None:
-        """The caller's arrays are not held on to."""
+        """The sink keeps no references to the arrays of the caller."""
         values, steps = np.array([1.0]), np.array([0])
         sink = self.make(tmp_path)
         for i in range(3):
@@ -142,7 +142,7 @@ class SinkContract:
         self.expect(sink, tmp_path, {"x": [({"step": i}, float(i)) for i in range(3)]})
 
     def test_resuming(self, tmp_path: Path) -> None:
-        """Made again at the same place, it goes on."""
+        """Created again at the same place, it continues."""
         for start in range(3):
             sink = self.make(tmp_path)
             sink.write(_losses(start, start + 1))

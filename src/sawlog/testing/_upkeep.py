@@ -1,4 +1,4 @@
-"""Contract: making, closing, resuming, compacting and verifying a store."""
+"""Contract: create, close, resume, compact and verify a store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class UpkeepContract(StoreHooks):
         assert not path.exists()
 
     def test_exists(self, path: Path) -> None:
-        """An existing store is refused, appended to or replaced, as was asked."""
+        """``exists`` refuses, appends to, or replaces an existing store."""
         with self.create(path) as writer:
             writer.append([0], rows(1))
         with pytest.raises(StoreExistsError, match=path.name):
@@ -51,7 +51,7 @@ class UpkeepContract(StoreHooks):
             assert as_list(reader.ids()) == [5]
 
     def test_exists_append_makes_a_store(self, path: Path) -> None:
-        """With ``exists="append"`` or ``"replace"`` there may as well be nothing yet."""
+        """``exists="append"`` and ``"replace"`` also create a new store."""
         for exists in ("append", "replace"):
             place = path.with_name(exists)
             with self.create(place, exists=exists) as writer:
@@ -61,7 +61,7 @@ class UpkeepContract(StoreHooks):
 
     @pytest.mark.parametrize("exists", ["error", "append", "replace"])
     def test_foreign_folder(self, path: Path, exists: str) -> None:
-        """A folder with something else in it is never taken for a store, nor touched."""
+        """A folder with other files is never used as a store, nor changed."""
         path.mkdir(parents=True)
         (path / "precious.txt").write_text("mine")
         for mode in ("read", "append"):
@@ -77,7 +77,7 @@ class UpkeepContract(StoreHooks):
         ids=["object", "set", "list", "key"],
     )
     def test_meta_that_json_cannot_hold(self, path: Path, meta: Any) -> None:
-        """Refused, and no half of a store stays behind."""
+        """The call is refused, and leaves no incomplete store."""
         with pytest.raises(SawlogError):
             self.create(path, meta=meta)
         with self.create(path, meta={"fine": True}) as writer:
@@ -99,7 +99,7 @@ class UpkeepContract(StoreHooks):
             assert reader.count("x") == 1
 
     def test_declared_schema(self, path: Path) -> None:
-        """With a schema the names are fixed, and are there before anything is written."""
+        """A schema fixes the names, and declares them before anything is written."""
         from sawlog.store import Column, Series, Table
 
         columns = (Column("x", np.dtype("float32"), (2,)), Column("y", np.dtype("int8"), ()))
@@ -141,7 +141,7 @@ class UpkeepContract(StoreHooks):
             assert writer.published == published > 0
 
     def test_small_segments(self, path: Path) -> None:
-        """However small segments are, everything arrives, in order."""
+        """Everything is stored in order, however small the segments are."""
         with self.create(path, segment_bytes=256) as writer:
             for start in range(0, 60, 3):
                 writer.append(np.arange(start, start + 3), rows(3, start))
@@ -155,7 +155,7 @@ class UpkeepContract(StoreHooks):
             assert reader.verify().ok
 
     def test_an_interval(self, path: Path) -> None:
-        """With a short interval what is pending is published without being asked."""
+        """With a short interval, pending data is published automatically."""
         import time
 
         with self.create(path, interval=0.02) as writer:
@@ -171,7 +171,7 @@ class UpkeepContract(StoreHooks):
                 assert as_list(reader.ids()) == [0]
 
     def test_resume(self, path: Path) -> None:
-        """An interrupted run goes on where it stopped."""
+        """An interrupted run continues where it stopped."""
         wanted = np.arange(10)
         with self.create(path) as writer:
             writer.append(wanted[:4], rows(4))
@@ -204,7 +204,7 @@ class UpkeepContract(StoreHooks):
             assert_same(reader.read("yours"), np.array([0, -4, -8]))
 
     def test_closed_writer(self, path: Path) -> None:
-        """A closed writer says so; closing it again is fine."""
+        """A closed writer raises; closing it again does nothing."""
         with self.create(path) as writer:
             writer.append([0], rows(1))
         writer.close()
@@ -224,7 +224,7 @@ class UpkeepContract(StoreHooks):
             assert as_list(reader.ids()) == [0]
 
     def test_closed_reader(self, path: Path) -> None:
-        """A closed reader says so; arrays it gave before stay valid."""
+        """A closed reader raises; arrays that it returned stay valid."""
         with self.create(path) as writer:
             writer.append([0, 1], rows(2))
         with self.open(path) as reader:
@@ -242,7 +242,7 @@ class UpkeepContract(StoreHooks):
         assert_same(kept, rows(2)["grad"])
 
     def test_an_error_inside_with_keeps_what_was_logged(self, path: Path) -> None:
-        """Whatever fails in the block, what was accepted before is published."""
+        """If the block fails, data that was accepted before is published."""
 
         def work() -> None:
             with self.create(path) as writer:
@@ -257,7 +257,7 @@ class UpkeepContract(StoreHooks):
     # ---- compaction and verification
 
     def fill_segments(self, path: Path, count: int = 6) -> None:
-        """Make a store of many small segments, of two writers."""
+        """Create a store of many small segments, by two writers."""
         for start in (0, count):
             with self.create(path, exists="append") as writer:
                 for number in range(start, start + count):
@@ -281,7 +281,7 @@ class UpkeepContract(StoreHooks):
         assert_same(reader.read("odd"), np.arange(1, count, 2))
 
     def test_compact(self, path: Path) -> None:
-        """Fewer segments, the same contents, in the same order; and once more is no harm."""
+        """Compaction leaves fewer segments with the same contents in order, and is idempotent."""
         self.fill_segments(path)
         with self.open(path) as reader:
             before = len(reader.segments)
@@ -294,7 +294,7 @@ class UpkeepContract(StoreHooks):
                 assert reader.verify().ok
 
     def test_compact_under_a_reader(self, path: Path) -> None:
-        """Readers go on with what they opened, and with the new segments after ``refresh``."""
+        """Readers keep their snapshot, and see the new segments after ``refresh``."""
         self.fill_segments(path)
         with self.open(path) as untouched, self.open(path) as started:
             blocks = started.blocks(["label"], budget=2)
@@ -308,7 +308,7 @@ class UpkeepContract(StoreHooks):
             self._complete(started)
 
     def test_compact_under_a_writer(self, path: Path) -> None:
-        """A writer that was opened before goes on after."""
+        """A writer that was open during the compaction stays usable."""
         self.fill_segments(path)
         with self.open(path, "append") as writer:
             self.compact(path)
@@ -327,7 +327,7 @@ class UpkeepContract(StoreHooks):
             self.compact(path)
 
     def test_verify(self, path: Path) -> None:
-        """A sound store verifies, and the report counts what is there."""
+        """An intact store verifies, and the report counts its contents."""
         self.fill_segments(path)
         with self.open(path) as reader:
             report = reader.verify()

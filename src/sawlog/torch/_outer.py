@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sawlog.store import Unmade
+from sawlog.store import DeferredRows
 
 
-class Outer(Unmade):
+class Outer(DeferredRows):
     """The outer products of ``left`` ``[batch, rows]`` and ``right`` ``[batch, cols]``."""
 
     dtype = np.dtype(np.float32)

@@ -1,4 +1,4 @@
-"""A store in a folder of a local disk, or of one that behaves like it."""
+"""A store in a folder of a local disk, or of a network disk that behaves like one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sawlog._atomic import AsideFile, discard, new_name
-from sawlog.store._disk._protocol import Lease, Mapped, Status
+from sawlog.store._disk._protocol import FileStatus, Lease, Mapped
 
 _TMP = "tmp"
 _PART = ".part"
@@ -21,7 +21,7 @@ _MINUTE, _DAY = 60.0, 86400.0
 SMALL = 1 << 16  # bytes
 _DONTNEED = getattr(mmap, "MADV_DONTNEED", None)
 _WILLNEED = getattr(mmap, "MADV_WILLNEED", None)
-_SAFELY = (  # a link is refused, and a pipe is not waited for
+_SAFELY = (  # refuse links, and do not wait for pipes
     getattr(os, "O_NOFOLLOW", 0)
     | getattr(os, "O_NONBLOCK", 0)
     | getattr(os, "O_CLOEXEC", 0)
@@ -30,11 +30,11 @@ _SAFELY = (  # a link is refused, and a pipe is not waited for
 
 
 def _link(path: str) -> OSError:
-    return OSError(errno.ELOOP, "it is a link, which a store does not follow", path)
+    return OSError(errno.ELOOP, "it is a link, and links in a store are not followed", path)
 
 
 def _odd(path: str) -> OSError:
-    return OSError(errno.EINVAL, "it is no regular file", path)
+    return OSError(errno.EINVAL, "it is not a regular file", path)
 
 
 def _check_regular(status: os.stat_result, path: str) -> None:
@@ -44,17 +44,17 @@ def _check_regular(status: os.stat_result, path: str) -> None:
         raise _odd(path)
 
 
-def _status(status: os.stat_result) -> Status:
+def _status(status: os.stat_result) -> FileStatus:
     times = (status.st_mtime_ns, status.st_ctime_ns)
     key = (status.st_dev, status.st_ino, status.st_size, *times)
-    return Status(status.st_size, status.st_mtime, key)
+    return FileStatus(status.st_size, status.st_mtime, key)
 
 
-def _claim(descriptor: int, exclusive: bool = True) -> bool | None:
-    """Mark an open file as in use, by one or by several.
+def _lock(descriptor: int, exclusive: bool = True) -> bool | None:
+    """Lock an open file, exclusively or shared, without waiting.
 
-    Returns False if somebody else did, None where nobody can tell. Nobody ever waits for it: it
-    tells the leftovers of the dead from the work of the living.
+    Returns False if another process holds the lock, and None if the disk does not support locks.
+    The locks tell files of running processes from those that dead processes left.
     """
     try:
         import fcntl
@@ -68,16 +68,16 @@ def _claim(descriptor: int, exclusive: bool = True) -> bool | None:
     return True
 
 
-def _let_go(descriptor: int) -> None:
-    """Undo a claim: closing does not, as long as a child of a fork has the file open too."""
+def _unlock(descriptor: int) -> None:
+    """Unlock a file. Closing is not enough if a forked child has the file open, too."""
     with contextlib.suppress(ImportError, OSError):
         import fcntl
 
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
-class _Map:
-    """A memory map that can be told which of its pages are needed."""
+class _MemoryMap:
+    """A memory map with advice about the pages that are needed."""
 
     def __init__(self, descriptor: int) -> None:
         self.data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
@@ -96,7 +96,7 @@ class _Map:
 
 
 class _Bytes:
-    """A small file, read at once: a map would cost more, and keep the file open."""
+    """A small file, read into memory: a map would cost more, and keep the file open."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -112,7 +112,7 @@ class _File:
     """An open regular file."""
 
     def __init__(self, path: str) -> None:
-        _check_regular(os.lstat(path), path)  # first: to open a device can do something
+        _check_regular(os.lstat(path), path)  # before opening: opening a device can have effects
         self._descriptor = os.open(path, os.O_RDONLY | _SAFELY)
         try:
             found = os.fstat(self._descriptor)
@@ -128,7 +128,7 @@ class _File:
     def map(self) -> Mapped:
         if self.status.size <= SMALL:
             return _Bytes(self.read(0, self.status.size))
-        return _Map(self._descriptor)
+        return _MemoryMap(self._descriptor)
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -143,11 +143,11 @@ class _File:
 
 
 class _Upload:
-    """A file in ``tmp/``, claimed, so that nobody sweeps it away."""
+    """A file in ``tmp/``, locked, so that ``sweep`` leaves it alone."""
 
     def __init__(self, path: Path, aside: Path) -> None:
         self._file = AsideFile(path, aside)
-        _claim(self._file.descriptor)
+        _lock(self._file.descriptor)
 
     def write(self, data: Any) -> None:
         self._file.write(data)
@@ -160,7 +160,7 @@ class _Upload:
 
 
 class _Lock:
-    """A locked file; the lock goes with the process."""
+    """A locked file. The system releases the lock when the process ends."""
 
     def __init__(self, descriptor: int, certain: bool) -> None:
         self._descriptor, self.certain = descriptor, certain
@@ -168,28 +168,28 @@ class _Lock:
     def release(self) -> None:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
-            _let_go(descriptor)
+            _unlock(descriptor)
             os.close(descriptor)
 
 
 class LocalDisk:
     """The files under one folder; see :class:`sawlog.store._disk.Disk`.
 
-    The folder itself may be a link: the user named it. Nothing in it may be.
+    The folder itself may be a link, because the user named it. Links inside are not followed.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = os.path.abspath(root)
 
     def _path(self, name: str) -> str:
-        """The path of a name, all of whose folders are real ones.
+        """Return the path of a name, after checking that its parents are folders.
 
         Raises:
-            OSError: ELOOP where a folder is a link, ENOTDIR where it is something else.
+            OSError: ``ELOOP`` if a parent is a link, ``ENOTDIR`` if it is something else.
         """
         *folders, last = parts = name.split("/")
         if any(part in ("", ".", "..") or os.sep in part for part in parts):
-            raise ValueError(f"{name!r} is no name of a file in a store")
+            raise ValueError(f"{name!r} is not the name of a file in a store")
         path = self.root
         for part in folders:
             path = f"{path}{os.sep}{part}"
@@ -197,10 +197,10 @@ class LocalDisk:
             if stat.S_ISLNK(found.st_mode):
                 raise _link(path)
             if not stat.S_ISDIR(found.st_mode):
-                raise NotADirectoryError(errno.ENOTDIR, "it is no folder", path)
+                raise NotADirectoryError(errno.ENOTDIR, "it is not a folder", path)
         return f"{path}{os.sep}{last}"
 
-    # -- looking ----------------------------------------------------------------------------------
+    # -- listing ----------------------------------------------------------------------------------
 
     def exists(self) -> bool:
         return os.path.isdir(self.root)
@@ -219,7 +219,7 @@ class LocalDisk:
             raise _link(path)
         return os.listdir(path)
 
-    def status(self, name: str) -> Status:
+    def status(self, name: str) -> FileStatus:
         path = self._path(name)
         found = os.lstat(path)
         _check_regular(found, path)
@@ -240,6 +240,8 @@ class LocalDisk:
     # -- writing ----------------------------------------------------------------------------------
 
     def make(self, folders: Iterable[str]) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(self.root)  # raises for a path that is too long, which makedirs recurses into
         os.makedirs(self.root, exist_ok=True)
         for folder in folders:
             path = self._path(folder)
@@ -249,7 +251,7 @@ class LocalDisk:
             if stat.S_ISLNK(found.st_mode):
                 raise _link(path)
             if not stat.S_ISDIR(found.st_mode):
-                raise NotADirectoryError(errno.ENOTDIR, "it is no folder", path)
+                raise NotADirectoryError(errno.ENOTDIR, "it is not a folder", path)
 
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
         file = self._aside(name)
@@ -273,7 +275,7 @@ class LocalDisk:
     def _aside(self, name: str) -> AsideFile:
         path = Path(self._path(name))
         file = AsideFile(path, Path(self._path(f"{_TMP}/{new_name()}{_PART}")))
-        _claim(file.descriptor)
+        _lock(file.descriptor)
         return file
 
     def upload(self, name: str) -> _Upload:
@@ -290,10 +292,10 @@ class LocalDisk:
             discard(self._path(name))
 
     def delete_folder(self, folder: str) -> None:
-        with contextlib.suppress(OSError):  # somebody put something there: it stays
+        with contextlib.suppress(OSError):  # not empty: the folder stays
             os.rmdir(self._path(folder))
 
-    # -- one at a time ----------------------------------------------------------------------------
+    # -- locks ------------------------------------------------------------------------------------
 
     def lease(self, name: str) -> Lease | None:
         path = self._path(name)
@@ -302,7 +304,7 @@ class LocalDisk:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _SAFELY, 0o666)
         try:
             _check_regular(os.fstat(descriptor), path)
-            claimed = _claim(descriptor)
+            claimed = _lock(descriptor)
         except BaseException:
             os.close(descriptor)
             raise
@@ -320,7 +322,7 @@ class LocalDisk:
     def _lock_root(self, exclusive: bool) -> Lease | None:
         descriptor = os.open(self.root, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         try:
-            claimed = _claim(descriptor, exclusive)
+            claimed = _lock(descriptor, exclusive)
         except BaseException:
             os.close(descriptor)
             raise
@@ -335,11 +337,11 @@ class LocalDisk:
         )
 
     def _sweep(self, name: str) -> bool:
-        """Remove an upload that is a minute old and that nobody has, or that is a day old."""
+        """Remove an upload older than a day, or older than a minute and not locked."""
         with contextlib.suppress(OSError):
             path = self._path(name)
             found = os.lstat(path)
-            age = time.time() - min(found.st_mtime, found.st_ctime)  # times may lie ahead
+            age = time.time() - min(found.st_mtime, found.st_ctime)  # clocks may be ahead
             if age > _MINUTE and (age > _DAY or not self._in_use(path)):
                 os.unlink(path)
                 return True
@@ -352,6 +354,6 @@ class LocalDisk:
             return False
         descriptor = os.open(path, os.O_RDONLY | _SAFELY)
         try:
-            return _claim(descriptor) is not True
+            return _lock(descriptor) is not True
         finally:
             os.close(descriptor)

@@ -1,9 +1,10 @@
-"""What a store asks of the place where its files are.
+"""The protocol between a store and the place where its files are.
 
 Names are relative to the store, with ``/`` between folder and file: ``segments/a-00000001.x``.
-An implementation never leaves the store, whatever lies in it: it follows no link, opens nothing but
-regular files, and waits for nobody. Methods raise ``OSError``: ``FileNotFoundError`` where
-something is not there, ``ELOOP`` where a link is in the way, ``EINVAL`` for what is no plain file.
+An implementation stays inside the store, whatever the folder contains: it does not follow links,
+opens regular files only, and does not wait for other processes. Methods raise ``OSError``:
+``FileNotFoundError`` for a missing file, ``ELOOP`` for a link, ``EINVAL`` for any other kind of
+file.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any, Protocol
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Status:
-    """What is known of a file without opening it.
+class FileStatus:
+    """The size and times of a file.
 
-    ``key`` changes whenever the file is changed or replaced; its last item, in nanoseconds, is when
-    that was last. ``modified`` is in seconds since 1970.
+    ``key`` changes whenever the file is changed or replaced; its last item is the time of the last
+    change, in nanoseconds. ``modified`` is in seconds since 1970.
     """
 
     size: int
@@ -32,7 +33,7 @@ class Mapped(Protocol):
     data: Any  # a buffer, read-only
 
     def release(self, start: int, stop: int) -> None:
-        """Give back the memory of these bytes; they are read anew if needed."""
+        """Release the memory of these bytes; they are read from disk again if needed."""
 
     def prefetch(self, start: int, stop: int) -> None:
         """Read these bytes ahead."""
@@ -41,7 +42,7 @@ class Mapped(Protocol):
 class Blob(Protocol):
     """An open file. Close it, or use it in a ``with`` block."""
 
-    status: Status
+    status: FileStatus
 
     def read(self, start: int, size: int) -> bytes:
         """Return up to ``size`` bytes from ``start``."""
@@ -50,7 +51,7 @@ class Blob(Protocol):
         """Map the whole file, which is not empty; the map outlives the blob."""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
 
     def __enter__(self) -> Blob: ...
 
@@ -58,7 +59,7 @@ class Blob(Protocol):
 
 
 class Upload(Protocol):
-    """A file on its way: nobody sees it before ``commit``."""
+    """A file that is being written; readers see it after ``commit``."""
 
     def write(self, data: Any) -> None:
         """Add bytes."""
@@ -67,71 +68,71 @@ class Upload(Protocol):
         """Make it durable, then give it its name in one step."""
 
     def discard(self) -> None:
-        """Remove what was written, unless it has its name."""
+        """Remove what was written, unless it was committed."""
 
 
 class Lease(Protocol):
-    """The right to be the only one. ``certain`` is false where a disk cannot tell."""
+    """An exclusive right. ``certain`` is false on a disk without locks."""
 
     certain: bool
 
     def release(self) -> None:
-        """Let others have it. A process that dies does so too."""
+        """Release the lease. The end of the process does that, too."""
 
 
 class Disk(Protocol):
     """The files of one store."""
 
     def exists(self) -> bool:
-        """Return whether the folder of the store is there."""
+        """Return whether the folder of the store exists."""
 
     def occupied(self) -> bool:
-        """Return whether there is anything in the place of the store, of whatever kind."""
+        """Return whether the path of the store is taken, by a file of any kind."""
 
     def writable(self) -> bool:
         """Return whether files may be added."""
 
     def make(self, folders: Iterable[str]) -> None:
-        """Create folders that are not there."""
+        """Create the folders that do not exist."""
 
     def list(self, folder: str = "") -> list[str]:
         """Return the names in a folder, in no order."""
 
-    def status(self, name: str) -> Status:
-        """Return what is known of a regular file."""
+    def status(self, name: str) -> FileStatus:
+        """Return the status of a regular file."""
 
     def read(self, name: str, most: int) -> bytes:
-        """Return a whole file. One that is larger than ``most`` bytes is ``EFBIG``."""
+        """Return the contents of a file. ``EFBIG`` if it has more than ``most`` bytes."""
 
     def open(self, name: str) -> Blob:
         """Open a file to read parts of it."""
 
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """Publish a small file in one step, in place of what was there."""
+        """Publish a small file in one step, replacing an existing one."""
 
     def put_new(self, name: str, data: bytes) -> bool:
         """Publish a small file in one step if the name is free; return whether it was."""
 
     def upload(self, name: str) -> Upload:
-        """Begin a large file."""
+        """Start to write a large file."""
 
     def move(self, name: str, target: str) -> None:
-        """Rename a file, whatever it is, in place of what was there."""
+        """Rename a file of any kind, replacing an existing one."""
 
     def delete(self, name: str) -> None:
-        """Remove a file or a link, if it is there."""
+        """Remove a file or a link, if it exists."""
 
     def delete_folder(self, folder: str) -> None:
         """Remove a folder if it is empty."""
 
     def lease(self, name: str) -> Lease | None:
-        """Take the lease of this name, without waiting; None if somebody has it."""
+        """Take the lease of this name without waiting; None if another process holds it."""
 
     def hold(self) -> Lease | None:
-        """Say that the store is in use; None while somebody has the lease of all of it."""
+        """Mark the store as in use; None while another process leases all of it."""
 
     def lease_all(self) -> Lease | None:
-        """Take the lease of the whole store, without waiting; None while anybody holds it."""
+        """Lease the whole store without waiting; None while it is in use."""
 
     def sweep(self) -> int:
-        """Remove what dead uploads left; return how many."""
+        """Remove unfinished uploads of dead processes; return how many."""

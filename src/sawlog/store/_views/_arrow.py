@@ -1,9 +1,9 @@
-"""Columns of numpy as columns of Arrow, sharing the memory where Arrow has the type.
+"""Convert numpy columns to Arrow columns, sharing the memory if Arrow has the type.
 
-Cells with axes become lists of fixed size, one inside the other. What Arrow does not have is put
-into something that holds it exactly: bfloat16 and float8 into float32, complex numbers into a
-struct of ``real`` and ``imag``, structured types into a struct of their fields, dates in odd units
-into seconds. Types that nothing holds (``longdouble``) are refused.
+Cells with axes become nested lists of fixed size. Types that Arrow lacks are converted exactly:
+bfloat16 and float8 to float32, complex numbers to a struct of ``real`` and ``imag``, structured
+types to a struct of their fields, dates in other units to seconds. Types without an exact
+representation (``longdouble``) are refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REFUSED = "Hint: leave it out with names=[...], or export to .safetensors, whic
 
 
 def pyarrow(needed_by: str = "Arrow") -> Any:
-    """The package.
+    """Import pyarrow.
 
     Raises:
         MissingPackageError: it is not installed.
@@ -34,10 +34,10 @@ def pyarrow(needed_by: str = "Arrow") -> Any:
 
 
 def type_of(field: Field) -> Any:
-    """The Arrow type of a field.
+    """Return the Arrow type of a field.
 
     Raises:
-        ArgumentError: there is none that holds its values exactly.
+        ArgumentError: no Arrow type represents its values exactly.
     """
     pa, what = pyarrow(), repr(field.name)
     if field.shape is None:
@@ -47,7 +47,7 @@ def type_of(field: Field) -> Any:
 
 def _list_type(leaf: Any, shape: tuple[int, ...]) -> Any:
     pa = pyarrow()
-    for size in reversed(shape):  # nobody reads lists of the fixed size zero
+    for size in reversed(shape):  # readers do not support lists of the fixed size 0
         leaf = pa.list_(leaf, size) if size else pa.list_(leaf)
     return leaf
 
@@ -80,10 +80,10 @@ def _leaf_type(dtype: np.dtype, what: str) -> Any:
 
 
 def array_of(field: Field, cells: Cells) -> Any:
-    """The cells as an Arrow array; null where there is none.
+    """Convert cells to an Arrow array.
 
     Raises:
-        ArgumentError: a value is not text, or is no date that Arrow can hold.
+        ArgumentError: a string is not valid, or a date is out of range.
     """
     what = repr(field.name)
     if field.shape is None:
@@ -92,7 +92,7 @@ def array_of(field: Field, cells: Cells) -> Any:
 
 
 def _ragged(cells: Cells, what: str) -> Any:
-    """Cells that have another shape elsewhere: their items in one list each."""
+    """Convert cells of a column with several shapes: each becomes a flat list."""
     rows, shape = len(cells), cells.values.shape[1:]
     mask = cells.mask
     if mask is not None:
@@ -125,7 +125,7 @@ def _list_array(child: Any, rows: int, size: int, valid: np.ndarray | None, fixe
     offsets = np.arange(rows + 1, dtype=np.int64) * size
     if int(offsets[-1]) > np.iinfo(np.int32).max:
         raise ArgumentError(
-            f"{rows} lists of {size} items are too many at once. Hint: a smaller budget."
+            f"{rows} lists of {size} items are too many at once. Hint: use a smaller budget."
         )
     buffers = [_bits(valid), pa.py_buffer(offsets.astype(np.int32))]
     return pa.Array.from_buffers(pa.list_(child.type), rows, buffers, children=[child])

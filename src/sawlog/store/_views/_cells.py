@@ -1,7 +1,7 @@
-"""Sheets: rows and entries of a store as columns of equal length, before they become anything else.
+"""Sheets: rows or entries of a store as columns of equal length, independent of any format.
 
-A sheet is what one Parquet file, one CSV or one data frame shows. It gives its columns in batches,
-so that it may be larger than memory; whoever writes a format deals in batches and knows no stores.
+A sheet is the contents of one Parquet file, CSV file or data frame. It yields its columns in
+batches, so that it may be larger than memory. The writers of formats only see batches, no stores.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sawlog.store import _dtypes
-from sawlog.store._schema import Column
+from sawlog.store._format import _dtypes
+from sawlog.store._format._schema import Column
 
 TEXT = np.dtype(object)  # the dtype of a field whose cells are Python strings
 Role = Literal["id", "name", "step", "value", "shape"]
@@ -22,9 +22,9 @@ Role = Literal["id", "name", "step", "value", "shape"]
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """A column of a sheet: what it is called, what it is for, and the type of a cell.
+    """A column of a sheet: its name, its role, and the type of a cell.
 
-    ``shape`` is None where cells have different shapes.
+    ``shape`` is None if cells have different shapes.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Field:
     shape: tuple[int, ...] | None = ()
 
     def to_json(self) -> dict[str, Any]:
-        """What is noted about it in files that have another idea of types."""
+        """Return the original type, for the metadata of files with other types."""
         dtype = "str" if self.dtype == TEXT else _dtypes.name_of(self.dtype)
         shape = None if self.shape is None else list(self.shape)
         return {"role": self.role, "dtype": dtype, "shape": shape}
@@ -43,8 +43,8 @@ class Field:
 class Cells:
     """Some rows of a field: values ``[n, ...]``.
 
-    ``valid`` ``[n]`` is false where there is no cell at all, ``mask`` ``[n, ...]``, with one or
-    more of the leading axes of a cell, where a part of it was not logged.
+    ``valid`` ``[n]`` is false for null cells. ``mask`` ``[n, ...]``, with one or more of the
+    leading axes of a cell, is false for parts that were not logged.
     """
 
     values: np.ndarray
@@ -56,13 +56,13 @@ class Cells:
 
     @classmethod
     def of(cls, values: np.ndarray, mask: np.ndarray | None) -> Cells:
-        """Entries with the mask of a store, which may be for whole entries or for parts."""
+        """Build cells from entries and their mask, which is for whole entries or for parts."""
         if mask is None or mask.ndim > 1:
             return cls(values, None, mask)
         return cls(values, mask)
 
     def copy(self) -> Cells:
-        """The same in memory of its own."""
+        """Return a copy."""
         arrays = (self.values, self.valid, self.mask)
         return Cells(*(None if array is None else array.copy() for array in arrays))  # type: ignore[arg-type]
 
@@ -74,36 +74,36 @@ class Sheet(abc.ABC):
     """Columns of equal length, in batches."""
 
     name: str
-    """What a file with it is called, without the suffix."""
+    """The stem of its file name."""
 
     fields: tuple[Field, ...]
     """Its columns, in order."""
 
     logs: tuple[Column, ...]
-    """The names of the store that are in it, with their own types."""
+    """The exported names of the store, with their types."""
 
     rows: int
-    """How long they are."""
+    """The number of rows."""
 
     nbytes: int
-    """About how many bytes there are to read."""
+    """The approximate number of bytes to read."""
 
     @abc.abstractmethod
     def batches(self, budget: int) -> Iterator[Batch]:
-        """All rows in order, in batches within a third of ``budget``; views where possible."""
+        """Yield all rows in order, in batches within a third of ``budget``; views if possible."""
 
     @abc.abstractmethod
     def __str__(self) -> str:
-        """What it shows, for messages."""
+        """Describe the sheet, for messages."""
 
     @property
     def attrs(self) -> dict[str, list[Any]]:
-        """The notes that are stored with its names: ``[entries, notes]`` one after the other."""
+        """The attrs of its names, as runs ``[number of entries, attrs]``."""
         return {}
 
 
 def joined(parts: Sequence[Cells]) -> Cells:
-    """Several cells one after the other; a single one as it is."""
+    """Concatenate cells; a single one is returned as it is."""
     if len(parts) == 1:
         return parts[0]
     values = np.concatenate([part.values for part in parts])
@@ -123,10 +123,10 @@ def _joined(parts: Sequence[Cells], which: str) -> np.ndarray | None:
 
 
 def coalesced(batches: Iterable[Batch], least: int, *, copy: bool) -> Iterator[Batch]:
-    """The same rows in batches of at least so many bytes, but for the last.
+    """Join small batches until they have at least ``least`` bytes; the last may be smaller.
 
-    Large ones pass. With ``copy`` small ones do not wait as views, which would take the pages of
-    the files again after they were given back; without it a small one that is alone is a view.
+    Large batches pass through. With ``copy``, small ones are copied while they wait: as views they
+    would read released pages again. Without it, a single small batch stays a view.
     """
     waiting: list[Batch] = []
     size = 0
@@ -156,7 +156,7 @@ def _merged(batches: Sequence[Batch]) -> Batch:
 
 
 def free_name(wanted: str, taken: Iterable[str]) -> str:
-    """A name for a column of ours that no log and no other column has.
+    """Return a column name that is not taken.
 
     >>> free_name("id", ["loss"]), free_name("id", ["id", "loss"])
     ('id', 'sawlog.id')

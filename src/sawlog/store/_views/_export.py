@@ -1,4 +1,4 @@
-"""``export``: logs for other programs, as Parquet, Arrow, safetensors, CSV or JSON lines."""
+"""``export``: write logs as Parquet, Arrow, safetensors, CSV or JSON lines."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sawlog import _validate
 from sawlog._atomic import AsideFile
 from sawlog.errors import ArgumentError, StoreError, StoreExistsError
-from sawlog.store._files import explained
-from sawlog.store._layout import check_choice
+from sawlog.store._format._json_files import write_error
 from sawlog.store._views._cells import Sheet
 from sawlog.store._views._plain import write_safetensors
 from sawlog.store._views._sheets import only_sheet, sheets_of
@@ -20,10 +20,10 @@ from sawlog.store._views._tabular import write_arrow, write_parquet
 from sawlog.store._views._text import write_csv, write_jsonl
 
 if TYPE_CHECKING:
-    from sawlog.store._reader import Reader
+    from sawlog.store._reading._reader import Reader
 
 Progress = Callable[[int, int], None]
-Write = Callable[[Path], None]  # writes the file that is to have another name once it is complete
+Write = Callable[[Path], None]  # writes a file, which is renamed when it is complete
 FORMATS = ("parquet", "arrow", "feather", "safetensors", "csv", "jsonl")
 _SUFFIXES = {".ipc": "arrow", ".ndjson": "jsonl", **{f".{name}": name for name in FORMATS}}
 
@@ -39,43 +39,44 @@ def export(
     progress: Progress | None = None,
     budget: int = 64 << 20,
 ) -> list[Path]:
-    """Write logs in a format that other programs read; returns the files.
+    """Write logs in a format that other programs read; return the files.
 
-    - ``.safetensors``: everything in one file, every dtype as it is, see ``_plain.py``.
+    - ``.safetensors``: everything in one file, with all dtypes preserved, see ``_plain.py``.
     - ``.parquet``, ``.arrow``, ``.feather``, ``.csv``, ``.jsonl``: one table in one file. Rows with
-      ids have a column ``id`` and one for each name. Entries are put side by side: columns for
-      the step axes and for each name, a row for all entries with the same steps, null where a
-      name has none or its entry is masked. With ``long=True`` they are one below the other
-      instead, in columns ``name``, the step axes, ``value``, and ``shape`` where shapes differ. A
-      column of ours whose name a log has is called ``sawlog.id`` and so on.
+      ids have a column ``id`` and one for each name. Entries are side by side: columns for the step
+      axes and for each name, and a row for all entries with the same steps. A cell is null if a
+      name has no entry there, or a masked one; so are the steps of lanes that did not log. With
+      ``long=True`` entries are one below the other, in columns ``name``, the step axes, ``value``,
+      and ``shape`` if shapes differ. If a log has the name of such a column, the column is called
+      ``sawlog.id`` and so on.
 
-    Names that make several tables need a folder as the target, with ``format``: each then has
-    its own file, called as the first name of a table, or ``entries.<step axes>``.
+    Names that form several tables need a folder as the target, and ``format``. Each table then has
+    a file, named after the first name of the table, or ``entries.<step axes>``.
 
-    Parquet and Arrow hold axes as lists of fixed size, one inside the other; bfloat16 and float8 as
-    float32, which is exact; complex numbers and structured types as structs; missing dates (NaT) as
-    null. What the type was is in the metadata of the field, as JSON under ``sawlog``. CSV and
-    JSON lines are described in ``_text.py``.
+    Parquet and Arrow store axes as nested lists of fixed size, bfloat16 and float8 as float32
+    (which is exact), complex numbers and structured types as structs, and NaT as null. The metadata
+    of each field has its original type, as JSON under ``sawlog``. CSV and JSON lines are described
+    in ``_text.py``.
 
-    A file is there when it is complete, and not before. However large the store is, memory stays
-    at about ``budget`` (Parquet: twice that) and what the ids and steps take.
+    Files appear when they are complete. Memory is about ``budget`` (Parquet: twice that), plus the
+    ids and steps, however large the store is.
 
     Args:
         source: a store, or a reader of one.
-        target: a file whose suffix says the format; or a folder, which is a path that is one, that
-            ends with a slash, or that has no suffix.
-        names: some names; all if None. Names without entries then go only with others that have
-            their step axes.
+        target: a file whose suffix determines the format; or a folder: an existing one, or a path
+            that ends with a slash or has no suffix.
+        names: the names to export; all if None. Names without entries are then exported only
+            beside others with the same step axes.
         format: one of ``parquet``, ``arrow``, ``feather``, ``safetensors``, ``csv``, ``jsonl``.
         long: put entries one below the other.
-        overwrite: replace files that are there.
-        progress: called with the bytes that are done and those there are.
-        budget: bytes of memory.
+        overwrite: replace existing files.
+        progress: called with the bytes written, and the total.
+        budget: memory in bytes.
 
     Raises:
-        ArgumentError: the names do not make one table, or the format cannot hold them.
-        UnknownNameError: a name is not there.
-        StoreExistsError: a file is there already.
+        ArgumentError: the names do not form one table, or the format cannot represent them.
+        UnknownNameError: the store has no such name.
+        StoreExistsError: a file exists.
         MissingPackageError: the format needs a package that is not installed.
         StoreFullError, StorePermissionError, StoreWriteError: the disk refuses.
 
@@ -92,7 +93,7 @@ def export(
     <BLANKLINE>
     """
     if budget < 1:
-        raise ArgumentError(f"budget is a number of bytes, not {budget!r}")
+        _validate.refuse("budget", "a positive number of bytes", budget)
     path, kind, is_folder = _target(target, format)
     with _reading(source) as reader:
         _check_outside(reader, path)
@@ -111,7 +112,7 @@ def export(
         if is_folder:
             files = _file_names(sheets, kind)
         else:
-            hint = f"; or give a folder as the target, with format={kind!r}: one file for each"
+            hint = f"; or pass a folder as the target, with format={kind!r}: one file for each"
             files = {path.name: only_sheet(sheets, hint)}
         tell.total = sum(sheet.nbytes for sheet in sheets)
         home = path if is_folder else path.parent
@@ -145,7 +146,7 @@ class _Progress:
             self._progress(done, total)
 
     def rows(self, sheet: Sheet) -> Callable[[int], None]:
-        """To be told how many rows of a sheet were written."""
+        """Return a callback that takes the number of written rows of a sheet."""
         written, before = 0, self._before
         self._before += sheet.nbytes
 
@@ -167,13 +168,13 @@ def _write(reader: Reader, sheet: Sheet, kind: str, budget: int, tell: _Progress
     return lambda path: write(sheet, path, _notes(reader), budget, rows)
 
 
-# -- where to -------------------------------------------------------------------------------------
+# -- targets --------------------------------------------------------------------------------------
 
 
 def _target(target: str | os.PathLike[str], format: str | None) -> tuple[Path, str, bool]:
-    """The path, the format, and whether the path is a folder."""
+    """Return the path, the format, and whether the path is a folder."""
     if format is not None:
-        check_choice("format", format, FORMATS)
+        _validate.one_of("format", format, FORMATS)
     text, path = os.fspath(target), Path(target)
     is_folder = path.is_dir() or text.endswith(("/", os.sep)) or not path.suffix
     kind = format or (None if is_folder else _SUFFIXES.get(path.suffix.lower()))
@@ -190,13 +191,13 @@ def _check_outside(reader: Reader, path: Path) -> None:
     store = reader.path.resolve()
     if path.resolve() == store or store in path.resolve().parents:
         raise ArgumentError(
-            f"{path} is inside the store {reader.path}, which has its own files only. "
+            f"{path} is inside the store {reader.path}, whose folder must not contain other files. "
             "Hint: choose a target beside it."
         )
 
 
 def _file_names(sheets: list[Sheet], kind: str) -> dict[str, Sheet]:
-    """A file for each sheet, called so that any disk takes it."""
+    """Return a file name for each sheet that is valid on any disk."""
     files: dict[str, Sheet] = {}
     for sheet in sheets:
         stem = re.sub(r"[^\w.-]+", "-", sheet.name).strip("-.") or "table"
@@ -209,7 +210,7 @@ def _file_names(sheets: list[Sheet], kind: str) -> dict[str, Sheet]:
 
 
 def _publish(writes: dict[Path, Write], overwrite: bool) -> list[Path]:
-    """Write all files aside; when every one is complete, give them their names."""
+    """Write all files under temporary names; rename them when all are complete."""
     for path in writes:
         if path.is_dir() or (path.exists() and not overwrite):
             raise _exists(path)
@@ -239,7 +240,7 @@ def _commit(file: AsideFile, overwrite: bool) -> None:
 
 def _exists(path: Path) -> StoreExistsError:
     if path.is_dir():
-        return StoreExistsError(f"{path} is a folder, and a file was to be written there.")
+        return StoreExistsError(f"{path} is a folder, not a file.")
     return StoreExistsError(
         f"{path} exists already. Hint: overwrite=True replaces it once the new one is complete."
     )
@@ -247,7 +248,7 @@ def _exists(path: Path) -> StoreExistsError:
 
 @contextlib.contextmanager
 def _explaining(path: Path) -> Iterator[None]:
-    """Errors of the disk as ours. Those of reading the store pass."""
+    """Convert errors of the target disk to store errors; those of reading the store pass."""
     try:
         yield
     except StoreError:
@@ -257,8 +258,8 @@ def _explaining(path: Path) -> Iterator[None]:
         parents = {str(parent) for parent in path.parents}
         if not ours and str(error.filename) not in parents:
             raise
-        kind = type(explained(error, "exporting to", path))
+        kind = type(write_error(error, "exporting to", path))
         raise kind(
             f"Exporting to {path} failed: {error.strerror or error}. The store is untouched, and "
-            "nothing incomplete was left. Hint: see how full that disk is, and who may write there."
+            "no incomplete file was left. Hint: check the free space and the permissions."
         ) from error

@@ -1,4 +1,4 @@
-"""Logs as tables of pyarrow, pandas and polars, in memory."""
+"""Logs as pyarrow tables, and as pandas and polars data frames."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sawlog._optional import require
-from sawlog.store._dtypes import name_of
+from sawlog.store._format._dtypes import name_of
 from sawlog.store._views._arrow import pyarrow
 from sawlog.store._views._cells import TEXT, Cells, Field, Sheet, joined
 from sawlog.store._views._sheets import only_sheet, sheets_of
@@ -16,32 +16,33 @@ from sawlog.store._views._tabular import batches_of, schema_of
 from sawlog.store._views._widen import times, widened
 
 if TYPE_CHECKING:
-    from sawlog.store._reader import Reader
+    from sawlog.store._reading._reader import Reader
 
-_ALL_AT_ONCE = 3 << 30  # bytes: batches are as large as the segments are
-_SMALL = 64 << 10  # bytes: segments smaller than this are put together
+_ALL_AT_ONCE = 3 << 30  # bytes; so that batches are as large as the segments
+_SMALL = 64 << 10  # bytes; smaller segments are joined
 
 
 def to_arrow(
     reader: Reader, names: str | Iterable[str] | None = None, *, long: bool = False
 ) -> Any:
-    """A ``pyarrow.Table`` of entries, or of the rows of a table.
+    """Return entries, or the rows of a table, as a ``pyarrow.Table``.
 
-    Entries are side by side: columns for the step axes, then one for each name; a row for all
-    entries with the same steps. Where a name has the same steps again, its entries are matched in
-    their order. Rows are in the order of the steps if every name was logged in that order, and
-    otherwise in the order of logging. Null is where a name has no entry, or a masked one. Names
-    without any steps go together if they have equally many entries.
+    Entries are side by side: columns for the step axes, then one for each name, and a row for all
+    entries with the same steps. If a name has the same steps more than once, its entries are
+    matched in order. Rows are sorted by step if every name was logged in that order, and otherwise
+    in the order of logging. A cell is null if a name has no entry there, or a masked one; so are
+    the steps of lanes that did not log. Names without steps are joined if they have the same number
+    of entries.
 
-    With ``long=True`` the entries are one below the other: ``name``, step axes, ``value``. The rows
-    of a table have a column ``id``, then one for each name.
+    With ``long=True`` entries are one below the other: ``name``, step axes, ``value``. The rows of
+    a table have a column ``id``, then one for each name.
 
-    Columns share the memory of the files where Arrow has the type: a chunk for each segment. What
-    becomes of other types is described at :func:`sawlog.store.export`.
+    Columns share the memory of the files if Arrow has the type, with a chunk for each segment. See
+    :func:`sawlog.store.export` for other types.
 
     Raises:
-        ArgumentError: the names do not make one table, or Arrow has no type for them.
-        UnknownNameError: a name is not there.
+        ArgumentError: the names do not form one table, or Arrow has no type for them.
+        UnknownNameError: the store has no such name.
         MissingPackageError: pyarrow is not installed.
     """
     pa = pyarrow("to_arrow()")
@@ -55,10 +56,10 @@ def to_arrow(
 def to_polars(
     reader: Reader, names: str | Iterable[str] | None = None, *, long: bool = False
 ) -> Any:
-    """A ``polars.DataFrame``; as :func:`to_arrow`, whose memory it shares.
+    """Return a ``polars.DataFrame`` that shares the memory of :func:`to_arrow`.
 
-    Axes become polars' ``Array``, complex numbers and structured types ``Struct``. polars keeps no
-    metadata: that a float32 was a bfloat16 is in ``reader.schema``.
+    Axes become ``Array``, complex numbers and structured types ``Struct``. polars has no metadata;
+    the original types are in ``reader.schema``.
 
     Raises:
         ArgumentError, UnknownNameError, MissingPackageError: as :func:`to_arrow`.
@@ -70,13 +71,13 @@ def to_polars(
 def to_pandas(
     reader: Reader, names: str | Iterable[str] | None = None, *, long: bool = False
 ) -> Any:
-    """A ``pandas.DataFrame``; the same rows and columns as :func:`to_arrow`.
+    """Return a ``pandas.DataFrame`` with the rows and columns of :func:`to_arrow`.
 
-    Columns are numpy's where nothing is missing, and share the memory of the file where one segment
-    has all of it: those are read-only, and ``frame.copy()`` can be changed. With something missing
-    they are pandas' nullable types, so that integers stay integers and NaN stays apart from NA. A
-    cell with axes is an array; a masked array where parts of it were not logged, None where there
-    is none. bfloat16 and float8 become float32: ``frame.attrs["sawlog"]`` says what they were.
+    Columns without missing values have numpy dtypes, and share the memory of the file if one
+    segment holds all of it. Those are read-only; ``frame.copy()`` is writable. Columns with missing
+    values have nullable dtypes, so that integers stay integers and NaN differs from NA. A cell with
+    axes is an array, a masked array if parts were not logged, or None. bfloat16 and float8 become
+    float32; ``frame.attrs["sawlog"]`` has the original dtypes.
 
     Raises:
         ArgumentError, UnknownNameError, MissingPackageError: as :func:`to_arrow`.
@@ -103,7 +104,7 @@ def _sheet(reader: Reader, names: str | Iterable[str] | None, long: bool) -> She
 
 
 def _column(pandas: Any, field: Field, parts: list[Cells]) -> Any:
-    """One column; ``parts`` are its cells, in order."""
+    """Return one column; ``parts`` are its cells in order."""
     if field.shape is None or field.shape:
         return _objects([cell for part in parts for cell in _arrays(part)])
     cells = joined(parts) if parts else Cells(np.empty(0, field.dtype))
@@ -159,7 +160,7 @@ def _times(values: np.ndarray, valid: np.ndarray | None, what: str) -> np.ndarra
 
 
 def _nullable(pandas: Any, values: np.ndarray, missing: np.ndarray) -> Any:
-    if values.dtype == np.float16:  # pandas has no nullable one
+    if values.dtype == np.float16:  # pandas has no nullable float16
         values = values.astype(np.float32)
     kinds = {"b": "BooleanArray", "i": "IntegerArray", "u": "IntegerArray", "f": "FloatingArray"}
     return getattr(pandas.arrays, kinds[values.dtype.kind])(values, missing)

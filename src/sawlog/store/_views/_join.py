@@ -1,7 +1,7 @@
-"""Which entries of several names belong together: those with equal steps.
+"""Join the entries of several names by equal steps.
 
-Where a name has the same steps several times, its first entry with them goes with the first of the
-others, its second with the second, and so on: nothing is multiplied and nothing is lost.
+If a name has the same steps several times, its first entry with them is joined with the first of
+the others, its second with the second, and so on. No entry is duplicated or lost.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import numpy as np
 from sawlog.store._views._widen import widened
 
 Steps = Mapping[str, np.ndarray]
-_MANY = 8  # numbers in a step, from which on its bytes are compared instead of its numbers
+_MANY = 8  # items in a step; longer steps are compared as bytes
 
 
 @dataclasses.dataclass(frozen=True)
 class Joined:
-    """How entries make rows.
+    """The result of :func:`join`.
 
-    ``entries`` has for each name the number of its entry in every row, -1 where it has none, or
-    None where entry and row are the same. ``first`` says of every row which name, and which entry
-    of it, its steps are from; None where that is any name with ``entries`` None.
+    ``entries`` has for each name the number of its entry in every row, -1 for none; or None if
+    entries equal rows. ``first`` has for every row the name and the entry that its steps are from;
+    or None if any name whose ``entries`` is None has all steps.
     """
 
     rows: int
@@ -33,10 +33,10 @@ class Joined:
 
 
 def join(steps: Sequence[Steps], lengths: Sequence[int]) -> Joined:
-    """Put entries with equal steps into one row.
+    """Join entries with equal steps. All names have the same step axes.
 
-    Rows are in the order of their steps where every name was logged in that order, and otherwise
-    in the order in which steps first appear, name by name. All have the same axes.
+    Rows are sorted by step if every name was logged in that order, and otherwise in the order in
+    which steps first appear, name by name.
 
     >>> join([{"step": np.array([0, 1, 2])}, {"step": np.array([0, 2])}], [3, 2]).entries
     [None, array([ 0, -1,  1])]
@@ -75,7 +75,7 @@ def _equal(one: np.ndarray, two: np.ndarray) -> bool:
 
 
 def _codes(steps: Sequence[Steps]) -> np.ndarray:
-    """A number for each entry of all names, equal where steps are, and in their order."""
+    """Return a number for each entry of all names, with the order and equality of steps."""
     codes = np.zeros(sum(len(next(iter(own.values()))) for own in steps), np.int64)
     for axis in steps[0]:
         whole = np.concatenate([widened(own[axis]) for own in steps])
@@ -94,7 +94,7 @@ def _columns(steps: np.ndarray) -> Sequence[np.ndarray]:
 
 
 def _occurrence(codes: np.ndarray) -> np.ndarray:
-    """How often each code stood before."""
+    """Return how often each code occurred before."""
     order = np.argsort(codes, kind="stable")
     new = np.concatenate([[True], codes[order][1:] != codes[order][:-1]])
     since = np.arange(len(codes)) - np.maximum.accumulate(np.where(new, np.arange(len(codes)), 0))
@@ -104,7 +104,7 @@ def _occurrence(codes: np.ndarray) -> np.ndarray:
 
 
 def _inverse(row: np.ndarray, rows: int) -> np.ndarray | None:
-    """The entry of every row, from the row of every entry."""
+    """Return the entry of every row, given the row of every entry."""
     if len(row) == rows and bool((row == np.arange(rows)).all()):
         return None
     out = np.full(rows, -1)

@@ -1,4 +1,4 @@
-"""Entries one below the other: a row for each entry of each name, in columns name, steps, value."""
+"""Long tables: a row for each entry of each name, in columns name, steps, value."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sawlog.errors import ArgumentError
-from sawlog.store._schema import Column, Series
+from sawlog.store._format._schema import Column, Series
 from sawlog.store._views._cells import TEXT, Batch, Cells, Field, Sheet, free_name
 from sawlog.store._views._stored import StoredSeries, windows
 from sawlog.store._views._wide import common_dtype, step_kind
 from sawlog.store._views._widen import widened, widened_dtype
 
 if TYPE_CHECKING:
-    from sawlog.store._reader import Reader
+    from sawlog.store._reading._reader import Reader
 
 
 class LongSheet(Sheet):
-    """``name``, every step axis that any name has, ``value``; and ``shape`` where shapes differ.
+    """Columns ``name``, every step axis of any name, ``value``; and ``shape`` if shapes differ.
 
-    An axis is empty for names that do not have it. Values are of one dtype: numbers of several are
-    put into one that holds all of them exactly, or refused.
+    An axis is null for names that do not have it. Values have one dtype, which represents all of
+    them exactly, or are refused.
     """
 
     name = "entries"
@@ -64,20 +64,24 @@ class LongSheet(Sheet):
     def _batch(self, each: StoredSeries, start: int, stop: int) -> Batch:
         rows = stop - start
         name = Cells(np.broadcast_to(np.array(each.name, dtype=object), rows))
-        steps = [self._step(each, axis, start, stop) for axis in self._axes]
+        mask = None if each.mask is None else each.mask.slice(start, stop)
+        steps = [self._step(each, axis, start, stop, mask) for axis in self._axes]
         values = exactly(each.values.slice(start, stop), self._dtype, each.name)
-        value = Cells.of(values, None if each.mask is None else each.mask.slice(start, stop))
+        value = Cells.of(values, mask)
         if not self._ragged:
             return [name, *steps, value]
         shape = np.array(each.values.shape, np.int64)
         return [name, *steps, value, Cells(np.broadcast_to(shape, (rows, len(shape))))]
 
-    def _step(self, each: StoredSeries, axis: str, start: int, stop: int) -> Cells:
+    def _step(
+        self, each: StoredSeries, axis: str, start: int, stop: int, mask: np.ndarray | None
+    ) -> Cells:
         column = self._axes[axis]
         if axis not in each.steps:
             nothing = np.zeros((stop - start, *column.shape), column.dtype)
             return Cells(nothing, np.zeros(stop - start, bool))
-        return Cells(exactly(each.steps[axis].slice(start, stop), column.dtype, each.name))
+        steps = exactly(each.steps[axis].slice(start, stop), column.dtype, each.name)
+        return Cells.of(steps, each.step_mask(axis, mask))
 
 
 def _axes(series: Sequence[Series]) -> dict[str, Column]:
@@ -89,7 +93,7 @@ def _axes(series: Sequence[Series]) -> dict[str, Column]:
         if len({(step_kind(step.dtype), step.shape) for _, step in columns}) > 1:
             listed = "; ".join(f"{step} for {name!r}" for name, step in columns[:6])
             raise ArgumentError(
-                f"The step axis {axis!r} is not the same everywhere: {listed}. "
+                f"The step axis {axis!r} has several types: {listed}. "
                 "Hint: choose names whose steps are of one shape and kind with names=[...]."
             )
     return {
@@ -107,15 +111,15 @@ def _value_dtype(dtypes: dict[str, np.dtype]) -> np.dtype:
     listed = ", ".join(f"{name!r} {dtype}" for name, dtype in list(dtypes.items())[:8])
     raise ArgumentError(
         f"One column cannot hold the values of all these names: {listed}. "
-        "Hint: choose names of one kind with names=[...], or leave long=True away."
+        "Hint: choose names of one kind with names=[...], or omit long=True."
     )
 
 
 def exactly(values: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
-    """The values in a wider dtype.
+    """Convert values to a wider dtype.
 
     Raises:
-        ArgumentError: one is not the same there, as a large integer among floats.
+        ArgumentError: a value would change, such as a large integer among floats.
     """
     if values.dtype == dtype:
         return values

@@ -1,12 +1,12 @@
-"""All of a store, or some names of it, as one plain safetensors file, one tensor a name.
+"""Export a store, or some of its names, as one safetensors file with a tensor for each name.
 
-The file has the tensors of a segment (FORMAT.md, section 4) without their checksums: ``loss``,
-``sawlog.step/step/loss``, ``sawlog.mask/loss``; ``grad``, ``sawlog.ids/grad``. It is written tensor
-by tensor and window by window, so the store may be larger than memory. Dtypes are kept. Those that
-safetensors does not have are stored as the nearest thing it has, and the metadata says so:
+The file has the tensors of a segment (FORMAT.md, section 4) without checksums: ``loss``,
+``sawlog.step/step/loss``, ``sawlog.mask/loss``; ``grad``, ``sawlog.ids/grad``. It is written in
+small parts, so the store may be larger than memory. Dtypes are preserved. Those that safetensors
+does not have are stored as follows, and listed in the metadata:
 
 - complex128 as F64 with a last axis of two, real and imaginary;
-- dates and durations as I64, the number of their units;
+- dates and durations as I64, in their unit;
 - ``S`` strings as U8 and ``U`` strings as U32, code points, with a last axis of their width;
 - anything else (structured types, ``longdouble``, odd floats) as U8, its bytes as a last axis.
 """
@@ -25,35 +25,36 @@ import numpy as np
 
 from sawlog._atomic import write_all
 from sawlog.errors import ArgumentError
-from sawlog.store import _dtypes
-from sawlog.store._checksum import bytes_of
-from sawlog.store._ids import Texts
-from sawlog.store._schema import Series, Table
-from sawlog.store._segment import ids_name, mask_name, step_name
-from sawlog.store._stored_ids import stored_ids
+from sawlog.store._format import _dtypes
+from sawlog.store._format._checksum import bytes_of
+from sawlog.store._format._chunks import ids_name, mask_name, step_name
+from sawlog.store._format._ids import StringIds
+from sawlog.store._format._schema import Series, Table
+from sawlog.store._reading._stored_ids import stored_ids
 from sawlog.store._views._sheets import chosen_names
-from sawlog.store._views._stored import Stored, StoredSeries, windows
+from sawlog.store._views._stored import StoredSeries, StoredTensor, windows
 
 if TYPE_CHECKING:
-    from sawlog.store._reader import Indexed, Reader
+    from sawlog.store._reading._reader import Reader
+    from sawlog.store._reading._table_index import TableIndex
 
-_MORE = {  # what safetensors has besides the types that segments use
+_MORE = {  # safetensors types that segments do not use
     "float8_e8m0fnu": "F8_E8M0",
     "float8_e4m3fnuz": "F8_E4M3FNUZ",
     "float8_e5m2fnuz": "F8_E5M2FNUZ",
 }
-_LONGEST = 100_000_000  # bytes of a header that safetensors reads
+_LONGEST = 100_000_000  # bytes; the limit of safetensors for headers
 _ABOUT = (
     "Exported by sawlog. The key 'sawlog' is JSON: 'tables' and 'series' say which tensors are the "
     "ids, steps and masks of which names; 'types' has the numpy dtype and shape of tensors that "
     "are stored as another type."
 )
-Arrays = Callable[[int], Iterator[np.ndarray]]  # within a budget of bytes, one after the other
+Arrays = Callable[[int], Iterator[np.ndarray]]  # yields parts within a budget of bytes
 
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """One tensor of the file: its type, and where its values come from."""
+    """One tensor of the file: its type, and the source of its values."""
 
     name: str
     dtype: np.dtype
@@ -62,11 +63,11 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """The size in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def stored(self) -> tuple[str, tuple[int, ...]]:
-        """The type and shape it has in the file."""
+        """Return the type and shape in the file."""
         dtype, shape = self.dtype, self.shape
         native = _dtypes.stored_as(dtype) or _MORE.get(dtype.name)
         if native is not None and dtype.names is None:
@@ -81,7 +82,7 @@ class Tensor:
 
     @property
     def is_native(self) -> bool:
-        """Whether the type says all."""
+        """Whether safetensors has the type."""
         return self.dtype.names is None and (
             _dtypes.stored_as(self.dtype) is not None or self.dtype.name in _MORE
         )
@@ -95,10 +96,10 @@ def write_safetensors(
     budget: int,
     tell: Callable[[int, int], None],
 ) -> None:
-    """Write the file; ``tell(done, in all)`` is told the bytes.
+    """Write the file; ``tell`` is called with the written bytes, and the total.
 
     Raises:
-        ArgumentError: the notes are longer than safetensors takes.
+        ArgumentError: the header is longer than safetensors allows.
     """
     tensors, said = _contents(reader, chosen_names(reader, names))
     tensors.sort(key=lambda tensor: -_alignment(tensor))
@@ -136,13 +137,13 @@ def _header(tensors: list[Tensor], said: dict[str, Any]) -> bytes:
     text += b" " * (-(len(text) + 8) % 64)
     if len(text) > _LONGEST:
         raise ArgumentError(
-            f"The names and notes of this store take {len(text)} bytes, and safetensors reads a "
-            f"header of {_LONGEST} at most. Hint: choose fewer names with names=[...]."
+            f"The names and attrs of this store take {len(text)} bytes, and safetensors allows "
+            f"{_LONGEST}. Hint: choose fewer names with names=[...]."
         )
     return struct.pack("<Q", len(text)) + text
 
 
-# -- what there is --------------------------------------------------------------------------------
+# -- contents -------------------------------------------------------------------------------------
 
 
 def _contents(reader: Reader, names: list[str]) -> tuple[list[Tensor], dict[str, Any]]:
@@ -182,13 +183,14 @@ def _series(reader: Reader, series: Series) -> tuple[list[Tensor], dict[str, Any
 
 def _table(reader: Reader, table: Table, names: list[str]) -> tuple[list[Tensor], dict[str, Any]]:
     indexed = reader._indexed(table)
-    chunks, dropped = indexed.chunks, indexed.index.superseded
-    keep = None if dropped is None else ~dropped
+    chunks, keep = indexed.chunks, indexed.keep
     columns = [reader.schema.column(name) for name in names]
-    tensors = [_whole(c.name, Stored(chunks, c.name, c.dtype, c.shape), keep) for c in columns]
+    tensors = [
+        _whole(c.name, StoredTensor(chunks, c.name, c.dtype, c.shape), keep) for c in columns
+    ]
     said: dict[str, Any] = {"names": names, "rows": reader.count(names[0])}
     if table.ids == "int":
-        ids = Stored(chunks, ids_name(table.names), np.dtype(np.int64), ())
+        ids = StoredTensor(chunks, ids_name(table.names), np.dtype(np.int64), ())
         tensors.append(_whole(ids_name(names), ids, keep))
         return tensors, {**said, "ids": ids_name(names)}
     text, ends = ids_name(names, "text"), ids_name(names, "ends")
@@ -196,8 +198,8 @@ def _table(reader: Reader, table: Table, names: list[str]) -> tuple[list[Tensor]
     return tensors, {**said, "ids": {"text": text, "ends": ends}}
 
 
-def _whole(name: str, stored: Stored, keep: np.ndarray | None = None) -> Tensor:
-    """All rows of something stored, or those that count."""
+def _whole(name: str, stored: StoredTensor, keep: np.ndarray | None = None) -> Tensor:
+    """Return a tensor with all stored rows, or those to keep."""
 
     def arrays(budget: int) -> Iterator[np.ndarray]:
         cuts = stored.starts.tolist()
@@ -210,15 +212,15 @@ def _whole(name: str, stored: Stored, keep: np.ndarray | None = None) -> Tensor:
     return Tensor(name, stored.dtype, (count, *stored.shape), arrays)
 
 
-def _text_ids(indexed: Indexed, keep: np.ndarray | None, text: str, ends: str) -> list[Tensor]:
-    """String ids: their UTF-8 one after the other, and where each ends."""
+def _text_ids(indexed: TableIndex, keep: np.ndarray | None, text: str, ends: str) -> list[Tensor]:
+    """Return the tensors of string ids: all bytes in UTF-8, and the end of each string."""
     starts = indexed.index.starts
 
     def parts() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Of each segment the bytes, and the lengths of the ids."""
+        """Yield for each segment the bytes and the lengths of the ids."""
         for number, (segment, chunk) in enumerate(indexed.chunks):
             texts = stored_ids(segment, chunk)
-            assert isinstance(texts, Texts)
+            assert isinstance(texts, StringIds)
             lengths = np.diff(texts.ends, prepend=0)
             if keep is None:
                 yield texts.data, lengths

@@ -1,4 +1,4 @@
-"""Which sheets the chosen names make: one for each table, and one or more for the entries."""
+"""Select the sheets for some names: one for each table, and one or more for the entries."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sawlog.errors import ArgumentError
-from sawlog.store._schema import Series, Table
+from sawlog.store._format._schema import Series, Table
 from sawlog.store._views._cells import TEXT, Batch, Cells, Field, Sheet, free_name
 from sawlog.store._views._long import LongSheet
 from sawlog.store._views._wide import WideSheet, step_kind
 
 if TYPE_CHECKING:
-    from sawlog.store._reader import Reader
+    from sawlog.store._reading._reader import Reader
 
 
 class TableSheet(Sheet):
@@ -46,11 +46,11 @@ def _id_dtype(table: Table) -> np.dtype:
 
 
 def chosen_names(reader: Reader, names: str | Iterable[str] | None) -> list[str]:
-    """The names that are meant: all, or those given, each once.
+    """Return the selected names without duplicates, or all.
 
     Raises:
-        UnknownNameError: one is not there.
-        ArgumentError: there are none.
+        UnknownNameError: the store has no such name.
+        ArgumentError: no name is selected.
     """
     if names is None:
         chosen = list(reader.schema)
@@ -60,21 +60,21 @@ def chosen_names(reader: Reader, names: str | Iterable[str] | None) -> list[str]
         reader.schema[name]
     if not chosen:
         raise ArgumentError(
-            f"There is nothing to take from {reader.path}: "
+            f"There is nothing to export from {reader.path}: "
             + ("names is empty." if names is not None else "it has no logs yet.")
         )
     return chosen
 
 
 def sheets_of(reader: Reader, names: str | Iterable[str] | None, long: bool) -> list[Sheet]:
-    """Every sheet of the chosen names.
+    """Return the sheets of the selected names.
 
-    With ``long`` all entries make one. Otherwise those do that have the same step axes, and without
-    any steps those that are equally many. A name that was declared and has no entries goes with any
-    whose axes it shares; one that fits nowhere is left out unless it was asked for.
+    With ``long`` all entries form one sheet. Otherwise series with the same step axes do, and
+    series without steps that have the same number of entries. A declared series without entries
+    joins others with its axes; if there are none, it is omitted unless selected by name.
 
     Raises:
-        UnknownNameError, ArgumentError: the names are not there, or do not go together.
+        UnknownNameError, ArgumentError: a name is unknown, or the names do not fit together.
     """
     chosen = chosen_names(reader, names)
     tables: dict[Table, list[str]] = {}
@@ -97,7 +97,7 @@ def sheets_of(reader: Reader, names: str | Iterable[str] | None, long: bool) -> 
 def _groups(
     reader: Reader, series: Sequence[Series]
 ) -> tuple[list[list[Series]], list[list[Series]]]:
-    """Series that go together, and those without entries that go with none of them."""
+    """Return series by sheet, and series without entries that match none of them."""
     empty = [each for each in series if not reader.count(each.column.name)]
     groups: dict[Any, list[Series]] = {}
     for each in series:
@@ -117,10 +117,10 @@ def _axes(series: Series) -> Any:
 
 
 def only_sheet(sheets: Sequence[Sheet], hint: str) -> Sheet:
-    """The one sheet there must be.
+    """Return the only sheet.
 
     Raises:
-        ArgumentError: there are several.
+        ArgumentError: the names form several.
     """
     if len(sheets) == 1:
         return sheets[0]
@@ -128,6 +128,6 @@ def only_sheet(sheets: Sequence[Sheet], hint: str) -> Sheet:
     entries = sum(isinstance(sheet, WideSheet) for sheet in sheets)
     more = "; long=True puts all entries into one table of name, steps and value" * (entries > 1)
     raise ArgumentError(
-        f"These names do not make one table, because their rows are not the same:{listed}\n"
+        f"These names do not make one table, because their rows differ:{listed}\n"
         f"Hint: choose some of them with names=[...]{more}{hint}."
     )

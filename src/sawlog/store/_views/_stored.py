@@ -1,24 +1,25 @@
-"""A tensor of a log over all its segments, as one array that is never in memory as a whole."""
+"""A tensor of a log over all its segments, as one array that is read in parts."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sawlog.store._chunks import Chunk, SeriesChunk
-from sawlog.store._schema import Series
-from sawlog.store._segment import Segment, mask_name, step_name
+from sawlog.store._format._chunks import Chunk, SeriesChunk, mask_name, step_name
+from sawlog.store._format._schema import Series
+from sawlog.store._format._segment import Segment
 
 if TYPE_CHECKING:
-    from sawlog.store._reader import Reader
+    from sawlog.store._reading._reader import Reader
 
 Chunks = Sequence[tuple[Segment, Chunk]]
 
 
-class Stored:
-    """``[rows, ...]``: slices that are views where one segment has them all, and single rows."""
+class StoredTensor:
+    """An array ``[rows, ...]``. A slice is a view if one segment holds all of it."""
 
     def __init__(
         self, chunks: Chunks, tensor: str, dtype: np.dtype, shape: tuple[int, ...]
@@ -36,14 +37,14 @@ class Stored:
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
     def slice(self, start: int, stop: int) -> np.ndarray:
-        """The rows from ``start`` to ``stop``, checked."""
+        """Return the rows from ``start`` to ``stop``, checked."""
         parts = [self._part(number, low, high) for number, low, high in self._split(start, stop)]
         if len(parts) == 1:
             return parts[0]
         return np.concatenate([np.empty((0, *self.shape), self.dtype), *parts])
 
     def _split(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Which rows of which chunk these are."""
+        """Yield the chunks of these rows, with the rows within each."""
         at = start
         while at < stop:
             number = int(np.searchsorted(self.starts, at, side="right")) - 1
@@ -55,7 +56,7 @@ class Stored:
         return self._chunks[number][0].values(self.tensor, low, high)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Single rows in any order, checked; -1 gives zeros."""
+        """Return single rows in any order, checked; zeros for -1."""
         out = np.zeros((len(rows), *self.shape), self.dtype)
         owner = np.searchsorted(self.starts, rows, side="right") - 1
         for number in np.unique(owner[rows >= 0]).tolist():
@@ -67,7 +68,7 @@ class Stored:
         return self._chunks[number][0].take(self.tensor, rows)
 
     def release(self, start: int, stop: int) -> None:
-        """Give back the memory that these rows of the maps take."""
+        """Release the memory that these rows of the maps take."""
         for number, low, high in self._split(start, stop):
             segment = self._chunks[number][0]
             if self.tensor in segment.tensors:
@@ -78,8 +79,8 @@ def _masked(chunk: Chunk) -> bool:
     return isinstance(chunk, SeriesChunk) and chunk.mask
 
 
-class StoredMask(Stored):
-    """The mask of a series, of which some segments have none and some one with fewer axes."""
+class StoredMask(StoredTensor):
+    """The mask of a series; it may be absent in some segments, or have fewer axes."""
 
     def _part(self, number: int, low: int, high: int) -> np.ndarray:
         segment, chunk = self._chunks[number]
@@ -105,9 +106,9 @@ class StoredSeries:
     def __init__(self, reader: Reader, series: Series) -> None:
         chunks, column = reader._chunks(series), series.column
         self.name, self.series = column.name, series
-        self.values = Stored(chunks, column.name, column.dtype, column.shape)
+        self.values = StoredTensor(chunks, column.name, column.dtype, column.shape)
         self.steps = {
-            step.name: Stored(chunks, step_name(step.name, self.name), step.dtype, step.shape)
+            step.name: StoredTensor(chunks, step_name(step.name, self.name), step.dtype, step.shape)
             for step in series.steps
         }
         self.mask = _mask_of(chunks, self.name)
@@ -118,8 +119,8 @@ class StoredSeries:
         return len(self.values)
 
     @property
-    def parts(self) -> list[Stored]:
-        """All there is."""
+    def parts(self) -> list[StoredTensor]:
+        """The values, the steps and the mask."""
         return [self.values, *self.steps.values(), *([self.mask] if self.mask else [])]
 
     @property
@@ -127,8 +128,22 @@ class StoredSeries:
         """The bytes of one entry, with its steps and mask."""
         return sum(part.row_bytes for part in self.parts)
 
+    def step_mask(self, axis: str, mask: np.ndarray | None) -> np.ndarray | None:
+        """Return which items of a step axis were logged, given the mask of some entries.
+
+        A step that was logged for each lane of a ``vmap`` has the leading axes of the values. Where
+        a lane did not log, its step is a placeholder. None if the step has no such axes.
+        """
+        if mask is None:
+            return None
+        pairs = zip(self.steps[axis].shape, mask.shape[1:], strict=False)
+        shared = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        if not shared:
+            return None
+        return np.asarray(mask.any(axis=tuple(range(1 + shared, mask.ndim))))
+
     def release(self, start: int, stop: int) -> None:
-        """Give back the memory that these entries take."""
+        """Release the memory that these entries take."""
         for part in self.parts:
             part.release(start, stop)
 
@@ -142,9 +157,9 @@ def _mask_of(chunks: Chunks, name: str) -> StoredMask | None:
 def windows(
     rows: int, row_bytes: int, budget: int, cuts: Sequence[int] = (), least: int = 1 << 20
 ) -> Iterator[tuple[int, int]]:
-    """Where to cut so many rows into pieces of a third of ``budget``.
+    """Divide rows into pieces of at most a third of ``budget``.
 
-    They end at one of the ``cuts`` where that does not make them smaller than ``least`` bytes.
+    A piece ends at one of the ``cuts`` unless that makes it smaller than ``least`` bytes.
 
     >>> list(windows(10, 1, 12, cuts=[3, 5, 6], least=2))
     [(0, 3), (3, 5), (5, 9), (9, 10)]

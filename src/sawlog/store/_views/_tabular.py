@@ -11,18 +11,18 @@ from sawlog._optional import require
 from sawlog.store._views._arrow import array_of, pyarrow, type_of
 from sawlog.store._views._cells import Sheet, coalesced
 
-KEY = b"sawlog"  # of what is noted in the metadata of schemas and fields
-_ROW_GROUP = 8 << 20  # bytes: smaller batches are put together
+KEY = b"sawlog"  # the key in the metadata of schemas and fields
+_ROW_GROUP = 8 << 20  # bytes; smaller batches are joined
 
 
 def schema_of(sheet: Sheet, notes: dict[str, Any]) -> Any:
-    """The Arrow schema of a sheet.
+    """Return the Arrow schema of a sheet.
 
     The metadata of a field has, as JSON under ``sawlog``, its ``role``, ``dtype`` and ``shape`` in
     the store; that of the schema has ``notes``, and the ``names`` with their dtypes and ``attrs``.
 
     Raises:
-        ArgumentError: there is no Arrow type for a field.
+        ArgumentError: Arrow has no type for a field.
     """
     pa = pyarrow()
     fields = [
@@ -36,7 +36,7 @@ def schema_of(sheet: Sheet, notes: dict[str, Any]) -> Any:
 def batches_of(
     sheet: Sheet, schema: Any, budget: int, least: int, *, copy: bool = True
 ) -> Iterator[Any]:
-    """The sheet as Arrow record batches, put together as :func:`coalesced` does."""
+    """Yield the sheet as Arrow record batches, joined by :func:`coalesced`."""
     pa = pyarrow()
     for batch in coalesced(sheet.batches(budget), least, copy=copy):
         arrays = [array_of(f, cells) for f, cells in zip(sheet.fields, batch, strict=True)]
@@ -46,7 +46,7 @@ def batches_of(
 def write_parquet(
     sheet: Sheet, path: Path, notes: dict[str, Any], budget: int, tell: Callable[[int], None]
 ) -> None:
-    """One Parquet file, zstd-compressed, a row group for each batch."""
+    """Write a Parquet file, zstd-compressed, with a row group for each batch."""
     pa = pyarrow("Exporting to Parquet")
     parquet = require("pyarrow.parquet", "arrow", "Exporting to Parquet")
     schema = schema_of(sheet, notes)
@@ -61,7 +61,7 @@ def write_parquet(
 def write_arrow(
     sheet: Sheet, path: Path, notes: dict[str, Any], budget: int, tell: Callable[[int], None]
 ) -> None:
-    """One Arrow IPC file (Feather version 2), uncompressed, so that it can be mapped."""
+    """Write an Arrow IPC file (Feather version 2), uncompressed, so that it can be mapped."""
     pa = pyarrow("Exporting to Arrow")
     schema = schema_of(sheet, notes)
     with pa.ipc.new_file(str(path), schema) as writer:

@@ -1,11 +1,11 @@
 """Sheets as text: CSV, and JSON lines.
 
-Numbers are written with as many digits as their dtype needs to be the same again. In CSV the axes
-of a cell become columns ``name[0]``, ``name[0,1]``, complex numbers and structured types columns
-``name.real`` and so on, and what is not there is an empty field. Texts that a spreadsheet would
-take for a formula have ``'`` before them. In JSON lines axes are nested
-lists and structs are objects; NaN and infinities, which JSON does not have, are the strings
-``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, and what is not there is ``null``.
+Numbers have as many digits as their dtype needs to be read back exactly. In CSV the axes of a cell
+become columns ``name[0]``, ``name[0,1]``, complex numbers and structured types become columns
+``name.real`` and so on, and null is an empty field. Strings that a spreadsheet would evaluate as a
+formula are prefixed with ``'``. In JSON lines axes are nested lists, structs are objects, null is
+``null``, and NaN and infinities, which JSON lacks, are the strings ``"NaN"``, ``"Infinity"`` and
+``"-Infinity"``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sawlog.store._views._cells import TEXT, Cells, Field, Sheet
 from sawlog.store._views._widen import widened
 
 _MOST_COLUMNS = 1024
-_ROWS = 10_000  # lines that are made at once
+_ROWS = 10_000  # lines that are formatted at once
 _SPECIAL = re.compile('[",\r\n]|^\\s|\\s$|^$')
 _REFUSED = "Hint: leave it out with names=[...], or export to .parquet."
 _JSON_FLOATS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
@@ -34,7 +34,7 @@ _JSON_FLOATS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 
 
 def _words(values: np.ndarray, what: str) -> list[str]:
-    """The items of an array ``[n]`` of numbers or times, as text; ``NaT`` as nothing."""
+    """Format the items of an array ``[n]`` of numbers or times; ``NaT`` is empty."""
     values = widened(values)
     kind = values.dtype.kind
     if kind == "b":
@@ -49,7 +49,7 @@ def _words(values: np.ndarray, what: str) -> list[str]:
         return [text if text != "NaT" else "" for text in np.datetime_as_string(values).tolist()]
     if kind == "m":
         return [str(item) if not np.isnat(item) else "" for item in values]
-    raise ArgumentError(f"{what} has the dtype {values.dtype}, which is no text. {_REFUSED}")
+    raise ArgumentError(f"{what} has the dtype {values.dtype}, which has no text form. {_REFUSED}")
 
 
 def _strings(values: np.ndarray, what: str) -> list[str]:
@@ -67,7 +67,7 @@ def _is_text(dtype: np.dtype) -> bool:
 
 
 def _parts(dtype: np.dtype) -> list[tuple[str, Callable[[np.ndarray], np.ndarray]]]:
-    """The parts of an item that has some: of a complex number, of a structured type."""
+    """Return the parts of a complex number or of a structured type."""
     if dtype.kind == "c":
         return [("real", lambda values: values.real), ("imag", lambda values: values.imag)]
     return [(n, lambda values, n=n: values[n]) for n in dtype.names or ()]  # type: ignore[misc]
@@ -77,17 +77,17 @@ def _parts(dtype: np.dtype) -> list[tuple[str, Callable[[np.ndarray], np.ndarray
 
 
 def write_csv(sheet: Sheet, path: Path, budget: int, tell: Callable[[int], None]) -> None:
-    """A header, and a line for each row.
+    """Write a header, and a line for each row.
 
     Raises:
-        ArgumentError: a cell has no fixed shape or more items than columns are sensible, or its
-            dtype has no text.
+        ArgumentError: cells have different shapes or too many items, or a dtype cannot be written
+            as text.
     """
     header = [title for field in sheet.fields for title in _titles(field)]
     twice = sorted({title for title in header if header.count(title) > 1})
     if twice:
         raise ArgumentError(
-            f"Two columns would be called {twice[0]!r}: one is a name, the other a part of one. "
+            f"Two columns would be called {twice[0]!r}: a name, and a part of another name. "
             "Hint: leave one out with names=[...], or export to .parquet."
         )
     with open(path, "w", encoding="utf-8", newline="") as file:
@@ -102,14 +102,14 @@ def write_csv(sheet: Sheet, path: Path, budget: int, tell: Callable[[int], None]
 def _titles(field: Field) -> list[str]:
     if field.shape is None:
         raise ArgumentError(
-            "The values have different shapes, which CSV has no columns for. Hint: export to "
+            "The values have different shapes, which CSV cannot represent. Hint: export to "
             ".jsonl or .parquet, or choose names of one shape with names=[...]."
         )
     columns = math.prod(field.shape)
     if columns > _MOST_COLUMNS:
         raise ArgumentError(
-            f"{field.name!r} would become {columns} columns of CSV, and the most are "
-            f"{_MOST_COLUMNS}. {_REFUSED}"
+            f"{field.name!r} would become {columns} columns of CSV; at most {_MOST_COLUMNS} are "
+            f"allowed. {_REFUSED}"
         )
     return _titles_of(field.name, field.dtype, field.shape)
 
@@ -160,7 +160,7 @@ def _quoted(text: str) -> str:
 
 
 def _there(cells: Cells) -> np.ndarray | None:
-    """For every item whether it is there."""
+    """Return for every item whether it is not null, or None if all are."""
     if cells.valid is None and cells.mask is None:
         return None
     there = np.ones(cells.values.shape, bool)
@@ -174,10 +174,10 @@ def _there(cells: Cells) -> np.ndarray | None:
 
 
 def write_jsonl(sheet: Sheet, path: Path, budget: int, tell: Callable[[int], None]) -> None:
-    """A JSON object for each row, one a line.
+    """Write a JSON object for each row, one per line.
 
     Raises:
-        ArgumentError: a dtype has no text.
+        ArgumentError: a dtype cannot be written as text.
     """
     shown = [(n, field) for n, field in enumerate(sheet.fields) if field.role != "shape"]
     keys = [json.dumps(field.name, ensure_ascii=False) + ": " for _, field in shown]
@@ -228,7 +228,7 @@ def _json_items(values: np.ndarray, what: str) -> list[str]:
 
 
 def _small(sheet: Sheet, budget: int) -> Iterator[Sequence[Cells]]:
-    """Batches cut into pieces of few enough rows, since text takes much more room than numbers."""
+    """Divide batches into small pieces, because text needs more memory than numbers."""
     for batch in sheet.batches(budget):
         rows = len(batch[0])
         for start in range(0, rows, _ROWS):

@@ -1,4 +1,4 @@
-"""Entries side by side: one row for all entries with the same steps, one column for each name."""
+"""Wide tables: one row for all entries with the same steps, one column for each name."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sawlog.store._schema import Column, Series
+from sawlog.store._format._schema import Column, Series
 from sawlog.store._views._cells import Batch, Cells, Field, Sheet, free_name
 from sawlog.store._views._join import join
-from sawlog.store._views._stored import Stored, StoredSeries, windows
+from sawlog.store._views._stored import StoredSeries, StoredTensor, windows
 from sawlog.store._views._widen import widened, widened_dtype
 
 if TYPE_CHECKING:
-    from sawlog.store._reader import Reader
+    from sawlog.store._reading._reader import Reader
 
 
 class WideSheet(Sheet):
-    """Step axes, then names. Only the steps are in memory; values are read batch by batch."""
+    """Columns for step axes, then names. Steps are in memory; values are read in batches."""
 
     def __init__(self, reader: Reader, series: Sequence[Series]) -> None:
         self._series = [StoredSeries(reader, each) for each in series]
@@ -63,8 +63,12 @@ class WideSheet(Sheet):
         cuts = np.unique(np.concatenate([np.zeros(1, np.int64), *(s.values.starts for s in whole)]))
         row_bytes = sum(each.row_bytes for each in self._series)
         for start, stop in windows(self.rows, row_bytes, budget, cuts.tolist()):
-            steps = [Cells(self._steps(axis, start, stop)) for axis in self._axes]
-            yield [*steps, *(_cells(each, own, start, stop) for each, own in numbers)]
+            values = [_cells(each, own, start, stop) for each, own in numbers]
+            steps = [
+                Cells.of(self._steps(axis, start, stop), self._step_mask(axis, values))
+                for axis in self._axes
+            ]
+            yield [*steps, *values]
             for each, own in numbers:
                 _release(each, own, start, stop)
 
@@ -81,9 +85,24 @@ class WideSheet(Sheet):
             out[where] = _as(self._series[number].steps[axis].take(at[where]), dtype)
         return out
 
+    def _step_mask(self, axis: str, values: Sequence[Cells]) -> np.ndarray | None:
+        """Return which lanes of a step axis any name has logged, or None for all of them."""
+        out: np.ndarray | None = None
+        for each, cells in zip(self._series, values, strict=True):
+            own = each.step_mask(axis, cells.mask)
+            if own is None:  # it has no mask, so all lanes of its entries were logged
+                own = np.ones(len(cells), bool)
+            if cells.valid is not None:
+                own = own & cells.valid.reshape(-1, *(1,) * (own.ndim - 1))
+            if out is not None and out.ndim != own.ndim:
+                axes = max(out.ndim, own.ndim)
+                out, own = (x.reshape(x.shape + (1,) * (axes - x.ndim)) for x in (out, own))
+            out = own if out is None else out | own
+        return None if out is None or out.ndim == 1 or bool(out.all()) else out
+
 
 def _cells(each: StoredSeries, entries: np.ndarray | None, start: int, stop: int) -> Cells:
-    def read(stored: Stored) -> np.ndarray:
+    def read(stored: StoredTensor) -> np.ndarray:
         return stored.slice(start, stop) if own is None else stored.take(own)
 
     own = None if entries is None else entries[start:stop]
@@ -109,20 +128,20 @@ def _as(steps: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _common(axis: str, series: Sequence[Series]) -> Column:
-    """The type of a step axis that several names have."""
+    """Return the common type of a step axis."""
     found = [step for each in series for step in each.steps if step.name == axis]
     return Column(axis, common_dtype([step.dtype for step in found]), found[0].shape)
 
 
 def common_dtype(dtypes: Sequence[np.dtype]) -> np.dtype:
-    """The one dtype of all, or the smallest that numpy puts them together in."""
+    """Return the dtype that all share, or the smallest that numpy promotes them to."""
     if len(set(dtypes)) == 1:
         return dtypes[0]
     return np.result_type(*(widened_dtype(dtype) for dtype in dtypes))
 
 
 def step_kind(dtype: np.dtype) -> str:
-    """Steps of the same kind can be equal: all integers but uint64, all floats, else one dtype."""
+    """Return the kind of steps that can be compared: int (except uint64), float, or one dtype."""
     dtype = widened_dtype(dtype)
     if dtype.kind in "iu" and dtype != np.uint64:
         return "int"

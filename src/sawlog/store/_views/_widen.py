@@ -1,18 +1,18 @@
-"""Types that few programs know, as types that all of them know, without changing a value."""
+"""Convert rare dtypes to common ones without changing a value."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from sawlog.errors import ArgumentError
-from sawlog.store._dtypes import is_extension
+from sawlog.store._format._dtypes import is_extension
 
-_UNITS = {"s", "ms", "us", "ns"}  # those of Arrow, pandas and polars
+_UNITS = {"s", "ms", "us", "ns"}  # of Arrow, pandas and polars
 _SMALLEST = np.iinfo(np.int64).max // 1000  # seconds that still fit when counted in milliseconds
 
 
 def widened_dtype(dtype: np.dtype) -> np.dtype:
-    """What a type of ml_dtypes is widened to; all others stay.
+    """Return the common dtype for one of ml_dtypes; others are returned as they are.
 
     >>> import ml_dtypes
     >>> widened_dtype(np.dtype(ml_dtypes.bfloat16)), widened_dtype(np.dtype(ml_dtypes.int4))
@@ -25,7 +25,7 @@ def widened_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def widened(values: np.ndarray) -> np.ndarray:
-    """The values in :func:`widened_dtype`: exactly the same numbers."""
+    """Convert values to :func:`widened_dtype`, exactly."""
     dtype = widened_dtype(values.dtype)
     if dtype == values.dtype:
         return values
@@ -35,15 +35,15 @@ def widened(values: np.ndarray) -> np.ndarray:
 
 
 def time_dtype(dtype: np.dtype, what: str) -> np.dtype:
-    """The type with a unit that other programs have for dates, times and durations.
+    """Return the dtype of dates, times or durations with a unit that other programs have.
 
     Raises:
-        ArgumentError: there is none.
+        ArgumentError: the unit has no fixed length.
     """
     unit, count = np.datetime_data(dtype)
     if unit == "generic" or (dtype.kind == "m" and unit in ("Y", "M")):
         raise ArgumentError(
-            f"{what} has the dtype {dtype}, whose length in seconds nobody can tell. "
+            f"{what} has the dtype {dtype}, whose unit has no fixed length. "
             "Hint: leave it out with names=, or export to .safetensors, which keeps the integers."
         )
     if dtype.kind == "M" and (unit, count) == ("D", 1):
@@ -54,10 +54,10 @@ def time_dtype(dtype: np.dtype, what: str) -> np.dtype:
 
 
 def times(values: np.ndarray, what: str) -> np.ndarray:
-    """Dates, times and durations in the unit of :func:`time_dtype`.
+    """Convert dates, times and durations to the unit of :func:`time_dtype`.
 
     Raises:
-        ArgumentError: a value is not the same in that unit.
+        ArgumentError: a value cannot be represented exactly.
     """
     dtype = time_dtype(values.dtype, what)
     out = values.astype(dtype, copy=False)

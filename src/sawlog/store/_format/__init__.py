@@ -1,0 +1,1 @@
+"""The on-disk format (FORMAT.md): parse, check and write the files of a store."""

@@ -1,0 +1,156 @@
+"""Example ids: integers or strings, as users pass them and as they are stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any, Literal
+
+import numpy as np
+
+from sawlog.errors import SchemaError
+from sawlog.store._format._checksum import hash_of
+
+Kind = Literal["int", "str"]
+
+
+def normalize_ids(ids: Any) -> np.ndarray | list[str]:
+    """Convert ids to an int64 array or a list of strings.
+
+    Raises:
+        SchemaError: the ids are neither.
+    """
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable) or _is_scalar(ids):
+        raise SchemaError(f"ids must be a sequence, one for each row; got {ids!r}. Hint: [{ids!r}]")
+    if isinstance(ids, (Set, Mapping)):
+        raise SchemaError(
+            f"ids must be a sequence in the order of the rows; got a {type(ids).__name__}. "
+            "Hint: pass a list or an array."
+        )
+    if isinstance(ids, range):
+        ids = np.arange(ids.start, ids.stop, ids.step, dtype=np.int64)
+    if not isinstance(ids, (list, tuple)):
+        ids = _array(ids) if hasattr(ids, "__array__") else list(ids)
+    if isinstance(ids, np.ndarray) and ids.dtype.kind in "US":
+        ids = _decoded(ids)
+    kinds = set(map(type, ids)) if isinstance(ids, (list, tuple)) else set()
+    if kinds and all(issubclass(kind, str) for kind in kinds):
+        return _texts(list(ids) if kinds == {str} else [str.__str__(text) for text in ids])
+    if kinds & {bool, np.bool_}:
+        raise SchemaError(
+            "ids must be integers or strings; got booleans. Hint: list(map(int, ids))"
+        )
+    return _integers(np.asarray(ids) if len(ids) else np.zeros(0, np.int64))
+
+
+def _is_scalar(ids: Any) -> bool:
+    return getattr(ids, "ndim", 1) == 0
+
+
+def _array(ids: Any) -> np.ndarray:
+    if np.ma.is_masked(ids):
+        raise SchemaError("Some ids are masked, and every row needs one. Hint: ids.compressed()")
+    return np.asarray(ids)
+
+
+def _decoded(ids: np.ndarray) -> Any:
+    """Convert an array of strings or bytes to a list of strings."""
+    if ids.ndim != 1 or ids.dtype.kind == "U":
+        return ids.tolist()
+    try:
+        return [text.decode() for text in ids.tolist()]
+    except UnicodeDecodeError as error:
+        raise SchemaError(
+            f"ids that are bytes must be UTF-8; got {error.object!r}: {error.reason}. "
+            "Hint: np.char.decode(ids, 'latin-1')"
+        ) from error
+
+
+def _texts(ids: list[str]) -> list[str]:
+    """Refuse strings that are not valid Unicode, and cannot be written."""
+    try:
+        "".join(ids).encode()
+    except UnicodeEncodeError:
+        for text in ids:
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise SchemaError(
+                    f"The id {text!r} is not valid Unicode text: {error.reason}. Hint: read files "
+                    "as UTF-8, or use os.fsencode(name).hex()."
+                ) from error
+    return ids
+
+
+def _integers(array: np.ndarray) -> np.ndarray:
+    if array.ndim != 1:
+        raise SchemaError(f"ids must have one axis, an id per row; got the shape {array.shape}")
+    if array.dtype.kind not in "iu":
+        raise SchemaError(
+            f"ids must be integers or strings; got {array.dtype}. "
+            "Hint: ids.astype(np.int64), or [str(x) for x in ids]"
+        )
+    if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
+        raise SchemaError(f"The id {array.max()} does not fit into int64. Hint: use strings.")
+    return array.astype(np.int64)
+
+
+def kind_of(ids: np.ndarray | list[str]) -> Kind:
+    """Return the kind of normalized ids."""
+    return "int" if isinstance(ids, np.ndarray) else "str"
+
+
+def shown_ids(ids: Sequence[Any] | np.ndarray) -> str:
+    """Return the first few ids, for a message."""
+    shown = [x.item() if isinstance(x, np.generic) else x for x in ids[:5]]
+    return ", ".join(map(repr, shown)) + (f", ... ({len(ids)} in all)" if len(ids) > 5 else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class StringIds:
+    """String ids as they are stored: all bytes, the end of each string, and the hashes."""
+
+    data: np.ndarray
+    ends: np.ndarray
+    hashes: np.ndarray
+
+    @classmethod
+    def of(cls, ids: list[str]) -> StringIds:
+        """Encode strings."""
+        texts = [text.encode() for text in ids]
+        ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
+        data = np.frombuffer(b"".join(texts), dtype=np.uint8)
+        hashes = np.array([hash_of(text) for text in texts], dtype=np.uint64)
+        return cls(data, ends.reshape(len(texts)), hashes)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def _bounds(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return where the strings of some rows start and end."""
+        starts = np.where(rows > 0, self.ends[rows - 1], 0) if len(rows) else rows
+        return starts, self.ends[rows]
+
+    def take(self, rows: np.ndarray | slice | None = None) -> list[str]:
+        """Return the strings of some rows, or of all."""
+        chosen = np.arange(len(self))[slice(None) if rows is None else rows]
+        starts, ends = self._bounds(chosen)
+        if not len(chosen):
+            return []
+        low, high = int(starts.min()), int(ends.max())
+        data = self.data[low:high].tobytes()
+        pairs = zip((starts - low).tolist(), (ends - low).tolist(), strict=True)
+        return [data[start:end].decode() for start, end in pairs]
+
+    def same(self, rows: np.ndarray, others: list[bytes]) -> np.ndarray:
+        """Return for each row whether its string equals the other."""
+        starts, ends = self._bounds(rows)
+        sizes = np.fromiter(map(len, others), dtype=np.int64, count=len(others))
+        good = ends - starts == sizes
+        number = np.repeat(np.arange(len(rows)), np.where(good, sizes, 0))
+        own = np.frombuffer(b"".join(itertools.compress(others, good.tolist())), np.uint8)
+        begins = np.cumsum(np.where(good, sizes, 0)) - sizes
+        at = np.arange(len(number)) + (starts - begins)[number]
+        good[number[self.data[at] != own]] = False
+        return good

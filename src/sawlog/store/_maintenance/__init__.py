@@ -1,0 +1,1 @@
+"""Maintenance: merge, verify, repair and remove stores."""

@@ -1,0 +1,1 @@
+"""Reading: the segments that count, and their rows and entries."""

@@ -1,0 +1,106 @@
+"""Scan a table in blocks that fit into a memory budget.
+
+A block is a view of the memory map: it needs no copy, and stays valid while it is referenced. A
+thread reads and checks the next block while the program works on the current one. The pages of the
+previous block are released, so that the memory of a scan does not grow with the store.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from sawlog.store._format._ids import StringIds
+from sawlog.store._format._segment import Segment
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Some rows of a table: their ids, and an array ``[rows, ...]`` for each name."""
+
+    ids: np.ndarray | list[str]
+    values: Mapping[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclasses.dataclass(frozen=True)
+class UnreadBlock:
+    """The rows of one block, before they are read."""
+
+    segment: Segment
+    ids: np.ndarray | StringIds
+    names: tuple[str, ...]
+    start: int
+    stop: int
+    superseded: np.ndarray | None
+
+    def fetch(self) -> None:
+        """Read the rows into memory and check them."""
+        for name in self.names:
+            self.segment.check(name, self.start, self.stop)
+
+    def ahead(self, pool: concurrent.futures.Executor) -> concurrent.futures.Future | None:
+        """Start to fetch. If all was checked before, the system reads ahead without a thread."""
+        if not all(map(self.segment.is_checked, self.names)):
+            return pool.submit(self.fetch)
+        self.segment.will_need(self.names, self.start, self.stop)
+        return None
+
+    def block(self) -> Block:
+        """Return the rows."""
+        rows = slice(self.start, self.stop)
+        values = {name: self.segment.values(name, self.start, self.stop) for name in self.names}
+        ids = self.ids.take(rows) if isinstance(self.ids, StringIds) else self.ids[rows]
+        if self.superseded is None or not self.superseded.any():
+            return Block(ids, values)
+        keep = ~self.superseded
+        kept = (
+            [x for x, k in zip(ids, keep, strict=True) if k] if isinstance(ids, list) else ids[keep]
+        )
+        return Block(kept, {name: array[keep] for name, array in values.items()})
+
+    def release(self) -> None:
+        """Release the memory."""
+        self.segment.release(self.names, self.start, self.stop)
+
+
+def rows_within(segment: Segment, names: Sequence[str], budget: int) -> int:
+    """Return the rows per block, such that two blocks fit into the budget.
+
+    Multiples of the checksum spans of the widest column where possible: they are fastest to check.
+    """
+    cuts = [segment.tensors[name].cut for name in names]
+    row_bytes = sum(cut.row_bytes for cut in cuts)
+    rows = max(1, budget // 2 // max(1, row_bytes))
+    span = max(cuts, key=lambda cut: cut.row_bytes).span
+    return rows // span * span if rows >= span else rows
+
+
+def scan(pieces: Iterator[UnreadBlock], read_ahead: bool) -> Iterator[Block]:
+    """Yield the blocks in order."""
+    if not read_ahead:
+        yield from _scan_here(pieces)
+        return
+    with concurrent.futures.ThreadPoolExecutor(1, "sawlog-read-ahead") as pool:
+        current = next(pieces, None)
+        fetched = current.ahead(pool) if current else None
+        while current is not None:
+            if fetched is not None:
+                fetched.result()
+            following = next(pieces, None)
+            fetched = following.ahead(pool) if following else None
+            yield current.block()
+            current.release()
+            current = following
+
+
+def _scan_here(pieces: Iterator[UnreadBlock]) -> Iterator[Block]:
+    for piece in pieces:
+        piece.fetch()
+        yield piece.block()
+        piece.release()

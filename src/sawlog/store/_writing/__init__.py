@@ -1,0 +1,1 @@
+"""Writing: from a call of the user to a published segment."""

@@ -1,0 +1,356 @@
+"""Publish accepted data in the background.
+
+One thread hashes and writes a segment. A second one waits for the disk and renames the file, while
+the first works on the next segment.
+
+The :class:`Pipeline` owns the accepted data, so that it is published even if the program drops the
+writer. At most ``queue`` sealed segments wait; after that, callers wait. A failure stops the
+threads, keeps all data, and is raised to the next caller.
+
+An exception at any line, such as Ctrl-C, leaves nothing locked or half done. Callers change the
+state in one step (``_accepted.py``), one at a time (``sawlog._turn``). The threads change only the
+segment that they work on. A segment stays queued until it is published, and publishing it twice has
+the same result as once.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+
+from sawlog._turn import Signal, Turn
+from sawlog.errors import StoreError, StoreWriteError
+from sawlog.store._format import _header, _segment_writer
+from sawlog.store._format._json_files import write_error
+from sawlog.store._format._layout import Folder, identity_of
+from sawlog.store._format._writer_notes import WriterNote, file_of
+from sawlog.store._maintenance._merge_small import FAN, SmallSegmentMerger
+from sawlog.store._maintenance._remove import InUse
+from sawlog.store._writing._accepted import SealedSegment, WriterCall, WriterState
+
+_SHARE = 20  # automatic publishing takes at most 1/20 of the time,
+_SELDOM = 30.0  # but pending data waits at most this number of seconds
+_POLL = 1.0  # seconds between checks of the state, should a signal be missed
+
+
+class _Role:
+    """One of the threads, and whether it has ended."""
+
+    def __init__(self) -> None:
+        self.thread, self.gone = _thread.get_ident(), False
+
+
+class Pipeline:
+    """Publishes the accepted data of one writer."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        store: str,
+        writer: str,
+        clock: int,
+        *,
+        queue: int,
+        interval: float | None,
+        segment_bytes: int,
+        in_use: InUse | None = None,
+        merger: SmallSegmentMerger | None = None,
+        small: int = 0,
+    ) -> None:
+        self.turn = Turn()
+        self.published = 0
+        self.failed = False  # the program failed
+        self._folder, self._store, self._writer, self._clock = folder, store, writer, clock
+        self._queue, self._interval, self._segment_bytes = queue, interval, segment_bytes
+        self._last, self._in_use, self._merger = WriterState(), in_use, merger
+        self._small = small  # segments published since small ones were merged
+        self._spent = 0.0  # seconds, for the last publication
+        self._not_before = 0.0  # earliest time of the next automatic publication
+        self._changed = Signal()
+        self._failure: OSError | None = None
+        self._stopped = False
+        self._roles: dict[str, _Role] = {}
+        self._begun: set[str] = set()
+
+    # -- for callers ------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> WriterState:
+        """The current state: all accepted data."""
+        state = self._last
+        while (after := state.after.get(0)) is not None:
+            state = after
+        self._last = state
+        return state
+
+    @property
+    def closed(self) -> bool:
+        """Whether calls are refused."""
+        return self._stopped or self.state.closed
+
+    def raise_failure(self) -> None:
+        """Raise the failure of a background thread, if there was one."""
+        failure = self._failure
+        if failure is not None:
+            raise failure.with_traceback(None)
+
+    def begin(self, nested: bool) -> WriterCall:
+        """Start a call, to be staged and committed within one turn."""
+        return WriterCall(self.state, nested, self._segment_bytes * 2)
+
+    def wait_for_room(self, nbytes: int) -> None:
+        """Wait until a call may add ``nbytes``, some of them in sealed segments.
+
+        The bytes that wait for the disk are bounded by the queue, or by the call if it is larger.
+
+        Raises:
+            StoreWriteError: the disk refuses.
+        """
+        most = max(nbytes, (self._queue + 1) * self._segment_bytes - nbytes)
+
+        def roomy() -> bool:
+            waiting = self.state.waiting
+            room = len(waiting) < self._queue and sum(s.nbytes for s in waiting) <= most
+            return room or self._failure is not None or self._stopped
+
+        while not self._changed.wait(roomy):
+            self._start()
+        self.raise_failure()
+
+    def accepted(self, before: WriterState) -> None:
+        """Wake the threads if the state since ``before`` needs them."""
+        state = self.state
+        if state.sequence != before.sequence or (
+            before.since is None and self._interval is not None
+        ):
+            self._start()
+            self._changed.ring()
+
+    def flush(self) -> None:
+        """Wait until everything is on disk; retry what failed before.
+
+        Raises:
+            StoreWriteError: writing failed again.
+        """
+        self._failure = None
+        with self.turn.taken() as nested:
+            while True:
+                call = self.begin(nested)
+                call.seal()
+                if call.commit():
+                    break
+        line = self.state.line
+        self._changed.ring()
+        if any(not sealed.done for sealed in line):
+            self._start()
+        while not self._changed.wait(lambda: self._stuck or all(s.done for s in line)):
+            self._start()
+        self.raise_failure()
+
+    @property
+    def _stuck(self) -> bool:
+        return self._failure is not None or self._stopped
+
+    def finish(self) -> None:
+        """Flush, refuse further calls, stop the threads, and report the writer as closed."""
+        while not self.closed:
+            self.flush()
+            with self.turn.taken() as nested:
+                call = self.begin(nested)
+                call.closed = call.idle
+                call.commit()
+        self.stop()
+        self._note(closed=True)  # after the threads ended, which report it as open
+
+    def stop(self) -> None:
+        """End the threads."""
+        self._stopped = True
+        self._changed.ring()
+        while not self._changed.wait(self._all_gone):
+            pass
+        if self._in_use is not None:
+            self._in_use.release()
+
+    def _all_gone(self) -> bool:
+        here = _thread.get_ident()
+        return all(role.gone or role.thread == here for role in self._roles.values())
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the current thread is one of the pipeline's own."""
+        here = _thread.get_ident()
+        return any(role.thread == here and not role.gone for role in self._roles.values())
+
+    # -- the threads ------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Start the threads unless they run. A second one of a name ends at once."""
+        self._start_one("write", self._write_next)
+        self._start_one("commit", self._commit_next)
+
+    def _start_one(self, name: str, step: Callable[[], bool]) -> None:
+        if name not in self._begun and not self._stopped:
+            _thread.start_new_thread(self._run, (name, step))
+            self._begun.add(name)
+
+    def _run(self, name: str, step: Callable[[], bool]) -> None:
+        role = _Role()
+        if self._roles.setdefault(name, role) is not role:
+            return
+        try:
+            while not self._stopped:
+                try:
+                    self._work(step)
+                except BaseException:  # recording the failure failed, too: keep the thread alive
+                    time.sleep(0.05)
+        finally:
+            role.gone = True
+            self._changed.ring()
+
+    def _work(self, step: Callable[[], bool]) -> None:
+        """Run one step if there is work, else wait for a change."""
+        seen, failure = self.state, self._failure
+        try:
+            patience = self._seal_if_old()
+            if failure is None and step():
+                return
+        except BaseException as error:
+            self._fail(error)
+            patience = _POLL
+
+        def changed() -> bool:
+            same = self.state is seen and self._failure is failure
+            return self._stopped or not same or (failure is None and bool(self._next_of(step)))
+
+        self._changed.wait(changed, patience)
+
+    def _next_of(self, step: Callable[[], bool]) -> object:
+        if step == self._merge_small:
+            return self._small >= FAN
+        return self._unwritten() if step == self._write_next else self._written()
+
+    def _unwritten(self) -> SealedSegment | None:
+        """Return the next segment to write."""
+        waiting = (s for s in self.state.line if s.unpublished is None and not s.done)
+        return next(waiting, None)
+
+    def _written(self) -> SealedSegment | None:
+        """Return the next segment to publish, if it is written."""
+        first = next((s for s in self.state.line if not s.done), None)
+        return first if first is not None and first.unpublished is not None else None
+
+    def _write_next(self) -> bool:
+        sealed = self._unwritten()
+        if sealed is None:
+            return False
+        began = time.monotonic()
+        unpublished = self._prepare(sealed)
+        with contextlib.suppress(OSError):  # tried again, and reported, when it is committed
+            unpublished.write()
+        self._spent = time.monotonic() - began
+        sealed.unpublished = unpublished
+        self._changed.ring()
+        return True
+
+    def _commit_next(self) -> bool:
+        sealed = self._written()
+        if sealed is None or sealed.unpublished is None:
+            return False
+        began = time.monotonic()
+        self._check_store()
+        sealed.unpublished.commit()
+        now = time.monotonic()
+        self._not_before = now + min(_SELDOM, _SHARE * (self._spent + now - began))
+        self.published = sealed.sequence
+        if self._merger is not None and sealed.nbytes < self._segment_bytes // 2:
+            self._small += 1
+        self._note(closed=False)
+        sealed.finish()
+        self._changed.ring()
+        if self._small >= FAN:
+            self._start_one("merge", self._merge_small)
+        return True
+
+    def _check_store(self) -> None:
+        """Refuse to publish into another store that was created at the same path."""
+        if self._is_another():
+            raise StoreWriteError(
+                f"The store at {self._folder.path} was removed or replaced by another one after "
+                "this writer was opened. Pending data is not written to the new store. "
+                "Hint: abort() this writer, and open the store again."
+            )
+
+    def _is_another(self) -> bool:
+        """Return whether another store has the path; a missing or damaged one does not count."""
+        with contextlib.suppress(StoreError, OSError):
+            return identity_of(self._folder).id != self._store
+        return False
+
+    def _merge_small(self) -> bool:
+        """Merge small segments; a failure is retried later."""
+        if self._merger is None or self._small < FAN:
+            return False
+        self._small = 0
+        with contextlib.suppress(Exception):
+            if not self._is_another():
+                self._merger.merge()
+        return True
+
+    def _seal_if_old(self) -> float:
+        """Seal data that has waited for the interval; return the seconds until the next check."""
+        state = self.state
+        if state.since is None or self._interval is None or self._stuck:
+            return _POLL
+        left = max(state.since + self._interval, self._not_before) - time.monotonic()
+        if left > 0:
+            return min(left, _POLL)
+        if len(state.waiting) < self._queue:
+            hold = self.turn.take(sys._getframe(), wait=False)
+            if hold is not None:
+                call = self.begin(nested=False)
+                call.seal()
+                call.commit()
+                self.turn.end(hold)
+                self._changed.ring()
+                return _POLL
+        return 0.05
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, OSError) and not isinstance(error, StoreError):
+            failure = write_error(error, "writing to", self._folder.segments)
+        elif isinstance(error, StoreWriteError):
+            failure = error
+        else:
+            failure = StoreWriteError(
+                f"Writing to {self._folder.segments} failed: {type(error).__name__}: {error}. "
+                "Published data is safe. Hint: call flush() to try again."
+            )
+        failure.__cause__ = None if failure is error else error
+        self._failure = failure
+        self._changed.ring()
+
+    def _prepare(self, sealed: SealedSegment) -> _segment_writer.UnpublishedSegment:
+        parts = sealed.parts
+        description = {
+            "version": _header.PLAIN,
+            "store": self._store,
+            "writer": self._writer,
+            "sequence": sealed.sequence,
+            "order": [self._clock + sealed.sequence, self._writer, sealed.sequence],
+            "chunks": [chunk.describe(extent) for chunk, extent in parts],
+        }
+        tensors = {n: a for chunk, extent in parts for n, a in chunk.tensors(extent).items()}
+        prepared = _segment_writer.prepare(description, tensors)
+        name = _header.file_name(self._writer, sealed.sequence)
+        return _segment_writer.UnpublishedSegment(prepared, self._folder.disk, name)
+
+    def _note(self, closed: bool) -> None:
+        """Report the progress of this writer. Not synced, because losing the report is harmless."""
+        note = WriterNote(self.published, closed, self.failed, 0.0)
+        if self._is_another():
+            return
+        with contextlib.suppress(OSError):
+            self._folder.disk.put(file_of(self._writer), note.to_json(), durable=False)

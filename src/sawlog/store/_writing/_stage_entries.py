@@ -1,0 +1,102 @@
+"""Stage the entries of one ``log``, ``extend`` or ``write``: match the series, fill the segment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from sawlog.records import Entries
+from sawlog.store._format._json_files import check_json
+from sawlog.store._format._layout import Config
+from sawlog.store._format._schema import Log, Schema, Series
+from sawlog.store._reading._catalog import Catalog
+from sawlog.store._writing._accepted import WriterCall
+from sawlog.store._writing._nan_policy import check_nan
+from sawlog.store._writing._pipeline import Pipeline
+from sawlog.store._writing._validate_write import all_series, as_series
+
+_NO_ATTRS: Mapping[str, Any] = MappingProxyType({})
+
+
+class EntryStaging:
+    """Stages entries for one writer; ``known`` has the series that it has written to."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        config: Config,
+        pipeline: Pipeline,
+        *,
+        path: Path,
+        segment_bytes: int,
+    ) -> None:
+        self._catalog, self._config, self._pipeline = catalog, config, pipeline
+        self._path, self._segment_bytes = path, segment_bytes
+        self.known: dict[str, Series] = {}
+
+    def stage(self, call: WriterCall, records: dict[str, Entries]) -> None:
+        """Stage the entries of every name."""
+        for name, entries in records.items():
+            if entries.attrs:
+                check_json(dict(entries.attrs), f"attrs of {name!r}")
+        found = all_series(self._catalog.schema, records)
+        if None in found.values():
+            self._declare(records)
+            found = all_series(self._catalog.schema, records)
+        if self._config.nan != "allow":
+            values = {name: entries.values for name, entries in records.items()}
+            check_nan(self._config.nan, values, self._path)
+        self._put(call, [(s, records[n]) for n, s in found.items() if s is not None])
+        self.known.update((n, s) for n, s in found.items() if s is not None)
+
+    def _declare(self, records: dict[str, Entries]) -> None:
+        def wanted(schema: Schema) -> list[Log]:
+            new = [name for name, found in all_series(schema, records).items() if found is None]
+            return as_series(schema, {name: records[name] for name in new}, self._config.fixed)
+
+        self._catalog.declare(wanted)
+
+    def _put(self, call: WriterCall, found: list[tuple[Series, Entries]]) -> None:
+        """Copy entries into one segment, so that all entries of a call are published together."""
+        sizes = _bytes_per_entry(found)
+        total = sum(n * len(entries) for n, (_, entries) in zip(sizes, found, strict=True))
+        if call.nbytes + total + 1 > self._segment_bytes:
+            self._pipeline.wait_for_room(total)
+            if call.nbytes + total > self._segment_bytes:
+                call.seal()
+        masked = [(s, entries.mask) for s, entries in found if entries.mask is not None]
+        if not all(call.chunk(s).takes(call.key, mask) for s, mask in masked):
+            call.seal()
+        for size, (series, entries) in zip(sizes, found, strict=True):
+            if len(entries) or entries.attrs:
+                most = max(1, self._segment_bytes // size)
+                call.chunk(series).add_entries(call.key, entries, most)
+        call.count(total)
+        if call.nbytes + 1 > self._segment_bytes:
+            call.seal()
+
+
+def one_entry(values: np.ndarray, steps: Mapping[str, np.ndarray]) -> Entries:
+    """Build ``Entries`` of length 1 without checks: a call may have a hundred thousand names."""
+    made = object.__new__(Entries)
+    parts = made.__dict__
+    parts["values"], parts["steps"], parts["mask"], parts["attrs"] = values, steps, None, _NO_ATTRS
+    return made
+
+
+def _bytes_per_entry(found: list[tuple[Series, Entries]]) -> list[int]:
+    """Return the bytes of one entry of each series."""
+    known: dict[tuple[Any, ...], int] = {}
+    out = []
+    for series, entries in found:
+        column = series.column
+        key = (id(column.dtype), column.shape, id(series.steps))
+        size = known.get(key)
+        if size is None:
+            size = known[key] = column.row_bytes + sum([step.row_bytes for step in series.steps])
+        out.append(max(1, size + (0 if entries.mask is None else entries.mask[:1].nbytes)))
+    return out
