@@ -165,7 +165,7 @@ def test_without_the_packages_of_the_command_line(tmp_path):
         "from sawlog.sinks import ConsoleSink, Dashboard, JsonlSink",
         f"from sawlog.sinks import JsonlSink; JsonlSink({str(tmp_path / 'run.jsonl')!r}).close()",
         "import sawlog; assert sawlog.records.Records({}) == {}",
-        "from sawlog.capture import progress\nwith progress.shown('x', 3) as bar: bar.step(1, 1)",
+        "from sawlog import _progress\nwith _progress.shown('x', 3) as bar: bar.step(1, 1)",
         "import contextlib, io; from sawlog.cli import main; text = io.StringIO()\n"
         "with contextlib.redirect_stderr(text): assert main(['ls', '.']) == 2\n"
         "assert text.getvalue() == ("

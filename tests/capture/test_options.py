@@ -2,8 +2,8 @@
 
 import pytest
 
-from sawlog.capture import Compression, Options, read
 from sawlog.errors import ArgumentError
+from sawlog.run_files._options import Compression, Options, read
 
 GOOD = [
     ({}, Options()),

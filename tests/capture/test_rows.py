@@ -7,17 +7,12 @@ import pytest
 import torch
 from hypothesis import given
 
-from sawlog.capture import (
-    Block,
-    Compression,
-    Report,
-    checkpoint,
-    compressed,
-    data_ids,
-    decode,
-    encode,
-)
+from sawlog.capture._data_ids import data_ids
 from sawlog.errors import ArgumentError
+from sawlog.run_files import _checkpoint as checkpoint
+from sawlog.run_files._blocks import Block, Report, compressed
+from sawlog.run_files._encode import decode, encode
+from sawlog.run_files._options import Compression
 
 # -- ids ------------------------------------------------------------------------------------------
 

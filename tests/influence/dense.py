@@ -3,8 +3,8 @@
 import numpy as np
 
 import sawlog
-from sawlog.capture import SCALE, decode
 from sawlog.curvature import Relative, Sampled, Typical
+from sawlog.run_files._encode import SCALE, decode
 from tests.torch.programs import Program
 
 

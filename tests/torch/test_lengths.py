@@ -6,8 +6,9 @@ import torch
 
 import sawlog
 from sawlog import influence
-from sawlog.capture import decode, ragged
 from sawlog.errors import ArgumentError, CaptureError
+from sawlog.run_files import ragged
+from sawlog.run_files._encode import decode
 from tests.torch.programs import Program
 from tests.torch.test_run import go, start
 from tests.torch.test_tokens import BOTH, EXACT, Words, squares

@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader
 
 import sawlog
 from sawlog import influence
-from sawlog.capture import read
 from sawlog.errors import ArgumentError, CaptureError, WeightsMismatchError
+from sawlog.run_files._options import read
 from tests.torch.programs import assert_alike, logged, mlp
 from tests.torch.test_provenance import trained
 from tests.torch.test_run import go, start

@@ -7,8 +7,8 @@ from torch import nn
 
 import sawlog
 from sawlog._array_device import to_numpy
-from sawlog.capture import decode
 from sawlog.errors import CaptureError
+from sawlog.run_files._encode import decode
 from tests.torch.programs import Program, mlp
 from tests.torch.test_run import go, start
 

@@ -13,9 +13,9 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 import sawlog
-from sawlog.capture import checkpoint
-from sawlog.capture._statistics import Statistics, added
 from sawlog.errors import ArgumentError, DuplicateIdError
+from sawlog.run_files import _checkpoint as checkpoint
+from sawlog.run_files._statistics import Statistics, added
 from tests.thorough import THOROUGH
 from tests.torch.programs import mlp
 from tests.torch.test_run import go, start

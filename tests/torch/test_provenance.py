@@ -9,8 +9,8 @@ from torch import nn
 
 import sawlog
 from sawlog import influence
-from sawlog.capture import Provenance, noted
 from sawlog.errors import ArgumentError, CaptureError, WeightsMismatchError
+from sawlog.run_files._provenance import Provenance, noted
 from sawlog.torch._fingerprint import Fingerprint
 from sawlog.torch._names import bare
 from tests.torch.programs import Program, mlp

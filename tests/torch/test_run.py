@@ -10,7 +10,6 @@ from torch import nn
 
 import sawlog
 from sawlog import store
-from sawlog.capture import decode
 from sawlog.errors import (
     ArgumentError,
     CaptureError,
@@ -18,6 +17,7 @@ from sawlog.errors import (
     UncoveredError,
 )
 from sawlog.factored import random_projection
+from sawlog.run_files._encode import decode, encode
 from tests.torch.programs import PROGRAMS, Program, assert_alike, logged, mlp, picture
 
 
@@ -320,7 +320,7 @@ def test_storage_with_fewer_bits(tmp_path, dtype, error):
 
 def test_int8_of_zeros_and_of_infinities():
     rows = torch.tensor([[0.0, 0.0], [1.0, -2.0], [float("inf"), 1.0]])
-    columns = sawlog.capture.encode("x", rows, "int8")
+    columns = encode("x", rows, "int8")
     back = decode(columns, "x")
     assert back[0].tolist() == [0, 0]
     np.testing.assert_allclose(back[1], [1, -2], atol=2 / 254)

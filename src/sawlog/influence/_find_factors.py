@@ -8,11 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import ml_dtypes
 import numpy as np
 
-from sawlog.capture import SCALE, Block, projections_of, ragged
-from sawlog.capture._log_names import LogName
 from sawlog.errors import ArgumentError
 from sawlog.influence._logs import Logs
 from sawlog.influence._stored_factors import BIAS, MATRIX, TABLE, StoredCall, StoredFactors
+from sawlog.run_files import ragged
+from sawlog.run_files._blocks import Block
+from sawlog.run_files._encode import SCALE
+from sawlog.run_files._log_names import LogName
+from sawlog.run_files._projections import projections_of
 from sawlog.store import Reader
 
 #: The greatest table whose row numbers are exact in a dtype.

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
-from sawlog.capture import data_ids
+from sawlog.capture._data_ids import data_ids
 from sawlog.errors import ArgumentError
 
 DataId = Callable[[Any], Any] | str | int | None

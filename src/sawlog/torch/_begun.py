@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sawlog.capture import (
-    Measured,
-    Options,
-    Provenance,
-    fingerprint_of_arrays,
-    measured,
-)
 from sawlog.errors import ArgumentError, WeightsMismatchError
+from sawlog.run_files._folders import measured
+from sawlog.run_files._measured import Measured
+from sawlog.run_files._options import Options
+from sawlog.run_files._provenance import Provenance, fingerprint_of_arrays
 from sawlog.torch._matrices import Matrices
 from sawlog.torch._watched import Watched
 

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from sawlog.capture import Options, Statistics, encode
-from sawlog.capture._log_names import LogName
 from sawlog.errors import ArgumentError, CaptureError, SawlogError
+from sawlog.run_files._encode import encode
+from sawlog.run_files._log_names import LogName
+from sawlog.run_files._options import Options
+from sawlog.run_files._statistics import Statistics
 from sawlog.torch._examples import Examples
 from sawlog.torch._graph import Edge, Graph, graph_of, root_of, shape_of
 from sawlog.torch._hooks import Call, Hooks, first_tensor, in_backward, last_edges

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from sawlog._array_device import to_numpy
 from sawlog._rich import Console, Table
-from sawlog.capture import Block
 from sawlog.errors import ArgumentError
+from sawlog.run_files._blocks import Block
 from sawlog.torch._laid_out import laid_out
 from sawlog.torch._matrices import Matrices
 

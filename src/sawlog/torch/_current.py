@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sawlog.capture import Report, set_current
-from sawlog.capture import current as current_run
+from sawlog._current_run import current as current_run
+from sawlog._current_run import set_current
 from sawlog.influence import LogLoader, Logs
+from sawlog.run_files._blocks import Report
 from sawlog.store import RowDataset
 from sawlog.torch._check import Check
 from sawlog.torch._extract import Extraction

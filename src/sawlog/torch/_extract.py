@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sawlog.capture import Compression, Options, compressed
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.influence import Logs
+from sawlog.run_files._blocks import compressed
+from sawlog.run_files._options import Compression, Options
 from sawlog.torch._alone import one_of
 from sawlog.torch._batches import DataId, size_of
 from sawlog.torch._capture import Gathering

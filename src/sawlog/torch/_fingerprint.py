@@ -21,7 +21,7 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
-from sawlog.capture import Provenance, fingerprint_of
+from sawlog.run_files._provenance import Provenance, fingerprint_of
 from sawlog.torch._names import named_modules
 
 SMALL, CHUNK = 1024, 256

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from sawlog._array_device import to_numpy
-from sawlog.capture import Staged
 from sawlog.errors import CaptureError
+from sawlog.run_files._statistics import Staged
 from sawlog.torch._outer import Outer
 
 # Half a step above the greatest number of a dtype: what is below rounds to it.

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from sawlog.capture import Block
 from sawlog.curvature import Curvature, Joint
 from sawlog.errors import ArgumentError
+from sawlog.run_files._blocks import Block
 from sawlog.torch._fingerprint import Fingerprint
 from sawlog.torch._laid_out import laid_out
 from sawlog.torch._names import bare

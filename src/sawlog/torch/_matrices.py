@@ -9,8 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sawlog.capture import Block, Compression, Measured, projection_of
 from sawlog.factored import Pair
+from sawlog.run_files._blocks import Block
+from sawlog.run_files._measured import Measured
+from sawlog.run_files._options import Compression
+from sawlog.run_files._projections import projection_of
 
 CHUNK = 64 * 2**20
 

@@ -15,26 +15,15 @@ from torch import Tensor
 
 from sawlog import store
 from sawlog._array_device import to_numpy
-from sawlog.capture import (
-    CHANGING,
-    Block,
-    Options,
-    Provenance,
-    Report,
-    Staged,
-    Statistics,
-    check_same_weights,
-    label_of,
-    logs_of,
-    measured,
-    note,
-    noted,
-    ragged,
-    statistics_of,
-)
-from sawlog.capture import checkpoint as saved
 from sawlog.errors import CaptureError, DuplicateIdError, WeightsMismatchError
 from sawlog.influence import Logs
+from sawlog.run_files import _checkpoint as saved
+from sawlog.run_files import ragged
+from sawlog.run_files._blocks import Block, Report
+from sawlog.run_files._folders import label_of, logs_of, measured, statistics_of
+from sawlog.run_files._options import Options
+from sawlog.run_files._provenance import CHANGING, Provenance, check_same_weights, note, noted
+from sawlog.run_files._statistics import Staged, Statistics
 from sawlog.torch._begun import (
     REMEDY,
     check_about,

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from sawlog.capture import Block
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.factored import Dense, OneHot, Pair, gradient, rows, vector
+from sawlog.run_files._blocks import Block
 from sawlog.torch._finite import check_finite
 from sawlog.torch._graph import Graph, Node, operation, shape_of
 from sawlog.torch._hooks import Call, Hooks, last_edges

@@ -9,8 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sawlog.capture import LEFT, RIGHT, Block, Options, Statistics
 from sawlog.factored import Dense, OneHot, Pair, gradient
+from sawlog.run_files._blocks import Block
+from sawlog.run_files._measured import LEFT, RIGHT
+from sawlog.run_files._options import Options
+from sawlog.run_files._statistics import Statistics
 from sawlog.torch._loss import Scale
 from sawlog.torch._matrices import Matrices
 from sawlog.torch._outer import Outer

@@ -13,27 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sawlog import _progress as progress
 from sawlog._lifecycle import close_at_exit
 from sawlog._paths import absolute
 from sawlog._rich import Console
-from sawlog.capture import (
-    Block,
-    Measured,
-    Options,
-    Report,
-    compressed,
-    data_ids,
-    label_of,
-    logs_of,
-    measured,
-    progress,
-    read,
-    remember,
-    remembered,
-)
-from sawlog.capture._replace import replace_run
+from sawlog.capture._data_ids import data_ids
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.influence import Influence, LogLoader, Logs
+from sawlog.run_files._blocks import Block, Report, compressed
+from sawlog.run_files._folders import label_of, logs_of, measured
+from sawlog.run_files._measured import Measured
+from sawlog.run_files._options import Options, read
+from sawlog.run_files._remembered import remember, remembered
+from sawlog.run_files._replace import replace_run
 from sawlog.store import RowDataset
 from sawlog.torch._batches import DataId, named_batches
 from sawlog.torch._capture import Gathering

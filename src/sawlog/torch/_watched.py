@@ -12,9 +12,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from sawlog.capture import Block
 from sawlog.errors import ArgumentError, UncoveredError
 from sawlog.factored import Dense, Factor, OneHot, Pair
+from sawlog.run_files._blocks import Block
 from sawlog.torch._layers import Part, Rule, general, rule_for
 from sawlog.torch._names import named_modules, named_parameters
 

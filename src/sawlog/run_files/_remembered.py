@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sawlog._atomic import replacing
-from sawlog.capture._blocks import Block
-from sawlog.capture._options import Options, read
 from sawlog.errors import ArgumentError
+from sawlog.run_files._blocks import Block
+from sawlog.run_files._options import Options, read
 
 NAME = "run.json"
 

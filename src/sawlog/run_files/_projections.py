@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from sawlog import store
-from sawlog.capture._blocks import Block
-from sawlog.capture._folders import label_of, measured
-from sawlog.capture._measured import Measured
-from sawlog.capture._options import Compression, Options, read
 from sawlog.errors import ArgumentError, UnknownNameError
 from sawlog.factored import Projection, principal, random_projection
+from sawlog.run_files._blocks import Block
+from sawlog.run_files._folders import label_of, measured
+from sawlog.run_files._measured import Measured
+from sawlog.run_files._options import Compression, Options, read
 
 _HINT = (
     'Hint: run over some data with statistic="kfac" and without compress first, finalize(), and '

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from sawlog import store
-from sawlog.capture import checkpoint as saved
-from sawlog.capture._blocks import Block
-from sawlog.capture._measured import Measured
-from sawlog.capture._options import Options, read
-from sawlog.capture._provenance import Provenance
+from sawlog.run_files import _checkpoint as saved
+from sawlog.run_files._blocks import Block
+from sawlog.run_files._measured import Measured
+from sawlog.run_files._options import Options, read
+from sawlog.run_files._provenance import Provenance
 
 CURVATURE = {"kfac", "ekfac"}
 

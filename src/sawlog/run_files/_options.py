@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sawlog._optional import require
-from sawlog.capture._dialect import check_words, is_dialect, translated
 from sawlog.errors import ArgumentError
+from sawlog.run_files._dialect import check_words, is_dialect, translated
 
 LOGS = ("forward", "backward", "grad")
 STATISTICS = ("mean", "variance", "covariance", "kfac", "ekfac")

@@ -19,9 +19,9 @@ import numpy as np
 
 from sawlog import store
 from sawlog._atomic import new_folder
-from sawlog.capture._statistics import added
 from sawlog.errors import DamagedStoreError, DuplicateIdError, StoreError, StoreNotFoundError
 from sawlog.records import Entries, Records
+from sawlog.run_files._statistics import added
 from sawlog.store._removal import remove_store
 
 COUNTED = "counted"

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from sawlog import store
-from sawlog.capture._encode import SCALE
 from sawlog.errors import SchemaError
+from sawlog.run_files._encode import SCALE
 
 LENGTHS = ".positions"
 _BEYOND = re.compile(r"\+\d+$")

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from sawlog.capture._blocks import Block
-from sawlog.capture._provenance import Provenance, fingerprint_of_arrays
 from sawlog.errors import ArgumentError, UnknownNameError
+from sawlog.run_files._blocks import Block
+from sawlog.run_files._provenance import Provenance, fingerprint_of_arrays
 
 LEFT, RIGHT = "kfac.left", "kfac.right"
 

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 from sawlog._atomic import discard
-from sawlog.capture._remembered import NAME as REMEMBERED
+from sawlog.run_files._remembered import NAME as REMEMBERED
 from sawlog.store._layout import is_store
 from sawlog.store._removal import in_the_way, replace_stores
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sawlog._rich import Console, Table
-from sawlog.capture._encode import row_bytes
-from sawlog.capture._options import Compression
 from sawlog.errors import ArgumentError
+from sawlog.run_files._encode import row_bytes
+from sawlog.run_files._options import Compression
 
 
 @dataclasses.dataclass(frozen=True)
