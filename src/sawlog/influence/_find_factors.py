@@ -40,7 +40,7 @@ def find_stored_factors(logs: Logs) -> list[StoredFactors]:
         where = "in memory" if reader is None else f"in the store at {reader.path}"
         raise ArgumentError(
             f"The logs {where} do not belong to a run, so the factors of their gradients are "
-            "unknown. Hint: pass the store of a run, run.logs."
+            "unknown. Hint: pass the store of a run, run.store_path."
         )
     blocks = {each["name"]: Block.from_json(each) for each in reader.meta["blocks"]}
     projections = projections_of(reader)

@@ -6,11 +6,11 @@ from typing import Any
 
 from sawlog._current_run import current as current_run
 from sawlog._current_run import set_current
+from sawlog.capture._check import Check
+from sawlog.capture._extract import Extraction
 from sawlog.influence import LogLoader, Logs
 from sawlog.run_files._blocks import Report
 from sawlog.store import RowDataset
-from sawlog.torch._check import Check
-from sawlog.torch._extract import Extraction
 from sawlog.torch._run import Run
 
 

@@ -12,6 +12,7 @@ from torch.func import functional_call, vjp, vmap
 from sawlog.curvature import Curvature, Joint
 from sawlog.errors import ArgumentError
 from sawlog.run_files._blocks import Block
+from sawlog.torch._backend import TorchBackend
 from sawlog.torch._fingerprint import Fingerprint
 from sawlog.torch._laid_out import laid_out
 from sawlog.torch._names import bare
@@ -87,14 +88,14 @@ def gauss_newton(
 def _watched(model: Run | nn.Module) -> tuple[nn.Module, Sequence[Block]]:
     if not isinstance(model, Run):
         return model, look_at(model).blocks
-    if model._model is None or model._watched is None:
-        raise ArgumentError("There is no model yet. Hint: run.watch(model).")
+    backend = model._watched_model()
+    assert isinstance(backend, TorchBackend)
     if model.options.compress is not None:
         raise ArgumentError(
             "The exact Gauss-Newton matrix is one of whole gradients, and the run compresses them. "
             "Hint: run.setup(...) without compress."
         )
-    return model._model, model._watched.blocks
+    return backend.model, backend.blocks
 
 
 def _inputs(batch: Any) -> Tensor:

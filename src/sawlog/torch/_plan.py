@@ -36,7 +36,7 @@ from sawlog.torch._layout import (
 )
 from sawlog.torch._operations import WeightUse, Where, is_of_inputs, labels_along
 from sawlog.torch._passes import Passes
-from sawlog.torch._rows import BlockRows
+from sawlog.torch._row_builder import RowBuilder
 from sawlog.torch._sums import ExampleSums
 from sawlog.torch._uses import WeightUses
 from sawlog.torch._watched import Watched
@@ -195,7 +195,7 @@ class Prover:
     """
 
     def __init__(
-        self, watched: Watched, rows: BlockRows, graph: Graph, batch: int, axis: int
+        self, watched: Watched, rows: RowBuilder, graph: Graph, batch: int, axis: int
     ) -> None:
         self._watched, self._rows, self._graph = watched, rows, graph
         self._batch, self._axis = batch, axis
@@ -621,7 +621,7 @@ def _rounding(pair: Pair) -> float:
 
 
 def projected_gradient(
-    rows: BlockRows,
+    rows: RowBuilder,
     block: Block,
     grads: Mapping[str, Tensor | None],
     parameters: Mapping[str, Tensor],

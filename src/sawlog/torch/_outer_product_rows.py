@@ -11,7 +11,7 @@ from torch import Tensor
 from sawlog.store import Unmade
 
 
-class Outer(Unmade):
+class OuterProductRows(Unmade):
     """The outer products of ``left`` ``[batch, rows]`` and ``right`` ``[batch, cols]``."""
 
     dtype = np.dtype(np.float32)
@@ -24,11 +24,11 @@ class Outer(Unmade):
         """Multiply into an array."""
         torch.mul(self._left[:, :, None], self._right[:, None, :], out=torch.from_numpy(out))
 
-    def __getitem__(self, rows: Any) -> Outer:
+    def __getitem__(self, rows: Any) -> OuterProductRows:
         """The products of some examples."""
         if isinstance(rows, np.ndarray):
             rows = torch.from_numpy(rows)
-        return Outer(self._left[rows], self._right[rows])
+        return OuterProductRows(self._left[rows], self._right[rows])
 
     def made(self) -> Tensor:
         """The products themselves."""

@@ -1,8 +1,8 @@
-"""Projections and eigenbases of the blocks, as tensors where they are needed."""
+"""Projections and eigenbases of the blocks, as tensors on the device that needs them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,54 +11,45 @@ from torch import Tensor
 
 from sawlog.factored import Pair
 from sawlog.run_files._blocks import Block
-from sawlog.run_files._measured import Measured
-from sawlog.run_files._options import Compression
-from sawlog.run_files._projections import projection_of
 
 CHUNK = 64 * 2**20
 
 
-class Matrices:
-    """What the gradients of each block are multiplied with.
+class Projectors:
+    """The matrices that the gradients of each block are multiplied by.
 
     Args:
-        blocks: all of them.
-        how: how they are projected; None leaves them whole.
-        measured: statistics of an earlier pass, for projections on main directions.
-        bases: the eigenbases for EK-FAC, by block.
+        projections: the left and right projection by block; None for a side that is not projected.
+        bases: the left and right eigenbasis for EK-FAC by block.
     """
 
     def __init__(
         self,
-        blocks: Sequence[Block],
-        how: Compression | None,
-        measured: Measured | None,
-        bases: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
+        projections: Mapping[str, tuple[np.ndarray | None, np.ndarray | None]],
+        bases: Mapping[str, tuple[np.ndarray, np.ndarray]],
     ) -> None:
-        self._bases = dict(bases or {})
-        made = {block.name: projection_of(block, how, measured) for block in blocks}
-        self.made = {name: (each.left, each.right) for name, each in made.items()}
-        self._there: dict[Any, Any] = {}
+        self._projections, self._bases = projections, bases
+        self._tensors: dict[Any, Any] = {}
 
     def projection(
         self, block: Block, device: torch.device, dtype: torch.dtype
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The matrices of both sides, None for a side that stays whole."""
-        return self._on(("projection", block.name), self.made[block.name], device, dtype)
+        """Return the matrices of both sides; None for a side that is not projected."""
+        return self._on(("projection", block.name), self._projections[block.name], device, dtype)
 
     def _on(self, name: Any, arrays: Any, device: torch.device, dtype: torch.dtype) -> Any:
         key = (name, device, dtype)
-        if key not in self._there:
-            self._there[key] = tuple(
+        if key not in self._tensors:
+            self._tensors[key] = tuple(
                 None if each is None else torch.as_tensor(each, dtype=dtype, device=device)
                 for each in arrays
             )
-        return self._there[key]
+        return self._tensors[key]
 
     def squares_of(self, block: Block, pair: Pair) -> Tensor:
-        """The same as :meth:`squares`, of a pair with one position: no gradient is made at all.
+        """Return :meth:`squares` for a pair with one position, without computing gradients.
 
-        The square of a product is the product of squares, so one matrix product sums them up.
+        The square of a product is the product of squares, so one matrix product sums them.
         """
         rows = pair.left.full()
         bases = self._on(("basis", block.name), self._bases[block.name], rows.device, rows.dtype)
@@ -68,14 +59,14 @@ class Matrices:
         return total
 
     def squares(self, block: Block, rows: Tensor) -> Tensor:
-        """The sum over examples of the squares of their gradients in the eigenbasis."""
+        """Return the sum over examples of their squared gradients in the eigenbasis."""
         bases = self._bases[block.name]
         left, right = self._on(("basis", block.name), bases, rows.device, rows.dtype)
         total = torch.zeros(rows.shape[1:], dtype=rows.dtype, device=rows.device)
         size = max(1, CHUNK // max(1, rows[:1].numel() * rows.element_size()))
         for start in range(0, len(rows), size):
             part = rows[start : start + size]
-            if left.ndim > 1:  # a vector stands for a basis of single elements
+            if left.ndim > 1:  # a vector represents the identity
                 part = left.mT @ part
             if right.ndim > 1:
                 part = part @ right
