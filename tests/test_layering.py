@@ -19,7 +19,7 @@ LAYERS = (
     ("__main__",),
     ("cli", "huggingface", "lightning", "testing"),
     ("__init__",),
-    ("loggers",),
+    ("_log", "loggers"),
     ("jax", "torch"),
     ("capture",),
     ("influence",),

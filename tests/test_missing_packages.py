@@ -194,8 +194,8 @@ def test_a_jax_without_jaxlib_says_so(tmp_path):
     (tmp_path / "jax").mkdir()
     says = "jax requires jaxlib to be installed."
     (tmp_path / "jax" / "__init__.py").write_text(f"raise ModuleNotFoundError({says!r})\n")
-    found = outcomes(["import sawlog; sawlog.log", "import sawlog.loggers"], path=tmp_path)
-    for statement, needed_by in zip(found, ("sawlog.log", "sawlog.loggers"), strict=True):
+    found = outcomes(["import sawlog; sawlog.spool", "import sawlog.loggers"], path=tmp_path)
+    for statement, needed_by in zip(found, ("sawlog.spool", "sawlog.loggers"), strict=True):
         parents, text, _ = found[statement]
         assert parents[0] == "MissingPackageError"
         assert text == (
@@ -207,5 +207,5 @@ def test_a_jax_without_jaxlib_says_so(tmp_path):
 def test_a_jax_that_does_not_fit_its_jaxlib_speaks_for_itself(tmp_path):
     says = "jaxlib version 0.1 is incompatible with jax version 0.12"
     (tmp_path / "jax.py").write_text(f"raise RuntimeError({says!r})\n")
-    (outcome,) = outcomes(["import sawlog; sawlog.log"], path=tmp_path).values()
+    (outcome,) = outcomes(["import sawlog; sawlog.spool"], path=tmp_path).values()
     assert outcome[:2] == [["RuntimeError", "Exception", "BaseException", "object"], says]

@@ -1,4 +1,4 @@
-"""The current run, for those who do not want to pass it around."""
+"""The current run, for functions that take none as an argument."""
 
 from __future__ import annotations
 
@@ -15,12 +15,17 @@ def set_current(run: Any) -> None:
     _current = run
 
 
+def get() -> Any:
+    """Return the current run; None before the first ``sawlog.init``."""
+    return _current
+
+
 def current() -> Any:
-    """The run that ``sawlog.init`` made last.
+    """Return the run that ``sawlog.init`` created last.
 
     Raises:
-        ArgumentError: there is none.
+        ArgumentError: ``sawlog.init`` was not called.
     """
     if _current is None:
-        raise ArgumentError('There is no run yet. Hint: sawlog.init(project="my_project").')
+        raise ArgumentError('No run is current. Hint: call sawlog.init(project="my_project").')
     return _current

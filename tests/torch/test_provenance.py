@@ -264,7 +264,7 @@ def test_a_log_is_there_after_the_with(tmp_path):
     go(run, program, ["q"], program.part(slice(0, 1)))
     with run(data_id=["r"]):
         program.of(program.part(slice(1, 2))).backward()
-        with pytest.raises(CaptureError, match="inside of `with run"):
+        with pytest.raises(CaptureError, match="inside `with run"):
             run.get_log()
     assert list(run.get_log().ids) == ["r"]
 

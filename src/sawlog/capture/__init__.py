@@ -1,8 +1,13 @@
-"""Per-example capture, whatever the framework: options, ids, and how stored rows are read."""
+"""Per-example capture without a framework: runs, options, ids, and how stored rows are read.
+
+A framework implements :class:`Backend`; :class:`sawlog.torch.Run` is the run for PyTorch.
+"""
 
 from __future__ import annotations
 
+from sawlog.capture._backend import Backend as Backend
 from sawlog.capture._data_ids import data_ids as data_ids
+from sawlog.capture._run import CaptureRun as CaptureRun
 from sawlog.run_files import ragged as ragged
 from sawlog.run_files._blocks import Block as Block
 from sawlog.run_files._blocks import Report as Report
@@ -13,7 +18,9 @@ from sawlog.run_files._options import Options as Options
 from sawlog.run_files._provenance import Provenance as Provenance
 
 __all__ = [
+    "Backend",
     "Block",
+    "CaptureRun",
     "Compression",
     "Measured",
     "Options",

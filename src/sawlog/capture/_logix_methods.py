@@ -107,7 +107,6 @@ _ELSEWHERE = {  # attributes of LogIX, and their counterparts here
     "add_analysis": "run.influence has the analysis",
     "initialize_from_log": "sawlog.init(project) continues an existing run",
     "watch_activation": 'run.setup(log="forward") logs the inputs of layers',
-    "log": "`with run(data_id=ids): ...` logs a batch",
     "compute_influence": "run.influence.compute_influence(src_log, tgt_log)",
     "compute_influence_all": "run.influence.compute_influence_all(run.get_log())",
     "compute_self_influence": "run.influence.compute_self_influence()",

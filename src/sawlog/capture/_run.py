@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +23,7 @@ from sawlog.capture._check import Check
 from sawlog.capture._data_ids import data_ids
 from sawlog.capture._extract import Extraction, ExtractionJob, Mask
 from sawlog.capture._logix_methods import LogixMethods
+from sawlog.capture._metrics import RunMetrics
 from sawlog.capture._query_pass import QueryPass
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.influence import Influence, Logs
@@ -32,6 +33,7 @@ from sawlog.run_files._measured import Measured
 from sawlog.run_files._options import Options, read
 from sawlog.run_files._remembered import remember, remembered
 from sawlog.run_files._replace import replace_run
+from sawlog.sinks import Sink
 
 StrPath = str | os.PathLike[str]
 
@@ -51,6 +53,7 @@ class CaptureRun(LogixMethods, CloseOnExit):
             it has; ``"replace"`` deletes it; ``"error"`` raises.
         config: initial options, as for :meth:`setup`; None takes those that an existing run was
             last set up with.
+        sinks: where :meth:`log` writes; by default a store in the folder ``metrics`` of the run.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class CaptureRun(LogixMethods, CloseOnExit):
         root: StrPath = "sawlog",
         exists: str = "append",
         config: Mapping[str, Any] | StrPath | None = None,
+        sinks: Sequence[Sink] | None = None,
     ) -> None:
         if not isinstance(project, str) or project in ("", "..") or Path(project).name != project:
             refuse("project", "the name of a folder, such as 'my_project'", project)
@@ -73,6 +77,7 @@ class CaptureRun(LogixMethods, CloseOnExit):
             )
         if exists == "replace":
             replace_run(self.path)
+        self._metrics = RunMetrics(self.path / "metrics", sinks)
         kept = remembered(self.path)
         self._options = read(config) if config is not None or kept is None else kept[0]
         self._remembered_options: Options | None = None
@@ -107,6 +112,27 @@ class CaptureRun(LogixMethods, CloseOnExit):
             stacklevel=2,
         )
         return self.store_path
+
+    def log(self, *args: Any, **options: Any) -> None:
+        """Write values of a Python loop to the sinks of the run.
+
+        ``log(data, /, **steps)`` takes a dict, and ``log(name, value, /, **steps)`` one value.
+        Values are tensors, arrays, Python numbers, or nested dicts of them, which are named like
+        ``loss/policy``. Every keyword is a step axis, such as ``step=i``; ``where=False`` logs
+        nothing. ``sawlog.log`` does the same for the current run.
+
+        Raises:
+            LogValueError: the arguments have another form, or a value is not an array or number.
+            ArgumentError: the sinks of the run are closed.
+
+        >>> import tempfile, sawlog
+        >>> run = sawlog.init(project="example", root=tempfile.mkdtemp())
+        >>> run.log({"loss": {"policy": 0.5}}, step=0)
+        >>> run.finalize()
+        >>> sawlog.store.open(run.path / "metrics").read("loss/policy")
+        array([0.5])
+        """
+        self._metrics.log(args, options)
 
     # -- what to log ------------------------------------------------------------------------------
 
@@ -428,6 +454,7 @@ class CaptureRun(LogixMethods, CloseOnExit):
 
     def flush(self) -> None:
         """Write everything logged so far to disk."""
+        self._metrics.flush()
         if self._pass is not None:
             self._pass.flush()
 
@@ -438,13 +465,16 @@ class CaptureRun(LogixMethods, CloseOnExit):
         if self._pass is not None:
             self._pass.close()
             self._pass = None
+        self._metrics.finalize()
 
     def close(self) -> None:
-        """Do the same as :meth:`finalize`."""
+        """Finalize, and close the sinks."""
         self.finalize()
+        self._metrics.close()
 
     def fail(self) -> None:
-        """Mark the store as that of a failed program when the pass is closed."""
+        """Mark the stores as those of a failed program when they are closed."""
+        self._metrics.fail()
         if self._pass is not None:
             self._pass.fail()
 

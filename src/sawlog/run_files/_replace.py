@@ -10,7 +10,12 @@ from sawlog.run_files._remembered import NAME as REMEMBERED
 from sawlog.store._layout import is_store
 from sawlog.store._removal import in_the_way, replace_stores
 
-_PARTS = {"logs": 1, "statistics": 4, "curvature": 2}  # how deep below each stores can be
+_PARTS = {
+    "logs": 1,
+    "statistics": 4,
+    "curvature": 2,
+    "metrics": 0,
+}  # how deep below each stores can be
 
 
 def replace_run(path: Path) -> None:

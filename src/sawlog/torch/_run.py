@@ -25,6 +25,7 @@ class Run(CaptureRun):
             it has; ``"replace"`` deletes it; ``"error"`` raises.
         config: initial options, as for :meth:`setup`; None takes those that an existing run was
             last set up with.
+        sinks: where :meth:`log` writes; by default a store in the folder ``metrics`` of the run.
 
     >>> import tempfile, torch, sawlog
     >>> model = torch.nn.Linear(3, 2)

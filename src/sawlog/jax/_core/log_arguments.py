@@ -20,6 +20,7 @@ from sawlog.jax._core.site import Site
 from sawlog.jax._transforms.reductions import check_mode
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_FRONT = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "_log.py")  # sawlog.log
 
 
 def read_site(
@@ -196,6 +197,6 @@ def _as_names(names: Any, what: str, where: str) -> tuple[str, ...]:
 def _caller() -> str:
     """``file:line (function)`` of the innermost frame outside this package."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((_HERE, _FRONT)):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"

@@ -155,6 +155,7 @@ def _run_outside_of_a_trace(*operands: Any, site: Site) -> list[Any]:
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _compat.exclude_from_tracebacks(_HERE)
+_compat.exclude_from_tracebacks(os.path.join(os.path.dirname(os.path.dirname(_HERE)), "_log.py"))
 
 
 def log(*args: Any, **options: Any) -> Any:
