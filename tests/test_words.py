@@ -74,6 +74,8 @@ CHECKED = [
     *("src/sawlog/_table.py", "src/sawlog/_text.py", "src/sawlog/_trend.py"),
     *("src/sawlog/_turn.py", "src/sawlog/_validate.py"),
     *("src/sawlog/errors.py", "src/sawlog/records.py", "docs/inspect.md"),
+    *("src/sawlog/_current_run.py", "src/sawlog/_log.py", "src/sawlog/_progress.py"),
+    *("src/sawlog/capture", "docs/torch.md"),
 ]
 
 _PROSE = {tokenize.STRING, tokenize.COMMENT}

@@ -11,7 +11,7 @@ from sawlog._rich import TimeRemainingColumn as TimeLeft
 
 
 class Bar:
-    """A progress bar; one that is not shown counts all the same."""
+    """A progress bar; it counts also if it is hidden."""
 
     def __init__(self, progress: Progress | None, task: TaskID | None) -> None:
         self._progress, self._task = progress, task
@@ -19,7 +19,7 @@ class Bar:
         self.examples = 0
 
     def step(self, examples: int, nbytes: int) -> None:
-        """One more batch is done, with so many new examples; ``nbytes`` are written in all."""
+        """Count one more batch, with ``examples`` new ones; ``nbytes`` is the total written."""
         self.examples += examples
         if self._progress is not None and self._task is not None:
             rate = self.examples / max(1e-9, time.monotonic() - self._begun)
@@ -29,7 +29,7 @@ class Bar:
 
 @contextlib.contextmanager
 def shown(what: str, total: int | None, *, quiet: bool = False) -> Iterator[Bar]:
-    """Show progress for the time of a ``with``; only at a terminal."""
+    """Show progress inside the ``with``, if the output is a terminal."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield Bar(None, None)

@@ -99,7 +99,7 @@ def test_all_passes_that_are_needed(tmp_path, options, passes):
     if "ekfac" in options.get("statistic", ""):
         close(run.statistics.ekfac("0.weight"), by_hand.statistics.ekfac("0.weight"), 1e-5, 1e-9)
     with (
-        pytest.raises(ArgumentError, match="a generator can be gone through once")
+        pytest.raises(ArgumentError, match="a generator can be read only once")
         if len(passes) > 1
         else _nothing()
     ):

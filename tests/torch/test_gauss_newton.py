@@ -158,7 +158,7 @@ def test_what_it_cannot_do(run, model, data):
         curvature.choose_damping(found, rows)
     with pytest.raises(ArgumentError, match="needs the gradients of all of them"):
         influence.attribute(run.store_path, run.store_path, curvature=found, names=["3.weight"])
-    with pytest.raises(ArgumentError, match="loss is one of"):
+    with pytest.raises(ArgumentError, match="`loss` must be one of"):
         gauss_newton(model, [x], "hinge")
     with pytest.raises(ArgumentError, match="no examples"):
         gauss_newton(model, [x[:0]])

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 import sawlog
 from sawlog.errors import ArgumentError, DuplicateIdError
 from sawlog.run_files import _checkpoint as checkpoint
-from sawlog.run_files._statistics import Statistics, added
+from sawlog.run_files._statistics import RunStatistics, added
 from tests.thorough import THOROUGH
 from tests.torch.programs import mlp
 from tests.torch.test_run import go, start
@@ -89,7 +89,7 @@ def test_parts_are_joined_as_if_they_were_one():
     rows = 3000 + random.normal(size=(30, 2, 3))
     parts = []
     for own in (rows[:1], rows[1:20], rows[20:]):
-        one = Statistics("float64")
+        one = RunStatistics("float64")
         one.add_rows("x", own)
         one.add("y", own.sum(0), len(own))
         parts.append(one.arrays())

@@ -31,7 +31,7 @@ from sawlog.capture._pass_matrices import PassMatrices
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._options import Options
 from sawlog.run_files._provenance import Provenance
-from sawlog.run_files._statistics import Staged, Statistics
+from sawlog.run_files._statistics import RunStatistics, Staged
 
 if TYPE_CHECKING:
     from sawlog.capture._run import CaptureRun
@@ -72,7 +72,7 @@ class ActiveBatch(Protocol):
             CaptureError: no gradient was seen, or the examples cannot be separated.
         """
 
-    def add_statistics(self, sums: Statistics, logs: Mapping[str, Any], examples: int) -> None:
+    def add_statistics(self, sums: RunStatistics, logs: Mapping[str, Any], examples: int) -> None:
         """Add the batch to the statistics that the options select."""
 
     def columns(self, logs: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from sawlog.run_files._provenance import (
     note,
     noted,
 )
-from sawlog.run_files._statistics import Staged, Statistics
+from sawlog.run_files._statistics import RunStatistics, Staged
 
 
 class CapturePass:
@@ -66,7 +66,7 @@ class CapturePass:
         }
         if factors is not None:
             self._check_weights(factors.provenance, f"the statistics at {self._folder.parent}")
-        self._statistics = Statistics(options.precision, offload=options.offload)
+        self._statistics = RunStatistics(options.precision, offload=options.offload)
         self._staged = Staged()
         self._writer: store.Writer | None = None
         self.seen = SeenIds()

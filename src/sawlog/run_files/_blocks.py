@@ -1,4 +1,4 @@
-"""Blocks: what is logged of a matrix of parameters, how small it is made, and what that takes."""
+"""Blocks: the matrices of parameters that are logged, their ranks, and the bytes they take."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ class Block:
         return dict(zip(self.parameters, (weight, bias), strict=True))
 
     def to_json(self) -> dict[str, Any]:
-        """For the notes of a store."""
+        """Return the block in types of JSON, for the metadata of a store."""
         said = dataclasses.asdict(self)
         return {k: list(v) if isinstance(v, tuple) else v for k, v in said.items()}
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Block:
-        """What :meth:`to_json` gave."""
+        """Read what :meth:`to_json` returned."""
         values: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in said.items()
         }
@@ -130,7 +130,7 @@ def _bytes(blocks: Sequence[Block], dtype: str) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What is watched and what it takes; printing it shows a table.
+    """The watched layers and their size; printing it shows a table.
 
     Args:
         blocks: what is logged.

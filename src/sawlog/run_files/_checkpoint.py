@@ -48,7 +48,7 @@ class Saved:
 def save(
     folder: Path, arrays: Mapping[str, tuple[np.ndarray, int]], ids: np.ndarray, meta: Any
 ) -> None:
-    """Write a part, and then remove older states of it."""
+    """Write a part, then remove its older states."""
     folder.mkdir(parents=True, exist_ok=True)
     older = _states(folder)
     number = int(older[-1].name) + 1 if older else 1
@@ -70,7 +70,7 @@ def save(
 
 
 def load(folder: Path) -> Saved | None:
-    """The newest state of a part; None if there is none."""
+    """Return the newest state of a part; None if it has no state."""
     for tries in range(_TRIES):
         states = _states(folder)
         if not states:
@@ -96,7 +96,7 @@ def _read(path: Path) -> Saved:
 
 
 def load_parts(folder: Path) -> Iterator[Saved]:
-    """The parts of all processes, in the order of their names, one after the other."""
+    """Yield the parts of all processes, sorted by name."""
     for path in sorted(folder.glob("part-*")):
         found = load(path) if path.is_dir() else None
         if found is not None:

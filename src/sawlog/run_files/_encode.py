@@ -15,15 +15,15 @@ _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 
 
 def row_bytes(elements: int, dtype: str) -> int:
-    """How many bytes a row of so many elements takes."""
+    """Return the number of bytes that a row of ``elements`` takes."""
     return elements * _BYTES[dtype] + (4 if dtype == "int8" else 0)
 
 
 def encode(name: str, rows: Any, dtype: str) -> dict[str, np.ndarray]:
-    """Rows ``[batch, ...]`` of any array library as columns of a store.
+    """Encode rows ``[batch, ...]`` of any array library as columns of a store.
 
-    With ``"int8"`` each row is ``column * scale`` to half a scale, where 127 scales are its
-    greatest element; a row with an infinity or NaN has NaN as its scale.
+    ``"int8"`` is symmetric, with a scale for each row: max abs / 127. The scale of a row with an
+    infinity or NaN is NaN.
     """
     if dtype == "int8":
         return _quantized(name, rows)
@@ -59,7 +59,7 @@ def _quantized(name: str, rows: Any) -> dict[str, np.ndarray]:
 
 
 def decode(columns: dict[str, np.ndarray], name: str) -> np.ndarray:
-    """Rows as float32 again, or float64 where they are that."""
+    """Return rows as float32, or as float64 if they are stored so."""
     rows = columns[name]
     if rows.dtype == np.int8 and name + SCALE in columns:
         scale = columns[name + SCALE]

@@ -83,8 +83,8 @@ class Measured:
         """The mean of outer products with itself: of gradients as vectors, over examples; of
         forward and backward logs over examples and positions.
 
-        It is not centered, as is usual for curvature; ``centered=True`` subtracts the product of
-        the means.
+        It is not centered, which curvature needs; ``centered=True`` subtracts the product of the
+        means.
         """
         total, count = self._get(f"sum/covariance:{name}", f"The covariance of {name!r}")
         moment = total / count

@@ -1,4 +1,4 @@
-"""What a run logs of each example: typed options, from keywords, a dict or a YAML file."""
+"""The options of a run, read from keywords, a dict or a YAML file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sawlog._optional import require
+from sawlog._validate import integer, one_of, refuse
 from sawlog.errors import ArgumentError
 from sawlog.run_files._dialect import check_words, is_dialect, translated
 
@@ -30,11 +31,12 @@ class Compression:
     """How gradients are projected on both sides of each layer.
 
     Args:
-        kind: ``"orthonormal"`` or ``"gaussian"``, random and made from the seed, or ``"pca"``, the
-            main directions of the covariances that an earlier pass of the run measured.
-        rank: how many dimensions are left on each side.
-        bytes: how many bytes an example may take, in place of a rank: the greatest rank that fits.
-        seed: another one gives other random projections.
+        kind: ``"orthonormal"`` or ``"gaussian"``, random projections determined by the seed, or
+            ``"pca"``, the principal directions of the covariances that an earlier pass measured.
+        rank: the number of dimensions to keep on each side.
+        bytes: the most bytes that an example may take, in place of a rank; the largest rank that
+            fits is used.
+        seed: the seed of random projections.
     """
 
     kind: str = "orthonormal"
@@ -45,7 +47,7 @@ class Compression:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Everything that can be set up about a run.
+    """The options of a run, as ``run.setup`` takes them.
 
     Args:
         log: what to log of each example and layer: ``"forward"``, its inputs; ``"backward"``, the
@@ -61,13 +63,13 @@ class Options:
         precision: of statistics while they are summed up: ``"float32"`` or ``"float64"``.
         offload: whether statistics are kept in the memory of the CPU.
         reduction: how the loss joins the examples of a batch: ``"mean"``, ``"sum"``, ``"tokens"``,
-            the mean over all positions that the mask leaves, or ``"auto"``, seen from the loss.
+            the mean over all positions that the mask keeps, or ``"auto"``, read from the graph.
         forward: whether ``"forward"`` means the ``"input"`` of a layer or its ``"output"``.
         duplicates: what to do about an id that is logged twice: ``"error"``, or keep the
             ``"first"`` or the ``"last"``.
-        interval: after how many seconds at the latest everything is on disk.
-        weights: ``"same"``: all logs of a run come from the same weights of the model, or that is
-            an error; ``"any"`` allows others knowingly, as of a model in training.
+        interval: the seconds after which logs are on disk at the latest.
+        weights: ``"same"`` raises if logs of a run come from different weights of the model;
+            ``"any"`` allows it, as for a model in training.
         nonfinite: what to do about an example whose logs are infinite or NaN, also by an overflow
             of ``dtype``: ``"error"``, ``"skip"`` it with a warning, or ``"store"`` it as it is.
     """
@@ -88,11 +90,11 @@ class Options:
 
     @property
     def saved(self) -> tuple[str, ...]:
-        """What is stored."""
+        """The kinds of logs that are stored."""
         return self.log if self.save is None else self.save
 
     def to_json(self) -> dict[str, Any]:
-        """The options as JSON has them; :func:`read` takes them."""
+        """Return the options in types of JSON; :func:`read` accepts them."""
         said = dataclasses.asdict(self)
         return {k: list(v) if isinstance(v, tuple) else v for k, v in said.items()}
 
@@ -100,7 +102,7 @@ class Options:
 def read(
     given: Options | Mapping[str, Any] | str | os.PathLike[str] | None = None, **more: Any
 ) -> Options:
-    """Options from a dict or the path of a YAML file, and keywords, which go before it.
+    """Read options from a dict or the path of a YAML file, and keywords, which override it.
 
     Raises:
         ArgumentError: an unknown key, value or combination; the message lists the valid ones.
@@ -114,7 +116,7 @@ def read(
         given = _from_yaml(Path(given))
     if given is not None and not isinstance(given, Mapping):
         kind = type(given).__name__
-        raise ArgumentError(f"setup takes a dict or the path of a YAML file, got {kind}.")
+        raise ArgumentError(f"setup takes a dict or the path of a YAML file; got {kind}.")
     values = {**(given or {}), **more}
     if is_dialect(values):
         values = translated(values)
@@ -141,7 +143,7 @@ def _from_yaml(path: Path) -> Mapping[str, Any]:
     if found is None:
         return {}
     if not isinstance(found, Mapping):
-        raise ArgumentError(f"The configuration {path} holds no keys with values: {found!r:.80}")
+        raise ArgumentError(f"The configuration {path} is not a mapping: {found!r:.80}")
     return found
 
 
@@ -165,7 +167,7 @@ def _check_together(options: Options) -> None:
             f"not have. Hint: log={sorted({*options.log, *lacking}, key=LOGS.index)}."
         )
     if not options.saved and not options.statistic:
-        raise ArgumentError("Nothing would be kept. Hint: save something, or ask for a statistic.")
+        raise ArgumentError("Nothing would be kept. Hint: set `save` or `statistic`.")
     needed = [name for name in ("kfac", "ekfac") if name in options.statistic]
     if needed and "grad" not in options.log:
         raise ArgumentError(
@@ -194,9 +196,7 @@ def _check_together(options: Options) -> None:
 
 def _choice(valid: Sequence[str]) -> Callable[[Any, str], str]:
     def read(value: Any, key: str) -> str:
-        if value not in valid:
-            raise ArgumentError(f"{key} is one of {_listed(valid)}, got {value!r}.")
-        return str(value)
+        return str(one_of(key, value, valid))
 
     return read
 
@@ -205,10 +205,10 @@ def _choices(valid: Sequence[str]) -> Callable[[Any, str], tuple[str, ...]]:
     def read(value: Any, key: str) -> tuple[str, ...]:
         several = [value] if isinstance(value, str) else value
         if value is None or not isinstance(several, (list, tuple, set, frozenset)):
-            raise ArgumentError(f"{key} is one or several of {_listed(valid)}, got {value!r}.")
+            refuse(key, f"one or several of {_listed(valid)}", value)
         for each in several:
             if each not in valid:
-                raise ArgumentError(f"{key} is one or several of {_listed(valid)}, got {each!r}.")
+                refuse(key, f"one or several of {_listed(valid)}", each)
         return tuple(sorted(set(several), key=valid.index))
 
     return read
@@ -220,19 +220,17 @@ def _or_none(read: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
 
 def _flag(value: Any, key: str) -> bool:
     if not isinstance(value, bool):
-        raise ArgumentError(f"{key} is True or False, got {value!r}.")
+        refuse(key, "True or False", value)
     return value
 
 
 def _whole(value: Any, key: str, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ArgumentError(f"{key} is a whole number from {least} on, got {value!r}.")
-    return value
+    return integer(key, value, least)
 
 
 def _seconds(value: Any, key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise ArgumentError(f"{key} is a number of seconds above 0, got {value!r}.")
+        refuse(key, "a positive number of seconds", value)
     return float(value)
 
 
@@ -242,19 +240,17 @@ def _compression(value: Any, key: str) -> Compression:
     if isinstance(value, int) and not isinstance(value, bool):
         value = {"rank": value}
     if not isinstance(value, Mapping):
-        raise ArgumentError(
-            f"{key} is a rank, as 64, or a dict, as {{'kind': 'pca', 'rank': 64}}, got {value!r}."
-        )
+        refuse(key, "a rank, such as 64, or a dict, such as {'kind': 'pca', 'rank': 64}", value)
     _check_keys(value, Compression, key)
     found = Compression(**value)
     _choice(PROJECTIONS)(found.kind, f"{key}.kind")
     _or_none(_whole)(found.rank, f"{key}.rank")
     _or_none(_whole)(found.bytes, f"{key}.bytes")
     if isinstance(found.seed, bool) or not isinstance(found.seed, int):
-        raise ArgumentError(f"{key}.seed is a whole number, got {found.seed!r}.")
+        refuse(f"{key}.seed", "an integer", found.seed)
     if (found.rank is None) == (found.bytes is None):
         raise ArgumentError(
-            f"{key} needs a rank or the bytes of an example, and not both: got rank={found.rank}, "
+            f"`{key}` must have either a rank or the bytes of an example; got rank={found.rank}, "
             f"bytes={found.bytes}. Hint: compress=64."
         )
     return found

@@ -1,8 +1,8 @@
 """What rows and statistics were computed with: a fingerprint of the weights of the model.
 
 Gradients of two checkpoints are different quantities. Every writer of rows notes the fingerprint of
-the weights in the store, statistics and queries carry it, and whatever joins or compares them looks
-at it first.
+the weights in the store, statistics and queries carry it, and it is compared before rows are joined
+or scored.
 """
 
 from __future__ import annotations

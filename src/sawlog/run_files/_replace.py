@@ -1,4 +1,4 @@
-"""Starting a run anew: what an earlier one left is removed, store by store, and nothing else."""
+"""Replace a run: remove the stores of an earlier one, and nothing else."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Spread:
         self.count = count
 
 
-class Statistics:
+class RunStatistics:
     """All statistics of a run by name, in one precision.
 
     ``offload`` keeps them in the memory of the CPU, whatever the device of what is added.
@@ -106,7 +106,7 @@ class Statistics:
                 self.spreads[name] = Spread(array, squares, count)
 
 
-class Staged(Statistics):
+class Staged(RunStatistics):
     """What a batch adds to statistics, held back until the batch is known to be good."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Staged(Statistics):
         """Take in rows, of which mean and variance are wanted."""
         self.rows.append((name, rows))
 
-    def commit(self, to: Statistics) -> None:
+    def commit(self, to: RunStatistics) -> None:
         """Add all of it."""
         for name, array, count in self.sums:
             to.add(name, array, count)
@@ -133,9 +133,9 @@ class Staged(Statistics):
 def added(
     ours: Mapping[str, tuple[np.ndarray, int]], theirs: Mapping[str, tuple[np.ndarray, int]]
 ) -> dict[str, tuple[np.ndarray, int]]:
-    """The arrays of two sets of examples, each as :meth:`Statistics.arrays` gave them, as one.
+    """The arrays of two sets of examples, each as :meth:`RunStatistics.arrays` gave them, as one.
 
-    >>> one, two = Statistics("float64"), Statistics("float64")
+    >>> one, two = RunStatistics("float64"), RunStatistics("float64")
     >>> one.add_rows("x", np.array([[1.0], [2.0]])), two.add_rows("x", np.array([[6.0]]))
     (None, None)
     >>> both = added(one.arrays(), two.arrays())

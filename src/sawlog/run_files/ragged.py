@@ -80,7 +80,7 @@ def _other_length(writer: store.Writer, name: str, rows: Any) -> bool:
 
 
 def _spans(first: int, length: int) -> Iterator[tuple[int, int]]:
-    """The positions of each column: the first so many, then as many as there are before."""
+    """Yield the positions of each column; each further one doubles their number."""
     start, stop = 0, max(1, first)
     yield start, stop
     while stop < length:

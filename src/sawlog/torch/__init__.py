@@ -1,4 +1,4 @@
-"""PyTorch: what a model does for each single example, by hooks.
+"""Per-example capture for PyTorch: gradients and activations of each example, by hooks.
 
 >>> import tempfile, torch
 >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))

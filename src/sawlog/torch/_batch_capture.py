@@ -16,12 +16,12 @@ from sawlog.factored import Pair
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._log_names import LogName
 from sawlog.run_files._options import Options
-from sawlog.run_files._statistics import Statistics
+from sawlog.run_files._statistics import RunStatistics
 from sawlog.torch._batch import BatchSpec
 from sawlog.torch._batch_statistics import BatchStatistics
 from sawlog.torch._graph import Graph, graph_of
-from sawlog.torch._hooks import Call, Hooks, in_backward, last_edges
-from sawlog.torch._layout import Layout
+from sawlog.torch._hooks import Hooks, LayerCall, in_backward, last_edges
+from sawlog.torch._layout import ExampleLayout
 from sawlog.torch._loss import Scale, Term, agreed
 from sawlog.torch._loss_reader import LossReader
 from sawlog.torch._mixing import refuse_mixing
@@ -208,7 +208,7 @@ class BatchCapture:
         sums = ExampleSums(self._watched.parameters, self._batch.size)
         handles = self._use_hooks(plan.uses, graph, sums)
 
-        def listen(call: Call, grad: Tensor) -> None:
+        def listen(call: LayerCall, grad: Tensor) -> None:
             layout = plan.layouts.get(call.number)
             self._took(call, grad, layout, scale, plan.by_rule)
 
@@ -308,7 +308,7 @@ class BatchCapture:
         every = frozenset(block.name for block in self._watched.blocks)
         self.hooks.reentrant = True
 
-        def listen(call: Call, grad: Tensor) -> None:
+        def listen(call: LayerCall, grad: Tensor) -> None:
             layout = self._logs.guessed(call.unit, tuple(grad.shape))
             self._took(call, grad, layout, scale, every)
 
@@ -340,7 +340,12 @@ class BatchCapture:
     # -- what the hooks bring ---------------------------------------------------------------------
 
     def _took(
-        self, call: Call, grad: Tensor, layout: Layout | None, scale: Scale, by_rule: frozenset[str]
+        self,
+        call: LayerCall,
+        grad: Tensor,
+        layout: ExampleLayout | None,
+        scale: Scale,
+        by_rule: frozenset[str],
     ) -> None:
         """Take the gradient of the output of a call."""
         self._gradients += 1
@@ -381,7 +386,7 @@ class BatchCapture:
                 logs[str(LogName("grad", block.name))] = self._rows.rows(block, examples)
         return logs
 
-    def add_statistics(self, sums: Statistics, logs: Mapping[str, Any], examples: int) -> None:
+    def add_statistics(self, sums: RunStatistics, logs: Mapping[str, Any], examples: int) -> None:
         """Add the batch to the statistics of a pass."""
         self._statistics.add_to(sums, logs, self._watched.blocks, examples)
 

@@ -13,7 +13,7 @@ from sawlog.factored import Dense, OneHot, Pair, gradient
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._measured import LEFT, RIGHT
 from sawlog.run_files._options import Options
-from sawlog.run_files._statistics import Statistics
+from sawlog.run_files._statistics import RunStatistics
 from sawlog.torch._batch import BatchSpec
 from sawlog.torch._loss import Scale
 from sawlog.torch._pairs import device_of, dtype_of, is_outer_product, scaled
@@ -68,7 +68,7 @@ class BatchStatistics:
             self._moments.append((f"{RIGHT}/{block.name}", right, positions))
 
     def add_to(
-        self, sums: Statistics, logs: Mapping[str, Any], blocks: Sequence[Block], examples: int
+        self, sums: RunStatistics, logs: Mapping[str, Any], blocks: Sequence[Block], examples: int
     ) -> None:
         """Add the batch to the statistics of a pass."""
         for name, total, count in self._moments:

@@ -68,7 +68,7 @@ class _Known:
 
 
 class _Glance:
-    """Looks at all tensors at once, without a step of Python for each: it has to be fast.
+    """Compares all tensors at once, without a Python loop: it has to be fast.
 
     Args:
         model: whose modules hold them.

@@ -10,9 +10,9 @@ from torch import Tensor
 from sawlog.errors import CaptureError
 from sawlog.run_files._log_names import LogName
 from sawlog.torch._batch import BatchSpec
-from sawlog.torch._hooks import Call, first_tensor
+from sawlog.torch._hooks import LayerCall, first_tensor
 from sawlog.torch._layers import FunctionRule, GeneralRule
-from sawlog.torch._layout import Layout
+from sawlog.torch._layout import ExampleLayout
 from sawlog.torch._loss import Scale
 from sawlog.torch._watched import Unit
 
@@ -29,11 +29,11 @@ class TensorLogs:
         self._batch, self._input = batch, forward == "input"
         self._lock = threading.Lock()
         self._logs: dict[str, Tensor] = {}
-        self._forwards: list[tuple[str, Call, Tensor]] = []
-        self._layouts: dict[int, Layout] = {}
+        self._forwards: list[tuple[str, LayerCall, Tensor]] = []
+        self._layouts: dict[int, ExampleLayout] = {}
         self._seen: dict[str, int] = {}
 
-    def add_forward(self, call: Call, output: Tensor) -> None:
+    def add_forward(self, call: LayerCall, output: Tensor) -> None:
         """Keep a tensor of a forward pass; :meth:`finish` lays it out."""
         tensor = output
         if self._input:
@@ -43,12 +43,14 @@ class TensorLogs:
             tensor = found
         self._forwards.append((self._name("forward", call.unit), call, tensor.clone()))
 
-    def add_layout(self, call: Call, layout: Layout | None) -> None:
+    def add_layout(self, call: LayerCall, layout: ExampleLayout | None) -> None:
         """Note how the examples lie in the output of a call, as its gradient showed."""
         if layout is not None:
             self._layouts[call.number] = layout
 
-    def add_backward(self, call: Call, grad: Tensor, layout: Layout | None, scale: Scale) -> None:
+    def add_backward(
+        self, call: LayerCall, grad: Tensor, layout: ExampleLayout | None, scale: Scale
+    ) -> None:
         """Keep the gradient of the output of a call."""
         self._keep(call, self._name("backward", call.unit), grad, layout, scale)
 
@@ -69,12 +71,14 @@ class TensorLogs:
             if layout is None:
                 layout = self.guessed(call.unit, tuple(tensor.shape), strict=not known)
             if layout is None and tensor.dim() and len(tensor) == 1:  # the same for all examples
-                tensor, layout = tensor.expand(size, *tensor.shape[1:]), Layout(0)
+                tensor, layout = tensor.expand(size, *tensor.shape[1:]), ExampleLayout(0)
             self._keep(call, name, tensor, layout)
         self._forwards.clear()
         return self._logs
 
-    def guessed(self, unit: Unit, shape: tuple[int, ...], strict: bool = False) -> Layout | None:
+    def guessed(
+        self, unit: Unit, shape: tuple[int, ...], strict: bool = False
+    ) -> ExampleLayout | None:
         """Return the likely layout of a tensor whose gradient was not seen; None if unknown."""
         size = self._batch.size
         first = getattr(unit.module, "batch_first", None)
@@ -85,7 +89,7 @@ class TensorLogs:
         axis = axis if axis < len(shape) else 0
         if not shape or shape[axis] % size or (strict and shape[axis] != size):
             return None
-        return Layout(axis, self._batch.axis == 1)
+        return ExampleLayout(axis, self._batch.axis == 1)
 
     def _name(self, kind: str, unit: Unit) -> str:
         """Return the name of a log; a number marks later calls of the same module."""
@@ -95,7 +99,12 @@ class TensorLogs:
         return str(LogName(kind, unit.name, count))
 
     def _keep(
-        self, call: Call, name: str, tensor: Tensor, layout: Layout | None, scale: Scale = 1.0
+        self,
+        call: LayerCall,
+        name: str,
+        tensor: Tensor,
+        layout: ExampleLayout | None,
+        scale: Scale = 1.0,
     ) -> None:
         size = self._batch.size
         if layout is None:
@@ -121,5 +130,5 @@ class TensorLogs:
             self._logs[name] = self._batch.chosen(tensor * scale)
 
 
-def _has(layout: Layout, tensor: Tensor, batch: int) -> bool:
+def _has(layout: ExampleLayout, tensor: Tensor, batch: int) -> bool:
     return tensor.dim() > layout.axis and tensor.shape[layout.axis] % batch == 0
