@@ -47,10 +47,10 @@ BAD = [
     ({"statistic": ["kfac", "ekfac"]}, "one pass cannot measure both"),
     ({"statistic": "mean", "duplicates": "last"}, "cannot be taken back"),
     ({"compress": 0}, "`compress.rank` must be a positive integer; got 0"),
-    ({"compress": True}, "compress is a rank"),
-    ({"compress": "small"}, "compress is a rank"),
-    ({"compress": {"rank": 3, "bytes": 3}}, "and not both"),
-    ({"compress": {}}, "needs a rank or the bytes"),
+    ({"compress": True}, "`compress` must be a rank"),
+    ({"compress": "small"}, "`compress` must be a rank"),
+    ({"compress": {"rank": 3, "bytes": 3}}, "must have either a rank or the bytes"),
+    ({"compress": {}}, "must have either a rank or the bytes"),
     ({"compress": {"kind": "random", "rank": 3}}, "`compress.kind` must be one of 'orthonormal'"),
     (
         {"compress": {"ranks": 3}},
@@ -62,11 +62,11 @@ BAD = [
         "`dtype` must be one of 'float32', 'float64', 'bfloat16', 'float16', 'int8'; got 'float8'",
     ),
     ({"precision": "half"}, "`precision` must be one of"),
-    ({"offload": 1}, "offload is True or False"),
+    ({"offload": 1}, "`offload` must be True or False"),
     ({"reduction": "none"}, "`reduction` must be one of 'auto', 'mean', 'sum', 'tokens'"),
-    ({"interval": 0}, "interval is a number of seconds"),
+    ({"interval": 0}, "`interval` must be a positive number of seconds"),
     ({"forward": "both"}, "`forward` must be one of 'input', 'output'"),
-    (7, "setup takes a dict or the path of a YAML file, got int"),
+    (7, "setup takes a dict or the path of a YAML file; got int"),
 ]
 
 
@@ -100,7 +100,7 @@ def test_yaml(tmp_path):
     with pytest.raises(ArgumentError, match="is not YAML"):
         read(path)
     path.write_text("- log")
-    with pytest.raises(ArgumentError, match="holds no keys"):
+    with pytest.raises(ArgumentError, match="is not a mapping"):
         read(path)
     with pytest.raises(ArgumentError, match="cannot be read"):
         read(tmp_path / "nowhere.yaml")
