@@ -80,7 +80,7 @@ def _stored(run: sawlog.torch.Run, case: Case) -> None:
     """Log projected gradients and factors, then fit to what is stored."""
     run.setup(statistic="kfac", compress=64)
     _pass_over(run, case)
-    sawlog.influence.curvature_for(sawlog.influence.Logs(run.logs), "ekfac")
+    sawlog.influence.curvature_for(sawlog.influence.Logs(run.store_path), "ekfac")
 
 
 def _two_passes(run: sawlog.torch.Run, case: Case) -> None:

@@ -80,7 +80,7 @@ def logged(model: nn.Module, data: Data, run: sawlog.torch.Run, compress: Any) -
     run.eval()
     with run(data_id=np.arange(len(data.test_x))):
         run.backward(F.cross_entropy(model(data.test_x), data.test_y))
-    return Logged(run.logs, run.get_log())
+    return Logged(run.store_path, run.get_log())
 
 
 class Ours:

@@ -69,7 +69,7 @@ def show(console: Console, folder: Path) -> None:
     run.finalize()
 
     size = np.zeros(EXAMPLES)
-    with sawlog.store.open(run.logs) as reader:
+    with sawlog.store.open(run.store_path) as reader:
         rows = {name: np.asarray(each) for name, each in reader.gather(range(EXAMPLES)).items()}
     for block in report.blocks:
         left, right = run.statistics.kfac(block.name)

@@ -109,8 +109,8 @@ def ranked(model: nn.Module, data: Data) -> tuple[influence.Scores, influence.Ra
     with tempfile.TemporaryDirectory() as folder:
         run = logged(model, data.train, "train", Path(folder))
         asked = logged(model, data.validation, "validation", Path(folder))
-        scores = influence.influence_functions(run.logs, asked.logs)
-        return scores, influence.label_errors(run.logs)
+        scores = influence.influence_functions(run.store_path, asked.store_path)
+        return scores, influence.label_errors(run.store_path)
 
 
 def choices(

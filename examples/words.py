@@ -297,13 +297,19 @@ def by_all_methods(
 ) -> dict[str, influence.Scores]:
     """Scores of all sentences for all questions."""
     return {
-        "EK-FAC, cosine": influence.influence_functions(run.logs, asked.logs, mode="cosine"),
-        "K-FAC, cosine": influence.attribute(run.logs, asked.logs, curvature="kfac", mode="cosine"),
-        "EK-FAC": influence.influence_functions(run.logs, asked.logs),
-        "gradient cosine": influence.gradient_cosine(run.logs, asked.logs),
-        "gradient dot product": influence.attribute(run.logs, asked.logs, curvature="identity"),
+        "EK-FAC, cosine": influence.influence_functions(
+            run.store_path, asked.store_path, mode="cosine"
+        ),
+        "K-FAC, cosine": influence.attribute(
+            run.store_path, asked.store_path, curvature="kfac", mode="cosine"
+        ),
+        "EK-FAC": influence.influence_functions(run.store_path, asked.store_path),
+        "gradient cosine": influence.gradient_cosine(run.store_path, asked.store_path),
+        "gradient dot product": influence.attribute(
+            run.store_path, asked.store_path, curvature="identity"
+        ),
         "activations": influence.activation_similarity(
-            run.logs, asked.logs, "forward/head", pool="mean"
+            run.store_path, asked.store_path, "forward/head", pool="mean"
         ),
         "words in common": words_in_common(text),
     }
@@ -393,7 +399,7 @@ def show_words(
     asked: Sequence[int],
 ) -> dict[str, float]:
     """The words of the most and least helpful sentence of some questions; shares of all."""
-    train, queries = runs[0].logs, runs[1].logs
+    train, queries = runs[0].store_path, runs[1].store_path
     best, least = first(scores), first(scores, "negative")
     console.print("\nWhich words it was; ^ is the start, the last word read is next to the answer:")
     for i in asked:
@@ -458,7 +464,7 @@ def show_copies(
     measured = {}
     console.print(f"\nNear-duplicates; {len(text.pairs())} sentences were planted as copies.")
     for threshold in (0.99, 0.9, 0.8, 0.7):
-        groups = influence.near_duplicates(run.logs, threshold=threshold, curvature="ekfac")
+        groups = influence.near_duplicates(run.store_path, threshold=threshold, curvature="ekfac")
         measured[threshold] = precision, recall = agreement(text, groups)
         console.print(
             f"  cosine from {threshold}: {len(groups):>2} groups, precision {precision:.0%}, "

@@ -79,7 +79,7 @@ def main() -> None:
                 run.backward(F.cross_entropy(model(x[ids]), y[ids]))
         run.finalize()
 
-        suspects = influence.label_errors(run.logs)
+        suspects = influence.label_errors(run.store_path)
         order = torch.as_tensor(suspects.ids)
         for share in (0.05, 0.1, 0.2):
             looked = order[: int(share * len(x))]

@@ -165,7 +165,7 @@ def test_without_the_packages_of_the_command_line(tmp_path):
         "from sawlog.sinks import ConsoleSink, Dashboard, JsonlSink",
         f"from sawlog.sinks import JsonlSink; JsonlSink({str(tmp_path / 'run.jsonl')!r}).close()",
         "import sawlog; assert sawlog.records.Records({}) == {}",
-        "from sawlog.capture import progress\nwith progress.shown('x', 3) as bar: bar.step(1, 1)",
+        "from sawlog import _progress\nwith _progress.shown('x', 3) as bar: bar.step(1, 1)",
         "import contextlib, io; from sawlog.cli import main; text = io.StringIO()\n"
         "with contextlib.redirect_stderr(text): assert main(['ls', '.']) == 2\n"
         "assert text.getvalue() == ("
@@ -194,8 +194,8 @@ def test_a_jax_without_jaxlib_says_so(tmp_path):
     (tmp_path / "jax").mkdir()
     says = "jax requires jaxlib to be installed."
     (tmp_path / "jax" / "__init__.py").write_text(f"raise ModuleNotFoundError({says!r})\n")
-    found = outcomes(["import sawlog; sawlog.log", "import sawlog.loggers"], path=tmp_path)
-    for statement, needed_by in zip(found, ("sawlog.log", "sawlog.loggers"), strict=True):
+    found = outcomes(["import sawlog; sawlog.spool", "import sawlog.loggers"], path=tmp_path)
+    for statement, needed_by in zip(found, ("sawlog.spool", "sawlog.loggers"), strict=True):
         parents, text, _ = found[statement]
         assert parents[0] == "MissingPackageError"
         assert text == (
@@ -207,5 +207,5 @@ def test_a_jax_without_jaxlib_says_so(tmp_path):
 def test_a_jax_that_does_not_fit_its_jaxlib_speaks_for_itself(tmp_path):
     says = "jaxlib version 0.1 is incompatible with jax version 0.12"
     (tmp_path / "jax.py").write_text(f"raise RuntimeError({says!r})\n")
-    (outcome,) = outcomes(["import sawlog; sawlog.log"], path=tmp_path).values()
+    (outcome,) = outcomes(["import sawlog; sawlog.spool"], path=tmp_path).values()
     assert outcome[:2] == [["RuntimeError", "Exception", "BaseException", "object"], says]

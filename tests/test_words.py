@@ -99,6 +99,8 @@ CHECKED = [
     *("src/sawlog/jax/__init__.py", "src/sawlog/jax/_versions.py"),
     *("src/sawlog/testing", "src/sawlog/_atomic.py"),
     *("docs/store.md", "src/sawlog/store/FORMAT.md"),
+    *("src/sawlog/_current_run.py", "src/sawlog/_log.py", "src/sawlog/_progress.py"),
+    *("src/sawlog/capture", "docs/torch.md"),
 ]
 #: Revised as well; other rooms still have classes with the names of its public ones.
 WORDS_ONLY = ["src/sawlog/store"]

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from sawlog import errors as errors
     from sawlog import inspect as inspect
     from sawlog import records as records
+    from sawlog._log import log as log
     from sawlog.errors import SawlogError as SawlogError
     from sawlog.jax import Reduction as Reduction
     from sawlog.jax import concat as concat
     from sawlog.jax import load as load
-    from sawlog.jax import log as log
     from sawlog.jax import log_cotangent as log_cotangent
     from sawlog.jax import logdict as logdict
     from sawlog.jax import logify as logify
@@ -59,7 +59,7 @@ _HOME = {
     "get_log": "sawlog.torch",
     "init": "sawlog.torch",
     "load": "sawlog.jax",
-    "log": "sawlog.jax",
+    "log": "sawlog._log",
     "log_cotangent": "sawlog.jax",
     "logdict": "sawlog.jax",
     "logify": "sawlog.jax",

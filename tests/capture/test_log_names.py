@@ -2,7 +2,7 @@
 
 import pytest
 
-from sawlog.capture._log_names import LogName
+from sawlog.run_files._log_names import LogName
 
 
 @pytest.mark.parametrize(

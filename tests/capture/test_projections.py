@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 
 from sawlog import store
-from sawlog.capture import Block, Compression, Measured, Options, projection_of, projections_of
 from sawlog.errors import ArgumentError
 from sawlog.factored import principal, random_projection
+from sawlog.run_files._blocks import Block
+from sawlog.run_files._measured import Measured
+from sawlog.run_files._options import Compression, Options
+from sawlog.run_files._projections import projection_of, projections_of
 
 PLAIN = Block("a.weight", ("a.weight",), (6, 8), "right", (2, 3))
 GROUPS = Block("c.weight", ("c.weight",), (3, 6, 8), "right", (2, 3))

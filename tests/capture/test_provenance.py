@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from sawlog import store
-from sawlog.capture import (
+from sawlog.errors import WeightsMismatchError
+from sawlog.run_files._provenance import (
     CHANGING,
     Provenance,
     check_same_weights,
@@ -13,7 +14,6 @@ from sawlog.capture import (
     note,
     noted,
 )
-from sawlog.errors import WeightsMismatchError
 
 
 def test_a_fingerprint_is_that_of_names_and_values_in_any_order():

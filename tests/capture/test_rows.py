@@ -7,17 +7,12 @@ import pytest
 import torch
 from hypothesis import given
 
-from sawlog.capture import (
-    Block,
-    Compression,
-    Report,
-    checkpoint,
-    compressed,
-    data_ids,
-    decode,
-    encode,
-)
+from sawlog.capture._data_ids import data_ids
 from sawlog.errors import ArgumentError
+from sawlog.run_files import _checkpoint as checkpoint
+from sawlog.run_files._blocks import Block, Report, compressed
+from sawlog.run_files._encode import decode, encode
+from sawlog.run_files._options import Compression
 
 # -- ids ------------------------------------------------------------------------------------------
 
@@ -69,7 +64,7 @@ def test_the_content_is_an_id():
         (torch.zeros(2, 3), "same id twice"),
         (7, "names every example"),
         ("abc", "names every example"),
-        (["a", 1], "texts and other things"),
+        (["a", 1], "mixes strings with other types"),
         (None, "cannot be made of"),
         ({"x": np.zeros((2, 3)), "y": np.zeros((3, 3))}, "different numbers of examples"),
         ([object()], "cannot be made of"),

@@ -3,8 +3,8 @@
 import numpy as np
 
 import sawlog
-from sawlog.capture import SCALE, decode
 from sawlog.curvature import Relative, Sampled, Typical
+from sawlog.run_files._encode import SCALE, decode
 from tests.torch.programs import Program
 
 
@@ -21,7 +21,7 @@ def logged(root, program: Program, project="run", **options):
 
 def rows_of(run):
     """The rows of each layer as they are stored, ``[n, ...]``."""
-    with sawlog.store.open(run.logs) as reader:
+    with sawlog.store.open(run.store_path) as reader:
         columns = {name: np.array(reader.read(name)) for name in reader.names}
     names = [n for n in columns if n.startswith("grad/") and not n.endswith(SCALE)]
     assert names

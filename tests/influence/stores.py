@@ -3,7 +3,7 @@
 import numpy as np
 
 from sawlog import store
-from sawlog.capture import decode, encode
+from sawlog.run_files._encode import decode, encode
 
 
 def written(path, rows, ids, dtype="float64", *, each=1000, duplicates="error"):

@@ -26,8 +26,8 @@ ROWS = {"a": np.ones((3, 2, 2)), "b": np.ones((3, 4))}
 def test_a_missing_statistic_names_the_stage_to_run(tmp_path, kind):
     run = dense.logged(tmp_path, mlp(), statistic=[])
     for score in (
-        lambda: attribute(run.logs, run.logs, curvature=kind),
-        lambda: self_influence(run.logs, curvature=kind),
+        lambda: attribute(run.store_path, run.store_path, curvature=kind),
+        lambda: self_influence(run.store_path, curvature=kind),
         lambda: attribute(ROWS, ROWS, curvature=kind),
     ):
         with pytest.raises(ArgumentError, match=r'Hint: .* run\.setup\(statistic="kfac".*finalize'):
@@ -45,7 +45,7 @@ def test_statistics_of_another_compression_do_not_count(tmp_path):
     dense.logged(tmp_path, program, save=[])
     run = dense.logged(tmp_path, program, statistic=[], compress=2)
     with pytest.raises(ArgumentError, match="the same compression"):
-        attribute(run.logs, run.logs, curvature="kfac")
+        attribute(run.store_path, run.store_path, curvature="kfac")
 
 
 def test_statistics_of_some_layers_do_not_count_for_others(tmp_path):
@@ -57,8 +57,13 @@ def test_statistics_of_some_layers_do_not_count_for_others(tmp_path):
         program.of().backward()
     run.finalize()
     with pytest.raises(ArgumentError, match=r"K-FAC of 'forward/0' was not measured"):
-        attribute(run.logs, run.logs, names=["forward/0"], curvature="kfac")
-    assert attribute(run.logs, run.logs, names=["forward/0"], curvature="fisher").values.size == 25
+        attribute(run.store_path, run.store_path, names=["forward/0"], curvature="kfac")
+    assert (
+        attribute(
+            run.store_path, run.store_path, names=["forward/0"], curvature="fisher"
+        ).values.size
+        == 25
+    )
 
 
 # -- what is kept ---------------------------------------------------------------------------------
@@ -90,7 +95,7 @@ def test_a_curvature_is_kept_until_the_store_has_other_rows(tmp_path, monkeypatc
         rows = dense.rows_of(run)
         expected = dense.influence(kind, rows, rows, 1e-2, run.statistics.kfac)
         for _ in range(3):
-            scores = attribute(run.logs, run.logs, curvature=kind, damping=1e-2)
+            scores = attribute(run.store_path, run.store_path, curvature=kind, damping=1e-2)
             close(scores.values, sum(expected.values()))
         assert len(seen) == times
     run.finalize()
@@ -110,7 +115,7 @@ def test_rows_that_were_replaced_are_fitted_anew(tmp_path, monkeypatch):
         run.finalize()
         rows = {n: g[-5:] for n, g in dense.rows_of(run).items()}
         expected = dense.influence("fisher", rows, rows, 1e-2)
-        scores = attribute(run.logs, run.logs, curvature="fisher", damping=1e-2)
+        scores = attribute(run.store_path, run.store_path, curvature="fisher", damping=1e-2)
         close(scores.values, sum(expected.values()))
     assert len(seen) == 2
 
@@ -119,10 +124,10 @@ def test_statistics_that_changed_are_fitted_anew(tmp_path, monkeypatch):
     seen = fits(monkeypatch)
     program = mlp()
     run = dense.logged(tmp_path, program)
-    attribute(run.logs, run.logs, curvature="kfac")
+    attribute(run.store_path, run.store_path, curvature="kfac")
     shutil.rmtree(run.path / "statistics")
     with pytest.raises(ArgumentError, match="statistic="):
-        attribute(run.logs, run.logs, curvature="kfac")
+        attribute(run.store_path, run.store_path, curvature="kfac")
     run = sawlog.init(project="run", root=tmp_path)
     run.setup(dtype="float64", precision="float64", statistic="kfac", save=[])
     run.watch(program.model, quiet=True)
@@ -131,7 +136,7 @@ def test_statistics_that_changed_are_fitted_anew(tmp_path, monkeypatch):
     run.finalize()
     rows = dense.rows_of(run)
     expected = dense.influence("kfac", rows, rows, 1e-2, run.statistics.kfac)
-    scores = attribute(run.logs, run.logs, curvature="kfac", damping=1e-2)
+    scores = attribute(run.store_path, run.store_path, curvature="kfac", damping=1e-2)
     close(scores.values, sum(expected.values()))
     assert len(seen) == 3
 
@@ -140,22 +145,22 @@ def test_layers_are_fitted_as_they_are_asked_for(tmp_path, monkeypatch):
     seen = fits(monkeypatch)
     run = dense.logged(tmp_path, mlp())
     names = sorted(dense.rows_of(run))
-    whole = attribute(run.logs, run.logs, curvature="fisher", names=[names[0]])
-    attribute(run.logs, run.logs, curvature="fisher")
+    whole = attribute(run.store_path, run.store_path, curvature="fisher", names=[names[0]])
+    attribute(run.store_path, run.store_path, curvature="fisher")
     assert seen == [("fisher", names[:1]), ("fisher", names[1:])]
-    again = attribute(run.logs, run.logs, curvature="fisher", names=[names[0]])
+    again = attribute(run.store_path, run.store_path, curvature="fisher", names=[names[0]])
     np.testing.assert_array_equal(again.values, whole.values)
-    attribute(run.logs, run.logs, curvature="fisher", names=names[1:3])
+    attribute(run.store_path, run.store_path, curvature="fisher", names=names[1:3])
     assert len(seen) == 2
 
 
 def test_what_is_kept_but_damaged_is_fitted_anew(tmp_path, monkeypatch):
     run = dense.logged(tmp_path, mlp())
-    plain = attribute(run.logs, run.logs, curvature="fisher")
+    plain = attribute(run.store_path, run.store_path, curvature="fisher")
     (segment,) = run.path.glob("curvature/*/fisher/segments/*")
     segment.write_bytes(segment.read_bytes()[:-100])
     seen = fits(monkeypatch)
-    found = attribute(run.logs, run.logs, curvature="fisher")
+    found = attribute(run.store_path, run.store_path, curvature="fisher")
     np.testing.assert_array_equal(found.values, plain.values)
     assert len(seen) == 1
 
@@ -207,7 +212,7 @@ def test_other_compression_of_the_same_shape(tmp_path):
         for seed in (0, 1)
     ]
     with pytest.raises(ArgumentError, match="their numbers mean different things"):
-        attribute(runs[0].logs, runs[1].logs, curvature="identity")
+        attribute(runs[0].store_path, runs[1].store_path, curvature="identity")
 
 
 def test_a_fitted_curvature_of_something_else():

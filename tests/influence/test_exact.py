@@ -60,7 +60,7 @@ def runs(tmp_path_factory):
             rows = dense.rows_of(run)
             random = np.random.default_rng(0)
             queries = {n: random.normal(size=(3, *g.shape[1:])) for n, g in rows.items()}
-            made[name] = run.logs, run.statistics.kfac, rows, queries
+            made[name] = run.store_path, run.statistics.kfac, rows, queries
         return made[name]
 
     return of
@@ -173,7 +173,8 @@ def test_projected_gradients(tmp_path, kind, compress):
     assert rows["0.weight"].shape == (8, 2, 2)
     expected = dense.influence(kind, rows, rows, 1e-3, run.statistics.kfac)
     close(
-        attribute(run.logs, run.logs, curvature=kind, damping=1e-3).values, sum(expected.values())
+        attribute(run.store_path, run.store_path, curvature=kind, damping=1e-3).values,
+        sum(expected.values()),
     )
 
 
@@ -190,11 +191,11 @@ def test_runs_as_they_are_by_default(tmp_path, kind, dtype):
     run.finalize()
     rows = dense.rows_of(run)
     expected = dense.influence(kind, rows, rows, None, run.statistics.kfac)
-    scores = attribute(run.logs, run.logs, curvature=kind, per_layer=True)
+    scores = attribute(run.store_path, run.store_path, curvature=kind, per_layer=True)
     assert scores.ids.tolist() == scores.queries.tolist() == [f"example {i}" for i in range(8)]
     assert set(scores.layers) == set(rows)
     for name, values in expected.items():
         close(scores.layers[name], values, rtol=1e-5, err_msg=name)
-    best = attribute(run.logs, run.logs, curvature=kind, top_k=1)
+    best = attribute(run.store_path, run.store_path, curvature=kind, top_k=1)
     order = sum(expected.values()).argmax(1)
     assert best.ids[:, 0].tolist() == [f"example {i}" for i in order]

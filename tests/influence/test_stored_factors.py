@@ -5,13 +5,15 @@ import numpy as np
 import pytest
 
 from sawlog import store
-from sawlog.capture import SCALE, Block, Options, projections_of
-from sawlog.capture._options import Compression
 from sawlog.curvature import Curvature, Diagonal
 from sawlog.errors import ArgumentError
 from sawlog.factored import Projection
 from sawlog.influence import Logs, attribute, token_scores
 from sawlog.influence._stored_factors import BIAS, MATRIX, TABLE, StoredCall, StoredFactors
+from sawlog.run_files._blocks import Block
+from sawlog.run_files._encode import SCALE
+from sawlog.run_files._options import Compression, Options
+from sawlog.run_files._projections import projections_of
 
 N, T = 5, 3
 BLOCKS = {

@@ -6,7 +6,6 @@ from rich.console import Console
 
 from sawlog import influence, store
 from sawlog._array_device import NUMPY, ArrayDevice
-from sawlog.capture import Compression, Options, Provenance, ragged
 from sawlog.curvature import Curvature, Diagonal, Joint
 from sawlog.errors import ArgumentError
 from sawlog.factored import Projection
@@ -16,6 +15,9 @@ from sawlog.influence import _compatibility as compatibility
 from sawlog.influence import _methods as methods
 from sawlog.influence._compatibility import check_projected
 from sawlog.influence._scoring_job import check_finite
+from sawlog.run_files import ragged
+from sawlog.run_files._options import Compression, Options
+from sawlog.run_files._provenance import Provenance
 from tests.influence.stores import written
 
 

@@ -105,7 +105,7 @@ PROGRAMS = {"mlp": mlp, "language": language, "picture": picture}
 
 def logged(run, report, ids):
     """What a run stored of whole gradients: name of a parameter -> ``[batch, ...]``."""
-    with sawlog.store.open(run.logs) as reader:
+    with sawlog.store.open(run.store_path) as reader:
         rows = {name: np.array(values) for name, values in reader.gather(ids).items()}
     found = {}
     for block in report.blocks:

@@ -15,7 +15,7 @@ from sawlog.errors import ArgumentError, CaptureError
 from sawlog.torch import _sums
 from sawlog.torch._examples import Examples
 from sawlog.torch._graph import graph_of, root_of
-from sawlog.torch._layout import Layout, candidates, codes, fits, labels_of, layout_of
+from sawlog.torch._layout import ExampleLayout, candidates, codes, fits, labels_of, layout_of
 from sawlog.torch._plan import Prover
 from tests.thorough import often, seeded_examples
 
@@ -202,7 +202,7 @@ def test_all_examples_are_differentiated_at_once(tmp_path, monkeypatch, name):
 def test_layouts_are_measured(batch, each, minor, axis, dtype):
     shape = [3, 7, 5]
     shape[axis] = batch * each
-    layout = Layout(axis, minor)
+    layout = ExampleLayout(axis, minor)
     every = codes(batch, {dtype}, 2)
     plain = torch.randn(shape).to(dtype)
     coded = [plain * layout.spread(f, shape).to(dtype) for f in every.factors]

@@ -25,13 +25,13 @@ def test_runs_are_scored_by_their_folders(sawlog_, tmp_path):
     queries = logged(tmp_path, "queries", slice(3, 6), compress=2)
     done = sawlog_("attribute", train.path, queries.path, "--json", "--top", 4)
     assert (done.code, done.err) == (0, "")
-    scores = influence.attribute(train.logs, queries.logs, top_k=4)
+    scores = influence.attribute(train.store_path, queries.store_path, top_k=4)
     found = [[each["id"] for each in one["examples"]] for one in done.json["results"]]
     assert found == scores.ids.tolist()
-    assert done.json["queries"] == str(queries.logs)
+    assert done.json["queries"] == str(queries.store_path)
     done = sawlog_("self-influence", train.path, "--json")
     assert [each["id"] for each in done.json["ranking"]] == [
-        each for each, _ in influence.label_errors(train.logs).top(20)
+        each for each, _ in influence.label_errors(train.store_path).top(20)
     ]
 
 

@@ -96,7 +96,7 @@ def inverse_product(found, rows, damping=None):
 
 def test_scores_are_those_of_dense_algebra(run, data):
     found = gauss_newton(run, [data[0]])
-    logs = influence.Logs(run.logs).whole().rows()
+    logs = influence.Logs(run.store_path).whole().rows()
     rows = np.concatenate([logs[name].reshape(7, -1) for name in found.joint.shapes], 1)
     trace = np.trace(found.joint.matrix)
     typical = np.trace(found.joint.matrix @ found.joint.matrix) / trace
@@ -106,12 +106,12 @@ def test_scores_are_those_of_dense_algebra(run, data):
     for damping in (None, 0.3, curvature.Relative(2.0), {"0.weight": 0.1, "3.weight": 1.0}):
         want = inverse_product(found, rows, damping)
         options = {"curvature": found, "damping": damping}
-        scores = influence.attribute(run.logs, run.logs, per_layer=True, **options)
+        scores = influence.attribute(run.store_path, run.store_path, per_layer=True, **options)
         np.testing.assert_allclose(scores.values, want, rtol=1e-8, atol=1e-8 * abs(want).max())
         np.testing.assert_allclose(sum(scores.layers.values()), scores.values, atol=1e-6)
-        own = influence.self_influence(run.logs, **options)
+        own = influence.self_influence(run.store_path, **options)
         np.testing.assert_allclose(own.values, np.diag(want), rtol=1e-8)
-        cosine = influence.attribute(run.logs, run.logs, mode="cosine", **options)
+        cosine = influence.attribute(run.store_path, run.store_path, mode="cosine", **options)
         np.testing.assert_allclose(np.diag(cosine.values), 1.0, rtol=1e-6)
 
 
@@ -132,11 +132,11 @@ def test_rows_of_other_weights_are_refused(run, model, data, tmp_path):
         model[3].bias += 1e-3
     for other in (gauss_newton(model, [data[0]]), gauss_newton(run, [data[0]])):
         with pytest.raises(WeightsMismatchError, match=r"'gauss-newton'.*3\.bias"):
-            influence.attribute(run.logs, run.logs, curvature=other)
+            influence.attribute(run.store_path, run.store_path, curvature=other)
         with pytest.raises(WeightsMismatchError, match=r"3\.bias"):
-            influence.self_influence(run.logs, curvature=other)
-        influence.attribute(run.logs, run.logs, curvature=other, weights="any")
-    influence.attribute(run.logs, run.logs, curvature=curvature.load(tmp_path / "kept"))
+            influence.self_influence(run.store_path, curvature=other)
+        influence.attribute(run.store_path, run.store_path, curvature=other, weights="any")
+    influence.attribute(run.store_path, run.store_path, curvature=curvature.load(tmp_path / "kept"))
 
 
 def test_the_last_stripe_is_a_partial_one(model, data, monkeypatch):
@@ -157,8 +157,8 @@ def test_what_it_cannot_do(run, model, data):
     with pytest.raises(ArgumentError, match="couples all layers"):
         curvature.choose_damping(found, rows)
     with pytest.raises(ArgumentError, match="needs the gradients of all of them"):
-        influence.attribute(run.logs, run.logs, curvature=found, names=["3.weight"])
-    with pytest.raises(ArgumentError, match="loss is one of"):
+        influence.attribute(run.store_path, run.store_path, curvature=found, names=["3.weight"])
+    with pytest.raises(ArgumentError, match="`loss` must be one of"):
         gauss_newton(model, [x], "hinge")
     with pytest.raises(ArgumentError, match="no examples"):
         gauss_newton(model, [x[:0]])

@@ -99,19 +99,19 @@ def test_methods_are_what_they_say(logged, tmp_path):
     grads = flat(program)
     dots = grads[3:5] @ grads.T
     norms = np.sqrt(np.outer((grads[3:5] ** 2).sum(1), (grads**2).sum(1)))
-    found = influence.gradient_cosine(run.logs, log)
+    found = influence.gradient_cosine(run.store_path, log)
     np.testing.assert_allclose(found.values, dots / norms, rtol=1e-8)
-    found = influence.tracin([(run.logs, log), (run.logs, log)], [0.1, 0.2])
+    found = influence.tracin([(run.store_path, log), (run.store_path, log)], [0.1, 0.2])
     np.testing.assert_allclose(found.values, 0.3 * dots, rtol=1e-8)
-    one = influence.attribute(run.logs, log, curvature="fisher")
-    found = influence.trak([(run.logs, log), (run.logs, log)], top_k=3)
+    one = influence.attribute(run.store_path, log, curvature="fisher")
+    found = influence.trak([(run.store_path, log), (run.store_path, log)], top_k=3)
     np.testing.assert_allclose(found.values, one.top(3).values, rtol=1e-8)
-    star = influence.trackstar(run.logs, log)
+    star = influence.trackstar(run.store_path, log)
     assert np.argmax(star.values, 1).tolist() == [3, 4]
     np.testing.assert_allclose(star.values.max(1), 1.0, rtol=1e-8)
     assert np.array_equal(
-        influence.influence_functions(run.logs, log).values,
-        influence.attribute(run.logs, log).values,
+        influence.influence_functions(run.store_path, log).values,
+        influence.attribute(run.store_path, log).values,
     )
     with pytest.raises(ArgumentError, match="no checkpoints"):
         influence.trak([])
@@ -123,7 +123,7 @@ def test_activation_similarity(tmp_path):
     go(run, program)
     run.eval()
     go(run, program, ["q"], program.part(slice(2, 3)))
-    found = influence.activation_similarity(run.logs, run.get_log(), "forward/0")
+    found = influence.activation_similarity(run.store_path, run.get_log(), "forward/0")
     values = program.model[0](program.batch[0]).detach().numpy()
     unit = values / np.linalg.norm(values, axis=1, keepdims=True)
     np.testing.assert_allclose(found.values[0], unit @ unit[2], rtol=1e-5)
@@ -149,13 +149,13 @@ def test_activation_similarity_of_sequences(tmp_path):
         (-1, values[:, -1]),
     ):
         unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        found = influence.activation_similarity(run.logs, log, "forward/0", pool=pool)
+        found = influence.activation_similarity(run.store_path, log, "forward/0", pool=pool)
         assert found.queries.tolist() == ["q"]
         assert found.ids.tolist() == list(range(5))
         np.testing.assert_allclose(found.values[0], unit @ unit[2], rtol=1e-5)
     for pool in (6, -7, "last", True):
         with pytest.raises(ArgumentError, match='"mean", or the index of one of the 6 positions'):
-            influence.activation_similarity(run.logs, log, "forward/0", pool=pool)
+            influence.activation_similarity(run.store_path, log, "forward/0", pool=pool)
     with pytest.raises(ArgumentError, match="has no positions to pool"):
         influence.activation_similarity({"a": np.ones((2, 3))}, {"a": np.ones((1, 3))}, "a", pool=0)
 
@@ -170,15 +170,15 @@ def test_tokens_add_up(tmp_path):
     go(run, program)
     run.eval()
     go(run, program, ["q"], program.part(slice(1, 2)))
-    whole = influence.attribute(run.logs, run.get_log())
-    tokens = influence.token_scores(run.logs, run.get_log(), [4, 0])
+    whole = influence.attribute(run.store_path, run.get_log())
+    tokens = influence.token_scores(run.store_path, run.get_log(), [4, 0])
     assert tokens.shape == (1, 2, 6)
     np.testing.assert_allclose(tokens.sum(-1)[0], whole.values[0, [4, 0]], rtol=1e-8)
     other, _ = start(tmp_path / "other", program)
     go(other, program)
     other.finalize()
     with pytest.raises(ArgumentError, match="both factors"):
-        influence.token_scores(other.logs, run.get_log(), [0])
+        influence.token_scores(other.store_path, run.get_log(), [0])
 
 
 # -- tasks ----------------------------------------------------------------------------------------
@@ -204,9 +204,9 @@ def test_wrong_labels_and_pruning(tmp_path):
     run, _ = start(tmp_path, program, statistic="kfac")
     go(run, program)
     run.finalize()
-    worst = {each for each, _ in influence.label_errors(run.logs).top(20)}
+    worst = {each for each, _ in influence.label_errors(run.store_path).top(20)}
     assert len(worst & set(flipped.tolist())) >= 17
-    ranking = influence.self_influence(run.logs)
+    ranking = influence.self_influence(run.store_path)
     keep, out = influence.prune(ranking, 0.1)
     assert (len(keep), len(out)) == (180, 20)
     assert set(out.tolist()) == worst
@@ -229,11 +229,11 @@ def test_near_duplicates(tmp_path):
     run, _ = start(tmp_path, program)
     go(run, program)
     run.finalize()
-    groups = influence.near_duplicates(run.logs, threshold=0.9999)
+    groups = influence.near_duplicates(run.store_path, threshold=0.9999)
     assert {tuple(sorted(group)) for group in groups} == {(0, 10, 13), (1, 11), (2, 12)}
     assert len(groups[0]) == 3
     with pytest.raises(ArgumentError, match="cosine"):
-        influence.near_duplicates(run.logs, threshold=2)
+        influence.near_duplicates(run.store_path, threshold=2)
 
 
 def test_a_table_for_text(logged):

@@ -6,8 +6,9 @@ import torch
 
 import sawlog
 from sawlog import influence
-from sawlog.capture import decode, ragged
 from sawlog.errors import ArgumentError, CaptureError
+from sawlog.run_files import ragged
+from sawlog.run_files._encode import decode
 from tests.torch.programs import Program
 from tests.torch.test_run import go, start
 from tests.torch.test_tokens import BOTH, EXACT, Words, squares
@@ -40,7 +41,7 @@ def test_logs_come_back_in_full_length(tmp_path, dtype):
     run, own = logged(tmp_path, dtype=dtype)
     run.finalize()
     exact = {"float64": 1e-12, "float32": 1e-5}.get(dtype, 1e-2)
-    with sawlog.store.open(run.logs) as reader:
+    with sawlog.store.open(run.store_path) as reader:
         assert ragged.is_ragged(reader, "forward/two")
         assert "forward/two+3" in reader.names  # 4, then 4, 8 and 16 more
         assert "forward/two+4" not in reader.names
@@ -70,14 +71,14 @@ def test_token_scores_of_all_lengths(tmp_path):
     run.eval()
     go(run, own[3][1], ["q0", "q1"])
     log = run.get_log()
-    tokens = influence.token_scores(run.logs, log, damping=0.1)
+    tokens = influence.token_scores(run.store_path, log, damping=0.1)
     assert tokens.shape == (2, 16, 25)
-    whole = influence.attribute(run.logs, log, damping=0.1)
+    whole = influence.attribute(run.store_path, log, damping=0.1)
     np.testing.assert_allclose(tokens.sum(-1), whole.values, rtol=1e-8, atol=1e-12)
     for (ids, _), length in zip(own, LENGTHS, strict=True):
         assert (tokens[:, ids, length:] == 0).all()
         assert (tokens[:, ids, :length] != 0).all()
-        alone = influence.token_scores(run.logs, log, ids, damping=0.1)
+        alone = influence.token_scores(run.store_path, log, ids, damping=0.1)
         assert alone.shape == (2, 2, length)
         np.testing.assert_allclose(alone, tokens[:, ids, :length], rtol=1e-10, atol=1e-14)
     # the same examples in a run of their own, where all are as long
@@ -85,8 +86,8 @@ def test_token_scores_of_all_lengths(tmp_path):
     single, _ = start(tmp_path / "single", program, log=BOTH, **EXACT)
     go(single, program, ids)
     single.finalize()
-    expected = influence.token_scores(single.logs, log, ids, curvature="identity")
-    found = influence.token_scores(run.logs, log, ids, curvature="identity")
+    expected = influence.token_scores(single.store_path, log, ids, curvature="identity")
+    found = influence.token_scores(run.store_path, log, ids, curvature="identity")
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-14)
 
 
@@ -98,7 +99,7 @@ def test_a_run_of_many_lengths_goes_on(tmp_path):
             if len(run.missing(ids)):
                 go(run, program, ids)
         run.finalize()
-    with sawlog.store.open(run.logs) as reader:
+    with sawlog.store.open(run.store_path) as reader:
         assert sorted(reader.ids("grad/one.weight").tolist()) == list(range(16))
         assert ragged.lengths_of(reader, "forward/one", [0, 2, 15]).tolist() == [4, 2, 25]
         assert reader.verify().ok
@@ -108,15 +109,17 @@ def test_activations_of_all_lengths(tmp_path):
     run, own = logged(tmp_path, log=["forward"], statistic=[])
     run.finalize()
     with pytest.raises(ArgumentError, match=r"different numbers of positions .* pool="):
-        influence.activation_similarity(run.logs, run.logs, "forward/two")
+        influence.activation_similarity(run.store_path, run.store_path, "forward/two")
     pooled = {"mean": lambda h: h.mean(1), -1: lambda h: h[:, -1], 0: lambda h: h[:, 0]}
     for pool, by_hand in pooled.items():
-        found = influence.activation_similarity(run.logs, run.logs, "forward/one", pool=pool)
+        found = influence.activation_similarity(
+            run.store_path, run.store_path, "forward/one", pool=pool
+        )
         rows = np.concatenate([by_hand(p.model.embed(p.batch[0]).detach().numpy()) for _, p in own])
         unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
         np.testing.assert_allclose(found.values, unit @ unit.T, rtol=1e-6, atol=1e-9)
     with pytest.raises(ArgumentError, match="that all examples have"):
-        influence.activation_similarity(run.logs, run.logs, "forward/one", pool=2)
+        influence.activation_similarity(run.store_path, run.store_path, "forward/one", pool=2)
 
 
 def test_means_of_different_lengths_are_refused(tmp_path):

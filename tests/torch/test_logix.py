@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader
 
 import sawlog
 from sawlog import influence
-from sawlog.capture import read
 from sawlog.errors import ArgumentError, CaptureError, WeightsMismatchError
+from sawlog.run_files._options import read
 from tests.torch.programs import assert_alike, logged, mlp
 from tests.torch.test_provenance import trained
 from tests.torch.test_run import go, start
@@ -190,7 +190,7 @@ def test_queries_are_joined(tmp_path):
     with pytest.raises(WeightsMismatchError, match="5 of 5 tensors differ"):
         logs[0] + run.get_log()
     with pytest.raises(ArgumentError, match="cannot be joined"):
-        logs[0] + influence.Logs(run.logs)
+        logs[0] + influence.Logs(run.store_path)
 
 
 # -- reopened -------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_a_run_is_reopened_without_its_options(tmp_path):
     run.finalize()
     again = sawlog.init(project="run", root=tmp_path)
     assert again.options == run.options
-    assert again.logs == run.logs
+    assert again.store_path == run.store_path
     left, _ = again.statistics.kfac("0.weight")  # without a model
     np.testing.assert_array_equal(left, run.statistics.kfac("0.weight")[0])
     again.watch(program.model, quiet=True)
@@ -230,4 +230,4 @@ def test_extract_is_remembered_by_what_was_asked_for(tmp_path):
     again = sawlog.init(project="run", root=tmp_path)
     assert again.options == run.options
     with torch.no_grad():
-        assert len(influence.Logs(again.logs)) == 4
+        assert len(influence.Logs(again.store_path)) == 4

@@ -7,8 +7,8 @@ from torch import nn
 
 import sawlog
 from sawlog._array_device import to_numpy
-from sawlog.capture import decode
 from sawlog.errors import CaptureError
+from sawlog.run_files._encode import decode
 from tests.torch.programs import Program, mlp
 from tests.torch.test_run import go, start
 
@@ -30,7 +30,7 @@ def test_models_in_few_bits(tmp_path, dtype, stored):
     run, _ = start(tmp_path, program, log=BOTH, dtype=stored, statistic=["mean", "kfac"])
     go(run, program)
     run.finalize()
-    with sawlog.store.open(run.logs) as reader:
+    with sawlog.store.open(run.store_path) as reader:
         rows = {name: np.array(each) for name, each in reader.gather(range(5)).items()}
     x = program.batch[0].double().numpy()
     found = decode(rows, "forward/0")
@@ -78,7 +78,7 @@ def test_rows_that_are_no_numbers_are_refused(tmp_path, value, statistic):
     good = program.part([0, 1, 2, 4])
     go(run, program, [0, 1, 2, 4], good)  # nothing of the batch before was logged or counted
     run.finalize()
-    with sawlog.store.open(run.logs) as reader:
+    with sawlog.store.open(run.store_path) as reader:
         assert sorted(reader.ids("grad/0.weight").tolist()) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
     if statistic:
         assert run.statistics.examples == 9
@@ -100,13 +100,13 @@ def test_rows_that_are_no_numbers_are_left_out_or_kept(tmp_path):
     with pytest.warns(UserWarning, match=r"1 examples were left out.*: 3\."):
         second(run, program)
     run.finalize()
-    with sawlog.store.open(run.logs) as reader:
+    with sawlog.store.open(run.store_path) as reader:
         assert reader.ids("grad/0.weight").tolist() == [5, 6, 7, 8, 9, 0, 1, 2, 4]
     run, _ = start(tmp_path / "store", program, nonfinite="store")
     first(run, program)
     second(run, program)
     run.finalize()
-    with sawlog.store.open(run.logs) as reader:
+    with sawlog.store.open(run.store_path) as reader:
         assert np.isnan(reader.gather([3])["grad/0.weight"]).any()
 
 

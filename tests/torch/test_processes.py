@@ -13,9 +13,9 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 import sawlog
-from sawlog.capture import checkpoint
-from sawlog.capture._statistics import Statistics, added
 from sawlog.errors import ArgumentError, DuplicateIdError
+from sawlog.run_files import _checkpoint as checkpoint
+from sawlog.run_files._statistics import RunStatistics, added
 from tests.thorough import THOROUGH
 from tests.torch.programs import mlp
 from tests.torch.test_run import go, start
@@ -60,7 +60,7 @@ def test_several_writers_add_up(tmp_path, alone):
     for run in (runs[1], runs[0], runs[2]):
         run.finalize()
     assert_same_statistics(runs[0], alone)
-    with sawlog.store.open(runs[0].logs) as reader:
+    with sawlog.store.open(runs[0].store_path) as reader:
         assert sorted(reader.ids("grad/0.weight").tolist()) == list(range(SIZE))
 
 
@@ -89,7 +89,7 @@ def test_parts_are_joined_as_if_they_were_one():
     rows = 3000 + random.normal(size=(30, 2, 3))
     parts = []
     for own in (rows[:1], rows[1:20], rows[20:]):
-        one = Statistics("float64")
+        one = RunStatistics("float64")
         one.add_rows("x", own)
         one.add("y", own.sum(0), len(own))
         parts.append(one.arrays())
@@ -182,7 +182,10 @@ def test_two_ranks_with_an_example_in_common(tmp_path, alone):
     run, report = start(tmp_path, mlp(size=SIZE), **OPTIONS)
     assert_same_statistics(run, alone)
     assert [block.name for block in report.blocks] == ["0.weight", "2.weight", "2.bias", "3.weight"]
-    with sawlog.store.open(run.logs) as reader, sawlog.store.open(alone.logs) as expected:
+    with (
+        sawlog.store.open(run.store_path) as reader,
+        sawlog.store.open(alone.store_path) as expected,
+    ):
         assert sorted(reader.ids("grad/0.weight").tolist()) == list(range(SIZE))
         for name, rows in expected.gather(range(SIZE)).items():
             np.testing.assert_allclose(reader.gather(range(SIZE))[name], rows, rtol=1e-5, atol=1e-7)
@@ -205,7 +208,7 @@ def test_names_are_those_of_the_bare_model(tmp_path, wrap):
         assert report.blocks[1].parameters == ("1.0.weight", "1.0.bias")
         report = run.watch(model, names=["1.0.*"], quiet=True)
         assert [block.name for block in report.blocks] == ["1.0.weight"]
-        assert set(run._fingerprint.now().tensors) == {
+        assert set(run._backend.provenance().tensors) == {
             f"{name}.{what}" for name in ("0", "1.0") for what in ("weight", "bias")
         }
 

@@ -9,8 +9,8 @@ from torch import nn
 
 import sawlog
 from sawlog import influence
-from sawlog.capture import Provenance, noted
 from sawlog.errors import ArgumentError, CaptureError, WeightsMismatchError
+from sawlog.run_files._provenance import Provenance, noted
 from sawlog.torch._fingerprint import Fingerprint
 from sawlog.torch._names import bare
 from tests.torch.programs import Program, mlp
@@ -145,7 +145,7 @@ def test_a_step_between_batches(tmp_path):
     step(program.model)
     go(run, program, range(4, 5), program.part(slice(4, 5)))
     run.finalize()
-    with sawlog.store.open(run.logs) as reader:
+    with sawlog.store.open(run.store_path) as reader:
         assert [len(each.weights) for each in noted(reader)] == [32, 32, 8]
         assert noted(reader)[-1].weights == "changing"
     run.eval()
@@ -167,7 +167,7 @@ def test_queries_of_other_weights(tmp_path):
     go(run, other, ["r"], program.part(slice(0, 1)))
     moved = run.get_log()
     for score in (
-        lambda queries, **more: influence.attribute(run.logs, queries, **more),
+        lambda queries, **more: influence.attribute(run.store_path, queries, **more),
         lambda queries, **more: run.influence.compute_influence(queries, queries, **more),
         lambda queries, **more: run.influence.compute_self_influence(queries, **more),
     ):
@@ -175,9 +175,9 @@ def test_queries_of_other_weights(tmp_path):
         with pytest.raises(WeightsMismatchError, match="5 of 5 tensors differ"):
             score(moved)
         score(moved, weights="any")
-    about = influence.attribute(run.logs, log).about["weights"]
+    about = influence.attribute(run.store_path, log).about["weights"]
     assert about["train"] == about["queries"] == [weights(program.model)]
-    saved = influence.attribute(run.logs, log)
+    saved = influence.attribute(run.store_path, log)
     saved.save(tmp_path / "scores")
     assert influence.load_scores(tmp_path / "scores").about["weights"] == about
 
@@ -206,7 +206,7 @@ def test_queries_in_memory_with_another_compression(tmp_path, how):
     run = again(tmp_path, program, compress=2)
     go(run, program)
     run.finalize()
-    train = run.logs
+    train = run.store_path
     run.setup(compress=how)
     run.eval()
     go(run, program, ["q"], program.part(slice(0, 1)))
@@ -264,7 +264,7 @@ def test_a_log_is_there_after_the_with(tmp_path):
     go(run, program, ["q"], program.part(slice(0, 1)))
     with run(data_id=["r"]):
         program.of(program.part(slice(1, 2))).backward()
-        with pytest.raises(CaptureError, match="inside of `with run"):
+        with pytest.raises(CaptureError, match="inside `with run"):
             run.get_log()
     assert list(run.get_log().ids) == ["r"]
 

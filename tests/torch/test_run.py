@@ -10,7 +10,6 @@ from torch import nn
 
 import sawlog
 from sawlog import store
-from sawlog.capture import decode
 from sawlog.errors import (
     ArgumentError,
     CaptureError,
@@ -18,6 +17,7 @@ from sawlog.errors import (
     UncoveredError,
 )
 from sawlog.factored import random_projection
+from sawlog.run_files._encode import decode, encode
 from tests.torch.programs import PROGRAMS, Program, assert_alike, logged, mlp, picture
 
 
@@ -159,7 +159,7 @@ def test_sequence_first_and_flattened(tmp_path, hidden):
     go(run, program)
     run.finalize()
     assert_alike(logged(run, report, range(4)), program.alone())
-    with store.open(run.logs) as reader:
+    with store.open(run.store_path) as reader:
         inputs, outputs = (reader.read(f"{what}/first") for what in ("forward", "backward"))
         whole = reader.read("grad/first.weight")[..., :3]
     np.testing.assert_array_equal(inputs, batch[0])
@@ -238,7 +238,7 @@ def test_projections(tmp_path, name, kind):
     go(run, program)
     run.finalize()
     alone = program.alone()
-    with sawlog.store.open(run.logs) as reader:
+    with sawlog.store.open(run.store_path) as reader:
         rows = reader.gather(range(program.size))
     for block in report.blocks:
         whole = alone[block.name].reshape(program.size, *block.shape[:-2], -1)
@@ -279,7 +279,7 @@ def test_another_seed_is_another_projection_and_the_same_is_the_same(tmp_path):
         run, _ = start(tmp_path / folder, program, compress={"rank": 2, "seed": seed})
         go(run, program)
         run.finalize()
-        with sawlog.store.open(run.logs) as reader:
+        with sawlog.store.open(run.store_path) as reader:
             found.append(np.asarray(reader.gather(range(5))["grad/0.weight"]))
     assert np.array_equal(found[0], found[1])
     assert not np.allclose(found[0], found[2])
@@ -293,7 +293,7 @@ def test_bytes_for_each_example(tmp_path, nbytes):
     assert any(any(block.ranks) for block in report.blocks) == (nbytes < 500)
     go(run, program)
     run.finalize()
-    with sawlog.store.open(run.logs) as reader:
+    with sawlog.store.open(run.store_path) as reader:
         rows = reader.gather(range(3))
     assert sum(np.asarray(rows[name])[0].nbytes for name in rows) == report.bytes_per_example
 
@@ -320,7 +320,7 @@ def test_storage_with_fewer_bits(tmp_path, dtype, error):
 
 def test_int8_of_zeros_and_of_infinities():
     rows = torch.tensor([[0.0, 0.0], [1.0, -2.0], [float("inf"), 1.0]])
-    columns = sawlog.capture.encode("x", rows, "int8")
+    columns = encode("x", rows, "int8")
     back = decode(columns, "x")
     assert back[0].tolist() == [0, 0]
     np.testing.assert_allclose(back[1], [1, -2], atol=2 / 254)
@@ -459,7 +459,7 @@ def test_a_layer_that_is_not_used_logs_zeros(tmp_path):
 def test_ids(tmp_path):
     program = mlp()
     run, report = start(tmp_path, program)
-    with pytest.raises(CaptureError, match=r"got 5 examples, and data_id names 3"):
+    with pytest.raises(CaptureError, match=r"received 5 examples, and data_id names 3"):
         go(run, program, [1, 2, 3])
     with pytest.raises(ArgumentError, match="same id twice"):
         go(run, program, [1, 2, 3, 3, 4])
@@ -488,7 +488,7 @@ def test_misuse_is_explained(tmp_path):
     run.watch(program.model, quiet=True)
     with pytest.raises(CaptureError, match="No gradient"), run(data_id=range(5)):
         program.of()
-    with pytest.raises(CaptureError, match="belongs inside"):
+    with pytest.raises(CaptureError, match="inside `with run"):
         sawlog.init(project="other", root=tmp_path).backward(program.of())
     go(run, program)
     with pytest.raises(ArgumentError, match="finalize"):

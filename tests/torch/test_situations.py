@@ -45,7 +45,7 @@ def test_gradient_checkpointing_logs_exactly_once(tmp_path, reentrant):
     run, report = start(tmp_path, program, log=log, statistic="kfac")
     go(run, program)
     run.finalize()
-    with sawlog.store.open(run.logs) as reader:
+    with sawlog.store.open(run.store_path) as reader:
         assert not [name for name in reader.names if "#" in name]
     found = logged(run, report, range(5))
     program.model.reentrant = None
@@ -77,7 +77,7 @@ def test_a_scaled_loss_is_logged_unscaled(tmp_path):
         scaler.scale(program.of()).backward()
     run.finalize()
     assert_alike(logged(run, report, range(5)), program.alone())
-    with sawlog.store.open(run.logs) as reader:
+    with sawlog.store.open(run.store_path) as reader:
         outputs = np.asarray(reader.gather(range(5))["backward/3"], np.float64)
     np.testing.assert_allclose(
         run.statistics.kfac("3.weight")[0], outputs.T @ outputs / 5, rtol=1e-4, atol=1e-9

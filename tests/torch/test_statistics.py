@@ -40,7 +40,7 @@ def test_moments_of_gradients(tmp_path, name, save):
     run, report = start(tmp_path, program, statistic=wanted, precision="float64", save=save)
     in_parts(run, program)
     run.finalize()
-    assert run.logs.exists() == (save is None)
+    assert run.store_path.exists() == (save is None)
     for block, rows in whole(program, report).items():
         key, flat = f"grad/{block}", rows.reshape(len(rows), -1)
         close(run.statistics.mean(key), rows.mean(0))
@@ -173,7 +173,7 @@ def test_ekfac(tmp_path, name, compress):
     run.setup(statistic="ekfac", compress=compress, precision="float64")
     in_parts(run, program)
     run.finalize()
-    with sawlog.store.open(run.logs) as reader:
+    with sawlog.store.open(run.store_path) as reader:
         rows = reader.gather(range(program.size))
     for block in report.blocks:
         stored = np.asarray(rows[f"grad/{block.name}"], np.float64)
@@ -203,7 +203,7 @@ def test_pca(tmp_path):
     go(run, program)
     run.finalize()
     rows = whole(program, report)["0.weight"]
-    with sawlog.store.open(run.logs) as reader:
+    with sawlog.store.open(run.store_path) as reader:
         found = np.asarray(reader.gather(range(9))["grad/0.weight"])
     run.setup(statistic="kfac")
     left, right = (main(moment) for moment in run.statistics.kfac("0.weight"))
@@ -236,7 +236,7 @@ def test_forward_and_backward(tmp_path, side):
     )
     go(run, program)
     run.finalize()
-    with sawlog.store.open(run.logs) as reader:
+    with sawlog.store.open(run.store_path) as reader:
         rows = {name: np.asarray(value) for name, value in reader.gather(range(5)).items()}
     assert set(rows) == {f"{log}/{place}" for log in logs for place in (0, 2, 3)}
     for place, (inputs, outputs) in factors(program).items():
@@ -254,7 +254,7 @@ def test_forward_alone_needs_no_gradient(tmp_path):
     with run(data_id=range(5)), torch.no_grad():
         program.model(program.batch[0])
     run.finalize()
-    with sawlog.store.open(run.logs) as reader:
+    with sawlog.store.open(run.store_path) as reader:
         found = np.asarray(reader.gather(range(5))["forward/0"])
     np.testing.assert_allclose(found, program.batch[0], rtol=1e-6)
 

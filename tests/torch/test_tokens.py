@@ -109,7 +109,7 @@ def test_positions_are_those_of_autograd(whole):
     expected = sum(
         np.einsum("qij,ntij->qnt", each[1:3].sum(1), each, optimize=True) for each in rows.values()
     )
-    found = influence.token_scores(run.logs, log, curvature="identity")
+    found = influence.token_scores(run.store_path, log, curvature="identity")
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
     assert (found[:, 1, 3:] == 0).all()
     assert (found[:, 1, :3] != 0).all()
@@ -118,18 +118,20 @@ def test_positions_are_those_of_autograd(whole):
 @pytest.mark.parametrize("curvature", ["ekfac", "fisher"])
 def test_they_add_up_in_any_curvature_and_in_any_blocks(whole, curvature):
     _, run, log, _ = whole
-    scores = influence.attribute(run.logs, log, curvature=curvature, damping=0.1)
-    found = influence.token_scores(run.logs, log, curvature=curvature, damping=0.1)
+    scores = influence.attribute(run.store_path, log, curvature=curvature, damping=0.1)
+    found = influence.token_scores(run.store_path, log, curvature=curvature, damping=0.1)
     np.testing.assert_allclose(found.sum(-1), scores.values, rtol=1e-8, atol=1e-12)
-    some = influence.token_scores(run.logs, log, [3, 1], curvature=curvature, damping=0.1, budget=1)
+    some = influence.token_scores(
+        run.store_path, log, [3, 1], curvature=curvature, damping=0.1, budget=1
+    )
     np.testing.assert_allclose(some, found[:, [3, 1]], rtol=1e-10, atol=1e-13)
 
 
 def test_layers_are_chosen(whole):
     _, run, log, _ = whole
     for names in (["embed.weight"], ["one.weight", "two.weight"]):
-        scores = influence.attribute(run.logs, log, names=names)
-        found = influence.token_scores(run.logs, log, names=names)
+        scores = influence.attribute(run.store_path, log, names=names)
+        found = influence.token_scores(run.store_path, log, names=names)
         np.testing.assert_allclose(found.sum(-1), scores.values, rtol=1e-8, atol=1e-12)
 
 
@@ -143,8 +145,8 @@ def test_compressed(tmp_path, kind):
         first.finalize()
     run, log, report = run_of(tmp_path, program, compress={"kind": kind, "rank": 2})
     assert [block.name for block in report.blocks] == [n for n in LAYERS if n != "three.weight"]
-    found = influence.token_scores(run.logs, log)
-    scores = influence.attribute(run.logs, log)
+    found = influence.token_scores(run.store_path, log)
+    scores = influence.attribute(run.store_path, log)
     np.testing.assert_allclose(found.sum(-1), scores.values, rtol=1e-8, atol=1e-12)
     if kind == "pca":
         return
@@ -158,7 +160,7 @@ def test_compressed(tmp_path, kind):
                 matrix = random_projection(kind, size, rank, seed=0, name=name).astype(float)
                 each = np.moveaxis(np.tensordot(each, matrix, (axis, 0)), -1, axis)
         expected = expected + np.einsum("qij,ntij->qnt", each[1:3].sum(1), each)
-    found = influence.token_scores(run.logs, log, curvature="identity")
+    found = influence.token_scores(run.store_path, log, curvature="identity")
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-12)
 
 
@@ -166,26 +168,26 @@ def test_compressed(tmp_path, kind):
 def test_few_bits(tmp_path, whole, dtype):
     run, log, _ = run_of(tmp_path, words(), dtype=dtype)
     names = ["one.weight", "two.weight"] + ["embed.weight"] * (dtype != "int8")
-    found = influence.token_scores(run.logs, log, names=names, curvature="identity")
-    exact = influence.token_scores(whole[1].logs, log, names=names, curvature="identity")
+    found = influence.token_scores(run.store_path, log, names=names, curvature="identity")
+    exact = influence.token_scores(whole[1].store_path, log, names=names, curvature="identity")
     np.testing.assert_allclose(found, exact, atol=0.02 * np.abs(exact).max())
     if dtype == "int8":
         with pytest.raises(ArgumentError, match=r"embed\.weight: the indices of its 11 rows"):
-            influence.token_scores(run.logs, log)
+            influence.token_scores(run.store_path, log)
 
 
 def test_a_layer_that_is_called_twice_and_a_weight_that_two_share(tmp_path):
     program = language("sum")
     run, log, _ = run_of(tmp_path, program)
     for names in (["mix.weight"], ["embed.weight", "mix.weight", "norm.bias"]):
-        scores = influence.attribute(run.logs, log, names=names)
-        found = influence.token_scores(run.logs, log, names=names)
+        scores = influence.attribute(run.store_path, log, names=names)
+        found = influence.token_scores(run.store_path, log, names=names)
         np.testing.assert_allclose(found.sum(-1), scores.values, rtol=1e-8)
     with pytest.raises(ArgumentError, match=r"(?s)norm\.weight: .*scale.*names=\['embed.weight'"):
-        influence.token_scores(run.logs, log)
+        influence.token_scores(run.store_path, log)
     small, log, _ = run_of(tmp_path / "small", program, compress=2)
-    scores = influence.attribute(small.logs, log, names=["embed.weight"])
-    found = influence.token_scores(small.logs, log, names=["embed.weight"])
+    scores = influence.attribute(small.store_path, log, names=["embed.weight"])
+    found = influence.token_scores(small.store_path, log, names=["embed.weight"])
     np.testing.assert_allclose(found.sum(-1), scores.values, rtol=1e-8)
 
 
@@ -196,8 +198,8 @@ def test_a_layer_of_the_same_shape_whose_weight_is_frozen(tmp_path):
     batch = (torch.randn(3, 2, 4).double(), torch.randn(3, 2, 4).double())
     program = Program(model, batch, lambda model, x, y: ((model(x) - y) ** 2).sum())
     run, log, _ = run_of(tmp_path, program)
-    found = influence.token_scores(run.logs, log)
-    scores = influence.attribute(run.logs, log)
+    found = influence.token_scores(run.store_path, log)
+    scores = influence.attribute(run.store_path, log)
     np.testing.assert_allclose(found.sum(-1), scores.values, rtol=1e-8)
 
 
@@ -207,9 +209,9 @@ def test_a_padding_index_is_seen(tmp_path):
     program.model.double()
     run, log, _ = run_of(tmp_path, program)
     with pytest.raises(ArgumentError, match=r"embed\.weight: .*padding index"):
-        influence.token_scores(run.logs, log)
+        influence.token_scores(run.store_path, log)
     names = ["one.weight", "two.weight", "three.weight"]
-    assert influence.token_scores(run.logs, log, names=names).shape == (2, 4, LENGTH)
+    assert influence.token_scores(run.store_path, log, names=names).shape == (2, 4, LENGTH)
 
 
 class Pooled(nn.Module):
@@ -227,26 +229,28 @@ def test_what_cannot_be_split(tmp_path):
     program = Program(Pooled(), batch, lambda model, x, y: ((model(x) - y) ** 2).sum())
     run, log, _ = run_of(tmp_path / "pooled", program)
     with pytest.raises(ArgumentError, match=r"positions: 4 in body\.weight; 1 in head\.weight"):
-        influence.token_scores(run.logs, log)
-    assert influence.token_scores(run.logs, log, names=["body.weight"]).shape == (2, 3, 4)
+        influence.token_scores(run.store_path, log)
+    assert influence.token_scores(run.store_path, log, names=["body.weight"]).shape == (2, 3, 4)
     run, log, _ = run_of(tmp_path / "outputs", mlp(), forward="output")
     with pytest.raises(ArgumentError, match='forward="input"'):
-        influence.token_scores(run.logs, log, names=["0.weight"])
+        influence.token_scores(run.store_path, log, names=["0.weight"])
     run, log, _ = run_of(tmp_path / "grads", mlp(), log=["backward", "grad"])
     with pytest.raises(ArgumentError, match="forward/0, were not stored"):
-        influence.token_scores(run.logs, log, names=["0.weight"])
+        influence.token_scores(run.store_path, log, names=["0.weight"])
     with pytest.raises(ArgumentError, match="in memory do not belong to a run"):
         influence.token_scores(log, log)
     with pytest.raises(ArgumentError, match="`ids` must be a sequence"):
-        influence.token_scores(run.logs, log, 3, names=["2.bias"])
+        influence.token_scores(run.store_path, log, 3, names=["2.bias"])
     with pytest.raises(ArgumentError, match="budget"):
-        influence.token_scores(run.logs, log, [3], budget=0)
+        influence.token_scores(run.store_path, log, [3], budget=0)
 
 
 def test_other_queries(whole):
     _, run, _, _ = whole
     with pytest.raises(ArgumentError, match="same compression"):
-        influence.token_scores(run.logs, {"two.weight": np.ones((1, 2, 2))}, names=["two.weight"])
+        influence.token_scores(
+            run.store_path, {"two.weight": np.ones((1, 2, 2))}, names=["two.weight"]
+        )
 
 
 # -- to look at -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What names an example: numbers, texts, or the example itself by a hash of its content."""
+"""Ids of examples: integers, strings, or a hash of the content of each example."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _HINT = "Hint: data_id=[3, 4, 5], data_id=['a', 'b'], or the inputs themselves, 
 
 
 def data_ids(given: Any) -> np.ndarray:
-    """Ids as an array ``[batch]`` of int64 or of strings.
+    """Return ids as an array ``[batch]`` of int64 or of strings.
 
-    A sequence or array of whole numbers or strings is the ids themselves. Anything else, as an
+    A sequence or array of integers or strings is the ids themselves. Anything else, as an
     array of floats or of several axes, or a dict of arrays, is the examples, and each is named by
     a hash of its content: the same example always has the same name.
 
     Raises:
-        ArgumentError: there are none, an id is there twice, or this names no examples.
+        ArgumentError: an id occurs twice, or the value does not identify examples.
 
     >>> data_ids([3, 1]).tolist(), data_ids(np.zeros((1, 2), np.float32)).tolist()
     ([3, 1], ['dc17dc4595ff36d714359aedbc59aedb'])
@@ -41,7 +41,7 @@ def _plain(given: Any) -> np.ndarray | None:
         return None
     if isinstance(given, Sequence) and len(given) and isinstance(given[0], str):
         if not all(isinstance(each, str) for each in given):
-            raise ArgumentError(f"data_id has texts and other things in one batch. {_HINT}")
+            raise ArgumentError(f"data_id mixes strings with other types in one batch. {_HINT}")
         return np.asarray(given, dtype=object).astype(str)
     array = _array(given)
     if array is None:
@@ -50,7 +50,7 @@ def _plain(given: Any) -> np.ndarray | None:
         return np.zeros(0, np.int64)
     if array.ndim == 1 and array.dtype.kind in "iu":
         if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
-            raise ArgumentError("An id is above 2**63 - 1, which int64 does not have.")
+            raise ArgumentError("An id is above 2**63 - 1, the largest int64.")
         return array.astype(np.int64)
     return array if array.ndim == 1 and array.dtype.kind == "U" else None
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from sawlog import _progress as bars
 from sawlog._array_device import NUMPY, ArrayDevice, device_named, device_of
 from sawlog._atomic import new_folder
 from sawlog._paths import absolute
 from sawlog._validate import one_of, positive_integer
-from sawlog.capture import progress as bars
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
 from sawlog.influence._compatibility import check_together

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from sawlog._validate import one_of
-from sawlog.capture import check_same_weights, projections_of
 from sawlog.curvature._layer import same_layout
 from sawlog.errors import ArgumentError
 from sawlog.influence._logs import Logs
+from sawlog.run_files._projections import projections_of
+from sawlog.run_files._provenance import check_same_weights
 
 WEIGHTS = ("same", "any")
 REMEDY = (

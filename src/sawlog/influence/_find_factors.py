@@ -8,11 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import ml_dtypes
 import numpy as np
 
-from sawlog.capture import SCALE, Block, projections_of, ragged
-from sawlog.capture._log_names import LogName
 from sawlog.errors import ArgumentError
 from sawlog.influence._logs import Logs
 from sawlog.influence._stored_factors import BIAS, MATRIX, TABLE, StoredCall, StoredFactors
+from sawlog.run_files import ragged
+from sawlog.run_files._blocks import Block
+from sawlog.run_files._encode import SCALE
+from sawlog.run_files._log_names import LogName
+from sawlog.run_files._projections import projections_of
 from sawlog.store import Reader
 
 #: The greatest table whose row numbers are exact in a dtype.
@@ -37,7 +40,7 @@ def find_stored_factors(logs: Logs) -> list[StoredFactors]:
         where = "in memory" if reader is None else f"in the store at {reader.path}"
         raise ArgumentError(
             f"The logs {where} do not belong to a run, so the factors of their gradients are "
-            "unknown. Hint: pass the store of a run, run.logs."
+            "unknown. Hint: pass the store of a run, run.store_path."
         )
     blocks = {each["name"]: Block.from_json(each) for each in reader.meta["blocks"]}
     projections = projections_of(reader)

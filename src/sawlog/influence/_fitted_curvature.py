@@ -12,10 +12,12 @@ import numpy as np
 
 from sawlog import curvature as curvatures
 from sawlog._array_device import NUMPY, ArrayDevice
-from sawlog.capture import Measured, Provenance, check_same_weights, curvature_of, measured_with
 from sawlog.curvature import KINDS, Curvature, needs_factors
 from sawlog.errors import ArgumentError, StoreError, StorePermissionError, UnknownNameError
 from sawlog.influence._logs import BUDGET, Logs
+from sawlog.run_files._folders import curvature_of, measured_with
+from sawlog.run_files._measured import Measured
+from sawlog.run_files._provenance import Provenance, check_same_weights
 
 
 def curvature_for(

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sawlog.capture import check_same_weights
 from sawlog.errors import ArgumentError
 from sawlog.influence._layer_names import gradient_name
 from sawlog.influence._memory_source import MemorySource
 from sawlog.influence._rows import id_list
+from sawlog.run_files._provenance import check_same_weights
 
 if TYPE_CHECKING:
     from sawlog.influence._logs import Logs

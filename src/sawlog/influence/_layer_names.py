@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sawlog.capture import SCALE, ragged
-from sawlog.capture._log_names import LogName
 from sawlog.errors import ArgumentError
+from sawlog.run_files import ragged
+from sawlog.run_files._encode import SCALE
+from sawlog.run_files._log_names import LogName
 
 
 def gradient_name(layer: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sawlog._current_run import current
 from sawlog._validate import one_of
-from sawlog.capture import current
 from sawlog.errors import ArgumentError
 from sawlog.influence._scores import Scores
 from sawlog.influence._self_influence import Ranking

@@ -12,13 +12,13 @@ import numpy as np
 from sawlog import store
 from sawlog._array_device import NUMPY, ArrayDevice
 from sawlog._validate import positive_integer
-from sawlog.capture import Provenance
 from sawlog.errors import ArgumentError
 from sawlog.influence._join_logs import join_arguments
 from sawlog.influence._layer_names import choose_layers
 from sawlog.influence._memory_source import MemorySource
 from sawlog.influence._rows import ExampleRows, Ids, LayerRows, is_real
 from sawlog.influence._store_source import StoreSource
+from sawlog.run_files._provenance import Provenance
 
 BUDGET = 256 << 20
 

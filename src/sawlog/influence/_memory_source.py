@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from sawlog._array_device import to_numpy
-from sawlog.capture import SCALE, Provenance
 from sawlog.errors import ArgumentError, UnknownIdError
 from sawlog.influence._layer_names import gradient_layers, is_gradient, layer_of
 from sawlog.influence._rows import ExampleRows, Ids, LayerRows, id_list
+from sawlog.run_files._encode import SCALE
+from sawlog.run_files._provenance import Provenance
 
 
 class MemorySource:

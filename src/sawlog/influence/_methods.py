@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from sawlog.capture import SCALE, decode, ragged
 from sawlog.errors import ArgumentError
 from sawlog.influence._attribute import attribute
 from sawlog.influence._logs import Logs
 from sawlog.influence._scores import Scores, ensemble
+from sawlog.run_files import ragged
+from sawlog.run_files._encode import SCALE, decode
 
 Checkpoint = tuple[Any, Any]
 

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from sawlog import store
-from sawlog.capture import SCALE, Provenance, noted, ragged
 from sawlog.errors import ArgumentError
 from sawlog.influence._layer_names import gradient_layers, gradient_name
 from sawlog.influence._rows import ExampleRows, Ids, LayerRows
+from sawlog.run_files import ragged
+from sawlog.run_files._encode import SCALE
+from sawlog.run_files._provenance import Provenance, noted
 
 
 class StoreSource:

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from sawlog.capture import SCALE, Block, decode
 from sawlog.factored import Dense, OneHot, Pair, Projection, gradient
 from sawlog.influence._layer_names import gradient_name
+from sawlog.run_files._blocks import Block
+from sawlog.run_files._encode import SCALE, decode
 from sawlog.store import Reader
 
 MATRIX, TABLE, BIAS = "matrix", "table", "bias"

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from sawlog._validate import positive_integer
-from sawlog.capture import ragged
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
 from sawlog.factored import OneHot, Pair
@@ -18,6 +17,7 @@ from sawlog.influence._fitted_curvature import curvature_for
 from sawlog.influence._logs import BUDGET, Logs
 from sawlog.influence._rows import id_list
 from sawlog.influence._stored_factors import StoredFactors
+from sawlog.run_files import ragged
 
 _SAMPLE = 4  # examples that decide whether a weight is shared
 

@@ -1,4 +1,4 @@
-"""PyTorch: what a model does for each single example, by hooks.
+"""Per-example capture for PyTorch: gradients and activations of each example, by hooks.
 
 >>> import tempfile, torch
 >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -14,7 +14,8 @@ from sawlog._optional import require
 
 require("torch", "torch", "sawlog.torch")  # before anything below imports it
 
-from sawlog.torch._check import Check as Check
+from sawlog.capture._check import Check as Check
+from sawlog.capture._extract import Extraction as Extraction
 from sawlog.torch._current import build_log_dataloader as build_log_dataloader
 from sawlog.torch._current import build_log_dataset as build_log_dataset
 from sawlog.torch._current import check as check
@@ -29,7 +30,6 @@ from sawlog.torch._current import init as init
 from sawlog.torch._current import setup as setup
 from sawlog.torch._current import start as start
 from sawlog.torch._current import watch as watch
-from sawlog.torch._extract import Extraction as Extraction
 from sawlog.torch._gauss_newton import gauss_newton as gauss_newton
 from sawlog.torch._layers import Part as Part
 from sawlog.torch._layers import Rule as Rule

@@ -1,20 +1,21 @@
-"""The methods of the current run as functions."""
+"""LogIX's module-level functions: the methods of the current run."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sawlog.capture import Report, set_current
-from sawlog.capture import current as current_run
+from sawlog._current_run import current as current_run
+from sawlog._current_run import set_current
+from sawlog.capture._check import Check
+from sawlog.capture._extract import Extraction
 from sawlog.influence import LogLoader, Logs
+from sawlog.run_files._blocks import Report
 from sawlog.store import RowDataset
-from sawlog.torch._check import Check
-from sawlog.torch._extract import Extraction
 from sawlog.torch._run import Run
 
 
 def init(project: str, **options: Any) -> Run:
-    """Begin a run, or go on with it; it is the current one from now on.
+    """Create a run, or continue an existing one, and make it the current run.
 
     See :class:`sawlog.torch.Run` for the options.
     """
@@ -24,32 +25,32 @@ def init(project: str, **options: Any) -> Run:
 
 
 def current() -> Run:
-    """The run that :func:`init` made last.
+    """Return the run that :func:`init` created last.
 
     Raises:
-        ArgumentError: there is none.
+        ArgumentError: :func:`init` was not called.
     """
     run: Run = current_run()
     return run
 
 
 def setup(options: Any = None, /, **more: Any) -> None:
-    """Say what the current run logs; see :meth:`sawlog.torch.Run.setup`."""
+    """Set the options of the current run; see :meth:`sawlog.torch.Run.setup`."""
     current().setup(options, **more)
 
 
 def watch(model: Any, *args: Any, **options: Any) -> Report:
-    """Say what the current run watches; see :meth:`sawlog.torch.Run.watch`."""
+    """Choose the layers that the current run logs; see :meth:`sawlog.torch.Run.watch`."""
     return current().watch(model, *args, **options)
 
 
 def start(data_id: Any, mask: Any = None) -> None:
-    """Begin to log a batch; see :meth:`sawlog.torch.Run.start`."""
+    """Start to log a batch; see :meth:`sawlog.torch.Run.start`."""
     current().start(data_id, mask)
 
 
 def end() -> None:
-    """End the batch that :func:`start` began; see :meth:`sawlog.torch.Run.end`."""
+    """End the batch that :func:`start` started; see :meth:`sawlog.torch.Run.end`."""
     current().end()
 
 
@@ -59,22 +60,22 @@ def clear() -> None:
 
 
 def build_log_dataset(*args: Any, **options: Any) -> RowDataset:
-    """All that is stored as a dataset; see :meth:`sawlog.torch.Run.build_log_dataset`."""
+    """Return all stored logs as a dataset; see :meth:`sawlog.torch.Run.build_log_dataset`."""
     return current().build_log_dataset(*args, **options)
 
 
 def build_log_dataloader(*args: Any, **options: Any) -> LogLoader:
-    """Batches of all that is stored; see :meth:`sawlog.torch.Run.build_log_dataloader`."""
+    """Return batches of all stored logs; see :meth:`sawlog.torch.Run.build_log_dataloader`."""
     return current().build_log_dataloader(*args, **options)
 
 
 def extract(step: Any, loader: Any, data_id: Any = None, **options: Any) -> Extraction:
-    """Log all of a loader with the current run; see :meth:`sawlog.torch.Run.extract`."""
+    """Log every example of a loader; see :meth:`sawlog.torch.Run.extract`."""
     return current().extract(step, loader, data_id, **options)
 
 
 def check(step: Any, batch: Any, **options: Any) -> Check:
-    """Compare a batch with its examples alone; see :meth:`sawlog.torch.Run.check`."""
+    """Compare a batch with its examples run alone; see :meth:`sawlog.torch.Run.check`."""
     return current().check(step, batch, **options)
 
 
@@ -84,7 +85,7 @@ def eval() -> None:
 
 
 def get_log() -> Logs:
-    """The logs of the last query; see :meth:`sawlog.torch.Run.get_log`."""
+    """Return the logs of the last query; see :meth:`sawlog.torch.Run.get_log`."""
     return current().get_log()
 
 

@@ -21,7 +21,7 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
-from sawlog.capture import Provenance, fingerprint_of
+from sawlog.run_files._provenance import Provenance, fingerprint_of
 from sawlog.torch._names import named_modules
 
 SMALL, CHUNK = 1024, 256
@@ -68,7 +68,7 @@ class _Known:
 
 
 class _Glance:
-    """Looks at all tensors at once, without a step of Python for each: it has to be fast.
+    """Compares all tensors at once, without a Python loop: it has to be fast.
 
     Args:
         model: whose modules hold them.

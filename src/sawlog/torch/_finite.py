@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,9 +12,10 @@ import torch
 from torch import Tensor
 
 from sawlog._array_device import to_numpy
-from sawlog.capture import Staged
+from sawlog.capture._nonfinite import NonFiniteRows
 from sawlog.errors import CaptureError
-from sawlog.torch._outer import Outer
+from sawlog.run_files._statistics import Staged
+from sawlog.torch._outer_product_rows import OuterProductRows
 
 # Half a step above the greatest number of a dtype: what is below rounds to it.
 _LIMITS = {
@@ -27,43 +27,28 @@ _LIMITS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Odd:
-    """Examples of a batch whose logs cannot be stored as numbers.
-
-    Args:
-        rows: which examples, as a mask.
-        names: in which logs.
-        fits: whether all of them are finite as such, and only too large for the dtype.
-    """
-
-    rows: np.ndarray
-    names: tuple[str, ...]
-    fits: bool
-
-
-def odd_rows(logs: Mapping[str, Any], examples: int, dtype: str) -> Odd | None:
-    """The examples whose logs are not finite once they are stored; None if there are none."""
+def nonfinite_rows(logs: Mapping[str, Any], dtype: str) -> NonFiniteRows | None:
+    """Return the examples whose logs are not finite once stored; None if all are finite."""
     limit = _LIMITS[dtype]
     found: dict[str, np.ndarray] = {}
-    fits = True
+    overflows = True
     for name, rows in logs.items():
         if _below(rows, limit):
             continue
-        made = rows.made() if isinstance(rows, Outer) else rows
+        made = rows.made() if isinstance(rows, OuterProductRows) else rows
         flat = to_numpy(made.reshape(len(made), -1))
         odd = ~(np.abs(flat) < limit).all(1)
         if odd.any():
             found[name] = odd
-            fits = fits and bool(np.isfinite(flat).all())
+            overflows = overflows and bool(np.isfinite(flat).all())
     if not found:
         return None
-    return Odd(np.any(list(found.values()), axis=0), tuple(found), fits)
+    return NonFiniteRows(np.any(list(found.values()), axis=0), tuple(found), overflows)
 
 
 def _below(rows: Any, limit: float) -> bool:
     """Whether all numbers are surely below a limit; what is not a number is not."""
-    if isinstance(rows, Outer):
+    if isinstance(rows, OuterProductRows):
         return _greatest(rows._left) * _greatest(rows._right) < limit
     return _greatest(rows) < limit
 
@@ -90,7 +75,7 @@ def _is_finite(tensor: Tensor) -> bool:
     return math.isfinite(_greatest(tensor))
 
 
-def odd_sums(staged: Staged) -> Sequence[str]:
+def nonfinite_sums(staged: Staged) -> Sequence[str]:
     """The names of statistics that a batch would make infinite or NaN."""
     sums = [(name, array) for name, array, _ in staged.sums]
     return [name for name, array in (*sums, *staged.rows) if not _finite(array)]

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from sawlog.capture import Block
+from sawlog._validate import one_of
 from sawlog.curvature import Curvature, Joint
 from sawlog.errors import ArgumentError
+from sawlog.run_files._blocks import Block
+from sawlog.torch._backend import TorchBackend
 from sawlog.torch._fingerprint import Fingerprint
 from sawlog.torch._laid_out import laid_out
 from sawlog.torch._names import bare
@@ -28,7 +30,7 @@ Parameters = dict[str, Tensor]
 def gauss_newton(
     model: Run | nn.Module, loader: Iterable[Any], loss: str = "cross_entropy"
 ) -> Curvature:
-    """The exact Gauss-Newton matrix, for :func:`sawlog.influence.attribute`.
+    """Compute the exact Gauss-Newton matrix, for :func:`sawlog.influence.attribute`.
 
     It is the mean over examples of ``J^T A J``, with the Jacobian ``J`` of the outputs with respect
     to all parameters, and the second derivative ``A`` of the loss with respect to the outputs. It
@@ -52,9 +54,7 @@ def gauss_newton(
     >>> gauss_newton(model, [torch.ones(4, 2)], "cross_entropy")
     Curvature('gauss-newton', 1 layers)
     """
-    if loss not in _ROOTS:
-        listed = ", ".join(map(repr, _ROOTS))
-        raise ArgumentError(f"loss is one of {listed}, got {loss!r}.")
+    one_of("loss", loss, _ROOTS)
     network, blocks = _watched(model)
     size = sum(block.elements for block in blocks)
     if size > MOST:
@@ -77,7 +77,7 @@ def gauss_newton(
             if len(part):
                 _add(total, rows(part).flatten(0, 1))
     if not count:
-        raise ArgumentError("There are no examples to compute the Gauss-Newton matrix of.")
+        raise ArgumentError("The loader has no examples.")
     total = (total.triu() + total.triu(1).mT) / count
     shapes = {block.name: block.shape for block in blocks}
     joint = Joint(total.cpu().numpy(), shapes)
@@ -87,14 +87,14 @@ def gauss_newton(
 def _watched(model: Run | nn.Module) -> tuple[nn.Module, Sequence[Block]]:
     if not isinstance(model, Run):
         return model, look_at(model).blocks
-    if model._model is None or model._watched is None:
-        raise ArgumentError("There is no model yet. Hint: run.watch(model).")
+    backend = model._watched_model()
+    assert isinstance(backend, TorchBackend)
     if model.options.compress is not None:
         raise ArgumentError(
             "The exact Gauss-Newton matrix is one of whole gradients, and the run compresses them. "
             "Hint: run.setup(...) without compress."
         )
-    return model._model, model._watched.blocks
+    return backend.model, backend.blocks
 
 
 def _inputs(batch: Any) -> Tensor:

@@ -24,7 +24,7 @@ from sawlog.torch._watched import Unit, Watched
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
+class LayerCall:
     """One call of a watched module; all tensors are detached.
 
     Args:
@@ -43,8 +43,8 @@ class Call:
     of_inputs: bool = False
 
 
-Forward = Callable[[Call, Tensor], None]
-Backward = Callable[[Call, Tensor], None]
+Forward = Callable[[LayerCall, Tensor], None]
+Backward = Callable[[LayerCall, Tensor], None]
 
 
 class Hooks:
@@ -54,7 +54,7 @@ class Hooks:
         watched: what to watch.
         batch: how many examples there are.
         forward: is told of calls and outputs.
-        backward: whether gradients are looked at.
+        backward: whether gradients are captured.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Hooks:
 
     @contextlib.contextmanager
     def listening(self, listener: Backward | None) -> Iterator[None]:
-        """Tell of gradients for the time of a ``with``; at other times nobody listens."""
+        """Pass gradients to ``listener`` inside the ``with``; outside they are ignored."""
         before, self.listener = self.listener, listener
         quiet, self.quiet = self.quiet, not self.reentrant
         try:
@@ -129,7 +129,7 @@ class Hooks:
         given = [each.requires_grad for each in _tensors((args, kwargs))]
         args, kwargs = _detached(args), _detached(kwargs)
         of_inputs = bool(given) and not any(given)
-        call = Call(len(self.calls), unit, args, kwargs, tuple(tensor.shape), of_inputs)
+        call = LayerCall(len(self.calls), unit, args, kwargs, tuple(tensor.shape), of_inputs)
         self.calls.append(unit.name)
         self.axes.append(tuple([i for i, n in enumerate(call.output) if n == self._batch]))
         if self._forward is not None and not again:
@@ -141,7 +141,7 @@ class Hooks:
         if not again:
             self.edges.append(get_gradient_edge(tensor))
 
-    def _came_back(self, call: Call, versions: list[tuple[Tensor, int]], grad: Tensor) -> None:
+    def _came_back(self, call: LayerCall, versions: list[tuple[Tensor, int]], grad: Tensor) -> None:
         if self.listener is None:
             return
         if any(tensor._version != version for tensor, version in versions):
@@ -155,7 +155,7 @@ class Hooks:
 
 
 def _nothing_compiled() -> contextlib.AbstractContextManager[Any]:
-    """Compiled code does not call hooks; where there is none, this takes no time."""
+    """Run compiled models eagerly, since compiled code calls no hooks."""
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
     return torch.compiler.set_stance("force_eager")

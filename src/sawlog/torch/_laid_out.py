@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from sawlog.capture import Block
+from sawlog.run_files._blocks import Block
 
 
 def laid_out(block: Block, grads: Mapping[str, Tensor]) -> Tensor:

@@ -1,8 +1,8 @@
-"""Which elements of a tensor belong to which example, measured by two backward passes.
+"""Find which elements of a tensor are those of which example, measured by two backward passes.
 
 Between the two, the loss of each example is multiplied by a factor of its own. Nothing that comes
 after in a backward pass changes the ratio, as long as it belongs to that example alone; where
-examples are mixed, the ratio is none of these factors.
+examples are mixed, the ratio is not one of these factors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EXPONENTS = (-7, -5, -2, -4, -3, 4, 2, 6, 5, -6)
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class ExampleLayout:
     """Examples along an axis, each with the same number of places there.
 
     Args:
@@ -119,7 +119,7 @@ def codes(batch: int, dtypes: Set[torch.dtype], passes: int = 1, *, powers: bool
     return Codes(tuple(factors), False, 1e-8 if exact else 2e-5, 1e-10 if exact else 1e-5)
 
 
-def fits(layout: Layout, plain: Tensor, coded: Sequence[Tensor], every: Codes) -> bool:
+def fits(layout: ExampleLayout, plain: Tensor, coded: Sequence[Tensor], every: Codes) -> bool:
     """Whether all elements have the ratios that a layout says."""
     if not plain.numel():
         return True
@@ -137,25 +137,25 @@ def fits(layout: Layout, plain: Tensor, coded: Sequence[Tensor], every: Codes) -
 
 def layout_of(
     plain: Tensor, coded: Sequence[Tensor], every: Codes, axis: int, batch: int
-) -> Layout | None:
-    """The layout of a gradient, ``axis`` first; None where there is none."""
+) -> ExampleLayout | None:
+    """The layout of a gradient, ``axis`` first; None if no layout fits."""
     for layout in candidates(plain.shape, axis, batch):
         if fits(layout, plain, coded, every):
             return layout
     return None
 
 
-def candidates(shape: Sequence[int], axis: int, batch: int) -> Iterator[Layout]:
+def candidates(shape: Sequence[int], axis: int, batch: int) -> Iterator[ExampleLayout]:
     """Layouts that a tensor could have, the likely ones first."""
     axes = sorted(range(len(shape)), key=lambda each: (each != axis, each))
     for each in axes:
         if shape[each] == batch:
-            yield Layout(each)
+            yield ExampleLayout(each)
     for each in axes[:2]:
         if shape[each] > batch and shape[each] % batch == 0:
             first = axis == 1
-            yield Layout(each, first)
-            yield Layout(each, not first)
+            yield ExampleLayout(each, first)
+            yield ExampleLayout(each, not first)
 
 
 def labels_of(plain: Tensor, coded: Sequence[Tensor], every: Codes) -> Tensor | None:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from sawlog.torch._graph import Edge, Node, call, operation, shape_of, sum_to
-from sawlog.torch._layout import Layout
+from sawlog.torch._layout import ExampleLayout
 
-Where = Layout | Tensor
+Where = ExampleLayout | Tensor
 """How the examples lie in a tensor: in order, or a label for each element, -1 for nothing."""
 
 
@@ -166,7 +166,7 @@ def summed(found: Tensor, where: Where, batch: int, shape: Sequence[int]) -> Ten
         shape: of a tensor that was broadcast.
     """
     found = _wide(found)
-    if isinstance(where, Layout):
+    if isinstance(where, ExampleLayout):
         own = where.axis - (found.dim() - len(shape))
         if own < 0 or (shape[own] == 1 and found.shape[where.axis] != 1):
             return sum_to(where.split(found, batch), shape, first=1)
@@ -209,10 +209,10 @@ def _of_matrices(came: Came, grad: Tensor, other: Tensor, is_first: bool) -> Fou
     """The weight ``[rows, cols]``; what is summed over are places of the examples."""
     left, right = (grad.mT, other.mT) if is_first else (other, grad)
     axis = int(is_first)
-    if isinstance(came.where, Layout):
+    if isinstance(came.where, ExampleLayout):
         if came.where.axis != axis:
             return None
-        lies = Layout(0, came.where.minor)
+        lies = ExampleLayout(0, came.where.minor)
         return Factors(lies.split(_wide(left), came.batch), lies.split(_wide(right), came.batch))
     labels = came.labels(axis)
     return None if labels is None else outer_sums(left, right, labels, came.batch)
@@ -220,7 +220,7 @@ def _of_matrices(came: Came, grad: Tensor, other: Tensor, is_first: bool) -> Fou
 
 def _of_stacks(came: Came, grad: Tensor, other: Tensor, is_first: bool) -> Found:
     """Weights ``[n, rows, cols]``: one for each example, or places of examples in each."""
-    if not isinstance(came.where, Layout):
+    if not isinstance(came.where, ExampleLayout):
         return None
     axis = 2 if is_first else 1
     if came.where.axis == 0:  # the weight was given to each example
@@ -230,7 +230,7 @@ def _of_stacks(came: Came, grad: Tensor, other: Tensor, is_first: bool) -> Found
         return None
     grad, other = (
         came.where.split(grad, came.batch),
-        Layout(axis, came.where.minor).split(other, came.batch),
+        ExampleLayout(axis, came.where.minor).split(other, came.batch),
     )
     grad, other = _wide(grad), _wide(other)
     return grad @ other.mT if is_first else other.mT @ grad
@@ -329,7 +329,7 @@ def _row_numbers(came: Came) -> Tensor | None:
 def _convolved(came: Came) -> Found:
     """The examples become groups of one convolution."""
     node, batch = came.use.node, came.batch
-    if not isinstance(came.where, Layout) or came.where.axis != 0 or came.use.place == 0:
+    if not isinstance(came.where, ExampleLayout) or came.where.axis != 0 or came.use.place == 0:
         return None
     if came.use.place == 2:
         return summed(came.grad.flatten(2).sum(2), came.where, batch, came.shape)
@@ -351,7 +351,7 @@ def _convolved(came: Came) -> Found:
 
 def _as_channels(tensor: Tensor, came: Came) -> Tensor:
     """``[places, batch * channels, ...]``."""
-    assert isinstance(came.where, Layout)
+    assert isinstance(came.where, ExampleLayout)
     return came.where.split(tensor, came.batch).movedim(0, 1).flatten(1, 2)
 
 
@@ -380,7 +380,7 @@ def _recurrent(
     if node._saved_mode != _LSTM or node._saved_batch_sizes or use.place not in (1, 2, 3, 4):
         return None
     inputs = node._saved_input.detach()
-    known = zip(grads, where, (Layout(1), Layout(0), Layout(0)), strict=False)
+    known = zip(grads, where, (ExampleLayout(1), ExampleLayout(0), ExampleLayout(0)), strict=False)
     if any(grad is not None and lies != own for grad, lies, own in known):
         return None
     if inputs.shape[1] != batch:
@@ -428,12 +428,12 @@ def _gates_of(node: Node, inputs: Tensor, grads: Sequence[Tensor | None]) -> tup
 def labels_along(where: Where, grad: Tensor, axes: Sequence[int], batch: int) -> Tensor | None:
     """The example of each place of some axes; None where it depends on other axes as well."""
     shape = [grad.shape[axis] for axis in axes]
-    if isinstance(where, Layout):
+    if isinstance(where, ExampleLayout):
         if where.axis not in axes:
             return None
         own = axes.index(where.axis)
         numbers = torch.arange(batch, device=grad.device)
-        return Layout(own, where.minor).spread(numbers, shape).expand(shape)
+        return ExampleLayout(own, where.minor).spread(numbers, shape).expand(shape)
     others = [axis for axis in range(grad.dim()) if axis not in axes]
     if not others:
         return where
@@ -447,7 +447,7 @@ def labels_along(where: Where, grad: Tensor, axes: Sequence[int], batch: int) ->
 
 def _spread(where: Where, shape: Sequence[int], batch: int, device: Any) -> Tensor:
     """The example of each element."""
-    if isinstance(where, Layout):
+    if isinstance(where, ExampleLayout):
         numbers = torch.arange(batch, device=device)
         return where.spread(numbers, shape).expand(tuple(shape))
     return where
@@ -455,7 +455,7 @@ def _spread(where: Where, shape: Sequence[int], batch: int, device: Any) -> Tens
 
 def _widened(where: Where, axes: int) -> Where:
     """The same for a tensor with more axes at the end."""
-    if isinstance(where, Layout):
+    if isinstance(where, ExampleLayout):
         return where
     return where.reshape(*where.shape, *(1,) * (axes - where.dim()))
 

@@ -2,7 +2,7 @@
 
 For a graph of a structure that was not seen before, the loss is walked back several times: as it
 is, and with a power of two for each example. That tells in which order the examples lie in every
-gradient. The rows that come of it, multiplied by the same powers and summed, must be the gradient
+gradient. The resulting rows, multiplied by the same powers and summed, must be the gradient
 of the parameters in that pass. Where a layer rule does not give that, the operations that use
 the parameter are differentiated example by example; where that does not either, or where examples
 are mixed, it is an error. A structure whose examples always lie in the same way is proven once.
@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from sawlog.capture import Block
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.factored import Dense, OneHot, Pair, gradient, rows, vector
+from sawlog.run_files._blocks import Block
 from sawlog.torch._finite import check_finite
 from sawlog.torch._graph import Graph, Node, operation, shape_of
-from sawlog.torch._hooks import Call, Hooks, last_edges
+from sawlog.torch._hooks import Hooks, LayerCall, last_edges
 from sawlog.torch._layers import GeneralRule, Use
 from sawlog.torch._layout import (
     Codes,
-    Layout,
+    ExampleLayout,
     candidates,
     codes,
     fits,
@@ -36,7 +36,7 @@ from sawlog.torch._layout import (
 )
 from sawlog.torch._operations import WeightUse, Where, is_of_inputs, labels_along
 from sawlog.torch._passes import Passes
-from sawlog.torch._rows import BlockRows
+from sawlog.torch._row_builder import RowBuilder
 from sawlog.torch._sums import ExampleSums
 from sawlog.torch._uses import WeightUses
 from sawlog.torch._watched import Watched
@@ -77,7 +77,7 @@ class Plan:
         even: the loss is one tensor with a row for each example, joined by one operation.
     """
 
-    layouts: Mapping[int, Layout]
+    layouts: Mapping[int, ExampleLayout]
     by_rule: frozenset[str]
     uses: tuple[PlannedUse, ...]
     picks: tuple[int, ...]
@@ -118,7 +118,7 @@ class MixedError(CaptureError):
     """Examples are mixed, or look like it because of rounding."""
 
 
-class Measured:
+class MeasuredGradients:
     """The gradients of calls and of operations in all passes over one graph.
 
     Args:
@@ -128,7 +128,7 @@ class Measured:
 
     def __init__(self, every: Codes, parameters: Mapping[str, Tensor]) -> None:
         self.codes, self._parameters = every, parameters
-        self.calls: dict[int, Call] = {}
+        self.calls: dict[int, LayerCall] = {}
         self.of_calls: dict[int, list[Tensor]] = {}
         self.of_nodes: dict[int, list[tuple[Tensor | None, ...]]] = {}
         self.totals: list[dict[str, Tensor | None]] = []
@@ -141,7 +141,7 @@ class Measured:
         uses: Sequence[WeightUse],
         more: Mapping[int, Node],
     ) -> None:
-        """Walk back once as it is, and once for each code; ``more`` are other nodes to look at."""
+        """Walk back once as it is, and once for each code; ``more`` are other nodes to record."""
         nodes = {use.number: use.node for use in uses} | dict(more)
         handles = [node.register_prehook(self._recorder(number)) for number, node in nodes.items()]
         edges = [*hooks.edges, *(GradientEdge(*use.weight) for use in uses)]
@@ -156,7 +156,7 @@ class Measured:
             for handle in handles:
                 handle.remove()
 
-    def _record(self, call: Call, grad: Tensor) -> None:
+    def _record(self, call: LayerCall, grad: Tensor) -> None:
         self.calls[call.number] = call
         self.of_calls.setdefault(call.number, []).append(grad)
 
@@ -179,8 +179,8 @@ class Proof:
     """
 
     pairs: dict[str, list[Pair]]
-    layouts: dict[int, Layout]
-    calls: dict[int, tuple[Call, Tensor]]
+    layouts: dict[int, ExampleLayout]
+    calls: dict[int, tuple[LayerCall, Tensor]]
     plan: Plan | None
 
 
@@ -195,11 +195,11 @@ class Prover:
     """
 
     def __init__(
-        self, watched: Watched, rows: BlockRows, graph: Graph, batch: int, axis: int
+        self, watched: Watched, rows: RowBuilder, graph: Graph, batch: int, axis: int
     ) -> None:
         self._watched, self._rows, self._graph = watched, rows, graph
         self._batch, self._axis = batch, axis
-        self._measured = Measured(codes(1, set()), {})
+        self._measured = MeasuredGradients(codes(1, set()), {})
         self._uses: dict[str, list[WeightUse]] = {}
         self._lasting = True
 
@@ -233,10 +233,10 @@ class Prover:
 
     def _measure(
         self, passes: Passes, hooks: Hooks
-    ) -> tuple[dict[int, Layout], dict[str, list[Pair]], float]:
+    ) -> tuple[dict[int, ExampleLayout], dict[str, list[Pair]], float]:
         """Walk back, find the uses of all parameters, and what the rules give.
 
-        What no rule gives is looked at more closely: two passes with different factors tell for
+        Blocks that no rule covers are inspected further: two passes with different factors tell for
         sure where examples lie in no order, and whether an operation with a constant is of one
         example or of all.
         """
@@ -252,7 +252,7 @@ class Prover:
                 name: [use for use in each if use.node not in finder.unsure]
                 for name, each in uses.items()
             }
-            self._measured = Measured(every, watched.parameters)
+            self._measured = MeasuredGradients(every, watched.parameters)
             self._measured.run(
                 passes,
                 hooks,
@@ -288,7 +288,7 @@ class Prover:
                 f"loss of others, so that they have no gradients of their own. {_REMEDY}"
             )
 
-    def _given(self, layouts: Mapping[int, Layout]) -> tuple[dict[str, list[Pair]], float]:
+    def _given(self, layouts: Mapping[int, ExampleLayout]) -> tuple[dict[str, list[Pair]], float]:
         """The factors of those blocks for which the rules are right, and the size of gradients."""
         size = self._size()
         pairs = self._by_rules(layouts)
@@ -336,7 +336,7 @@ class Prover:
 
     # -- by the rules of layers -------------------------------------------------------------------
 
-    def _layouts(self) -> dict[int, Layout]:
+    def _layouts(self) -> dict[int, ExampleLayout]:
         found = {}
         for number, (plain, *coded) in self._measured.of_calls.items():
             axis = self._axis
@@ -351,7 +351,7 @@ class Prover:
                 self._lasting = self._lasting and (not others or self._batch == 1)
         return found
 
-    def _check_axis(self, layouts: Mapping[int, Layout]) -> None:
+    def _check_axis(self, layouts: Mapping[int, ExampleLayout]) -> None:
         """Where the inputs of the model have examples, the loss must have the same ones.
 
         The examples of the loss are known by the size of an axis, and another axis may have
@@ -400,7 +400,7 @@ class Prover:
             "where inputs have positions first."
         )
 
-    def _by_rules(self, layouts: Mapping[int, Layout]) -> dict[str, list[Pair] | None]:
+    def _by_rules(self, layouts: Mapping[int, ExampleLayout]) -> dict[str, list[Pair] | None]:
         """The factors of each block, None where a call of it has no layout."""
         found: dict[str, list[Pair] | None] = {block.name: [] for block in self._watched.blocks}
         for number, (grad, *_) in self._measured.of_calls.items():
@@ -414,7 +414,9 @@ class Prover:
                     there.append(share.of(pairs[share.part.name]))
         return found
 
-    def _pairs(self, call: Call, grad: Tensor, layout: Layout | None) -> Mapping[str, Pair] | None:
+    def _pairs(
+        self, call: LayerCall, grad: Tensor, layout: ExampleLayout | None
+    ) -> Mapping[str, Pair] | None:
         if layout is None or isinstance(call.unit.rule, GeneralRule):
             return None
         try:
@@ -563,7 +565,9 @@ class Prover:
         )
 
 
-def pairs_of(call: Call, grad: Tensor, batch: int, layout: Layout) -> Mapping[str, Pair]:
+def pairs_of(
+    call: LayerCall, grad: Tensor, batch: int, layout: ExampleLayout
+) -> Mapping[str, Pair]:
     """What the rule of a module says of one call."""
     use = Use(call.args, call.kwargs, grad, batch, layout.axis, layout.minor)
     return call.unit.rule.pairs(call.unit.module, use)
@@ -621,7 +625,7 @@ def _rounding(pair: Pair) -> float:
 
 
 def projected_gradient(
-    rows: BlockRows,
+    rows: RowBuilder,
     block: Block,
     grads: Mapping[str, Tensor | None],
     parameters: Mapping[str, Tensor],

@@ -23,7 +23,7 @@ class Scaled:
     """The losses that scalers multiplied.
 
     Args:
-        given: the scale of the scaler that the user named; 1.0 is none.
+        given: the scale of the scaler that the user passed; 1.0 without one.
     """
 
     def __init__(self, given: float = 1.0) -> None:

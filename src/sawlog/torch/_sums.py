@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from sawlog.torch._graph import ACCUMULATE, Edge, Node, call, operation, shape_of, sum_to
-from sawlog.torch._layout import Layout
+from sawlog.torch._layout import ExampleLayout
 from sawlog.torch._operations import Factors, WeightUse, Where, all_at_once
 from sawlog.torch._passes import gradients
 
@@ -26,7 +26,7 @@ class ExampleSums:
     """Gradients of parameters, ``[batch, *shape]`` for each.
 
     Args:
-        parameters: all that are asked for, by name.
+        parameters: the parameters to differentiate, by name.
         batch: how many examples there are.
     """
 
@@ -81,7 +81,7 @@ class ExampleSums:
             self._own.add(name)
 
     def _add(self, edge: Edge, found: Factors | Tensor, names: Sequence[str]) -> None:
-        """Walk down from a weight to its parameter, over what only looks at it in another way."""
+        """Walk from a weight to its parameter, over operations that reshape or transpose it."""
         while True:
             node = edge[0]
             name = operation(node)
@@ -257,7 +257,7 @@ def _one_by_one(
 
 def _only(grad: Tensor, where: Where, chosen: Tensor) -> Tensor:
     """A gradient with zeros at all elements of other examples."""
-    if isinstance(where, Layout):
+    if isinstance(where, ExampleLayout):
         keep = where.spread(chosen.to(grad.device), grad.shape)
     else:
         keep = where == chosen.nonzero()[0, 0].to(grad.device)

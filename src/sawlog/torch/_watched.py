@@ -12,9 +12,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from sawlog.capture import Block
+from sawlog._validate import one_of
 from sawlog.errors import ArgumentError, UncoveredError
 from sawlog.factored import Dense, Factor, OneHot, Pair
+from sawlog.run_files._blocks import Block
 from sawlog.torch._layers import Part, Rule, general, rule_for
 from sawlog.torch._names import named_modules, named_parameters
 
@@ -119,7 +120,7 @@ def look_at(
     types: type[nn.Module] | Sequence[type[nn.Module]] | None = None,
     uncovered: str = "error",
 ) -> Watched:
-    """Find out what to watch of a model.
+    """Find the layers of a model to watch.
 
     Args:
         model: it stays as it is.
@@ -133,10 +134,8 @@ def look_at(
         UncoveredError: names every parameter that no rule covers.
     """
     if not isinstance(model, nn.Module):
-        raise ArgumentError(f"watch takes a torch.nn.Module, got {type(model).__name__}.")
-    if uncovered not in UNCOVERED:
-        listed = ", ".join(map(repr, UNCOVERED))
-        raise ArgumentError(f"uncovered is one of {listed}, got {uncovered!r}.")
+        raise ArgumentError(f"watch takes a torch.nn.Module; got {type(model).__name__}.")
+    one_of("uncovered", uncovered, UNCOVERED)
     search = _Search(model, _chooser(names), _types(types), uncovered)
     search.walk()
     return search.result()
@@ -249,7 +248,7 @@ class _Search:
         if lost and self._uncovered == "error":
             listed = "\n".join(f"  {name} (of {kind})" for name, kind in lost)
             raise UncoveredError(
-                f"No rule says how the gradients of {len(lost)} parameters come about:\n{listed}\n"
+                f"No layer rule covers {len(lost)} parameters:\n{listed}\n"
                 'Hint: watch(model, uncovered="func") differentiates them with torch.func, '
                 'uncovered="skip" leaves them out, names= chooses, and '
                 "@sawlog.torch.register_layer(type) adds a rule."
@@ -257,8 +256,8 @@ class _Search:
         skipped = self._skipped + [(name, f"no rule for {kind}") for name, kind in lost]
         if not self._found:
             raise ArgumentError(
-                "There is nothing to watch: no parameter fits names= and types= and requires a "
-                f"gradient. The model has: {self._listing()}."
+                "No parameter matches names= and types= and requires a gradient. "
+                f"The model has: {self._listing()}."
             )
         return self._blocks(tuple(skipped))
 

@@ -122,7 +122,7 @@ class _Call:
 
         tensors = [self._split(each) for each in (*chosen, self.grad)]
         try:
-            with warnings.catch_warnings():  # slow was asked for
+            with warnings.catch_warnings():  # the user chose the slow path
                 warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
                 return vmap(one)(tensors)
         except Exception as error:

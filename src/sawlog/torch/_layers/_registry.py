@@ -25,7 +25,7 @@ Registered = TypeVar("Registered", bound=type[Rule] | Callable[..., Mapping[str,
 def register_layer(
     module_type: type[nn.Module] | str, *, whole: bool = False
 ) -> Callable[[Registered], Registered]:
-    """Say how the gradients of each example come about in a type of module.
+    """Register how to compute per-example gradients of a type of module.
 
     Decorate a function ``rule(module, use)``. For each parameter of the module it returns one of
 

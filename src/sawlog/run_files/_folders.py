@@ -1,0 +1,98 @@
+"""Where the parts of a run are: logs, statistics and curvature, by how they are compressed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sawlog import store
+from sawlog.run_files import _checkpoint as saved
+from sawlog.run_files._blocks import Block
+from sawlog.run_files._measured import Measured
+from sawlog.run_files._options import Options, read
+from sawlog.run_files._provenance import Provenance
+
+CURVATURE = {"kfac", "ekfac"}
+
+
+def label_of(options: Options) -> str:
+    """What a compression is called among the folders of a run."""
+    how = options.compress
+    if how is None:
+        return "whole"
+    size = f"rank{how.rank}" if how.rank is not None else f"{how.bytes}bytes"
+    return f"{how.kind}-{size}-seed{how.seed}"
+
+
+def logs_of(path: Path, options: Options) -> Path:
+    """Where the rows of a run are."""
+    return path / "logs" / f"{label_of(options)}-{options.dtype}"
+
+
+def statistics_of(path: Path, options: Options) -> Path:
+    """Where the parts of the statistics of a pass are."""
+    kinds = "+".join(options.statistic or ("none",))
+    return path / "statistics" / label_of(options) / kinds
+
+
+def measured(path: Path, label: str, blocks: Sequence[Block]) -> Measured | None:
+    """All that was measured with one compression, by all processes together."""
+    arrays: dict[str, tuple[np.ndarray, int]] = {}
+    weights: dict[str, Provenance] = {}
+    factors: str | None = None
+    examples = 0
+    for folder, whole, abouts in _by_size(path / "statistics" / label):
+        arrays.update(whole.arrays)
+        if CURVATURE & {*folder.name.split("+")}:
+            weights.update((own.weights, own) for each in abouts for own in _provenance(each))
+        factors = whole.about.get("factors") or factors
+        if "kfac" in folder.name.split("+") or not examples:
+            examples = 0 if whole.ids is None else len(whole.ids)
+    if not arrays:
+        return None
+    return Measured(arrays, blocks, examples, tuple(weights.values()), factors)
+
+
+def _by_size(path: Path) -> list[tuple[Path, saved.Saved, list[Mapping[str, Any]]]]:
+    """What was measured together, with the notes of its parts; that of most examples comes last,
+    and counts where several passes measured the same.
+    """
+    found = []
+    for folder in sorted(path.glob("*")):
+        abouts: list[Mapping[str, Any]] = []
+        whole = saved.joined(_noting(folder, abouts), folder)
+        if whole is not None:
+            found.append((folder, whole, abouts))
+    return sorted(found, key=lambda each: 0 if each[1].ids is None else len(each[1].ids))
+
+
+def _noting(folder: Path, abouts: list[Mapping[str, Any]]) -> Iterator[saved.Saved]:
+    """The parts in a folder; their notes are put aside."""
+    for part in saved.load_parts(folder):
+        abouts.append(part.about)
+        yield part
+
+
+def _provenance(about: Mapping[str, Any]) -> list[Provenance]:
+    said = about.get("provenance")
+    return [] if said is None else [Provenance.from_json(said)]
+
+
+def measured_with(reader: store.Reader) -> Measured | None:
+    """What was measured in the run that a store of rows belongs to, with the same compression."""
+    about = reader.meta
+    if "options" not in about or "blocks" not in about:
+        return None
+    blocks = [Block.from_json(each) for each in about["blocks"]]
+    return measured(reader.path.parent.parent, label_of(read(about["options"])), blocks)
+
+
+def curvature_of(reader: store.Reader, kind: str) -> Path | None:
+    """Where a curvature that was fitted to a store of rows is kept; None for one without a run."""
+    about = reader.meta
+    if "options" not in about:
+        return None
+    return reader.path.parent.parent / "curvature" / reader.path.name / kind
