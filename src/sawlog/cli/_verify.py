@@ -16,7 +16,7 @@ from sawlog.cli._arguments import Json, Stores, given_paths
 from sawlog.cli._exit_codes import DAMAGED, OK, report, worse
 from sawlog.cli._output import CommandOutput
 from sawlog.errors import SawlogError
-from sawlog.store import Problem, Report
+from sawlog.store import Problem, VerifyReport
 
 _PROBLEMS = (TableColumn("file", folds=16, style="bold"), TableColumn("problem", folds=16))
 _LOSSES = (
@@ -56,7 +56,7 @@ def run(arguments: Verify, output: CommandOutput) -> int:
     return code
 
 
-def to_json(result: Report) -> dict[str, Any]:
+def to_json(result: VerifyReport) -> dict[str, Any]:
     """Return the result of a verification in types of JSON."""
     return {
         "path": str(result.path),
@@ -69,7 +69,7 @@ def to_json(result: Report) -> dict[str, Any]:
     }
 
 
-def show_report(result: Report, output: CommandOutput) -> None:
+def show_report(result: VerifyReport, output: CommandOutput) -> None:
     """Print the result of a verification."""
     output.print(_headline(result.path, result.problems))
     readable = f"{size(result.nbytes)} in {count(result.segments, 'segment')}"

@@ -39,10 +39,10 @@ from sawlog.store._maintenance._compact import Compaction as Compaction
 from sawlog.store._maintenance._compact import compact as compact
 from sawlog.store._maintenance._remove import InUse, replace_stores
 from sawlog.store._maintenance._repair import repair as repair
-from sawlog.store._maintenance._verify import Report as Report
+from sawlog.store._maintenance._verify import VerifyReport as VerifyReport
 from sawlog.store._maintenance._verify import salvaged_identity
 from sawlog.store._maintenance._verify import verify as verify
-from sawlog.store._reading._blocks import Block as Block
+from sawlog.store._reading._blocks import RowBlock as RowBlock
 from sawlog.store._reading._catalog import Catalog
 from sawlog.store._reading._catalog import Problem as Problem
 from sawlog.store._reading._dataset import RowDataset as RowDataset
@@ -52,16 +52,16 @@ from sawlog.store._writing._deferred_rows import DeferredRows as DeferredRows
 from sawlog.store._writing._writer import Writer as Writer
 
 __all__ = [
-    "Block",
     "Column",
     "Compaction",
     "DeferredRows",
     "Problem",
     "Reader",
-    "Report",
+    "RowBlock",
     "RowDataset",
     "Series",
     "Table",
+    "VerifyReport",
     "Writer",
     "compact",
     "create",
@@ -224,12 +224,16 @@ def _open_writer(folder: Folder, damaged: str, options: dict[str, Any]) -> Write
         raise
 
 
+_OLD_NAMES = {"Block": RowBlock, "Report": VerifyReport, "Unmade": DeferredRows}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "Unmade":
+    if name in _OLD_NAMES:
+        new = _OLD_NAMES[name]
         warnings.warn(
-            "sawlog.store.Unmade is deprecated: it is called sawlog.store.DeferredRows.",
+            f"sawlog.store.{name} is deprecated: it is called sawlog.store.{new.__name__}.",
             DeprecationWarning,
             stacklevel=2,
         )
-        return DeferredRows
+        return new
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,7 +22,7 @@ _LOADED = time.time()
 
 
 @dataclasses.dataclass(frozen=True)
-class ProcessGroup:
+class LaunchedProcesses:
     """What a process knows about the processes that were started with it."""
 
     several: bool
@@ -38,14 +38,14 @@ class ProcessGroup:
         return self.is_of_this(modified) and not self.ranked and modified < self.started
 
 
-def process_group() -> ProcessGroup:
+def process_group() -> LaunchedProcesses:
     """Return the group of this process, from the environment."""
     started = _started(os.getpid())
     for rank, size in _VARIABLES:
         number, count = _number(rank), _number(size)
         if number is not None and count != 1:
-            return ProcessGroup(True, started, ranked=True)
-    return ProcessGroup(multiprocessing.parent_process() is not None, started)
+            return LaunchedProcesses(True, started, ranked=True)
+    return LaunchedProcesses(multiprocessing.parent_process() is not None, started)
 
 
 def _number(variable: str) -> int | None:

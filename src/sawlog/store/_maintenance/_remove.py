@@ -33,7 +33,7 @@ from sawlog.errors import (
 from sawlog.store._disk import Lease
 from sawlog.store._format._json_files import write_error
 from sawlog.store._format._layout import Folder, identity_of, is_store
-from sawlog.store._maintenance._process_group import ProcessGroup, process_group
+from sawlog.store._maintenance._process_group import LaunchedProcesses, process_group
 
 _SEGMENT = r"[a-z0-9]{1,32}-\d{8,}\.safetensors"
 _OURS = re.compile(
@@ -186,7 +186,7 @@ def _leased(path: Path, stack: contextlib.ExitStack) -> bool:
     return True
 
 
-def _is_new(path: Path, here: ProcessGroup) -> bool:
+def _is_new(path: Path, here: LaunchedProcesses) -> bool:
     """Return whether a sibling process created the store, or it is gone."""
     try:
         folder = Folder(path)

@@ -18,7 +18,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class VerifyReport:
     """The result of :func:`verify`.
 
     ``readable`` counts the intact rows and entries of each name, ``lost`` those known to be
@@ -38,7 +38,7 @@ class Report:
         return not self.problems
 
 
-def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> Report:
+def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> VerifyReport:
     """Check every file of a store.
 
     ``progress`` is called with the number of segments that were read, and the total.
@@ -66,7 +66,7 @@ def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> Re
         **_counts(c for s in catalog.segments for c in s.chunks),
     }
     lost = _counts(catalog.lost_chunks)
-    return Report(folder.path, problems, len(catalog.segments), nbytes, readable, lost)
+    return VerifyReport(folder.path, problems, len(catalog.segments), nbytes, readable, lost)
 
 
 def _segment_names(folder: Folder) -> list[str]:

@@ -18,7 +18,7 @@ from sawlog.store._format._segment import Segment
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class RowBlock:
     """Some rows of a table: their ids, and an array ``[rows, ...]`` for each name."""
 
     ids: np.ndarray | list[str]
@@ -51,18 +51,18 @@ class UnreadBlock:
         self.segment.will_need(self.names, self.start, self.stop)
         return None
 
-    def block(self) -> Block:
+    def block(self) -> RowBlock:
         """Return the rows."""
         rows = slice(self.start, self.stop)
         values = {name: self.segment.values(name, self.start, self.stop) for name in self.names}
         ids = self.ids.take(rows) if isinstance(self.ids, StringIds) else self.ids[rows]
         if self.superseded is None or not self.superseded.any():
-            return Block(ids, values)
+            return RowBlock(ids, values)
         keep = ~self.superseded
         kept = (
             [x for x, k in zip(ids, keep, strict=True) if k] if isinstance(ids, list) else ids[keep]
         )
-        return Block(kept, {name: array[keep] for name, array in values.items()})
+        return RowBlock(kept, {name: array[keep] for name, array in values.items()})
 
     def release(self) -> None:
         """Release the memory."""
@@ -81,7 +81,7 @@ def rows_within(segment: Segment, names: Sequence[str], budget: int) -> int:
     return rows // span * span if rows >= span else rows
 
 
-def scan(pieces: Iterator[UnreadBlock], read_ahead: bool) -> Iterator[Block]:
+def scan(pieces: Iterator[UnreadBlock], read_ahead: bool) -> Iterator[RowBlock]:
     """Yield the blocks in order."""
     if not read_ahead:
         yield from _scan_here(pieces)
@@ -99,7 +99,7 @@ def scan(pieces: Iterator[UnreadBlock], read_ahead: bool) -> Iterator[Block]:
             current = following
 
 
-def _scan_here(pieces: Iterator[UnreadBlock]) -> Iterator[Block]:
+def _scan_here(pieces: Iterator[UnreadBlock]) -> Iterator[RowBlock]:
     for piece in pieces:
         piece.fetch()
         yield piece.block()

@@ -19,8 +19,8 @@ from sawlog.store._format._chunks import Chunk, TableChunk, step_name
 from sawlog.store._format._layout import POLICIES, Config, Folder, Identity
 from sawlog.store._format._schema import Column, Schema, Series, Table
 from sawlog.store._format._segment import Segment
-from sawlog.store._maintenance._verify import Progress, Report, verify
-from sawlog.store._reading._blocks import Block, scan
+from sawlog.store._maintenance._verify import Progress, VerifyReport, verify
+from sawlog.store._reading._blocks import RowBlock, scan
 from sawlog.store._reading._catalog import Catalog, Problem
 from sawlog.store._reading._dataset import RowDataset
 from sawlog.store._reading._join_chunks import joined, merged_attrs, merged_mask
@@ -213,7 +213,7 @@ class Reader(CloseOnExit):
         budget: int = 64 << 20,
         read_ahead: bool = True,
         part: tuple[int, int] = (0, 1),
-    ) -> Iterator[Block]:
+    ) -> Iterator[RowBlock]:
         """Iterate over all rows of a table in order, in blocks of ids and values.
 
         Values are views of the files. A block that is kept takes no memory until it is read again.
@@ -316,7 +316,7 @@ class Reader(CloseOnExit):
 
         return export(self, target, **options)
 
-    def verify(self, progress: Progress | None = None) -> Report:
+    def verify(self, progress: Progress | None = None) -> VerifyReport:
         """Check every file of the store as it is now; see :func:`sawlog.store.verify`."""
         return verify(self.path, progress)
 
