@@ -231,3 +231,21 @@ def test_extract_is_remembered_by_what_was_asked_for(tmp_path):
     assert again.options == run.options
     with torch.no_grad():
         assert len(influence.Logs(again.store_path)) == 4
+
+
+def test_logs_is_the_old_name_of_store_path(tmp_path):
+    run = sawlog.init(project="run", root=tmp_path)
+    with pytest.warns(DeprecationWarning, match=r"run\.store_path"):
+        assert run.logs == run.store_path
+
+
+def test_reading_influence_does_not_end_the_pass(tmp_path):
+    model = nn.Linear(3, 2)
+    run = sawlog.init(project="run", root=tmp_path)
+    run.watch(model, quiet=True)
+    with run(data_id=[0, 1]):
+        own = run.influence  # a property that finalized would raise here
+        model(torch.ones(2, 3)).sum().backward()
+    with run(data_id=[2]):  # the pass goes on, and its ids with it
+        model(torch.ones(1, 3)).sum().backward()
+    assert len(own.compute_self_influence(hessian="none").values) == 3

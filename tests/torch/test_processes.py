@@ -282,7 +282,7 @@ def test_streams_and_batches_are_numbered_in_their_order(tmp_path):
         found = seen(loader, tmp_path)
         assert list(found) == list(range(size))
         assert all(each == place for each, place in found.items())
-    with pytest.raises(ArgumentError, match="in an order of its own"):
+    with pytest.raises(ArgumentError, match="which the loader shuffles"):
         seen(DataLoader(whole, batch_size=None, shuffle=True), tmp_path)
 
 

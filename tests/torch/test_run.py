@@ -350,7 +350,7 @@ def test_names_types_and_frozen(tmp_path):
     go(run, program)
     run.finalize()
     assert_alike(logged(run, report, range(5)), program.alone())
-    with pytest.raises(ArgumentError, match=r"nothing to watch.*0.weight \(frozen\)"):
+    with pytest.raises(ArgumentError, match=r"No parameter matches.*0.weight \(frozen\)"):
         run.watch(program.model, names="nothing", quiet=True)
 
 

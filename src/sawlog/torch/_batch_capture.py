@@ -19,6 +19,7 @@ from sawlog.run_files._options import Options
 from sawlog.run_files._statistics import RunStatistics
 from sawlog.torch._batch import BatchSpec
 from sawlog.torch._batch_statistics import BatchStatistics
+from sawlog.torch._grad_state import added, copied, grad_state
 from sawlog.torch._graph import Graph, graph_of
 from sawlog.torch._hooks import Hooks, LayerCall, in_backward, last_edges
 from sawlog.torch._layout import ExampleLayout
@@ -115,7 +116,7 @@ class BatchCapture:
         roots = Roots(backward.losses, backward.grads)
         self._gather(roots, backward.run)
         parameter = next(iter(self._watched.parameters.values()))
-        self._left = _trace(parameter)
+        self._left = grad_state(parameter)
         return None
 
     def _is_ours(self, backward: Backward) -> bool:
@@ -130,7 +131,7 @@ class BatchCapture:
     def _check_kept(self) -> None:
         """A second backward pass adds to the first, unless gradients were dropped in between."""
         parameter = next(iter(self._watched.parameters.values()))
-        if self._left is not None and self._left != _trace(parameter):
+        if self._left is not None and self._left != grad_state(parameter):
             raise CaptureError(
                 "Gradients were changed or set to zero between two backward passes of one batch, "
                 "so it is not clear which of them counts. Hint: torch.autograd.grad(...) for a "
@@ -304,7 +305,7 @@ class BatchCapture:
                 "The terms of the loss are joined in different ways, and with reentrant "
                 "checkpointing they cannot be told apart. Hint: use_reentrant=False."
             )
-        before = {n: _copied(p.grad) for n, p in self._watched.parameters.items()}
+        before = {n: copied(p.grad) for n, p in self._watched.parameters.items()}
         every = frozenset(block.name for block in self._watched.blocks)
         self.hooks.reentrant = True
 
@@ -324,9 +325,9 @@ class BatchCapture:
         if not self._rows.complete:
             return
         parameters = self._watched.parameters
-        added = {name: _added(before[name], p.grad) for name, p in parameters.items()}
+        changes = {name: added(before[name], p.grad) for name, p in parameters.items()}
         for block in self._watched.blocks:
-            want = projected_gradient(self._rows, block, added, parameters)
+            want = projected_gradient(self._rows, block, changes, parameters)
             got = self._rows.total(block, scale, self._factor)
             dtype = parameters[block.name].dtype
             size = float(want.norm()) + float(got.norm())
@@ -393,17 +394,3 @@ class BatchCapture:
     def columns(self, logs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the logs to store, as encoded columns."""
         return self._rows.columns(logs)
-
-
-def _trace(parameter: Tensor) -> tuple[Any, ...]:
-    """Tells whether the gradient of a parameter is still what it was."""
-    grad = parameter.grad
-    return (None,) if grad is None else (id(grad), grad._version)
-
-
-def _added(before: Tensor | None, after: Tensor | None) -> Tensor | None:
-    return after if before is None or after is None else after - before
-
-
-def _copied(grad: Tensor | None) -> Tensor | None:
-    return None if grad is None else grad.detach().clone()
