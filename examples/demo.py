@@ -4,7 +4,7 @@ One training function with ``sawlog.log`` in it, one jitted ``vmap`` over seeds:
 ``live`` streams to the terminal as it happens, everything else comes back with the result, in full
 or reduced inside the loop. Then the same runs are shown in one table and written to disk, one store
 a seed; a process that logs a row for every example is killed, goes on where it stopped, and nothing
-is lost; and a PyTorch model is asked for the gradient of every single example.
+is lost; and the gradient of every single example is logged from a PyTorch model.
 """
 
 from __future__ import annotations

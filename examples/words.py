@@ -5,8 +5,8 @@
 A one-layer GPT learns invented facts from about 440 generated sentences: two that say each fact,
 some that are wrong, and some that are copies, with one word changed or none. It is then asked for
 each fact in a way that none of the right sentences has. Shown are the sentences that helped most
-and least with some of the answers, and their words; how often the most helpful one says what was
-asked for, and the least helpful one is the wrong one, by several methods; what a model answers that
+and least with some of the answers, and their words; how often the most helpful one has the
+right answer, and the least helpful one a wrong one, by several methods; what a model answers that
 is trained without the most or least helpful sentences; and groups of near-duplicates. Takes about
 20 s on one core. ``--quick`` has fewer sentences and does not train again.
 

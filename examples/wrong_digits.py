@@ -4,7 +4,7 @@
 
 A small MLP is trained on scikit-learn's digits, of which every tenth label was changed. The
 gradient of every training image goes into a store. Those with a large influence on themselves are
-looked at first; and for one test image the most and least helpful training images are drawn.
+inspected first; and for one test image the most and least helpful training images are drawn.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def main() -> None:
             looked = order[: int(share * len(x))]
             recall = wrong[looked].sum() / wrong.sum()
             console.print(
-                f"  looking at {share:>4.0%} of the images finds {recall:.0%} of the wrong labels"
+                f"  inspecting {share:>4.0%} of the images finds {recall:.0%} of the wrong labels"
             )
 
         sure = int(model(test_x).max(1).values.argmax())

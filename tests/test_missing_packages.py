@@ -13,7 +13,7 @@ import sawlog
 SRC = Path(__file__).parents[1] / "src"
 
 NEED_JAX = {
-    *("Reduction", "load", "log", "log_cotangent", "logdict", "logify", "register_rule", "save"),
+    *("Reduction", "load", "log_cotangent", "logdict", "logify", "register_rule", "save"),
     *("concat", "spool", "strip", "tap", "jax", "loggers"),
 }
 NEED_TORCH = {
@@ -34,7 +34,7 @@ NEED_TORCH = {
 }
 NEED_NEITHER = {
     *("SawlogError", "__version__", "capture", "curvature", "errors", "factored", "influence"),
-    *("inspect", "records", "sinks", "store", "testing"),
+    *("inspect", "log", "records", "sinks", "store", "testing"),
 }
 
 # Two ways in which packages can be missing.

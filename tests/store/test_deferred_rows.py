@@ -45,8 +45,11 @@ def test_they_are_checked_as_arrays_are(tmp_path):
             writer.append([2], {"x": Powers([np.nan])})
 
 
-def test_the_old_name_is_deprecated():
-    with pytest.warns(DeprecationWarning, match="DeferredRows"):
-        assert store.Unmade is store.DeferredRows
+@pytest.mark.parametrize(
+    ("old", "new"), [("Unmade", "DeferredRows"), ("Block", "RowBlock"), ("Report", "VerifyReport")]
+)
+def test_old_names_are_deprecated(old, new):
+    with pytest.warns(DeprecationWarning, match=f"is called sawlog.store.{new}"):
+        assert getattr(store, old) is getattr(store, new)
     with pytest.raises(AttributeError, match="Unread"):
         _ = store.Unread
