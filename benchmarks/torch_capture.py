@@ -37,7 +37,7 @@ import sawlog
 import sawlog.store
 import sawlog.torch
 from sawlog.factored import random_projection
-from sawlog.torch import _capture, _fingerprint, _plan, _scaled
+from sawlog.torch import _batch_capture, _fingerprint, _loss_reader, _plan, _scaled
 
 Way = Callable[[Case, Path], None]
 MODELS = ("MLP", "GPT")  # that every way is measured on
@@ -233,8 +233,8 @@ def measure(case: Case, folder: Path, rounds: int, peers: bool) -> list[Row]:
 # -- what the accounts take -----------------------------------------------------------------------
 
 ACCOUNTS = (  # what is looked at on every batch, before and beside the capture itself
-    (_capture, "graph_of"),
-    (_capture.Gathering, "_scale"),
+    (_batch_capture, "graph_of"),
+    (_loss_reader.LossReader, "scale"),
     (_plan.Plan, "holds_for"),
     (_scaled.Scaled, "factor_of"),
     (_fingerprint.Fingerprint, "changed"),

@@ -6,6 +6,7 @@ Hypothesis has no deadlines, and does not mind a machine that is busy.
 import gc
 import os
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -80,6 +81,14 @@ def keep_compiled_programs() -> None:
     jax.config.update("jax_compilation_cache_dir", str(root / worker))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.fixture(autouse=True)
+def _no_current_run() -> Iterator[None]:
+    """`sawlog.init` of one test does not take what the next one logs."""
+    yield
+    if "sawlog._current_run" in sys.modules:
+        sys.modules["sawlog._current_run"].set_current(None)
 
 
 def pytest_configure() -> None:

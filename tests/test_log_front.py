@@ -121,3 +121,12 @@ def test_a_log_names_the_line_of_the_user():
     jax = pytest.importorskip("jax")
     with pytest.raises(LogValueError, match=r"test_log_front\.py"):
         jax.jit(lambda x: sawlog.log({"x": object()}))(1.0)
+
+
+def test_strip_drops_logs_of_plain_numbers(tmp_path):
+    run = sawlog.init("stripped", root=tmp_path)
+    sawlog.strip(lambda: sawlog.log({"x": 1.0}, step=0))()
+    run.log({"y": 2.0}, step=0)
+    run.finalize()
+    with sawlog.store.open(run.path / "metrics") as reader:
+        assert [name for series in reader.schema.series for name in series.names] == ["y"]

@@ -43,10 +43,12 @@ def log(*args: Any, **options: Any) -> Any:
 
 
 def _is_for_jax(args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
-    """Return whether JAX traces the call, a transformation listens, or a value is a JAX array."""
+    """Return whether a call is inside a transformation of JAX or sawlog, or has a JAX array."""
     compat = importlib.import_module("sawlog.jax._compat")
-    primitive = importlib.import_module("sawlog.jax._core.primitive")
-    if primitive.is_listening() or not compat.not_tracing():
+    core = "sawlog.jax._core."
+    listening = importlib.import_module(core + "primitive").is_listening()
+    stripping = importlib.import_module(core + "lowering_marks").is_stripping()
+    if listening or stripping or not compat.not_tracing():
         return True
     return _holds_jax_array((args, options), sys.modules["jax"].Array)
 

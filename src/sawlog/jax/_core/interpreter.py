@@ -88,7 +88,7 @@ class Rewritten:
 
 
 class Interpreter:
-    """EvalTrace programs for one handler."""
+    """Evaluate programs for one handler."""
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler

@@ -51,6 +51,11 @@ def stripping() -> Iterator[None]:
         _stripped.on = before
 
 
+def is_stripping() -> bool:
+    """Return whether :func:`stripping` is active in this thread."""
+    return getattr(_stripped, "on", False)
+
+
 def listening_to(eqn: Any, chosen: Selection) -> Any:
     """Return a context that marks an equation: a log of ``chosen`` at lowering is an error."""
     listener = (chosen, f"'{eqn.primitive.name}' used at {_compat.source_line(eqn)}")
@@ -67,7 +72,7 @@ def check_not_selected(site: Site) -> None:
         UnsupportedPrimitiveError: a transformation selected it, and a primitive hid it.
     """
     mark = _compat.mark()
-    if mark is None or mark == _DROPPED or getattr(_stripped, "on", False):
+    if mark is None or mark == _DROPPED or is_stripping():
         return
     chosen, what = _by_number[mark]
     if chosen.keys(site):

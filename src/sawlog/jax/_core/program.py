@@ -52,7 +52,7 @@ class Program:
 
     Args:
         fun: The function. It is held weakly.
-        evaluate: EvalTrace the traced function with its logs, see :data:`Evaluate`.
+        evaluate: evaluate the traced function with its logs, see :data:`Evaluate`.
         hidden: The number of hidden values: inputs of the transformation's own, given at each call.
         options: Options of ``jax.jit`` that say which arguments are static.
     """
