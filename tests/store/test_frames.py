@@ -282,7 +282,7 @@ def test_names_that_make_no_one_table(tmp_path, view):
         "Hint: choose some of them with names=[...]; long=True puts all entries into one table of "
         "name, steps and value."
     )
-    with pytest.raises(ArgumentError, match=r"step axis 'step' has several types.*\[2\] for 'lane'"):
+    with pytest.raises(ArgumentError, match=r"'step' has several types.*\[2\] for 'lane'"):
         view(reader, ["loss", "lane"], long=True)
     with pytest.raises(UnknownNameError, match=r"'grads'.*'grad'"):
         view(reader, "grads")
