@@ -14,11 +14,11 @@ from sawlog.curvature import Curvature, Joint
 from sawlog.errors import ArgumentError
 from sawlog.run_files._blocks import Block
 from sawlog.torch._backend import TorchBackend
-from sawlog.torch._fingerprint import Fingerprint
-from sawlog.torch._laid_out import laid_out
-from sawlog.torch._names import bare
+from sawlog.torch._model._fingerprint import Fingerprint
+from sawlog.torch._model._names import bare
+from sawlog.torch._model._watched import look_at
+from sawlog.torch._rows._block_matrix import laid_out
 from sawlog.torch._run import Run
-from sawlog.torch._watched import look_at
 
 MOST = 20_000
 CHUNK = 256 * 2**20

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sawlog.torch._graph import Edge, Node, call, operation, shape_of, sum_to
-from sawlog.torch._layout import ExampleLayout
+from sawlog.torch._graph._autograd_graph import Edge, Node, call, operation, shape_of, sum_to
+from sawlog.torch._graph._example_layout import ExampleLayout
 
 Where = ExampleLayout | Tensor
 """How the examples lie in a tensor: in order, or a label for each element, -1 for nothing."""

@@ -22,7 +22,7 @@ import xxhash
 from torch import Tensor, nn
 
 from sawlog.run_files._provenance import Provenance, fingerprint_of
-from sawlog.torch._names import named_modules
+from sawlog.torch._model._names import named_modules
 
 SMALL, CHUNK = 1024, 256
 SHARE = 0.003

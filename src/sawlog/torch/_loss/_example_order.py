@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from sawlog.errors import CaptureError
-from sawlog.torch._examples import _SAME, _SHAPES, Examples, _widened
-from sawlog.torch._graph import Edge, operation, shape_of
+from sawlog.torch._graph._autograd_graph import Edge, operation, shape_of
+from sawlog.torch._loss._examples import _SAME, _SHAPES, Examples, _widened
 
 _MORE = {"Gelu", "Silu", "Elu", "LeakyRelu", "Expand", "T", "Transpose", "Permute"}
 _PUTS = {"IndexPut", "IndexPutImpl", "IndexCopy", "IndexAdd", "Scatter", "ScatterAdd"}

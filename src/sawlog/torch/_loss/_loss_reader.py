@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from sawlog.errors import ArgumentError, CaptureError
-from sawlog.torch._batch import BatchSpec
-from sawlog.torch._examples import Examples
-from sawlog.torch._graph import Graph, shape_of
-from sawlog.torch._hooks import Hooks
-from sawlog.torch._loss import Scale, Term, agreed, even_scale, is_even, terms_of
-from sawlog.torch._patch import Backward
-from sawlog.torch._roots import Roots
-from sawlog.torch._weights import check_weights
+from sawlog.torch._batch_spec import BatchSpec
+from sawlog.torch._graph._autograd_graph import Graph, shape_of
+from sawlog.torch._hooks._autograd_patches import Backward
+from sawlog.torch._hooks._hooks import Hooks
+from sawlog.torch._loss._examples import Examples
+from sawlog.torch._loss._normalised_weights import check_weights
+from sawlog.torch._loss._roots import Roots
+from sawlog.torch._loss._terms import Scale, Term, agreed, even_scale, is_even, terms_of
 
 
 class LossReader:

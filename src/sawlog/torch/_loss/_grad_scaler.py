@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from sawlog.errors import CaptureError
-from sawlog.torch._graph import Node, operation
+from sawlog.torch._graph._autograd_graph import Node, operation
 
 _THROUGH = {
     "Neg", "Add", "Sub", "Mul", "Div", "Sum", "Mean", "View", "ReshapeAlias", "UnsafeView",

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from sawlog.errors import CaptureError
 from sawlog.run_files._log_names import LogName
-from sawlog.torch._batch import BatchSpec
-from sawlog.torch._hooks import LayerCall, first_tensor
+from sawlog.torch._batch_spec import BatchSpec
+from sawlog.torch._graph._example_layout import ExampleLayout
+from sawlog.torch._hooks._hooks import LayerCall, first_tensor
 from sawlog.torch._layers import FunctionRule, GeneralRule
-from sawlog.torch._layout import ExampleLayout
-from sawlog.torch._loss import Scale
-from sawlog.torch._watched import Unit
+from sawlog.torch._loss._terms import Scale
+from sawlog.torch._model._watched import Unit
 
 
 class TensorLogs:

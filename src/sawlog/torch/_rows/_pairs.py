@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from sawlog.factored import Dense, OneHot, Pair
-from sawlog.torch._batch import BatchSpec
-from sawlog.torch._loss import Scale
+from sawlog.torch._batch_spec import BatchSpec
+from sawlog.torch._loss._terms import Scale
 
 
 def scaled(pair: Pair, scale: Scale, factor: float, batch: BatchSpec) -> Pair:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sawlog.errors import ArgumentError
-from sawlog.torch._graph import Graph
+from sawlog.torch._graph._autograd_graph import Graph
 
 
 def refuse_mixing(graph: Graph, batch: int) -> None:

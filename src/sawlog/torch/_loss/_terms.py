@@ -19,9 +19,17 @@ import torch
 from torch import Tensor, nn
 
 from sawlog.errors import ArgumentError, CaptureError
-from sawlog.torch._examples import Examples
-from sawlog.torch._graph import ACCUMULATE, Edge, Node, call, operation, shape_of, sum_to
-from sawlog.torch._order import check_order
+from sawlog.torch._graph._autograd_graph import (
+    ACCUMULATE,
+    Edge,
+    Node,
+    call,
+    operation,
+    shape_of,
+    sum_to,
+)
+from sawlog.torch._loss._example_order import check_order
+from sawlog.torch._loss._examples import Examples
 
 Scale = float | Tensor
 

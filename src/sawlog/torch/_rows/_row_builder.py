@@ -13,11 +13,11 @@ from sawlog.factored import OneHot, Pair, gradient
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._encode import encode
 from sawlog.run_files._options import Options
-from sawlog.torch._batch import BatchSpec
-from sawlog.torch._loss import Scale
-from sawlog.torch._outer_product_rows import OuterProductRows
-from sawlog.torch._pairs import device_of, dtype_of, is_outer_product
-from sawlog.torch._projectors import Projectors
+from sawlog.torch._batch_spec import BatchSpec
+from sawlog.torch._loss._terms import Scale
+from sawlog.torch._rows._outer_product_rows import OuterProductRows
+from sawlog.torch._rows._pairs import device_of, dtype_of, is_outer_product
+from sawlog.torch._rows._projectors import Projectors
 
 
 class RowBuilder:

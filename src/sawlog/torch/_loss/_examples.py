@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sawlog.torch._graph import ACCUMULATE, Edge, operation, shape_of
+from sawlog.torch._graph._autograd_graph import ACCUMULATE, Edge, operation, shape_of
 
 _SHAPES = {"View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze"}
 _SAME = {

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from sawlog.errors import CaptureError
-from sawlog.torch._examples import _SAME, _SHAPES
-from sawlog.torch._graph import Node, operation
-from sawlog.torch._loss import Term, by_example, factors_of
+from sawlog.torch._graph._autograd_graph import Node, operation
+from sawlog.torch._loss._examples import _SAME, _SHAPES
+from sawlog.torch._loss._terms import Term, by_example, factors_of
 
 _MORE = {"Minimum", "Maximum", "Expand", "Where"}
 _STEPS = 64

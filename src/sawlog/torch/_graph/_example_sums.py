@@ -16,10 +16,18 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from sawlog.torch._graph import ACCUMULATE, Edge, Node, call, operation, shape_of, sum_to
-from sawlog.torch._layout import ExampleLayout
-from sawlog.torch._operations import Factors, WeightUse, Where, all_at_once
-from sawlog.torch._passes import gradients
+from sawlog.torch._graph._autograd_graph import (
+    ACCUMULATE,
+    Edge,
+    Node,
+    call,
+    operation,
+    shape_of,
+    sum_to,
+)
+from sawlog.torch._graph._example_layout import ExampleLayout
+from sawlog.torch._graph._operations import Factors, WeightUse, Where, all_at_once
+from sawlog.torch._proof._passes import gradients
 
 
 class ExampleSums:

@@ -17,20 +17,22 @@ from sawlog.run_files._blocks import Block
 from sawlog.run_files._log_names import LogName
 from sawlog.run_files._options import Options
 from sawlog.run_files._statistics import RunStatistics
-from sawlog.torch._batch import BatchSpec
-from sawlog.torch._batch_statistics import BatchStatistics
-from sawlog.torch._grad_state import added, copied, grad_state
-from sawlog.torch._graph import Graph, graph_of
-from sawlog.torch._hooks import Hooks, LayerCall, in_backward, last_edges
-from sawlog.torch._layout import ExampleLayout
-from sawlog.torch._loss import Scale, Term, agreed
-from sawlog.torch._loss_reader import LossReader
-from sawlog.torch._mixing import refuse_mixing
-from sawlog.torch._operations import WeightUse
-from sawlog.torch._pairs import scaled
-from sawlog.torch._passes import Passes
-from sawlog.torch._patch import Backward, Listener, told
-from sawlog.torch._plan import (
+from sawlog.torch._batch_spec import BatchSpec
+from sawlog.torch._graph._autograd_graph import Graph, graph_of
+from sawlog.torch._graph._example_layout import ExampleLayout
+from sawlog.torch._graph._example_sums import ExampleSums
+from sawlog.torch._graph._mixing import refuse_mixing
+from sawlog.torch._graph._operations import WeightUse
+from sawlog.torch._hooks._autograd_patches import Backward, Listener, told
+from sawlog.torch._hooks._grad_state import added, copied, grad_state
+from sawlog.torch._hooks._hooks import Hooks, LayerCall, in_backward, last_edges
+from sawlog.torch._loss._grad_scaler import Scaled
+from sawlog.torch._loss._loss_reader import LossReader
+from sawlog.torch._loss._roots import Roots
+from sawlog.torch._loss._terms import Scale, Term, agreed
+from sawlog.torch._model._watched import Watched
+from sawlog.torch._proof._passes import Passes
+from sawlog.torch._proof._plan import (
     Plan,
     PlannedUse,
     Prover,
@@ -40,12 +42,10 @@ from sawlog.torch._plan import (
     projected_gradient,
     summed_matrix,
 )
-from sawlog.torch._roots import Roots
-from sawlog.torch._row_builder import RowBuilder
-from sawlog.torch._scaled import Scaled
-from sawlog.torch._sums import ExampleSums
-from sawlog.torch._tensor_logs import TensorLogs
-from sawlog.torch._watched import Watched
+from sawlog.torch._rows._batch_statistics import BatchStatistics
+from sawlog.torch._rows._pairs import scaled
+from sawlog.torch._rows._row_builder import RowBuilder
+from sawlog.torch._rows._tensor_logs import TensorLogs
 
 
 class BatchCapture:

@@ -17,7 +17,7 @@ from sawlog.errors import ArgumentError, UncoveredError
 from sawlog.factored import Dense, Factor, OneHot, Pair
 from sawlog.run_files._blocks import Block
 from sawlog.torch._layers import Part, Rule, general, rule_for
-from sawlog.torch._names import named_modules, named_parameters
+from sawlog.torch._model._names import named_modules, named_parameters
 
 Names = str | Sequence[str] | Callable[[str], bool] | None
 

@@ -15,8 +15,8 @@ from sawlog.capture._backend import Step
 from sawlog.capture._check import Comparison
 from sawlog.errors import ArgumentError
 from sawlog.run_files._blocks import Block
-from sawlog.torch._laid_out import laid_out
-from sawlog.torch._projectors import Projectors
+from sawlog.torch._rows._block_matrix import laid_out
+from sawlog.torch._rows._projectors import Projectors
 
 RANK = 16
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3}

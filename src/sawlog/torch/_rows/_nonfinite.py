@@ -15,7 +15,7 @@ from sawlog._array_device import to_numpy
 from sawlog.capture._nonfinite import NonFiniteRows
 from sawlog.errors import CaptureError
 from sawlog.run_files._statistics import Staged
-from sawlog.torch._outer_product_rows import OuterProductRows
+from sawlog.torch._rows._outer_product_rows import OuterProductRows
 
 # Half a step above the greatest number of a dtype: what is below rounds to it.
 _LIMITS = {

@@ -17,9 +17,9 @@ from sawlog.capture._run import CaptureRun
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.run_files._blocks import compressed
 from sawlog.run_files._options import Compression
-from sawlog.torch._alone import one_of
-from sawlog.torch._batch_capture import BatchCapture
-from sawlog.torch._check import (
+from sawlog.torch._capture._batch_capture import BatchCapture
+from sawlog.torch._check._one_example import one_of
+from sawlog.torch._check._plain_gradients import (
     RANK,
     alone,
     autocast_seen,
@@ -29,8 +29,8 @@ from sawlog.torch._check import (
     reasons_for,
     tolerance_of,
 )
-from sawlog.torch._names import named_parameters
-from sawlog.torch._projectors import Projectors
+from sawlog.torch._model._names import named_parameters
+from sawlog.torch._rows._projectors import Projectors
 
 if TYPE_CHECKING:
     from sawlog.torch._backend import TorchBackend

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from sawlog.torch._graph import Edge
-from sawlog.torch._loss import Scale, Term, agreed
+from sawlog.torch._graph._autograd_graph import Edge
+from sawlog.torch._loss._terms import Scale, Term, agreed
 
 Weights = Callable[[Term], Scale]
 

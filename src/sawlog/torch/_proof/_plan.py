@@ -21,11 +21,8 @@ from torch.autograd.graph import GradientEdge
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.factored import Dense, OneHot, Pair, gradient, rows, vector
 from sawlog.run_files._blocks import Block
-from sawlog.torch._finite import check_finite
-from sawlog.torch._graph import Graph, Node, operation, shape_of
-from sawlog.torch._hooks import Hooks, LayerCall, last_edges
-from sawlog.torch._layers import GeneralRule, Use
-from sawlog.torch._layout import (
+from sawlog.torch._graph._autograd_graph import Graph, Node, operation, shape_of
+from sawlog.torch._graph._example_layout import (
     Codes,
     ExampleLayout,
     candidates,
@@ -34,12 +31,15 @@ from sawlog.torch._layout import (
     labels_of,
     layout_of,
 )
-from sawlog.torch._operations import WeightUse, Where, is_of_inputs, labels_along
-from sawlog.torch._passes import Passes
-from sawlog.torch._row_builder import RowBuilder
-from sawlog.torch._sums import ExampleSums
-from sawlog.torch._uses import WeightUses
-from sawlog.torch._watched import Watched
+from sawlog.torch._graph._example_sums import ExampleSums
+from sawlog.torch._graph._operations import WeightUse, Where, is_of_inputs, labels_along
+from sawlog.torch._graph._weight_uses import WeightUses
+from sawlog.torch._hooks._hooks import Hooks, LayerCall, last_edges
+from sawlog.torch._layers import GeneralRule, Use
+from sawlog.torch._model._watched import Watched
+from sawlog.torch._proof._passes import Passes
+from sawlog.torch._rows._nonfinite import check_finite
+from sawlog.torch._rows._row_builder import RowBuilder
 
 _PICKS = {
     "Index", "IndexSelect", "Gather", "IndexPut", "IndexPutImpl", "IndexAdd", "IndexCopy",

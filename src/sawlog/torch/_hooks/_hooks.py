@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from sawlog.errors import ArgumentError, CaptureError
-from sawlog.torch._watched import Unit, Watched
+from sawlog.torch._model._watched import Unit, Watched
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from sawlog.torch._graph import Edge, root_of
+from sawlog.torch._graph._autograd_graph import Edge, root_of
 
 
 class Roots:

@@ -14,10 +14,10 @@ from sawlog.run_files._blocks import Block
 from sawlog.run_files._measured import LEFT, RIGHT
 from sawlog.run_files._options import Options
 from sawlog.run_files._statistics import RunStatistics
-from sawlog.torch._batch import BatchSpec
-from sawlog.torch._loss import Scale
-from sawlog.torch._pairs import device_of, dtype_of, is_outer_product, scaled
-from sawlog.torch._projectors import Projectors
+from sawlog.torch._batch_spec import BatchSpec
+from sawlog.torch._loss._terms import Scale
+from sawlog.torch._rows._pairs import device_of, dtype_of, is_outer_product, scaled
+from sawlog.torch._rows._projectors import Projectors
 
 
 class BatchStatistics:
