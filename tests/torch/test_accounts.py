@@ -23,7 +23,7 @@ from sawlog.torch._graph._example_layout import (
     layout_of,
 )
 from sawlog.torch._loss._examples import Examples
-from sawlog.torch._proof._plan import Prover
+from sawlog.torch._proof._prover import Prover
 from tests.thorough import often, seeded_examples
 
 from .account_cases import REFUSED, RIGHT, SINGLE, Situation

@@ -25,7 +25,8 @@ from sawlog.torch._check._check_batch import check_batch
 from sawlog.torch._check._plain_gradients import loss_of
 from sawlog.torch._model._fingerprint import Fingerprint
 from sawlog.torch._model._names import bare
-from sawlog.torch._model._watched import Names, Watched, look_at
+from sawlog.torch._model._search import Names, find_watched
+from sawlog.torch._model._watched import Watched
 from sawlog.torch._processes import TorchProcessGroup, process_group
 from sawlog.torch._rows._batch_statistics import BatchStatistics
 from sawlog.torch._rows._nonfinite import nonfinite_rows, nonfinite_sums
@@ -54,7 +55,7 @@ class TorchBackend:
         axis: int = 0,
     ) -> None:
         self.model = bare(model) if isinstance(model, nn.Module) else model
-        self.watched = look_at(self.model, names, types, uncovered)
+        self.watched = find_watched(self.model, names, types, uncovered)
         self.axis = axis
         self._fingerprint = Fingerprint(self.model)
         averaged = isinstance(model, nn.parallel.DistributedDataParallel)

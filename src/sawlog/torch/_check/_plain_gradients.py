@@ -15,7 +15,7 @@ from sawlog.capture._backend import Step
 from sawlog.capture._check import Comparison
 from sawlog.errors import ArgumentError
 from sawlog.run_files._blocks import Block
-from sawlog.torch._rows._block_matrix import laid_out
+from sawlog.torch._rows._block_matrix import block_matrix
 from sawlog.torch._rows._projectors import Projectors
 
 RANK = 16
@@ -63,7 +63,7 @@ def alone(
         name: (torch.zeros_like(named[name]) if grad is None else grad).detach()[None]
         for name, grad in zip(names, grads, strict=True)
     }
-    return {block.name: laid_out(block, each)[0] for block in blocks}, float(loss.detach())
+    return {block.name: block_matrix(block, each)[0] for block in blocks}, float(loss.detach())
 
 
 def projected(block: Block, whole: Tensor, projectors: Projectors) -> np.ndarray:

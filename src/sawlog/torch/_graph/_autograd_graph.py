@@ -121,6 +121,12 @@ def shape_of(edge: Edge) -> tuple[int, ...]:
     return tuple(int(size) for size in node._input_metadata[output].shape)
 
 
+def signed(number: int) -> int:
+    """Return a number that a node saved, with its sign: nodes save them as unsigned 64 bit."""
+    number = int(number)
+    return number - 2**64 if number >= 2**63 else number
+
+
 def call(node: Node, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     """The gradients of the inputs of a node, given those of its outputs.
 
@@ -128,6 +134,25 @@ def call(node: Node, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     """
     found = node.apply(*grads) if hasattr(node, "apply") else node(*grads)
     return found if isinstance(found, tuple) else (found,)
+
+
+def gradients(
+    outputs: Sequence[Any],
+    inputs: Sequence[Any],
+    grads: Sequence[Tensor | None],
+    *,
+    batched: bool = False,
+) -> list[Tensor | None]:
+    """``torch.autograd.grad``, which keeps the graph; None where an input has no gradient."""
+    found = torch.autograd.grad(
+        list(outputs),
+        list(inputs),
+        grad_outputs=list(grads),
+        retain_graph=True,
+        allow_unused=True,
+        is_grads_batched=batched,
+    )
+    return [each.to_dense() if each is not None and each.is_sparse else each for each in found]
 
 
 def sum_to(tensor: Tensor, shape: Sequence[int], first: int = 0) -> Tensor:

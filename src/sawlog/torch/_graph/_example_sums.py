@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,13 +21,16 @@ from sawlog.torch._graph._autograd_graph import (
     Edge,
     Node,
     call,
+    gradients,
     operation,
     shape_of,
     sum_to,
 )
 from sawlog.torch._graph._example_layout import ExampleLayout
-from sawlog.torch._graph._operations import Factors, WeightUse, Where, all_at_once
-from sawlog.torch._proof._passes import gradients
+from sawlog.torch._graph._operations._dispatch import all_at_once
+from sawlog.torch._graph._operations._example_labels import Where
+from sawlog.torch._graph._operations._weight_use import Factors, WeightUse
+from sawlog.torch._graph._parameter_views import SAME_VALUES, is_view, view_of
 
 
 class ExampleSums:
@@ -97,7 +100,7 @@ class ExampleSums:
                 found = found.turned
             elif name == "Expand":
                 found = sum_to(_multiplied(found), shape_of(node.next_functions[0]), first=1)
-            elif name not in _SAME:
+            elif name not in SAME_VALUES:
                 break
             edge = node.next_functions[0]
         if node.name() == ACCUMULATE:
@@ -114,7 +117,7 @@ class ExampleSums:
     def _add_to_view(self, edge: Edge, rows: Tensor, names: Sequence[str]) -> bool:
         """Add to a view of the gradients of a parameter; whether the weight is such a view."""
         views: list[tuple[Node, int]] = []
-        while operation(edge[0]) in _VIEWS or operation(edge[0]) in _SAME:
+        while is_view(edge[0]):
             views.append(edge)
             edge = edge[0].next_functions[0]
         if edge[0].name() != ACCUMULATE:
@@ -123,7 +126,7 @@ class ExampleSums:
         name = next(each for each in names if self._parameters[each] is variable)
         sums = self._owned(name, rows.dtype)
         try:
-            there = _seen(views, sums)
+            there = view_of(views, sums)
         except RuntimeError:  # a copy, and no view
             return False
         there += rows.reshape(there.shape)
@@ -152,95 +155,6 @@ class ExampleSums:
 
 def _multiplied(found: Factors | Tensor) -> Tensor:
     return found.left.mT @ found.right if isinstance(found, Factors) else found
-
-
-# -- views of parameters --------------------------------------------------------------------------
-
-_SAME = {"Alias", "Clone", "ToCopy", "Contiguous"}
-
-
-def _seen(views: Sequence[tuple[Node, int]], sums: Tensor) -> Tensor:
-    """The views of a weight, of its gradients with the examples in front."""
-    for node, output in reversed(views):
-        if operation(node) in _VIEWS:
-            sums = _VIEWS[operation(node)](sums, node, output)
-    return sums
-
-
-def _axis(number: Any, tensor: Tensor) -> int:
-    """An axis of what one example has, as one of the gradients of all."""
-    signed = int(number) - 2**64 if int(number) >= 2**63 else int(number)
-    return signed % (tensor.dim() - 1) + 1
-
-
-def _viewed(sums: Tensor, node: Node, output: int) -> Tensor:
-    return sums.view(len(sums), *shape_of((node, output)))
-
-
-def _transposed(sums: Tensor, node: Node, output: int) -> Tensor:
-    del output
-    return sums.transpose(_axis(node._saved_dim0, sums), _axis(node._saved_dim1, sums))
-
-
-def _turned(sums: Tensor, node: Node, output: int) -> Tensor:
-    del node, output
-    return sums.transpose(1, 2) if sums.dim() == 3 else sums
-
-
-def _permuted(sums: Tensor, node: Node, output: int) -> Tensor:
-    del output
-    return sums.permute(0, *(_axis(each, sums) for each in node._saved_dims))
-
-
-def _selected(sums: Tensor, node: Node, output: int) -> Tensor:
-    del output
-    axis = _axis(node._saved_dim, sums)
-    index = int(node._saved_index)
-    index = index - 2**64 if index >= 2**63 else index
-    return sums.select(axis, index)
-
-
-def _sliced(sums: Tensor, node: Node, output: int) -> Tensor:
-    size = shape_of((node, output))
-    axis = _axis(node._saved_dim, sums)
-    start = int(node._saved_start)
-    start = start - 2**64 if start >= 2**63 else start
-    length = sums.shape[axis]
-    start = max(0, start + length) if start < 0 else min(start, length)
-    step = int(node._saved_step)
-    stop = start + max(0, size[axis - 1] - 1) * step + (1 if size[axis - 1] else 0)
-    place = [slice(None)] * sums.dim()
-    place[axis] = slice(start, stop, step)
-    return sums[tuple(place)]
-
-
-def _unbound(sums: Tensor, node: Node, output: int) -> Tensor:
-    return sums.select(_axis(node._saved_dim, sums), output)
-
-
-def _split(sums: Tensor, node: Node, output: int) -> Tensor:
-    axis, size = _axis(node._saved_dim, sums), int(node._saved_split_size)
-    return sums.narrow(axis, output * size, shape_of((node, output))[axis - 1])
-
-
-_VIEWS: dict[str, Callable[[Tensor, Node, int], Tensor]] = {
-    "T": _turned,
-    "Transpose": _transposed,
-    "Permute": _permuted,
-    "View": _viewed,
-    "ReshapeAlias": _viewed,
-    "UnsafeView": _viewed,
-    "Unsqueeze": _viewed,
-    "Squeeze": _viewed,
-    "Select": _selected,
-    "Slice": _sliced,
-    "Unbind": _unbound,
-    "Split": _split,
-    "UnsafeSplit": _split,
-}
-
-
-# -- one by one -----------------------------------------------------------------------------------
 
 
 def _one_by_one(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sawlog.torch._graph._autograd_graph import ACCUMULATE, Graph, Node, operation, shape_of
-from sawlog.torch._graph._operations import WeightUse
+from sawlog.torch._graph._operations._weight_use import WeightUse
 
 _VIEWS = {"View", "UnsafeView", "ReshapeAlias"}
 _LOOKUPS = {"Embedding", "Index", "IndexSelect", "Gather"}

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -190,31 +190,3 @@ def _detached(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple(_detached(each) for each in value)
     return value
-
-
-def last_edges(roots: Sequence[Any], edges: Sequence[GradientEdge]) -> list[GradientEdge]:
-    """Those edges from which the backward pass of a loss goes on to no other of them.
-
-    Walking to these, it passes all of them, and computes nothing that is not needed for them.
-    """
-    watched: dict[Any, list[GradientEdge]] = {}
-    for edge in edges:
-        watched.setdefault(edge.node, []).append(edge)
-    found: dict[Any, bool] = {}  # whether a watched node is at or below a node
-    last: list[GradientEdge] = []
-    stack: list[tuple[Any, bool]] = [(root, False) for root in roots]
-    while stack:
-        node, done = stack.pop()
-        if node is None or (node in found and not done):
-            continue
-        below = [each for each, _ in node.next_functions if each is not None]
-        if not done:
-            found[node] = False
-            stack.append((node, True))
-            stack.extend((each, False) for each in below)
-            continue
-        inside = any(found.get(each, False) for each in below)
-        if node in watched and not inside:
-            last.extend(watched[node])
-        found[node] = inside or node in watched
-    return last

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from sawlog.errors import CaptureError
-from sawlog.torch._graph._autograd_graph import Edge, operation, shape_of
-from sawlog.torch._loss._examples import _SAME, _SHAPES, Examples, _widened
+from sawlog.torch._graph._autograd_graph import Edge, operation, shape_of, signed
+from sawlog.torch._loss._examples import KEEPS_ROWS, RESHAPES, Examples, widened
 
 _MORE = {"Gelu", "Silu", "Elu", "LeakyRelu", "Expand", "T", "Transpose", "Permute"}
 _PUTS = {"IndexPut", "IndexPutImpl", "IndexCopy", "IndexAdd", "Scatter", "ScatterAdd"}
@@ -40,7 +40,7 @@ def check_order(edge: Edge, examples: Examples) -> None:
                 "the ids, as by sorting the batch before the ids are taken; or compute the loss of "
                 "each example before re-ordering."
             )
-        if picks or name in _SAME or name in _SHAPES or name in _MORE:
+        if picks or name in KEEPS_ROWS or name in RESHAPES or name in _MORE:
             for child, _ in node.next_functions:
                 if child is not None and child not in seen:
                     seen.add(child)
@@ -52,7 +52,7 @@ def _keeps(node: Any, name: str, examples: Examples) -> bool:
     if child[0] is not None and examples.is_table(child):
         return True
     shape = shape_of((node, 0)) if child[0] is None else shape_of(child)
-    labels = examples._exact(shape) if shape else None
+    labels = examples.exact(shape) if shape else None
     if labels is None and child[0] is not None:
         labels = examples.of(child)
     if labels is None:
@@ -62,15 +62,15 @@ def _keeps(node: Any, name: str, examples: Examples) -> bool:
     if name == "Index":
         return _indexes_in_order(node, labels, shape)
     if name in ("Flip", "Roll"):
-        dims = [_signed(each) % len(shape) for each in node._saved_dims]
+        dims = [signed(each) % len(shape) for each in node._saved_dims]
         return not any(dim < labels.dim() and bool(labels.diff(dim=dim).any()) for dim in dims)
-    dim = _signed(node._saved_dim) % len(shape)
+    dim = signed(node._saved_dim) % len(shape)
     if dim >= labels.dim():
         return True
     index = node._saved_index if hasattr(node, "_saved_index") else node._saved_indices
     if name == "IndexSelect":
         return _in_order(labels.index_select(dim, index.flatten().to(labels.device)), labels)
-    wide = _widened(labels, shape, len(shape))
+    wide = widened(labels, shape, len(shape))
     found = wide.gather(dim, index.to(wide.device))
     there = wide[tuple(slice(size) for size in found.shape)]
     return torch.equal(found, there)
@@ -81,7 +81,7 @@ def _indexes_in_order(node: Any, labels: Tensor, shape: tuple[int, ...]) -> bool
     if all(each is None or each.dtype == torch.bool for each in places):
         return True
     covered = [1 if p is None or p.dtype != torch.bool else p.dim() for p in places]
-    labels = _widened(labels, shape, max(labels.dim(), sum(covered)))
+    labels = widened(labels, shape, max(labels.dim(), sum(covered)))
     index = tuple(slice(None) if p is None else p.to(labels.device) for p in places)
     numbers = torch.arange(math.prod(labels.shape)).reshape(labels.shape)[index].flatten()
     return _in_order(labels[index], labels) or bool((numbers.diff() >= 0).all())
@@ -91,7 +91,7 @@ def _puts_in_order(node: Any, labels: Tensor) -> bool:
     if hasattr(node, "_saved_indices"):
         first = node._saved_indices[0]
     else:
-        first = node._saved_index if _signed(node._saved_dim) == 0 else None
+        first = node._saved_index if signed(node._saved_dim) == 0 else None
     if first is None or first.dtype == torch.bool:
         return True
     first = first.reshape(first.shape[0], -1) if first.dim() else first.reshape(1, 1)
@@ -102,7 +102,3 @@ def _puts_in_order(node: Any, labels: Tensor) -> bool:
 def _in_order(found: Tensor, labels: Tensor) -> bool:
     same = found.shape == labels.shape and torch.equal(found, labels)
     return same or bool((found.flatten().diff() >= 0).all())
-
-
-def _signed(number: int) -> int:
-    return int(number) - 2**64 if int(number) >= 2**63 else int(number)

@@ -16,15 +16,15 @@ from torch import Tensor, nn
 
 from sawlog.torch._graph._autograd_graph import ACCUMULATE, Edge, operation, shape_of
 
-_SHAPES = {"View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze"}
-_SAME = {
+RESHAPES = {"View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze"}
+KEEPS_ROWS = {  # the output has the rows of every input that is as long
     "Add", "Sub", "Mul", "Div", "Neg", "Pow", "Exp", "Log", "Sqrt", "Sigmoid", "Tanh", "Clone",
     "ToCopy", "Alias", "LogSoftmax", "Softmax", "MaskedFill", "Where", "LogSigmoid", "Clamp", "Abs",
     "ClampMin", "ClampMax", "Relu", "Softplus", "NllLoss", "NllLoss2D", "MseLoss", "SmoothL1Loss",
     "BinaryCrossEntropy", "BinaryCrossEntropyWithLogits", "HuberLoss", "Sum", "Mean", "Logsumexp",
     "Gather", "Norm", "LinalgVectorNorm", "CtcLoss", "Slice", "Select", "Xlogy", "Log1P", "Expm1",
 }  # fmt: skip
-_ROWS = {  # row by row, of which input
+_ROWS_OF_INPUT = {  # the output has the rows of this input
     "Addmm": 1, "Mm": 0, "NativeLayerNorm": 0, "Gelu": 0, "Silu": 0, "Elu": 0, "LeakyRelu": 0,
     "NativeDropout": 0, "Hardtanh": 0, "Hardswish": 0, "Mish": 0, "Prelu": 0, "FusedRmsNorm": 0,
 }  # fmt: skip
@@ -66,13 +66,13 @@ class Examples:
         picked = self._picked(edge, shape, depth)
         if picked is not None:
             return picked
-        exact = self._exact(shape)
+        exact = self.exact(shape)
         if exact is not None:
             return exact
         found = self._below(edge, shape, depth)
         return self._viewed(shape) if found is None else found
 
-    def _exact(self, shape: Sequence[int]) -> Tensor | None:
+    def exact(self, shape: Sequence[int]) -> Tensor | None:
         if self.axis == 1 and len(shape) > 1 and shape[1] == self.batch:
             return torch.arange(self.batch).expand(shape[0], -1)
         return self.each if shape[0] == self.batch else None
@@ -93,7 +93,7 @@ class Examples:
         name = operation(node)
         if name == "Index":
             return self._indexed(node, depth)
-        if name in _SAME:
+        if name in KEEPS_ROWS:
             for child in node.next_functions:
                 if child[0] is not None and depth < _DEPTH and shape_of(child)[:1] == shape[:1]:
                     found = self._picked(child, shape_of(child), depth + 1)
@@ -111,7 +111,7 @@ class Examples:
             return None
         places = node._saved_indices
         covered = [1 if p is None or p.dtype != torch.bool else p.dim() for p in places]
-        labels = _widened(labels, shape_of(child), max(labels.dim(), sum(covered)))
+        labels = widened(labels, shape_of(child), max(labels.dim(), sum(covered)))
         index = tuple(slice(None) if p is None else p.to(labels.device) for p in places)
         return labels[index]
 
@@ -121,15 +121,15 @@ class Examples:
         for child in node.next_functions:
             if child[0] is None:
                 continue
-            if name in _SHAPES:
+            if name in RESHAPES:
                 found = self.of(child, depth + 1)
                 return None if found is None else _reshaped(found, shape_of(child), shape)
-            if name in _SAME:
+            if name in KEEPS_ROWS:
                 found = self.of(child, depth + 1)
                 if found is not None and _fits(found, shape):
                     return found
-        if name in _ROWS:
-            child = node.next_functions[_ROWS[name]]
+        if name in _ROWS_OF_INPUT:
+            child = node.next_functions[_ROWS_OF_INPUT[name]]
             found = None if child[0] is None else self.of(child, depth + 1)
             return found if found is not None and _fits(found, shape) else None
         return None
@@ -145,12 +145,14 @@ class Examples:
         if node.name() == ACCUMULATE:
             return isinstance(node.variable, nn.Parameter)
         name, shape = operation(node), shape_of(edge)
-        if name in _SAME:
+        if name in KEEPS_ROWS:
             children = [child for child in node.next_functions if child[0] is not None]
             shapes = [(child, shape_of(child)) for child in children]
             there = [c for c, own in shapes if len(own) == len(shape) and own[:1] == shape[:1]]
         else:
-            child = node.next_functions[_ROWS[name]] if name in _ROWS else (None, 0)
+            child = (
+                node.next_functions[_ROWS_OF_INPUT[name]] if name in _ROWS_OF_INPUT else (None, 0)
+            )
             there = [] if child[0] is None else [child]
         return bool(there) and all(self.is_table(each, depth + 1) for each in there)
 
@@ -159,7 +161,7 @@ def _fits(labels: Tensor, shape: Sequence[int]) -> bool:
     return tuple(labels.shape) == tuple(shape[: labels.dim()])
 
 
-def _widened(labels: Tensor, shape: Sequence[int], axes: int) -> Tensor:
+def widened(labels: Tensor, shape: Sequence[int], axes: int) -> Tensor:
     """Labels for the first ``axes`` axes of a tensor."""
     more = tuple(shape[labels.dim() : axes])
     return labels.reshape(*labels.shape, *(1,) * len(more)).expand(*labels.shape, *more)
@@ -171,5 +173,5 @@ def _reshaped(labels: Tensor, before: Sequence[int], after: Sequence[int]) -> Te
         size = math.prod(before[:axes])
         for new in range(1, len(after) + 1):
             if math.prod(after[:new]) == size:
-                return _widened(labels, before, axes).reshape(after[:new])
+                return widened(labels, before, axes).reshape(after[:new])
     return None

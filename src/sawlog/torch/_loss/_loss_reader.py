@@ -11,8 +11,10 @@ from sawlog.torch._hooks._autograd_patches import Backward
 from sawlog.torch._hooks._hooks import Hooks
 from sawlog.torch._loss._examples import Examples
 from sawlog.torch._loss._normalised_weights import check_weights
+from sawlog.torch._loss._read_terms import terms_of
 from sawlog.torch._loss._roots import Roots
-from sawlog.torch._loss._terms import Scale, Term, agreed, even_scale, is_even, terms_of
+from sawlog.torch._loss._scale import even_scale, is_even
+from sawlog.torch._loss._terms import Scale, Term, agreed
 
 
 class LossReader:

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from sawlog.errors import CaptureError
 from sawlog.torch._graph._autograd_graph import Node, operation
-from sawlog.torch._loss._examples import _SAME, _SHAPES
-from sawlog.torch._loss._terms import Term, by_example, factors_of
+from sawlog.torch._loss._examples import KEEPS_ROWS, RESHAPES
+from sawlog.torch._loss._masks import by_example, factors_of
+from sawlog.torch._loss._terms import Term
 
 _MORE = {"Minimum", "Maximum", "Expand", "Where"}
 _STEPS = 64
@@ -46,7 +47,7 @@ def _weights_of(term: Term) -> Iterator[Tensor]:
         name = operation(node)
         if name in ("Mul", "Dot"):
             yield from factors_of(node)
-        if name not in _SAME and name not in _SHAPES and name not in _MORE:
+        if name not in KEEPS_ROWS and name not in RESHAPES and name not in _MORE:
             continue
         for child, _ in node.next_functions:
             if child is not None and child not in seen:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from sawlog.torch._graph._autograd_graph import Edge
+from sawlog.torch._graph._autograd_graph import Edge, gradients
 from sawlog.torch._loss._terms import Scale, Term, agreed
 
 Weights = Callable[[Term], Scale]
@@ -65,22 +64,3 @@ class Passes:
             sums[term.edge] = weighted if there is None else there + weighted
         outputs = [GradientEdge(*edge) for edge in sums]
         return gradients(outputs, inputs, list(sums.values()))
-
-
-def gradients(
-    outputs: Sequence[Any],
-    inputs: Sequence[Any],
-    grads: Sequence[Tensor | None],
-    *,
-    batched: bool = False,
-) -> list[Tensor | None]:
-    """``torch.autograd.grad``, which keeps the graph; None where an input has no gradient."""
-    found = torch.autograd.grad(
-        list(outputs),
-        list(inputs),
-        grad_outputs=list(grads),
-        retain_graph=True,
-        allow_unused=True,
-        is_grads_batched=batched,
-    )
-    return [each.to_dense() if each is not None and each.is_sparse else each for each in found]

@@ -10,7 +10,7 @@ from torch import Tensor
 from sawlog.run_files._blocks import Block
 
 
-def laid_out(block: Block, grads: Mapping[str, Tensor]) -> Tensor:
+def block_matrix(block: Block, grads: Mapping[str, Tensor]) -> Tensor:
     """The gradients ``[outputs, ...]`` of the parameters of a block as one matrix for each."""
     weight, *bias = (grads[name] for name in block.parameters)
     if not bias:
