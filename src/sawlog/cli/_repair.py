@@ -46,7 +46,8 @@ def _repair(arguments: Repair, output: CommandOutput) -> int:
     if arguments.json:
         output.print_json(_to_json(arguments, True, given_up))
     elif given_up:
-        output.print(f"{printable(str(arguments.path))}: set aside {count(len(given_up), 'file')}")
+        lost = count(len(given_up), "file")
+        output.print(f"{printable(str(arguments.path))}: repaired; set aside or missing: {lost}")
         show_problems(given_up, output)
     else:
         output.print(_nothing(arguments))

@@ -140,7 +140,7 @@ class BatchCapture:
         return next(iter(self._watched.parameters.values()))
 
     def _capture(self, roots: Roots, run: Any) -> None:
-        """Capture one loss; ``run`` is the backward pass of the user, None if there is none."""
+        """Capture one loss; ``run`` is the backward pass of the user, None for ``run.backward``."""
         batch = self._batch
         key = (batch.size, batch.axis, batch.views, *self._hooks.calls, *self._hooks.axes)
         graph = graph_of(roots.nodes, key, self._hooks.edges, self._watched.numbers)
