@@ -73,7 +73,7 @@ def test_main_directions_of_each_side_and_group():
 
 def test_main_directions_need_covariances_of_whole_gradients():
     how = Compression(kind="pca", rank=3)
-    with pytest.raises(ArgumentError, match="needs covariances, and there are none"):
+    with pytest.raises(ArgumentError, match="needs covariances, which are missing"):
         projection_of(PLAIN, how, None)
     with pytest.raises(ArgumentError, match=r"of size 2, and .* would be of size 6"):
         projection_of(PLAIN, how, measured(PLAIN, moments(2), moments(8)))
