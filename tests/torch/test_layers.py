@@ -657,7 +657,7 @@ def test_what_a_function_returns_is_checked(registered, returned, message):
 
 @pytest.mark.parametrize("kind", [5, nn.Linear(2, 2), dict])
 def test_only_types_of_modules_have_rules(kind):
-    with pytest.raises(ArgumentError, match="must be a subclass of torch.nn.Module"):
+    with pytest.raises(ArgumentError, match="must be a subclass of torch"):
         register_layer(kind)
 
 
