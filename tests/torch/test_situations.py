@@ -1,5 +1,7 @@
 """Mixed precision, checkpointing, compiled models, kills: the ways in which models are trained."""
 
+import contextlib
+import functools
 import importlib
 import re
 import signal
@@ -13,7 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import sawlog
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, CaptureError
 from tests.sinks import _terminal as terminal
 from tests.torch.programs import Program, assert_alike, logged, mlp
 from tests.torch.test_run import assert_clean, go, start
@@ -47,6 +49,149 @@ def test_gradient_checkpointing_logs_exactly_once(tmp_path, reentrant):
     found = logged(run, report, range(5))
     program.model.reentrant = None
     assert_alike(found, program.alone())
+
+
+# -- reentrant checkpointing: the graph inside is hidden, so every batch is proven -----------------
+
+
+class Hidden(nn.Module):
+    """A layer inside reentrant checkpointing; ``use`` is how it is used there."""
+
+    def __init__(self, use):
+        super().__init__()
+        self.first, self.inside, self.last = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.use, self.is_hidden = use, True
+
+    def forward(self, x):
+        hidden, h = functools.partial(self.use, self.inside), torch.tanh(self.first(x))
+        return self.last(checkpoint(hidden, h, use_reentrant=True) if self.is_hidden else hidden(h))
+
+
+def twice(layer, h):
+    return torch.tanh(layer(h)) + F.linear(h, layer.weight)
+
+
+def reversed_inside(layer, h):
+    return torch.tanh(layer(h.flip(0))).flip(0)
+
+
+def mean_inside(layer, h):
+    return torch.tanh(layer(h - h.mean(0)))
+
+
+def pairs_inside(layer, h):
+    """Chosen and rejected answers, concatenated along the axis of the examples."""
+    chosen, rejected = layer(torch.cat([h, -h])).chunk(2)
+    return chosen - 2 * rejected
+
+
+def once_for_all(layer, h):
+    return h + layer(torch.ones(1, 6).double())
+
+
+def plainly(layer, h):
+    return torch.tanh(layer(h))
+
+
+KINDS = {
+    "rows": {},
+    "no rows": {"save": [], "statistic": "kfac"},
+    "backward logs": {"log": "backward"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("use", [twice, reversed_inside, mean_inside, pairs_inside, once_for_all])
+def test_reentrant_checkpointing_is_proven_or_refused(tmp_path, use, kind):
+    if kind == "backward logs" and use is twice:
+        pytest.skip("the gradient of the output of the layer is right")
+    torch.manual_seed(0)
+    program = Program(Hidden(use).double(), mlp().batch, mlp().loss)
+    run, _ = start(tmp_path, program, **KINDS[kind])
+    with pytest.raises(CaptureError, match=r"reentrant|'backward/inside' cannot"), run(range(5)):
+        program.of().backward()
+
+
+@pytest.mark.parametrize("use", [twice, reversed_inside, plainly])
+def test_a_part_of_a_batch_through_reentrant_checkpointing(tmp_path, use):
+    torch.manual_seed(0)
+    program = Program(Hidden(use).double(), mlp().batch, mlp().loss)
+    run, report = start(tmp_path, program, duplicates="first")
+    program.model.use = plainly
+    with run(data_id=[0, 10, 2, 11, 12]):
+        program.of().backward()
+    program.model.use = use
+    refused = contextlib.nullcontext() if use is plainly else pytest.raises(CaptureError)
+    with refused, run(data_id=range(5)):
+        program.of().backward()
+    if use is plainly:
+        run.finalize()
+        program.model.is_hidden = False
+        assert_alike(logged(run, report, range(5)), program.alone())
+
+
+def test_the_proof_through_reentrant_checkpointing_leaves_no_trace(tmp_path):
+    """Gradients, also of a tensor that only the hidden part uses, and random numbers."""
+    torch.manual_seed(0)
+    scale = torch.randn(6, dtype=torch.float64, requires_grad=True)
+    model = Hidden(lambda layer, h: F.dropout(torch.tanh(layer(h)) * scale, 0.5)).double()
+    program = Program(model, mlp().batch, mlp().loss)
+    run, _ = start(tmp_path, program)
+    leaves = [*model.parameters(), scale]
+    for each in leaves:
+        each.grad = torch.ones_like(each)
+    kept = [each.grad for each in leaves]
+    found = []
+    for way in (run(data_id=range(5)), contextlib.nullcontext()):
+        torch.manual_seed(1)
+        with way:
+            program.of().backward()
+        assert all(each.grad is own for each, own in zip(leaves, kept, strict=True))
+        found.append([*(own.clone() for own in kept), torch.rand(2)])
+        for own in kept:
+            own.fill_(1.0)
+    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
+
+
+def test_hooks_of_parameters_are_not_called_for_a_proof(tmp_path):
+    program = Program(Hidden(plainly).double(), mlp().batch, mlp().loss)
+    calls = []
+    program.model.inside.weight.register_hook(lambda grad: calls.append(1))
+    run, _ = start(tmp_path, program)
+    with pytest.raises(CaptureError, match="hook"), run(range(5)):
+        program.of().backward()
+    assert not calls
+
+
+def test_weights_over_the_batch_are_refused_with_reentrant_checkpointing(tmp_path):
+    def loss(model, x, y):
+        weights = torch.softmax(torch.arange(5.0).double(), 0)
+        return (F.cross_entropy(model(x), y, reduction="none") * weights).sum()
+
+    program = Program(Hidden(plainly).double(), mlp().batch, loss)
+    run, _ = start(tmp_path, program)
+    with pytest.raises(CaptureError, match="normalised"), run(range(5)):
+        program.of().backward()
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_reentrant_checkpointing_in_low_precision(tmp_path, size):
+    torch.manual_seed(0)
+    base = mlp(size=size)
+
+    def loss(model, x, y):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return F.cross_entropy(model(x.float()).float(), y)
+
+    program = Program(Hidden(plainly).float(), base.batch, loss)
+    run, report = start(tmp_path, program)
+    go(run, program)
+    run.finalize()
+    program.model.is_hidden = False
+    assert_alike(logged(run, report, range(size)), program.alone(), rtol=0.03, atol=0.003)
+
+
+# -- mixed precision ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["loss.backward", "run.backward"])

@@ -20,7 +20,7 @@ from sawlog.run_files._statistics import RunStatistics
 from sawlog.torch._batch_spec import BatchSpec
 from sawlog.torch._capture._batch_logs import BatchLogs
 from sawlog.torch._capture._planned_pass import PlannedPass, ends_of
-from sawlog.torch._capture._reentrant_pass import capture_reentrant
+from sawlog.torch._capture._reentrant_pass import ReentrantPass
 from sawlog.torch._graph._autograd_graph import Graph, graph_of
 from sawlog.torch._graph._mixing import refuse_mixing
 from sawlog.torch._hooks._autograd_patches import Backward, Listener, patched
@@ -70,6 +70,7 @@ class BatchCapture:
         self.scales: list[Scale | None] = []
         self._checkpointed = False
         self._left: tuple[Any, ...] | None = None
+        self._reentrant = ReentrantPass(watched, self._hooks, self._loss, batch, self._logs)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -110,7 +111,10 @@ class BatchCapture:
 
     def _on_backward(self, backward: Backward) -> Any:
         """The user called ``loss.backward()``: capture it, and run it."""
-        if in_backward() or not self._is_ours(backward):
+        if in_backward():
+            self._reentrant.enter_checkpoint(backward.losses)
+            return backward.run()
+        if not self._is_ours(backward):
             return backward.run()
         self._check_kept()
         self._loss.check_grads(backward)
@@ -174,7 +178,7 @@ class BatchCapture:
         """Whether the graph is complete and reaches watched parameters; if not, run it here."""
         if graph.named("CheckpointFunction"):
             self._logs.factor = self._scaled.factor_of(roots.nodes)
-            capture_reentrant(roots, run, self._watched, self._hooks, self._loss, self._logs)
+            self._reentrant.capture(roots, graph, run)
             return False
         leaves = graph.leaves()
         if any(id(each) in leaves for each in self._watched.parameters.values()):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -53,6 +54,7 @@ class BatchLogs:
         self.factor = 1.0
         self.gradients = 0
         """The number of gradients that were seen."""
+        self._observer: Callable[[Block, Pair], None] | None = None
 
     @property
     def needs_gradients(self) -> bool:
@@ -89,10 +91,24 @@ class BatchLogs:
 
     def add_pair(self, block: Block, pair: Pair, scale: Scale) -> None:
         """Add the gradients of one use of a block to its rows and statistics."""
-        small = self.row_builder.projected(block, self._batch.chosen_pair(pair))
+        if self._observer is None:
+            small = self.row_builder.projected(block, self._batch.chosen_pair(pair))
+        else:
+            whole = self.row_builder.projected(block, pair)
+            self._observer(block, whole)
+            small = self._batch.chosen_pair(whole)
         if self.row_builder.needed:
             self.row_builder.add(block, scaled(small, scale, self.factor, self._batch))
         self._statistics.add(block, small, scale, self.factor)
+
+    @contextlib.contextmanager
+    def observed(self, observer: Callable[[Block, Pair], None]) -> Iterator[None]:
+        """Pass the projected gradients of all examples to ``observer`` inside the ``with``."""
+        self._observer = observer
+        try:
+            yield
+        finally:
+            self._observer = None
 
     def rows(self, examples: int) -> dict[str, Any]:
         """Return all logs of the batch by name, for the ``examples`` to log.

@@ -68,6 +68,7 @@ class Hooks:
         self.edges: list[GradientEdge] = []
         self.calls: list[str] = []
         self.axes: list[tuple[int, ...]] = []
+        self.dtypes: set[torch.dtype] = set()
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -131,6 +132,7 @@ class Hooks:
         of_inputs = bool(given) and not any(given)
         call = LayerCall(len(self.calls), unit, args, kwargs, tuple(tensor.shape), of_inputs)
         self.calls.append(unit.name)
+        self.dtypes.add(tensor.dtype)
         self.axes.append(tuple([i for i, n in enumerate(call.output) if n == self._batch]))
         if self._forward is not None and not again:
             self._forward(call, tensor.detach())

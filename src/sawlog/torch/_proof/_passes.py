@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
@@ -55,12 +56,20 @@ class Passes:
 
         return self._run(inputs, weights)
 
+    def accumulate(self, factors: Tensor) -> None:
+        """Run a backward pass into ``.grad``, with a factor for each example."""
+        outputs, grads = self._weighted_terms(lambda term: factors)
+        torch.autograd.backward(outputs, grads, retain_graph=True)
+
     def _run(self, inputs: Sequence[Any], weights: Weights) -> list[Tensor | None]:
         """Return the gradients of ``inputs``, with each term weighted by ``weights(term)``."""
+        outputs, grads = self._weighted_terms(weights)
+        return gradients(outputs, inputs, grads)
+
+    def _weighted_terms(self, weights: Weights) -> tuple[list[GradientEdge], list[Tensor]]:
         sums: dict[Edge, Tensor] = {}
         for term, grad in self._grads:
             weighted = term.weighted(grad, weights(term))
             there = sums.get(term.edge)
             sums[term.edge] = weighted if there is None else there + weighted
-        outputs = [GradientEdge(*edge) for edge in sums]
-        return gradients(outputs, inputs, list(sums.values()))
+        return [GradientEdge(*edge) for edge in sums], list(sums.values())

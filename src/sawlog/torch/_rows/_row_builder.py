@@ -14,7 +14,6 @@ from sawlog.run_files._blocks import Block
 from sawlog.run_files._encode import encode
 from sawlog.run_files._options import Options
 from sawlog.torch._batch_spec import BatchSpec
-from sawlog.torch._loss._terms import Scale
 from sawlog.torch._rows._outer_product_rows import OuterProductRows
 from sawlog.torch._rows._pairs import device_of, dtype_of, is_outer_product
 from sawlog.torch._rows._projectors import Projectors
@@ -48,11 +47,6 @@ class RowBuilder:
         """Whether gradients are stored or enter statistics, rather than only their factors."""
         factors = {"kfac", "ekfac"}
         return "grad" in self._options.saved or bool({*self._options.statistic} - factors)
-
-    @property
-    def complete(self) -> bool:
-        """Whether the rows of all examples of the batch are built."""
-        return self._batch.todo is None and self.needed
 
     def projected(self, block: Block, pair: Pair) -> Pair:
         """Return a pair projected to the ranks of its block."""
@@ -92,17 +86,6 @@ class RowBuilder:
             shape = (pair.batch, *pair.shape)
             self._memory[key] = torch.empty(shape, device=key[2], dtype=key[3])
         return self._memory[key]
-
-    def total(self, block: Block, scale: Scale, factor: float) -> Tensor:
-        """Return the sum of the rows of a block, weighted as the loss weights its examples."""
-        found = self._grads.get(block.name)
-        if found is None:
-            return torch.zeros(block.stored, dtype=torch.float64)
-        rows = (found.multiplied() if isinstance(found, OuterProductRows) else found).double().cpu()
-        if isinstance(scale, float):
-            return rows.sum(0) * (factor / scale)
-        by = torch.where(scale > 0, factor / scale, 0.0).cpu()
-        return (rows * by.reshape(-1, *(1,) * (rows.dim() - 1))).sum(0)
 
     def rows(self, block: Block, examples: int) -> Tensor | OuterProductRows:
         """Return and release the rows of a block; zeros if the batch did not use it."""
