@@ -46,8 +46,8 @@ class Replay:
     """
 
     def __init__(self, program: Program, data: Any, by_hand: bool = False) -> None:
-        self.program = program
-        self.data = jax.tree.map(jnp.asarray, data)
+        self.program, self.by_hand = program, by_hand
+        self.data = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), data)
         self._forward = self._loop if by_hand else jax.jit(self._scan)
         self._backward = jax.jit(self._reverse, donate_argnums=(1, 2))
 
@@ -136,9 +136,7 @@ class Replay:
         count = cotangents[0].shape[0]
         scores = jnp.zeros((count, len(course.weights)), course.weights.dtype)
         ends = recording.last
-        for action, first, second in backwards(
-            0, plan.segments, plan.slots, recording.at_start()
-        ):
+        for action, first, second in backwards(0, plan.segments, plan.slots, recording.at_start()):
             if action == "advance":
                 arrays = kept.get(first)
                 for segment in range(first, second):

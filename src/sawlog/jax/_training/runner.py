@@ -72,6 +72,12 @@ class Runner:
     spill: Path | None
     final_state: Any = None
 
+    def on(self, device: Any) -> Runner:
+        """Return a runner whose arrays are on another device."""
+        with jax.default_device(device):
+            replay = Replay(self.program, self.replay.data, self.replay.by_hand)
+        return dataclasses.replace(self, replay=replay)
+
     def weights(self, run: int) -> np.ndarray:
         """Return the weight of each example in one run."""
         return subset_weights(self.subset, self.count, run, self.seed)

@@ -78,9 +78,7 @@ def plan_for(steps: int, memory: Literal["sqrt", "log"] | int, state_bytes: int)
     return Plan(steps, half, min(room - half, -(-steps // half) - 1))
 
 
-def backwards(
-    low: int, high: int, slots: int, kept: list[int]
-) -> Iterator[tuple[str, int, int]]:
+def backwards(low: int, high: int, slots: int, kept: list[int]) -> Iterator[tuple[str, int, int]]:
     """Yield what to do to visit segments ``low .. high - 1`` from the last to the first.
 
     Actions are ``("advance", from, to)``: compute the state at segment ``to`` from the checkpoint
