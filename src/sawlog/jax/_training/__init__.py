@@ -1,6 +1,6 @@
 """Differentiate whole training runs by the weights of their examples.
 
-- ``through_training``: the public function; ``arguments`` checks what it gets
+- ``api``: the public function; ``arguments`` checks its arguments
 - ``program``, ``states``, ``safe_roots``: a training program as pure functions, and its derivative
 - ``courses``: batches, subsets and keys of each run; ``queries``: metrics at its end
 - ``schedule``, ``checkpoints``, ``replay``, ``deterministic``: forwards, then backwards
@@ -8,4 +8,4 @@
 - ``roughness``: whether one run can be trusted
 """
 
-from sawlog.jax._training.through_training import through_training as through_training
+from sawlog.jax._training.api import through_training as through_training

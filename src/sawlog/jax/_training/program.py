@@ -4,7 +4,8 @@ Types, with ``Q`` queries and batches of ``B`` examples:
 
 - ``start(key) -> arrays``
 - ``advance(arrays, batch, weights [B], key) -> arrays``
-- ``pull_back(arrays, batch, weights [B], key, cotangents [Q, ...]) -> (cotangents [Q, ...], [Q, B])``
+- ``pull_back(arrays, batch, weights [B], key, cotangents [Q, ...])`` returns the cotangents of the
+  state before the step, ``[Q, ...]``, and those of the weights, ``[Q, B]``
 """
 
 from __future__ import annotations

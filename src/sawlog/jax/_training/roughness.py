@@ -1,8 +1,7 @@
 """Whether derivatives of one run predict what a small change of its data does to it.
 
-Trained with ReLU, a large rate or momentum, a run may end in another place after any change, however
-small. Its derivative is then right at one point and useless a step further. The mean over runs is
-smooth.
+With ReLU, momentum or a large learning rate, a run may end elsewhere after any change, however small.
+Its derivative then holds at one point and not a step further. The mean over runs is smooth.
 """
 
 from __future__ import annotations

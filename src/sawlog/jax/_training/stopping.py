@@ -97,7 +97,7 @@ def _spread(
             if enough():
                 return
             together = missing[first : first + len(devices)]
-            jobs = [pool.submit(_on, *job) for job in zip(devices, runners, together)]
+            jobs = [pool.submit(_on, *job) for job in zip(devices, runners, together, strict=False)]
             for job in jobs:
                 bank.put(job.result())
                 advance()

@@ -1,4 +1,4 @@
-"""``through_training``: what each training example did to a model, by differentiating its training."""
+"""``through_training``: how training examples changed a model, by differentiating training."""
 
 from __future__ import annotations
 
