@@ -1,6 +1,6 @@
 """Whether derivatives of one run predict what a small change of its data does to it.
 
-With ReLU, momentum or a large learning rate, a run may end elsewhere after any change, however small.
+With ReLU, momentum or a large learning rate, any change may send a run elsewhere, however small.
 Its derivative then holds at one point and not a step further. The mean over runs is smooth.
 """
 
