@@ -189,7 +189,9 @@ def attainable(task: Task) -> float:
 # -- influence functions --------------------------------------------------------------------------
 
 
-def gauss_newton_scores(task: Task, params: Any, damping: float = 0.1) -> np.ndarray:
+def gauss_newton_scores(
+    task: Task, params: Any, damping: float = 0.1, weights: Any = None
+) -> np.ndarray:
     """``q^T (G + d)^-1 g`` with the exact Gauss-Newton matrix over all layers, ``[q, n]``."""
     from jax.flatten_util import ravel_pytree
 
@@ -212,7 +214,9 @@ def gauss_newton_scores(task: Task, params: Any, damping: float = 0.1) -> np.nda
         prob = jax.nn.softmax(task.outputs(params, data[0]))
         inner = jnp.einsum("no,nop->np", prob, jac)
         root = jnp.sqrt(prob)[..., None] * (jac - inner[:, None])
-    root = root.reshape(-1, flat.size) / jnp.sqrt(len(data[0]))
+    own = jnp.ones(len(data[0])) if weights is None else jnp.asarray(weights, jnp.float32)
+    root = root * jnp.sqrt(own / own.sum())[:, None, None]
+    root = root.reshape(-1, flat.size)
     g, q = gradient(flat, data), gradient(flat, queries)
     if root.shape[0] < flat.size:  # Woodbury: invert in the smaller space
         gram = root @ root.T

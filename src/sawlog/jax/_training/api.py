@@ -128,8 +128,9 @@ def through_training(
     ((2, 8), True)
     """
     count = arguments.rows_of("data", data)
+    names = arguments.ids_of("ids", ids, count)
     if queries is not None:
-        arguments.rows_of("queries", queries)
+        arguments.ids_of("query_ids", query_ids, arguments.rows_of("queries", queries))
     runs = _validate.positive_integer("runs", runs)
     _validate.one_of("average", average, ("robust", "mean"))
     _validate.one_of("loop", loop, ("scan", "python"))
@@ -161,7 +162,7 @@ def through_training(
     notes = _trust(runner, done[0], len(done)) if check else {}
     return Scores(
         arguments.ids_of("query_ids", query_ids, len(found.values)),
-        arguments.ids_of("ids", ids, count),
+        names,
         found.values,
         about={"method": "through_training", "mode": "dot", "runs": len(done), **notes},
         standard_errors=found.errors,

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from sawlog.errors import ArgumentError
 from sawlog.jax._training.checkpoints import Checkpoints, InFolder, InMemory
 from sawlog.jax._training.courses import Order, course_of, run_keys, subset_weights
 from sawlog.jax._training.deterministic import check_final
@@ -115,6 +116,7 @@ class Runner:
         finally:
             checkpoints.close()
         values = -self.count * np.concatenate(parts)
+        check_finite(run, metrics, values, len(course.order))
         return RunScores(run, values, metrics, weights, time.monotonic() - begun)
 
     def _asked(self, last: Arrays) -> Queries:
@@ -127,6 +129,20 @@ class Runner:
         if self.query_batch is not None:
             return self.query_batch
         return int(max(1, min(count, 256e6 // max(1, state_bytes(start)))))
+
+
+def check_finite(run: int, metrics: np.ndarray, values: np.ndarray, steps: int) -> None:
+    """Raise if a run diverged, or if its derivatives are infinite or NaN."""
+    for found, what in ((metrics, "metric"), (values, "derivative of the metric")):
+        odd = np.flatnonzero(~np.isfinite(found.reshape(len(metrics), -1)).all(1))
+        if len(odd):
+            raise ArgumentError(
+                f"The {what} is not finite in run {run}, after {steps} steps, for query {odd[0]}"
+                f"{f' and {len(odd) - 1} more' if len(odd) > 1 else ''}. Hint: sqrt, norm and "
+                "division at 0 have infinite derivatives; add a small constant inside. If "
+                "derivatives grow with every step, use a smaller learning rate, or float64 by "
+                'jax.config.update("jax_enable_x64", True).'
+            )
 
 
 def state_bytes(arrays: Arrays) -> int:
