@@ -88,21 +88,21 @@ def digits(draw: int = 0, train: int = 1000, test: int = 200, subsets: int = 100
     )
 
 
-def regression(draw: int = 0, train: int = 300, test: int = 100, subsets: int = 100) -> Task:
+def regression(draw: int = 0, train: int = 200, test: int = 100, subsets: int = 100) -> Task:
     """A smooth function with noise; a small network with tanh, trained by Adam to overfit."""
     random = np.random.default_rng([draw, 12])
-    x = random.normal(size=(train + test, 6)).astype(np.float32)
-    clean = np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2] - 0.5 * np.abs(x[:, 3])
+    x = random.normal(size=(train + test, 4)).astype(np.float32)
+    clean = np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2] - 0.5 * x[:, 3]
     y = (clean + 0.5 * random.normal(size=len(x))).astype(np.float32)
     return Task(
         "regression",
         (x[:train], y[:train]),
         (x[train:], y[train:]),
-        (6, 32, 32, 1),
+        (4, 32, 1),
         jnp.tanh,
         True,
         optax.adam(1e-2),
-        25,
+        20,
         40,
         subsets,
         30,
@@ -123,7 +123,7 @@ def halves(task: Task) -> np.ndarray:
 def retrained(task: Task, together: int = 50) -> np.ndarray:
     """Losses of the queries after retraining, ``[subsets, seeds, queries]``."""
     count, tests = len(task.data[0]), len(task.queries[0])
-    name = f"jax-{task.name}-{task.draw}-{count}-{tests}-{task.subsets}-{task.seeds}-3.npy"
+    name = f"jax-{task.name}-{task.draw}-{count}-{tests}-{task.subsets}-{task.seeds}-4.npy"
     if (CACHE / name).exists():
         return np.load(CACHE / name)
     program = jax.jit(jax.vmap(functools.partial(_train, task)))

@@ -91,7 +91,9 @@ def through_training(
             ``[runs, n]``, or a function that returns the weights of run ``i``, ``[n]``. With 0.5,
             runs are pairs of complementary halves.
         seed: The seed of all runs.
-        average: ``"robust"`` limits runs with extreme derivatives. ``"mean"`` does not.
+        average: ``"robust"`` scales down runs with extreme derivatives, and gives smaller weights
+            to what early steps contribute as long as runs disagree on it. It ranks best with few
+            runs. ``"mean"`` has no bias: choose it to predict the effect of a group.
         error: Stop if standard errors are below this share of the scores (of their root mean
             square over examples, median over queries).
         seconds: Start no further run after this time.
@@ -158,13 +160,20 @@ def through_training(
     finally:
         bank.close()
     done = bank.results(runs)
-    found = averages.average(np.stack([each.values for each in done]), average, budget.paired)
+    found = averages.average(np.stack([each.parts for each in done]), average)
     notes = _trust(runner, done[0], len(done)) if check else {}
     return Scores(
         arguments.ids_of("query_ids", query_ids, len(found.values)),
         names,
         found.values,
-        about={"method": "through_training", "mode": "dot", "runs": len(done), **notes},
+        about={
+            "method": "through_training",
+            "mode": "dot",
+            "runs": len(done),
+            "average": average,
+            "weights": found.weights.tolist(),
+            **notes,
+        },
         standard_errors=found.errors,
         members=found.members,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,9 @@ from sawlog.jax._training.deterministic import check_same
 from sawlog.jax._training.program import Program
 from sawlog.jax._training.schedule import Plan, backwards
 from sawlog.jax._training.states import Arrays
+
+#: Into how many parts a run is divided at most, each as long as all later ones.
+PARTS = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,11 +134,13 @@ class Replay:
             progress: Called after each segment.
 
         Returns:
-            ``[Q, n]``.
+            ``[A, Q, n]``: what each part of the run contributes, the last steps first. Parts are
+            those of :func:`ages`. Their sum is the derivative.
         """
         course, plan, kept = recording.course, recording.plan, recording.checkpoints
         count = cotangents[0].shape[0]
-        scores = jnp.zeros((count, len(course.weights)), course.weights.dtype)
+        zeros = functools.partial(jnp.zeros, (count, len(course.weights)), course.weights.dtype)
+        scores, parts, firsts = zeros(), [], ages(plan)
         ends = recording.last
         for action, first, second in backwards(0, plan.segments, plan.slots, recording.at_start()):
             if action == "advance":
@@ -153,8 +159,26 @@ class Replay:
                     before, cotangents, scores, order, keys, course.weights, self.data
                 )
                 ends = start
+                if first in firsts:
+                    parts.append(np.asarray(scores))
+                    scores = zeros()
                 progress()
-        return np.asarray(scores)
+        return np.stack(parts)
+
+
+def ages(plan: Plan) -> list[int]:
+    """Return the first segments of the parts of a run: the last steps, then twice as many, ...
+
+    What early steps contribute passes through more steps, and is rougher. Parts are reported
+    separately so that averages can give them different weights.
+    """
+    firsts, length = [], max(1, round(plan.segments / 2 ** (PARTS - 1)))
+    low = plan.segments
+    while low > 0:
+        low = max(0, low - length) if len(firsts) < PARTS - 1 else 0
+        firsts.append(low)
+        length = plan.segments - low
+    return firsts
 
 
 class Recording:

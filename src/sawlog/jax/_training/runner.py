@@ -28,17 +28,23 @@ class RunScores:
 
     Args:
         run: The number of the run.
-        values: The scores, ``[q, n]``: minus ``n`` times the derivative by the weights.
+        parts: Minus ``n`` times the derivative by the weights, ``[a, q, n]``: what each part of
+            the run contributes, the last steps first. Their sum is the score.
         metrics: The metric of each query at the end of the run, ``[q]``.
         weights: The weight of each example, ``[n]``.
         seconds: How long it took.
     """
 
     run: int
-    values: np.ndarray
+    parts: np.ndarray
     metrics: np.ndarray
     weights: np.ndarray
     seconds: float
+
+    @property
+    def values(self) -> np.ndarray:
+        """The scores, ``[q, n]``."""
+        return self.parts.sum(0)
 
 
 @dataclasses.dataclass
@@ -115,9 +121,9 @@ class Runner:
             metrics = np.asarray(asked.values(recording.last, asked.queries))
         finally:
             checkpoints.close()
-        values = -self.count * np.concatenate(parts)
-        check_finite(run, metrics, values, len(course.order))
-        return RunScores(run, values, metrics, weights, time.monotonic() - begun)
+        scores = -self.count * np.concatenate(parts, 1)
+        check_finite(run, metrics, scores.sum(0), len(course.order))
+        return RunScores(run, scores, metrics, weights, time.monotonic() - begun)
 
     def _asked(self, last: Arrays) -> Queries:
         if not hasattr(self, "_queries"):
