@@ -31,7 +31,7 @@ class Average:
     weights: np.ndarray
 
 
-def average(parts: np.ndarray, kind: str = "robust") -> Average:
+def average(parts: np.ndarray, kind: str = "robust", paired: bool = False) -> Average:
     """Average the scores of independent runs, each given as a sum of parts.
 
     ``"mean"`` is the mean. ``"robust"`` has a smaller error if runs are rough, in two steps:
@@ -44,17 +44,22 @@ def average(parts: np.ndarray, kind: str = "robust") -> Average:
     Args:
         parts: ``[m, a, q, n]``: for each run, what each part contributes to the scores.
         kind: ``"robust"`` or ``"mean"``.
+        paired: Whether runs ``2 j`` and ``2 j + 1`` belong together, as those on complementary
+            halves of the data do: one errs where the other does not.
     """
     count, _, queries, _ = parts.shape
     robust = kind == "robust" and count >= FEWEST
     weights = _weights(parts) if robust else np.ones(parts.shape[1])
-    found = [_one(parts[:, :, q].astype(np.float64), weights, robust) for q in range(queries)]
+    paired = paired and count >= FEWEST and count % 2 == 0
+    found = [
+        _one(parts[:, :, q].astype(np.float64), weights, robust, paired) for q in range(queries)
+    ]
     values, errors, members = (np.stack(each, -2) for each in zip(*found, strict=True))
     return Average(values, errors, members, weights)
 
 
 def _one(
-    parts: np.ndarray, weights: np.ndarray, robust: bool
+    parts: np.ndarray, weights: np.ndarray, robust: bool, paired: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return values, errors and members of one query, from its parts ``[m, a, n]``."""
     clipped = _clipped(parts) if robust else parts
@@ -63,12 +68,27 @@ def _one(
     if len(members) < 2:
         return values, np.full(values.shape, np.nan), members
     variance = members.var(0, ddof=1) / len(members)
+    if paired:
+        variance *= 1 + _correlation(members)
     # Weights below 1 make the average smaller than the mean: their mean difference is an error too.
     gaps = members - clipped.sum(1)
     bias = float(np.sum(gaps.mean(0) ** 2 - gaps.var(0, ddof=1) / len(members)))
     total = float(np.sum(variance))
     ratio = 1 + max(0.0, bias) / total if total > 0 else 1.0
     return values, np.sqrt(ratio * variance), members
+
+
+def _correlation(members: np.ndarray) -> float:
+    """Return the correlation of the two runs of a pair, over all examples of a query."""
+    count = len(members)
+    gaps = members - members.mean(0)
+    total = float(np.sum(gaps**2)) / 2
+    if total == 0:
+        return 0.0
+    raw = float(np.sum(gaps[::2] * gaps[1::2])) / total
+    # Gaps from the mean of m runs are correlated by -1 / (m - 1) also if the runs are not.
+    found = (raw * (1 - 1 / count) + 1 / count) / (1 - (1 - raw) / count)
+    return min(0.5, max(-0.75, found))
 
 
 def _clipped(parts: np.ndarray) -> np.ndarray:
