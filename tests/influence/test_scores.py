@@ -297,3 +297,60 @@ def test_only_scores_are_replaced(tmp_path):
     for some in (scores, scores.select([1])):
         some.save(tmp_path / "scores")
         assert len(load_scores(tmp_path / "scores")) == len(some)
+
+
+def with_errors(members=7):
+    """Scores that are the mean of members, with the standard errors of that mean."""
+    several = np.random.default_rng(3).normal(size=(members, 2, 5))
+    errors = several.std(0, ddof=1) / np.sqrt(members)
+    return Scores(
+        np.array(["p", "q"]),
+        np.arange(10, 15),
+        several.mean(0),
+        standard_errors=errors,
+        members=several,
+    )
+
+
+def test_standard_errors_follow_their_scores(tmp_path):
+    scores = with_errors()
+    best = scores.top(2).top(1).select(["q"])
+    at = int(np.argmax(scores.values[1]))
+    assert best.values[0, 0] == scores.values[1, at]
+    assert best.standard_errors[0, 0] == scores.standard_errors[1, at]
+    np.testing.assert_array_equal(best.members[:, 0, 0], scores.members[:, 1, at])
+    scores.save(tmp_path / "scores")
+    loaded = load_scores(tmp_path / "scores")
+    np.testing.assert_array_equal(loaded.standard_errors, scores.standard_errors)
+    np.testing.assert_array_equal(loaded.members, scores.members)
+    assert made().standard_errors is None
+    assert scores.to_pandas()["standard_error"].tolist() == scores.standard_errors.ravel().tolist()
+
+
+def test_standard_errors_of_sums_come_from_the_members():
+    scores = with_errors()
+    groups = {"a": [10, 12], "b": [14]}
+    summed = np.stack([scores.members[:, :, [0, 2]].sum(-1), scores.members[:, :, 4]], -1)
+    found = scores.of_groups(groups)
+    np.testing.assert_allclose(found.values, summed.mean(0))
+    np.testing.assert_allclose(found.standard_errors, summed.std(0, ddof=1) / np.sqrt(7))
+    total = scores.group()
+    expected = scores.members.sum(1).std(0, ddof=1) / np.sqrt(7)
+    np.testing.assert_allclose(total.standard_errors[0], expected)
+    bare = Scores(scores.queries, scores.ids, scores.values, standard_errors=scores.standard_errors)
+    assert bare.of_groups(groups).standard_errors is None  # never a guess
+
+
+def test_intervals():
+    scores = with_errors()
+    low, high = scores.interval(0.9)
+    reach = 1.9431802805 * scores.standard_errors  # Student's t with 6 degrees of freedom
+    np.testing.assert_allclose(low, scores.values - reach)
+    np.testing.assert_allclose(high, scores.values + reach)
+    assert (scores.interval(0.99)[1] > high).all()
+    normal = Scores(scores.queries, scores.ids, scores.values, standard_errors=np.ones((2, 5)))
+    np.testing.assert_allclose(normal.interval(0.95)[1] - scores.values, 1.959963985)
+    with pytest.raises(ArgumentError, match=r"no standard errors. Hint: through_training"):
+        made().interval()
+    with pytest.raises(ArgumentError, match="`level` must be a number"):
+        scores.interval(90)

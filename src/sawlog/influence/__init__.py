@@ -11,6 +11,10 @@ array([[ 3.,  2., -3.]])
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
+from sawlog._optional import require
 from sawlog.influence._attribute import attribute as attribute
 from sawlog.influence._fitted_curvature import curvature_for as curvature_for
 from sawlog.influence._log_loader import LogLoader as LogLoader
@@ -55,9 +59,21 @@ __all__ = [
     "near_duplicates",
     "prune",
     "self_influence",
+    "through_training",
     "token_scores",
     "token_table",
     "tracin",
     "trackstar",
     "trak",
 ]
+
+# Functions that need a framework, which is imported when one of them is first used.
+_FRAMEWORK = {"through_training": ("jax", "sawlog.jax._training")}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FRAMEWORK:
+        raise AttributeError(f"module 'sawlog.influence' has no attribute {name!r}")
+    package, home = _FRAMEWORK[name]
+    require(package, package, f"sawlog.influence.{name}")
+    return getattr(importlib.import_module(home), name)

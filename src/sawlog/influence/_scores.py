@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from sawlog._optional import require
 from sawlog._rich import Table, Text
 from sawlog._text import printable
 from sawlog.errors import ArgumentError
+from sawlog.influence._averages import t_quantile
 from sawlog.influence._rows import id_list
 from sawlog.influence._top_k import TopK, check_top_k
 from sawlog.records import Entries, Records
@@ -36,6 +37,9 @@ class Scores:
         layers: The scores of each layer, with the shape of ``values``, if requested. They sum to
             ``values``.
         about: How the scores were computed: mode, curvature, damping and so on.
+        standard_errors: The standard error of each score, with the shape of ``values``, if known.
+        members: The scores of each run or checkpoint, ``[m, q, n]``, if ``values`` is their mean
+            and they were kept. The standard errors of sums over groups are computed from them.
 
     >>> scores = Scores(np.array(["q"]), np.array([7, 8]), np.array([[0.5, 2.0]]))
     >>> scores["q"]
@@ -49,6 +53,8 @@ class Scores:
     values: np.ndarray
     layers: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    standard_errors: np.ndarray | None = None
+    members: np.ndarray | None = None
 
     @property
     def whole(self) -> bool:
@@ -89,9 +95,11 @@ class Scores:
         best = TopK(k, sign)
         best.add(self.values, np.arange(len(self.ids)))
         assert best.scores is not None
-        layers = {n: np.take_along_axis(v, best.ids, 1) for n, v in self.layers.items()}
         about = {**self.about, "top_k": int(k), "sign": sign}
-        return Scores(self.queries, self.ids[best.ids], best.scores, layers, about)
+        chosen = self._changed(
+            lambda values: np.take_along_axis(values, _leading(best.ids, values), -1)
+        )
+        return dataclasses.replace(chosen, ids=self.ids[best.ids], values=best.scores, about=about)
 
     def _first(self, k: int, sign: str) -> Scores:
         """Return the first ``k`` of a top k."""
@@ -102,16 +110,16 @@ class Scores:
                 f"Only the best {kept} {own} scores of each query were kept, so the best {k} "
                 f"{sign} ones are not known. Hint: attribute(..., top_k=None) returns all scores."
             )
-        layers = {name: values[:, :k] for name, values in self.layers.items()}
         about = {**self.about, "top_k": int(k), "sign": sign}
-        return Scores(self.queries, self.ids[:, :k], self.values[:, :k], layers, about)
+        chosen = self._changed(lambda values: values[..., :k])
+        return dataclasses.replace(chosen, ids=self.ids[:, :k], about=about)
 
     def select(self, queries: Iterable[Any]) -> Scores:
         """Return the scores of some queries by id, in this order."""
         rows = _indices(self.queries, queries, "query")
-        layers = {name: values[rows] for name, values in self.layers.items()}
         ids = self.ids if self.whole else self.ids[rows]
-        return Scores(self.queries[rows], ids, self.values[rows], layers, self.about)
+        chosen = self._changed(lambda values: values[..., rows, :])
+        return dataclasses.replace(chosen, queries=self.queries[rows], ids=ids)
 
     def group(self, of: Mapping[Any, Iterable[Any]] | None = None) -> Scores:
         """Sum the scores over all queries, or over each named group of query ids."""
@@ -122,10 +130,9 @@ class Scores:
         rows = [_indices(self.queries, own, "query") for own in named.values()]
 
         def summed(values: np.ndarray) -> np.ndarray:
-            return np.stack([values[own].sum(0) for own in rows])
+            return np.stack([values[..., own, :].sum(-2) for own in rows], -2)
 
-        layers = {name: summed(values) for name, values in self.layers.items()}
-        return Scores(np.array(list(named)), self.ids, summed(self.values), layers, self.about)
+        return dataclasses.replace(self._summed(summed), queries=np.array(list(named)))
 
     def of_groups(self, groups: Mapping[Any, Iterable[Any]]) -> Scores:
         """Sum the scores over each named group of example ids: the influence of a group."""
@@ -133,10 +140,30 @@ class Scores:
         columns = [_indices(self.ids, own, "example") for own in groups.values()]
 
         def summed(values: np.ndarray) -> np.ndarray:
-            return np.stack([values[:, own].sum(1) for own in columns], 1)
+            return np.stack([values[..., own].sum(-1) for own in columns], -1)
 
-        layers = {name: summed(values) for name, values in self.layers.items()}
-        return Scores(self.queries, np.array(list(groups)), summed(self.values), layers, self.about)
+        return dataclasses.replace(self._summed(summed), ids=np.array(list(groups)))
+
+    def _changed(self, change: Callable[[np.ndarray], np.ndarray]) -> Scores:
+        """Change the values, and all arrays that belong to them."""
+        errors, members = self.standard_errors, self.members
+        return dataclasses.replace(
+            self,
+            values=change(self.values),
+            layers={name: change(values) for name, values in self.layers.items()},
+            standard_errors=None if errors is None else change(errors),
+            members=None if members is None else change(members),
+        )
+
+    def _summed(self, summed: Callable[[np.ndarray], np.ndarray]) -> Scores:
+        """Sum the values. Errors of sums need the members: those of examples are correlated."""
+        sums = dataclasses.replace(self, standard_errors=None)._changed(summed)
+        if self.standard_errors is None or sums.members is None or self.members is None:
+            return sums
+        # Members may be correlated or trimmed: keep the ratio of the errors to their spread.
+        own, new = spread(self.members), spread(sums.members)
+        ratio = np.sqrt(np.sum(self.standard_errors**2) / max(float(np.sum(own**2)), 1e-300))
+        return dataclasses.replace(sums, standard_errors=ratio * new)
 
     def _check_sums(self) -> None:
         if not self.whole or self.about.get("mode", "dot") != "dot":
@@ -145,21 +172,42 @@ class Scores:
                 'top_k=None, mode="dot").'
             )
 
+    def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lower and the upper end of a confidence interval of each score.
+
+        Intervals are those of Student's t distribution, with ``about["degrees_of_freedom"]`` or, by
+        default, one less than the number of members.
+
+        Raises:
+            ArgumentError: The standard errors are not known.
+        """
+        if self.standard_errors is None:
+            raise ArgumentError(
+                "These scores have no standard errors. Hint: through_training(..., runs=10), or an "
+                "ensemble of several checkpoints."
+            )
+        members = np.inf if self.members is None else len(self.members) - 1
+        half = t_quantile(level, self.about.get("degrees_of_freedom", members))
+        reach = half * self.standard_errors
+        return self.values - reach, self.values + reach
+
     # -- display ----------------------------------------------------------------------------------
 
     def to_pandas(self) -> Any:
         """Return a data frame: ``query``, ``rank``, ``id``, ``score``, and a column per layer.
 
-        ``rank`` is omitted if every example has a score.
+        ``rank`` is omitted if every example has a score. ``standard_error`` is included if known.
         """
         pandas: Any = require("pandas", "arrow", "Scores.to_pandas()")
         count = self.values.shape[1]
         ids = np.broadcast_to(self.ids, self.values.shape).ravel()
+        errors = self.standard_errors
         columns = {
             "query": np.repeat(self.queries, count),
             "rank": np.tile(np.arange(count), len(self)),
             "id": ids,
             "score": self.values.ravel(),
+            **({} if errors is None else {"standard_error": errors.ravel()}),
             **{name: values.ravel() for name, values in self.layers.items()},
         }
         if self.whole:
@@ -210,6 +258,8 @@ class Scores:
             _check_scores(path)
         arrays = {"queries": self.queries, "ids": self.ids, "values": self.values}
         arrays |= {f"layer/{name}": values for name, values in self.layers.items()}
+        extra = {"standard_errors": self.standard_errors, "members": self.members}
+        arrays |= {name: values for name, values in extra.items() if values is not None}
         texts = [name for name in ("queries", "ids") if arrays[name].dtype.kind == "U"]
         meta = {"scores": 1, "about": dict(self.about), "texts": texts}
         with (
@@ -236,7 +286,22 @@ def load_scores(path: StrPath) -> Scores:
             arrays[name] = _decoded(arrays[name])
         layers = {n.removeprefix("layer/"): a for n, a in arrays.items() if n.startswith("layer/")}
         about = reader.meta["about"]
-        return Scores(arrays["queries"], arrays["ids"], arrays["values"], layers, about)
+        own = (arrays[name] for name in ("queries", "ids", "values"))
+        more = {name: arrays.get(name) for name in ("standard_errors", "members")}
+        return Scores(*own, layers=layers, about=about, **more)
+
+
+def spread(members: np.ndarray) -> np.ndarray:
+    """Return the standard error of the mean of independent members, ``[m, ...] -> [...]``."""
+    count = len(members)
+    if count < 2:
+        return np.full(members.shape[1:], np.nan)
+    return np.std(members, axis=0, ddof=1) / np.sqrt(count)
+
+
+def _leading(indices: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Add leading axes, so that ``[q, k]`` indices select from ``[m, q, n]``."""
+    return indices.reshape((1,) * (values.ndim - indices.ndim) + indices.shape)
 
 
 def _check_scores(path: StrPath) -> None:
