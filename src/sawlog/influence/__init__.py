@@ -12,6 +12,8 @@ array([[ 3.,  2., -3.]])
 from __future__ import annotations
 
 from sawlog.influence._attribute import attribute as attribute
+from sawlog.influence._bm25 import bm25 as bm25
+from sawlog.influence._ensemble import ensemble as ensemble
 from sawlog.influence._fitted_curvature import curvature_for as curvature_for
 from sawlog.influence._log_loader import LogLoader as LogLoader
 from sawlog.influence._logix import compute_influence as compute_influence
@@ -26,7 +28,6 @@ from sawlog.influence._methods import trackstar as trackstar
 from sawlog.influence._methods import trak as trak
 from sawlog.influence._run_influence import Influence as Influence
 from sawlog.influence._scores import Scores as Scores
-from sawlog.influence._scores import ensemble as ensemble
 from sawlog.influence._scores import load_scores as load_scores
 from sawlog.influence._self_influence import Ranking as Ranking
 from sawlog.influence._self_influence import self_influence as self_influence
@@ -36,14 +37,25 @@ from sawlog.influence._tasks import near_duplicates as near_duplicates
 from sawlog.influence._tasks import prune as prune
 from sawlog.influence._token_scores import token_scores as token_scores
 from sawlog.influence._token_table import token_table as token_table
+from sawlog.influence._validation._bank import Bank as Bank
+from sawlog.influence._validation._recall import Recall as Recall
+from sawlog.influence._validation._recall import recall as recall
+from sawlog.influence._validation._validate import validate as validate
+from sawlog.influence._validation._validation import GroupChange as GroupChange
+from sawlog.influence._validation._validation import Validation as Validation
 
 __all__ = [
+    "Bank",
+    "GroupChange",
     "Logs",
     "Ranking",
+    "Recall",
     "Scores",
+    "Validation",
     "activation_similarity",
     "attribute",
     "attribution_table",
+    "bm25",
     "compute_influence",
     "compute_influence_all",
     "compute_self_influence",
@@ -54,10 +66,12 @@ __all__ = [
     "load_scores",
     "near_duplicates",
     "prune",
+    "recall",
     "self_influence",
     "token_scores",
     "token_table",
     "tracin",
     "trackstar",
     "trak",
+    "validate",
 ]

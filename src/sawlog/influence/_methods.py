@@ -9,8 +9,9 @@ import numpy as np
 
 from sawlog.errors import ArgumentError
 from sawlog.influence._attribute import attribute
+from sawlog.influence._ensemble import ensemble
 from sawlog.influence._logs import Logs
-from sawlog.influence._scores import Scores, ensemble
+from sawlog.influence._scores import Scores
 from sawlog.run_files import ragged
 from sawlog.run_files._encode import SCALE, decode
 
