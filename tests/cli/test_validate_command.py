@@ -35,13 +35,14 @@ def test_models_are_trained_and_the_result_is_saved(sawlog_, saved):
     done = sawlog_("validate", *saved, "--groups", 1, "--share", 0.1)
     lines = done.out.splitlines()
     assert lines[0] == f"{saved[0]}  {wanted}"
-    assert lines[2].split() == "left out examples predicted measured standard error".split()
+    assert lines[2].split() == [
         "left",
         "out",
         "examples",
         "predicted",
         "measured",
-        *["standard", "error"],
+        "standard",
+        "error",
     ]
     assert [line.split("  ")[0] for line in lines[3:]] == [g.name for g in wanted.groups]
 
