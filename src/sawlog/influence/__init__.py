@@ -31,6 +31,8 @@ from sawlog.influence._scores import Scores as Scores
 from sawlog.influence._scores import load_scores as load_scores
 from sawlog.influence._self_influence import Ranking as Ranking
 from sawlog.influence._self_influence import self_influence as self_influence
+from sawlog.influence._source import TrainingSegment as TrainingSegment
+from sawlog.influence._source import source as source
 from sawlog.influence._tasks import attribution_table as attribution_table
 from sawlog.influence._tasks import label_errors as label_errors
 from sawlog.influence._tasks import near_duplicates as near_duplicates
@@ -51,6 +53,7 @@ __all__ = [
     "Ranking",
     "Recall",
     "Scores",
+    "TrainingSegment",
     "Validation",
     "activation_similarity",
     "attribute",
@@ -68,6 +71,7 @@ __all__ = [
     "prune",
     "recall",
     "self_influence",
+    "source",
     "token_scores",
     "token_table",
     "tracin",

@@ -72,7 +72,7 @@ def number_left_out(examples: int, drop: float) -> int:
     """Return how many examples a share is.
 
     Raises:
-        ArgumentError: It is none of them, or all.
+        ArgumentError: It leaves out no example, or all.
     """
     size = round(drop * examples)
     if not 0 < size < examples:
