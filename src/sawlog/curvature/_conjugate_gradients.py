@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -96,7 +97,10 @@ class ConjugateGradients(Curvature):
             raise ArgumentError(
                 f"The curvature has no layer {name!r}; it has: {', '.join(self.shapes)}."
             )
-        return amount(damping, name, self._spectrum, JOINT, self.count)
+        own = damping.get(name) if isinstance(damping, Mapping) else damping
+        plain = isinstance(own, numbers.Real)  # needs no products
+        spectrum = Spectrum(0.0, 0.0) if plain else self._spectrum
+        return amount(damping, name, spectrum, JOINT, self.count)
 
     @functools.cached_property
     def _spectrum(self) -> Spectrum:

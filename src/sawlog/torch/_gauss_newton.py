@@ -51,9 +51,9 @@ def gauss_newton(
         loss: ``"cross_entropy"`` of outputs ``[batch, classes]``, or ``"mse"``, the mean of the
             squares over outputs, each as that of an example alone.
         preconditioner: a fitted curvature of the same layers, such as
-            ``sawlog.influence.curvature_for(Logs(run.store_path), "ekfac")``. The matrix is then not
-            formed: scoring solves for each query by conjugate gradients, which takes the inputs of
-            ``loader`` in memory and a pass over them in each iteration.
+            ``sawlog.influence.curvature_for(Logs(run.store_path), "ekfac")``. The matrix is then
+            not formed: scoring solves for each query by conjugate gradients, which takes the
+            inputs of ``loader`` in memory and a pass over them in each iteration.
         options: with a preconditioner, ``iterations`` and ``tolerance`` of
             :class:`sawlog.curvature.ConjugateGradients`.
 

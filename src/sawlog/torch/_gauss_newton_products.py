@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jvp, vjp, vmap
+from torch.func import functional_call, vjp, vmap
 
 from sawlog.run_files._blocks import Block
 from sawlog.torch._laid_out import laid_out
@@ -54,19 +54,7 @@ def products_of(
     def multiplied(vectors: Parameters) -> Parameters:
         total = {name: torch.zeros_like(vector) for name, vector in vectors.items()}
         for inputs in batches:
-            x = _wide(inputs)
-
-            def outputs(parameters: Parameters, x: Tensor = x) -> Tensor:
-                found: Tensor = functional_call(network, {**exact, **parameters}, (x,))
-                return found
-
-            def one(vector: Parameters) -> Parameters:
-                pushed: Any = jvp(outputs, (ours,), (vector,))
-                out, tangent = pushed
-                pulled: Any = vjp(outputs, ours)
-                found: Parameters = pulled[1](bend(out, tangent))[0]
-                return found
-
+            one = _one_batch(network, exact, ours, _wide(inputs), bend)
             for name, part in vmap(one)(vectors).items():
                 total[name] += part
         return {name: part / count for name, part in total.items()}
@@ -81,13 +69,40 @@ def products_of(
                 for block in blocks
                 for name, part in block.parts(some[block.name]).items()
             }
-            with torch.no_grad():
-                parts = multiplied(vectors)
+            parts = multiplied(vectors)
             for block in blocks:
-                found[block.name].append(laid_out(block, parts).cpu().numpy())
+                found[block.name].append(laid_out(block, parts).detach().cpu().numpy())
         return {name: np.concatenate(parts) for name, parts in found.items()}
 
     return product
+
+
+def _one_batch(
+    network: nn.Module,
+    state: Parameters,
+    ours: Parameters,
+    x: Tensor,
+    bend: Callable[[Tensor, Tensor], Tensor],
+) -> Callable[[Parameters], Parameters]:
+    """Return the function from a vector to its product, summed over a batch.
+
+    The Jacobian is transposed twice, which needs reverse mode only.
+    """
+
+    def outputs(parameters: Parameters) -> Tensor:
+        found: Tensor = functional_call(network, {**state, **parameters}, (x,))
+        return found
+
+    pulled: Any = vjp(outputs, ours)
+    out, pull = pulled
+    pushed: Any = vjp(lambda cotangent: pull(cotangent)[0], torch.zeros_like(out))
+    push = pushed[1]
+
+    def one(vector: Parameters) -> Parameters:
+        found: Parameters = pull(bend(out, push(vector)[0]))[0]
+        return found
+
+    return one
 
 
 def _wide(tensor: Tensor) -> Tensor:
