@@ -18,6 +18,11 @@ class Bar:
         self._begun = time.monotonic()
         self.examples = 0
 
+    def advance(self, count: int = 1) -> None:
+        """Count ``count`` more, without a rate."""
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, advance=count)
+
     def step(self, examples: int, nbytes: int) -> None:
         """Count one more batch, with ``examples`` new ones; ``nbytes`` is the total written."""
         self.examples += examples
@@ -28,7 +33,9 @@ class Bar:
 
 
 @contextlib.contextmanager
-def shown(what: str, total: int | None, *, quiet: bool = False) -> Iterator[Bar]:
+def shown(
+    what: str, total: int | None, *, quiet: bool = False, unit: str = "batches"
+) -> Iterator[Bar]:
     """Show progress inside the ``with``, if the output is a terminal."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
@@ -37,7 +44,7 @@ def shown(what: str, total: int | None, *, quiet: bool = False) -> Iterator[Bar]
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed}/{task.total} batches"),
+        TextColumn(f"{{task.completed}}/{{task.total}} {unit}"),
         TextColumn("{task.fields[said]}"),
         TimeElapsedColumn(),
         TimeLeft(),

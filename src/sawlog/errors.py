@@ -82,6 +82,14 @@ class WeightsMismatchError(SawlogError, ValueError):
     """Logs or statistics were computed with different weights of the model."""
 
 
+class ReplayError(SawlogError, RuntimeError):
+    """A training run could not be replayed bit for bit."""
+
+
+class RoughTrainingWarning(UserWarning):
+    """Derivatives of one training run do not predict a small change of its data."""
+
+
 class StoreError(SawlogError):
     """Base class of the errors of stores."""
 

@@ -103,13 +103,15 @@ def test_conjugate_gradients_give_the_scores_of_the_matrix(model, data, tmp_path
         F.cross_entropy(model(x), y).backward()
     run.finalize()
     ekfac = influence.curvature_for(influence.Logs(run.store_path), "ekfac")
-    solver = gauss_newton(run, [x], preconditioner=ekfac, tolerance=1e-7)
+    solver = gauss_newton(run, [x], preconditioner=ekfac, tolerance=1e-5)
     matrix = gauss_newton(run, [x])
+    rows = influence.Logs(run.store_path)
+    asked = rows.of(rows.gather([2, 5]))
     found, wanted = (
-        influence.attribute(run.store_path, run.store_path, curvature=each, damping=0.1).values
+        influence.attribute(rows, asked, curvature=each, damping=0.1).values
         for each in (solver, matrix)
     )
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * abs(wanted).max())
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4 * abs(wanted).max())
     with torch.no_grad():
         model[3].bias.add_(1.0)
     with pytest.raises(WeightsMismatchError):

@@ -11,6 +11,10 @@ array([[ 3.,  2., -3.]])
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
+from sawlog._optional import require
 from sawlog.influence._attribute import attribute as attribute
 from sawlog.influence._bm25 import bm25 as bm25
 from sawlog.influence._ensemble import ensemble as ensemble
@@ -72,6 +76,7 @@ __all__ = [
     "recall",
     "self_influence",
     "source",
+    "through_training",
     "token_scores",
     "token_table",
     "tracin",
@@ -79,3 +84,14 @@ __all__ = [
     "trak",
     "validate",
 ]
+
+# Functions that need a framework, which is imported when one of them is first used.
+_FRAMEWORK = {"through_training": ("jax", "sawlog.jax._training")}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FRAMEWORK:
+        raise AttributeError(f"module 'sawlog.influence' has no attribute {name!r}")
+    package, home = _FRAMEWORK[name]
+    require(package, package, f"sawlog.influence.{name}")
+    return getattr(importlib.import_module(home), name)

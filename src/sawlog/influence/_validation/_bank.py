@@ -157,7 +157,7 @@ class Bank:
         todo: list[str] = []
         with (
             store.open(self.path, "append") as writer,
-            bars.shown("retraining", len(wanted), quiet=not progress) as bar,
+            bars.shown("retraining", len(wanted), quiet=not progress, unit="models") as bar,
         ):
             done = 0
             while True:
@@ -168,8 +168,7 @@ class Bank:
                     order = [key for key in todo if key in missing]
                     todo = order or random.permutation(sorted(missing)).tolist()
                     asked = time.monotonic()
-                    for _ in range(len(wanted) - len(missing) - done):
-                        bar.step(0, 0)
+                    bar.advance(len(wanted) - len(missing) - done)
                     done = len(wanted) - len(missing)
                 keys = _alike(todo, wanted, trainer.together)
                 jobs = [wanted[key] for key in keys]

@@ -136,12 +136,13 @@ def _standard_error(one: np.ndarray, other: np.ndarray) -> float | None:
 def unit_of(scores: Scores) -> float | None:
     """Return the factor from a score to a change of the metric; None if scores have no unit.
 
-    Influence functions estimate the change of the loss times the number of examples.
+    Influence functions and derivatives through training estimate the change of the metric times
+    the number of examples.
     """
     about = scores.about
     if "unit" in about:
         return None if about["unit"] is None else float(about["unit"])
-    unitless = ("identity", "shampoo", None)
-    if about.get("mode") != "dot" or about.get("curvature") in unitless:
-        return None
-    return 1.0 / len(scores.ids)
+    exact = about.get("method") == "through_training"
+    fitted = about.get("curvature") not in ("identity", "shampoo", None)
+    amounts = about.get("mode") == "dot" and (exact or fitted)
+    return 1.0 / len(scores.ids) if amounts else None

@@ -1,0 +1,230 @@
+"""Two tasks with the answer by retraining: digits, and a noisy regression.
+
+The answer is the mean loss of each query over seeds, for models retrained on random halves. It is
+kept on disk, because it takes longest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from scipy.stats import rankdata
+
+CACHE = Path(os.environ.get("SAWLOG_BENCH_CACHE", Path(tempfile.gettempdir()) / "sawlog-lds"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """Data, model and optimizer; ``loss(params, batch) -> [batch]``."""
+
+    name: str
+    data: tuple[np.ndarray, np.ndarray]
+    queries: tuple[np.ndarray, np.ndarray]
+    sizes: tuple[int, ...]
+    activation: Callable[[Any], Any]
+    regression: bool
+    optimizer: Any
+    batch_size: int
+    epochs: int
+    subsets: int
+    seeds: int
+    draw: int
+
+    def init(self, key: Any) -> list[tuple[Any, Any]]:
+        layers = []
+        for rows, cols in zip(self.sizes[:-1], self.sizes[1:], strict=True):
+            key, own = jax.random.split(key)
+            bound = 1 / np.sqrt(rows)
+            weight = jax.random.uniform(own, (rows, cols), minval=-bound, maxval=bound)
+            layers.append((weight, jnp.zeros(cols)))
+        return layers
+
+    def outputs(self, params: Any, x: Any) -> Any:
+        for weight, bias in params[:-1]:
+            x = self.activation(x @ weight + bias)
+        return x @ params[-1][0] + params[-1][1]
+
+    def loss(self, params: Any, batch: Any) -> Any:
+        x, y = batch
+        out = self.outputs(params, x)
+        if self.regression:
+            return 0.5 * (out[:, 0] - y) ** 2
+        return optax.softmax_cross_entropy_with_integer_labels(out, y)
+
+
+def digits(draw: int = 0, train: int = 1000, test: int = 200, subsets: int = 100) -> Task:
+    """Digits with 10 % wrong labels; an MLP with ReLU, trained by SGD with momentum."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    random = np.random.default_rng([draw, 11])
+    order = random.permutation(len(x))[: train + test]
+    x, y = (x[order] / 16).astype(np.float32), y[order].astype(np.int32)
+    wrong = random.permutation(train)[: train // 10]
+    y[wrong] = (y[wrong] + random.integers(1, 10, len(wrong))) % 10
+    return Task(
+        "digits",
+        (x[:train], y[:train]),
+        (x[train:], y[train:]),
+        (64, 64, 32, 10),
+        jax.nn.relu,
+        False,
+        optax.sgd(0.1, momentum=0.9),
+        50,
+        20,
+        subsets,
+        20,
+        draw,
+    )
+
+
+def regression(draw: int = 0, train: int = 300, test: int = 100, subsets: int = 100) -> Task:
+    """A smooth function with noise; a small network with tanh, trained by Adam to overfit."""
+    random = np.random.default_rng([draw, 12])
+    x = random.normal(size=(train + test, 6)).astype(np.float32)
+    clean = np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2] - 0.5 * np.abs(x[:, 3])
+    y = (clean + 0.5 * random.normal(size=len(x))).astype(np.float32)
+    return Task(
+        "regression",
+        (x[:train], y[:train]),
+        (x[train:], y[train:]),
+        (6, 32, 32, 1),
+        jnp.tanh,
+        True,
+        optax.adam(1e-2),
+        25,
+        40,
+        subsets,
+        30,
+        draw,
+    )
+
+
+# -- the answer -----------------------------------------------------------------------------------
+
+
+def halves(task: Task) -> np.ndarray:
+    """Random halves of the training data, ``[subsets, train / 2]``."""
+    random = np.random.default_rng([task.draw, 13])
+    count = len(task.data[0])
+    return np.stack([random.permutation(count)[: count // 2] for _ in range(task.subsets)])
+
+
+def retrained(task: Task, together: int = 50) -> np.ndarray:
+    """Losses of the queries after retraining, ``[subsets, seeds, queries]``."""
+    count, tests = len(task.data[0]), len(task.queries[0])
+    name = f"jax-{task.name}-{task.draw}-{count}-{tests}-{task.subsets}-{task.seeds}-3.npy"
+    if (CACHE / name).exists():
+        return np.load(CACHE / name)
+    program = jax.jit(jax.vmap(functools.partial(_train, task)))
+    jobs = [(s, r) for s in range(task.subsets) for r in range(task.seeds)]
+    chosen, found = halves(task), []
+    for first in range(0, len(jobs), together):
+        part = jobs[first : first + together]
+        keys = jnp.stack(
+            [jax.random.fold_in(jax.random.key(9000 + task.draw), 1000 * s + r) for s, r in part]
+        )
+        found.append(np.asarray(program(keys, jnp.asarray(chosen[[s for s, _ in part]]))))
+    answer = np.concatenate(found).reshape(task.subsets, task.seeds, tests)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    np.save(CACHE / name, answer)
+    return answer
+
+
+def _train(task: Task, key: Any, subset: Any) -> Any:
+    first, second = jax.random.split(key)
+    params = task.init(first)
+    count = len(subset) // task.batch_size * task.batch_size
+
+    def shuffled(own: Any) -> Any:
+        return jax.random.permutation(own, subset)[:count].reshape(-1, task.batch_size)
+
+    order = jax.vmap(shuffled)(jax.random.split(second, task.epochs))
+    data = jax.tree.map(jnp.asarray, task.data)
+
+    def step(state: Any, rows: Any) -> tuple[Any, None]:
+        params, memory = state
+        batch = jax.tree.map(lambda a: a[rows], data)
+        grads = jax.grad(lambda p: task.loss(p, batch).mean())(params)
+        updates, memory = task.optimizer.update(grads, memory, params)
+        return (optax.apply_updates(params, updates), memory), None
+
+    state = (params, task.optimizer.init(params))
+    state, _ = jax.lax.scan(step, state, order.reshape(-1, task.batch_size))
+    return task.loss(state[0], jax.tree.map(jnp.asarray, task.queries))
+
+
+def lds(task: Task, scores: np.ndarray, answer: np.ndarray | None = None) -> float:
+    """Mean rank correlation over queries; positive scores lower the loss."""
+    losses = (retrained(task) if answer is None else answer).mean(1)
+    predicted = np.stack([scores[:, own].sum(1) for own in halves(task)])
+    return float(np.mean(correlations(-predicted, losses)))
+
+
+def correlations(predicted: np.ndarray, losses: np.ndarray) -> np.ndarray:
+    """Spearman's rank correlation over subsets for each query."""
+    a, b = rankdata(predicted, axis=0), rankdata(losses, axis=0)
+    a, b = a - a.mean(0), b - b.mean(0)
+    return (a * b).sum(0) / np.sqrt((a**2).sum(0) * (b**2).sum(0))
+
+
+def attainable(task: Task) -> float:
+    """How well the mean of half of the seeds predicts that of the others, stepped up to all."""
+    answer = retrained(task)
+    half = task.seeds // 2
+    r = np.mean(correlations(answer[:, :half].mean(1), answer[:, half:].mean(1)))
+    return float(np.sqrt(2 * r / (1 + r)))
+
+
+# -- influence functions --------------------------------------------------------------------------
+
+
+def gauss_newton_scores(
+    task: Task, params: Any, damping: float = 0.1, weights: Any = None
+) -> np.ndarray:
+    """``q^T (G + d)^-1 g`` with the exact Gauss-Newton matrix over all layers, ``[q, n]``."""
+    from jax.flatten_util import ravel_pytree
+
+    flat, back = ravel_pytree(params)
+
+    def output(v: Any, x: Any) -> Any:
+        return task.outputs(back(v), x[None])[0]
+
+    def gradient(v: Any, batch: Any) -> Any:
+        return jax.vmap(
+            jax.grad(lambda v, b: task.loss(back(v), jax.tree.map(lambda a: a[None], b))[0]),
+            (None, 0),
+        )(v, batch)
+
+    data, queries = jax.tree.map(jnp.asarray, (task.data, task.queries))
+    jac = jax.vmap(jax.jacrev(output), (None, 0))(flat, data[0])  # [n, o, p]
+    if task.regression:
+        root = jac
+    else:
+        prob = jax.nn.softmax(task.outputs(params, data[0]))
+        inner = jnp.einsum("no,nop->np", prob, jac)
+        root = jnp.sqrt(prob)[..., None] * (jac - inner[:, None])
+    own = jnp.ones(len(data[0])) if weights is None else jnp.asarray(weights, jnp.float32)
+    root = root * jnp.sqrt(own / own.sum())[:, None, None]
+    root = root.reshape(-1, flat.size)
+    g, q = gradient(flat, data), gradient(flat, queries)
+    if root.shape[0] < flat.size:  # Woodbury: invert in the smaller space
+        gram = root @ root.T
+        values = jnp.linalg.eigvalsh(gram)
+        d = damping * (values**2).sum() / values.sum()
+        inner = jnp.linalg.solve(gram + d * jnp.eye(len(gram)), root @ g.T)
+        return np.asarray((q @ g.T - (q @ root.T) @ inner) / d)
+    matrix = root.T @ root
+    values = jnp.linalg.eigvalsh(matrix)
+    d = damping * (values**2).sum() / values.sum()
+    return np.asarray(q @ jnp.linalg.solve(matrix + d * jnp.eye(len(matrix)), g.T))

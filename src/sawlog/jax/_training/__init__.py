@@ -1,0 +1,11 @@
+"""Differentiate whole training runs by the weights of their examples.
+
+- ``api``: the public function; ``arguments`` checks its arguments
+- ``program``, ``states``, ``safe_roots``: a training program as pure functions, and its derivative
+- ``courses``: batches, subsets and keys of each run; ``queries``: metrics at its end
+- ``schedule``, ``checkpoints``, ``replay``, ``deterministic``: forwards, then backwards
+- ``runner``, ``run_bank``, ``stopping``: one run after another, resumable
+- ``roughness``: whether one run can be trusted
+"""
+
+from sawlog.jax._training.api import through_training as through_training

@@ -1,0 +1,113 @@
+"""The arguments of ``through_training``, checked and turned into the parts of a runner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from sawlog import _validate
+from sawlog.errors import ArgumentError
+from sawlog.jax._training.courses import Epochs, Given, Order
+from sawlog.jax._training.program import Program, from_loss, from_step, takes_key
+from sawlog.jax._training.run_bank import digest
+from sawlog.jax._training.runner import Runner
+
+
+def program_of(loss: Any, optimizer: Any, step: Any, init: Any, key: Any) -> Program:
+    """Return the program that ``loss`` and ``optimizer``, or ``step``, describe."""
+    _validate.function("init", init)
+    if (loss is None) == (step is None):
+        raise ArgumentError(
+            "Training must be described by either `loss` and `optimizer`, or `step`; got "
+            f"{'both' if step is not None else 'none of them'}."
+        )
+    if step is not None:
+        if optimizer is not None:
+            raise ArgumentError("`optimizer` is for `loss`; `step` applies its own updates.")
+        return from_step(_validate.function("step", step), init, key)
+    if optimizer is None:
+        raise ArgumentError("`loss` needs an `optimizer`. Hint: optimizer=optax.adam(1e-3).")
+    return from_loss(_validate.function("loss", loss), optimizer, init, key)
+
+
+def metric_of(metric: Any, loss: Any, queries: Any) -> Callable[..., Any]:
+    """Return the metric; the default is the loss."""
+    if metric is not None:
+        return _validate.function("metric", metric)
+    if loss is None or queries is None:
+        raise ArgumentError(
+            "`metric` is missing: it is the loss by default, which needs `loss` and `queries`. "
+            "Hint: metric=lambda state, batch: ..., one number for each query of the batch."
+        )
+    if takes_key(loss, 2):
+        raise ArgumentError(
+            "`metric` is missing: `loss` takes a key, as with dropout, and queries are evaluated "
+            "without one. Hint: metric=lambda params, batch: ..., without dropout."
+        )
+    return loss
+
+
+def order_of(batch_size: Any, epochs: Any, batches: Any, count: int) -> Order:
+    """Return the order of batches of each run."""
+    if (batches is None) == (batch_size is None) or (batch_size is None) != (epochs is None):
+        raise ArgumentError(
+            "The order of examples must be given by `batch_size` and `epochs`, or by `batches`."
+        )
+    if batches is not None:
+        return Given(batches, count)
+    size = _validate.positive_integer("batch_size", batch_size)
+    if size > count:
+        raise ArgumentError(f"`batch_size` is {size}, but there are only {count} examples.")
+    return Epochs(size, _validate.positive_integer("epochs", epochs))
+
+
+def rows_of(name: str, tree: Any) -> int:
+    """Return the number of rows that all arrays of a pytree have."""
+    sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(tree)}
+    if len(sizes) != 1 or sizes in ({()}, {(0,)}):
+        raise ArgumentError(
+            f"The arrays of `{name}` must have the same number of rows, at least one; got "
+            f"{sorted(sizes)}."
+        )
+    return int(sizes.pop()[0])
+
+
+def ids_of(name: str, given: Sequence[Any] | None, count: int) -> np.ndarray:
+    """Return ids; 0, 1, ... by default."""
+    if given is None:
+        return np.arange(count)
+    found = np.asarray(given)
+    if found.shape != (count,) or len(set(found.tolist())) != count:
+        raise ArgumentError(f"`{name}` must be {count} different ids; got the shape {found.shape}.")
+    return found
+
+
+def fingerprint(runner: Runner, data: Any, queries: Any) -> dict[str, Any]:
+    """Return what the scores of runs depend on."""
+    weights = runner.weights(0)
+    start, course, _ = runner.begin(0, weights)
+    batch = jax.tree.map(lambda x: np.asarray(x[:1]), data)
+    jaxpr = jax.make_jaxpr(runner.program.advance)(start, batch, course.weights[:1], course.keys[0])
+    model = runner.program.model(runner.program.layout.join(start))
+    one = () if queries is None else (jax.tree.map(lambda x: np.asarray(x[:1]), queries),)
+    arrays, static = jax.tree.flatten(model)
+    numeric = [hasattr(leaf, "dtype") for leaf in arrays]
+
+    def measured(own: list[Any], *batch: Any) -> Any:
+        given = iter(own)
+        leaves = [next(given) if n else leaf for leaf, n in zip(arrays, numeric, strict=True)]
+        return runner.metric(jax.tree.unflatten(static, leaves), *batch)
+
+    metric = jax.make_jaxpr(measured)([a for a, n in zip(arrays, numeric, strict=True) if n], *one)
+    return {
+        "data": digest(data),
+        "queries": digest(queries),
+        "program": digest(str(jaxpr), jaxpr.consts, start),
+        "metric": digest(str(metric), metric.consts),
+        "batches": digest(course.order),
+        "subset": digest(weights),
+        "seed": int(runner.seed),
+    }

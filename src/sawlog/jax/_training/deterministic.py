@@ -1,0 +1,69 @@
+"""Whether a replayed run is the recorded one, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sawlog.errors import ReplayError
+from sawlog.jax._training.states import Arrays, Layout
+
+_HINT = (
+    "Hint: a step may only depend on its arguments: draw random numbers from `key`, and use no "
+    "Python state, clock or callback inside of it. On GPUs, set XLA_FLAGS="
+    "--xla_gpu_deterministic_ops=true."
+)
+
+
+def check_same(recorded: Arrays, again: Arrays, layout: Layout, span: tuple[int, int]) -> None:
+    """Raise unless two states are equal bit for bit."""
+    if bool(_equal(recorded, again)):
+        return
+    where = f"Steps {span[0]} to {span[1] - 1} gave another result when they were replayed"
+    raise ReplayError(f"{where}: {_differences(recorded, again, layout)}. {_HINT}")
+
+
+def check_final(given: Any, found: Arrays, layout: Layout) -> None:
+    """Raise unless the run ended in the state that the user recorded, bit for bit."""
+    recorded = layout.split(given)
+    if bool(_equal(recorded, found)):
+        return
+    raise ReplayError(
+        f"The run does not end in `final_state`: {_differences(recorded, found, layout)}. Hint: "
+        "give the same batch order, seed and subset=None. A Python loop around a jitted step and a "
+        'scan differ in the last bits: loop="python" calls `step` as your program does.'
+    )
+
+
+@jax.jit
+def _equal(a: Arrays, b: Arrays) -> Any:
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return jnp.all(jnp.stack([_same_bits(x, y) for x, y in pairs]))
+
+
+def _same_bits(x: Any, y: Any) -> Any:
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x, y = jax.random.key_data(x), jax.random.key_data(y)
+    same = x == y
+    if jnp.issubdtype(x.dtype, jnp.inexact):
+        same |= jnp.isnan(x) & jnp.isnan(y)
+    return jnp.all(same)
+
+
+def _differences(recorded: Arrays, again: Arrays, layout: Layout) -> str:
+    found = []
+    names = [name for part in layout.arrays_names() for name in part]
+    pairs = zip([*recorded[0], *recorded[1]], [*again[0], *again[1]], strict=True)
+    for name, (x, y) in zip(names, pairs, strict=True):
+        if bool(_same_bits(x, y)):
+            continue
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            found.append(f"{name} is another key")
+            continue
+        gap = np.abs(np.asarray(x, np.float64) - np.asarray(y, np.float64)).max()
+        found.append(f"{name} differs by up to {gap:.3g}")
+    more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+    return ", ".join(found[:4]) + more

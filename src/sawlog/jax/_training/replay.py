@@ -1,0 +1,191 @@
+"""Record a run forwards, then read it backwards: derivatives of metrics by example weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sawlog.jax._training.checkpoints import Checkpoints
+from sawlog.jax._training.deterministic import check_same
+from sawlog.jax._training.program import Program
+from sawlog.jax._training.schedule import Plan, backwards
+from sawlog.jax._training.states import Arrays
+
+
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """What one run is trained on.
+
+    Args:
+        order: The indices of the examples of each batch, ``[T, B]``; -1 where there is none.
+        weights: The weight of each example, ``[n]``.
+        keys: A random key for each step, ``[T]``.
+    """
+
+    order: Any
+    weights: Any
+    keys: Any
+
+    def part(self, begin: int, end: int) -> tuple[Any, Any]:
+        """Return the order and the keys of some steps."""
+        return self.order[begin:end], self.keys[begin:end]
+
+
+class Replay:
+    """The compiled functions of a program on one data set.
+
+    Args:
+        program: The training program.
+        data: Arrays with one row for each example.
+        by_hand: Call ``advance`` step by step, as a Python loop does, not in a ``scan``.
+    """
+
+    def __init__(self, program: Program, data: Any, by_hand: bool = False) -> None:
+        self.program, self.by_hand = program, by_hand
+        self.data = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), data)
+        self._forward = self._loop if by_hand else jax.jit(self._scan)
+        self._backward = jax.jit(self._reverse, donate_argnums=(1, 2))
+
+    # -- forwards -----------------------------------------------------------------------------
+
+    def _batch(self, data: Any, weights: Any, rows: Any) -> tuple[Any, Any]:
+        there = rows >= 0
+        safe = jnp.where(there, rows, 0)
+        return jax.tree.map(lambda x: x[safe], data), jnp.where(there, weights[safe], 0)
+
+    def _scan(
+        self, arrays: Arrays, order: Any, keys: Any, weights: Any, data: Any
+    ) -> tuple[Arrays, Arrays]:
+        """Return the state after some steps, and the states before each of them."""
+
+        def body(arrays: Arrays, step: tuple[Any, Any]) -> tuple[Arrays, Arrays]:
+            batch, own = self._batch(data, weights, step[0])
+            return self.program.advance(arrays, batch, own, step[1]), arrays
+
+        return jax.lax.scan(body, arrays, (order, keys))
+
+    def _loop(
+        self, arrays: Arrays, order: Any, keys: Any, weights: Any, data: Any
+    ) -> tuple[Arrays, Arrays]:
+        before = []
+        for rows, key in zip(order, keys, strict=True):
+            before.append(arrays)
+            batch, own = self._batch(data, weights, rows)
+            arrays = self.program.advance(arrays, batch, own, key)
+        return arrays, jax.tree.map(lambda *leaves: jnp.stack(leaves), *before)
+
+    def train(self, arrays: Arrays, course: Course, plan: Plan) -> Arrays:
+        """Return the state after the last step."""
+        for segment in range(plan.segments):
+            arrays, _ = self._segment(arrays, course, plan, segment)
+        return arrays
+
+    def _segment(
+        self, arrays: Arrays, course: Course, plan: Plan, segment: int
+    ) -> tuple[Arrays, Arrays]:
+        order, keys = course.part(*plan.span(segment))
+        return self._forward(arrays, order, keys, course.weights, self.data)
+
+    # -- backwards ----------------------------------------------------------------------------
+
+    def _reverse(
+        self,
+        before: Arrays,
+        cotangents: list[Any],
+        scores: Any,
+        order: Any,
+        keys: Any,
+        weights: Any,
+        data: Any,
+    ) -> tuple[list[Any], Any]:
+        """Move cotangents ``[Q, ...]`` from the end of a segment to its start; add to scores."""
+
+        def body(carry: tuple[list[Any], Any], step: Any) -> tuple[tuple[list[Any], Any], None]:
+            cotangents, scores = carry
+            arrays, rows, key = step
+            batch, own = self._batch(data, weights, rows)
+            cotangents, slopes = self.program.pull_back(arrays, batch, own, key, cotangents)
+            slopes = jnp.where(rows >= 0, slopes, 0).astype(scores.dtype)
+            return (cotangents, scores.at[:, jnp.where(rows >= 0, rows, 0)].add(slopes)), None
+
+        xs = (before, order, keys)
+        return jax.lax.scan(body, (cotangents, scores), xs, reverse=True)[0]
+
+    def derivatives(
+        self,
+        recording: Recording,
+        cotangents: list[Any],
+        progress: Callable[[], None] = lambda: None,
+    ) -> np.ndarray:
+        """Return the derivative by each weight of each metric whose cotangents these are.
+
+        Args:
+            recording: The run.
+            cotangents: For each array of the last state, ``[Q, *shape]``.
+            progress: Called after each segment.
+
+        Returns:
+            ``[Q, n]``.
+        """
+        course, plan, kept = recording.course, recording.plan, recording.checkpoints
+        count = cotangents[0].shape[0]
+        scores = jnp.zeros((count, len(course.weights)), course.weights.dtype)
+        ends = recording.last
+        for action, first, second in backwards(0, plan.segments, plan.slots, recording.at_start()):
+            if action == "advance":
+                arrays = kept.get(first)
+                for segment in range(first, second):
+                    arrays, _ = self._segment(arrays, course, plan, segment)
+                kept.put(second, arrays)
+            elif action == "drop":
+                recording.forget(first)
+            else:
+                start = kept.get(first)
+                again, before = self._segment(start, course, plan, first)
+                check_same(ends, again, self.program.layout, plan.span(first))
+                order, keys = course.part(*plan.span(first))
+                cotangents, scores = self._backward(
+                    before, cotangents, scores, order, keys, course.weights, self.data
+                )
+                ends = start
+                progress()
+        return np.asarray(scores)
+
+
+class Recording:
+    """A run that was trained once, with the checkpoints to replay it.
+
+    Checkpoints of the forward pass are kept for further batches of queries, if all segments have
+    one. Otherwise reading backwards overwrites them, and they are computed again.
+    """
+
+    def __init__(
+        self, replay: Replay, start: Arrays, course: Course, plan: Plan, checkpoints: Checkpoints
+    ) -> None:
+        self.course, self.plan, self.checkpoints = course, plan, checkpoints
+        self._marks = set(plan.recorded())
+        self._there = {0}
+        checkpoints.put(0, start)
+        arrays = start
+        for segment in range(plan.segments):
+            if segment in self._marks:
+                checkpoints.put(segment, arrays)
+                self._there.add(segment)
+            arrays, _ = replay._segment(arrays, course, plan, segment)
+        self.last = arrays
+
+    def at_start(self) -> list[int]:
+        """Return the checkpoints that exist, without the first."""
+        return sorted(self._there - {0})
+
+    def forget(self, segment: int) -> None:
+        """Drop a checkpoint, unless there is room for all of them."""
+        if len(self._marks) == self.plan.segments - 1:
+            return
+        self._there.discard(segment)
+        self.checkpoints.drop(segment)

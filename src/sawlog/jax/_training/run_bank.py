@@ -1,0 +1,105 @@
+"""The scores of finished runs, in memory or in a store from which a second call resumes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from sawlog import store
+from sawlog.errors import ArgumentError
+from sawlog.jax._training.runner import RunScores
+
+_ARRAYS = ("values", "metrics", "weights")
+
+
+class RunBank:
+    """Scores of runs by number.
+
+    Args:
+        path: A store for them, or None.
+        about: What the runs depend on; a store of other runs is refused.
+    """
+
+    def __init__(self, path: Path | None, about: dict[str, Any]) -> None:
+        self._runs: dict[int, RunScores] = {}
+        self._writer: Any = None
+        if path is None:
+            return
+        if (path / "store.json").exists():
+            self._writer = store.open(path, "append")
+            self._check(path, about)
+            self._load(path)
+        else:
+            meta = {"through_training": about}
+            self._writer = store.create(path, meta=meta, duplicates="first", interval=None)
+
+    def _check(self, path: Path, about: dict[str, Any]) -> None:
+        found = self._writer.meta.get("through_training")
+        if found == about:
+            return
+        self._writer.close()
+        if found is None:
+            raise ArgumentError(f"The store at {path} does not contain training runs.")
+        other = [name for name in about if found.get(name) != about[name]]
+        raise ArgumentError(
+            f"The store at {path} has runs of another program: {', '.join(other)} differ. Hint: "
+            "give another path, or remove the folder."
+        )
+
+    def _load(self, path: Path) -> None:
+        with store.open(path) as reader:
+            if not reader.schema.tables:
+                return
+            ids = sorted(reader.ids().tolist())
+            rows = reader.gather(ids)
+            for at, run in enumerate(ids):
+                own = (np.array(rows[name][at]) for name in _ARRAYS)
+                self._runs[run] = RunScores(run, *own, float(rows["seconds"][at]))
+
+    def __contains__(self, run: int) -> bool:
+        return run in self._runs
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def put(self, result: RunScores) -> None:
+        """Keep a run; durable when this returns, if there is a store."""
+        self._runs[result.run] = result
+        if self._writer is not None:
+            rows = {name: getattr(result, name)[None] for name in _ARRAYS}
+            self._writer.append([result.run], {**rows, "seconds": np.array([result.seconds])})
+            self._writer.flush()
+
+    def results(self, runs: int) -> list[RunScores]:
+        """Return the finished runs below ``runs``, in order."""
+        return [self._runs[run] for run in sorted(self._runs) if run < runs]
+
+    def close(self) -> None:
+        """Close the store."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def digest(*trees: Any) -> str:
+    """Return a fingerprint of arrays and texts."""
+    found = hashlib.blake2b(digest_size=16)
+    for tree in trees:
+        for leaf in jax.tree.leaves(tree):
+            if isinstance(leaf, str):
+                found.update(re.sub("0x[0-9a-f]+", "", leaf).encode())
+                continue
+            array = np.asarray(_plain(leaf))
+            found.update(f"{array.dtype}{array.shape}".encode())
+            found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def _plain(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.key_data(leaf)
+    return leaf

@@ -1,0 +1,150 @@
+"""One run after another: train, read backwards, return the scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from sawlog.errors import ArgumentError
+from sawlog.jax._training.checkpoints import Checkpoints, InFolder, InMemory
+from sawlog.jax._training.courses import Order, course_of, run_keys, subset_weights
+from sawlog.jax._training.deterministic import check_final
+from sawlog.jax._training.program import Program
+from sawlog.jax._training.queries import Queries
+from sawlog.jax._training.replay import Course, Recording, Replay
+from sawlog.jax._training.schedule import Plan, plan_for
+from sawlog.jax._training.states import Arrays
+
+
+@dataclasses.dataclass(frozen=True)
+class RunScores:
+    """The result of one run.
+
+    Args:
+        run: The number of the run.
+        values: The scores, ``[q, n]``: minus ``n`` times the derivative by the weights.
+        metrics: The metric of each query at the end of the run, ``[q]``.
+        weights: The weight of each example, ``[n]``.
+        seconds: How long it took.
+    """
+
+    run: int
+    values: np.ndarray
+    metrics: np.ndarray
+    weights: np.ndarray
+    seconds: float
+
+
+@dataclasses.dataclass
+class Runner:
+    """All that runs have in common.
+
+    Args:
+        program: The training program.
+        replay: Its compiled functions.
+        order: The order of batches.
+        subset: The examples of each run.
+        seed: The seed of all runs.
+        count: The number of examples.
+        metric: The metric, with or without queries.
+        queries: The queries, if any.
+        memory: The budget for states.
+        query_batch: How many queries are read backwards at once; None to choose.
+        spill: A folder for checkpoints, or None to keep them in memory.
+        final_state: The state that run 0 must end in, or None.
+    """
+
+    program: Program
+    replay: Replay
+    order: Order
+    subset: Any
+    seed: int
+    count: int
+    metric: Callable[..., Any]
+    queries: Any
+    memory: Any
+    query_batch: int | None
+    spill: Path | None
+    final_state: Any = None
+
+    def on(self, device: Any) -> Runner:
+        """Return a runner whose arrays are on another device."""
+        with jax.default_device(device):
+            replay = Replay(self.program, self.replay.data, self.replay.by_hand)
+        return dataclasses.replace(self, replay=replay)
+
+    def weights(self, run: int) -> np.ndarray:
+        """Return the weight of each example in one run."""
+        return subset_weights(self.subset, self.count, run, self.seed)
+
+    def begin(self, run: int, weights: np.ndarray) -> tuple[Arrays, Course, Plan]:
+        """Return the first state of a run, what it is trained on, and how it is divided."""
+        keys = run_keys(self.seed, run)
+        start = self.program.start(keys[0])
+        course = course_of(self.order, weights, keys, start[0][0].dtype)
+        return start, course, plan_for(len(course.order), self.memory, state_bytes(start))
+
+    def ends(self, run: int, weights: np.ndarray) -> np.ndarray:
+        """Train one run without reading it backwards; return the metrics of the queries."""
+        start, course, plan = self.begin(run, weights)
+        last = self.replay.train(start, course, plan)
+        return np.asarray(self._asked(last).values(last, self._asked(last).queries))
+
+    def run(self, run: int, progress: Callable[[], None] = lambda: None) -> RunScores:
+        """Train one run and read it backwards."""
+        begun = time.monotonic()
+        weights = self.weights(run)
+        start, course, plan = self.begin(run, weights)
+        checkpoints: Checkpoints = InMemory() if self.spill is None else InFolder(self.spill)
+        try:
+            recording = Recording(self.replay, start, course, plan, checkpoints)
+            if run == 0 and self.final_state is not None:
+                check_final(self.final_state, recording.last, self.program.layout)
+            asked = self._asked(recording.last)
+            parts = []
+            for first in range(0, asked.count, self._together(start, asked.count)):
+                end = min(asked.count, first + self._together(start, asked.count))
+                slopes = asked.cotangents(recording.last, first, end)
+                parts.append(self.replay.derivatives(recording, slopes, progress))
+            metrics = np.asarray(asked.values(recording.last, asked.queries))
+        finally:
+            checkpoints.close()
+        values = -self.count * np.concatenate(parts)
+        check_finite(run, metrics, values, len(course.order))
+        return RunScores(run, values, metrics, weights, time.monotonic() - begun)
+
+    def _asked(self, last: Arrays) -> Queries:
+        if not hasattr(self, "_queries"):
+            self._queries = Queries(self.program, self.metric, self.queries, last)
+        return self._queries
+
+    def _together(self, start: Arrays, count: int) -> int:
+        """Return how many queries are read backwards at once: 256 MB of cotangents by default."""
+        if self.query_batch is not None:
+            return self.query_batch
+        return int(max(1, min(count, 256e6 // max(1, state_bytes(start)))))
+
+
+def check_finite(run: int, metrics: np.ndarray, values: np.ndarray, steps: int) -> None:
+    """Raise if a run diverged, or if its derivatives are infinite or NaN."""
+    for found, what in ((metrics, "metric"), (values, "derivative of the metric")):
+        odd = np.flatnonzero(~np.isfinite(found.reshape(len(metrics), -1)).all(1))
+        if len(odd):
+            raise ArgumentError(
+                f"The {what} is not finite in run {run}, after {steps} steps, for query {odd[0]}"
+                f"{f' and {len(odd) - 1} more' if len(odd) > 1 else ''}. Hint: sqrt, norm and "
+                "division at 0 have infinite derivatives; add a small constant inside. If "
+                "derivatives grow with every step, use a smaller learning rate, or float64 by "
+                'jax.config.update("jax_enable_x64", True).'
+            )
+
+
+def state_bytes(arrays: Arrays) -> int:
+    """Return the size of a state."""
+    return int(sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arrays)))

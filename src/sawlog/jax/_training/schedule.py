@@ -1,0 +1,111 @@
+"""Which states to keep so that a run can be read backwards within a memory budget.
+
+A run of ``T`` steps is divided into segments of ``k`` steps. The states at the start of segments
+are checkpoints; the states inside of one are computed again when the segment is read backwards.
+With a checkpoint for each segment every step is computed twice. With fewer, segments in between are
+computed again from an earlier checkpoint; binomial splitting needs the fewest steps for that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+from sawlog.errors import ArgumentError
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a run is divided.
+
+    Args:
+        steps: The number of steps of the run.
+        length: The number of steps of a segment.
+        slots: How many checkpoints are kept at once, besides the first state.
+    """
+
+    steps: int
+    length: int
+    slots: int
+
+    @property
+    def segments(self) -> int:
+        """The number of segments."""
+        return -(-self.steps // self.length)
+
+    def span(self, segment: int) -> tuple[int, int]:
+        """Return the first step of a segment, and the step after its last."""
+        return segment * self.length, min(self.steps, (segment + 1) * self.length)
+
+    @property
+    def states(self) -> int:
+        """The largest number of states in memory."""
+        return self.length + self.slots + 2
+
+    def recorded(self) -> list[int]:
+        """The segments whose first state is kept while the run is recorded, in order."""
+        kept, low, slots = [], 0, self.slots
+        while slots > 0 and self.segments - low > 1:
+            low += _left(self.segments - low, slots)
+            slots -= 1
+            kept.append(low)
+        return kept
+
+
+def plan_for(steps: int, memory: Literal["sqrt", "log"] | int, state_bytes: int) -> Plan:
+    """Return the plan for a budget: states in the square root or logarithm of steps, or bytes."""
+    if memory == "sqrt":
+        length = max(1, math.isqrt(max(0, steps - 1)) + 1)
+        return Plan(steps, length, max(0, -(-steps // length) - 1))
+    if memory == "log":
+        count = max(1, math.ceil(math.log2(steps + 1)))
+        return Plan(steps, count, min(count, max(0, -(-steps // count) - 1)))
+    room = int(memory) // max(1, state_bytes) - 2
+    if room < 2:
+        raise ArgumentError(
+            f"`memory` has room for {max(0, room + 2)} states of {state_bytes:,} bytes; at least 4 "
+            "are needed. Hint: give more memory, or spill= a folder for checkpoints."
+        )
+    if room >= steps:
+        return Plan(steps, max(1, steps), 0)
+    # The longest segments that leave a slot for each other segment recompute every step once.
+    for length in range(room - 1, 0, -1):
+        if -(-steps // length) - 1 <= room - length:
+            return Plan(steps, length, -(-steps // length) - 1)
+    half = max(1, room // 2)
+    return Plan(steps, half, min(room - half, -(-steps // half) - 1))
+
+
+def backwards(low: int, high: int, slots: int, kept: list[int]) -> Iterator[tuple[str, int, int]]:
+    """Yield what to do to visit segments ``low .. high - 1`` from the last to the first.
+
+    Actions are ``("advance", from, to)``: compute the state at segment ``to`` from the checkpoint
+    ``from`` and keep it; ``("reverse", segment, segment)``: read a segment backwards from its
+    checkpoint; and ``("drop", segment, segment)``: forget a checkpoint. ``kept`` are the
+    checkpoints above ``low`` that exist already, in order.
+    """
+    if len(kept) == high - low - 1:  # all exist: nothing to compute in between
+        for segment in range(high - 1, low, -1):
+            yield "reverse", segment, segment
+            yield "drop", segment, segment
+        high = low + 1
+    while high - low > 1:
+        if kept:
+            middle, kept = kept[0], kept[1:]
+        else:
+            middle = low + _left(high - low, slots) if slots > 0 else high - 1
+            yield "advance", low, middle
+        yield from backwards(middle, high, slots - 1, kept)
+        yield "drop", middle, middle
+        high, kept = middle, []
+    yield "reverse", low, low
+
+
+def _left(count: int, slots: int) -> int:
+    """Return how many of ``count`` segments to leave before the next of ``slots`` checkpoints."""
+    repeats = 1
+    while math.comb(slots + repeats, slots) < count:
+        repeats += 1
+    return max(1, min(count - 1, math.comb(slots + repeats - 1, slots)))

@@ -1,0 +1,101 @@
+"""The state of a training run as two lists of arrays: those with derivatives, and the others.
+
+Leaves that are not arrays, such as the activation functions of an equinox module, are kept aside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sawlog.errors import ArgumentError
+
+Arrays = tuple[list[Any], list[Any]]  # with a derivative; without one
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where the leaves of a state are.
+
+    Args:
+        tree: The structure of the state.
+        kinds: For each leaf, 0 if it has a derivative, 1 for any other array, None if it is static.
+        static: The leaves that are not arrays, in order.
+        names: The path of each leaf, for messages.
+    """
+
+    tree: Any
+    kinds: tuple[int | None, ...]
+    static: tuple[Any, ...]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, state: Any) -> Layout:
+        """Read the layout of a state."""
+        paths, tree = jax.tree_util.tree_flatten_with_path(state)
+        kinds = tuple(_kind(leaf) for _, leaf in paths)
+        static = tuple(leaf for (_, leaf), kind in zip(paths, kinds, strict=True) if kind is None)
+        names = tuple(jax.tree_util.keystr(path) for path, _ in paths)
+        return cls(tree, kinds, static, names)
+
+    def split(self, state: Any) -> Arrays:
+        """Return the arrays of a state, those with a derivative first."""
+        leaves, tree = jax.tree.flatten(state)
+        if tree != self.tree:
+            raise ArgumentError(
+                f"A step changed the structure of the state from {self.tree} to {tree}. Hint: "
+                "return a state of the same structure from every step."
+            )
+        pairs = list(zip(leaves, self.kinds, strict=True))
+        return (
+            [jnp.asarray(leaf) for leaf, kind in pairs if kind == 0],
+            [_as_array(leaf) for leaf, kind in pairs if kind == 1],
+        )
+
+    def join(self, arrays: Arrays) -> Any:
+        """Return the state with these arrays."""
+        sources = {0: iter(arrays[0]), 1: iter(arrays[1]), None: iter(self.static)}
+        return jax.tree.unflatten(self.tree, [next(sources[kind]) for kind in self.kinds])
+
+    def arrays_names(self) -> tuple[list[str], list[str]]:
+        """Return the paths of the arrays, as :meth:`split` returns them."""
+        pairs = list(zip(self.names, self.kinds, strict=True))
+        return [n for n, kind in pairs if kind == 0], [n for n, kind in pairs if kind == 1]
+
+
+def check_precision(state: Any, what: str = "state") -> None:
+    """Refuse arrays whose precision cannot hold derivatives of a long run."""
+    for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
+        if _kind(leaf) != 0:
+            continue
+        name = f"{what}{jax.tree_util.keystr(path)}"
+        if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+            raise ArgumentError(
+                f"{name} is complex. Derivatives of training need real parameters. Hint: store "
+                "the real and the imaginary part."
+            )
+        if leaf.dtype.itemsize < 4:
+            raise ArgumentError(
+                f"{name} has the dtype {leaf.dtype}. Each step of a run in half precision rounds "
+                "away most of what one example changes, and its derivative is noise. Hint: keep "
+                "parameters and optimizer state in float32, and cast inside of the loss to "
+                "compute in half precision; optax: mu_dtype=jnp.float32."
+            )
+
+
+def _kind(leaf: Any) -> int | None:
+    if not isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+        return None if not isinstance(leaf, jax.ShapeDtypeStruct) else _dtype_kind(leaf)
+    return _dtype_kind(leaf)
+
+
+def _dtype_kind(leaf: Any) -> int:
+    return 0 if jnp.issubdtype(leaf.dtype, jnp.inexact) else 1
+
+
+def _as_array(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)

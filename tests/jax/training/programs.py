@@ -1,0 +1,179 @@
+"""Small training programs, each written twice: for ``through_training``, and as a plain loop."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+COUNT = 6
+ORDER = np.array([[0, 3, 1], [5, 2, 4], [1, 2, 0], [4, 5, 3]])
+WEIGHTS = np.array([1.0, 0.5, 1.0, 0.0, 2.0, 1.0])
+
+
+def data(count: int = COUNT, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(count, 2))
+    return x, np.sin(x[:, 0]) + 0.3 * random.normal(size=count)
+
+
+def init(key: Any) -> dict[str, Any]:
+    first, second = jax.random.split(key)
+    return {"a": jax.random.normal(first, (2, 3)), "b": jax.random.normal(second, (3,))}
+
+
+def outputs(params: Any, x: Any) -> Any:
+    return jnp.tanh(x @ params["a"]) @ params["b"]
+
+
+def loss(params: Any, batch: Any) -> Any:
+    return (outputs(params, batch[0]) - batch[1]) ** 2
+
+
+def dropped(params: Any, batch: Any, key: Any) -> Any:
+    """The loss with dropout of the hidden layer."""
+    hidden = jnp.tanh(batch[0] @ params["a"])
+    hidden = jnp.where(jax.random.bernoulli(key, 0.7, hidden.shape), hidden / 0.7, 0)
+    return (hidden @ params["b"] - batch[1]) ** 2
+
+
+def weighted(losses: Any, weights: Any) -> Any:
+    return jnp.sum(losses * weights) / jnp.sum(weights)
+
+
+def normed_begin(key: Any) -> dict[str, Any]:
+    """A state with batch-norm statistics, a random key and a counter."""
+    params = init(key)
+    memory = optax.adam(0.05).init(params)
+    stats = {"mean": jnp.zeros(3), "var": jnp.ones(3)}
+    return {
+        "params": params,
+        "stats": stats,
+        "memory": memory,
+        "key": key,
+        "count": jnp.zeros((), int),
+    }
+
+
+def normed_step(state: Any, batch: Any, weights: Any) -> Any:
+    """Batch norm with running statistics, dropout from a key in the state, and Adam."""
+    key, own = jax.random.split(state["key"])
+
+    def total(params: Any) -> Any:
+        hidden = batch[0] @ params["a"]
+        share = weights / jnp.sum(weights)
+        mean = share @ hidden
+        var = share @ (hidden - mean) ** 2
+        normed = jnp.tanh((hidden - mean) / jnp.sqrt(var + 1e-3))
+        normed = jnp.where(jax.random.bernoulli(own, 0.8, normed.shape), normed, 0)
+        return weighted((normed @ params["b"] - batch[1]) ** 2, weights), (mean, var)
+
+    grads, (mean, var) = jax.grad(total, has_aux=True)(state["params"])
+    updates, memory = optax.adam(0.05).update(grads, state["memory"], state["params"])
+    old = state["stats"]
+    stats = {"mean": 0.9 * old["mean"] + 0.1 * mean, "var": 0.9 * old["var"] + 0.1 * var}
+    params = optax.apply_updates(state["params"], updates)
+    return {
+        "params": params,
+        "stats": stats,
+        "memory": memory,
+        "key": key,
+        "count": state["count"] + 1,
+    }
+
+
+def normed_metric(state: Any, batch: Any) -> Any:
+    hidden = batch[0] @ state["params"]["a"]
+    normed = (hidden - state["stats"]["mean"]) / jnp.sqrt(state["stats"]["var"] + 1e-3)
+    return (jnp.tanh(normed) @ state["params"]["b"] - batch[1]) ** 2
+
+
+def accumulated_step(state: Any, batch: Any, weights: Any) -> Any:
+    """Gradients summed over the examples one by one, in a loop, then one step of momentum."""
+    params, velocity = state
+
+    def add(total: Any, each: Any) -> Any:
+        x, y, weight = each
+        slope = jax.grad(lambda p: weight * loss(p, (x[None], y[None]))[0])(params)
+        return jax.tree.map(jnp.add, total, slope), None
+
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    grads, _ = jax.lax.scan(add, zeros, (*batch, weights))
+    velocity = jax.tree.map(lambda v, g: 0.9 * v + g / len(weights), velocity, grads)
+    return jax.tree.map(lambda p, v: p - 0.1 * v, params, velocity), velocity
+
+
+def accumulated_begin(key: Any) -> Any:
+    params = init(key)
+    return params, jax.tree.map(jnp.zeros_like, params)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A program: ``loss`` and ``optimizer``, or ``step``."""
+
+    options: dict[str, Any]
+    metric: Callable[[Any, Any], Any] = loss
+    difference: float = 1e-5  # the step of central differences
+    rtol: float = 1e-5
+
+    def ends(self, key: Any, keys: Any, weights: Any, order: Any, examples: Any, asked: Any) -> Any:
+        """Train by a plain loop, and return the metrics of the queries."""
+        step = self.options.get("step")
+        begin = self.options.get("init", init)
+        if step is not None:
+            state = begin(key)
+            for rows in order:
+                batch = tuple(jnp.asarray(a)[rows] for a in examples)
+                state = step(state, batch, weights[rows])
+            return self.metric(state, asked)
+        params, optimizer = begin(key), self.options["optimizer"]
+        memory, own = optimizer.init(params), self.options["loss"]
+        for at, rows in enumerate(order):
+            batch = tuple(jnp.asarray(a)[rows] for a in examples)
+            more = (keys[at],) if own is dropped else ()
+            grads = jax.grad(
+                lambda p, b=batch, m=more, r=rows: weighted(own(p, b, *m), weights[r])
+            )(params)
+            updates, memory = optimizer.update(grads, memory, params)
+            params = optax.apply_updates(params, updates)
+        return self.metric(params, asked)
+
+
+def by_loss(optimizer: Any, own: Callable[..., Any] = loss) -> Case:
+    return Case({"loss": own, "optimizer": optimizer, "init": init, "metric": loss})
+
+
+CASES = {
+    "sgd with a schedule": by_loss(optax.sgd(optax.cosine_decay_schedule(0.2, 4))),
+    "momentum, clipping, weight decay": by_loss(
+        optax.chain(
+            optax.clip_by_global_norm(0.5),
+            optax.add_decayed_weights(0.01),
+            optax.sgd(0.1, momentum=0.9, nesterov=True),
+        )
+    ),
+    "adam": by_loss(optax.adam(0.05)),
+    "adamw": by_loss(optax.adamw(0.05, weight_decay=0.1)),
+    "dropout": by_loss(optax.sgd(0.1), dropped),
+    # optax accumulates in float32, also if the gradients are float64
+    "accumulation by optax": dataclasses.replace(
+        by_loss(optax.MultiSteps(optax.adam(0.05), 2)), difference=1e-3, rtol=1e-4
+    ),
+    "batch norm": Case(
+        {"step": normed_step, "init": normed_begin, "metric": normed_metric}, normed_metric
+    ),
+    "accumulation in a step": Case(
+        {
+            "step": jax.jit(accumulated_step),
+            "init": accumulated_begin,
+            "metric": lambda state, batch: loss(state[0], batch),
+        },
+        lambda state, batch: loss(state[0], batch),
+    ),
+}

@@ -1,0 +1,233 @@
+"""Runs, subsets, resuming, stopping, and what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sawlog import influence
+from sawlog.errors import ArgumentError, ReplayError, RoughTrainingWarning
+from sawlog.influence import through_training
+from sawlog.jax._training.courses import Epochs, subset_weights
+from tests.jax.training import programs
+
+X, Y = (a.astype(np.float32) for a in programs.data(12))
+OPTIONS = {
+    "data": (X, Y),
+    "queries": (X[:2], Y[:2]),
+    "init": programs.init,
+    "loss": programs.loss,
+    "optimizer": optax.sgd(0.1),
+    "batch_size": 3,
+    "epochs": 1,
+    "check": False,
+    "progress": False,
+}
+
+
+def scored(**options):
+    return through_training(**{**OPTIONS, **options})
+
+
+def test_pairs_of_runs_have_complementary_halves():
+    pairs = [subset_weights(0.5, 10, run, 3) for run in range(4)]
+    np.testing.assert_array_equal(pairs[0] + pairs[1], 1)
+    np.testing.assert_array_equal(pairs[2] + pairs[3], 1)
+    assert not np.array_equal(pairs[0], pairs[2])
+    assert subset_weights(0.3, 10, 0, 3).sum() == 3
+    assert subset_weights(None, 4, 0, 0).tolist() == [1, 1, 1, 1]
+    assert subset_weights(lambda run: np.full(4, run), 4, 2, 0).tolist() == [2, 2, 2, 2]
+
+
+def test_batches_have_examples_of_the_subset_and_all_others_beside_them():
+    weights = np.array([1.0] * 6 + [0] * 5)
+    order = Epochs(2, 3)(jax.random.key(0), weights)
+    assert order.shape == (9, 4)
+    for epoch in np.split(order, 3):
+        assert sorted(epoch[:, :2].ravel()) == list(range(6))
+        assert sorted(epoch[:, 2:].ravel()) == [-1, 6, 7, 8, 9, 10]
+    again = Epochs(2, 3)(jax.random.key(1), weights)
+    assert not np.array_equal(order, again)
+
+
+def test_the_mean_and_its_standard_error_are_those_of_single_runs():
+    several = scored(runs=4, average="mean")
+    ids, names = several.ids, several.queries
+    assert several.values.shape == (2, 12)
+    assert several.about["runs"] == 4
+    assert (ids.tolist(), names.tolist()) == (list(range(12)), [0, 1])
+    np.testing.assert_allclose(several.members.mean(0), several.values)
+    assert (several.standard_errors > 0).all()
+    one = scored(runs=1, average="mean", ids=list("abcdefghijkl"), query_ids=["p", "q"])
+    np.testing.assert_allclose(one.values, several.members[0], rtol=1e-6)
+    assert one["p"][0][0] == "a"
+    assert np.isnan(one.standard_errors).all()
+
+
+def test_a_second_call_resumes_and_another_program_is_refused(tmp_path):
+    path = tmp_path / "runs"
+    begun = []
+
+    def init(key):
+        begun.append(key)
+        return programs.init(key)
+
+    first = scored(runs=2, path=path, init=init)
+    count = len(begun)
+    more = scored(runs=4, path=path, init=init)
+    assert len(begun) - count < 2 * count  # two runs of four, and the checks of both calls
+    np.testing.assert_array_equal(more.members[:2], first.members[:2])
+    np.testing.assert_array_equal(more.values, scored(runs=4).values)
+    done = len(begun)
+    assert scored(runs=4, path=path, init=init).about["runs"] == 4
+    assert len(begun) - done == count - 2  # no run
+    for changed, name in (
+        ({"optimizer": optax.sgd(0.2)}, "program"),
+        ({"data": (X + 1, Y)}, "data"),
+        ({"epochs": 2}, "batches"),
+        ({"metric": lambda p, b: -programs.loss(p, b)}, "metric"),
+        ({"seed": 1}, "seed"),
+    ):
+        with pytest.raises(ArgumentError, match=f"another program: .*{name}.*Hint: give another"):
+            scored(runs=2, path=path, **changed)
+
+
+def test_stopping_by_error_and_by_time():
+    assert scored(runs=20, error=1e9).about["runs"] == 6
+    assert scored(runs=20, seconds=1e-9).about["runs"] == 1
+    assert scored(runs=7, error=1e-9).about["runs"] == 7
+
+
+def test_runs_on_several_devices():
+    together = scored(runs=4, devices=jax.devices()[:2])
+    np.testing.assert_allclose(together.values, scored(runs=4).values, rtol=1e-5, atol=1e-7)
+
+
+# -- honesty --------------------------------------------------------------------------------------
+
+
+def stepped(**options):
+    """A Python loop around a jitted step, as users have it, and its last state."""
+    optimizer = optax.adam(0.1)
+
+    def init(key):
+        params = programs.init(key)
+        return params, optimizer.init(params)
+
+    @jax.jit
+    def step(state, batch, weights):
+        params, memory = state
+        grads = jax.grad(lambda p: programs.weighted(programs.loss(p, batch), weights))(params)
+        updates, memory = optimizer.update(grads, memory, params)
+        return optax.apply_updates(params, updates), memory
+
+    order = np.array([[0, 1, 2], [3, 4, 5], [6, 7, 8]])
+    from sawlog.jax._training.courses import run_keys
+
+    state = init(run_keys(0, 0)[0])
+    for rows in order:
+        state = step(state, (X[rows], Y[rows]), jnp.ones(3))
+    return state, {
+        "step": step,
+        "init": init,
+        "metric": lambda state, batch: programs.loss(state[0], batch),
+        "batches": order,
+        "subset": None,
+        "runs": 1,
+        **dict.fromkeys(("loss", "optimizer", "batch_size", "epochs")),
+        **options,
+    }
+
+
+def test_the_recorded_final_state_is_reproduced_bit_for_bit():
+    last, options = stepped(loop="python")
+    assert np.isfinite(scored(final_state=last, **options).values).all()
+    other = jax.tree.map(lambda a: a * (1 + 1e-6) if a.dtype == np.float32 else a, last)
+    with pytest.raises(ReplayError, match=r"does not end in `final_state`: \[0\]\['a'\] differs"):
+        scored(final_state=other, **options)
+
+
+def test_a_step_that_is_not_deterministic_is_an_error():
+    random = np.random.default_rng(0)
+    _, options = stepped(loop="python")
+    step = options["step"]
+
+    def noisy(state, batch, weights):
+        batch = (
+            batch[0] + random.normal() if not isinstance(weights, jax.core.Tracer) else batch[0],
+            batch[1],
+        )
+        return step(state, batch, weights)
+
+    message = r"Steps \d+ to \d+ gave another result.*\['a'\] differs by up to.*Hint: a step may"
+    with pytest.raises(ReplayError, match=message):
+        scored(**{**options, "step": noisy})
+
+
+def test_a_rough_run_is_told_in_words():
+    smooth = scored(runs=1, check=True)
+    assert smooth.about["roughness"] < 0.05
+    assert smooth.about["trust"].startswith("Derivatives of one run predict")
+
+    def ragged(params, batch):
+        return programs.loss(params, batch) + 0.3 * jnp.sin(3e4 * params["b"].sum())
+
+    with pytest.warns(RoughTrainingWarning, match=r"Do not trust .* single run.*average over runs"):
+        rough = scored(runs=1, check=True, metric=ragged)
+    assert rough.about["roughness"] > 0.1
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_state_is_refused(dtype):
+    def init(key):
+        return jax.tree.map(lambda a: a.astype(dtype), programs.init(key))
+
+    with pytest.raises(ArgumentError, match=rf"params\['a'\] has the dtype {dtype}.*Hint: keep"):
+        scored(init=init)
+    with pytest.raises(ArgumentError, match=r"optimizer state.*mu.* has the dtype bfloat16"):
+        scored(optimizer=optax.adam(0.1, mu_dtype="bfloat16"))
+
+
+def nan_loss(params, batch):
+    return jnp.sqrt(programs.loss(params, batch) * 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": None}, "either `loss` and `optimizer`, or `step`; got none of them"),
+        ({"step": lambda s, b, w: s}, "`step`; got both"),
+        ({"optimizer": None}, r"`loss` needs an `optimizer`.*Hint: optimizer=optax.adam"),
+        ({"optimizer": 3}, "`optimizer` must be an optax optimizer"),
+        ({"epochs": None}, "`batch_size` and `epochs`, or by `batches`"),
+        ({"batch_size": 13}, "`batch_size` is 13, but there are only 12 examples"),
+        ({"loss": programs.dropped}, "`loss` takes a key.*Hint: metric="),
+        ({"loss": lambda p, b: programs.loss(p, b).mean()}, "one number for each example"),
+        ({"metric": lambda p, b: programs.loss(p, b).mean()}, "one number for each query"),
+        ({"queries": None, "metric": lambda p: p["a"]}, "must return a vector"),
+        ({"queries": None}, "`metric` is missing"),
+        ({"data": (X, Y[:3])}, "`data` must have the same number of rows"),
+        ({"ids": [1, 1]}, "`ids` must be 12 different ids"),
+        ({"batch_size": None, "epochs": None, "batches": [[0, 12]]}, "indices below 12"),
+        ({"subset": np.ones((1, 3))}, "12 non-negative weights"),
+        ({"runs": 0}, "`runs` must be a positive integer"),
+        ({"memory": "lots"}, "`memory` must be a number of bytes"),
+        ({"metric": nan_loss}, r"not finite.*query 0"),
+    ],
+)
+def test_what_is_refused(options, message):
+    with pytest.raises(ArgumentError, match=message):
+        scored(**{"runs": 1, **options})
+
+
+def test_a_step_that_changes_the_structure():
+    _, options = stepped()
+    with pytest.raises(ArgumentError, match="changed the structure of the state"):
+        scored(**{**options, "step": lambda state, batch, weights: state[0]})
+
+
+def test_the_function_is_listed():
+    assert "through_training" in influence.__all__
+    with pytest.raises(AttributeError, match="no attribute 'thru'"):
+        influence.thru  # noqa: B018
