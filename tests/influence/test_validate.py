@@ -459,3 +459,49 @@ def test_arrays_from_elsewhere_need_matching_ids(tmp_path):
     found = validate(np.ones((Q, N)), bank=tmp_path / "bank")
     assert found.validation.lds == 0
     assert found.queries.tolist() == QUERIES.tolist()
+
+
+# ---- damping by a bank
+
+
+def test_damping_is_chosen_by_retraining(tmp_path):
+    """With gradients in a basis that stretches them, much damping is worse than none."""
+    w = retraining.weights(np.arange(N))
+    turn = np.diag([1.0, 30.0, 0.05])
+    rows = {"w": 2 * (X @ w - Y)[:, None] * X @ turn}
+    asked = influence.Logs({"w": 2 * (ASKED @ w - ANSWERS)[:, None] * ASKED @ turn}, ids=QUERIES)
+    hessian = turn @ (2 * X.T @ X / N + 0.005 * np.eye(D)) @ turn
+    exact = Curvature("hessian", {}, Joint(hessian, {"w": (D,)}))
+    validate(exact_scores(), train, bank=tmp_path / "bank", subsets=20, seeds=2, groups=None)
+    options = {"curvature": exact, "bank": tmp_path / "bank", "dampings": (1e4, 1e-9, 10.0)}
+    found = influence.tune_damping(rows, asked, **options)
+    assert found.about["damping"] == {"w": 1e-9}
+    np.testing.assert_allclose(
+        found.values, influence.attribute(rows, asked, curvature=exact, damping=1e-9).values
+    )
+    assert [name for name, _ in found.about["tuned"]] == ["10000.0", "1e-09", "10.0"]
+    assert found.validation.subsets == 10
+    first, second = (
+        np.mean(
+            [
+                stats.spearmanr(
+                    [found.values[q][~s.left_out].sum() for s in half],
+                    [
+                        -np.mean([train(np.flatnonzero(~s.left_out), s.seed(k))[q] for k in (0, 1)])
+                        for s in half
+                    ],
+                ).statistic
+                for q in range(Q)
+            ]
+        )
+        for half in (random_subsets(N, 0.5, 20, 0)[start::2] for start in (0, 1))
+    )
+    assert found.about["tuned"][1][1] == pytest.approx(first)
+    assert found.validation.lds == pytest.approx(second)
+    for change, message in (
+        ({"dampings": ()}, "at least one damping"),
+        ({"top_k": 3}, "needs all scores"),
+        ({"drop": 0.25}, "has 0 random subsets"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            influence.tune_damping(rows, asked, **{**options, **change})

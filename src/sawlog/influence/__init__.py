@@ -46,6 +46,7 @@ from sawlog.influence._token_table import token_table as token_table
 from sawlog.influence._validation._bank import Bank as Bank
 from sawlog.influence._validation._recall import Recall as Recall
 from sawlog.influence._validation._recall import recall as recall
+from sawlog.influence._validation._tune_damping import tune_damping as tune_damping
 from sawlog.influence._validation._validate import validate as validate
 from sawlog.influence._validation._validation import GroupChange as GroupChange
 from sawlog.influence._validation._validation import Validation as Validation
@@ -82,6 +83,7 @@ __all__ = [
     "tracin",
     "trackstar",
     "trak",
+    "tune_damping",
     "validate",
 ]
 

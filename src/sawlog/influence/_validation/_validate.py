@@ -97,7 +97,7 @@ def validate(
             place = Path(folder) / "bank" if bank is None else Path(bank)
             known = {} if train is None else {"ids": given.ids, "queries": given.queries}
             own = Bank(place, **known, better=better, settings=settings)
-        ordered = _in_order_of(own, given)
+        ordered = in_order_of(own, given)
         chosen = groups_of(ordered, groups, share)
         wanted: list[Subset] | None = None
         if train is not None:
@@ -106,7 +106,8 @@ def validate(
             left_out = [group.subset for group in chosen]
             left_out += [Subset(np.zeros(len(own.ids), bool))] if chosen else []
             own.fill([*left_out, *wanted], seeds, trainer, progress=progress)
-        found = _validation(ordered, own, wanted, chosen, drop, confidence)
+        names = None if wanted is None else {each.name for each in wanted}
+        found = validation_on(ordered, own, names, chosen, drop, confidence)
     return dataclasses.replace(given, validation=found)
 
 
@@ -175,7 +176,7 @@ def _check_scores(scores: Scores) -> None:
         raise ArgumentError("Some scores are infinite or NaN. Hint: leave those examples out.")
 
 
-def _in_order_of(bank: Bank, scores: Scores) -> Scores:
+def in_order_of(bank: Bank, scores: Scores) -> Scores:
     """Return scores with the examples in the order of the bank; queries keep their own order."""
     bank.check(scores.ids, scores.queries)
     place = {each: i for i, each in enumerate(scores.ids.tolist())}
@@ -183,20 +184,30 @@ def _in_order_of(bank: Bank, scores: Scores) -> Scores:
     return Scores(scores.queries, bank.ids, scores.values[:, columns], about=scores.about)
 
 
-def _validation(
+def validation_on(
     scores: Scores,
     bank: Bank,
-    wanted: Sequence[Subset] | None,
+    wanted: set[str] | None,
     groups: Sequence[ExampleGroup],
     drop: float,
     confidence: float,
 ) -> Validation:
+    """Compare scores, in the order of the bank, with its models on some or all random subsets.
+
+    Args:
+        scores: Scores of all examples of the bank.
+        bank: The models.
+        wanted: The names of the subsets; None for all random ones.
+        groups: Groups of examples to compare besides.
+        drop: The share of examples that the subsets leave out.
+        confidence: That of the interval.
+    """
     models = bank.models()
     rows = {each: i for i, each in enumerate(bank.queries.tolist())}
     columns = [rows[each] for each in scores.queries.tolist()]
     models = dataclasses.replace(models, answers=models.answers[:, columns])
     size = number_left_out(len(bank.ids), drop)
-    chosen = _random(models, size) if wanted is None else {each.name for each in wanted}
+    chosen = _random(models, size) if wanted is None else wanted
     places = [own for name, own in models.by_subset().items() if name in chosen]
     if len(places) < LEAST_SUBSETS:
         raise ArgumentError(_too_few(bank, models, len(places), drop))
