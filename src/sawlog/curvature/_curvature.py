@@ -15,7 +15,8 @@ from sawlog._array_device import NUMPY, ArrayDevice, device_of, to_numpy
 from sawlog.curvature._damping import JOINT as JOINT_DAMPING
 from sawlog.curvature._damping import Damping, amount, inverse
 from sawlog.curvature._joint import Joint
-from sawlog.curvature._layer import Layer, layer_from, same_layout
+from sawlog.curvature._layer import Layer, same_layout
+from sawlog.curvature._stored_layer import layer_from
 from sawlog.errors import ArgumentError, ForeignStoreError, StoreNotFoundError
 from sawlog.records import Entries, Records
 from sawlog.store._maintenance._remove import new_store

@@ -30,6 +30,9 @@ from sawlog.influence._methods import influence_functions as influence_functions
 from sawlog.influence._methods import tracin as tracin
 from sawlog.influence._methods import trackstar as trackstar
 from sawlog.influence._methods import trak as trak
+from sawlog.influence._mixed_curvature import Components as Components
+from sawlog.influence._recipes import less as less
+from sawlog.influence._recipes import relatif as relatif
 from sawlog.influence._run_influence import Influence as Influence
 from sawlog.influence._scores import Scores as Scores
 from sawlog.influence._scores import load_scores as load_scores
@@ -53,6 +56,7 @@ from sawlog.influence._validation._validation import Validation as Validation
 
 __all__ = [
     "Bank",
+    "Components",
     "GroupChange",
     "Logs",
     "Ranking",
@@ -71,10 +75,12 @@ __all__ = [
     "gradient_cosine",
     "influence_functions",
     "label_errors",
+    "less",
     "load_scores",
     "near_duplicates",
     "prune",
     "recall",
+    "relatif",
     "self_influence",
     "source",
     "through_training",

@@ -23,6 +23,7 @@ from sawlog.influence._compatibility import check_together
 from sawlog.influence._ensemble import ensemble as mean_of
 from sawlog.influence._fitted_curvature import curvature_for
 from sawlog.influence._logs import BUDGET, Logs
+from sawlog.influence._mixed_curvature import Components, mixed_curvature
 from sawlog.influence._scores import Scores, load_scores
 from sawlog.influence._scoring_job import NONFINITE, ScoringJob, prepare_job
 from sawlog.influence._threads import several
@@ -42,6 +43,8 @@ def attribute(
     ensemble: Iterable[Any] = (),
     curvature: str | Curvature = "ekfac",
     damping: Damping = None,
+    second_moments: Mapping[str, Any] | None = None,
+    mix: float | Components | None = None,
     mode: str = "dot",
     top_k: int | None = None,
     sign: str = "positive",
@@ -75,6 +78,13 @@ def attribute(
             ``Typical(share)`` of the eigenvalue that gradients typically meet; or a dict of numbers
             by layer, such as that of :func:`sawlog.curvature.choose_damping`. The default, None, is
             a :class:`sawlog.curvature.Sampled` that suits the kind of curvature.
+        second_moments: The second moments of an optimizer such as Adam, as arrays by layer in the
+            layout of gradients (:func:`sawlog.torch.second_moments`). Gradients are divided by
+            their roots before anything else, as the optimizer does. Needs whole gradients, and a
+            curvature that is fitted to rows: ``"fisher"``, ``"diagonal"``, ``"shampoo"`` or
+            ``"identity"``.
+        mix: The share of the queries' own curvature in the curvature, or
+            :class:`Components`: what all queries have in common gets less weight.
         mode: ``"dot"``; ``"cosine"``, divided by the norms of both under the inverse of the damped
             curvature; or ``"l2"``, minus the squared distance under it.
         top_k: Keep only the best ``top_k`` scores of each query; None keeps all.
@@ -114,7 +124,11 @@ def attribute(
     runs = list(ensemble)
     if runs:
         more = {"curvature": curvature, "names": names, "executor": executor, "device": device}
-        more |= {"checkpoint": checkpoint, "progress": progress, "weights": weights}
+        more |= {"checkpoint": checkpoint, "progress": progress, "weights": weights, "mix": mix}
+        if second_moments is not None:
+            raise ArgumentError(
+                "`second_moments` are those of one run. Hint: ensemble([attribute(...), ...])."
+            )
         given = [] if train is None and queries is None else [(train, queries)]
         several = [attribute(*_pair(run), **options, **more) for run in [*given, *runs]]
         joined = mean_of(several)
@@ -126,7 +140,12 @@ def attribute(
         raise ArgumentError("There are no examples to score, or no queries to score them for.")
     shapes = check_together(logs, asked, weights)
     at = logs.usable_device(_device_for(device, queries))
-    fitted = curvature_for(logs, curvature, budget=budget, device=at, weights=weights)
+    how: dict[str, Any] = {"budget": budget, "device": at, "weights": weights}
+    special = second_moments is not None or mix is not None
+    if special:
+        fitted = mixed_curvature(logs, asked, curvature, second_moments, mix, **how)
+    else:
+        fitted = curvature_for(logs, curvature, **how)
     exact = mode == "l2" or any(dtype == np.float64 for dtype, _ in shapes.values())
     options |= {"device": at, "top_k": top_k, "sign": sign}
     found = []
@@ -147,6 +166,8 @@ def attribute(
             "queries": [each.weights for each in asked.provenance],
         },
     }
+    if special:
+        about |= {"second_moments": second_moments is not None, "mix": repr(mix), "unit": None}
     if top_k is not None:
         about |= {"top_k": int(top_k), "sign": sign}
     return dataclasses.replace(_join_queries(found), about=about)

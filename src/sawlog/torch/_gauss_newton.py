@@ -67,7 +67,7 @@ def gauss_newton(
     Curvature('gauss-newton', 1 layers)
     """
     one_of("loss", loss, _ROOTS)
-    network, blocks = _watched(model)
+    network, blocks = watched_of(model)
     if preconditioner is not None:
         return _solver(network, blocks, loader, loss, preconditioner, options)
     if options:
@@ -131,14 +131,19 @@ def _check_outputs(outputs: int, loss: str) -> None:
         raise ArgumentError('The cross entropy of one class is 0. Hint: loss="mse".')
 
 
-def _watched(model: Run | nn.Module) -> tuple[nn.Module, Sequence[Block]]:
+def watched_of(model: Run | nn.Module) -> tuple[nn.Module, Sequence[Block]]:
+    """Return the model of a run and its blocks, or all of a model.
+
+    Raises:
+        ArgumentError: The run compresses gradients.
+    """
     if not isinstance(model, Run):
         return model, look_at(model).blocks
     backend = model._watched_model()
     assert isinstance(backend, TorchBackend)
     if model.options.compress is not None:
         raise ArgumentError(
-            "The exact Gauss-Newton matrix is one of whole gradients, and the run compresses them. "
+            "This needs whole gradients, and the run compresses them. "
             "Hint: run.setup(...) without compress."
         )
     return backend.model, backend.blocks
