@@ -339,3 +339,18 @@ def test_standard_errors_of_sums_come_from_the_members():
     np.testing.assert_allclose(total.standard_errors[0], expected)
     bare = Scores(scores.queries, scores.ids, scores.values, standard_errors=scores.standard_errors)
     assert bare.of_groups(groups).standard_errors is None  # never a guess
+
+
+def test_intervals():
+    scores = with_errors()
+    low, high = scores.interval(0.9)
+    reach = 1.9431802805 * scores.standard_errors  # Student's t with 6 degrees of freedom
+    np.testing.assert_allclose(low, scores.values - reach)
+    np.testing.assert_allclose(high, scores.values + reach)
+    assert (scores.interval(0.99)[1] > high).all()
+    normal = Scores(scores.queries, scores.ids, scores.values, standard_errors=np.ones((2, 5)))
+    np.testing.assert_allclose(normal.interval(0.95)[1] - scores.values, 1.959963985)
+    with pytest.raises(ArgumentError, match=r"no standard errors. Hint: through_training"):
+        made().interval()
+    with pytest.raises(ArgumentError, match="`level` must be a number"):
+        scores.interval(90)

@@ -15,6 +15,7 @@ from sawlog._optional import require
 from sawlog._rich import Table, Text
 from sawlog._text import printable
 from sawlog.errors import ArgumentError
+from sawlog.influence._averages import t_quantile
 from sawlog.influence._rows import id_list
 from sawlog.influence._top_k import TopK, check_top_k
 from sawlog.influence._validation._validation import Validation
@@ -183,6 +184,25 @@ class Scores:
                 "Sums over a group need all scores, as dot products. Hint: attribute(..., "
                 'top_k=None, mode="dot").'
             )
+
+    def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lower and the upper end of a confidence interval of each score.
+
+        Intervals are those of Student's t distribution, with ``about["degrees_of_freedom"]`` or, by
+        default, one less than the number of members.
+
+        Raises:
+            ArgumentError: The standard errors are not known.
+        """
+        if self.standard_errors is None:
+            raise ArgumentError(
+                "These scores have no standard errors. Hint: through_training(..., runs=10), or an "
+                "ensemble of several checkpoints."
+            )
+        members = np.inf if self.members is None else len(self.members) - 1
+        half = t_quantile(level, self.about.get("degrees_of_freedom", members))
+        reach = half * self.standard_errors
+        return self.values - reach, self.values + reach
 
     # -- display ----------------------------------------------------------------------------------
 
