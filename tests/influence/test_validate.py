@@ -179,6 +179,22 @@ def test_metrics_by_query_and_some_of_the_queries(tmp_path):
     assert validate(mixed, bank=tmp_path / "bank", groups=None).validation == whole
 
 
+def test_metrics_are_in_the_order_of_the_scores(tmp_path):
+    """A bank whose queries have another order than those of the scores."""
+    scores, order = exact_scores(), [3, 0, 4, 2, 1]
+    validate(scores, train, bank=tmp_path / "bank", **FEW)
+    mixed = scores.select(QUERIES[order])
+    options = {"subsets": 14, "seeds": 2, "groups": None}
+    more = validate(mixed, lambda i, s: train(i, s)[order], bank=tmp_path / "bank", **options)
+    whole = validate(scores, train, **options)
+    np.testing.assert_allclose(more.validation.per_query, whole.validation.per_query[order])
+    with pytest.raises(ArgumentError, match="scores have 2 of them: training must measure all"):
+        validate(scores.select(["q3", "q1"]), train, bank=tmp_path / "bank", **FEW)
+    bank = Bank(tmp_path / "bank")
+    with pytest.raises(ArgumentError, match="has better='lower'; got 'higher'"):
+        validate(scores, bank=bank, better="higher")
+
+
 # ---- groups
 
 
@@ -443,6 +459,8 @@ def test_refused(options, message):
         (np.ones(3), r"array \[queries, examples\]"),
         (np.array([["a"]]), r"array \[queries, examples\]"),
         (np.full((Q, N), np.inf), "infinite or NaN"),
+        (Scores(QUERIES, np.zeros(N), np.ones((Q, N))), "Some examples have the same id"),
+        (Scores(np.zeros(Q), np.arange(N), np.ones((Q, N))), "Some queries have the same id"),
     ],
 )
 def test_scores_that_cannot_be_validated(scores, message):

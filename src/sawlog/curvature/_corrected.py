@@ -17,7 +17,7 @@ EPSILON = 1e-8
 
 
 @dataclasses.dataclass(frozen=True)
-class Unit(Diagonal):
+class UnitMatrix(Diagonal):
     """The identity, without damping."""
 
     damping: ClassVar[Sampled] = Sampled(0.0, noise=0.0)
@@ -38,7 +38,7 @@ class Corrected(Layer):
         inner: The curvature of the multiplied gradients.
         factors: The factors, in the shape of a gradient.
 
-    >>> layer = Corrected(Unit(np.ones(2)), np.array([0.5, 2.0]))
+    >>> layer = Corrected(UnitMatrix(np.ones(2)), np.array([0.5, 2.0]))
     >>> layer.scaled(np.array([[4.0, 4.0]]), np.ones(2), 1.0)
     array([[ 1., 16.]])
     """
@@ -54,7 +54,7 @@ class Corrected(Layer):
             )
 
     @property
-    def values(self) -> Any:  # type: ignore[override]
+    def values(self) -> Any:
         """The eigenvalues of the curvature of the multiplied gradients."""
         return self.inner.values
 

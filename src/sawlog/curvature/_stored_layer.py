@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sawlog.curvature._corrected import Corrected, Unit
+from sawlog.curvature._corrected import Corrected, UnitMatrix
 from sawlog.curvature._layer import Diagonal, FullMatrix, Kronecker, Layer
 
 
@@ -18,4 +18,4 @@ def layer_from(arrays: dict[str, Any]) -> Layer:
         return FullMatrix(arrays["values"], arrays["basis"], shape)
     if "left" in arrays:
         return Kronecker(arrays["values"], arrays["left"], arrays["right"])
-    return Unit(arrays["unit"]) if "unit" in arrays else Diagonal(arrays["values"])
+    return UnitMatrix(arrays["unit"]) if "unit" in arrays else Diagonal(arrays["values"])

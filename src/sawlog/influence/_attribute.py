@@ -130,7 +130,8 @@ def attribute(
                 "`second_moments` are those of one run. Hint: ensemble([attribute(...), ...])."
             )
         given = [] if train is None and queries is None else [(train, queries)]
-        several = [attribute(*_pair(run), **options, **more) for run in [*given, *runs]]
+        each = [_pair(run) for run in [*given, *runs]]
+        several = [attribute(own, asked, **options, **more) for own, asked in each]
         joined = mean_of(several)
         return joined if top_k is None else joined.top(top_k, sign)
     if train is None or queries is None:

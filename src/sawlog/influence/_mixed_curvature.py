@@ -13,7 +13,7 @@ from sawlog import curvature as curvatures
 from sawlog._array_device import NUMPY, ArrayDevice
 from sawlog._validate import positive_integer, refuse
 from sawlog.curvature import KINDS, Curvature, Layer, needs_factors
-from sawlog.curvature._corrected import Corrected, Unit, factors_of
+from sawlog.curvature._corrected import Corrected, UnitMatrix, factors_of
 from sawlog.errors import ArgumentError
 from sawlog.influence._fitted_curvature import check_statistics
 from sawlog.influence._logs import Logs
@@ -86,7 +86,9 @@ def mixed_curvature(
         factors = factors_of(second_moments, shapes)
     if kind == "identity":
         assert factors is not None
-        units = {name: Corrected(Unit(np.ones_like(own)), own) for name, own in factors.items()}
+        units = {
+            name: Corrected(UnitMatrix(np.ones_like(own)), own) for name, own in factors.items()
+        }
         return Curvature("second-moments", units, None, len(logs), _provenance(logs))
     measured = None
     if needs_factors(kind) and logs.reader is not None:

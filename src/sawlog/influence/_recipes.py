@@ -63,7 +63,8 @@ def less(
     if not checkpoints:
         raise ArgumentError("There are no checkpoints. Hint: [(train, queries), ...].")
     rates = [1.0] * len(checkpoints) if learning_rates is None else list(learning_rates)
-    moments: Sequence[Any] = second_moments or [None] * len(checkpoints)
+    none: list[Any] = [None] * len(checkpoints)
+    moments: Sequence[Any] = none if second_moments is None else second_moments
     if not len(rates) == len(moments) == len(checkpoints):
         raise ArgumentError(
             f"There are {len(checkpoints)} checkpoints, {len(rates)} learning rates and "

@@ -302,11 +302,17 @@ def load_scores(path: StrPath) -> Scores:
             arrays[name] = _decoded(arrays[name])
         layers = {n.removeprefix("layer/"): a for n, a in arrays.items() if n.startswith("layer/")}
         about = reader.meta["about"]
-        own = (arrays[name] for name in ("queries", "ids", "values"))
-        more = {name: arrays.get(name) for name in ("standard_errors", "members")}
         said = reader.meta.get("validation")
-        validation = None if said is None else Validation.from_json(said)
-        return Scores(*own, layers=layers, about=about, validation=validation, **more)
+        return Scores(
+            arrays["queries"],
+            arrays["ids"],
+            arrays["values"],
+            layers,
+            about,
+            standard_errors=arrays.get("standard_errors"),
+            members=arrays.get("members"),
+            validation=None if said is None else Validation.from_json(said),
+        )
 
 
 def spread(members: np.ndarray) -> np.ndarray:

@@ -101,14 +101,18 @@ class Bank:
         self.ids, self.queries = np.array(meta["ids"]), np.array(meta["queries"])
         self.better: str = meta["better"]
         self.settings: dict[str, Any] = meta["settings"]
-        self._check("better", self.better, better)
-        self._check("settings", self.settings, None if settings is None else dict(settings))
         self.check(ids, queries)
+        self.check_settings(better, settings)
 
     def check(self, ids: Any, queries: Any) -> None:
         """Raise an ArgumentError unless the bank is one of these examples and has these queries."""
         self._check_ids("training examples", self.ids, ids, same=True)
         self._check_ids("queries", self.queries, queries, same=False)
+
+    def check_settings(self, better: str | None, settings: Mapping[str, Any] | None) -> None:
+        """Raise an ArgumentError if the models were trained or measured in another way."""
+        self._check("better", self.better, better)
+        self._check("settings", self.settings, None if settings is None else dict(settings))
 
     def __repr__(self) -> str:
         sizes = f"{len(self.ids)} examples, {len(self.queries)} queries"
@@ -151,7 +155,11 @@ class Bank:
 
         Models are trained in random order, so that processes that run at the same time seldom
         train the same one. What a process was training when it was killed is trained again.
+
+        Raises:
+            ArgumentError: The trainer has other queries than the bank.
         """
+        order = self._order(trainer)
         wanted = {s.key(repeat): (s, repeat) for s in subsets for repeat in range(seeds)}
         random, trained, asked = np.random.default_rng(), 0, float("-inf")
         todo: list[str] = []
@@ -165,16 +173,27 @@ class Bank:
                     missing = set(writer.missing(list(wanted)))
                     if not missing:
                         return trained
-                    order = [key for key in todo if key in missing]
-                    todo = order or random.permutation(sorted(missing)).tolist()
+                    left = [key for key in todo if key in missing]
+                    todo = left or random.permutation(sorted(missing)).tolist()
                     asked = time.monotonic()
                     bar.advance(len(wanted) - len(missing) - done)
                     done = len(wanted) - len(missing)
                 keys = _alike(todo, wanted, trainer.together)
                 jobs = [wanted[key] for key in keys]
-                writer.append(keys, _columns(jobs, trainer.run(jobs)))
+                writer.append(keys, _columns(jobs, trainer.run(jobs)[:, order]))
                 trained += len(keys)
                 todo = [key for key in todo if key not in set(keys)]
+
+    def _order(self, trainer: Trainer) -> list[int]:
+        """Return where the queries of the bank are among the metrics of a trainer."""
+        place = {each: i for i, each in enumerate(trainer.queries.tolist())}
+        if place.keys() != set(self.queries.tolist()):
+            raise ArgumentError(
+                f"The bank at {self.path} has the metrics of {len(self.queries)} queries, and "
+                f"these scores have {len(place)} of them: training must measure all. Hint: scores "
+                "of all queries; or leave out train= to use the models that exist."
+            )
+        return [place[each] for each in self.queries.tolist()]
 
     def models(self) -> BankModels:
         """Return all models that the store contains now."""
@@ -193,7 +212,7 @@ def _alike(
 ) -> list[str]:
     """Return up to ``together`` models whose subsets have the size of the first."""
     size = wanted[todo[0]][0].size
-    found = []
+    found: list[str] = []
     for key in todo:
         if len(found) < together and wanted[key][0].size == size:
             found.append(key)

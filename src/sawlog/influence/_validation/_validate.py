@@ -92,8 +92,10 @@ def validate(
         given = scores_of_array(scores, ids, queries, bank if isinstance(bank, Bank) else None)
     _check_scores(given)
     with tempfile.TemporaryDirectory(prefix="sawlog-bank-") as folder:
-        own = bank
-        if not isinstance(own, Bank):
+        if isinstance(bank, Bank):
+            own = bank
+            own.check_settings(better, settings)
+        else:
             place = Path(folder) / "bank" if bank is None else Path(bank)
             known = {} if train is None else {"ids": given.ids, "queries": given.queries}
             own = Bank(place, **known, better=better, settings=settings)
@@ -102,7 +104,7 @@ def validate(
         wanted: list[Subset] | None = None
         if train is not None:
             wanted = random_subsets(len(own.ids), drop, subsets, draw)
-            trainer = Trainer(train, measure, together, own.ids, own.queries)
+            trainer = Trainer(train, measure, together, own.ids, given.queries)
             left_out = [group.subset for group in chosen]
             left_out += [Subset(np.zeros(len(own.ids), bool))] if chosen else []
             own.fill([*left_out, *wanted], seeds, trainer, progress=progress)
@@ -172,6 +174,9 @@ def _check_scores(scores: Scores) -> None:
             "Validation needs the scores of all examples, not the top k of each query. Hint: "
             "attribute(..., top_k=None)."
         )
+    for what, ids in (("examples", scores.ids), ("queries", scores.queries)):
+        if len(set(ids.tolist())) < len(ids):
+            raise ArgumentError(f"Some {what} have the same id, so they cannot be told apart.")
     if not np.isfinite(scores.values).all():
         raise ArgumentError("Some scores are infinite or NaN. Hint: leave those examples out.")
 
