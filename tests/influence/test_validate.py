@@ -77,6 +77,16 @@ def test_the_interval_covers_the_value_of_all_subsets_and_queries():
     assert 0.82 <= hits / rounds <= 0.97
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_perfect_ranking_of_few_subsets_is_not_certain(sign):
+    one = np.arange(6.0)[:, None] * np.ones((1, 2))
+    found = mean_correlation(one, sign * one)
+    low, high = sorted((sign * found.low, sign * found.high))
+    assert found.mean == sign
+    assert 0.1 < low < 0.98
+    assert high == 1
+
+
 def test_what_perfect_scores_would_reach():
     """Answers are the truth and independent noise, so the correlation is known."""
     random = np.random.default_rng(1)
@@ -344,6 +354,7 @@ def test_without_training_only_what_the_bank_has(tmp_path):
 )
 def test_another_bank_is_refused(tmp_path, change, message):
     own = {"ids": np.arange(N), "queries": QUERIES, "settings": {"lr": 0.1}}
+    Bank(tmp_path / "tuple", **{**own, "settings": {"sizes": (1, 2)}})
     Bank(tmp_path / "bank", **own)
     Bank(tmp_path / "bank")
     Bank(tmp_path / "bank", **own)

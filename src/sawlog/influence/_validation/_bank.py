@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -112,7 +113,8 @@ class Bank:
     def check_settings(self, better: str | None, settings: Mapping[str, Any] | None) -> None:
         """Raise an ArgumentError if the models were trained or measured in another way."""
         self._check("better", self.better, better)
-        self._check("settings", self.settings, None if settings is None else dict(settings))
+        given = None if settings is None else json.loads(json.dumps(dict(settings)))
+        self._check("settings", self.settings, given)
 
     def __repr__(self) -> str:
         sizes = f"{len(self.ids)} examples, {len(self.queries)} queries"

@@ -88,8 +88,8 @@ def mean_correlation(
     if len(per_query) > 1:
         noise = factor * float(left.var(0, ddof=1).mean())
         of_queries = max(0.0, float(per_query.var(ddof=1)) - noise) / len(per_query)
-    error = math.sqrt(of_subsets + of_queries)
-    low, high = _interval(mean, error, _student(confidence, blocks - 1))
+    error, quantile = math.sqrt(of_subsets + of_queries), _student(confidence, blocks - 1)
+    low, high = _interval(mean, error, quantile, len(predicted))
     return MeanCorrelation(mean, low, high, per_query)
 
 
@@ -97,12 +97,18 @@ def _without(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.delete(values, rows, axis=0)
 
 
-def _interval(mean: float, error: float, quantile: float) -> tuple[float, float]:
-    """Return an interval for a correlation, symmetric in its ``atanh``."""
-    if abs(mean) >= 1 or error == 0:
-        return mean, mean
-    middle, half = math.atanh(mean), quantile * error / (1 - mean**2)
-    return math.tanh(middle - half), math.tanh(middle + half)
+def _interval(mean: float, error: float, quantile: float, subsets: int) -> tuple[float, float]:
+    """Return an interval for a correlation, symmetric in its ``atanh``.
+
+    A perfect correlation counts as if two neighbouring ranks were swapped: more is not known from
+    these subsets, although the jackknife sees no error.
+    """
+    nearest = 1 - 12 / (subsets * (subsets**2 - 1))
+    inside = max(-nearest, min(nearest, mean))
+    least = 0.0 if abs(mean) < nearest else 1 / math.sqrt(max(1, subsets - 3))
+    half = quantile * max(error / (1 - inside**2), least)
+    low, high = math.tanh(math.atanh(inside) - half), math.tanh(math.atanh(inside) + half)
+    return min(low, mean), max(high, mean)
 
 
 def _student(confidence: float, freedom: int) -> float:
