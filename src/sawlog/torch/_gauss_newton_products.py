@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
 from sawlog.run_files._blocks import Block
-from sawlog.torch._laid_out import laid_out
+from sawlog.torch._rows._block_matrix import block_matrix
 
 ROWS = 64  # vectors that are multiplied at once
 
@@ -71,7 +71,7 @@ def products_of(
             }
             parts = multiplied(vectors)
             for block in blocks:
-                found[block.name].append(laid_out(block, parts).detach().cpu().numpy())
+                found[block.name].append(block_matrix(block, parts).detach().cpu().numpy())
         return {name: np.concatenate(parts) for name, parts in found.items()}
 
     return product

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sawlog.errors import ArgumentError
 from sawlog.torch._gauss_newton import watched_of
-from sawlog.torch._laid_out import laid_out
+from sawlog.torch._rows._block_matrix import block_matrix
 from sawlog.torch._run import Run
 
 
@@ -41,7 +41,7 @@ def second_moments(model: Run | nn.Module, optimizer: Any) -> dict[str, np.ndarr
             name: _moments(name, parameters[name], optimizer, groups)[None]
             for name in block.parameters
         }
-        found[block.name] = laid_out(block, parts)[0].cpu().numpy()
+        found[block.name] = block_matrix(block, parts)[0].cpu().numpy()
     return found
 
 
