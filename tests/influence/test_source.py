@@ -197,6 +197,26 @@ def test_an_ensemble_of_runs_has_standard_errors():
     np.testing.assert_allclose(group.standard_errors[:, 0], sums.std(0, ddof=1) / np.sqrt(3))
 
 
+def test_runs_whose_last_queries_are_used():
+    calls = []
+
+    class Run:
+        store_path = CHECKPOINTS[0]
+
+        def get_log(self):
+            calls.append("get_log")
+            return Logs(QUERIES)
+
+        def finalize(self):
+            calls.append("finalize")
+
+    found = attribute(ensemble=[Run(), Run()], curvature="fisher")
+    wanted = attribute(CHECKPOINTS[0], QUERIES, curvature="fisher")
+    np.testing.assert_allclose(found.values, wanted.values)
+    assert not found.standard_errors.any()
+    assert calls == ["get_log", "finalize"] * 2
+
+
 def test_ensembles_that_are_refused():
     with pytest.raises(ArgumentError, match=r"takes pairs \(train, queries\)"):
         attribute(ensemble=[CHECKPOINTS[0]])

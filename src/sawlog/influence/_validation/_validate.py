@@ -22,6 +22,7 @@ from sawlog.influence._validation._trainer import Measure, Train, Trainer
 from sawlog.influence._validation._validation import Validation
 
 LEAST_SUBSETS = 5
+BLOCK = 1 << 16  # examples
 
 
 def validate(
@@ -218,7 +219,7 @@ def validation_on(
         raise ArgumentError(_too_few(bank, models, len(places), drop))
     sign = -1.0 if bank.better == "lower" else 1.0
     left_out = np.stack([models.subsets[own[0]].left_out for own in places])
-    predicted = -(left_out.astype(np.float64) @ scores.values.T)
+    predicted = -_sums(left_out, scores.values)
     measured = np.stack([sign * models.answers[own].mean(0) for own in places])
     found = mean_correlation(predicted, measured, confidence)
     seeds = min(map(len, places))
@@ -235,6 +236,15 @@ def validation_on(
         models=sum(map(len, places)),
         groups=changes_of(groups, scores, models, bank.better),
     )
+
+
+def _sums(left_out: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return the sum of the scores of the examples that each subset leaves out, ``[m, q]``."""
+    total = np.zeros((len(left_out), len(values)))
+    for start in range(0, left_out.shape[1], BLOCK):
+        own = slice(start, start + BLOCK)
+        total += left_out[:, own].astype(np.float64) @ values[:, own].T
+    return total
 
 
 def _random(models: BankModels, size: int) -> set[str]:
