@@ -12,7 +12,17 @@ from typing import Any
 import _attribution_peers
 import numpy as np
 from _attribution_peers import Peer
-from _lds import Data, Settings, Truth, ceiling, data_of, lds_both, model_of, truth_of
+from _lds import (
+    Data,
+    Settings,
+    Truth,
+    ceiling,
+    data_of,
+    half_checkpoints,
+    lds_both,
+    model_of,
+    truth_of,
+)
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -34,6 +44,7 @@ class Method:
     one: float | None = None
     several: float | None = None
     slow: bool = False
+    halves: bool = False  # checkpoints that were trained on random halves of the data
 
 
 METHODS = (
@@ -44,6 +55,7 @@ METHODS = (
     Method("Shampoo", "shampoo"),
     Method("K-FAC", "kfac"),
     Method("EK-FAC", "ekfac", one=0.72, several=0.77),
+    Method("EK-FAC, half-data checkpoints", "ekfac", several=0.80, halves=True),
     Method("LoGra rank 16, random, Fisher", "fisher", "random", one=0.68),
     Method("LoGra rank 16, random, EK-FAC", "ekfac", "random", one=0.68),
     Method("LoGra rank 16, PCA, Fisher", "fisher", "pca", one=0.68),
@@ -170,15 +182,23 @@ def datamodeling(
 ) -> tuple[list[Result], float]:
     """All methods on one draw, and what noise leaves to be had."""
     data, truth = data_of(settings), truth_of(settings)
+    half_truth = truth
+    if any(method.halves for method in methods):
+        half_truth = dataclasses.replace(truth, checkpoints=half_checkpoints(settings, data))
     ours = {method.name: Found(method.name, (method.one, method.several)) for method in methods}
     theirs = {peer.name: Found(peer.name) for peer in peers}
     for place in track(range(settings.checkpoints), "attributing checkpoints", transient=True):
         model = checkpoint(settings, data, truth, place)
         with tempfile.TemporaryDirectory(prefix="sawlog-bench-") as name:
             folder = Path(name)
-            own = Ours(model, data, folder, methods, place)
-            for method in methods:
-                if not (method.slow and place):
+            for halves in (False, True):
+                wanted = [each for each in methods if each.halves == halves]
+                wanted = [each for each in wanted if not (each.slow and place)]
+                if not wanted:
+                    continue
+                of = checkpoint(settings, data, half_truth, place) if halves else model
+                own = Ours(of, data, folder / f"halves-{halves}", wanted, place)
+                for method in wanted:
                     start = time.perf_counter()
                     ours[method.name].add(own.scores(method), start)
             for number, peer in enumerate(peers):

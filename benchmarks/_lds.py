@@ -237,6 +237,22 @@ def _retrained(settings: Settings) -> dict[str, np.ndarray]:
     }
 
 
+def half_checkpoints(settings: Settings, data: Data) -> list[Tensor]:
+    """Parameters of models that were trained on random halves, each ``[models, ...]``.
+
+    Halves are pairs: what one leaves out, the other has.
+    """
+    draw = np.random.default_rng([settings.draw, 2])
+    members = []
+    for _ in range(0, settings.checkpoints, 2):
+        order = draw.permutation(settings.train)
+        half = settings.train // 2
+        members += [order[:half], order[half : 2 * half]]
+    seeds = range(1_000_000, 1_000_000 + settings.checkpoints)
+    found = trained(settings, data, np.stack(members[: settings.checkpoints]), seeds)
+    return [p[:, 0] if place % 2 else p for place, p in enumerate(found)]
+
+
 def _losses(logits: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(logits.mT, y.expand(len(logits), -1), reduction="none")
 

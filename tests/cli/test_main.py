@@ -29,7 +29,7 @@ def test_help_lists_the_commands_and_the_exit_codes(sawlog_):
     assert done.code == 0
     assert done.err == ""
     kept = {"ls", "show", "verify", "compact", "repair", "export"}
-    assert set(COMMANDS) == kept | {"attribute", "self-influence"}
+    assert set(COMMANDS) == kept | {"attribute", "self-influence", "validate"}
     for word in (*COMMANDS, "exit codes", "damaged", "130"):
         assert word in done.out, word
 

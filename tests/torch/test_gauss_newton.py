@@ -10,6 +10,7 @@ from sawlog import curvature, influence
 from sawlog.errors import ArgumentError, WeightsMismatchError
 from sawlog.torch import Run, gauss_newton
 from sawlog.torch import _gauss_newton as module
+from sawlog.torch import _gauss_newton_products as products
 
 
 @pytest.fixture
@@ -71,6 +72,61 @@ def test_in_stripes_and_parts_with_a_remainder(model, data, monkeypatch, stripe,
     found = gauss_newton(model, [x[:5], x[5:5], x[5:]], "mse")
     np.testing.assert_allclose(found.joint.matrix, dense(model, x, "mse"), rtol=1e-10, atol=1e-14)
     assert found.count == 7
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
+def test_products_are_those_of_the_dense_one(model, data, loss, monkeypatch):
+    monkeypatch.setattr(products, "ROWS", 2)
+    x, y = data
+    before = [p.clone() for p in model.parameters()]
+    found = gauss_newton(
+        model, [(x[:4], y[:4]), x[4:4], x[4:]], loss, preconditioner=curvature.IDENTITY
+    )
+    assert found.count == 7
+    random = np.random.default_rng(0)
+    rows = {name: random.normal(size=(3, *shape)) for name, shape in found.shapes.items()}
+    flat_rows = np.concatenate([rows[n].reshape(3, -1) for n in ("0.weight", "3.weight")], 1)
+    got = found.product(rows)
+    got = np.concatenate([got[n].reshape(3, -1) for n in ("0.weight", "3.weight")], 1)
+    np.testing.assert_allclose(got, flat_rows @ dense(model, x, loss), rtol=1e-10, atol=1e-14)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_conjugate_gradients_give_the_scores_of_the_matrix(tmp_path):
+    """Preconditioned by EK-FAC of the same run."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3).double()
+    x, y = torch.randn(7, 4).double(), torch.randint(3, (7,))
+    run = Run("run", root=tmp_path)
+    run.setup(dtype="float64", statistic="kfac")
+    run.watch(model, quiet=True)
+    with run(data_id=range(7)):
+        F.cross_entropy(model(x), y).backward()
+    run.finalize()
+    ekfac = influence.curvature_for(influence.Logs(run.store_path), "ekfac")
+    solver = gauss_newton(run, [x], preconditioner=ekfac, tolerance=1e-5)
+    matrix = gauss_newton(run, [x])
+    rows = influence.Logs(run.store_path)
+    asked = rows.of(rows.gather([2, 5]))
+    found, wanted = (
+        influence.attribute(rows, asked, curvature=each, damping=0.1).values
+        for each in (solver, matrix)
+    )
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4 * abs(wanted).max())
+    with torch.no_grad():
+        model.bias.add_(1.0)
+    with pytest.raises(WeightsMismatchError):
+        influence.attribute(
+            run.store_path, run.store_path, curvature=gauss_newton(run, [x], preconditioner=ekfac)
+        )
+
+
+def test_options_of_conjugate_gradients_need_them(model, data):
+    with pytest.raises(ArgumentError, match="tolerance needs preconditioner="):
+        gauss_newton(model, [data[0]], tolerance=1e-3)
+    with pytest.raises(ArgumentError, match="no examples"):
+        gauss_newton(model, [], preconditioner=curvature.IDENTITY)
 
 
 @pytest.fixture

@@ -55,4 +55,7 @@ COMMANDS = {
         "SelfInfluence",
         "Rank the examples of a run by self-influence: likely label errors first.",
     ),
+    "validate": Command(
+        "_validate", "Validate", "Compare scores with what retraining on subsets of the data does."
+    ),
 }

@@ -15,6 +15,8 @@ import warnings
 from typing import Any
 
 from sawlog.curvature._choose_damping import choose_damping as choose_damping
+from sawlog.curvature._conjugate_gradients import ConjugateGradients as ConjugateGradients
+from sawlog.curvature._corrected import Corrected as Corrected
 from sawlog.curvature._curvature import IDENTITY as IDENTITY
 from sawlog.curvature._curvature import Curvature as Curvature
 from sawlog.curvature._curvature import load as load
@@ -35,6 +37,8 @@ from sawlog.curvature._layer import Layer as Layer
 __all__ = [
     "IDENTITY",
     "KINDS",
+    "ConjugateGradients",
+    "Corrected",
     "Curvature",
     "Damping",
     "Diagonal",

@@ -57,7 +57,8 @@ def choose_damping(curvature: Curvature, held_out: LayerArrays) -> dict[str, flo
 
 def _squares(name: str, layer: Layer, rows: np.ndarray) -> tuple[np.ndarray, float]:
     """Return mean squares of gradients in the eigenbasis, and the mean squared norm."""
-    turned = layer.into(checked_shape(name, layer, rows))
+    shaped = checked_shape(name, layer, rows)
+    turned, rows = layer.into(shaped), layer.prepared(shaped)
     squares = np.asarray((turned.reshape(len(rows), -1) ** 2).mean(0))
     total = float((rows.reshape(len(rows), -1) ** 2).mean(0).sum())
     if not np.isfinite(squares).all() or not np.isfinite(total):

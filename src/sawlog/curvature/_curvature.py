@@ -15,7 +15,8 @@ from sawlog._array_device import NUMPY, ArrayDevice, device_of, to_numpy
 from sawlog.curvature._damping import JOINT as JOINT_DAMPING
 from sawlog.curvature._damping import Damping, amount, inverse
 from sawlog.curvature._joint import Joint
-from sawlog.curvature._layer import Layer, layer_from, same_layout
+from sawlog.curvature._layer import Layer, same_layout
+from sawlog.curvature._stored_layer import layer_from
 from sawlog.errors import ArgumentError, ForeignStoreError, StoreNotFoundError
 from sawlog.records import Entries, Records
 from sawlog.store._maintenance._remove import new_store
@@ -127,6 +128,31 @@ class Curvature:
         if (name, device) not in self._moved:
             self._moved[name, device] = layer.to(device)
         return self._moved[name, device], device.put(scale), rest
+
+    def transform_all(
+        self, rows: LayerArrays, function: Callable[[str, np.ndarray], np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Return ``f(H) g`` for the rows of all layers, in float64 with numpy.
+
+        Args:
+            rows: Gradients ``[n, ...]`` by layer.
+            function: ``f(layer, eigenvalues)``, applied to the eigenvalues of each layer; negative
+                ones, which result from rounding, are 0. The identity counts as ``H = 0``.
+        """
+        own = {name: to_numpy(values).astype(np.float64) for name, values in rows.items()}
+        if self.joint is not None:
+            return self.joint.transform(own, function)
+        found = {}
+        for name, values in own.items():
+            if self.kind == "identity":
+                found[name] = values * float(function(name, np.zeros(1))[0])
+                continue
+            layer = self._layer(name)
+            scale = function(name, np.maximum(np.asarray(layer.values, np.float64), 0.0))
+            rest = float(function(name, np.zeros(1))[0])
+            turned = layer.scaled(checked_shape(name, layer, values), scale, rest)
+            found[name] = turned.reshape(values.shape)
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_moved": {}}

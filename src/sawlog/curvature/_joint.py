@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,25 @@ class Joint:
                 "The curvature is singular without damping. Hint: damping=None chooses one."
             ) from error
         return {n: solved[:, own].reshape(rows[n].shape) for n, own in slices.items()}
+
+    def transform(
+        self,
+        rows: Mapping[str, np.ndarray],
+        function: Callable[[str, np.ndarray], np.ndarray],
+    ) -> dict[str, np.ndarray]:
+        """Return ``f(H) g`` for the gradients of each example.
+
+        ``function`` gets ``""`` and the eigenvalues of the whole matrix.
+        """
+        flat = self._flat(rows)
+        values, basis = self._decomposed
+        turned = (flat @ basis * function("", values)) @ basis.T
+        return {n: turned[:, own].reshape(rows[n].shape) for n, own in self._slices().items()}
+
+    @functools.cached_property
+    def _decomposed(self) -> tuple[np.ndarray, np.ndarray]:
+        values, basis = np.linalg.eigh(self.matrix)
+        return np.maximum(values, 0.0), basis
 
     def _flat(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         if set(rows) != set(self.shapes):

@@ -55,6 +55,10 @@ class Layer(abc.ABC):
         flat = rows.reshape(len(rows), -1)
         return turned**2 @ (scale.reshape(-1) - rest) + (flat**2).sum(1) * rest
 
+    def prepared(self, rows: Any) -> Any:
+        """Return gradients as the curvature was fitted to them: unchanged by default."""
+        return rows
+
     @abc.abstractmethod
     def row_shape(self) -> tuple[int, ...]:
         """Return the shape of a gradient."""
@@ -262,13 +266,3 @@ def decomposed(moment: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def outer(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return the outer product of the eigenvalues of two sides, ``[..., rows, cols]``."""
     return left[..., :, None] * right[..., None, :]
-
-
-def layer_from(arrays: dict[str, Any]) -> Layer:
-    """Make a layer from the result of :meth:`Layer.arrays`."""
-    if "basis" in arrays:
-        shape = tuple(int(size) for size in arrays["shape"])
-        return FullMatrix(arrays["values"], arrays["basis"], shape)
-    if "left" in arrays:
-        return Kronecker(arrays["values"], arrays["left"], arrays["right"])
-    return Diagonal(arrays["values"])

@@ -16,6 +16,8 @@ from typing import Any
 
 from sawlog._optional import require
 from sawlog.influence._attribute import attribute as attribute
+from sawlog.influence._bm25 import bm25 as bm25
+from sawlog.influence._ensemble import ensemble as ensemble
 from sawlog.influence._fitted_curvature import curvature_for as curvature_for
 from sawlog.influence._log_loader import LogLoader as LogLoader
 from sawlog.influence._logix import compute_influence as compute_influence
@@ -28,26 +30,44 @@ from sawlog.influence._methods import influence_functions as influence_functions
 from sawlog.influence._methods import tracin as tracin
 from sawlog.influence._methods import trackstar as trackstar
 from sawlog.influence._methods import trak as trak
+from sawlog.influence._mixed_curvature import Components as Components
+from sawlog.influence._recipes import less as less
+from sawlog.influence._recipes import relatif as relatif
 from sawlog.influence._run_influence import Influence as Influence
 from sawlog.influence._scores import Scores as Scores
-from sawlog.influence._scores import ensemble as ensemble
 from sawlog.influence._scores import load_scores as load_scores
 from sawlog.influence._self_influence import Ranking as Ranking
 from sawlog.influence._self_influence import self_influence as self_influence
+from sawlog.influence._source import TrainingSegment as TrainingSegment
+from sawlog.influence._source import source as source
 from sawlog.influence._tasks import attribution_table as attribution_table
 from sawlog.influence._tasks import label_errors as label_errors
 from sawlog.influence._tasks import near_duplicates as near_duplicates
 from sawlog.influence._tasks import prune as prune
 from sawlog.influence._token_scores import token_scores as token_scores
 from sawlog.influence._token_table import token_table as token_table
+from sawlog.influence._validation._bank import Bank as Bank
+from sawlog.influence._validation._recall import Recall as Recall
+from sawlog.influence._validation._recall import recall as recall
+from sawlog.influence._validation._tune_damping import tune_damping as tune_damping
+from sawlog.influence._validation._validate import validate as validate
+from sawlog.influence._validation._validation import GroupChange as GroupChange
+from sawlog.influence._validation._validation import Validation as Validation
 
 __all__ = [
+    "Bank",
+    "Components",
+    "GroupChange",
     "Logs",
     "Ranking",
+    "Recall",
     "Scores",
+    "TrainingSegment",
+    "Validation",
     "activation_similarity",
     "attribute",
     "attribution_table",
+    "bm25",
     "compute_influence",
     "compute_influence_all",
     "compute_self_influence",
@@ -55,16 +75,22 @@ __all__ = [
     "gradient_cosine",
     "influence_functions",
     "label_errors",
+    "less",
     "load_scores",
     "near_duplicates",
     "prune",
+    "recall",
+    "relatif",
     "self_influence",
+    "source",
     "through_training",
     "token_scores",
     "token_table",
     "tracin",
     "trackstar",
     "trak",
+    "tune_damping",
+    "validate",
 ]
 
 # Functions that need a framework, which is imported when one of them is first used.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ from sawlog._validate import one_of, positive_integer
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
 from sawlog.influence._compatibility import check_together
+from sawlog.influence._ensemble import ensemble as mean_of
 from sawlog.influence._fitted_curvature import curvature_for
 from sawlog.influence._logs import BUDGET, Logs
+from sawlog.influence._mixed_curvature import Components, mixed_curvature
 from sawlog.influence._scores import Scores, load_scores
 from sawlog.influence._scoring_job import NONFINITE, ScoringJob, prepare_job
 from sawlog.influence._threads import several
@@ -35,11 +37,14 @@ StrPath = str | os.PathLike[str]
 
 
 def attribute(
-    train: Any,
-    queries: Any,
+    train: Any = None,
+    queries: Any = None,
     *,
+    ensemble: Iterable[Any] = (),
     curvature: str | Curvature = "ekfac",
     damping: Damping = None,
+    second_moments: Mapping[str, Any] | None = None,
+    mix: float | Components | None = None,
     mode: str = "dot",
     top_k: int | None = None,
     sign: str = "positive",
@@ -63,6 +68,9 @@ def attribute(
     Args:
         train: The path of a store of rows, a reader, a :class:`Logs`, or a dict of arrays.
         queries: The same, logged with the same layers and compression.
+        ensemble: Further runs, as pairs ``(train, queries)`` or as runs whose last queries are
+            used: the same examples and queries, logged with models of other seeds or of random
+            parts of the data. The result is the mean over all runs, with standard errors.
         curvature: One of :data:`sawlog.curvature.KINDS`: ``"identity"``, ``"diagonal"``,
             ``"fisher"``, ``"kfac"``, ``"ekfac"``, ``"shampoo"``. It is fitted to ``train`` and
             saved with the run. Or a fitted :class:`sawlog.curvature.Curvature`.
@@ -70,6 +78,13 @@ def attribute(
             ``Typical(share)`` of the eigenvalue that gradients typically meet; or a dict of numbers
             by layer, such as that of :func:`sawlog.curvature.choose_damping`. The default, None, is
             a :class:`sawlog.curvature.Sampled` that suits the kind of curvature.
+        second_moments: The second moments of an optimizer such as Adam, as arrays by layer in the
+            layout of gradients (:func:`sawlog.torch.second_moments`). Gradients are divided by
+            their roots before anything else, as the optimizer does. Needs whole gradients, and a
+            curvature that is fitted to rows: ``"fisher"``, ``"diagonal"``, ``"shampoo"`` or
+            ``"identity"``.
+        mix: The share of the queries' own curvature in the curvature, or
+            :class:`Components`: what all queries have in common gets less weight.
         mode: ``"dot"``; ``"cosine"``, divided by the norms of both under the inverse of the damped
             curvature; or ``"l2"``, minus the squared distance under it.
         top_k: Keep only the best ``top_k`` scores of each query; None keeps all.
@@ -99,23 +114,41 @@ def attribute(
     """
     _check_options(mode, top_k, sign, per_layer, budget)
     one_of("nonfinite", nonfinite, NONFINITE)
+    options: dict[str, Any] = {
+        "damping": damping,
+        "mode": mode,
+        "budget": budget,
+        "per_layer": per_layer,
+        "nonfinite": nonfinite,
+    }
+    runs = list(ensemble)
+    if runs:
+        more = {"curvature": curvature, "names": names, "executor": executor, "device": device}
+        more |= {"checkpoint": checkpoint, "progress": progress, "weights": weights, "mix": mix}
+        if second_moments is not None:
+            raise ArgumentError(
+                "`second_moments` are those of one run. Hint: ensemble([attribute(...), ...])."
+            )
+        given = [] if train is None and queries is None else [(train, queries)]
+        each = [_pair(run) for run in [*given, *runs]]
+        several = [attribute(own, asked, **options, **more) for own, asked in each]
+        joined = mean_of(several)
+        return joined if top_k is None else joined.top(top_k, sign)
+    if train is None or queries is None:
+        raise ArgumentError("There are no examples or no queries. Hint: attribute(train, queries).")
     logs, asked = Logs(train, names=names), Logs(queries, names=names)
     if len(logs) == 0 or len(asked) == 0:
         raise ArgumentError("There are no examples to score, or no queries to score them for.")
     shapes = check_together(logs, asked, weights)
     at = logs.usable_device(_device_for(device, queries))
-    fitted = curvature_for(logs, curvature, budget=budget, device=at, weights=weights)
+    how: dict[str, Any] = {"budget": budget, "device": at, "weights": weights}
+    special = second_moments is not None or mix is not None
+    if special:
+        fitted = mixed_curvature(logs, asked, curvature, second_moments, mix, **how)
+    else:
+        fitted = curvature_for(logs, curvature, **how)
     exact = mode == "l2" or any(dtype == np.float64 for dtype, _ in shapes.values())
-    options = {
-        "damping": damping,
-        "mode": mode,
-        "device": at,
-        "budget": budget,
-        "top_k": top_k,
-        "sign": sign,
-        "per_layer": per_layer,
-        "nonfinite": nonfinite,
-    }
+    options |= {"device": at, "top_k": top_k, "sign": sign}
     found = []
     for batch in asked.batches(budget // 4):
         job = prepare_job(logs, batch, fitted, exact, **options)
@@ -134,9 +167,24 @@ def attribute(
             "queries": [each.weights for each in asked.provenance],
         },
     }
+    if special:
+        about |= {"second_moments": second_moments is not None, "mix": repr(mix), "unit": None}
     if top_k is not None:
         about |= {"top_k": int(top_k), "sign": sign}
     return dataclasses.replace(_join_queries(found), about=about)
+
+
+def _pair(run: Any) -> tuple[Any, Any]:
+    """Return the examples and queries of a run."""
+    if hasattr(run, "store_path") and hasattr(run, "get_log"):
+        asked = run.get_log()
+        run.finalize()
+        return run.store_path, asked
+    if isinstance(run, tuple) and len(run) == 2:
+        return run
+    raise ArgumentError(
+        f"`ensemble` takes pairs (train, queries), or runs that logged queries; got {run!r:.200}."
+    )
 
 
 def _check_options(mode: Any, top_k: Any, sign: Any, per_layer: bool, budget: Any) -> None:

@@ -54,7 +54,7 @@ def curvature_for(
     if reader is not None and needs_factors(curvature):
         measured = measured_with(reader)
     if weights == "same":
-        _check_weights(logs, measured)
+        check_statistics(logs, measured)
     if folder is None:
         fitted = curvatures.fit(
             curvature, lambda: logs.scan(budget, device), measured, count=len(logs)
@@ -71,7 +71,8 @@ def _check_given(logs: Logs, curvature: Curvature) -> None:
     check_same_weights(logs.provenance, theirs, f"the rows{where}", what, hint)
 
 
-def _check_weights(logs: Logs, measured: Measured | None) -> None:
+def check_statistics(logs: Logs, measured: Measured | None) -> None:
+    """Raise a WeightsMismatchError if rows and statistics come from different weights."""
     theirs = () if measured is None else measured.provenance
     where = "" if logs.path is None else f" at {logs.path}"
     hint = (

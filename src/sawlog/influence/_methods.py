@@ -1,4 +1,7 @@
-"""Published methods by name: each is a choice of curvature, mode and checkpoints."""
+"""Published methods by name: each is a choice of curvature, mode and checkpoints.
+
+``_recipes`` has those that need more than that.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ import numpy as np
 
 from sawlog.errors import ArgumentError
 from sawlog.influence._attribute import attribute
+from sawlog.influence._ensemble import ensemble
 from sawlog.influence._logs import Logs
-from sawlog.influence._scores import Scores, ensemble
+from sawlog.influence._scores import Scores
 from sawlog.run_files import ragged
 from sawlog.run_files._encode import SCALE, decode
 
@@ -47,9 +51,18 @@ def trak(checkpoints: Sequence[Checkpoint], **options: Any) -> Scores:
 
 
 def trackstar(train: Any, queries: Any, **options: Any) -> Scores:
-    """Compute TrackStar: preconditioned gradients of unit length.
+    """Compute TrackStar: corrected, preconditioned gradients of unit length.
 
-    Normalizing keeps examples with large gradients from ranking first for every query.
+    The method has three parts. Gradients are divided by the roots of the optimizer's second
+    moments: pass ``second_moments=``, or log gradients that are corrected. The Fisher of the
+    training examples is mixed with that of the queries, so that what all queries have in common
+    counts less: pass ``mix=Components(count)`` or a share. Rows are normalized, so that examples
+    with large gradients do not rank first for every query. Without these options, it is the
+    cosine under the Fisher of the training examples.
+
+    Args:
+        train, queries: As for :func:`attribute`.
+        options: Those of :func:`attribute`.
     """
     return attribute(train, queries, **{"curvature": "fisher", "mode": "cosine", **options})
 

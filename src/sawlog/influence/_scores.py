@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from sawlog.errors import ArgumentError
 from sawlog.influence._averages import t_quantile
 from sawlog.influence._rows import id_list
 from sawlog.influence._top_k import TopK, check_top_k
+from sawlog.influence._validation._validation import Validation
 from sawlog.records import Entries, Records
 from sawlog.store._maintenance._remove import new_store
 
@@ -40,6 +41,8 @@ class Scores:
         standard_errors: The standard error of each score, with the shape of ``values``, if known.
         members: The scores of each run or checkpoint, ``[m, q, n]``, if ``values`` is their mean
             and they were kept. The standard errors of sums over groups are computed from them.
+        validation: What retraining said about the scores, after :func:`validate`. It is that of
+            all scores of these queries: sums over groups and other queries have none.
 
     >>> scores = Scores(np.array(["q"]), np.array([7, 8]), np.array([[0.5, 2.0]]))
     >>> scores["q"]
@@ -55,6 +58,7 @@ class Scores:
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     standard_errors: np.ndarray | None = None
     members: np.ndarray | None = None
+    validation: Validation | None = None
 
     @property
     def whole(self) -> bool:
@@ -63,6 +67,14 @@ class Scores:
 
     def __len__(self) -> int:
         return len(self.queries)
+
+    def __repr__(self) -> str:
+        what = "examples" if self.whole else "best examples"
+        parts = [f"{len(self)} queries x {self.values.shape[1]} {what}"]
+        parts += [str(self.about[n]) for n in ("curvature", "mode") if self.about.get(n)]
+        parts += [] if self.standard_errors is None else ["with standard errors"]
+        parts += [] if self.validation is None else [str(self.validation)]
+        return f"Scores({', '.join(parts)})"
 
     def __getitem__(self, query: Any) -> Any:
         """Return the examples of a query with their scores, ``[(id, score), ...]``.
@@ -116,10 +128,10 @@ class Scores:
 
     def select(self, queries: Iterable[Any]) -> Scores:
         """Return the scores of some queries by id, in this order."""
-        rows = _indices(self.queries, queries, "query")
+        rows = indices_of(self.queries, queries, "query")
         ids = self.ids if self.whole else self.ids[rows]
         chosen = self._changed(lambda values: values[..., rows, :])
-        return dataclasses.replace(chosen, queries=self.queries[rows], ids=ids)
+        return dataclasses.replace(chosen, queries=self.queries[rows], ids=ids, validation=None)
 
     def group(self, of: Mapping[Any, Iterable[Any]] | None = None) -> Scores:
         """Sum the scores over all queries, or over each named group of query ids."""
@@ -127,7 +139,7 @@ class Scores:
         named = (
             {"all": self.queries.tolist()} if of is None else {k: list(v) for k, v in of.items()}
         )
-        rows = [_indices(self.queries, own, "query") for own in named.values()]
+        rows = [indices_of(self.queries, own, "query") for own in named.values()]
 
         def summed(values: np.ndarray) -> np.ndarray:
             return np.stack([values[..., own, :].sum(-2) for own in rows], -2)
@@ -137,7 +149,7 @@ class Scores:
     def of_groups(self, groups: Mapping[Any, Iterable[Any]]) -> Scores:
         """Sum the scores over each named group of example ids: the influence of a group."""
         self._check_sums()
-        columns = [_indices(self.ids, own, "example") for own in groups.values()]
+        columns = [indices_of(self.ids, own, "example") for own in groups.values()]
 
         def summed(values: np.ndarray) -> np.ndarray:
             return np.stack([values[..., own].sum(-1) for own in columns], -1)
@@ -157,7 +169,8 @@ class Scores:
 
     def _summed(self, summed: Callable[[np.ndarray], np.ndarray]) -> Scores:
         """Sum the values. Errors of sums need the members: those of examples are correlated."""
-        sums = dataclasses.replace(self, standard_errors=None)._changed(summed)
+        alone = dataclasses.replace(self, standard_errors=None, validation=None)
+        sums = alone._changed(summed)
         if self.standard_errors is None or sums.members is None or self.members is None:
             return sums
         # Members may be correlated or trimmed: keep the ratio of the errors to their spread.
@@ -216,7 +229,9 @@ class Scores:
 
     def __rich__(self) -> Table:
         shown = self.top(5) if self.whole else self
-        table = Table(title=f"{len(self)} queries, {self.values.shape[1]} examples each")
+        said = None if self.validation is None else str(self.validation)
+        head = f"{len(self)} queries, {self.values.shape[1]} examples each"
+        table = Table(title=head, caption=said)
         table.add_column("query")
         for rank in range(min(5, shown.values.shape[1])):
             table.add_column(str(rank + 1), justify="right")
@@ -262,6 +277,7 @@ class Scores:
         arrays |= {name: values for name, values in extra.items() if values is not None}
         texts = [name for name in ("queries", "ids") if arrays[name].dtype.kind == "U"]
         meta = {"scores": 1, "about": dict(self.about), "texts": texts}
+        meta |= {} if self.validation is None else {"validation": self.validation.to_json()}
         with (
             new_store(path) as aside,
             store.create(aside, meta=meta, interval=None) as writer,
@@ -286,9 +302,17 @@ def load_scores(path: StrPath) -> Scores:
             arrays[name] = _decoded(arrays[name])
         layers = {n.removeprefix("layer/"): a for n, a in arrays.items() if n.startswith("layer/")}
         about = reader.meta["about"]
-        own = (arrays[name] for name in ("queries", "ids", "values"))
-        more = {name: arrays.get(name) for name in ("standard_errors", "members")}
-        return Scores(*own, layers=layers, about=about, **more)
+        said = reader.meta.get("validation")
+        return Scores(
+            arrays["queries"],
+            arrays["ids"],
+            arrays["values"],
+            layers,
+            about,
+            standard_errors=arrays.get("standard_errors"),
+            members=arrays.get("members"),
+            validation=None if said is None else Validation.from_json(said),
+        )
 
 
 def spread(members: np.ndarray) -> np.ndarray:
@@ -323,7 +347,7 @@ def _decoded(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array).view(f"<U{size}").reshape(array.shape[:-1])
 
 
-def _indices(ids: np.ndarray, wanted: Iterable[Any], what: str) -> list[int]:
+def indices_of(ids: np.ndarray, wanted: Iterable[Any], what: str) -> list[int]:
     """Return the index of each wanted id."""
     index = {each: i for i, each in enumerate(ids.tolist())}
     own = id_list(wanted)
@@ -331,57 +355,3 @@ def _indices(ids: np.ndarray, wanted: Iterable[Any], what: str) -> list[int]:
     if missing:
         raise ArgumentError(f"There is no {what} {', '.join(map(repr, missing[:5]))}.")
     return [index[each] for each in own]
-
-
-def ensemble(several: Sequence[Scores], weights: Sequence[float] | None = None) -> Scores:
-    """Average the scores of several checkpoints, or sum them with weights.
-
-    Queries and examples are matched by id, and returned in the order of the first. Scores of
-    layers are included if all have the same layers.
-
-    Args:
-        several: Scores of all examples.
-        weights: One factor for each; by default ``1 / len(several)``.
-
-    Raises:
-        ArgumentError: Queries, examples or modes differ, or some are a top k.
-    """
-    if not several:
-        raise ArgumentError("`several` must contain at least one Scores.")
-    for each in several:
-        _check_comparable(each, several[0])
-    shares = [1 / len(several)] * len(several) if weights is None else list(weights)
-    if len(shares) != len(several):
-        raise ArgumentError(f"There are {len(shares)} weights for {len(several)} Scores.")
-    first = several[0]
-    orders = [
-        np.ix_(
-            _indices(each.queries, first.queries.tolist(), "query"),
-            _indices(each.ids, first.ids.tolist(), "example"),
-        )
-        for each in several
-    ]
-
-    def summed(matrices: Iterable[np.ndarray]) -> np.ndarray:
-        total = np.zeros(first.values.shape)
-        for share, matrix, order in zip(shares, matrices, orders, strict=True):
-            total += share * matrix[order]
-        return total
-
-    alike = all(set(each.layers) == set(first.layers) for each in several)
-    layers = {n: summed(e.layers[n] for e in several) for n in (first.layers if alike else ())}
-    about = {**first.about, "ensemble": len(several)}
-    return Scores(first.queries, first.ids, summed(each.values for each in several), layers, about)
-
-
-def _check_comparable(each: Scores, first: Scores) -> None:
-    if not each.whole or set(each.ids.tolist()) != set(first.ids.tolist()):
-        raise ArgumentError(
-            "An ensemble needs the scores of all examples, and the same examples. Hint: "
-            "attribute(..., top_k=None), then ensemble(...).top(k)."
-        )
-    if set(each.queries.tolist()) != set(first.queries.tolist()):
-        raise ArgumentError("The scores of an ensemble have different queries.")
-    modes = {one.about.get("mode", "dot") for one in (each, first)}
-    if len(modes) > 1:
-        raise ArgumentError(f"The scores of an ensemble must have one mode; got {sorted(modes)}.")

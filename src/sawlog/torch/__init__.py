@@ -36,6 +36,7 @@ from sawlog.torch._layers import Rule as Rule
 from sawlog.torch._layers import Use as Use
 from sawlog.torch._layers import register_layer as register_layer
 from sawlog.torch._run import Run as Run
+from sawlog.torch._second_moments import second_moments as second_moments
 
 __all__ = [
     "Check",
@@ -57,6 +58,7 @@ __all__ = [
     "get_log",
     "init",
     "register_layer",
+    "second_moments",
     "setup",
     "start",
     "watch",

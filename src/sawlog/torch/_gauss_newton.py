@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
 from sawlog._validate import one_of
-from sawlog.curvature import Curvature, Joint
+from sawlog.curvature import ConjugateGradients, Curvature, Joint
 from sawlog.errors import ArgumentError
 from sawlog.run_files._blocks import Block
 from sawlog.torch._backend import TorchBackend
+from sawlog.torch._gauss_newton_products import products_of
 from sawlog.torch._model._fingerprint import Fingerprint
 from sawlog.torch._model._names import bare
 from sawlog.torch._model._search import find_watched
@@ -28,7 +29,12 @@ Parameters = dict[str, Tensor]
 
 
 def gauss_newton(
-    model: Run | nn.Module, loader: Iterable[Any], loss: str = "cross_entropy"
+    model: Run | nn.Module,
+    loader: Iterable[Any],
+    loss: str = "cross_entropy",
+    *,
+    preconditioner: Curvature | None = None,
+    **options: Any,
 ) -> Curvature:
     """Compute the exact Gauss-Newton matrix, for :func:`sawlog.influence.attribute`.
 
@@ -44,6 +50,12 @@ def gauss_newton(
         loader: batches of inputs, or tuples that begin with them.
         loss: ``"cross_entropy"`` of outputs ``[batch, classes]``, or ``"mse"``, the mean of the
             squares over outputs, each as that of an example alone.
+        preconditioner: a fitted curvature of the same layers, such as
+            ``sawlog.influence.curvature_for(Logs(run.store_path), "ekfac")``. The matrix is then
+            not formed: scoring solves for each query by conjugate gradients, which takes the
+            inputs of ``loader`` in memory and a pass over them in each iteration.
+        options: with a preconditioner, ``iterations`` and ``tolerance`` of
+            :class:`sawlog.curvature.ConjugateGradients`.
 
     Raises:
         ArgumentError: the model is too large, its gradients are compressed, its outputs have
@@ -55,7 +67,11 @@ def gauss_newton(
     Curvature('gauss-newton', 1 layers)
     """
     one_of("loss", loss, _ROOTS)
-    network, blocks = _watched(model)
+    network, blocks = watched_of(model)
+    if preconditioner is not None:
+        return _solver(network, blocks, loader, loss, preconditioner, options)
+    if options:
+        raise ArgumentError(f"{', '.join(options)} needs preconditioner=.")
     size = sum(block.elements for block in blocks)
     if size > MOST:
         raise ArgumentError(
@@ -71,8 +87,8 @@ def gauss_newton(
         inputs = _inputs(batch).to(device)
         count += len(inputs)
         outputs = _width(network, inputs) if len(inputs) else 1
-        if outputs == 1 and loss == "cross_entropy" and len(inputs):
-            raise ArgumentError('The cross entropy of one class is 0. Hint: loss="mse".')
+        if len(inputs):
+            _check_outputs(outputs, loss)
         for part in inputs.split(max(1, CHUNK // (8 * size * outputs))):
             if len(part):
                 _add(total, rows(part).flatten(0, 1))
@@ -84,14 +100,51 @@ def gauss_newton(
     return Curvature("gauss-newton", {}, joint, count, [provenance.to_json()])
 
 
-def _watched(model: Run | nn.Module) -> tuple[nn.Module, Sequence[Block]]:
+def _solver(
+    network: nn.Module,
+    blocks: Sequence[Block],
+    loader: Iterable[Any],
+    loss: str,
+    preconditioner: Curvature,
+    options: dict[str, Any],
+) -> ConjugateGradients:
+    """Return the matrix as its products with vectors."""
+    device = next(network.parameters()).device
+    batches = [inputs for batch in loader if len(inputs := _inputs(batch).to(device))]
+    if not batches:
+        raise ArgumentError("The loader has no examples.")
+    _check_outputs(_width(network, batches[0]), loss)
+    provenance = Fingerprint(bare(network)).now()
+    return ConjugateGradients(
+        products_of(network, blocks, batches, loss),
+        {block.name: block.shape for block in blocks},
+        preconditioner,
+        kind="gauss-newton",
+        count=sum(map(len, batches)),
+        provenance=[provenance.to_json()],
+        **options,
+    )
+
+
+def _check_outputs(outputs: int, loss: str) -> None:
+    if outputs == 1 and loss == "cross_entropy":
+        raise ArgumentError('The cross entropy of one class is 0. Hint: loss="mse".')
+
+
+def watched_of(model: Run | nn.Module) -> tuple[nn.Module, Sequence[Block]]:
+    """Return the model of a run and its blocks, or all of a model.
+
+    Raises:
+        ArgumentError: The run compresses gradients.
+    """
     if not isinstance(model, Run):
         return model, find_watched(model).blocks
     backend = model._watched_model()
     assert isinstance(backend, TorchBackend)
     if model.options.compress is not None:
         raise ArgumentError(
-            "The exact Gauss-Newton matrix needs whole gradients, and the run compresses them. "
+            "Second moments and the exact Gauss-Newton matrix need whole gradients, and the run "
+            "compresses them. "
             "Hint: run.setup(...) without compress."
         )
     return backend.model, backend.blocks

@@ -1,0 +1,137 @@
+"""Conjugate gradients against dense solutions in float64."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from sawlog import influence
+from sawlog.curvature import ConjugateGradients, Curvature, Diagonal, Joint, Kronecker
+from sawlog.errors import ArgumentError
+
+SHAPES = {"a": (2, 3), "b": (4,)}
+RNG = np.random.default_rng(0)
+ROOT = RNG.normal(size=(14, 10)) * np.logspace(0, -2, 10)
+MATRIX = ROOT.T @ ROOT / 14
+ROWS = {name: RNG.normal(size=(5, *shape)) for name, shape in SHAPES.items()}
+
+
+def flat(rows):
+    return np.concatenate([rows[name].reshape(len(rows[name]), -1) for name in SHAPES], 1)
+
+
+def split(values):
+    return {"a": values[:, :6].reshape(-1, 2, 3), "b": values[:, 6:]}
+
+
+def product(rows):
+    return split(flat(rows) @ MATRIX)
+
+
+DIAGONAL = Curvature(
+    "diagonal",
+    {"a": Diagonal(np.diag(MATRIX)[:6].reshape(2, 3)), "b": Diagonal(np.diag(MATRIX)[6:])},
+)
+
+
+@pytest.mark.parametrize("preconditioner", [None, DIAGONAL, Curvature("identity", {})])
+@pytest.mark.parametrize("damping", [0.01, {"a": 0.1, "b": 0.02}])
+def test_solutions_are_the_dense_ones(preconditioner, damping):
+    own = ConjugateGradients(product, SHAPES, preconditioner, tolerance=1e-10)
+    added = damping if isinstance(damping, dict) else {"a": damping, "b": damping}
+    dense = MATRIX + np.diag([added["a"]] * 6 + [added["b"]] * 4)
+    wanted = np.linalg.solve(dense, flat(ROWS).T).T
+    np.testing.assert_allclose(flat(own.solve_all(ROWS, damping)), wanted, rtol=1e-7)
+    assert own.residual <= 1e-10
+
+
+def test_a_good_preconditioner_needs_fewer_products():
+    calls = {}
+    exact = Curvature("gn", {}, Joint(MATRIX, SHAPES))
+    for preconditioner in (None, DIAGONAL, exact):
+        name = "none" if preconditioner is None else preconditioner.kind
+
+        def counted(rows, name=name):
+            calls[name] = calls.get(name, 0) + 1
+            return product(rows)
+
+        own = ConjugateGradients(counted, SHAPES, preconditioner, tolerance=1e-8)
+        own.solve_all(ROWS, 1e-4)
+    assert calls["gn"] == 1
+    assert calls["gn"] < calls["diagonal"] < calls["none"]
+
+
+def test_the_default_damping_is_that_of_the_whole_matrix():
+    own = ConjugateGradients(product, SHAPES, count=14)
+    joint = Curvature("gn", {}, Joint(MATRIX, SHAPES), 14)
+    assert own.added("a") == own.added("b")
+    assert own.added("a") == pytest.approx(joint.added("a"), rel=0.35)  # from random vectors
+
+
+def test_scores_are_those_of_the_matrix():
+    own = ConjugateGradients(product, SHAPES, DIAGONAL, tolerance=1e-10)
+    exact = Curvature("gn", {}, Joint(MATRIX, SHAPES))
+    train = split(RNG.normal(size=(8, 10)))
+    found, wanted = (
+        influence.attribute(train, ROWS, curvature=each, damping=0.01) for each in (own, exact)
+    )
+    np.testing.assert_allclose(found.values, wanted.values, rtol=1e-7)
+    assert found.about["damping"] == {"a": 0.01, "b": 0.01}
+
+
+def test_a_gradient_of_zeros_is_solved():
+    rows = {name: np.zeros_like(values) for name, values in ROWS.items()}
+    own = ConjugateGradients(product, SHAPES)
+    assert not flat(own.solve_all(rows, 0.1)).any()
+    mixed = {
+        name: values * np.arange(5).reshape(-1, *(1,) * (values.ndim - 1))
+        for name, values in ROWS.items()
+    }
+    dense = np.linalg.solve(MATRIX + 0.1 * np.eye(10), flat(mixed).T).T
+    solved = ConjugateGradients(product, SHAPES, tolerance=1e-10).solve_all(mixed, 0.1)
+    np.testing.assert_allclose(flat(solved), dense, rtol=1e-7, atol=1e-12)
+
+
+def test_refused():
+    own = ConjugateGradients(product, SHAPES, iterations=2)
+    with pytest.raises(ArgumentError, match=r"After 2 iterations .* above tolerance=0.0001"):
+        own.solve_all(ROWS, 1e-6)
+    with pytest.raises(ArgumentError, match="couples the layers a, b"):
+        own.solve_all({"a": ROWS["a"]}, 0.1)
+    with pytest.raises(ArgumentError, match=r"have the shape \[3, 2\]"):
+        own.solve_all({**ROWS, "a": ROWS["a"].reshape(5, 3, 2)}, 0.1)
+    with pytest.raises(ArgumentError, match="negative eigenvalue"):
+        ConjugateGradients(lambda rows: split(-flat(rows)), SHAPES).solve_all(ROWS, 0.1)
+    with pytest.raises(ArgumentError, match='Hint: mode="dot"'):
+        influence.attribute(ROWS, ROWS, curvature=own, mode="cosine", damping=0.1)
+    with pytest.raises(ArgumentError, match="cannot be saved"):
+        own.save("nowhere")
+    with pytest.raises(ArgumentError, match="no layer 'c'"):
+        own.added("c")
+    with pytest.raises(ArgumentError, match="preconditioner has the layers a, and"):
+        ConjugateGradients(product, SHAPES, Curvature("x", {"a": Diagonal(np.ones((2, 3)))}))
+    with pytest.raises(ArgumentError, match="must return the layers"):
+        ConjugateGradients(lambda rows: {}, SHAPES).solve_all(ROWS, 0.1)
+    copy = pickle.loads(pickle.dumps(ConjugateGradients(product, SHAPES)))
+    with pytest.raises(ArgumentError, match="not known in this process"):
+        copy.solve_all(ROWS, 0.1)
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "kronecker", "joint", "identity"])
+def test_functions_of_a_curvature(kind):
+    """``f(H) g`` against the dense matrix."""
+    square = {"a": (2, 3)}
+    left, right = (np.linalg.eigh(r @ r.T)[1] for r in (RNG.normal(size=(n, n)) for n in (2, 3)))
+    values = np.abs(RNG.normal(size=(2, 3)))
+    turn = np.kron(left, right)
+    dense = turn @ np.diag(values.ravel()) @ turn.T
+    curvature, matrix = {
+        "diagonal": (Curvature("x", {"a": Diagonal(values)}), np.diag(values.ravel())),
+        "kronecker": (Curvature("x", {"a": Kronecker(values, left, right)}), dense),
+        "joint": (Curvature("x", {}, Joint(dense, square)), dense),
+        "identity": (Curvature("identity", {}), np.zeros((6, 6))),
+    }[kind]
+    own, basis = np.linalg.eigh(matrix)
+    wanted = ROWS["a"].reshape(5, 6) @ (basis * np.exp(-own)) @ basis.T
+    found = curvature.transform_all({"a": ROWS["a"]}, lambda name, values: np.exp(-values))
+    np.testing.assert_allclose(found["a"].reshape(5, 6), wanted, rtol=1e-10)
