@@ -170,6 +170,7 @@ class Interpreter:
         used = [i for i, x in enumerate(operands) if x.constant is not None]
         origin = None
         if used and any(state.param for state in states) and _separate(states):
+            sliceable = followed.sliceable if sliceable is None else sliceable
             sliceable = is_sliceable(eqn) if sliceable is None else sliceable
             values, origin = self._attached(eqn, operands, used, values, followed, sliceable)
         if not used:

@@ -116,11 +116,20 @@ def _stand_in(walk: Interpreter, value: Any, state: State) -> Traced:
     return Traced(value, state, received(value, zeros, frozenset()))
 
 
-@structure_rule("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_vmap_call")
+@structure_rule(
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+    "custom_vmap_call",
+    "custom_linear_solve",
+)
 def own_derivative(walk: Interpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Bind the equation, whose derivative is the user's."""
-    inner = _compat.inner_jaxpr(eqn)
-    states = states_of(walk, inner, [x.state for x in operands])
+    if eqn.primitive.name == "custom_linear_solve":
+        inner, given = _compat.linear_solver(eqn, operands)
+    else:
+        inner, given = _compat.inner_jaxpr(eqn), operands
+    states = states_of(walk, inner, [x.state for x in given])
     places: tuple[Place, ...] = tuple(state.place for state in states)
     if not any(isinstance(place, Mixed) for place in places):
         places = _separate_backwards(walk, eqn, operands, places)

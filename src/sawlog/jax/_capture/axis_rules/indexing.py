@@ -102,7 +102,11 @@ def _divisors(number: int) -> list[int]:
     return sorted({*small, *(number // i for i in small)})
 
 
-@axis_rule("scatter", "scatter-add", "scatter_add", "scatter-mul", "scatter_mul", "scatter-min")
+@axis_rule(
+    "scatter",
+    *(f"scatter{mark}{kind}" for mark in "-_" for kind in ("add", "sub", "mul", "min", "max")),
+    sliceable=True,
+)
 def scatter(eqn: Any, operands: Operands) -> Followed:
     """Follow the examples of what is changed, of the indices, and of the updates."""
     dims = _compat.Scatter.read(eqn)
@@ -122,19 +126,30 @@ def scatter(eqn: Any, operands: Operands) -> Followed:
         if place is None:
             return all_mixed(eqn, "writes rows at an index that may be that of another example")
         found.append(place)
-    elif isinstance(operand, Axis) and not _whole(eqn, dims, operand, rank):
-        return all_mixed(eqn, "writes to some of the examples")
+    elif isinstance(operand, Axis):
+        update = _window_of(eqn, dims, operand, rank)
+        if update is None:
+            return all_mixed(eqn, "writes to some of the examples")
+        return Followed((operand,), {2: operand.at(update)})
     if len({*found}) > 1:
         return all_mixed(eqn, "writes every example of the batch for every other one")
-    return Followed((found[0],))
+    numbered = isinstance(updates, Axis) and not _is_direct(dims, updates, batch)
+    aligned = {0: found[0]} if operand is None and not numbered else {}
+    return Followed((found[0],), aligned, sliceable=not numbered)
 
 
-def _whole(eqn: Any, dims: _compat.Scatter, axis: Axis, rank: int) -> bool:
-    """Return whether updates without examples change all examples in the same way."""
+def _is_direct(dims: _compat.Scatter, axis: Axis, batch: list[int]) -> bool:
+    """Return whether the examples of updates are paired with dimensions, not by numbers."""
+    return axis.dim in dims.window or any(batch[other] == axis.dim for _, other in dims.batching)
+
+
+def _window_of(eqn: Any, dims: _compat.Scatter, axis: Axis, rank: int) -> int | None:
+    """Return the dimension of updates that changes all examples, each with its own slice."""
     if axis.dim in dims.inserted or axis.dim in {own for own, _ in dims.batching}:
-        return False
+        return None
     update = dims.window[_kept(dims, rank).index(axis.dim)]
-    return shape_of(eqn.invars, 2)[update] == shape_of(eqn.invars, 0)[axis.dim]
+    same = shape_of(eqn.invars, 2)[update] == shape_of(eqn.invars, 0)[axis.dim]
+    return update if same else None
 
 
 def _kept(dims: _compat.Scatter, rank: int) -> list[int]:

@@ -26,10 +26,12 @@ class Followed:
         outs: The place of each output.
         aligned: Operands without examples that each example sees one slice of, by position, and
             where the slice is: ``w`` in ``x + w`` with both of the shape ``[examples, n]``.
+        sliceable: Whether the equation can be bound for a single example; None if the table says.
     """
 
     outs: tuple[Place, ...]
     aligned: dict[int, Axis] = dataclasses.field(default_factory=dict)
+    sliceable: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
