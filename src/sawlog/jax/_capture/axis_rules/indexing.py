@@ -37,6 +37,9 @@ def gather(eqn: Any, operands: Operands) -> Followed:
             if other == indices.dim and operand is None:
                 aligned[0] = indices.at(own)
     if isinstance(operand, Axis):
+        place = _by_order(eqn, dims, operands, operand, batch)
+        if place is not None:
+            return Followed((place,))
         place = _from_operand(eqn, dims, operands, operand, batch)
         if place is None:
             return all_mixed(eqn, _CHOOSES)
@@ -46,11 +49,29 @@ def gather(eqn: Any, operands: Operands) -> Followed:
     return Followed((found[0],), aligned)
 
 
+def _by_order(
+    eqn: Any, dims: _compat.Gather, operands: Operands, axis: Axis, batch: list[int]
+) -> Axis | None:
+    """Return where the output has rows that a permutation selects; None for another index."""
+    index, place = operands.indices[1], operands.places[1]
+    if index is None or not isinstance(place, Axis) or len(dims.indexed) != 1:
+        return None
+    if dims.indexed != (axis.dim,) or dims.collapsed != dims.indexed or place.dim != 0:
+        return None
+    if index.inverse:
+        rows = (axis.outer, axis.inner) == (place.outer, place.inner)
+        return place.at(batch[0]) if rows and axis.order == index.order else None
+    rows = axis.outer == place.outer and axis.inner * index.divisor == place.inner
+    return place.at(batch[0]) if rows and axis.order is None else None
+
+
 def _from_operand(
     eqn: Any, dims: _compat.Gather, operands: Operands, axis: Axis, batch: list[int]
 ) -> Axis | None:
     """Return where the examples of the operand are in the output; None if that is unknown."""
     whole = shape_of(eqn.invars, 0)
+    if axis.order is not None and axis.dim in dims.indexed:
+        return None
     for own, other in dims.batching:
         if own == axis.dim:
             return axis.at(batch[other])
@@ -168,6 +189,8 @@ def _of_updates(
     for own, other in dims.batching:
         if batch[other] == axis.dim:
             return axis.at(own)
+    if axis.order is not None:
+        return _back_in_order(dims, operands, axis, batch, whole)
     known = operands.known[1]
     for column, own in enumerate(dims.indexed):
         size = whole[own]
@@ -178,3 +201,18 @@ def _of_updates(
             if _numbered(known, column, at, operands.examples, batch) == axis:
                 return at
     return None
+
+
+def _back_in_order(
+    dims: _compat.Scatter, operands: Operands, axis: Axis, batch: list[int], whole: tuple[int, ...]
+) -> Axis | None:
+    """Return where sorted rows are after they are written to where they came from."""
+    index = operands.indices[1]
+    if index is None or index.inverse or index.order != axis.order or len(dims.indexed) != 1:
+        return None
+    own = dims.indexed[0]
+    inner, rest = divmod(axis.inner, index.divisor)
+    fits = not rest and whole[own] == axis.outer * operands.examples * inner
+    if not fits or own not in dims.inserted or axis.dim != batch[0]:
+        return None
+    return Axis(own, axis.outer, inner)

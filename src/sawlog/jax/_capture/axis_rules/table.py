@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sawlog.jax import _compat
-from sawlog.jax._capture.axes import Axis, Known, Mixed, Place, Summed
+from sawlog.jax._capture.axes import Axis, Index, Known, Mixed, Place, Summed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +42,13 @@ class Operands:
         places: Where the examples are in each of them.
         known: Their integers, as far as they are known.
         examples: The number of examples.
+        indices: Which of them are permutations.
     """
 
     places: tuple[Place, ...]
     known: tuple[Known | None, ...]
     examples: int
+    indices: tuple[Index | None, ...] = ()
 
     @property
     def axes(self) -> list[tuple[int, Axis]]:
