@@ -19,6 +19,8 @@ from sawlog.jax._transforms.spool import logify as logify
 from sawlog.jax._transforms.spool import spool as spool
 from sawlog.jax._transforms.strip import strip as strip
 from sawlog.jax._transforms.tap import tap as tap
+from sawlog.jax._watch.nonfinite import source_text as source_text
+from sawlog.jax._watch.watch import watch as watch
 
 __all__ = [
     "Reduction",
@@ -30,7 +32,9 @@ __all__ = [
     "logify",
     "register_rule",
     "save",
+    "source_text",
     "spool",
     "strip",
     "tap",
+    "watch",
 ]

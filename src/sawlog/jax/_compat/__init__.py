@@ -78,6 +78,11 @@ from sawlog.jax._compat.private import Jaxpr as Jaxpr
 from sawlog.jax._compat.private import JaxprEqn as JaxprEqn
 from sawlog.jax._compat.private import Literal as Literal
 from sawlog.jax._compat.private import Primitive as Primitive
+from sawlog.jax._compat.programs import InnerProgram as InnerProgram
+from sawlog.jax._compat.programs import feature_axis as feature_axis
+from sawlog.jax._compat.programs import inner_programs as inner_programs
+from sawlog.jax._compat.programs import moved_axis as moved_axis
+from sawlog.jax._compat.programs import wrap_differentiated as wrap_differentiated
 from sawlog.jax._compat.tracing import EvalTrace as EvalTrace
 from sawlog.jax._compat.tracing import evaluating as evaluating
 from sawlog.jax._compat.tracing import hoist_consts as hoist_consts

@@ -48,8 +48,8 @@ except ImportError as _error:  # a module or a name was removed
 
 #: The names that sawlog uses from each private module.
 USED = {
-    ad: "JVPTrace LinearizeTrace instantiate_zeros primitive_jvps primitive_linearizations "
-    "primitive_transposes",
+    ad: "JVPTrace LinearizeTrace instantiate_zeros linearize primitive_jvps "
+    "primitive_linearizations primitive_transposes",
     ad_util: "Zero",
     api: "__file__ jacfwd",
     batching: "batch_jaxpr bdim_at_front fancy_primitive_batchers",
