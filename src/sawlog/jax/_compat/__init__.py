@@ -28,6 +28,7 @@ from sawlog.jax._compat.equations import branches_of as branches_of
 from sawlog.jax._compat.equations import inner_jaxpr as inner_jaxpr
 from sawlog.jax._compat.equations import is_frozen_dataclass as is_frozen_dataclass
 from sawlog.jax._compat.equations import linear_solver as linear_solver
+from sawlog.jax._compat.equations import may_be_inlined as may_be_inlined
 from sawlog.jax._compat.equations import subjaxprs as subjaxprs
 from sawlog.jax._compat.equations import with_branches as with_branches
 from sawlog.jax._compat.equations import with_equations as with_equations

@@ -14,9 +14,12 @@ from sawlog.jax._core.site import Site
 
 #: The tag of every log of ``watch``.
 TAG = "watch"
+#: The scope of equations that only measure. Nothing is logged about them.
+SCOPE = "sawlog_watch"
 _LEAF = jax.tree.structure(0)
 
 
+@jax.named_scope(SCOPE)
 def norm(x: Any, batch: int = 0) -> Any:
     """Return the L2 norm of ``x`` over all axes but the first ``batch``.
 
@@ -33,6 +36,7 @@ def norm(x: Any, batch: int = 0) -> Any:
     return jnp.sqrt(total) * jnp.squeeze(scale, axes)
 
 
+@jax.named_scope(SCOPE)
 def dead_share(x: Any, axis: int) -> Any:
     """Return the share of units, the elements along ``axis``, that are zero everywhere else."""
     dtype = jax.dtypes.canonicalize_dtype(jnp.float64)

@@ -1,8 +1,10 @@
 """Find the first equation that made a NaN or an infinity.
 
-Every equation has a number; a table has its source line. The state is the number of the first
-equation that made a NaN from operands without one, or an infinity from finite operands; it is -1
-before. The interpreter carries the state through loops, branches and calls.
+Every array has a grade: 0 if it is finite, 1 if it has an infinity, 2 if it has a NaN. An equation
+made something if an output has a higher grade than all operands. Equations have numbers, and a
+table has their source lines. The state is twice the number of the first equation that made
+something, plus 1 for a NaN; it is -1 before. The interpreter carries the state through loops,
+branches and calls.
 """
 
 from __future__ import annotations
@@ -28,11 +30,30 @@ _HARMLESS = frozenset(
         *("and", "eq", "ge", "gt", "is_finite", "le", "lt", "ne", "not", "or", "tanh", "xor"),
         *("broadcast_in_dim", "concatenate", "dynamic_slice", "dynamic_update_slice", "iota"),
         *("expand_dims", "reduce_max", "reduce_min", "reshape", "rev", "select_n", "slice"),
-        *("split", "squeeze", "transpose", "imag", "real", "bitcast_convert_type"),
+        *("split", "squeeze", "transpose", "imag", "real"),
         *("copy", "copy_p", "name", "optimization_barrier", "pvary", "sharding_constraint"),
         *("log_cotangent", "log_cotangent_of", "stop_gradient"),
     }
 )
+
+
+#: Equations whose output has the grade of their only operand.
+_SAME_GRADE = frozenset(
+    {
+        *("abs", "copy", "copy_p", "expand_dims", "log_cotangent", "name", "neg", "reshape"),
+        *("rev", "sharding_constraint", "squeeze", "transpose"),
+    }
+)
+
+
+def is_harmless(jaxpr: Any) -> bool:
+    """Return whether no equation of a program can make a NaN or an infinity."""
+    return all(
+        all(is_harmless(inner.jaxpr) for inner in programs)
+        if (programs := _compat.inner_programs(eqn) if eqn.params else [])
+        else eqn.primitive.name in _HARMLESS or not any(_may_be(v.aval) for v in eqn.outvars)
+        for eqn in jaxpr.eqns
+    )
 
 
 def source_text(array: Any) -> str:
@@ -42,7 +63,7 @@ def source_text(array: Any) -> str:
     >>> f = sawlog.jax.watch(lambda x: jnp.log(x - 1))
     >>> y, logs = sawlog.spool(f)(jnp.ones(2))
     >>> sawlog.jax.source_text(logs["nonfinite/source"]).rpartition(": ")[2]
-    'log made -inf or inf'
+    'log made an infinity'
 
     Raises:
         ArgumentError: the array is not such a text, or several of them.
@@ -59,53 +80,63 @@ class Nonfinite:
 
     def __init__(self) -> None:
         self._texts: list[tuple[str, str]] = []
-        self._flags: dict[int, tuple[Any, Any, Any]] = {}
+        self._grades: dict[int, tuple[Any, Any]] = {}
+        self._pending: list[tuple[int, Any, Any]] = []
 
     @staticmethod
     def start() -> Any:
         """Return the state before any equation."""
         return jnp.int32(-1)
 
-    def forget(self) -> dict[int, tuple[Any, Any, Any]]:
-        """Forget what is known about values of this trace, and return it."""
-        known, self._flags = self._flags, {}
-        return known
+    def enter(self) -> tuple[Any, Any]:
+        """Start with a program of its own trace; return what is known about the outer one."""
+        before = self._grades, self._pending
+        self._grades, self._pending = {}, []
+        return before
 
-    def recall(self, known: dict[int, tuple[Any, Any, Any]]) -> None:
-        """Know again about values of an outer trace."""
-        self._flags = known
+    def leave(self, before: tuple[Any, Any]) -> None:
+        """Return to the outer program."""
+        self._grades, self._pending = before
 
-    def argument(self, state: Any, name: str, value: Any) -> Any:
-        """Return the state after an argument was looked at."""
-        if not _can_be(value):
-            return state
-        nan, infinite = self._of(value)
-        state = self._update(state, nan, f"argument {name}", "is NaN")
-        return self._update(state, infinite, f"argument {name}", "is infinite")
+    def argument(self, name: str, value: Any) -> None:
+        """Look at an argument of the function."""
+        if _can_be(value):
+            self._add(f"argument {name}", "is", self._grade(value), np.int32(0))
 
-    def equation(self, state: Any, eqn: Any, line: str, values: list[Any], outs: list[Any]) -> Any:
-        """Return the state after an equation."""
-        results = [out for out in outs if _can_be(out)]
-        if not results or eqn.primitive.name in _HARMLESS:
-            return state
-        operands = [self._of(value) for value in values if _can_be(value)]
-        had_nan = _any([nan for nan, _ in operands])
-        had_any = _any([had_nan, *(infinite for _, infinite in operands)])
-        nan = _any([self._of(out)[0] for out in results])
-        infinite = _any([self._of(out)[1] for out in results])
+    def equation(self, eqn: Any, line: str, values: list[Any], outs: list[Any]) -> None:
+        """Look at the outputs of an equation."""
         name = eqn.primitive.name
-        state = self._update(state, _and_not(nan, had_nan), line, f"{name} made NaN")
-        return self._update(state, _and_not(infinite, had_any), line, f"{name} made -inf or inf")
+        if name in _SAME_GRADE and len(values) == 1 and (known := self._grades.get(id(values[0]))):
+            self._grades[id(outs[0])] = (outs[0], known[1])
+        if name in _HARMLESS:
+            return
+        results = [self._grade(out) for out in outs if _can_be(out)]
+        if results:
+            before = [self._grade(value) for value in values if _can_be(value)]
+            self._add(line, f"{name} made", _largest(results), _largest(before))
+
+    def update(self, state: Any) -> Any:
+        """Return the state after all equations so far."""
+        if not self._pending:
+            return state
+        numbers, after, before = zip(*self._pending, strict=True)
+        self._pending = []
+        grades = jnp.stack(after)
+        made = lax.gt(grades, jnp.stack(before))
+        first = lax.argmax(made, 0, np.int32)
+        found = 2 * jnp.asarray(numbers, np.int32)[first] + (grades[first] == 2)
+        return jnp.where((state < 0) & made[first], found.astype(np.int32), state)
 
     def emit(self, state: Any, prefix: str, where: str) -> None:
         """Log the source line of the first equation, if there is one."""
         if not self._texts:
             return
-        texts = np.zeros((len(self._texts), WIDTH), np.uint8)
-        for row, (line, what) in zip(texts, self._texts, strict=True):
-            text = _shortened(line, what)
-            row[: len(text)] = np.frombuffer(text, np.uint8)
-        lines = np.array([_number(line) for line, _ in self._texts], np.int32)
+        texts = np.zeros((2 * len(self._texts), WIDTH), np.uint8)
+        for i, (line, what) in enumerate(self._texts):
+            for kind, row in zip(("an infinity", "a NaN"), texts[2 * i : 2 * i + 2], strict=True):
+                text = _shortened(line, f"{what} {kind}")
+                row[: len(text)] = np.frombuffer(text, np.uint8)
+        lines = np.repeat([_number(line) for line, _ in self._texts], 2).astype(np.int32)
         found = jnp.maximum(state, 0)
         values = {
             f"{prefix}nonfinite/line": jnp.asarray(lines)[found],
@@ -113,49 +144,49 @@ class Nonfinite:
         }
         emit(values, where, state >= 0)
 
-    def _update(self, state: Any, made: Any, line: str, what: str) -> Any:
-        if made is False:
-            return state
+    def _add(self, line: str, what: str, after: Any, before: Any) -> None:
+        self._pending.append((len(self._texts), after, before))
         self._texts.append((line, what))
-        return jnp.where((state < 0) & made, jnp.int32(len(self._texts) - 1), state)
 
-    def _of(self, value: Any) -> tuple[Any, Any]:
-        """Return whether a value has a NaN, and whether it has an infinity."""
-        known = self._flags.get(id(value))
+    def _grade(self, value: Any) -> Any:
+        known = self._grades.get(id(value))
         if known is None:
-            if not _compat.is_tracer(value):
-                array = np.asarray(value)
-                flags = bool(np.any(array != array)), bool(np.any(np.abs(array) == np.inf))
-            else:
-                fixed = lax.stop_gradient(value)
-                flags = jnp.any(jnp.isnan(fixed)), jnp.any(jnp.isinf(fixed))
-            known = self._flags[id(value)] = (value, *flags)
-        return known[1], known[2]
+            known = self._grades[id(value)] = (value, _grade(value))
+        return known[1]
+
+
+def _grade(value: Any) -> Any:
+    if not _compat.is_tracer(value):
+        array = np.asarray(value)
+        nan = bool(np.any(array != array))
+        return np.int32(2 if nan else np.any(np.abs(array) == np.inf))
+    value = lax.stop_gradient(value)
+    if jnp.issubdtype(value.dtype, jnp.complexfloating):
+        return _largest([_grade(lax.real(value)), _grade(lax.imag(value))])
+    infinite = lax.convert_element_type(lax.bitwise_not(lax.is_finite(value)), np.int32)
+    grades = infinite + lax.convert_element_type(lax.ne(value, value), np.int32)
+    return lax.reduce_max(grades, tuple(range(grades.ndim)))
+
+
+def _largest(grades: list[Any]) -> Any:
+    result: Any = np.int32(0)
+    for grade in grades:
+        result = lax.max(result, grade)
+    return result
 
 
 def _can_be(value: Any) -> bool:
     """Whether values of this type can be NaN or infinite."""
+    return isinstance(value, (float, complex)) or _may_be(value)
+
+
+def _may_be(value: Any) -> bool:
     dtype = getattr(value, "dtype", None)
-    if dtype is None:
-        return isinstance(value, (float, complex))
-    return bool(jnp.issubdtype(dtype, jnp.inexact)) and getattr(value, "size", 1) > 0
-
-
-def _any(flags: list[Any]) -> Any:
-    """Return whether any flag holds; False, not an array, if none can."""
-    flags = [flag for flag in flags if flag is not False]
-    if any(flag is True for flag in flags):
-        return True
-    result: Any = False
-    for flag in flags:
-        result = flag if result is False else result | flag
-    return result
-
-
-def _and_not(flag: Any, other: Any) -> Any:
-    if flag is False or other is True:
-        return False
-    return flag if other is False else flag & ~other
+    return (
+        dtype is not None
+        and bool(jnp.issubdtype(dtype, jnp.inexact))
+        and getattr(value, "size", 1) > 0
+    )
 
 
 def _shortened(line: str, what: str) -> bytes:

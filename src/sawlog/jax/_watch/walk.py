@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from jax.extend.core.primitives import jit_p
+
 from sawlog.jax import _compat
 from sawlog.jax._core.handler import Handler
 from sawlog.jax._core.interpreter import Interpreter, Rewritten
@@ -14,8 +16,8 @@ from sawlog.jax._core.primitive import is_listening, log_p
 from sawlog.jax._core.registry import has_rule
 from sawlog.jax._core.site import Site
 from sawlog.jax._core.stream import Streams
-from sawlog.jax._watch.measures import dead_share, emit, log_norm_of_cotangent, norm
-from sawlog.jax._watch.nonfinite import Nonfinite
+from sawlog.jax._watch.measures import SCOPE, dead_share, emit, log_norm_of_cotangent, norm
+from sawlog.jax._watch.nonfinite import Nonfinite, is_harmless
 from sawlog.jax._watch.plan import NOTHING, Action, Plan
 from sawlog.jax._watch.probes import is_probe
 
@@ -61,13 +63,21 @@ class WatchWalk(Interpreter):
         outside, checks = self._plan, self._checks
         plan = self._root if self._root is not None else self._inner.get(id(jaxpr), {})
         self._plan, self._root = plan, None
-        known = checks.forget() if checks is not None else {}
+        known = checks.enter() if checks is not None else ()
         try:
-            return super().run(jaxpr, consts, args)
+            result = super().run(jaxpr, consts, args)
+            self._update()
         finally:
             self._plan = outside
             if checks is not None:
-                checks.recall(known)
+                checks.leave(known)
+        return result
+
+    def _update(self) -> None:
+        """Bring the state of the search for NaN up to date."""
+        if self._checks is not None:
+            carry = self.handler.carry
+            carry[_STATE] = self._checks.update(carry[_STATE])
 
     def rewrite(self, inner: Any) -> Rewritten:
         """Trace an inner program again; each time, as its plan depends on the operands."""
@@ -78,19 +88,49 @@ class WatchWalk(Interpreter):
         del sites
         return tuple(self.handler.carry)
 
+    def _rebuilt(self, eqn: Any, action: Action, values: list[Any]) -> list[Any]:
+        """Evaluate an equation whose inner programs a rule rebuilds."""
+        with self._inside(eqn, action):
+            if eqn.primitive is jit_p and _compat.may_be_inlined(eqn):
+                return self._inlined(_compat.inner_jaxpr(eqn), values)
+            if all(is_harmless(inner.jaxpr) for inner in _compat.inner_programs(eqn)):
+                with self._without_checks():
+                    return list(self.rule(eqn)(self, eqn, values)[0])
+            if eqn.primitive is not _compat.shard_map_p:
+                self._update()
+                return list(self.rule(eqn)(self, eqn, values)[0])
+            with self._without_checks():
+                outs = list(self.rule(eqn)(self, eqn, values)[0])
+        self._check(eqn, values, outs)
+        return outs
+
+    def _inlined(self, closed: Any, values: list[Any]) -> list[Any]:
+        """Evaluate an inner program in place; arrays that are known outside are known inside."""
+        outside, self._plan = self._plan, self._inner.get(id(closed.jaxpr), {})
+        try:
+            return super().run(closed.jaxpr, closed.consts, values)[0]
+        finally:
+            self._plan = outside
+
     @contextlib.contextmanager
     def _inside(self, eqn: Any, action: Action) -> Iterator[None]:
-        """Enter the programs of an equation; in those of a ``shard_map`` no NaN is searched for."""
-        before = self._inner, self._line, self._checks, self.handler.carry
+        """Use the plans of the programs inside an equation, and its line where they have none."""
+        before = self._inner, self._line
         self._inner, self._line = action.inner, self._line_of(eqn)
-        if eqn.primitive is _compat.shard_map_p:
-            self._checks, self.handler.carry = None, {}
         try:
             yield
         finally:
-            self._inner, self._line, self._checks, _ = before
-            if eqn.primitive is _compat.shard_map_p:
-                self.handler.carry = before[3]
+            self._inner, self._line = before
+
+    @contextlib.contextmanager
+    def _without_checks(self) -> Iterator[None]:
+        """Search for no NaN, inside an equation that cannot make one or is taken as a whole."""
+        before = self._checks, self.handler.carry
+        self._checks, self.handler.carry = None, {}
+        try:
+            yield
+        finally:
+            self._checks, self.handler.carry = before
 
     def _line_of(self, eqn: Any) -> str:
         """Return the source line of an equation, or that of the call around it."""
@@ -106,12 +146,10 @@ class WatchWalk(Interpreter):
             self._log(eqn, values, action)
             return [], ()
         programs = _compat.subjaxprs(eqn.params) if eqn.params else []
+        if SCOPE in _compat.scopes(eqn):
+            return _compat.bind_equation(eqn, values), ()
         if programs and has_rule(eqn.primitive):
-            with self._inside(eqn, action):
-                outs = list(self.rule(eqn)(self, eqn, values)[0])
-            if eqn.primitive is _compat.shard_map_p:
-                self._check(eqn, values, outs)
-            return outs, ()
+            return self._rebuilt(eqn, action, values), ()
         outs = self._without_probes(eqn, values) if programs else _compat.bind_equation(eqn, values)
         self._check(eqn, values, outs)
         if action.use is not None and action.use.final:
@@ -132,10 +170,7 @@ class WatchWalk(Interpreter):
 
     def _check(self, eqn: Any, values: list[Any], outs: list[Any]) -> None:
         if self._checks is not None:
-            carry = self.handler.carry
-            carry[_STATE] = self._checks.equation(
-                carry[_STATE], eqn, self._line_of(eqn), values, outs
-            )
+            self._checks.equation(eqn, self._line_of(eqn), values, outs)
 
     def _log(self, eqn: Any, values: list[Any], action: Action) -> None:
         """Bind a log of the user unchanged, and that of a probe under the name of its place."""
@@ -170,8 +205,8 @@ class WatchWalk(Interpreter):
         if self._checks is None:
             return
         for name, value in zip(names, values, strict=True):
-            carry = self.handler.carry
-            carry[_STATE] = self._checks.argument(carry[_STATE], name, value)
+            self._checks.argument(name, value)
+        self._update()
 
     def finish(self, where: str) -> None:
         """Log the first equation that made a NaN or an infinity."""
