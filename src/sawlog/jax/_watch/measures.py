@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from sawlog.jax._core import lowering_marks
 from sawlog.jax._core.primitive import cotangent_p, is_listening, log_p
 from sawlog.jax._core.site import Site
 
@@ -53,11 +54,13 @@ def emit(values: dict[str, Any], where: str, condition: Any = None) -> None:
     """Log values, where a condition holds if there is one."""
     if not is_listening():
         return
-    if condition is None:
-        log_p.bind(*values.values(), site=site_of(list(values), where))
-    else:
+    operands = list(values.values())
+    site = site_of(list(values), where)
+    if condition is not None:
+        operands.append(condition)
         site = site_of(list(values), where, masked=True, conditional=True)
-        log_p.bind(*values.values(), condition, site=site)
+    with lowering_marks.kept():
+        log_p.bind(*operands, site=site)
 
 
 def log_norm_of_cotangent(name: str, x: Any, where: str) -> Any:

@@ -52,7 +52,11 @@ class Planner:
         self._order = 0
 
     def program(
-        self, jaxpr: Any, labels: Sequence[Label], mode: str = "plain"
+        self,
+        jaxpr: Any,
+        labels: Sequence[Label],
+        mode: str = "plain",
+        zeros: _Zeros | None = None,
     ) -> tuple[Plan, list[Label]]:
         """Return the plan of a program, and the labels of its outputs."""
         known = dict(zip(jaxpr.invars, labels, strict=True))
@@ -63,7 +67,7 @@ class Planner:
                 return CONSTANT
             return known.get(atom, CONSTANT)
 
-        zeros = _Zeros()
+        zeros = zeros or _Zeros()
         for eqn in jaxpr.eqns:
             zeros.add(eqn)
             operands = [read(atom) for atom in eqn.invars]
@@ -77,13 +81,13 @@ class Planner:
         self, eqn: Any, labels: list[Label], mode: str, zeros: _Zeros
     ) -> tuple[list[Label], Action | None]:
         if eqn.primitive is cotangent_p:
-            return [self._marked(eqn.params["site"].keys[0], labels[0])], None
+            return [self._marked(eqn.params["site"].keys[0], labels[0], mode)], None
         if eqn.primitive is log_p:
             key = eqn.params["site"].keys[0]
             return [], Action(probe=self._probes.get(key)) if is_probe(key) else None
         programs = _compat.inner_programs(eqn) if eqn.params else []
         if programs:
-            return self._inside(eqn, programs, labels, mode)
+            return self._inside(eqn, programs, labels, mode, zeros)
         self._order += 1
         uses = mode == ("forward" if self._differentiates else "plain")
         label = label_output(eqn, labels, mode, uses, self._order) if eqn.outvars else DATA
@@ -96,23 +100,23 @@ class Planner:
                 action = Action(dead=(before.use, before.axis))
         return [label, *(_other(label) for _ in eqn.outvars[1:])], action
 
-    def _marked(self, key: str, label: Label) -> Label:
+    def _marked(self, key: str, label: Label, mode: str) -> Label:
         if key in self._entries:
             return Label((self._entries[key],), exact=True)
-        if is_probe(key):
+        if is_probe(key) and mode != "backward":  # where remat repeats the forward pass
             parameter = label.leaves[0] if label.exact else None
             self._probes[key] = label.use if label.fresh else parameter
         return dataclasses.replace(label, fresh=False)
 
     def _inside(
-        self, eqn: Any, programs: list[Any], labels: list[Label], mode: str
+        self, eqn: Any, programs: list[Any], labels: list[Label], mode: str, zeros: _Zeros
     ) -> tuple[list[Label], Action]:
         """Follow labels through inner programs; of several branches all must agree."""
         found: list[list[Label]] = [[] for _ in eqn.outvars]
         action = Action()
         for program in programs:
             given = [DATA if i is None else labels[i] for i in program.inputs]
-            plan, outs = self._until_stable(program, given, mode)
+            plan, outs = self._until_stable(program, given, mode, zeros.inside(eqn, program))
             action.inner[id(program.jaxpr)] = plan
             for place, label in zip(program.outputs, outs, strict=True):
                 if place is not None:
@@ -120,14 +124,14 @@ class Planner:
         return [_merged(each) for each in found], action
 
     def _until_stable(
-        self, program: Any, given: list[Label], mode: str
+        self, program: Any, given: list[Label], mode: str, zeros: _Zeros
     ) -> tuple[Plan, list[Label]]:
         """Plan the body of a loop with labels that hold in every iteration."""
         stacks = bool(program.carry) and len(given) > len(program.carry)
         if stacks:  # an axis may be added or removed
             given = [dataclasses.replace(label, axis=None) for label in given]
         while True:
-            plan, outs = self.program(program.jaxpr, given, mode)
+            plan, outs = self.program(program.jaxpr, given, mode, zeros)
             lost = [i for i, o in program.carry if not _still(given[i], outs[o])]
             if not lost:
                 return plan, outs
@@ -150,6 +154,22 @@ class _Zeros:
             left, right = eqn.invars
             if self._is_zero(right) or self._is_zero(left):
                 self._compared[eqn.outvars[0]] = left if self._is_zero(right) else right
+
+    def inside(self, eqn: Any, program: Any) -> _Zeros:
+        """Return what is known inside a program of an equation."""
+        inner = _Zeros()
+        given = {
+            var: eqn.invars[i]
+            for var, i in zip(program.jaxpr.invars, program.inputs, strict=True)
+            if i is not None
+        }
+        inner._zeros = {var for var, atom in given.items() if self._is_zero(atom)}
+        for var, atom in given.items():
+            compared = None if isinstance(atom, _compat.Literal) else self._compared.get(atom)
+            for other, same in given.items() if compared is not None else ():
+                if same is compared:
+                    inner._compared[var] = other
+        return inner
 
     def switched(self, eqn: Any) -> int | None:
         """Return which operand an equation replaces by zero where it is not positive."""

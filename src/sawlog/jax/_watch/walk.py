@@ -10,6 +10,7 @@ from typing import Any
 from jax.extend.core.primitives import jit_p
 
 from sawlog.jax import _compat
+from sawlog.jax._core import lowering_marks
 from sawlog.jax._core.handler import Handler
 from sawlog.jax._core.interpreter import Interpreter, Rewritten
 from sawlog.jax._core.primitive import is_listening, log_p
@@ -90,7 +91,7 @@ class WatchWalk(Interpreter):
 
     def _rebuilt(self, eqn: Any, action: Action, values: list[Any]) -> list[Any]:
         """Evaluate an equation whose inner programs a rule rebuilds."""
-        with self._inside(eqn, action):
+        with self._inside(eqn, action), lowering_marks.kept():
             if eqn.primitive is jit_p and _compat.may_be_inlined(eqn):
                 return self._inlined(_compat.inner_jaxpr(eqn), values)
             if all(is_harmless(inner.jaxpr) for inner in _compat.inner_programs(eqn)):
@@ -148,7 +149,7 @@ class WatchWalk(Interpreter):
         programs = _compat.subjaxprs(eqn.params) if eqn.params else []
         if SCOPE in _compat.scopes(eqn):
             return _compat.bind_equation(eqn, values), ()
-        if programs and has_rule(eqn.primitive):
+        if programs and has_rule(eqn.primitive) and not self._drops_logs(eqn, programs):
             return self._rebuilt(eqn, action, values), ()
         outs = self._without_probes(eqn, values) if programs else _compat.bind_equation(eqn, values)
         self._check(eqn, values, outs)
@@ -159,6 +160,10 @@ class WatchWalk(Interpreter):
             share = dead_share(outs[0], axis)
             emit({f"{self._options.prefix}dead/{use.name}": share}, self._line_of(eqn))
         return outs, ()
+
+    def _drops_logs(self, eqn: Any, programs: list[Any]) -> bool:
+        """Whether logs inside an equation are dropped on purpose, so that it must stay marked."""
+        return lowering_marks.dropped(eqn) and any(map(self.sites_of, programs))
 
     def _layer(self, name: str, out: Any, line: str) -> Any:
         options = self._options
@@ -189,7 +194,10 @@ class WatchWalk(Interpreter):
                 return
             name = f"{self._options.prefix}{name}"
             params["site"] = dataclasses.replace(site, keys=(name,), where=self._line)
-        log_p.bind(*values, **params)
+            with lowering_marks.kept():
+                log_p.bind(*values, **params)
+        else:
+            log_p.bind(*values, **params)
 
     def _without_probes(self, eqn: Any, values: list[Any]) -> list[Any]:
         """Bind an equation whose programs no rule covers; probes inside it have no names."""
