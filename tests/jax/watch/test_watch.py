@@ -225,6 +225,17 @@ def test_a_parameter_that_is_not_trained_moves_by_zero() -> None:
     np.testing.assert_allclose(logs["update/first/bias"], by_hand()["update/first/bias"], rtol=1e-5)
 
 
+def test_a_gradient_that_depends_on_parameters_only() -> None:
+    def train(params: Any, x: Any) -> Any:
+        gradient = jax.grad(lambda p: jnp.sum(jax.nn.relu(x * p["a"]) * p["b"]))(params)
+        return jax.tree.map(jnp.subtract, params, gradient)
+
+    params = {"a": np.array([3.0, 4.0], np.float32), "b": np.array([1.0, 2.0], np.float32)}
+    _, logs = sawlog.spool(watch(train))(params, jnp.ones(2))
+    assert logs["update/a"] == np.linalg.norm(params["b"])
+    assert logs["update/b"] == 5
+
+
 def test_gradients_are_no_updates() -> None:
     """A gradient has the structure of the parameters; a penalty adds a share of them to it."""
 

@@ -23,7 +23,7 @@ from sawlog.jax import _compat
 
 
 @dataclasses.dataclass(eq=False)
-class Use:
+class LayerUse:
     """An equation that applies parameters of a layer to data.
 
     Attributes:
@@ -55,7 +55,7 @@ class Label:
     leaves: tuple[str, ...] = ()
     exact: bool = False
     data: bool = False
-    use: Use | None = None
+    use: LayerUse | None = None
     direct: bool = False
     fresh: bool = False
     axis: int | None = None
@@ -92,6 +92,8 @@ def label_output(eqn: Any, labels: Sequence[Label], mode: str, uses: bool, order
         uses: Whether an equation here may be a use of a layer.
         order: The number of the equation in program order.
     """
+    if mode == "backward":
+        return DATA  # gradients, also where they depend on parameters only
     name = eqn.primitive.name
     parameters = [i for i, label in enumerate(labels) if label.is_parameter]
     data = [i for i, label in enumerate(labels) if label.data]
@@ -167,7 +169,7 @@ def _used(
     eqn: Any, labels: Sequence[Label], parameters: list[int], data: list[int], order: int
 ) -> Label:
     leaves = [leaf for i in parameters for leaf in labels[i].leaves]
-    use = Use(layer_of(leaves), order)
+    use = LayerUse(layer_of(leaves), order)
     axis = _compat.feature_axis(eqn, parameters[0])
     for i in data:
         before = labels[i]

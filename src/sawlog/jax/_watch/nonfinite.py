@@ -99,12 +99,12 @@ class Nonfinite:
         self._grades, self._pending = before
 
     def argument(self, name: str, value: Any) -> None:
-        """Look at an argument of the function."""
+        """Check an argument of the function."""
         if _can_be(value):
             self._add(f"argument {name}", "is", self._grade(value), np.int32(0))
 
     def equation(self, eqn: Any, line: str, values: list[Any], outs: list[Any]) -> None:
-        """Look at the outputs of an equation."""
+        """Check the outputs of an equation."""
         name = eqn.primitive.name
         if name in _SAME_GRADE and len(values) == 1 and (known := self._grades.get(id(values[0]))):
             self._grades[id(outs[0])] = (outs[0], known[1])

@@ -10,7 +10,7 @@ import numpy as np
 
 from sawlog.jax import _compat
 from sawlog.jax._core.primitive import cotangent_p, log_p
-from sawlog.jax._watch.labels import CONSTANT, DATA, Label, Use, label_output
+from sawlog.jax._watch.labels import CONSTANT, DATA, Label, LayerUse, label_output
 from sawlog.jax._watch.probes import is_probe
 
 
@@ -25,9 +25,9 @@ class Action:
         inner: The plans of the programs inside, by the identity of the open jaxpr.
     """
 
-    use: Use | None = None
-    dead: tuple[Use, int] | None = None
-    probe: Use | str | None = None
+    use: LayerUse | None = None
+    dead: tuple[LayerUse, int] | None = None
+    probe: LayerUse | str | None = None
     inner: dict[int, Plan] = dataclasses.field(default_factory=dict)
 
 
@@ -48,7 +48,7 @@ class Planner:
     def __init__(self, entries: Mapping[str, str], differentiates: bool) -> None:
         self._entries = entries
         self._differentiates = differentiates
-        self._probes: dict[str, Use | str | None] = {}
+        self._probes: dict[str, LayerUse | str | None] = {}
         self._order = 0
 
     def program(

@@ -27,7 +27,7 @@ _STATE = "nonfinite"
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class WatchOptions:
     """What ``watch`` logs, and the prefix of the names."""
 
     activations: bool
@@ -45,7 +45,7 @@ class WatchWalk(Interpreter):
     around ``watch`` like any other.
     """
 
-    def __init__(self, plan: Plan, options: Options) -> None:
+    def __init__(self, plan: Plan, options: WatchOptions) -> None:
         super().__init__(Handler())
         self._plan: Plan = {}
         self._inner: dict[int, Plan] = {}

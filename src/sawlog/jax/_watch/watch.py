@@ -20,7 +20,7 @@ from sawlog.jax._watch.labels import DATA, Label
 from sawlog.jax._watch.measures import emit, log_norm_of_cotangent, norm
 from sawlog.jax._watch.parameters import find_parameters, replace_parameters
 from sawlog.jax._watch.plan import Planner, differentiates
-from sawlog.jax._watch.walk import Options, WatchWalk
+from sawlog.jax._watch.walk import WatchOptions, WatchWalk
 
 
 def watch(
@@ -46,7 +46,7 @@ def watch(
     - ``update/dense/kernel``: how far a training step moved each parameter,
     - ``dead/dense``: the share of units that a ReLU set to zero in the whole batch,
     - ``nonfinite/line``, ``nonfinite/source``: the first equation that made a NaN or an infinity;
-      nothing if there is none. :func:`sawlog.jax.source_text` reads the source.
+      nothing if all values are finite. :func:`sawlog.jax.source_text` reads the source.
 
     Args:
         fun: the function. It may be jitted, and may differentiate a loss itself.
@@ -86,7 +86,7 @@ def watch(
     }
     for name, value in chosen.items():
         flag(name, value)
-    options = Options(**chosen, prefix=prefix)
+    options = WatchOptions(**chosen, prefix=prefix)
 
     @functools.wraps(fun)
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -100,7 +100,9 @@ def watch(
 class _Watch:
     """One call of a watched function while logs are collected."""
 
-    def __init__(self, fun: Callable[..., Any], params: Any, options: Options, where: str) -> None:
+    def __init__(
+        self, fun: Callable[..., Any], params: Any, options: WatchOptions, where: str
+    ) -> None:
         self._fun, self._params, self._options, self._where = fun, params, options, where
         self._entries: dict[str, str] = {}
         self._arguments: list[str] = []
