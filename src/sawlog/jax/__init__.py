@@ -7,6 +7,8 @@ require("jax", "jax", "sawlog.jax")  # before anything below imports it
 from sawlog.jax import _versions as _versions  # isort: skip  (raises for an unsupported JAX)
 
 from sawlog.jax import _rules as _rules
+from sawlog.jax._capture.api import capture as capture
+from sawlog.jax._capture.captured import Captured as Captured
 from sawlog.jax._core.primitive import log as log
 from sawlog.jax._core.registry import register_rule as register_rule
 from sawlog.jax._logdict.concat import concat as concat
@@ -23,7 +25,9 @@ from sawlog.jax._watch.nonfinite import source_text as source_text
 from sawlog.jax._watch.watch import watch as watch
 
 __all__ = [
+    "Captured",
     "Reduction",
+    "capture",
     "concat",
     "load",
     "log",

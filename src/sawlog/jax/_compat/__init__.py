@@ -7,6 +7,7 @@ each name says what it promises, not where JAX keeps it:
 - ``values``, ``tracing``: types of arrays and tracers; active traces, tracing to a jaxpr
 - ``primitives``, ``effects``: rules and effects of sawlog's own primitives
 - ``equations``, ``loops``, ``metadata``: equations of JAX's primitives, read and rebuilt
+- ``operations``: dimensions and geometry of first-order equations
 - ``patches``: rules of JAX's primitives that are wrapped to know about logs
 - ``jitted``, ``flattening``: options of jitted functions; why a pytree is flattened
 """
@@ -25,6 +26,7 @@ from sawlog.jax._compat.equations import bind_checkpoint as bind_checkpoint
 from sawlog.jax._compat.equations import bind_equation as bind_equation
 from sawlog.jax._compat.equations import bind_jit as bind_jit
 from sawlog.jax._compat.equations import branches_of as branches_of
+from sawlog.jax._compat.equations import checkpointed as checkpointed
 from sawlog.jax._compat.equations import inner_jaxpr as inner_jaxpr
 from sawlog.jax._compat.equations import is_frozen_dataclass as is_frozen_dataclass
 from sawlog.jax._compat.equations import linear_solver as linear_solver
@@ -38,6 +40,7 @@ from sawlog.jax._compat.jitted import jit_arguments as jit_arguments
 from sawlog.jax._compat.jitted import unsupported_settings as unsupported_settings
 from sawlog.jax._compat.loops import Scan as Scan
 from sawlog.jax._compat.loops import While as While
+from sawlog.jax._compat.loops import scan_unroll as scan_unroll
 from sawlog.jax._compat.loops import shortened_scan as shortened_scan
 from sawlog.jax._compat.metadata import equation_scope as equation_scope
 from sawlog.jax._compat.metadata import exclude_from_tracebacks as exclude_from_tracebacks
@@ -47,6 +50,27 @@ from sawlog.jax._compat.metadata import marked as marked
 from sawlog.jax._compat.metadata import scopes as scopes
 from sawlog.jax._compat.metadata import source_line as source_line
 from sawlog.jax._compat.metadata import transforms as transforms
+from sawlog.jax._compat.operations import Conv as Conv
+from sawlog.jax._compat.operations import Dot as Dot
+from sawlog.jax._compat.operations import Gather as Gather
+from sawlog.jax._compat.operations import RaggedDot as RaggedDot
+from sawlog.jax._compat.operations import Scatter as Scatter
+from sawlog.jax._compat.operations import broadcast_dimensions as broadcast_dimensions
+from sawlog.jax._compat.operations import equation_name as equation_name
+from sawlog.jax._compat.operations import gather_clips as gather_clips
+from sawlog.jax._compat.operations import has_gradient as has_gradient
+from sawlog.jax._compat.operations import iota_values as iota_values
+from sawlog.jax._compat.operations import operated_axis as operated_axis
+from sawlog.jax._compat.operations import padding as padding
+from sawlog.jax._compat.operations import permutation as permutation
+from sawlog.jax._compat.operations import reduced_axes as reduced_axes
+from sawlog.jax._compat.operations import removed_dimensions as removed_dimensions
+from sawlog.jax._compat.operations import reshape_order as reshape_order
+from sawlog.jax._compat.operations import reversed_dimensions as reversed_dimensions
+from sawlog.jax._compat.operations import slice_bounds as slice_bounds
+from sawlog.jax._compat.operations import slice_sizes as slice_sizes
+from sawlog.jax._compat.operations import transformed_dimensions as transformed_dimensions
+from sawlog.jax._compat.operations import windows as windows
 from sawlog.jax._compat.patches import batch_logs_of_unmapped as batch_logs_of_unmapped
 from sawlog.jax._compat.patches import forget_kept_effects as forget_kept_effects
 from sawlog.jax._compat.patches import show_effects_inside as show_effects_inside

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import jax
 
 from sawlog.jax._compat.private import UNSPECIFIED, ClosedJaxpr, Jaxpr, JaxprEqn
 from sawlog.jax._compat.tracing import inline_consts
@@ -83,6 +85,15 @@ def bind_checkpoint(
         prevent_cse = (True,) * len(before) + prevent_cse
     params = {**params, "jaxpr": jaxpr, "prevent_cse": prevent_cse}
     return list(eqn.primitive.bind(*before, *values, **params))
+
+
+def checkpointed(eqn: JaxprEqn, fun: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function under a ``checkpoint`` with the options of an equation."""
+    params = eqn.params
+    prevent_cse = params["prevent_cse"]
+    if isinstance(prevent_cse, tuple):  # one for each operand; those of the function are others
+        prevent_cse = any(prevent_cse)
+    return jax.checkpoint(fun, prevent_cse=prevent_cse, policy=params["policy"])
 
 
 def branches_of(eqn: JaxprEqn) -> tuple[ClosedJaxpr, ...]:

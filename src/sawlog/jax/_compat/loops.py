@@ -99,6 +99,11 @@ def _operand_groups(*sizes: int) -> Any:
     return flattree.pack(tuple(map(flattree.nones, sizes)))
 
 
+def scan_unroll(eqn: JaxprEqn) -> int:
+    """Return how many iterations of a ``scan`` are unrolled into one."""
+    return int(eqn.params["unroll"])
+
+
 def shortened_scan(eqn: JaxprEqn, length: int) -> JaxprEqn:
     """Change the number of steps in an equation of ``scan``."""
     return eqn.replace(params={**eqn.params, "length": length})

@@ -1,0 +1,95 @@
+"""Factor pairs from what the zeros of each use received."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from sawlog.factored import Dense, Factor, OneHot, Pair, rows, vector
+from sawlog.jax._capture.interpreter import Recorded
+from sawlog.jax._capture.plan import Layout, Plan
+from sawlog.jax._capture.views import Atoms, in_order, size_of
+
+
+def make_pairs(plan: Plan, records: Sequence[Recorded], found: Any) -> dict[str, tuple[Pair, ...]]:
+    """Return the pairs of each block, one for each use.
+
+    A block with a use that has no factors has one pair of its gradients instead: those of a vector
+    as :func:`sawlog.factored.vector`, those of a matrix as :func:`sawlog.factored.rows`.
+    """
+    return {layout.block.name: _pairs(layout, records, found) for layout in plan.layouts}
+
+
+def _pairs(layout: Layout, records: Sequence[Recorded], found: Any) -> tuple[Pair, ...]:
+    name = layout.block.name
+    if not layout.factored:
+        return (_of_gradients(layout, found["whole"]),)
+    own = [record for record in records if name in record.names]
+    return tuple(_pair(layout, record, found["factors"]) for record in own)
+
+
+def _of_gradients(layout: Layout, whole: Any) -> Pair:
+    """Return a pair of whole gradients."""
+    name, bias = layout.block.name, layout.bias
+    gradients = whole[name]
+    if not layout.rights:
+        return vector(jnp.reshape(gradients, (gradients.shape[0], -1)))
+    atoms = (*layout.groups, *layout.lefts, *layout.rights)
+    ordered = in_order(atoms)
+    parts = jnp.reshape(gradients, (-1, *(atom.size for atom in ordered)))
+    parts = jnp.transpose(parts, (0, *(ordered.index(atom) + 1 for atom in atoms)))
+    matrix = jnp.reshape(parts, (parts.shape[0], -1, size_of(layout.rights)))
+    if bias is not None:
+        column = jnp.reshape(whole[bias], (matrix.shape[0], -1, 1))
+        matrix = jnp.concatenate([matrix, column], axis=-1)
+    return rows(matrix)
+
+
+def _pair(layout: Layout, record: Recorded, factors: Sequence[Any]) -> Pair:
+    assert record.zeros is not None and record.sides is not None
+    groups, outs, ins = record.sides
+    inner = len(groups) - sum(record.loops)
+    inputs, cotangents = (factors[i] for i in record.zeros)
+    right: Factor
+    if record.lookup:
+        ids = _merged(inputs[..., None], record.loops, 0)[..., 0]
+        right = OneHot(ids.astype(jnp.int32), size_of(ins))
+    else:
+        features = _sorted(_merged(inputs, record.loops, inner), ins)
+        right = Dense(features, one=layout.bias is not None)
+    left = Dense(_sorted(_merged(cotangents, record.loops, inner), outs))
+    return Pair(right, left) if layout.swapped(record) else Pair(left, right)
+
+
+def _merged(array: Any, loops: Sequence[bool], groups: int) -> Any:
+    """Return ``[examples, positions, groups, features]`` of ``[*loops, examples, ...]``.
+
+    Args:
+        array: ``[*loops, examples, positions, *groups, features]``.
+        loops: Which loops are groups; the others are positions.
+        groups: The number of dimensions that are groups.
+    """
+    count = len(loops)
+    of_groups = [i for i, is_group in enumerate(loops) if is_group]
+    of_positions = [i for i, is_group in enumerate(loops) if not is_group]
+    order = [count, *of_positions, count + 1, *of_groups, *range(count + 2, array.ndim)]
+    array = jnp.transpose(array, order)
+    first = 1 + len(of_positions) + 1
+    last = first + len(of_groups) + groups
+    sizes = array.shape
+    merged = [math.prod(sizes[first:last])] if last > first else []
+    return jnp.reshape(array, (sizes[0], math.prod(sizes[1:first]), *merged, *sizes[last:]))
+
+
+def _sorted(features: Any, atoms: Atoms) -> Any:
+    """Return features in the order of the parameter."""
+    ordered = in_order(atoms)
+    if ordered == atoms:
+        return features
+    lead = features.ndim - 1
+    parts = jnp.reshape(features, (*features.shape[:-1], *(atom.size for atom in atoms)))
+    parts = jnp.transpose(parts, (*range(lead), *(lead + atoms.index(a) for a in ordered)))
+    return jnp.reshape(parts, features.shape)

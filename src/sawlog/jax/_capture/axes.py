@@ -1,0 +1,104 @@
+"""Where the examples of a batch are in an array, and what else is known of a traced value."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """The examples are along dimension ``dim``, which may be merged with other dimensions.
+
+    The size of the dimension is ``outer * examples * inner``, in this order: a batch of sequences
+    ``[examples, tokens, features]`` as ``[examples * tokens, features]`` is ``Axis(0, 1, tokens)``.
+    """
+
+    dim: int
+    outer: int = 1
+    inner: int = 1
+
+    def at(self, dim: int) -> Axis:
+        """Return the same examples at another dimension."""
+        return dataclasses.replace(self, dim=dim)
+
+    @property
+    def width(self) -> int:
+        """The size of one example along the dimension."""
+        return self.outer * self.inner
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixed:
+    """Examples were combined, or it is unknown where they are.
+
+    Args:
+        why: What the equation does, such as ``"adds up the examples"``.
+        where: The equation and its source line.
+    """
+
+    why: str
+    where: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Summed:
+    """A sum over examples: the loss of a function that returns a declared sum or mean."""
+
+
+Place = Axis | Mixed | Summed | None
+"""Where the examples are; None for a value that is the same for all examples."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """Integers that are known when a program is traced, such as those of an ``arange``.
+
+    Args:
+        values: The integers.
+        mask: Which of them are known.
+    """
+
+    values: Any
+    mask: Any
+
+    @property
+    def complete(self) -> bool:
+        """Whether all values are known."""
+        return bool(np.all(self.mask))
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What is known of a value.
+
+    Args:
+        place: Where the examples are.
+        param: Whether its gradient reaches a watched parameter.
+        known: Its integers, as far as they are known.
+    """
+
+    place: Place = None
+    param: bool = False
+    known: Known | None = None
+
+
+CONSTANT = State()
+
+
+def merge(places: Sequence[Place]) -> Place:
+    """Return the place of a value that is one of several, as after a branch or an iteration."""
+    found = [place for place in places if place is not None]
+    if not found:
+        return None
+    mixed = next((place for place in found if isinstance(place, Mixed)), None)
+    if mixed is not None:
+        return mixed
+    if any(place != found[0] for place in found):
+        return Mixed("has the examples along different dimensions in different steps or branches")
+    if isinstance(found[0], Summed) and len(found) != len(places):
+        return Mixed("is a sum over examples in some steps or branches only")
+    return found[0]

@@ -1,0 +1,71 @@
+"""Elementwise operations, and others that keep every dimension where it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sawlog.jax._capture.axes import Axis, Mixed, Place
+from sawlog.jax._capture.axis_rules.table import Followed, Operands, axis_rule, shape_of
+
+_ELEMENTWISE = (
+    "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil "
+    "clamp clz complex conj convert_element_type copy copy_p cos cosh digamma div eq erf erf_inv "
+    "erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac imag integer_pow is_finite le "
+    "lgamma log log1p logistic lt max min mul ne neg nextafter not or polygamma population_count "
+    "pow random_gamma_grad real reduce_precision regularized_incomplete_beta rem round rsqrt "
+    "select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square "
+    "stop_gradient sub tan tanh xor zeta zeros_like empty_like device_put sharding_constraint "
+    "mesh_cast reshard pvary pcast name"
+)
+
+
+def shared_axis(operands: Operands) -> Place:
+    """Return the one place of all operands that have examples."""
+    axes = [axis for _, axis in operands.axes]
+    if any(axis != axes[0] for axis in axes) and operands.examples > 1:
+        return Mixed("combines different examples: they are along different dimensions")
+    return axes[0]
+
+
+def aligned_dims(eqn: Any, operands: Operands, axis: Axis) -> dict[int, Axis]:
+    """Return the constants that extend along the dimension of the examples."""
+    rank = len(shape_of(eqn.outvars, 0))
+    found = {}
+    for i, place in enumerate(operands.places):
+        shape = shape_of(eqn.invars, i)
+        if place is None and len(shape) == rank and shape[axis.dim] > 1:
+            found[i] = axis
+    return found
+
+
+@axis_rule(*_ELEMENTWISE.split(), sliceable=True)
+def elementwise(eqn: Any, operands: Operands) -> Followed:
+    """Keep the dimension of the examples, which all operands must share."""
+    axis = shared_axis(operands)
+    if isinstance(axis, Axis):
+        return Followed((axis,) * len(eqn.outvars), aligned_dims(eqn, operands, axis))
+    return Followed((axis,) * len(eqn.outvars))
+
+
+@axis_rule("optimization_barrier")
+def barrier(eqn: Any, operands: Operands) -> Followed:
+    """Return every operand unchanged."""
+    del eqn
+    return Followed(operands.places)
+
+
+@axis_rule(
+    "random_bits",
+    "random_seed",
+    "random_wrap",
+    "random_unwrap",
+    "random_fold_in",
+    "random_split",
+    "random_clone",
+    "random_gamma",
+    "threefry2x32",
+)
+def random(eqn: Any, operands: Operands) -> Followed:
+    """Keep leading dimensions: there is a key for each example."""
+    axis = shared_axis(operands)
+    return Followed((axis,) * len(eqn.outvars))

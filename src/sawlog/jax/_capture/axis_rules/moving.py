@@ -1,0 +1,161 @@
+"""Operations that move, split, merge, pad or join dimensions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sawlog.jax import _compat
+from sawlog.jax._capture.axes import Axis, Mixed, Place
+from sawlog.jax._capture.axis_rules.elementwise import aligned_dims, shared_axis
+from sawlog.jax._capture.axis_rules.table import (
+    Followed,
+    Operands,
+    all_mixed,
+    axis_rule,
+    shape_of,
+)
+
+
+@axis_rule("broadcast_in_dim")
+def broadcast_in_dim(eqn: Any, operands: Operands) -> Followed:
+    """Move the examples to where the output has the dimension."""
+    ((_, axis),) = operands.axes
+    return Followed((axis.at(_compat.broadcast_dimensions(eqn)[axis.dim]),))
+
+
+@axis_rule("transpose")
+def transpose(eqn: Any, operands: Operands) -> Followed:
+    """Permute the dimensions."""
+    ((_, axis),) = operands.axes
+    return Followed((axis.at(_compat.permutation(eqn).index(axis.dim)),))
+
+
+@axis_rule("squeeze")
+def squeeze(eqn: Any, operands: Operands) -> Followed:
+    """Remove dimensions of size 1."""
+    ((_, axis),) = operands.axes
+    removed = {dim % len(shape_of(eqn.invars, 0)) for dim in _compat.removed_dimensions(eqn)}
+    if axis.dim in removed:
+        return all_mixed(eqn, "removes the dimension of the examples")
+    return Followed((axis.at(axis.dim - sum(dim < axis.dim for dim in removed)),))
+
+
+@axis_rule("reshape")
+def reshape(eqn: Any, operands: Operands) -> Followed:
+    """Split or merge dimensions; the examples must stay within one of them."""
+    ((_, axis),) = operands.axes
+    if _compat.reshape_order(eqn) is not None:
+        return all_mixed(eqn, "reshapes in another order of dimensions")
+    old, new = shape_of(eqn.invars, 0), shape_of(eqn.outvars, 0)
+    return Followed((reshaped(axis, old, new, operands.examples),))
+
+
+def reshaped(axis: Axis, old: tuple[int, ...], new: tuple[int, ...], examples: int) -> Place:
+    """Return where the examples are after a reshape."""
+    before = math.prod(old[: axis.dim]) * axis.outer
+    after = axis.inner * math.prod(old[axis.dim + 1 :])
+    found = []
+    for dim, size in enumerate(new):
+        outer, rest = divmod(before, max(math.prod(new[:dim]), 1))
+        inner, more = divmod(after, max(math.prod(new[dim + 1 :]), 1))
+        if not rest and not more and outer * examples * inner == size and size:
+            found.append(Axis(dim, outer, inner))
+    if not found:
+        return Mixed("splits the dimension of the examples, or there are no values")
+    return min(found, key=lambda each: each.outer * each.inner)
+
+
+@axis_rule("rev")
+def rev(eqn: Any, operands: Operands) -> Followed:
+    """Reverse other dimensions."""
+    ((_, axis),) = operands.axes
+    if axis.dim in _compat.reversed_dimensions(eqn):
+        return all_mixed(eqn, "reverses the order of the examples")
+    return Followed((axis,))
+
+
+@axis_rule("slice")
+def slice_(eqn: Any, operands: Operands) -> Followed:
+    """Slice other dimensions, or take whole repetitions of the batch."""
+    ((_, axis),) = operands.axes
+    start, end, stride = _compat.slice_bounds(eqn)[axis.dim]
+    if (start, end, stride) == (0, shape_of(eqn.invars, 0)[axis.dim], 1):
+        return Followed((axis,))
+    period = operands.examples * axis.inner
+    if stride == 1 and start % period == 0 and end % period == 0 and end > start:
+        return Followed((Axis(axis.dim, (end - start) // period, axis.inner),))
+    return all_mixed(eqn, "selects some of the examples")
+
+
+@axis_rule("dynamic_slice")
+def dynamic_slice(eqn: Any, operands: Operands) -> Followed:
+    """Slice other dimensions at positions that all examples share."""
+    ((i, axis), *more) = operands.axes
+    if i or more:
+        return all_mixed(eqn, "slices at a position that belongs to one example")
+    if _compat.slice_sizes(eqn)[axis.dim] != shape_of(eqn.invars, 0)[axis.dim]:
+        return all_mixed(eqn, "selects some of the examples")
+    return Followed((axis,))
+
+
+@axis_rule("dynamic_update_slice", sliceable=True)
+def dynamic_update_slice(eqn: Any, operands: Operands) -> Followed:
+    """Replace a part of an array, the same part for all examples."""
+    if any(i > 1 for i, _ in operands.axes):
+        return all_mixed(eqn, "writes at a position that belongs to one example")
+    axis = shared_axis(operands)
+    if isinstance(axis, Axis):
+        whole, update = shape_of(eqn.invars, 0), shape_of(eqn.invars, 1)
+        if whole[axis.dim] != update[axis.dim]:
+            return all_mixed(eqn, "replaces some of the examples")
+        return Followed((axis,), _aligned(eqn, operands, axis, 2))
+    return Followed((axis,))
+
+
+def _aligned(eqn: Any, operands: Operands, axis: Axis, count: int) -> dict[int, Axis]:
+    """Return which of the first operands are constants, with a slice for each example."""
+    found = aligned_dims(eqn, operands, axis)
+    return {i: each for i, each in found.items() if i < count}
+
+
+@axis_rule("pad", sliceable=True)
+def pad(eqn: Any, operands: Operands) -> Followed:
+    """Pad other dimensions."""
+    ((i, axis), *more) = operands.axes
+    if i or more:
+        return all_mixed(eqn, "pads with a value of one example")
+    if _compat.padding(eqn)[axis.dim] != (0, 0, 0):
+        return all_mixed(eqn, "pads the dimension of the examples")
+    return Followed((axis,))
+
+
+@axis_rule("concatenate", sliceable=True)
+def concatenate(eqn: Any, operands: Operands) -> Followed:
+    """Join along another dimension, or repeat the batch."""
+    axis = shared_axis(operands)
+    if not isinstance(axis, Axis):
+        return Followed((axis,))
+    if axis.dim != _compat.operated_axis(eqn):
+        return Followed((axis,), aligned_dims(eqn, operands, axis))
+    if len(operands.axes) < len(operands.places):
+        return all_mixed(eqn, "adds rows that are not examples to the dimension of the examples")
+    return Followed((Axis(axis.dim, axis.outer * len(operands.places), axis.inner),))
+
+
+@axis_rule("split")
+def split(eqn: Any, operands: Operands) -> Followed:
+    """Split another dimension."""
+    ((_, axis),) = operands.axes
+    if axis.dim == _compat.operated_axis(eqn):
+        return all_mixed(eqn, "splits the batch")
+    return Followed((axis,) * len(eqn.outvars))
+
+
+@axis_rule("bitcast_convert_type")
+def bitcast(eqn: Any, operands: Operands) -> Followed:
+    """Change the type of elements; the last dimension may appear or disappear."""
+    ((_, axis),) = operands.axes
+    if axis.dim >= len(shape_of(eqn.outvars, 0)):
+        return all_mixed(eqn, "removes the dimension of the examples")
+    return Followed((axis,))

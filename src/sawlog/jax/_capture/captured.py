@@ -1,0 +1,81 @@
+"""``Captured``: what a capture returns."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sawlog.errors import CaptureError
+from sawlog.factored import Dense, OneHot, Pair
+
+jax.tree_util.register_dataclass(Dense, data_fields=["array"], meta_fields=["one"])
+jax.tree_util.register_dataclass(OneHot, data_fields=["ids", "weights"], meta_fields=["size"])
+jax.tree_util.register_dataclass(Pair, data_fields=["left", "right"], meta_fields=[])
+
+
+@dataclasses.dataclass(frozen=True)
+class Captured:
+    """Per-example quantities of one batch; a pytree, so that ``jit`` can return it.
+
+    Attributes:
+        losses: What the loss function returned: ``[examples]``, or a scalar with ``reduction``.
+        aux: Its auxiliary output; None without ``has_aux``.
+        grads: The gradients of each example: ``[examples, *shape]`` for each parameter, or
+            ``[examples, *block.stored]`` for each block if they are projected.
+        pairs: The factors of each block, for each use: ``left`` are rows and ``right`` columns of
+            the block.
+        batch_gradient: The gradient of the batch for each parameter, or projected for each block;
+            only with ``prove``.
+    """
+
+    losses: Any
+    aux: Any
+    grads: dict[str, Any]
+    pairs: dict[str, tuple[Pair, ...]]
+    batch_gradient: dict[str, Any] | None = None
+
+    def check(self, rtol: float | None = None) -> None:
+        """Compare the sum of rows with the gradient of the batch.
+
+        Args:
+            rtol: The tolerance, relative to the norm of the gradients of a parameter. By default
+                it is chosen for the dtype.
+
+        Raises:
+            CaptureError: They differ, or the capture was not made with ``prove=True``.
+        """
+        if self.batch_gradient is None:
+            raise CaptureError(
+                "There is no gradient of the batch to compare with. "
+                "Hint: capture(loss_fn, ..., prove=True)."
+            )
+        wrong = []
+        for name, whole in self.batch_gradient.items():
+            rows = np.asarray(self.grads[name], np.float64)
+            total, whole = rows.sum(0), np.asarray(whole, np.float64)
+            scale = np.abs(rows).sum(0).max(initial=0.0) + np.abs(whole).max(initial=0.0)
+            allowed = _tolerance(self.grads[name].dtype) if rtol is None else rtol
+            error = np.abs(total - whole).max(initial=0.0)
+            if not error <= allowed * scale + np.finfo(np.float64).tiny:
+                wrong.append(f"{name} (by {error / scale:.1e})")
+        if wrong:
+            raise CaptureError(
+                "The rows of these parameters do not add up to the gradient of the batch: "
+                f"{', '.join(wrong)}. Hint: please report the loss function; names= leaves "
+                "parameters out."
+            )
+
+
+def _tolerance(dtype: Any) -> float:
+    return float(jnp.finfo(dtype).eps) ** 0.5 if jnp.finfo(dtype).bits < 64 else 1e-9
+
+
+jax.tree_util.register_dataclass(
+    Captured,
+    data_fields=["losses", "aux", "grads", "pairs", "batch_gradient"],
+    meta_fields=[],
+)

@@ -1,0 +1,236 @@
+"""Factors of uses: inputs and cotangents whose outer products are the gradients of examples.
+
+A factored use sees the constant as an array of the shape ``shape``, whose dimensions are ``groups``,
+``outs`` and ``ins``. Its gradient for each example is a sum over positions of outer products of
+``inputs [examples, positions, *groups, ins]`` and ``cotangents [examples, positions, *groups, outs]``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from sawlog.jax import _compat
+from sawlog.jax._capture.axes import Axis
+from sawlog.jax._capture.slices import split
+from sawlog.jax._capture.uses import Use
+
+
+@dataclasses.dataclass(frozen=True)
+class Factors:
+    """The factors of a use.
+
+    Args:
+        shape: The shape of the constant, with dimensions split as the use sees them.
+        groups, outs, ins: Dimensions of ``shape``.
+        inputs: Maps the operands to ``[examples, positions, *groups, ins]``; for a lookup, to ids
+            ``[examples, positions]``.
+        cotangents: Maps the cotangent of the output and the operands to
+            ``[examples, positions, *groups, outs]``.
+        lookup: Whether the inputs are ids of rows, one-hot.
+        out_dims: The dimensions of the output that are ``outs``, in this order.
+    """
+
+    shape: tuple[int, ...]
+    groups: tuple[int, ...]
+    outs: tuple[int, ...]
+    ins: tuple[int, ...]
+    inputs: Callable[[Sequence[Any]], Any]
+    cotangents: Callable[[Any, Sequence[Any]], Any]
+    lookup: bool = False
+    out_dims: tuple[int, ...] = ()
+
+
+FactorRule = Callable[[Any, Use], Factors | None]
+
+_rules: dict[str, FactorRule] = {}
+
+
+def factor_rule(name: str) -> Callable[[FactorRule], FactorRule]:
+    """Register the factors of uses by the primitive of this name."""
+
+    def register(rule: FactorRule) -> FactorRule:
+        _rules[name] = rule
+        return rule
+
+    return register
+
+
+def factors_of(eqn: Any, use: Use) -> Factors | None:
+    """Return the factors of a use; None if its primitive has no rule for it."""
+    rule = _rules.get(eqn.primitive.name)
+    own = use.places[use.index]
+    if rule is None or own is not None or use.constant.uniform:
+        return None
+    return rule(eqn, use)
+
+
+@factor_rule("dot_general")
+def dot_general(eqn: Any, use: Use) -> Factors | None:
+    """Any product: free dimensions are positions, shared ones are groups."""
+    w, x = use.index, 1 - use.index
+    axis, at = use.places[x], use.outs[0]
+    if not isinstance(axis, Axis) or not isinstance(at, Axis):
+        return None
+    dims = _compat.Dot.read(eqn)
+    groups = sorted(zip(dims.batch[w], dims.batch[x], range(len(dims.batch[w])), strict=True))
+    contract = sorted(zip(dims.contract[w], dims.contract[x], strict=True))
+    used = {*dims.batch[w], *dims.contract[w]}
+    outs = [d for d in range(len(use.shapes[w])) if d not in used]
+    free = [d for d in range(len(use.shapes[x])) if d not in dims.batch[x] + dims.contract[x]]
+    count = len(dims.batch[0])
+    first_x, first_w = (count, count + len(free)) if w else (count + len(outs), count)
+    positions = [first_x + i for i in range(len(free))]
+    out_dims = [first_w + i for i in range(len(outs))]
+    x_order = [free, [each[1] for each in groups], [each[1] for each in contract]]
+    g_order = [positions, [each[2] for each in groups], out_dims]
+
+    def inputs(operands: Sequence[Any]) -> Any:
+        return _arranged(split(operands[x], axis, use.examples), x_order)
+
+    def cotangents(cotangent: Any, operands: Sequence[Any]) -> Any:
+        del operands
+        return _arranged(split(cotangent, at, use.examples), g_order)
+
+    return Factors(
+        tuple(use.shapes[w]),
+        tuple(each[0] for each in groups),
+        tuple(outs),
+        tuple(each[0] for each in contract),
+        inputs,
+        cotangents,
+        out_dims=tuple(out_dims),
+    )
+
+
+def _arranged(array: Any, order: Sequence[Sequence[int]]) -> Any:
+    """Return ``[examples, positions, *groups, features]`` of an array ``[examples, ...]``."""
+    positions, groups, features = order
+    array = jnp.transpose(array, (0, *(d + 1 for d in (*positions, *groups, *features))))
+    sizes = array.shape[1:]
+    end = len(positions) + len(groups)
+    kept = sizes[len(positions) : end]
+    return jnp.reshape(
+        array,
+        (array.shape[0], math.prod(sizes[: len(positions)]), *kept, math.prod(sizes[end:])),
+    )
+
+
+@factor_rule("conv_general_dilated")
+def conv(eqn: Any, use: Use) -> Factors | None:
+    """A kernel: inputs are the windows under it, and output pixels are positions."""
+    dims, axis, at = _compat.Conv.read(eqn), use.places[0], use.outs[0]
+    if use.index != 1 or dims.batch_groups != 1:
+        return None
+    if not isinstance(axis, Axis) or not isinstance(at, Axis) or axis.dim != dims.lhs[0]:
+        return None
+    kernel = use.shapes[1]
+    groups, spatial = dims.groups, list(dims.rhs[2:])
+    outs = kernel[dims.rhs[0]] // groups
+    shape = list(kernel)
+    grouped = groups > 1
+    if grouped:
+        shape[dims.rhs[0] : dims.rhs[0] + 1] = [groups, outs]
+    moved = [d + (grouped and d > dims.rhs[0]) for d in range(len(kernel))]
+    of_inputs = sorted((dims.rhs[1], *spatial))
+    # the windows are [channels, *spatial]; the features of inputs are in the order of the kernel
+    order = [0 if d == dims.rhs[1] else 1 + spatial.index(d) for d in of_inputs]
+
+    def inputs(operands: Sequence[Any]) -> Any:
+        image = jnp.transpose(operands[0], dims.lhs)
+        windows = _windows(image, [kernel[d] for d in spatial], dims)
+        count, pixels = windows.shape[0], math.prod(windows.shape[2:])
+        channels = kernel[dims.rhs[1]]
+        parts = jnp.reshape(
+            windows, (count, groups, channels, *(kernel[d] for d in spatial), pixels)
+        )
+        last = len(spatial) + 3
+        parts = jnp.transpose(parts, (0, last, 1, *(2 + i for i in order)))
+        parts = jnp.reshape(parts, (count, pixels, *([groups] if grouped else []), -1))
+        return _positions(split(parts, axis.at(0), use.examples))
+
+    def cotangents(cotangent: Any, operands: Sequence[Any]) -> Any:
+        del operands
+        image = jnp.transpose(cotangent, (dims.out[0], *dims.out[2:], dims.out[1]))
+        sizes = image.shape
+        features = (groups, outs) if grouped else (outs,)
+        image = jnp.reshape(image, (sizes[0], math.prod(sizes[1:-1]), *features))
+        return _positions(split(image, at.at(0), use.examples))
+
+    return Factors(
+        tuple(shape),
+        (dims.rhs[0],) if grouped else (),
+        (moved[dims.rhs[0]] + grouped,),
+        tuple(moved[d] for d in of_inputs),
+        inputs,
+        cotangents,
+        out_dims=() if grouped else (dims.out[1],),
+    )
+
+
+def _windows(image: Any, kernel: Sequence[int], dims: _compat.Conv) -> Any:
+    """Return the windows ``[images, channels * window, *pixels]`` of ``[images, channels, ...]``."""
+    return jax.lax.conv_general_dilated_patches(
+        image,
+        kernel,
+        dims.strides,
+        dims.padding,
+        dims.lhs_dilation,
+        dims.rhs_dilation,
+        precision=jax.lax.Precision.HIGHEST,
+    )
+
+
+def _positions(parts: Any) -> Any:
+    """Merge the positions of ``[examples, images, pixels, ...]``."""
+    sizes = parts.shape
+    return jnp.reshape(parts, (sizes[0], sizes[1] * sizes[2], *sizes[3:]))
+
+
+@factor_rule("gather")
+def gather(eqn: Any, use: Use) -> Factors | None:
+    """A lookup of whole rows of a table, along any dimension."""
+    dims, axis, at = _compat.Gather.read(eqn), use.places[1], use.outs[0]
+    table = use.shapes[0]
+    if use.index or dims.batching or len(dims.indexed) != 1 or dims.collapsed != dims.indexed:
+        return None
+    row = dims.indexed[0]
+    rest = [d for d in range(len(table)) if d != row]
+    if not isinstance(axis, Axis) or not isinstance(at, Axis):
+        return None
+    if any(dims.sizes[d] != table[d] for d in rest):
+        return None
+    positions = [d for d in range(len(eqn.outvars[0].aval.shape)) if d not in dims.offset]
+    clips, size = _compat.gather_clips(eqn), table[row]
+
+    def ids_of(operands: Sequence[Any]) -> Any:
+        ids = split(operands[1], axis, use.examples)
+        return jnp.reshape(ids, (use.examples, -1))
+
+    def inputs(operands: Sequence[Any]) -> Any:
+        return jnp.clip(ids_of(operands), 0, size - 1)
+
+    def cotangents(cotangent: Any, operands: Sequence[Any]) -> Any:
+        order = [positions, [], list(dims.offset)]
+        parts = _arranged(split(cotangent, at, use.examples), order)
+        if clips:
+            return parts
+        ids = ids_of(operands)  # rows out of bounds are not those of the table
+        valid = (ids >= 0) & (ids < size)
+        return jnp.where(valid[..., None], parts, jnp.zeros((), parts.dtype))
+
+    return Factors(
+        tuple(table),
+        (),
+        tuple(rest),
+        (row,),
+        inputs,
+        cotangents,
+        lookup=True,
+        out_dims=tuple(dims.offset),
+    )

@@ -1,0 +1,367 @@
+"""Evaluate a traced loss function with identities that receive per-example gradients.
+
+Equations are bound in their order, in the active trace. An equation without parameters is bound
+unchanged; one of constants gives constants; one of a constant and examples is a use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from sawlog.jax import _compat
+from sawlog.jax._capture import axis_rules as axis_rules
+from sawlog.jax._capture.axes import CONSTANT, Axis, Known, Mixed, Place, State
+from sawlog.jax._capture.axis_rules.reducing import as_summed
+from sawlog.jax._capture.axis_rules.table import Followed, Operands, follow, is_sliceable, where
+from sawlog.jax._capture.constants import Constant, Traced, computed, full
+from sawlog.jax._capture.factors import Factors, factors_of
+from sawlog.jax._capture.known import known_outputs
+from sawlog.jax._capture.links import attach
+from sawlog.jax._capture.slots import (
+    Zeros,
+    partition,
+    project_inputs,
+    projected_rows,
+)
+from sawlog.jax._capture.uses import Rows, Use, by_masks, by_slices
+from sawlog.jax._capture.views import Atoms, View
+
+StructureRule = Callable[["Interpreter", Any, list[Traced]], list[Traced]]
+
+_structures: dict[str, StructureRule] = {}
+
+
+def structure_rule(*names: str) -> Callable[[StructureRule], StructureRule]:
+    """Register how a primitive that holds programs is evaluated."""
+
+    def register(rule: StructureRule) -> StructureRule:
+        for name in names:
+            _structures[name] = rule
+        return rule
+
+    return register
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """One use of a parameter.
+
+    Args:
+        names: The parameters.
+        where: The equation and its source line.
+        sides: The atoms that are groups, outputs and inputs; None without factors.
+        lookup: Whether the inputs are one-hot.
+        slow: Whether one example is differentiated at a time.
+        zeros: The positions of the zeros that receive inputs and cotangents; None if none do.
+        loops: For each loop around the use, outermost first, whether its iterations are groups
+            (they use different slices of the parameter) rather than positions.
+        key: Identifies the use.
+        bias: The use to whose output this one adds a bias.
+    """
+
+    names: tuple[str, ...]
+    where: str
+    sides: tuple[Atoms, Atoms, Atoms] | None = None
+    lookup: bool = False
+    slow: bool = False
+    zeros: tuple[int, int] | None = None
+    loops: tuple[bool, ...] = ()
+    key: int = -1
+    bias: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """The output of a use with factors: which of its dimensions are the outputs of the layer."""
+
+    key: int
+    dims: tuple[int, ...]
+
+
+class Interpreter:
+    """Evaluates programs for one batch.
+
+    Args:
+        examples: The number of examples.
+        zeros: Hands out zeros for factors; None if they are not wanted.
+        sums: Whether the loss is a declared sum or mean over examples.
+    """
+
+    def __init__(self, examples: int, zeros: Zeros | None, *, sums: bool = False) -> None:
+        self.examples, self.zeros, self.sums = examples, zeros, sums
+        self.records: list[Recorded] = []
+        self.depth = 0
+
+    # -- evaluating ---------------------------------------------------------------------------
+
+    def run(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Traced]) -> list[Traced]:
+        """Evaluate a program in the active trace."""
+        environment: dict[Any, Traced] = {
+            var: Traced(value, CONSTANT) for var, value in zip(jaxpr.constvars, consts, strict=True)
+        }
+        environment.update(zip(jaxpr.invars, args, strict=True))
+
+        def read(atom: Any) -> Traced:
+            if isinstance(atom, _compat.Literal):
+                return Traced(atom.val, CONSTANT)
+            return environment[atom]
+
+        for eqn in jaxpr.eqns:
+            operands = [read(atom) for atom in eqn.invars]
+            with _compat.equation_scope(eqn):
+                outs = self.equation(eqn, operands)
+            environment.update(zip(eqn.outvars, outs, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def equation(self, eqn: Any, operands: list[Traced]) -> list[Traced]:
+        """Evaluate one equation."""
+        if all(x.state.place is None for x in operands):
+            return self._without_examples(eqn, operands)
+        structure = _structures.get(eqn.primitive.name)
+        if structure is not None:
+            return structure(self, eqn, operands)
+        followed = self.follow(eqn, operands)
+        known = known_outputs(eqn, [x.state for x in operands])
+        return self.bind(eqn, operands, followed, known)
+
+    def follow(self, eqn: Any, operands: Sequence[Traced]) -> Followed:
+        """Return where the examples are in the outputs of an equation."""
+        places = tuple(x.state.place for x in operands)
+        known = tuple(x.state.known for x in operands)
+        followed = follow(eqn, Operands(places, known, self.examples))
+        return as_summed(followed) if self.sums else followed
+
+    def _without_examples(self, eqn: Any, operands: list[Traced]) -> list[Traced]:
+        """Bind an equation of constants."""
+        values = _compat.bind_equation(eqn, [x.value for x in operands])
+        constants: list[Constant | None] = [None] * len(values)
+        if any(x.constant is not None for x in operands) and not _stops(eqn):
+            constants = computed(eqn, operands, self.examples)
+        known = known_outputs(eqn, [x.state for x in operands])
+        return [
+            Traced(value, State(None, constant is not None, integers), constant)
+            for value, constant, integers in zip(values, constants, known, strict=True)
+        ]
+
+    def bind(
+        self,
+        eqn: Any,
+        operands: Sequence[Traced],
+        followed: Followed,
+        known: Sequence[Known | None] | None = None,
+        *,
+        sliceable: bool | None = None,
+    ) -> list[Traced]:
+        """Bind an equation that has examples; attach the constants that it uses."""
+        values = _compat.bind_equation(eqn, [x.value for x in operands])
+        states = self._states(eqn, operands, followed, known)
+        used = [i for i, x in enumerate(operands) if x.constant is not None]
+        origin = None
+        if used and any(state.param for state in states) and _separate(states):
+            sliceable = is_sliceable(eqn) if sliceable is None else sliceable
+            values, origin = self._attached(eqn, operands, used, values, followed, sliceable)
+        if not used:
+            origin = _same_origin(eqn, operands)
+        return [
+            Traced(value, state, None, origin) for value, state in zip(values, states, strict=True)
+        ]
+
+    def _states(
+        self,
+        eqn: Any,
+        operands: Sequence[Traced],
+        followed: Followed,
+        known: Sequence[Known | None] | None,
+    ) -> list[State]:
+        param = any(x.state.param for x in operands) and not _stops(eqn)
+        integers = known or [None] * len(eqn.outvars)
+        return [
+            State(place, param and _compat.has_gradient(var.aval), each)
+            for var, place, each in zip(eqn.outvars, followed.outs, integers, strict=True)
+        ]
+
+    # -- uses ---------------------------------------------------------------------------------
+
+    def _attached(
+        self,
+        eqn: Any,
+        operands: Sequence[Traced],
+        used: Sequence[int],
+        values: list[Any],
+        followed: Followed,
+        sliceable: bool,
+    ) -> tuple[list[Any], Origin | None]:
+        """Attach every constant that an equation uses to its outputs."""
+        origin = None
+        for i in used:
+            use = self._use(eqn, operands, i, followed)
+            factors = factors_of(eqn, use) if use.constant.view is not None else None
+            if factors is not None and len(values) == 1:
+                values, origin = self._factored(eqn, use, factors, operands, values)
+            else:
+                rows = by_slices(use) if sliceable else by_masks(use)
+                bias = _bias_of(eqn, operands, i)
+                self._record(use, where(eqn), slow=not sliceable, bias=bias)
+                values = self._whole(use, rows, operands, values)
+        return values, origin
+
+    def _use(self, eqn: Any, operands: Sequence[Traced], i: int, followed: Followed) -> Use:
+        constant = operands[i].constant
+        assert constant is not None
+        places: list[Place] = [x.state.place for x in operands]
+        for place, axis in followed.aligned.items():
+            places[place] = axis
+        shapes = tuple(tuple(atom.aval.shape) for atom in eqn.invars)
+
+        def bind(values: Sequence[Any]) -> list[Any]:
+            return _compat.bind_equation(eqn, values)
+
+        return Use(bind, i, constant, shapes, tuple(places), followed.outs, self.examples)
+
+    def _whole(
+        self, use: Use, rows: Rows, operands: Sequence[Traced], values: list[Any]
+    ) -> list[Any]:
+        """Attach the gradients of a constant as they are."""
+        given = [x.value for x in operands]
+        given[use.index] = use.constant.core
+
+        def back(cotangents: Any, residuals: Any) -> Any:
+            return [rows(cotangents, residuals)]
+
+        return attach(values, [use.constant.make_zeros()], tuple(given), back)
+
+    def _factored(
+        self,
+        eqn: Any,
+        use: Use,
+        factors: Factors,
+        operands: Sequence[Traced],
+        values: list[Any],
+    ) -> tuple[list[Any], Origin | None]:
+        """Attach the factors of a use, and its projected gradients."""
+        view, slot = use.constant.view, use.constant.slot
+        assert view is not None
+        given = [x.value for x in operands]
+        sides = partition(view, factors)
+        zeros = None
+        if self.zeros is not None and sides is not None:
+            values, zeros = self._factors(factors, given, values)
+        whole = sides and ((*view.looped, *sides[0]), *sides[1:])
+        key = self._record(use, where(eqn), sides=whole, lookup=factors.lookup, zeros=zeros)
+        origin = Origin(key, factors.out_dims) if sides is not None else None
+        if slot is None or slot.bias or slot.sides(view, factors) is None:
+            rows = by_slices(use)
+            return self._whole(use, rows, operands, values), origin
+        dtype = values[0].dtype
+        inputs = project_inputs(slot, view, factors, given, dtype)
+        residual_ids = [given[1]] if factors.lookup else []
+
+        def back(cotangents: Any, residuals: Any) -> Any:
+            inputs, ids, left, right = residuals
+            own = dataclasses.replace(slot, left=left, right=right)
+            lookup = [None, *ids]
+            found = factors.cotangents(cotangents[0], lookup)
+            return [projected_rows(own, view, factors, found, inputs)]
+
+        residuals = (inputs, residual_ids, slot.left, slot.right)
+        return attach(values, [slot.zeros], residuals, back), origin
+
+    def _factors(
+        self, factors: Factors, given: Sequence[Any], values: list[Any]
+    ) -> tuple[list[Any], tuple[int, int]]:
+        """Attach zeros that receive the inputs and the cotangents of a use."""
+        assert self.zeros is not None
+        inputs = factors.inputs(given)
+        if factors.lookup:  # cotangents are floats
+            inputs = inputs.astype(jnp.float32)
+        ids = [given[1]] if factors.lookup else []
+        first = len(self.zeros.types)
+        of_inputs = self.zeros.take(inputs.shape, inputs.dtype)
+        types = jnp.zeros(values[0].shape, values[0].dtype)
+        found = factors.cotangents(types, [None, *ids])
+        of_cotangents = self.zeros.take(found.shape, found.dtype)
+
+        def back(cotangents: Any, residuals: Any) -> Any:
+            inputs, ids = residuals
+            return [inputs, factors.cotangents(cotangents[0], [None, *ids])]
+
+        attached = attach(values, [of_inputs, of_cotangents], (inputs, ids), back)
+        return attached, (first, first + 1)
+
+    def _record(self, use: Use, at: str, **facts: Any) -> int:
+        key = len(self.records)
+        names = tuple(sorted(use.constant.names))
+        view = use.constant.view
+        grouped = view.loops if view is not None else ()
+        loops = tuple(depth in grouped for depth in range(self.depth))
+        self.records.append(Recorded(names, at, loops=loops, key=key, **facts))
+        return key
+
+    def promoted(self, traced: Traced, axis: Axis, at: str) -> Traced:
+        """Return a constant as a value with examples, where each example sees one slice."""
+        state = State(axis, traced.state.param)
+        if traced.constant is None:
+            return Traced(traced.value, state)
+        shape = tuple(traced.value.shape)
+        use = Use(list, 0, traced.constant, (shape,), (axis,), (axis,), self.examples)
+        self._record(use, at)
+        (value,) = self._whole(use, by_slices(use), [traced], [traced.value])
+        return Traced(value, state)
+
+    # -- inner programs -----------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def trying(self) -> Iterator[None]:
+        """Evaluate without a trace in the records, to find out states."""
+        records, zeros = self.records, self.zeros
+        self.records, self.zeros = list(records), None
+        try:
+            yield
+        finally:
+            self.records, self.zeros = records, zeros
+
+    def full(self, traced: Traced) -> Constant | None:
+        """Return the constant of a value with its whole core."""
+        if traced.constant is None:
+            return None
+        return full(traced.constant, traced.value.shape, self.examples)
+
+
+def _stops(eqn: Any) -> bool:
+    return bool(eqn.primitive.name == "stop_gradient")
+
+
+def _separate(states: Sequence[State]) -> bool:
+    return not any(isinstance(state.place, Mixed) for state in states)
+
+
+def _same_origin(eqn: Any, operands: Sequence[Traced]) -> Origin | None:
+    """Return the use whose output an equation only casts or transposes."""
+    name, origin = eqn.primitive.name, operands[0].origin
+    if origin is None:
+        return None
+    if name == "convert_element_type":
+        return origin
+    if name == "transpose":
+        order = _compat.permutation(eqn)
+        return Origin(origin.key, tuple(order.index(dim) for dim in origin.dims))
+    return None
+
+
+def _bias_of(eqn: Any, operands: Sequence[Traced], i: int) -> int | None:
+    """Return the use to whose output an equation adds a bias, or None."""
+    if eqn.primitive.name != "add" or len(operands) != 2:
+        return None
+    constant, origin = operands[i].constant, operands[1 - i].origin
+    if constant is None or origin is None or constant.view is None or not origin.dims:
+        return None
+    core, out = constant.core.shape, operands[1 - i].value.shape
+    if len(core) != len(out):
+        return None
+    matches = all(core[dim] == (out[dim] if dim in origin.dims else 1) for dim in range(len(core)))
+    return origin.key if matches and list(origin.dims) == sorted(origin.dims) else None

@@ -1,0 +1,249 @@
+"""The rule for ``scan``: parameters that are the same in all iterations, stacked, or carried.
+
+body: [consts, carry, x] -> [carry, y] becomes
+
+[consts, carry and zeros of carried constants, x and what its constants need, zeros for factors]
+-> [carry and zeros, y and zeros]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from sawlog.jax import _compat
+from sawlog.jax._capture.axes import Axis, Mixed, State
+from sawlog.jax._capture.axis_rules.table import where
+from sawlog.jax._capture.constants import Constant, Traced
+from sawlog.jax._capture.interpreter import Interpreter, Recorded, structure_rule
+from sawlog.jax._capture.slots import Slot, Zeros
+from sawlog.jax._capture.structures import (
+    agree,
+    merged_state,
+    received,
+    states_of,
+    zeros_of,
+)
+from sawlog.jax._capture.views import View
+
+
+@structure_rule("scan")
+def scan(walk: Interpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+    """Evaluate the body with zeros for what it uses as further inputs."""
+    loop = _compat.Scan.read(eqn.params)
+    consts, carry, xs = loop.split(operands)
+    stepped = [_step_state(x.state, eqn) for x in xs]
+    states, outs = _fixed_point(walk, eqn, loop, consts, carry, stepped)
+    body = _Body(walk, eqn, loop, consts, carry, xs, stepped, states, outs)
+    return body.bind()
+
+
+def _step_state(state: State, eqn: Any) -> State:
+    """Return the state of one step of a stacked value."""
+    place = state.place
+    if isinstance(place, Axis):
+        if place.dim == 0:
+            place = Mixed("loops over the examples of the batch, one after the other", where(eqn))
+        else:
+            place = place.at(place.dim - 1)
+    return State(place, state.param)
+
+
+def _stacked_state(state: State) -> State:
+    place = state.place
+    return State(place.at(place.dim + 1) if isinstance(place, Axis) else place, state.param)
+
+
+def _fixed_point(
+    walk: Interpreter,
+    eqn: Any,
+    loop: Any,
+    consts: Sequence[Traced],
+    carry: Sequence[Traced],
+    stepped: Sequence[State],
+) -> tuple[list[State], list[State]]:
+    """Return the states of the carry in all iterations, and those of the outputs of the body."""
+    states = [State(x.state.place, x.state.param) for x in carry]
+    while True:
+        given = [*(x.state for x in consts), *states, *stepped]
+        outs = states_of(walk, loop.body, given)
+        new = [merged_state(pair, eqn) for pair in zip(states, outs[: len(states)], strict=True)]
+        if new == states:
+            return states, outs
+        states = new
+
+
+@dataclasses.dataclass
+class _Body:
+    """A ``scan`` that is being rebuilt."""
+
+    walk: Interpreter
+    eqn: Any
+    loop: Any
+    consts: list[Traced]
+    carry: list[Traced]
+    xs: list[Traced]
+    stepped: list[State]
+    states: list[State]
+    outs: list[State]
+
+    def __post_init__(self) -> None:
+        self.at = where(self.eqn)
+        self.names = frozenset().union(
+            *(x.constant.names for x in (*self.consts, *self.carry, *self.xs) if x.constant)
+        )
+        self.carried = [s.place is None and s.param for s in self.states]
+        self.ys = [s.place is None and s.param for s in self.outs[len(self.carry) :]]
+        self.stacked = [_Stacked.of(self.walk, x) for x in self.xs]
+        self.found: list[Recorded] = []
+
+    def bind(self) -> list[Traced]:
+        """Run the loop, and return its outputs."""
+        walk, loop, length = self.walk, self.loop, self.loop.length
+        init = [
+            agree(walk, x, state, self.at) for x, state in zip(self.carry, self.states, strict=True)
+        ]
+        start = [x.value for x in init]
+        start_zeros = [zeros_of(walk, x) for x, c in zip(init, self.carried, strict=True) if c]
+        xs = [x.value for x in self.xs]
+        extra = [each.arrays for each in self.stacked]
+        types = self._types(start, start_zeros, xs, extra)
+        first = 0 if walk.zeros is None else len(walk.zeros.types)
+        zeros = [walk.zeros.take((length, *t.shape), t.dtype) for t in types] if types else []
+        (carry, carry_zeros), (ys, ys_zeros) = jax.lax.scan(
+            self._step,
+            (start, start_zeros),
+            (xs, extra, zeros),
+            length=length,
+            reverse=loop.reverse,
+            unroll=_compat.scan_unroll(self.eqn),
+        )
+        for record in self.found:
+            where_zeros = record.zeros and (first + record.zeros[0], first + record.zeros[1])
+            key = len(walk.records)
+            bias = None if record.bias is None else record.bias - record.key + key
+            walk.records.append(dataclasses.replace(record, zeros=where_zeros, key=key, bias=bias))
+        moved = [jnp.moveaxis(each, 0, 1) for each in ys_zeros]
+        return [
+            *self._results(carry, self.states, self.carried, carry_zeros),
+            *self._results(ys, [*map(_stacked_state, self.outs[len(carry) :])], self.ys, moved),
+        ]
+
+    def _results(
+        self, values: Sequence[Any], states: Sequence[State], flags: Sequence[bool], zeros: Any
+    ) -> list[Traced]:
+        rest = iter(zeros)
+        return [
+            Traced(v, s, received(v, next(rest), self.names) if flag else None)
+            for v, s, flag in zip(values, states, flags, strict=True)
+        ]
+
+    def _types(self, start: Any, start_zeros: Any, xs: Any, extra: Any) -> list[Any]:
+        """Return the types of the zeros for factors that the body takes."""
+        if self.walk.zeros is None:
+            return []
+        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (xs, extra))
+        collected: list[Any] = []
+
+        def body(carry: Any, x: Any) -> Any:
+            out = self._step(carry, (*x, None))
+            collected[:] = self.types
+            return out
+
+        jax.eval_shape(body, (start, start_zeros), one)
+        return collected
+
+    def _step(self, carry: Any, x: Any) -> Any:
+        """Evaluate one iteration."""
+        walk = self.walk
+        (values, carry_zeros), (xs, extra, zeros) = carry, x
+        rest = iter(carry_zeros)
+        given = [
+            *self.consts,
+            *(
+                Traced(v, s, received(v, next(rest), self.names) if flag else None)
+                for v, s, flag in zip(values, self.states, self.carried, strict=True)
+            ),
+            *(
+                Traced(v, s, each.constant(v, arrays, walk.depth))
+                for v, s, each, arrays in zip(xs, self.stepped, self.stacked, extra, strict=True)
+            ),
+        ]
+        outer = walk.records, walk.zeros
+        walk.records = []
+        walk.zeros = None if outer[1] is None else Zeros(zeros)
+        walk.depth += 1
+        try:
+            outs = walk.run(self.loop.body.jaxpr, self.loop.body.consts, given)
+            count = len(values)
+            new = [
+                agree(walk, out, state, self.at)
+                for out, state in zip(outs[:count], self.states, strict=True)
+            ]
+            ys = outs[count:]
+            new_zeros = [zeros_of(walk, o) for o, c in zip(new, self.carried, strict=True) if c]
+            ys_zeros = [zeros_of(walk, o) for o, c in zip(ys, self.ys, strict=True) if c]
+            self.found = walk.records
+            self.types = [] if walk.zeros is None else walk.zeros.types
+        finally:
+            walk.depth -= 1
+            walk.records, walk.zeros = outer
+        return ([o.value for o in new], new_zeros), ([o.value for o in ys], ys_zeros)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stacked:
+    """How the iterations of a loop get at a stacked constant.
+
+    Args:
+        arrays: What is passed to them besides the value: zeros, or the arrays of a slot.
+        view: The view of the whole.
+        slot: The slot of the whole; None if the zeros are those of whole gradients.
+        names: The parameters; None if the value is not a constant of parameters.
+    """
+
+    arrays: Any
+    view: View | None = None
+    slot: Slot | None = None
+    names: frozenset[str] | None = None
+
+    @classmethod
+    def of(cls, walk: Interpreter, traced: Traced) -> _Stacked:
+        """Return what the iterations need of an operand."""
+        constant = traced.constant
+        if constant is None:
+            return cls([])
+        slot, view = constant.slot, constant.view
+        if slot is not None and view is not None and _is_group(slot, view):
+            moved = [jnp.moveaxis(slot.zeros, 1, 0), slot.left, slot.right]
+            return cls(moved, view, slot, constant.names)
+        whole = walk.full(traced)
+        assert whole is not None
+        return cls([jnp.moveaxis(whole.make_zeros(), 1, 0)], whole.view, None, constant.names)
+
+    def constant(self, value: Any, arrays: Any, depth: int) -> Constant | None:
+        """Return the constant of one iteration."""
+        if self.names is None:
+            return None
+        view = self.view and self.view.iterated(depth)
+        if self.slot is None:
+            (zeros,) = arrays
+            return Constant(value, frozenset(), lambda: zeros, self.names, view)
+        own = dataclasses.replace(
+            self.slot,
+            zeros=arrays[0],
+            left=arrays[1],
+            right=arrays[2],
+            groups=self.slot.groups[1:],
+        )
+        shape, dtype = tuple(value.shape), value.dtype
+        return Constant(value, frozenset(), lambda: own.whole(shape, dtype), self.names, view, own)
+
+
+def _is_group(slot: Slot, view: View) -> bool:
+    """Return whether a loop over the first dimension is one over the first group of a block."""
+    return bool(slot.groups) and view.dims[0] == slot.groups[:1]

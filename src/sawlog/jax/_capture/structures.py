@@ -1,0 +1,205 @@
+"""Rules for equations that hold programs: calls, checkpoints, branches, own derivatives."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from sawlog.errors import CaptureError
+from sawlog.jax import _compat
+from sawlog.jax._capture.axes import Axis, Mixed, Place, State, merge
+from sawlog.jax._capture.axis_rules.table import Followed, where
+from sawlog.jax._capture.constants import Constant, Traced
+from sawlog.jax._capture.interpreter import Interpreter, structure_rule
+
+
+@structure_rule("jit", "pjit", "closed_call", "core_call", "remat_opt", "composite", "custom_lin")
+def call(walk: Interpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+    """Evaluate the function in place."""
+    inner = _compat.inner_jaxpr(eqn)
+    return walk.run(inner.jaxpr, inner.consts, operands)
+
+
+@structure_rule("checkpoint", "remat", "remat2")
+def checkpoint(walk: Interpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+    """Evaluate the function inside of a checkpoint with the same policy."""
+    inner = _compat.inner_jaxpr(eqn)
+    packing = Packing(walk)
+
+    def body(*values: Any) -> list[Any]:
+        given = [Traced(v, x.state, x.constant) for v, x in zip(values, operands, strict=True)]
+        return packing.pack(lambda: walk.run(inner, (), given))
+
+    made = _compat.checkpointed(eqn, body)
+    return packing.unpack(made(*(x.value for x in operands)))
+
+
+class Packing:
+    """Passes traced values out of a function that JAX traces, as flat arrays.
+
+    A constant is passed with its zeros. JAX may trace the function more than once; the last
+    trace counts.
+    """
+
+    def __init__(self, walk: Interpreter) -> None:
+        self._walk = walk
+        self._start = len(walk.records)
+        self._outs: list[Traced] = []
+
+    def pack(self, run: Callable[[], list[Traced]]) -> list[Any]:
+        """Evaluate, and return values and zeros of constants."""
+        del self._walk.records[self._start :]
+        self._outs = run()
+        return flatten(self._walk, self._outs)
+
+    def unpack(self, arrays: Sequence[Any]) -> list[Traced]:
+        """Return the traced values."""
+        return unflatten(self._outs, arrays)
+
+
+def flatten(walk: Interpreter, outs: Sequence[Traced]) -> list[Any]:
+    """Return the values, and the zeros of those that are constants of parameters."""
+    constants = [walk.full(out) for out in outs]
+    return [*(out.value for out in outs), *(c.make_zeros() for c in constants if c is not None)]
+
+
+def unflatten(outs: Sequence[Traced], arrays: Sequence[Any]) -> list[Traced]:
+    """Return traced values with other arrays, as :func:`flatten` returned them."""
+    zeros = iter(arrays[len(outs) :])
+    found = []
+    for out, value in zip(outs, arrays, strict=False):
+        constant = None
+        if out.constant is not None:
+            constant = received(value, next(zeros), out.constant.names)
+        found.append(Traced(value, out.state, constant))
+    return found
+
+
+def received(value: Any, zeros: Any, names: frozenset[str]) -> Constant:
+    """Return a constant whose gradients ``zeros`` receive."""
+    return Constant(value, frozenset(), lambda: zeros, names)
+
+
+def states_of(walk: Interpreter, inner: Any, states: Sequence[State]) -> list[State]:
+    """Return the states of the outputs of an inner program."""
+    found: list[State] = []
+    jaxpr, consts = (inner.jaxpr, inner.consts) if hasattr(inner, "jaxpr") else (inner, ())
+
+    def body(*values: Any) -> list[Any]:
+        given = [_stand_in(walk, v, s) for v, s in zip(values, states, strict=True)]
+        outs = walk.run(jaxpr, consts, given)
+        found[:] = [out.state for out in outs]
+        return [out.value for out in outs]
+
+    with walk.trying():
+        _compat.trace_flat(body, [var.aval for var in jaxpr.invars], "a part of the program")
+    return found
+
+
+def _stand_in(walk: Interpreter, value: Any, state: State) -> Traced:
+    """Return a value in a state, with zeros that receive nothing if it is a constant."""
+    if state.place is not None or not state.param:
+        return Traced(value, state)
+    zeros = jax.numpy.zeros((walk.examples, *value.shape), value.dtype)
+    return Traced(value, state, received(value, zeros, frozenset()))
+
+
+@structure_rule("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_vmap_call")
+def own_derivative(walk: Interpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+    """Bind the equation, whose derivative is the user's."""
+    inner = _compat.inner_jaxpr(eqn)
+    states = states_of(walk, inner, [x.state for x in operands])
+    places: tuple[Place, ...] = tuple(state.place for state in states)
+    return walk.bind(eqn, operands, Followed(places), sliceable=False)
+
+
+@structure_rule("cond")
+def cond(walk: Interpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+    """Evaluate every branch; what they return must have the examples at the same place."""
+    index, *given = operands
+    branches = _compat.branches_of(eqn)
+    if index.state.place is not None:
+        place = index.state.place
+        why = "selects a branch by a value of one example"
+        mixed = place if isinstance(place, Mixed) else Mixed(why, where(eqn))
+        return walk.bind(eqn, operands, Followed((mixed,) * len(eqn.outvars)))
+    found = [states_of(walk, branch, [x.state for x in given]) for branch in branches]
+    merged = [merged_state(states, eqn) for states in zip(*found, strict=True)]
+    constant = [state.place is None and state.param for state in merged]
+    names = frozenset().union(*(x.constant.names for x in given if x.constant is not None))
+    start = len(walk.records)
+    kept: list[list[Any]] = [[] for _ in branches]
+
+    def evaluate(i: int, *values: Any) -> list[Any]:
+        del walk.records[start + sum(map(len, kept[:i])) :]
+        own = [Traced(v, x.state, x.constant) for v, x in zip(values, given, strict=True)]
+        outs = walk.run(branches[i].jaxpr, branches[i].consts, own)
+        outs = [
+            agree(walk, out, state, where(eqn)) for out, state in zip(outs, merged, strict=True)
+        ]
+        kept[i] = walk.records[start + sum(map(len, kept[:i])) :]
+        zeros = [zeros_of(walk, out) for out, c in zip(outs, constant, strict=True) if c]
+        return [*(out.value for out in outs), *zeros]
+
+    functions = [functools.partial(evaluate, i) for i in range(len(branches))]
+    arrays = jax.lax.switch(index.value, functions, *(x.value for x in given))
+    zeros = iter(arrays[len(merged) :])
+    return [
+        Traced(value, state, received(value, next(zeros), names) if c else None)
+        for value, state, c in zip(arrays, merged, constant, strict=False)
+    ]
+
+
+def merged_state(states: Sequence[State], eqn: Any) -> State:
+    """Return the state of a value that is one of several."""
+    place = merge([state.place for state in states])
+    if isinstance(place, Mixed) and not place.where:
+        place = Mixed(place.why, where(eqn))
+    return State(place, any(state.param for state in states))
+
+
+def agree(walk: Interpreter, traced: Traced, state: State, at: str) -> Traced:
+    """Return a value in the state that all steps or branches share."""
+    if isinstance(state.place, Axis) and traced.state.place is None:
+        return walk.promoted(traced, state.place, at)
+    return traced
+
+
+def zeros_of(walk: Interpreter, traced: Traced) -> Any:
+    """Return the zeros of a constant; new ones, which receive nothing, without a parameter."""
+    constant = walk.full(traced)
+    if constant is not None:
+        return constant.make_zeros()
+    return jax.numpy.zeros((walk.examples, *traced.value.shape), traced.value.dtype)
+
+
+@structure_rule("while")
+def while_loop(walk: Interpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+    """Bind a loop of unknown length, through which no gradient can flow backwards."""
+    loop = _compat.While.read(eqn.params)
+    of_cond, of_body, carry = loop.split(operands)
+    if any(x.constant is not None for x in (*of_body, *carry)) and any(
+        _compat.has_gradient(var.aval) for var in eqn.outvars
+    ):
+        names = sorted({n for x in operands if x.constant is not None for n in x.constant.names})
+        raise CaptureError(
+            f"The parameters {', '.join(names)} are used inside of a loop of unknown length, "
+            f"{where(eqn)}, and JAX cannot differentiate such a loop backwards. Hint: use "
+            "jax.lax.scan, or fori_loop with a static number of steps."
+        )
+    states = [x.state for x in carry]
+    for _ in range(len(states) + 2):
+        outs = states_of(walk, loop.body, [*(x.state for x in of_body), *states])
+        new = [merged_state(pair, eqn) for pair in zip(states, outs, strict=True)]
+        if new == states:
+            break
+        states = new
+    again = states_of(walk, loop.cond, [*(x.state for x in of_cond), *states])[0]
+    places: tuple[Place, ...] = tuple(state.place for state in states)
+    if again.place is not None:
+        why = Mixed("runs until a condition on the examples holds", where(eqn))
+        places = (again.place if isinstance(again.place, Mixed) else why,) * len(places)
+    return walk.bind(eqn, operands, Followed(places))

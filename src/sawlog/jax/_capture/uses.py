@@ -1,0 +1,119 @@
+"""Gradients of one equation for each example, with respect to a constant that it uses.
+
+``by_slices`` binds the equation for one example at a time, under ``vmap``: it costs what the
+gradient of the batch costs. ``by_masks`` works for any equation whose examples are separate: it pulls
+back the cotangents of one example after the other through the equation of the whole batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from sawlog.jax import _compat
+from sawlog.jax._capture.axes import Axis, Place
+from sawlog.jax._capture.constants import Constant
+from sawlog.jax._capture.slices import masked, placed, split
+
+Rows = Callable[[Sequence[Any], Sequence[Any]], Any]
+"""Maps cotangents of outputs and the operands of an equation to ``[examples, *core.shape]``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """An equation with examples that uses a constant.
+
+    Args:
+        bind: Computes the outputs from the operands.
+        index: The position of the constant among the operands.
+        constant: The constant.
+        shapes: The shapes of the operands.
+        places: Where the examples are in the operands, including constants of which each example
+            sees one slice.
+        outs: Where the examples are in the outputs.
+        examples: The number of examples.
+    """
+
+    bind: Callable[[Sequence[Any]], list[Any]]
+    index: int
+    constant: Constant
+    shapes: tuple[tuple[int, ...], ...]
+    places: tuple[Place, ...]
+    outs: tuple[Place, ...]
+    examples: int
+
+
+def by_slices(use: Use) -> Rows:
+    """Return the rows of a use whose equation can be bound for one example."""
+    index, examples = use.index, use.examples
+    own = use.places[index]
+    core = tuple(use.constant.core.shape)
+    sliced = isinstance(own, Axis) and core[own.dim] != 1
+
+    def rows(cotangents: Sequence[Any], operands: Sequence[Any]) -> Any:
+        parts = [
+            split(x, place, examples) if isinstance(place, Axis) and i != index else x
+            for i, (x, place) in enumerate(zip(operands, use.places, strict=True))
+        ]
+        axes: list[int | None] = [0 if isinstance(place, Axis) else None for place in use.places]
+        axes[index] = 0 if sliced else None
+        if sliced:
+            assert isinstance(own, Axis)
+            parts[index] = split(operands[index], own, examples)
+
+        def one(given: Sequence[Any], cotangents: Sequence[Any]) -> Any:
+            def of_core(x: Any) -> Any:
+                values = list(given)
+                values[index] = jnp.broadcast_to(x, _own_shape(use, x))
+                return use.bind(values)
+
+            return jax.vjp(of_core, given[index])[1](list(cotangents))[0]
+
+        outs = [
+            split(g, place, examples) if isinstance(place, Axis) else g
+            for g, place in zip(cotangents, use.outs, strict=True)
+        ]
+        found = jax.vmap(one, (axes, 0))(parts, outs)
+        return placed(found, own, examples) if sliced and isinstance(own, Axis) else found
+
+    return rows
+
+
+def _own_shape(use: Use, part: Any) -> tuple[int, ...]:
+    """Return the shape of the constant as one example sees it."""
+    shape, own = list(use.shapes[use.index]), use.places[use.index]
+    if isinstance(own, Axis):
+        shape[own.dim] = own.width
+    if len(part.shape) != len(shape):
+        return tuple(part.shape)
+    return tuple(shape)
+
+
+def by_masks(use: Use) -> Rows:
+    """Return the rows of any use whose outputs have the examples separate."""
+    index, examples = use.index, use.examples
+
+    def rows(cotangents: Sequence[Any], operands: Sequence[Any]) -> Any:
+        def of_core(core: Any) -> Any:
+            values = list(operands)
+            values[index] = jnp.broadcast_to(core, use.shapes[index])
+            return use.bind(values)
+
+        pull = jax.vjp(of_core, operands[index])[1]
+
+        def one(example: Any) -> Any:
+            own = [
+                masked(g, place, examples, example)
+                if isinstance(place, Axis) and _compat.has_gradient(_compat.typeof(g))
+                else g
+                for g, place in zip(cotangents, use.outs, strict=True)
+            ]
+            return pull(own)[0]
+
+        return jax.lax.map(one, jnp.arange(examples))
+
+    return rows
