@@ -12,6 +12,9 @@ each name says what it promises, not where JAX keeps it:
 - ``jitted``, ``flattening``: options of jitted functions; why a pytree is flattened
 """
 
+from sawlog.jax._compat.distributed import claim_key as claim_key
+from sawlog.jax._compat.distributed import is_distributed as is_distributed
+from sawlog.jax._compat.distributed import wait_at_barrier as wait_at_barrier
 from sawlog.jax._compat.effects import Effect as Effect
 from sawlog.jax._compat.effects import guards_transfers as guards_transfers
 from sawlog.jax._compat.effects import lower_to_ordered_callback as lower_to_ordered_callback
