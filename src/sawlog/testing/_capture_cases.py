@@ -55,7 +55,7 @@ def mlp(seed: int = 0) -> CaptureCase:
     rng = np.random.default_rng(seed)
     w1, b1 = rng.normal(size=(5, 4)), rng.normal(size=5)
     w2, b2 = rng.normal(size=(2, 5)), rng.normal(size=2)
-    x, y = rng.normal(size=(7, 4)), rng.normal(size=(7, 2))
+    x, y = rng.normal(size=(6, 4)), rng.normal(size=(6, 2))
     hidden = np.tanh(x @ w1.T + b1)
     error = hidden @ w2.T + b2 - y
     back = (2 * error @ w2) * (1 - hidden**2)
@@ -74,7 +74,7 @@ def tokens(seed: int = 0) -> CaptureCase:
     """A linear layer on several positions of each example."""
     rng = np.random.default_rng(seed)
     weight, bias = rng.normal(size=(3, 4)), rng.normal(size=3)
-    x, y = rng.normal(size=(5, 6, 4)), rng.normal(size=(5, 6, 3))
+    x, y = rng.normal(size=(6, 5, 4)), rng.normal(size=(6, 5, 3))
     error = x @ weight.T + bias - y
     gradients = {
         "fc.weight": 2 * np.einsum("bto,bti->boi", error, x),
@@ -89,12 +89,12 @@ def embedding(seed: int = 0) -> CaptureCase:
     """A table of which rows are looked up, some of them twice, and a linear layer."""
     rng = np.random.default_rng(seed)
     table, head = rng.normal(size=(8, 3)), rng.normal(size=(2, 3))
-    ids, y = rng.integers(0, 8, size=(5, 4)), rng.normal(size=(5, 2))
+    ids, y = rng.integers(0, 8, size=(6, 4)), rng.normal(size=(6, 2))
     ids[0] = [1, 1, 2, 1]
     mean = table[ids].mean(1)
     error = mean @ head.T - y
     back = 2 * error @ head / ids.shape[1]
-    rows = np.zeros((5, 8, 3))
+    rows = np.zeros((6, 8, 3))
     for example, own in enumerate(ids):
         for row in own:
             rows[example, row] += back[example]
