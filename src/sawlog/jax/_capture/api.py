@@ -11,6 +11,7 @@ import jax
 from sawlog._validate import one_of
 from sawlog.errors import ArgumentError
 from sawlog.factored import Projection
+from sawlog.jax import _compat
 from sawlog.jax._capture.captured import Captured
 from sawlog.jax._capture.parameters import (
     Names,
@@ -21,7 +22,7 @@ from sawlog.jax._capture.parameters import (
     watched,
 )
 from sawlog.jax._capture.plan import Plan
-from sawlog.jax._capture.program import Key, Program, Request
+from sawlog.jax._capture.program import Key, Program, Request, random_matrices
 from sawlog.jax._core.user_frames import stack_level
 
 KINDS = ("grad", "pairs")
@@ -94,17 +95,21 @@ class Capture:
         self._request, self._batch_axes, self._names = request, batch_axes, names
         self._rank = projection if isinstance(projection, int) else None
         self._matrices = None if self._rank is not None else _as_tuples(projection)
+        self._made: dict[Any, dict[str, Any]] = {}
         self._jitted = jax.jit(self._compute, static_argnums=(0,))
         self._warned: set[tuple[str, str]] = set()
 
     def __call__(self, params: Any, batch: Any) -> Captured:
         """Return the losses, gradients and factors of a batch."""
         key, arrays = self._key(params, batch)
-        return self._jitted(key, *arrays, self._matrices)
+        return self._jitted(key, *arrays, self._projection(key, *arrays))
 
     def plan(self, params: Any, batch: Any) -> Plan:
         """Return the blocks and the uses of all parameters; nothing is computed."""
         key, (own, others) = self._key(params, batch)
+        return self._plan(key, own, others)
+
+    def _plan(self, key: Key, own: list[Any], others: list[Any]) -> Plan:
         found: list[Plan] = []
 
         def trace(own: Any, others: Any) -> Any:
@@ -113,6 +118,16 @@ class Capture:
 
         jax.eval_shape(trace, own, others)
         return found[0]
+
+    def _projection(self, key: Key, own: list[Any], others: list[Any]) -> Any:
+        """Return the matrices of each block; those of a rank are made once for a signature."""
+        if self._rank is None:
+            return self._matrices
+        types = tuple((x.shape, x.dtype) for x in map(_compat.typeof, (*own, *others)))
+        if (key, types) not in self._made:
+            blocks = self._plan(key, own, others).blocks
+            self._made[key, types] = random_matrices(blocks, self._rank)
+        return self._made[key, types]
 
     def _key(self, params: Any, batch: Any) -> tuple[Key, tuple[list[Any], list[Any]]]:
         """Return what is static of the arguments, and their arrays."""
@@ -131,7 +146,7 @@ class Capture:
 
     def _compute(self, key: Key, own: Any, others: Any, projection: Any) -> Captured:
         program = self._program(key, own, others)
-        return program.compute(projection if self._rank is None else self._rank)
+        return program.compute(projection)
 
     def _warn(self, plan: Plan) -> None:
         for name, where in plan.slow.items():

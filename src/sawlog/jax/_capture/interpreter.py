@@ -77,10 +77,17 @@ class Recorded:
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """The output of a use with factors: which of its dimensions are the outputs of the layer."""
+    """The output of a use with factors, to which a bias may be added.
+
+    Args:
+        key: The use.
+        dims: Which of its dimensions are the outputs of the layer.
+        direct: Whether nothing was added yet, such as the residual stream.
+    """
 
     key: int
     dims: tuple[int, ...]
+    direct: bool = True
 
 
 class Interpreter:
@@ -341,16 +348,28 @@ def _separate(states: Sequence[State]) -> bool:
 
 
 def _same_origin(eqn: Any, operands: Sequence[Traced]) -> Origin | None:
-    """Return the use whose output an equation only casts or transposes."""
+    """Return the use whose output has the cotangent of the output of an equation."""
     name, origin = eqn.primitive.name, operands[0].origin
+    if name in ("add", "add_any"):
+        return _sum_origin(operands)
     if origin is None:
         return None
     if name == "convert_element_type":
         return origin
     if name == "transpose":
         order = _compat.permutation(eqn)
-        return Origin(origin.key, tuple(order.index(dim) for dim in origin.dims))
+        return dataclasses.replace(origin, dims=tuple(order.index(dim) for dim in origin.dims))
     return None
+
+
+def _sum_origin(operands: Sequence[Traced]) -> Origin | None:
+    """Return the one use whose output is added to something else of the same shape."""
+    if len({tuple(getattr(x.value, "shape", ())) for x in operands}) > 1:
+        return None
+    origins = [x.origin for x in operands if x.origin is not None]
+    direct = [origin for origin in origins if origin.direct]
+    found = direct if direct else origins
+    return dataclasses.replace(found[0], direct=False) if len(found) == 1 else None
 
 
 def _bias_of(eqn: Any, operands: Sequence[Traced], i: int) -> int | None:

@@ -127,8 +127,7 @@ def _layout(name: str, shape: Sequence[int], uses: Sequence[Recorded], bias: str
     everything = whole.atoms(range(len(shape)))
     first = next((record for record in uses if _is_matrix(record, everything)), None)
     if first is None or first.sides is None:
-        block = Block(name, (name,), (size_of(everything), 1), "right")
-        return Layout(block, (), in_order(everything), (), False)
+        return _plain_layout(name, whole, everything)
     groups, outs, ins = first.sides
     lefts, rights = (ins, outs) if first.lookup else (outs, ins)
     inputs = "left" if first.lookup else "right"
@@ -141,6 +140,14 @@ def _layout(name: str, shape: Sequence[int], uses: Sequence[Recorded], bias: str
     layout = Layout(block, groups, in_order(lefts), in_order(rights), True)
     fits = all(layout.swapped(r) is not None and len(r.names) == 1 for r in uses)
     return dataclasses.replace(layout, factored=fits)
+
+
+def _plain_layout(name: str, whole: View, everything: Atoms) -> Layout:
+    """Return a parameter whose uses do not divide it: its last dimension are rows."""
+    lefts = next((dim for dim in reversed(whole.dims) if dim), ())
+    rights = tuple(atom for atom in everything if atom not in lefts)
+    block = Block(name, (name,), (size_of(lefts), size_of(rights)), "right")
+    return Layout(block, (), lefts, rights, False)
 
 
 def _is_matrix(record: Recorded, everything: Atoms) -> bool:

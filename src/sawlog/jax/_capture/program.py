@@ -22,7 +22,7 @@ from sawlog.jax._capture.parameters import Static
 from sawlog.jax._capture.plan import Layout, Plan, make_plan
 from sawlog.jax._capture.slots import Slot, Zeros
 from sawlog.jax._capture.views import View
-from sawlog.run_files._blocks import with_rank
+from sawlog.run_files._blocks import Block, with_rank
 from sawlog.run_files._options import Compression
 from sawlog.run_files._projections import projection_of
 
@@ -95,8 +95,8 @@ class Program:
                 )
             losses, aux = out if self._request.has_aux else (out, None)
             leaves, tree = jax.tree.flatten(aux)
-            trees.append((tree, [x if not _is_value(x) else None for x in leaves]))
-            return [losses, *(x for x in leaves if _is_value(x))]
+            trees.append(tree)
+            return [losses, *leaves]
 
         arrays = [*self._params, *map(jnp.asarray, self._batch)]
         closed = _compat.trace_flat(flat, [_compat.typeof(x) for x in arrays], "loss_fn")
@@ -142,7 +142,7 @@ class Program:
 
     # -- computing ----------------------------------------------------------------------------
 
-    def compute(self, projection: Mapping[str, Any] | int | None) -> Captured:
+    def compute(self, projection: Mapping[str, Any] | None) -> Captured:
         """Differentiate, and return gradients and factors."""
         matrices = self._matrices(projection)
         zeros = self._zeros(matrices)
@@ -171,19 +171,12 @@ class Program:
     def _aux(self, values: Sequence[Any]) -> Any:
         if not self._request.has_aux:
             return None
-        tree, static = self._tree
-        given = iter(values)
-        return jax.tree.unflatten(tree, [next(given) if x is None else x for x in static])
+        return jax.tree.unflatten(self._tree, values)
 
-    def _matrices(self, projection: Mapping[str, Any] | int | None) -> dict[str, Any] | None:
+    def _matrices(self, projection: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Return the projection matrices of each block."""
         if projection is None:
             return None
-        if isinstance(projection, int):
-            how = Compression(rank=projection)
-            ranked = [with_rank(block, projection) for block in self.plan.blocks]
-            made = {block.name: projection_of(block, how, None) for block in ranked}
-            return {name: (each.left, each.right) for name, each in made.items()}
         names = [block.name for block in self.plan.blocks]
         unknown = [name for name in projection if name not in names]
         if unknown:
@@ -301,6 +294,13 @@ class Program:
         }
 
 
+def random_matrices(blocks: Sequence[Block], rank: int) -> dict[str, tuple[Any, Any]]:
+    """Return random orthonormal projections of blocks, seeded by their names."""
+    ranked = [with_rank(block, rank) for block in blocks]
+    made = {block.name: projection_of(block, Compression(rank=rank), None) for block in ranked}
+    return {name: (each.left, each.right) for name, each in made.items()}
+
+
 def _leaf(name: str, param: Any, zeros: Any) -> Constant:
     view = View.of(name, param.shape)
     return Constant(param, frozenset(), lambda: zeros, frozenset({name}), view)
@@ -327,10 +327,6 @@ def _grouped(matrix: Any, layout: Layout) -> Any:
     if not layout.groups:
         return matrix
     return jnp.reshape(matrix, (*layout.group_sizes, *matrix.shape[-2:]))
-
-
-def _is_value(leaf: Any) -> bool:
-    return _compat.is_jax_value(leaf)
 
 
 def _check_losses(aval: Any, reduction: str, examples: int) -> None:

@@ -20,7 +20,16 @@ from sawlog.jax._capture.interpreter import Interpreter, structure_rule
 def call(walk: Interpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Evaluate the function in place."""
     inner = _compat.inner_jaxpr(eqn)
-    return walk.run(inner.jaxpr, inner.consts, operands)
+    return [_located(out, eqn) for out in walk.run(inner.jaxpr, inner.consts, operands)]
+
+
+def _located(traced: Traced, eqn: Any) -> Traced:
+    """Name the line of a call where that of the equation that mixes examples is unknown."""
+    place = traced.state.place
+    if not isinstance(place, Mixed) or _compat.UNKNOWN_LINE not in place.where:
+        return traced
+    at = place.where.replace(_compat.UNKNOWN_LINE, _compat.source_line(eqn))
+    return Traced(traced.value, State(Mixed(place.why, at), traced.state.param))
 
 
 @structure_rule("checkpoint", "remat", "remat2")
@@ -113,7 +122,43 @@ def own_derivative(walk: Interpreter, eqn: Any, operands: list[Traced]) -> list[
     inner = _compat.inner_jaxpr(eqn)
     states = states_of(walk, inner, [x.state for x in operands])
     places: tuple[Place, ...] = tuple(state.place for state in states)
+    if not any(isinstance(place, Mixed) for place in places):
+        places = _separate_backwards(walk, eqn, operands, places)
     return walk.bind(eqn, operands, Followed(places), sliceable=False)
+
+
+def _separate_backwards(
+    walk: Interpreter, eqn: Any, operands: Sequence[Traced], places: tuple[Place, ...]
+) -> tuple[Place, ...]:
+    """Return the places of the outputs; mixed if the user's derivative combines examples."""
+    floats = [i for i, x in enumerate(operands) if _compat.has_gradient(eqn.invars[i].aval)]
+    wanted = [i for i in floats if isinstance(operands[i].state.place, Axis)]
+    if not wanted or not any(x.state.param for x in operands):
+        return places
+    count = len(operands)
+    outs = [i for i, var in enumerate(eqn.outvars) if _compat.has_gradient(var.aval)]
+
+    def pulled(*given: Any) -> list[Any]:
+        def bind(*values: Any) -> list[Any]:
+            own = list(given[:count])
+            for i, value in zip(wanted, values, strict=True):
+                own[i] = value
+            made = _compat.bind_equation(eqn, own)
+            return [made[i] for i in outs]
+
+        pull = jax.vjp(bind, *(given[i] for i in wanted))[1]
+        return list(pull(list(given[count:])))
+
+    avals = [*(v.aval for v in eqn.invars), *(eqn.outvars[i].aval for i in outs)]
+    closed = _compat.trace_flat(pulled, avals, "a derivative")
+    states = [State(x.state.place, False, x.state.known) for x in operands]
+    found = states_of(walk, closed, [*states, *(State(places[i]) for i in outs)])
+    for i, state in zip(wanted, found, strict=True):
+        if state.place is not None and state.place != operands[i].state.place:
+            inside = state.place.where if isinstance(state.place, Mixed) else ""
+            why = f"has a derivative of its own that combines examples ({inside})"
+            return (Mixed(why, where(eqn)),) * len(places)
+    return places
 
 
 @structure_rule("cond")

@@ -45,6 +45,7 @@ from sawlog.jax._compat.loops import Scan as Scan
 from sawlog.jax._compat.loops import While as While
 from sawlog.jax._compat.loops import scan_unroll as scan_unroll
 from sawlog.jax._compat.loops import shortened_scan as shortened_scan
+from sawlog.jax._compat.metadata import UNKNOWN_LINE as UNKNOWN_LINE
 from sawlog.jax._compat.metadata import equation_scope as equation_scope
 from sawlog.jax._compat.metadata import exclude_from_tracebacks as exclude_from_tracebacks
 from sawlog.jax._compat.metadata import mark as mark

@@ -32,9 +32,13 @@ class _Scope:
         return self._where.__exit__(*exc)
 
 
+#: What :func:`source_line` returns for an equation that JAX traced earlier, for another caller.
+UNKNOWN_LINE = "an unknown line"
+
+
 def source_line(eqn: JaxprEqn) -> str:
     """Return ``file:line (function)`` of the user code that traced this equation."""
-    return str(private.source_info_util.summarize(eqn.source_info)) or "an unknown line"
+    return str(private.source_info_util.summarize(eqn.source_info)) or UNKNOWN_LINE
 
 
 def scopes(eqn: JaxprEqn) -> list[str]:
