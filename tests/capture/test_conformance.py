@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 import sawlog
-from sawlog.testing import CaptureCase, assert_same_runs
-from sawlog.testing._capture_cases import CASES
+from sawlog.testing import CASES, CaptureCase, assert_same_runs
 from tests.jax.capture_run.models import batch_of, loss_of, params_of
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sawlog.testing._capture import CaptureContract as CaptureContract
     from sawlog.testing._capture import assert_same_runs as assert_same_runs
+    from sawlog.testing._capture_cases import CASES as CASES
     from sawlog.testing._capture_cases import CaptureCase as CaptureCase
     from sawlog.testing._equality import assert_same as assert_same
     from sawlog.testing._equality import sample as sample
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from sawlog.testing._store import StoreContract as StoreContract
 
 _HOME = {
+    "CASES": "sawlog.testing._capture_cases",
     "CaptureCase": "sawlog.testing._capture_cases",
     "CaptureContract": "sawlog.testing._capture",
     "SinkContract": "sawlog.testing._sinks",
@@ -39,6 +41,7 @@ _HOME = {
 }
 
 __all__ = [
+    "CASES",
     "CaptureCase",
     "CaptureContract",
     "SinkContract",

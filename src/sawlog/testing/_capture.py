@@ -1,4 +1,4 @@
-"""``CaptureContract``: per-example gradients and influence scores, whoever computes them."""
+"""``CaptureContract``: per-example gradients and influence scores of any library."""
 
 from __future__ import annotations
 
