@@ -45,10 +45,7 @@ def check_batch(
         return Check((), (), 0.0, "", (), str(error))
     limit = _limit(params) if tolerance is None else tolerance
     rows = {name: np.asarray(each, np.float64) for name, each in logged.grads.items()}
-    expected = {
-        name: np.stack([np.asarray(each.batch_gradient[name], np.float64) for each in alone])
-        for name in rows
-    }
+    expected = {name: np.stack([_whole(each, name) for each in alone]) for name in rows}
     total = {name: np.asarray(each) for name, each in (logged.batch_gradient or {}).items()}
     floor = 1e-6 * max((float(np.abs(each).max()) for each in expected.values()), default=0.0)
     layers = tuple(
@@ -72,6 +69,11 @@ def check_batch(
             "the batch, random numbers that depend on its shape, or padding that is not masked."
         )
     return Check(layers, places, limit, loss, tuple(reasons))
+
+
+def _whole(captured: Any, name: str) -> np.ndarray:
+    """Return the gradient of a block by ordinary differentiation."""
+    return np.asarray(captured.batch_gradient[name], np.float64)
 
 
 def _example(backend: JaxBackend, batch: Any, i: int) -> Any:

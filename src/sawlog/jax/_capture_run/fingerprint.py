@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import xxhash
 
@@ -65,7 +66,7 @@ class ParameterFingerprint:
 
 
 def _digest(leaf: Any) -> str:
-    if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     array = np.ascontiguousarray(leaf)
     head = f"{array.dtype}{np.shape(leaf)}"

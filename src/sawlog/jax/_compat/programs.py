@@ -83,9 +83,8 @@ def feature_axis(eqn: JaxprEqn, operand: int) -> int | None:
     if eqn.primitive.name != "dot_general":
         return None
     contracted, batch = eqn.params["dimension_numbers"]
-    free = [
-        var.aval.ndim - len(contracted[i]) - len(batch[i]) for i, var in enumerate(eqn.invars[:2])
-    ]
+    operands: list[Any] = list(eqn.invars[:2])
+    free = [var.aval.ndim - len(contracted[i]) - len(batch[i]) for i, var in enumerate(operands)]
     if free[operand] != 1:
         return None
     return len(batch[0]) + (free[0] if operand == 1 else 0)
@@ -93,7 +92,9 @@ def feature_axis(eqn: JaxprEqn, operand: int) -> int | None:
 
 def moved_axis(eqn: JaxprEqn, axis: int) -> int | None:
     """Return where an axis of the first operand is in the output of an equation, if anywhere."""
-    given, out = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    first: Any = eqn.invars[0]
+    result: Any = eqn.outvars[0]
+    given, out = first.aval.shape, result.aval.shape
     name = eqn.primitive.name
     if name == "transpose":
         return tuple(eqn.params["permutation"]).index(axis)
@@ -122,7 +123,7 @@ def _product(sizes: tuple[int, ...]) -> int:
 
 def wrap_differentiated(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Apply ``wrap`` to each function that ``jax.vjp``, ``jax.grad`` and the like differentiate."""
-    plain = private.ad.linearize
+    plain: Any = private.ad.linearize
 
     @functools.wraps(plain)
     def linearize(fun: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -130,4 +131,4 @@ def wrap_differentiated(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
             fun = wrap(fun)
         return plain(fun, *args, **options)
 
-    private.ad.linearize = linearize
+    private.ad.linearize = linearize  # type: ignore[assignment]

@@ -64,7 +64,7 @@ class WatchWalk(Interpreter):
         outside, checks = self._plan, self._checks
         plan = self._root if self._root is not None else self._inner.get(id(jaxpr), {})
         self._plan, self._root = plan, None
-        known = checks.enter() if checks is not None else ()
+        known: Any = checks.enter() if checks is not None else None
         try:
             result = super().run(jaxpr, consts, args)
             self._update()
