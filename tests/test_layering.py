@@ -19,7 +19,7 @@ LAYERS = (
     ("__main__",),
     ("cli", "huggingface", "lightning", "testing"),
     ("__init__",),
-    ("_log", "loggers"),
+    ("_init", "_log", "loggers"),
     ("jax", "torch"),
     ("capture",),
     ("influence",),

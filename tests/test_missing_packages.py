@@ -16,25 +16,12 @@ NEED_JAX = {
     *("Reduction", "load", "log_cotangent", "logdict", "logify", "register_rule", "save"),
     *("concat", "spool", "strip", "tap", "jax", "loggers"),
 }
-NEED_TORCH = {
-    "build_log_dataloader",
-    "build_log_dataset",
-    "check",
-    "clear",
-    "end",
-    "eval",
-    "extract",
-    "finalize",
-    "get_log",
-    "init",
-    "setup",
-    "start",
-    "torch",
-    "watch",
-}
+NEED_TORCH = {"torch"}
 NEED_NEITHER = {
     *("SawlogError", "__version__", "capture", "curvature", "errors", "factored", "influence"),
     *("inspect", "log", "records", "sinks", "store", "testing"),
+    *("build_log_dataloader", "build_log_dataset", "check", "clear", "end", "eval", "extract"),
+    *("finalize", "get_log", "init", "setup", "start", "watch"),
 }
 
 # Two ways in which packages can be missing.

@@ -15,7 +15,20 @@ if TYPE_CHECKING:
     from sawlog import errors as errors
     from sawlog import inspect as inspect
     from sawlog import records as records
+    from sawlog._init import init as init
     from sawlog._log import log as log
+    from sawlog.capture._current import build_log_dataloader as build_log_dataloader
+    from sawlog.capture._current import build_log_dataset as build_log_dataset
+    from sawlog.capture._current import check as check
+    from sawlog.capture._current import clear as clear
+    from sawlog.capture._current import end as end
+    from sawlog.capture._current import eval as eval
+    from sawlog.capture._current import extract as extract
+    from sawlog.capture._current import finalize as finalize
+    from sawlog.capture._current import get_log as get_log
+    from sawlog.capture._current import setup as setup
+    from sawlog.capture._current import start as start
+    from sawlog.capture._current import watch as watch
     from sawlog.errors import SawlogError as SawlogError
     from sawlog.jax import Reduction as Reduction
     from sawlog.jax import concat as concat
@@ -28,36 +41,23 @@ if TYPE_CHECKING:
     from sawlog.jax import spool as spool
     from sawlog.jax import strip as strip
     from sawlog.jax import tap as tap
-    from sawlog.torch import build_log_dataloader as build_log_dataloader
-    from sawlog.torch import build_log_dataset as build_log_dataset
-    from sawlog.torch import check as check
-    from sawlog.torch import clear as clear
-    from sawlog.torch import end as end
-    from sawlog.torch import eval as eval
-    from sawlog.torch import extract as extract
-    from sawlog.torch import finalize as finalize
-    from sawlog.torch import get_log as get_log
-    from sawlog.torch import init as init
-    from sawlog.torch import setup as setup
-    from sawlog.torch import start as start
-    from sawlog.torch import watch as watch
 
 __version__ = "0.1.0"
 
 _HOME = {
     "Reduction": "sawlog.jax",
     "SawlogError": "sawlog.errors",
-    "build_log_dataloader": "sawlog.torch",
-    "build_log_dataset": "sawlog.torch",
-    "check": "sawlog.torch",
-    "clear": "sawlog.torch",
+    "build_log_dataloader": "sawlog.capture._current",
+    "build_log_dataset": "sawlog.capture._current",
+    "check": "sawlog.capture._current",
+    "clear": "sawlog.capture._current",
     "concat": "sawlog.jax",
-    "end": "sawlog.torch",
-    "eval": "sawlog.torch",
-    "extract": "sawlog.torch",
-    "finalize": "sawlog.torch",
-    "get_log": "sawlog.torch",
-    "init": "sawlog.torch",
+    "end": "sawlog.capture._current",
+    "eval": "sawlog.capture._current",
+    "extract": "sawlog.capture._current",
+    "finalize": "sawlog.capture._current",
+    "get_log": "sawlog.capture._current",
+    "init": "sawlog._init",
     "load": "sawlog.jax",
     "log": "sawlog._log",
     "log_cotangent": "sawlog.jax",
@@ -65,12 +65,12 @@ _HOME = {
     "logify": "sawlog.jax",
     "register_rule": "sawlog.jax",
     "save": "sawlog.jax",
-    "setup": "sawlog.torch",
+    "setup": "sawlog.capture._current",
     "spool": "sawlog.jax",
-    "start": "sawlog.torch",
+    "start": "sawlog.capture._current",
     "strip": "sawlog.jax",
     "tap": "sawlog.jax",
-    "watch": "sawlog.torch",
+    "watch": "sawlog.capture._current",
 }
 _SUBMODULES = (
     "capture",

@@ -90,6 +90,8 @@ def _different_positions(found: Sequence[StoredFactors]) -> ArgumentError:
 def _calls_of(reader: Reader, block: Block) -> tuple[StoredCall, ...] | str:
     """Return the calls of a layer, or why it cannot be split."""
     module, _, parameter = block.name.rpartition(".")
+    if str(LogName("backward", block.name)) in reader.names:  # as runs of JAX functions name it
+        module, parameter = block.name, "weight"
     if parameter not in ("weight", "bias") or block.shape[:-2]:
         return "it is not the gradient of a linear layer, an embedding or a bias"
     inputs, outputs = _calls(reader, "forward", module), _calls(reader, "backward", module)
@@ -140,7 +142,7 @@ def _exact(reader: Reader, block: Block, call: StoredCall) -> bool:
 
 def _kind(block: Block, inputs: Shape, outputs: Shape) -> str | None:
     """Return the kind of call that stored shapes match; None if they match none."""
-    if block.name.rpartition(".")[2] == "bias":
+    if not inputs and block.name.rpartition(".")[2] == "bias":
         return BIAS if (block.cols, outputs[-1:]) == (1, (block.rows,)) else None
     return _kind_on(block, block.inputs, inputs, outputs)
 
@@ -177,7 +179,7 @@ def _modules_without_weights(reader: Reader, blocks: Iterable[Block]) -> list[st
             continue
         if column.endswith(SCALE) and column.removesuffix(SCALE) in columns:
             continue
-        if f"{name.layer}.weight".lstrip(".") not in named:
+        if not {f"{name.layer}.weight".lstrip("."), name.layer} & named:
             found.append(name.layer)
     return found
 

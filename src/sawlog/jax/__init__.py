@@ -9,6 +9,7 @@ from sawlog.jax import _versions as _versions  # isort: skip  (raises for an uns
 from sawlog.jax import _rules as _rules
 from sawlog.jax._capture.api import capture as capture
 from sawlog.jax._capture.captured import Captured as Captured
+from sawlog.jax._capture_run.run import JaxRun as JaxRun
 from sawlog.jax._core.primitive import log as log
 from sawlog.jax._core.registry import register_rule as register_rule
 from sawlog.jax._logdict.concat import concat as concat
@@ -21,9 +22,12 @@ from sawlog.jax._transforms.spool import logify as logify
 from sawlog.jax._transforms.spool import spool as spool
 from sawlog.jax._transforms.strip import strip as strip
 from sawlog.jax._transforms.tap import tap as tap
+from sawlog.jax._watch.nonfinite import source_text as source_text
+from sawlog.jax._watch.watch import watch as watch
 
 __all__ = [
     "Captured",
+    "JaxRun",
     "Reduction",
     "capture",
     "concat",
@@ -34,7 +38,9 @@ __all__ = [
     "logify",
     "register_rule",
     "save",
+    "source_text",
     "spool",
     "strip",
     "tap",
+    "watch",
 ]

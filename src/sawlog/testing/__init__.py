@@ -20,19 +20,36 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sawlog.testing._capture import CaptureContract as CaptureContract
+    from sawlog.testing._capture import assert_same_runs as assert_same_runs
+    from sawlog.testing._capture_cases import CASES as CASES
+    from sawlog.testing._capture_cases import CaptureCase as CaptureCase
     from sawlog.testing._equality import assert_same as assert_same
     from sawlog.testing._equality import sample as sample
     from sawlog.testing._sinks import SinkContract as SinkContract
     from sawlog.testing._store import StoreContract as StoreContract
 
 _HOME = {
+    "CASES": "sawlog.testing._capture_cases",
+    "CaptureCase": "sawlog.testing._capture_cases",
+    "CaptureContract": "sawlog.testing._capture",
     "SinkContract": "sawlog.testing._sinks",
     "StoreContract": "sawlog.testing._store",
     "assert_same": "sawlog.testing._equality",
+    "assert_same_runs": "sawlog.testing._capture",
     "sample": "sawlog.testing._equality",
 }
 
-__all__ = ["SinkContract", "StoreContract", "assert_same", "sample"]
+__all__ = [
+    "CASES",
+    "CaptureCase",
+    "CaptureContract",
+    "SinkContract",
+    "StoreContract",
+    "assert_same",
+    "assert_same_runs",
+    "sample",
+]
 
 
 def __getattr__(name: str) -> Any:

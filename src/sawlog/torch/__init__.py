@@ -15,21 +15,21 @@ from sawlog._optional import require
 require("torch", "torch", "sawlog.torch")  # before anything below imports it
 
 from sawlog.capture._check import Check as Check
+from sawlog.capture._current import build_log_dataloader as build_log_dataloader
+from sawlog.capture._current import build_log_dataset as build_log_dataset
+from sawlog.capture._current import check as check
+from sawlog.capture._current import clear as clear
+from sawlog.capture._current import end as end
+from sawlog.capture._current import eval as eval
+from sawlog.capture._current import extract as extract
+from sawlog.capture._current import finalize as finalize
+from sawlog.capture._current import get_log as get_log
+from sawlog.capture._current import setup as setup
+from sawlog.capture._current import start as start
+from sawlog.capture._current import watch as watch
 from sawlog.capture._extract import Extraction as Extraction
-from sawlog.torch._current import build_log_dataloader as build_log_dataloader
-from sawlog.torch._current import build_log_dataset as build_log_dataset
-from sawlog.torch._current import check as check
-from sawlog.torch._current import clear as clear
 from sawlog.torch._current import current as current
-from sawlog.torch._current import end as end
-from sawlog.torch._current import eval as eval
-from sawlog.torch._current import extract as extract
-from sawlog.torch._current import finalize as finalize
-from sawlog.torch._current import get_log as get_log
 from sawlog.torch._current import init as init
-from sawlog.torch._current import setup as setup
-from sawlog.torch._current import start as start
-from sawlog.torch._current import watch as watch
 from sawlog.torch._gauss_newton import gauss_newton as gauss_newton
 from sawlog.torch._layers import Part as Part
 from sawlog.torch._layers import Rule as Rule

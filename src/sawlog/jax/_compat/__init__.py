@@ -12,6 +12,9 @@ each name says what it promises, not where JAX keeps it:
 - ``jitted``, ``flattening``: options of jitted functions; why a pytree is flattened
 """
 
+from sawlog.jax._compat.distributed import claim_key as claim_key
+from sawlog.jax._compat.distributed import is_distributed as is_distributed
+from sawlog.jax._compat.distributed import wait_at_barrier as wait_at_barrier
 from sawlog.jax._compat.effects import Effect as Effect
 from sawlog.jax._compat.effects import guards_transfers as guards_transfers
 from sawlog.jax._compat.effects import lower_to_ordered_callback as lower_to_ordered_callback
@@ -30,6 +33,7 @@ from sawlog.jax._compat.equations import checkpointed as checkpointed
 from sawlog.jax._compat.equations import inner_jaxpr as inner_jaxpr
 from sawlog.jax._compat.equations import is_frozen_dataclass as is_frozen_dataclass
 from sawlog.jax._compat.equations import linear_solver as linear_solver
+from sawlog.jax._compat.equations import may_be_inlined as may_be_inlined
 from sawlog.jax._compat.equations import subjaxprs as subjaxprs
 from sawlog.jax._compat.equations import with_branches as with_branches
 from sawlog.jax._compat.equations import with_equations as with_equations
@@ -103,6 +107,11 @@ from sawlog.jax._compat.private import Jaxpr as Jaxpr
 from sawlog.jax._compat.private import JaxprEqn as JaxprEqn
 from sawlog.jax._compat.private import Literal as Literal
 from sawlog.jax._compat.private import Primitive as Primitive
+from sawlog.jax._compat.programs import InnerProgram as InnerProgram
+from sawlog.jax._compat.programs import feature_axis as feature_axis
+from sawlog.jax._compat.programs import inner_programs as inner_programs
+from sawlog.jax._compat.programs import moved_axis as moved_axis
+from sawlog.jax._compat.programs import wrap_differentiated as wrap_differentiated
 from sawlog.jax._compat.tracing import EvalTrace as EvalTrace
 from sawlog.jax._compat.tracing import evaluating as evaluating
 from sawlog.jax._compat.tracing import hoist_consts as hoist_consts

@@ -66,6 +66,14 @@ def bind_jit(
     return list(eqn.primitive.bind(*before, *values, **params))
 
 
+def may_be_inlined(eqn: JaxprEqn) -> bool:
+    """Return whether a ``jit`` inside a program has no effect of its own on the compiled one."""
+    params = eqn.params
+    plain = all(s is UNSPECIFIED for s in (*params["in_shardings"], *params["out_shardings"]))
+    layouts = all(layout is None for layout in (*params["in_layouts"], *params["out_layouts"]))
+    return plain and layouts and not any(params["donated_invars"])
+
+
 def bind_checkpoint(
     eqn: JaxprEqn, closed: ClosedJaxpr, before: Sequence[Any], values: Sequence[Any]
 ) -> list[Any]:

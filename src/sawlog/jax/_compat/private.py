@@ -21,6 +21,7 @@ try:
     from jax._src import custom_batching as custom_batching
     from jax._src import custom_derivatives as custom_derivatives
     from jax._src import dispatch as dispatch
+    from jax._src import distributed as distributed
     from jax._src import effects as effects
     from jax._src import hijax as hijax
     from jax._src import linear_util as linear_util
@@ -48,8 +49,8 @@ except ImportError as _error:  # a module or a name was removed
 
 #: The names that sawlog uses from each private module.
 USED = {
-    ad: "JVPTrace LinearizeTrace instantiate_zeros primitive_jvps primitive_linearizations "
-    "primitive_transposes",
+    ad: "JVPTrace LinearizeTrace instantiate_zeros linearize primitive_jvps "
+    "primitive_linearizations primitive_transposes",
     ad_util: "Zero",
     api: "__file__ jacfwd",
     batching: "batch_jaxpr bdim_at_front fancy_primitive_batchers",
@@ -58,6 +59,7 @@ USED = {
     "mapped_aval set_current_trace shaped_abstractify trace_ctx trace_state_clean typeof",
     custom_batching: "custom_vmap_p",
     custom_derivatives: "remat_opt_p",
+    distributed: "global_state",
     dispatch: "prim_requires_devices_during_lowering runtime_tokens",
     effects: "Effect control_flow_allowed_effects custom_derivatives_allowed_effects "
     "lowerable_effects ordered_effects partial_eval_kept_effects remat_allowed_effects "

@@ -105,11 +105,12 @@ def holds_state(arguments: Any, tree: Any) -> bool:
 
 
 def _any_state(nnx: Any, arguments: Any) -> bool:
-    parts = jax.tree.leaves(arguments, is_leaf=lambda x: _is_state(nnx, x))
-    return any(_is_state(nnx, part) for part in parts)
+    parts = jax.tree.leaves(arguments, is_leaf=lambda x: is_state(nnx, x))
+    return any(is_state(nnx, part) for part in parts)
 
 
-def _is_state(nnx: Any, x: Any) -> bool:
+def is_state(nnx: Any, x: Any) -> bool:
+    """Return whether ``x`` is an object of ``flax.nnx`` that holds arrays."""
     return isinstance(x, nnx.Variable) or bool(nnx.graph.is_graph_node(x))
 
 
@@ -122,15 +123,15 @@ def unbound(fun: Any) -> tuple[Any, tuple]:
     nnx = loaded("flax.nnx")
     if nnx is None:
         return fun, ()
-    if isinstance(fun, types.MethodType) and _is_state(nnx, fun.__self__):
+    if isinstance(fun, types.MethodType) and is_state(nnx, fun.__self__):
         return fun.__func__, (fun.__self__,)
     if isinstance(fun, functools.partial) and any(
-        _is_state(nnx, part)
-        for part in jax.tree.leaves(fun.args, is_leaf=lambda x: _is_state(nnx, x))
+        is_state(nnx, part)
+        for part in jax.tree.leaves(fun.args, is_leaf=lambda x: is_state(nnx, x))
     ):
         rest = functools.partial(fun.func, **fun.keywords) if fun.keywords else fun.func
         return rest, fun.args
-    if _is_state(nnx, fun):
+    if is_state(nnx, fun):
         return type(fun).__call__, (fun,)
     return fun, ()
 
@@ -146,9 +147,9 @@ def pure(fun: Callable[[], Any], tag: Any) -> Callable[..., Any]:
         args, kwargs = nnx.from_tree((args, kwargs), ctxtag=tag, is_inner=True)
         out = fun()(*args, **kwargs)
         changed = jax.tree.map(
-            lambda x: x if _is_state(nnx, x) else None,
+            lambda x: x if is_state(nnx, x) else None,
             (args, kwargs),
-            is_leaf=lambda x: _is_state(nnx, x),
+            is_leaf=lambda x: is_state(nnx, x),
         )
         return nnx.to_tree((changed, out), ctxtag=tag)
 

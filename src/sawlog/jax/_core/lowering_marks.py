@@ -30,6 +30,11 @@ def dropping() -> Any:
     return _compat.marked(_DROPPED)
 
 
+def kept() -> Any:
+    """Return a context in which logs count, also in a traced program that dropped its own."""
+    return _compat.marked("") if drops() else contextlib.nullcontext()
+
+
 def drops() -> bool:
     """Return whether logs that are lowered here are dropped on purpose."""
     return _compat.mark() == _DROPPED

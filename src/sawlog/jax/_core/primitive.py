@@ -26,12 +26,23 @@ from sawlog.jax._logdict.entries import parts_of_site
 from sawlog.jax._logdict.logdict import logdict
 
 _LISTENING = "listening"
+_WATCHING = "watching"
 _context = jax.make_user_context(default_value=None)
 
 
 def listening() -> Any:
     """Return a context in which ``log`` adds an equation to the traced program."""
     return _context(_LISTENING)
+
+
+def watching() -> Any:
+    """Return a context like ``listening()`` in which differentiated functions get probes."""
+    return _context(_WATCHING)
+
+
+def is_watching() -> bool:
+    """Return whether ``sawlog.jax.watch`` traces a function."""
+    return bool(_context.value == _WATCHING)
 
 
 def not_listening() -> Any:
@@ -51,7 +62,7 @@ def in_context(value: Any) -> Any:
 
 def is_listening() -> bool:
     """Return whether a transformation around the active trace records logs."""
-    return bool(_context.value == _LISTENING)
+    return _context.value in (_LISTENING, _WATCHING)
 
 
 # -- primitives: a log for a handler, and a log that calls back to the host -----------------------

@@ -55,6 +55,7 @@ class Program:
         evaluate: evaluate the traced function with its logs, see :data:`Evaluate`.
         hidden: The number of hidden values: inputs of the transformation's own, given at each call.
         options: Options of ``jax.jit`` that say which arguments are static.
+        scope: Returns the context in which the function is traced.
     """
 
     def __init__(
@@ -63,10 +64,12 @@ class Program:
         evaluate: Evaluate,
         hidden: int = 0,
         options: dict[str, Any] | None = None,
+        scope: Callable[[], Any] = listening,
     ) -> None:
         self.fun = weak_reference(fun)
         self._evaluate = evaluate
         self._hidden = hidden
+        self._scope = scope
         self._calls_back = False
         self._is_plain = False
         self._may_be_plain = True
@@ -95,7 +98,8 @@ class Program:
         fun = libraries.pure(self._unbound, tag=self)
         fun.__name__ = fun.__qualname__ = name_of(self._unbound())
         self._pure = fun  # programs hold their functions weakly
-        program = Program(fun, self._evaluate, self._hidden, self._unbound_options)
+        options, scope = self._unbound_options, self._scope
+        program = Program(fun, self._evaluate, self._hidden, options, scope)
         program._may_be_plain = False
         return program
 
@@ -256,7 +260,7 @@ class Program:
         open_known()
         values = [leaves[i] for i in dynamic]
         avals = [_compat.typeof(value) for value in values]
-        with listening():
+        with self._scope():
             closed = _compat.trace_flat(flat, avals, name_of(fun))
         self._calls_back = self._calls_back or libraries.may_raise(closed)
         outs, more = self._evaluate(closed, values, hidden)

@@ -34,6 +34,8 @@ class Site:
             outermost first, each as (number of the cond, number of the branch). Of two calls in
             different branches of one cond a lane runs only one.
         forward_mode: Whether the call runs inside ``jax.jvp``.
+        measure: Of a ``log_cotangent``, ``measure(cotangent, batch)`` is logged instead of the
+            cotangent, whose first ``batch`` axes are those of ``vmap``.
     """
 
     keys: tuple[str, ...]
@@ -48,6 +50,7 @@ class Site:
     conditional: bool = False
     branches: tuple[tuple[int, int], ...] = ()
     forward_mode: bool = False
+    measure: Any = None
 
     def __repr__(self) -> str:
         return f"Site({', '.join(self.keys)} at {self.where})"

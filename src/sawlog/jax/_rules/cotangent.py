@@ -84,6 +84,9 @@ def _transpose(cotangents: Any, *operands: Any, site: Site) -> Any:
     steps = operands[count:]
     if is_listening() and not all(map(_compat.is_zero, cotangents)):
         flowing = [_compat.instantiate_zero(cotangent) for cotangent in cotangents]
+        if site.measure is not None:
+            flowing = [site.measure(cotangent, site.batch) for cotangent in flowing]
+            site = dataclasses.replace(site, measure=None)
         log_p.bind(*flowing, *steps, site=site)
     return [*cotangents, *(None for _ in steps)]
 

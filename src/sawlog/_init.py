@@ -1,0 +1,83 @@
+"""``sawlog.init``: a run whose framework is that of the model that it watches first."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from sawlog._current_run import set_current
+from sawlog.capture._run import CaptureRun
+from sawlog.errors import ArgumentError
+from sawlog.run_files._blocks import Report
+
+
+def init(project: str, **options: Any) -> UnboundRun:
+    """Create a run, or continue an existing one, and make it the current run.
+
+    ``run.watch(model)`` with a ``torch.nn.Module`` makes it a :class:`sawlog.torch.Run`,
+    ``run.watch(loss_fn, params, batch)`` a :class:`sawlog.jax.JaxRun`. Neither framework is
+    imported before.
+
+    Args:
+        project: the name of the run, a folder in ``root``.
+        options: ``root``, ``exists``, ``config`` and ``sinks`` of
+            :class:`sawlog.capture.CaptureRun`.
+
+    >>> import tempfile, sawlog
+    >>> run = sawlog.init(project="example", root=tempfile.mkdtemp())
+    >>> run.setup(log="grad", compress=16)
+    """
+    run = UnboundRun(project, **options)
+    set_current(run)
+    return run
+
+
+class UnboundRun(CaptureRun):
+    """A run before it watches anything: everything of a run that needs no framework."""
+
+    def watch(self, model: Any, *args: Any, **options: Any) -> Report:
+        """Watch a model, and become a run of its framework.
+
+        ``run.watch(model)`` takes a ``torch.nn.Module``, see :meth:`sawlog.torch.Run.watch`, and
+        ``run.watch(loss_fn, params, batch)`` a JAX function, see :meth:`sawlog.jax.JaxRun.watch`.
+
+        Raises:
+            ArgumentError: the model is neither.
+        """
+        torch = sys.modules.get("torch")
+        is_module = torch is not None and isinstance(model, torch.nn.Module)
+        if not is_module and not _looks_like_jax(model, args, options):
+            raise ArgumentError(
+                f"run.watch cannot watch {type(model).__name__} like this. Hint: run.watch(model) "
+                "with a torch.nn.Module, or run.watch(loss_fn, params, batch) with a JAX function "
+                "that returns one loss for each example."
+            )
+        self.__class__ = _torch_run() if is_module else _jax_run()  # type: ignore[assignment]
+        return self.watch(model, *args, **options)
+
+    def extract(self, *args: Any, **options: Any) -> Any:
+        """Log every example; a JAX function that is not watched yet is watched first.
+
+        See :meth:`sawlog.jax.JaxRun.extract`; a PyTorch model needs :meth:`watch` before.
+        """
+        if len(args) > 2 and _looks_like_jax(args[0], args[1:], {"batch": None}):
+            self.__class__ = _jax_run()  # type: ignore[assignment]
+            return self.extract(*args, **options)
+        return super().extract(*args, **options)
+
+
+def _looks_like_jax(model: Any, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    given = len(args) + len({"params", "batch"} & {*options})
+    return callable(model) and given >= 2
+
+
+def _torch_run() -> type[CaptureRun]:
+    from sawlog.torch import Run
+
+    return Run
+
+
+def _jax_run() -> type[CaptureRun]:
+    from sawlog.jax import JaxRun
+
+    return JaxRun
