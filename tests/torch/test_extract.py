@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 import sawlog
 from sawlog.errors import ArgumentError, CaptureError
-from sawlog.torch._alone import one_of
+from sawlog.torch._check._one_example import one_of
 from tests.torch.programs import PROGRAMS, Program, assert_alike, logged, mlp
 from tests.torch.test_run import start
 from tests.torch.test_statistics import close

@@ -19,19 +19,20 @@ from sawlog.run_files._blocks import Block
 from sawlog.run_files._options import Options
 from sawlog.run_files._provenance import Provenance
 from sawlog.run_files._statistics import Staged
-from sawlog.torch._batch import BatchSpec
-from sawlog.torch._batch_capture import BatchCapture
-from sawlog.torch._batch_statistics import BatchStatistics
-from sawlog.torch._check import loss_of
-from sawlog.torch._check_batch import check_batch
-from sawlog.torch._fingerprint import Fingerprint
-from sawlog.torch._finite import nonfinite_rows, nonfinite_sums
-from sawlog.torch._names import bare
+from sawlog.torch._batch_spec import BatchSpec
+from sawlog.torch._capture._batch_capture import BatchCapture
+from sawlog.torch._check._check_batch import check_batch
+from sawlog.torch._check._plain_gradients import loss_of
+from sawlog.torch._model._fingerprint import Fingerprint
+from sawlog.torch._model._names import bare
+from sawlog.torch._model._search import Names, find_watched
+from sawlog.torch._model._watched import Watched
 from sawlog.torch._processes import TorchProcessGroup, process_group
-from sawlog.torch._projectors import Projectors
-from sawlog.torch._row_builder import RowBuilder
+from sawlog.torch._rows._batch_statistics import BatchStatistics
+from sawlog.torch._rows._nonfinite import nonfinite_rows, nonfinite_sums
+from sawlog.torch._rows._projectors import Projectors
+from sawlog.torch._rows._row_builder import RowBuilder
 from sawlog.torch._sampled_batches import sampled_batches
-from sawlog.torch._watched import Names, Watched, look_at
 
 
 class TorchBackend:
@@ -54,7 +55,7 @@ class TorchBackend:
         axis: int = 0,
     ) -> None:
         self.model = bare(model) if isinstance(model, nn.Module) else model
-        self.watched = look_at(self.model, names, types, uncovered)
+        self.watched = find_watched(self.model, names, types, uncovered)
         self.axis = axis
         self._fingerprint = Fingerprint(self.model)
         averaged = isinstance(model, nn.parallel.DistributedDataParallel)

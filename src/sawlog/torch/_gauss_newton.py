@@ -14,11 +14,11 @@ from sawlog.curvature import Curvature, Joint
 from sawlog.errors import ArgumentError
 from sawlog.run_files._blocks import Block
 from sawlog.torch._backend import TorchBackend
-from sawlog.torch._fingerprint import Fingerprint
-from sawlog.torch._laid_out import laid_out
-from sawlog.torch._names import bare
+from sawlog.torch._model._fingerprint import Fingerprint
+from sawlog.torch._model._names import bare
+from sawlog.torch._model._search import find_watched
+from sawlog.torch._rows._block_matrix import block_matrix
 from sawlog.torch._run import Run
-from sawlog.torch._watched import look_at
 
 MOST = 20_000
 CHUNK = 256 * 2**20
@@ -86,7 +86,7 @@ def gauss_newton(
 
 def _watched(model: Run | nn.Module) -> tuple[nn.Module, Sequence[Block]]:
     if not isinstance(model, Run):
-        return model, look_at(model).blocks
+        return model, find_watched(model).blocks
     backend = model._watched_model()
     assert isinstance(backend, TorchBackend)
     if model.options.compress is not None:
@@ -151,7 +151,7 @@ def _rows_of(
         found: Any = vjp(outputs, ours)
         out, back = found
         (grads,) = vmap(back)(root(out))
-        return torch.cat([laid_out(block, grads).flatten(1) for block in blocks], 1)
+        return torch.cat([block_matrix(block, grads).flatten(1) for block in blocks], 1)
 
     each = vmap(one)
     return lambda inputs: each(_wide(inputs))

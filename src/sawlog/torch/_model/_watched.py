@@ -1,0 +1,104 @@
+"""Which parameters of a model are watched, through which modules, as which blocks."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from sawlog.factored import Dense, Factor, OneHot, Pair
+from sawlog.run_files._blocks import Block
+from sawlog.torch._layers import Part, Rule
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """What one part of a module adds to a block: the weight, the bias, or both as one matrix."""
+
+    part: Part
+    block: Block
+    weight: bool
+    bias: bool
+
+    def of(self, pair: Pair) -> Pair:
+        """The factors of the block, given those of the weight."""
+        if self.weight and not self.bias:
+            return pair
+        inputs = pair.left if self.part.inputs == "left" else pair.right
+        outputs = pair.right if self.part.inputs == "left" else pair.left
+        assert isinstance(outputs, Dense)
+        if not self.weight:
+            return Pair(outputs, Dense(outputs.array[..., :1] * 0 + 1))
+        widened = _with_one(inputs)
+        return Pair(widened, outputs) if self.part.inputs == "left" else Pair(outputs, widened)
+
+
+def _with_one(factor: Factor) -> Dense:
+    assert not isinstance(factor, OneHot)
+    return dataclasses.replace(factor, one=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """A module that is watched, and what its parts add to which blocks."""
+
+    name: str
+    module: nn.Module
+    rule: Rule
+    shares: tuple[Share, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Watched:
+    """What is watched of a model.
+
+    Args:
+        units: the modules that rules speak for.
+        blocks: what is logged.
+        skipped: names of parameters that are not watched, and why.
+        parameters: those of the blocks, by name.
+        norms: modules that mix the examples of a batch in train mode, watched or not.
+        plans: how the gradients of batches of a certain structure are taken; see ``_plan``.
+        scattered: structures in which examples lie in no order, as where tokens are routed.
+        rounded: structures in which rounding looks as if examples were mixed.
+        buffers: tensors of the model, which belong to no example.
+    """
+
+    units: tuple[Unit, ...]
+    blocks: tuple[Block, ...]
+    skipped: tuple[tuple[str, str], ...]
+    parameters: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    norms: tuple[tuple[str, nn.Module], ...] = ()
+    plans: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
+    scattered: set[Any] = dataclasses.field(default_factory=set, compare=False)
+    rounded: set[Any] = dataclasses.field(default_factory=set, compare=False)
+    buffers: tuple[Tensor, ...] = ()
+
+    @functools.cached_property
+    def numbers(self) -> Mapping[int, int]:
+        """A number for each parameter, by its ``id``."""
+        return {id(each): number for number, each in enumerate(self.parameters.values())}
+
+    def with_blocks(self, blocks: Sequence[Block]) -> Watched:
+        """The same with other ranks."""
+        new = {block.name: block for block in blocks}
+        units = tuple(
+            dataclasses.replace(
+                unit,
+                shares=tuple(
+                    dataclasses.replace(share, block=new[share.block.name]) for share in unit.shares
+                ),
+            )
+            for unit in self.units
+        )
+        return dataclasses.replace(
+            self,
+            units=units,
+            blocks=tuple(blocks),
+            plans={},
+            scattered=set(),
+            rounded=set(),
+        )
