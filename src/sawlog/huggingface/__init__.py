@@ -15,8 +15,9 @@ from sawlog._optional import require
 require("transformers", "huggingface", "sawlog.huggingface")  # before anything below imports it
 
 from sawlog.huggingface._arguments import LogArguments as LogArguments
+from sawlog.huggingface._callback import SawlogCallback as SawlogCallback
 from sawlog.huggingface._patch import patch_trainer as patch_trainer
 from sawlog.huggingface._scores import add_scores as add_scores
 from sawlog.logix import LogIXArguments as LogIXArguments
 
-__all__ = ["LogArguments", "LogIXArguments", "add_scores", "patch_trainer"]
+__all__ = ["LogArguments", "LogIXArguments", "SawlogCallback", "add_scores", "patch_trainer"]

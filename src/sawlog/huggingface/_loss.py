@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from sawlog.errors import ArgumentError
 
@@ -36,12 +37,12 @@ def token_counts(trainer: Any, inputs: Mapping[str, Any]) -> Tensor | None:
 
 def _shifts(trainer: Any) -> bool:
     """Whether the loss of the model compares each position with the label of the next."""
-    known = getattr(trainer, "_loss_shifts_labels", None)
-    if known is not None:
-        return bool(known)
     model = trainer.accelerator.unwrap_model(trainer.model)
     model = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return getattr(model, "loss_type", None) == "ForCausalLM"
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return False
+    causal = type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    return causal or bool(getattr(trainer, "_loss_shifts_labels", False))
 
 
 def check_supported(trainer: Any) -> None:
@@ -108,10 +109,3 @@ def extraction_loss(trainer: Any, model: nn.Module, inputs: dict[str, Any], run:
             "dataset needs labels, and the model at least one parameter that is trained."
         )
     return run.declare_loss(loss.mean() if loss.dim() else loss)
-
-
-def zero_to_one(number: Tensor | float | None) -> float | None:
-    """Return the number of items of a step as a float."""
-    if number is None:
-        return None
-    return float(torch.as_tensor(number).double().max())

@@ -34,6 +34,7 @@ from sawlog.influence._tasks import attribution_table as attribution_table
 from sawlog.influence._tasks import label_errors as label_errors
 from sawlog.influence._tasks import near_duplicates as near_duplicates
 from sawlog.influence._tasks import prune as prune
+from sawlog.influence._training import training_influence as training_influence
 from sawlog.influence._token_scores import token_scores as token_scores
 from sawlog.influence._token_table import token_table as token_table
 
@@ -60,4 +61,5 @@ __all__ = [
     "tracin",
     "trackstar",
     "trak",
+    "training_influence",
 ]

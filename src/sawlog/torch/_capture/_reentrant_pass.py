@@ -48,6 +48,11 @@ def capture_reentrant(
             "run.backward(loss) cannot run through reentrant checkpointing. Hint: "
             "checkpoint(..., use_reentrant=False), or loss.backward()."
         )
+    if logs.correction is not None:
+        raise CaptureError(
+            "Gradients cannot be corrected by the state of the optimizer through reentrant "
+            "checkpointing. Hint: checkpoint(..., use_reentrant=False)."
+        )
     scale = agreed(loss.terms(roots))
     if scale is None:
         raise CaptureError(

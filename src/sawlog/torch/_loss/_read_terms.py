@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.torch._graph._autograd_graph import ACCUMULATE, Edge, Node, operation, shape_of, signed
+from sawlog.torch._loss._declared import DeclaredLosses, Items
 from sawlog.torch._loss._example_order import check_order
 from sawlog.torch._loss._examples import Examples
 from sawlog.torch._loss._masks import is_number
@@ -30,6 +31,8 @@ def terms_of(
     examples: Examples,
     declared: Scale | None = None,
     known: bool = False,
+    losses: DeclaredLosses | None = None,
+    items: Items | None = None,
 ) -> list[Term]:
     """The terms of a loss.
 
@@ -39,15 +42,17 @@ def terms_of(
         declared: the scale, where it need not be read from the graph.
         known: the structure of the graph is known, so that there are no terms of parameters
             alone, and nothing picks examples in another order.
+        losses: which tensors are the loss, if declared.
+        items: how many items the loss counts, if declared.
 
     Raises:
         ArgumentError: the graph does not tell.
     """
-    reader = _Reader(examples, declared, known or examples.batch == 1)
+    reader = _Reader(examples, declared, known or examples.batch == 1, items)
     try:
         for root in roots:
             reader.root = root
-            reader.read(root, ())
+            reader.read(*(losses.path_from(root) if losses else (root, ())))
     except Unclear as error:
         many = examples.batch
         raise ArgumentError(
@@ -61,8 +66,10 @@ def terms_of(
 class _Reader:
     """One walk from a loss to its terms."""
 
-    def __init__(self, examples: Examples, declared: Scale | None, known: bool) -> None:
-        self.examples, self.declared, self.known = examples, declared, known
+    def __init__(
+        self, examples: Examples, declared: Scale | None, known: bool, items: Items | None
+    ) -> None:
+        self.examples, self.declared, self.known, self.items = examples, declared, known, items
         self.batch = examples.batch
         self.root: Edge = (None, 0)
         self.terms: list[Term] = []
@@ -151,10 +158,21 @@ class _Reader:
             self._refuse_twice(child)
             scale: Scale = 1.0
             if self.declared is None:
-                even = labels is self.examples.each
-                found = plain_scale(node, child, by, self.batch) if even else None
-                scale = scale_of(node, child, labels, by, self.batch) if found is None else found
+                scale = self._scale(node, child, labels, by)
             self._add(child, (*path, (node, place)), scale)
+
+    def _scale(self, node: Node, edge: Edge, labels: Tensor, by: Any) -> Scale:
+        """Return the scale of a tensor that a node joins."""
+        items, times = self.items, 1.0
+        if items is not None:
+            by, times = items.without_times(by), items.times
+            if operation(node) != "Mean" and getattr(node, "_saved_reduction", 2) == 2:
+                counted = items.scale(node, edge, labels, by, self.batch)
+                if counted is not None:
+                    return counted / times
+        even = labels is self.examples.each
+        found = plain_scale(node, edge, by, self.batch) if even else None
+        return (scale_of(node, edge, labels, by, self.batch) if found is None else found) / times
 
     def _has_room(self, shape: Sequence[int]) -> bool:
         """Whether a tensor could have the examples in it somehow."""
