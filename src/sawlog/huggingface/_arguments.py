@@ -51,7 +51,7 @@ class LogArguments:
     data_id: str | Callable[[Any], Any] | None = None
     names: str | Sequence[str] | Callable[[str], bool] | None = None
     types: Sequence[type[nn.Module]] | None = None
-    uncovered: str = "error"
+    uncovered: str = "func"
     check: bool = True
     sinks: Sequence[Any] | None = None
 

@@ -58,7 +58,7 @@ class SawlogCallback(TrainerCallback):  # type: ignore[misc]
         data_id: str | Callable[[Any], Any] | None = None,
         names: Any = None,
         types: Any = None,
-        uncovered: str = "error",
+        uncovered: str = "func",
         exists: str = "append",
         sinks: Sequence[Any] | None = None,
     ) -> None:

@@ -23,6 +23,9 @@ _SHAPES = {"View", "ReshapeAlias", "UnsafeView", "Squeeze", "Unsqueeze", "ToCopy
            "Stack", "Cat", "Expand"}  # fmt: skip
 
 
+_SINK = "_DDPSink"
+
+
 _LOOKUPS = {"Embedding", "EmbeddingBag", "Index", "IndexSelect", "Gather"}
 
 
@@ -84,8 +87,11 @@ class _Reader:
         if shape_of(edge) and self._labels(edge) is not None:  # losses of single examples
             self._add(edge, path, 1.0)
             return
-        self._refuse_penalty(node)
         name = operation(node)
+        if name == _SINK:  # DistributedDataParallel passes the outputs of a model through it
+            self.read(_through_sink(edge), path, by)
+            return
+        self._refuse_penalty(node)
         if name in JOINS or hasattr(node, "_saved_reduction"):
             self._join(node, path, by)
         elif name in _THROUGH or name in _SHAPES:
@@ -190,6 +196,15 @@ class _Reader:
         shape = shape_of(child)
         if any(signed(dim) % len(shape) == 0 for dim in dims) and self._labels(child) is not None:
             raise Unclear(f"the examples could be either axis of a tensor of shape {shape}")
+
+
+def _through_sink(edge: Edge) -> Edge:
+    """Return the edge that an identity with several outputs has below one of them."""
+    node, output = edge
+    below: Edge = node.next_functions[output]
+    if below[0] is None or shape_of(below) != shape_of(edge):
+        raise Unclear(f"it comes from {node.name()}")
+    return below
 
 
 def _rows(shape: Sequence[int]) -> int:
