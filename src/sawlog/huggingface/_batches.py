@@ -1,9 +1,4 @@
-"""Batches of a Trainer that carry the ids of their examples.
-
-The dataset of a loader is wrapped so that the items of a batch are followed by their positions, and
-the collator so that it puts them into the batch. That holds with any sampler, with worker
-processes, and where a Trainer skips batches when it resumes.
-"""
+"""Batches of a Trainer that carry the ids of their examples."""
 
 from __future__ import annotations
 
@@ -13,63 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from sawlog.capture import data_ids
 from sawlog.errors import ArgumentError
+from sawlog.torch._positioned_batches import attach_positions, detach_positions
 
 IDS = "sawlog_ids"
 
 _HINT = 'Hint: LogArguments(data_id="column") takes a column; data_id="hash" the content.'
-
-
-class _Items(list[Any]):
-    """The items of a batch, with the positions of the dataset that they come from."""
-
-    positions: list[int]
-
-
-class PositionedDataset(Dataset[Any]):
-    """A dataset whose batches know the positions of their items.
-
-    Args:
-        dataset: a map-style dataset.
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, position: Any) -> Any:
-        return self.dataset[position]
-
-    def __getitems__(self, positions: Sequence[int]) -> _Items:
-        several = getattr(self.dataset, "__getitems__", None)
-        items = several(positions) if several else [self.dataset[each] for each in positions]
-        found = _Items(items)
-        found.positions = [int(each) for each in positions]
-        return found
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "dataset":  # while it is unpickled
-            raise AttributeError(name)
-        return getattr(self.dataset, name)
-
-
-class PositionCollator:
-    """A collator that puts the positions of the items into the batch.
-
-    Args:
-        collate: the collator of the Trainer.
-    """
-
-    def __init__(self, collate: Callable[[Any], Any]) -> None:
-        self.collate = collate
-
-    def __call__(self, items: _Items) -> Any:
-        return _with_ids(self.collate(list(items)), torch.tensor(items.positions))
 
 
 class ColumnCollator:
@@ -93,6 +40,10 @@ class ColumnCollator:
             ) from None
         rest = [{k: v for k, v in item.items() if k != self.column} for item in items]
         return _with_ids(self.collate(rest), data_ids(ids))
+
+
+def _with_positions(batch: Any, positions: list[int]) -> Any:
+    return _with_ids(batch, torch.tensor(positions))
 
 
 def _with_ids(batch: Any, ids: Any) -> Any:
@@ -138,12 +89,12 @@ class ExampleIds:
         """Make the batches of a loader carry what ids are made of."""
         if self.by_content:
             return
+        if not self.streams:
+            attach_positions(loader, _with_positions, _HINT)
+            return
+        assert self.column is not None
         for each in (loader, getattr(loader, "base_dataloader", loader)):
-            if self.streams:
-                assert self.column is not None
-                _attach_column(each, self.column)
-            else:
-                _attach_positions(each)
+            _attach_column(each, self.column)
 
     def take(self, batch: Any) -> np.ndarray:
         """Remove what :meth:`attach` put into a batch, and return the ids of its examples."""
@@ -188,21 +139,6 @@ def _size(named: Mapping[str, Any]) -> int:
     return len(next(iter(named.values())))
 
 
-def _attach_positions(loader: Any) -> None:
-    # A loader refuses new attributes of these names; nothing else is known to read them later.
-    own = vars(loader)
-    if isinstance(own.get("dataset"), PositionedDataset):
-        return
-    if "dataset" not in own:
-        return
-    if getattr(loader, "batch_sampler", None) is None:
-        raise ArgumentError(
-            f"The loader does not put examples into batches, so their ids are unknown. {_HINT}"
-        )
-    own["dataset"] = PositionedDataset(own["dataset"])
-    own["collate_fn"] = PositionCollator(own["collate_fn"])
-
-
 def _attach_column(loader: Any, column: str) -> None:
     own = vars(loader)
     if "collate_fn" in own and not isinstance(own["collate_fn"], ColumnCollator):
@@ -211,11 +147,10 @@ def _attach_column(loader: Any, column: str) -> None:
 
 def detach(loader: Any) -> None:
     """Undo :meth:`ExampleIds.attach`."""
+    detach_positions(loader)
     for each in (loader, getattr(loader, "base_dataloader", loader)):
         own = vars(each)
-        if isinstance(own.get("dataset"), PositionedDataset):
-            own["dataset"] = own["dataset"].dataset
-        if isinstance(own.get("collate_fn"), (PositionCollator, ColumnCollator)):
+        if isinstance(own.get("collate_fn"), ColumnCollator):
             own["collate_fn"] = own["collate_fn"].collate
 
 
