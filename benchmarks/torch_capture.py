@@ -239,7 +239,7 @@ ACCOUNTS = (  # what is looked at on every batch, before and beside the capture 
     (_batch_capture, "graph_of"),
     (_loss_reader.LossReader, "scale"),
     (_plan.Plan, "holds_for"),
-    (_grad_scaler.Scaled, "factor_of"),
+    (_grad_scaler.ScaledLosses, "factor_of"),
     (_fingerprint.Fingerprint, "changed"),
 )
 

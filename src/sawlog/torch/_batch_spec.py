@@ -11,7 +11,7 @@ from sawlog.factored import Dense, OneHot, Pair
 
 @dataclasses.dataclass(frozen=True)
 class BatchSpec:
-    """The examples of a batch and how they lie in its tensors.
+    """The examples of a batch and where they are in its tensors.
 
     Args:
         size: the number of examples.

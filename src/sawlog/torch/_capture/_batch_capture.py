@@ -23,11 +23,11 @@ from sawlog.torch._capture._planned_pass import PlannedPass, ends_of
 from sawlog.torch._capture._reentrant_pass import capture_reentrant
 from sawlog.torch._graph._autograd_graph import Graph, graph_of
 from sawlog.torch._graph._mixing import refuse_mixing
-from sawlog.torch._hooks._autograd_patches import Backward, Listener, told
+from sawlog.torch._hooks._autograd_patches import Backward, Listener, patched
 from sawlog.torch._hooks._grad_state import grad_state
 from sawlog.torch._hooks._hooks import Hooks, in_backward
 from sawlog.torch._loss._declared import Items
-from sawlog.torch._loss._grad_scaler import Scaled
+from sawlog.torch._loss._grad_scaler import ScaledLosses
 from sawlog.torch._loss._loss_reader import LossReader
 from sawlog.torch._loss._roots import Roots
 from sawlog.torch._loss._terms import Scale, Term
@@ -67,7 +67,7 @@ class BatchCapture:
         forward = self._logs.tensors.add_forward if "forward" in self._logs.wants else None
         self._hooks = Hooks(watched, batch.size, forward, self.needs_gradients)
         self._loss = LossReader(batch, options.reduction, self._hooks)
-        self._scaled = Scaled(batch.factor)
+        self._scaled = ScaledLosses(batch.factor)
         self.scales: list[Scale | None] = []
         self._checkpointed = False
         self._left: tuple[Any, ...] | None = None
@@ -76,7 +76,7 @@ class BatchCapture:
     def watching(self) -> Iterator[None]:
         """Capture forward and backward passes inside the ``with``."""
         listener = Listener(self._on_backward, self._scaled.add, self._on_checkpoint)
-        with self._hooks.installed(), told(listener):
+        with self._hooks.installed(), patched(listener):
             yield
 
     def declare_sum(self) -> None:
@@ -158,7 +158,7 @@ class BatchCapture:
         return next(iter(self._watched.parameters.values()))
 
     def _capture(self, roots: Roots, run: Any) -> None:
-        """Capture one loss; ``run`` is the backward pass of the user, None if there is none."""
+        """Capture one loss; ``run`` is the backward pass of the user, None for ``run.backward``."""
         batch = self._batch
         key = (batch.size, batch.axis, batch.views, *self._hooks.calls, *self._hooks.axes)
         graph = graph_of(roots.nodes, key, self._hooks.edges, self._watched.numbers)

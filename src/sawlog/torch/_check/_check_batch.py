@@ -21,12 +21,12 @@ from sawlog.torch._capture._batch_capture import BatchCapture
 from sawlog.torch._check._one_example import one_of
 from sawlog.torch._check._plain_gradients import (
     RANK,
-    alone,
     autocast_seen,
-    left_as_it_was,
     loss_of,
+    plain_gradients,
     projected,
     reasons_for,
+    state_restored,
     tolerance_of,
 )
 from sawlog.torch._model._names import named_parameters
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Alone:
+class _PlainAutograd:
     """Runs batches by plain autograd.
 
     Args:
@@ -55,7 +55,9 @@ class _Alone:
         model, blocks = self.backend.model, self.queries.blocks
         names = named_parameters(model)
         named: dict[str, Tensor] = {names[id(p)]: p for p in model.parameters()}
-        grads, loss = alone(self.backend.step_model, self.step, batch, blocks, named, size)
+        grads, loss = plain_gradients(
+            self.backend.step_model, self.step, batch, blocks, named, size
+        )
         matrices = self.queries.matrices
         projectors = Projectors(matrices.projections, matrices.bases)
         return {b.name: projected(b, grads[b.name], projectors) for b in blocks}, loss
@@ -76,9 +78,9 @@ def check_batch(
     if not size:
         raise ArgumentError("The batch to check has no examples.")
     queries = _query_pass(backend, run)
-    by_autograd = _Alone(backend, step, queries)
+    by_autograd = _PlainAutograd(backend, step, queries)
     modules = [unit.module for unit in backend.watched.units]
-    with left_as_it_was(model), autocast_seen(modules) as mixed:
+    with state_restored(model), autocast_seen(modules) as mixed:
         state = torch.random.get_rng_state()
         try:
             logged, whole, each, scale = _in_batch(backend, run, queries, step, batch, size, mask)

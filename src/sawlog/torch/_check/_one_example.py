@@ -1,4 +1,4 @@
-"""Batches of one example, cut from a batch, whatever the batch is made of."""
+"""Cut one example out of a batch of any structure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from sawlog.errors import ArgumentError
 
 
 def one_of(batch: Any, place: int, size: int, axis: int = 0) -> Any:
-    """A batch of the one example at ``place``, of the same kind as the batch.
+    """Return a batch with the one example at ``place``, of the same type as the batch.
 
-    Tensors and arrays are cut along the axis of the examples, lists of as many items as examples
-    by item; what is neither is for all examples alike, and stays.
+    Tensors and arrays are cut along the axis of the examples, and lists of ``size`` items by item.
+    Everything else is shared by all examples and stays.
 
     Args:
         batch: a tensor, array, list, tuple, dict, dataclass, or any nesting of them.
-        place: which example.
-        size: how many there are.
-        axis: that of the examples; 1 where the sequence comes first.
+        place: the index of the example.
+        size: the number of examples.
+        axis: the axis of the examples; 1 if the sequence comes first.
 
     Raises:
-        ArgumentError: nothing in the batch belongs to single examples.
+        ArgumentError: nothing in the batch has an axis of examples.
 
     >>> import torch
     >>> one_of({"x": torch.arange(6).reshape(3, 2), "text": ["a", "b", "c"]}, 1, 3)
@@ -35,14 +35,15 @@ def one_of(batch: Any, place: int, size: int, axis: int = 0) -> Any:
     found = cut.of(batch)
     if not cut.count:
         raise ArgumentError(
-            f"A {type(batch).__name__} cannot be cut into examples: nothing in it has {size} of "
-            "them. Hint: run.check(step, batch, one=lambda batch, i: ...) says how."
+            f"A {type(batch).__name__} cannot be cut into examples: nothing in it has length "
+            f"{size}. Hint: pass a function that cuts it, run.check(step, batch, one=lambda batch, "
+            "i: ...)."
         )
     return found
 
 
 class _Cut:
-    """One cut through a batch; counts what it cut."""
+    """Cuts the values of a batch, and counts those that were cut."""
 
     def __init__(self, place: int, size: int, axis: int) -> None:
         self._place, self._size, self._axis = place, size, axis
@@ -84,7 +85,7 @@ class _Cut:
 
 
 def _rebuilt(value: Any, items: dict[Any, Any]) -> Any:
-    """A mapping of the same type with other values, as ``BatchEncoding``."""
+    """Return a mapping of the same type, such as ``BatchEncoding``, with other values."""
     try:
         return type(value)(items)
     except TypeError:

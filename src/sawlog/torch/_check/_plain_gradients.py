@@ -1,4 +1,4 @@
-"""Parts of ``run.check``: losses of a step, gradients by plain autograd, and likely reasons."""
+"""Parts of ``run.check``: losses of a step, gradients by plain autograd, likely causes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from sawlog.torch._rows._projectors import Projectors
 
 RANK = 16
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3}
-_COARSE = 0.1  # of bfloat16, float16 and autocast
+_COARSE = 0.1  # for bfloat16, float16 and autocast
 _RANDOM = ("Dropout", "DropPath", "StochasticDepth", "GaussianNoise")
 
 
 def loss_of(value: Any, size: int) -> tuple[Tensor, Tensor | None]:
-    """The loss to walk back from, and the losses of each example if a step returned these.
+    """Return the loss to differentiate, and the losses of each example if a step returned these.
 
     Raises:
-        ArgumentError: it returned something else.
+        ArgumentError: the step returned something else.
     """
     found = value
     if not isinstance(found, Tensor):
@@ -39,12 +39,12 @@ def loss_of(value: Any, size: int) -> tuple[Tensor, Tensor | None]:
         return found.sum(), found
     what = list(found.shape) if isinstance(found, Tensor) else type(value).__name__
     raise ArgumentError(
-        "step(model, batch) returns a loss, or the losses of each example, here "
-        f"[{size}], got {what}."
+        "step(model, batch) must return a loss, or the losses of each example, here "
+        f"[{size}]; got {what}."
     )
 
 
-def alone(
+def plain_gradients(
     model: nn.Module,
     step: Step,
     batch: Any,
@@ -52,7 +52,7 @@ def alone(
     named: Mapping[str, Tensor],
     size: int = 1,
 ) -> tuple[dict[str, Tensor], float]:
-    """The gradient of each block for a batch by plain autograd, and the loss."""
+    """Return the gradient of each block for a batch by plain autograd, and the loss."""
     loss, _ = loss_of(step(model, batch), size)
     names = [name for block in blocks for name in block.parameters]
     if not loss.requires_grad:
@@ -67,7 +67,7 @@ def alone(
 
 
 def projected(block: Block, whole: Tensor, projectors: Projectors) -> np.ndarray:
-    """A gradient of a block as it is logged."""
+    """Return the projected gradient of a block."""
     left, right = projectors.projection(block, whole.device, torch.float64)
     whole = whole.double()
     if left is not None:
@@ -78,36 +78,36 @@ def projected(block: Block, whole: Tensor, projectors: Projectors) -> np.ndarray
 
 
 def reasons_for(model: nn.Module, layers: Sequence[Comparison], repeats: bool) -> list[str]:
-    """What probably makes examples differ from themselves alone."""
+    """Return likely causes why examples in the batch differ from examples alone."""
     found = []
     random = _in_training(model, _RANDOM)
     if random:
-        found.append(f"Dropout is on ({random}): every pass is another one. Hint: model.eval().")
+        found.append(f"Dropout is active ({random}): every pass differs. Hint: model.eval().")
     norms = _in_training(model, ("BatchNorm", "SyncBatchNorm"))
     if norms:
         found.append(
-            f"Batch norms are in training mode ({norms}), so that examples depend on each other. "
+            f"Batch norms are in train mode ({norms}), so examples depend on each other. "
             "Hint: model.eval()."
         )
     if not repeats and not random:
-        found.append("The same example gives another gradient the second time: step is random.")
+        found.append("The same example has another gradient the second time: step is random.")
     wrong = [layer for layer in layers if not layer.same]
     factors = {round(layer.factor, 6) for layer in wrong}
     scaled = wrong and all(layer.verdict.startswith("off by") for layer in wrong)
     if scaled and len(factors) == 1 and len(wrong) == len(layers):
         found.append(
-            "All gradients are off by one factor: the loss is scaled, or joins examples otherwise "
-            'than run.setup(reduction=...) says. Hint: reduction="auto", or return the losses of '
-            "each example."
+            "All gradients differ by one factor: the loss is scaled, or joins examples in another "
+            'way than run.setup(reduction=...) declares. Hint: reduction="auto", or return the '
+            "losses of each example."
         )
     elif wrong and not found and not any(layer.examples_differ for layer in wrong):
         found.append(
-            "The gradients of the examples are right and do not add up to that of the batch: a "
+            "The gradients of the examples are right but do not add up to that of the batch: a "
             "hook changes gradients of parameters, or step does more than return a loss."
         )
     elif wrong and not found:
         found.append(
-            "The examples of a batch depend on each other, or are not told apart: statistics over "
+            "The examples of a batch depend on each other, or are not separated: statistics over "
             "the batch, a loss over pairs, another axis for the examples (watch(batch_axis=1)), or "
             "padding that is not masked."
         )
@@ -127,7 +127,7 @@ def _in_training(model: nn.Module, kinds: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def autocast_seen(modules: Sequence[nn.Module]) -> Iterator[list[bool]]:
-    """Whether any of these modules runs in mixed precision: then the list is not empty."""
+    """Yield a list that is not empty once one of the modules ran in mixed precision."""
     seen: list[bool] = []
 
     def look(module: nn.Module, args: Any) -> None:
@@ -145,15 +145,15 @@ def autocast_seen(modules: Sequence[nn.Module]) -> Iterator[list[bool]]:
 
 
 def tolerance_of(parameters: Sequence[Tensor], mixed: bool) -> float:
-    """The relative error that rounding may cause."""
+    """Return the relative error that rounding may cause."""
     if mixed:
         return _COARSE
     return max((_TOLERANCE.get(p.dtype, _COARSE) for p in parameters), default=_COARSE)
 
 
 @contextlib.contextmanager
-def left_as_it_was(model: nn.Module) -> Iterator[None]:
-    """Put back random numbers and buffers that change in a forward pass."""
+def state_restored(model: nn.Module) -> Iterator[None]:
+    """Restore the random state and the buffers of a model at the end of the ``with``."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers() if not buffer.is_meta}
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     with torch.random.fork_rng(devices=[each.index or 0 for each in devices]):

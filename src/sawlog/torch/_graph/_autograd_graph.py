@@ -1,4 +1,4 @@
-"""The autograd graph of a batch: its nodes in order, its structure, and what uses what."""
+"""The autograd graph of a batch: its nodes in order, and its structure as a hash."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from torch.autograd.graph import GradientEdge
 
 Node = Any
 Edge = tuple[Node, int]
-"""A node, and which of its outputs."""
+"""A node, and the number of one of its outputs."""
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 _LEAF = vars(torch._C._functions)["AccumulateGrad"]
 
 _BUILT_IN = {each for each in vars(torch._C._functions).values() if isinstance(each, type)}
-"""The types of nodes of PyTorch itself, each for one operation; those of others are named."""
+"""Node types of PyTorch itself, one for each operation; other nodes are told apart by name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-    """All nodes below some roots, each once, in an order that only the structure decides.
+    """All nodes below some roots, each once, in an order that depends on the structure alone.
 
     Args:
         nodes: the nodes, the roots first.
-        structure: the same for graphs of the same operations that are connected in the same way.
-        roots: how many of the nodes are roots.
+        structure: a hash, equal for graphs with the same operations and connections.
+        roots: the number of roots.
     """
 
     nodes: tuple[Node, ...]
@@ -37,12 +37,12 @@ class Graph:
     roots: int = 1
 
     def leaves(self) -> dict[int, Node]:
-        """The nodes that collect the gradients of parameters, by the ``id`` of the parameter."""
+        """Return the nodes that accumulate gradients of leaves, by the ``id`` of the leaf."""
         found = [node for node in self.nodes if node.name() == ACCUMULATE]
         return {id(node.variable): node for node in found}
 
     def users(self) -> dict[Node, list[tuple[Node, int]]]:
-        """For each node, the nodes that its outputs go to, with the number of the input."""
+        """Return for each node the nodes that use its outputs, with the number of the input."""
         users: dict[Node, list[tuple[Node, int]]] = {}
         for node in self.nodes:
             for place, (child, _) in enumerate(node.next_functions):
@@ -51,7 +51,7 @@ class Graph:
         return users
 
     def named(self, *parts: str) -> list[Node]:
-        """The nodes whose name contains one of these."""
+        """Return the nodes whose name contains one of these parts."""
         return [node for node in self.nodes if any(part in node.name() for part in parts)]
 
 
@@ -61,76 +61,76 @@ def graph_of(
     edges: Sequence[GradientEdge] = (),
     leaves: Mapping[int, int] = MappingProxyType({}),
 ) -> Graph:
-    """Walk over the graph below some roots.
+    """Return the graph below some roots.
 
-    Most of the time is that of PyTorch, which makes an object for each node.
+    Most of the time is spent by PyTorch, which creates a Python object for each node.
 
     Args:
         roots: the nodes to begin with.
-        more: what counts as a part of the structure besides.
-        edges: where they are in the graph is a part of its structure.
-        leaves: numbers for some parameters, by their ``id``; where these are is a part of it too.
+        more: further parts of the structure.
+        edges: their positions in the graph are part of its structure.
+        leaves: numbers of some parameters, by ``id``; their positions are part of it too.
     """
     order: dict[Node, int] = {}
     nodes: list[Node] = []
-    said: list[Any] = [*more]
-    say, known, put, leaf = said.append, order.get, nodes.append, leaves.get
+    parts: list[Any] = [*more]
+    add, known, put, leaf = parts.append, order.get, nodes.append, leaves.get
     for root in roots:
         if root is not None and root not in order:
             order[root] = len(nodes)
             nodes.append(root)
-    size = begun = len(nodes)
-    for node in nodes:  # which grows meanwhile; it has to be fast
+    size = count = len(nodes)
+    for node in nodes:  # grows inside the loop, which runs for every batch and must be fast
         kind = type(node)
         if kind is _LEAF:
-            say(kind)
-            say(leaf(id(node.variable)))
+            add(kind)
+            add(leaf(id(node.variable)))
             continue
-        say(kind if kind in _BUILT_IN else node.name())
+        add(kind if kind in _BUILT_IN else node.name())
         for child, output in node.next_functions:
             place = known(child)
             if place is None:
                 if child is None:
-                    say(None)
+                    add(None)
                     continue
                 place = order[child] = size
                 size += 1
                 put(child)
-            say(place)
+            add(place)
             if output:
-                say(-1 - output)  # hash(-1) is hash(-2)
+                add(-1 - output)  # hash(-1) is hash(-2)
     for edge in edges:
-        say((known(edge.node), edge.output_nr))
-    return Graph(tuple(nodes), hash(tuple(said)), begun)
+        add((known(edge.node), edge.output_nr))
+    return Graph(tuple(nodes), hash(tuple(parts)), count)
 
 
 def operation(node: Node) -> str:
-    """What a node differentiates, as ``"Addmm"``; the name of a function of the user is whole."""
+    """Return the operation that a node differentiates, such as ``"Addmm"``."""
     name: str = node.name()
     return name.partition("Backward")[0]
 
 
 def root_of(tensor: Tensor) -> Edge:
-    """The node that made a tensor."""
+    """Return the edge of a tensor: the node that computed it, and the number of the output."""
     return tensor.grad_fn, tensor.output_nr
 
 
 def shape_of(edge: Edge) -> tuple[int, ...]:
-    """The shape of the tensor at an edge."""
+    """Return the shape of the tensor at an edge."""
     node, output = edge
     return tuple(int(size) for size in node._input_metadata[output].shape)
 
 
 def signed(number: int) -> int:
-    """Return a number that a node saved, with its sign: nodes save them as unsigned 64 bit."""
+    """Return an integer that a node saved as unsigned 64 bits, with its sign."""
     number = int(number)
     return number - 2**64 if number >= 2**63 else number
 
 
 def call(node: Node, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The gradients of the inputs of a node, given those of its outputs.
+    """Return the gradients of the inputs of a node, given those of its outputs.
 
-    Where an input was broadcast, its gradient has the shape of the output.
+    The gradient of an input that was broadcast has the shape of the output.
     """
     found = node.apply(*grads) if hasattr(node, "apply") else node(*grads)
     return found if isinstance(found, tuple) else (found,)
@@ -143,7 +143,7 @@ def gradients(
     *,
     batched: bool = False,
 ) -> list[Tensor | None]:
-    """``torch.autograd.grad``, which keeps the graph; None where an input has no gradient."""
+    """Call ``torch.autograd.grad`` and keep the graph; None for inputs without a gradient."""
     found = torch.autograd.grad(
         list(outputs),
         list(inputs),
@@ -156,10 +156,7 @@ def gradients(
 
 
 def sum_to(tensor: Tensor, shape: Sequence[int], first: int = 0) -> Tensor:
-    """Sum over the axes along which a tensor of ``shape`` was broadcast.
-
-    The first axes are left as they are.
-    """
+    """Sum over the axes along which a tensor of ``shape`` was broadcast, after the ``first``."""
     extra = tensor.dim() - first - len(shape)
     if extra > 0:
         tensor = tensor.sum(tuple(range(first, first + extra)))

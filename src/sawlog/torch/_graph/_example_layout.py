@@ -1,8 +1,8 @@
-"""Find which elements of a tensor are those of which example, measured by two backward passes.
+"""Find which elements of a gradient belong to which example, by two backward passes.
 
-Between the two, the loss of each example is multiplied by a factor of its own. Nothing that comes
-after in a backward pass changes the ratio, as long as it belongs to that example alone; where
-examples are mixed, the ratio is not one of these factors.
+In the second one, the loss of each example is multiplied by a factor of its own. A gradient that
+belongs to one example alone changes by exactly that factor. Where examples are mixed, the ratio of
+the two gradients is not one of the factors.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ import torch
 from torch import Tensor
 
 _EXPONENTS = (-7, -5, -2, -4, -3, 4, 2, 6, 5, -6)
-"""No mean of the first few of these powers of two is near another power of two."""
+"""Exponents of two, such that no mean of the first few powers is near another power."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ExampleLayout:
-    """Examples along an axis, each with the same number of places there.
+    """Examples along one axis, each with the same number of positions there.
 
     Args:
         axis: the axis.
-        minor: the places of an example are ``batch`` apart, as in a tensor that was flattened from
-            ``[places, batch]``, or concatenated of several batches.
+        minor: whether the positions of an example are ``batch`` apart, as in a tensor that was
+            flattened from ``[positions, batch]``, or concatenated from several batches.
     """
 
     axis: int
     minor: bool = False
 
     def spread(self, values: Tensor, shape: Sequence[int]) -> Tensor:
-        """A value for each example, in a shape that broadcasts to ``shape``."""
+        """Return one value for each example, in a shape that broadcasts to ``shape``."""
         each = shape[self.axis] // len(values)
         if each != 1:
             values = values.repeat(each) if self.minor else values.repeat_interleave(each)
         return values.reshape(-1, *(1,) * (len(shape) - 1 - self.axis))
 
     def split(self, tensor: Tensor, batch: int) -> Tensor:
-        """``[batch, ...]``, with the places of the axis where the axis was."""
+        """Return ``[batch, ...]``, with the positions of an example where the axis was."""
         size = tensor.shape[self.axis]
         sizes = (size // batch, batch) if self.minor else (batch, size // batch)
         return tensor.unflatten(self.axis, sizes).movedim(self.axis + self.minor, 0)
@@ -47,14 +47,14 @@ class ExampleLayout:
 
 @dataclasses.dataclass(frozen=True)
 class Codes:
-    """The factors of the examples in each pass; together they tell all examples apart.
+    """The factors of the examples in each pass; together they identify every example.
 
     Args:
         factors: for each pass, ``[batch]`` in float64.
-        powers: they are a few powers of two, so that rounding changes no ratio; otherwise each
-            pass tells all examples apart.
-        tolerance: how far a ratio may be off.
-        floor: what is nothing, next to the greatest element of a gradient.
+        powers: whether they are a few powers of two, so that rounding changes no ratio; otherwise
+            each pass alone identifies every example.
+        tolerance: the allowed relative error of a ratio.
+        floor: elements below this share of the greatest one count as zero.
     """
 
     factors: tuple[Tensor, ...]
@@ -63,7 +63,7 @@ class Codes:
     floor: float
 
     def examples(self, ratios: Sequence[Tensor]) -> Tensor:
-        """The examples that have such ratios, -1 for none."""
+        """Return the examples that have these ratios, -1 for none."""
         labels = torch.zeros(ratios[0].shape, dtype=torch.long, device=ratios[0].device)
         wrong = torch.zeros_like(labels, dtype=torch.bool)
         for place, (ratio, factors) in enumerate(zip(ratios, self.factors, strict=True)):
@@ -81,7 +81,7 @@ class Codes:
 
 
 def _nearest(known: Tensor, values: Tensor) -> Tensor:
-    """For each value, the number of the known one that is nearest."""
+    """Return for each value the index of the nearest known one."""
     ordered, order = known.sort()
     above = torch.searchsorted(ordered, values.contiguous()).clamp(1, max(len(known) - 1, 1))
     above = above.clamp(max=len(known) - 1)
@@ -91,15 +91,16 @@ def _nearest(known: Tensor, values: Tensor) -> Tensor:
 
 
 def codes(batch: int, dtypes: Set[torch.dtype], passes: int = 1, *, powers: bool = False) -> Codes:
-    """Factors for examples: numbers from 1 to 2, in some passes with different ones.
+    """Return factors for examples: numbers from 1 to 2, different in each pass.
 
-    For gradients of low precision, and for very many examples, they are powers of two.
+    For gradients of low precision, and for large batches, they are powers of two.
 
     Args:
-        batch: how many examples there are.
-        dtypes: those of the graph; the least precise decides.
-        passes: with two, what is a mean over examples does not look like one of them by chance.
-        powers: take powers of two: multiplied by one, everything is rounded in the same way.
+        batch: the number of examples.
+        dtypes: the dtypes of the graph; the least precise one decides.
+        passes: the number of passes; in two, a mean over examples cannot look like one of them by
+            chance.
+        powers: whether to take powers of two, multiplication by which does not round.
     """
     floating = {each for each in dtypes if each.is_floating_point}
     low = bool(floating - {torch.float32, torch.float64})
@@ -120,13 +121,13 @@ def codes(batch: int, dtypes: Set[torch.dtype], passes: int = 1, *, powers: bool
 
 
 def fits(layout: ExampleLayout, plain: Tensor, coded: Sequence[Tensor], every: Codes) -> bool:
-    """Whether all elements have the ratios that a layout says."""
+    """Return whether all elements have the ratios of a layout."""
     if not plain.numel():
         return True
     least = every.floor * plain.abs().amax()
     for scaled, factors in zip(coded, every.factors, strict=True):
         by = layout.spread(factors, plain.shape).to(plain.device, plain.dtype)
-        for part in (slice(0, 4), slice(4, None)):  # a few rows tell of most that do not fit
+        for part in (slice(0, 4), slice(4, None)):  # a few rows rule out most layouts
             of = by[part] if layout.axis == 0 else by
             size = plain[part].abs()
             apart = (scaled[part] / of - plain[part]).abs()
@@ -138,7 +139,7 @@ def fits(layout: ExampleLayout, plain: Tensor, coded: Sequence[Tensor], every: C
 def layout_of(
     plain: Tensor, coded: Sequence[Tensor], every: Codes, axis: int, batch: int
 ) -> ExampleLayout | None:
-    """The layout of a gradient, ``axis`` first; None if no layout fits."""
+    """Return the layout of a gradient, trying ``axis`` first; None if no layout fits."""
     for layout in candidates(plain.shape, axis, batch):
         if fits(layout, plain, coded, every):
             return layout
@@ -146,7 +147,7 @@ def layout_of(
 
 
 def candidates(shape: Sequence[int], axis: int, batch: int) -> Iterator[ExampleLayout]:
-    """Layouts that a tensor could have, the likely ones first."""
+    """Yield the layouts that a tensor could have, the likely ones first."""
     axes = sorted(range(len(shape)), key=lambda each: (each != axis, each))
     for each in axes:
         if shape[each] == batch:
@@ -159,7 +160,7 @@ def candidates(shape: Sequence[int], axis: int, batch: int) -> Iterator[ExampleL
 
 
 def labels_of(plain: Tensor, coded: Sequence[Tensor], every: Codes) -> Tensor | None:
-    """The example of each element, -1 for those that are nothing; None where they are mixed."""
+    """Return the example of each element, -1 where it is zero; None if examples are mixed."""
     if not plain.numel():
         return torch.zeros(plain.shape, dtype=torch.long, device=plain.device)
     rows = _labels_of_rows(plain, coded, every)
@@ -177,7 +178,7 @@ def _ratio(scaled: Tensor, plain: Tensor, there: Tensor) -> Tensor:
 
 
 def _labels_of_rows(plain: Tensor, coded: Sequence[Tensor], every: Codes) -> Tensor | None:
-    """The same where all features along the last axis are of one example: rounding matters less."""
+    """Return labels if the last axis has features of one example, which averages rounding."""
     if plain.dim() < 2:
         return None
     rows = plain.double()

@@ -1,8 +1,8 @@
-"""The gradients of parameters for each example, added up over all operations that use them.
+"""Per-example gradients of parameters, summed over all operations that use them.
 
-A weight that an operation uses is a parameter, a view of one, or computed of several. The gradients
-of a parameter are one tensor for all examples, and those of a view are added to the same view of
-it; what was computed is differentiated for all examples at once.
+A weight that an operation uses is a parameter, a view of one, or computed from several. The
+gradients of a parameter are one tensor for all examples. Those of a view are added to the same view
+of that tensor. Weights that are computed are differentiated for all examples at once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ExampleSums:
 
     Args:
         parameters: the parameters to differentiate, by name.
-        batch: how many examples there are.
+        batch: the number of examples.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], batch: int) -> None:
@@ -56,13 +56,13 @@ class ExampleSums:
         where: Sequence[Where | None],
         names: Sequence[str],
     ) -> None:
-        """Add what comes through one use.
+        """Add the gradients of one use.
 
         Args:
             use: the operation.
             grads: the gradients of its outputs.
-            where: how the examples lie in each of them.
-            names: of the parameters that the weight is computed of.
+            where: where the examples are in each of them.
+            names: the parameters that the weight is computed from.
         """
         found = all_at_once(use, grads, where, self._batch, self._shared)
         if found is None:
@@ -72,16 +72,16 @@ class ExampleSums:
 
     @torch.no_grad()
     def rows(self, name: str) -> Tensor | None:
-        """The gradients of a parameter; None where no use was added."""
+        """Return the gradients of a parameter; None if no use was added."""
         several = self._factors.pop(name, [])
         if several:
             left = torch.cat([each.left for each in several], 1)
             right = torch.cat([each.right for each in several], 1)
-            self.give(name, left.mT @ right)
+            self.add_rows(name, left.mT @ right)
         return self._sums.get(name)
 
-    def give(self, name: str, rows: Tensor) -> None:
-        """Add gradients that are known."""
+    def add_rows(self, name: str, rows: Tensor) -> None:
+        """Add gradients ``[batch, *shape]`` of a parameter."""
         there = self._sums.get(name)
         if there is None:
             self._sums[name] = rows
@@ -92,12 +92,12 @@ class ExampleSums:
             self._own.add(name)
 
     def _add(self, edge: Edge, found: Factors | Tensor, names: Sequence[str]) -> None:
-        """Walk from a weight to its parameter, over operations that reshape or transpose it."""
+        """Follow a weight to its parameter, through operations that reshape or transpose it."""
         while True:
             node = edge[0]
             name = operation(node)
             if name == "T" and isinstance(found, Factors):
-                found = found.turned
+                found = found.transposed
             elif name == "Expand":
                 found = sum_to(_multiplied(found), shape_of(node.next_functions[0]), first=1)
             elif name not in SAME_VALUES:
@@ -108,14 +108,14 @@ class ExampleSums:
             if isinstance(found, Factors):
                 self._factors.setdefault(name, []).append(found)
             else:
-                self.give(name, found)
+                self.add_rows(name, found)
             return
         rows = _multiplied(found)
         if not self._add_to_view(edge, rows, names):
             self._through(edge, rows, names)
 
     def _add_to_view(self, edge: Edge, rows: Tensor, names: Sequence[str]) -> bool:
-        """Add to a view of the gradients of a parameter; whether the weight is such a view."""
+        """Add to a view of the gradients of a parameter; return False if it is not a view."""
         views: list[tuple[Node, int]] = []
         while is_view(edge[0]):
             views.append(edge)
@@ -127,13 +127,13 @@ class ExampleSums:
         sums = self._owned(name, rows.dtype)
         try:
             there = view_of(views, sums)
-        except RuntimeError:  # a copy, and no view
+        except RuntimeError:  # a copy, not a view
             return False
         there += rows.reshape(there.shape)
         return True
 
     def _owned(self, name: str, dtype: torch.dtype) -> Tensor:
-        """The gradients of a parameter so far, which may be added to."""
+        """Return the gradients of a parameter so far, as a tensor that may be written to."""
         if name not in self._own:
             there, like = self._sums.get(name), self._parameters[name]
             if there is None:
@@ -145,12 +145,12 @@ class ExampleSums:
         return self._sums[name]
 
     def _through(self, edge: Edge, rows: Tensor, names: Sequence[str]) -> None:
-        """From the gradients of a weight to those of the parameters it was computed of."""
+        """Differentiate a computed weight with respect to its parameters."""
         parameters = [self._parameters[name] for name in names]
         rows = rows.to(edge[0]._input_metadata[edge[1]].dtype)
         for name, found in zip(names, _batched(GradientEdge(*edge), rows, parameters), strict=True):
             if found is not None:
-                self.give(name, found)
+                self.add_rows(name, found)
 
 
 def _multiplied(found: Factors | Tensor) -> Tensor:
@@ -160,7 +160,7 @@ def _multiplied(found: Factors | Tensor) -> Tensor:
 def _one_by_one(
     use: WeightUse, grads: Sequence[Tensor | None], where: Sequence[Where | None], batch: int
 ) -> Tensor:
-    """Differentiate an operation once for each example."""
+    """Differentiate an operation separately for each example."""
     shape, rows = shape_of(use.weight), []
     numbers = torch.arange(batch)
     for b in range(batch):
@@ -178,7 +178,7 @@ def _one_by_one(
 
 
 def _only(grad: Tensor, where: Where, chosen: Tensor) -> Tensor:
-    """A gradient with zeros at all elements of other examples."""
+    """Return a gradient with the elements of all other examples set to zero."""
     if isinstance(where, ExampleLayout):
         keep = where.spread(chosen.to(grad.device), grad.shape)
     else:
@@ -187,7 +187,7 @@ def _only(grad: Tensor, where: Where, chosen: Tensor) -> Tensor:
 
 
 def _batched(edge: Any, rows: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | None]:
-    """The gradients of parameters for each row of gradients of what is computed of them."""
+    """Return the gradients of parameters for each row of gradients of a computed weight."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)

@@ -13,12 +13,12 @@ SAME_VALUES = {"Alias", "Clone", "ToCopy", "Contiguous"}
 
 
 def is_view(node: Node) -> bool:
-    """Whether a node computes a view of its input, or a copy with the same values."""
+    """Return whether a node computes a view of its input, or a copy with the same values."""
     return operation(node) in _VIEWS or operation(node) in SAME_VALUES
 
 
 def view_of(views: Sequence[tuple[Node, int]], sums: Tensor) -> Tensor:
-    """The views of a weight, of its gradients with the examples in front."""
+    """Apply the views of a weight to its gradients, which have the examples on axis 0."""
     for node, output in reversed(views):
         if operation(node) in _VIEWS:
             sums = _VIEWS[operation(node)](sums, node, output)
@@ -26,7 +26,7 @@ def view_of(views: Sequence[tuple[Node, int]], sums: Tensor) -> Tensor:
 
 
 def _axis(number: Any, tensor: Tensor) -> int:
-    """An axis of what one example has, as one of the gradients of all."""
+    """Return the axis of per-example gradients that an axis of the weight corresponds to."""
     return signed(number) % (tensor.dim() - 1) + 1
 
 

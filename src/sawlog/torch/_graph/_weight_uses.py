@@ -1,9 +1,9 @@
-"""Uses of parameters at the level of operations.
+"""Find the operations that use parameters.
 
-A parameter may be used in any way: through a module or not, twice, as a view, inside of a
-computation of other weights. What is computed of parameters alone is a weight as well; a use is an
-operation that joins a weight with something of the examples. Its gradients are known where it is
-known which elements of its output belong to which example; see ``_operations``.
+A parameter may be used in any way: inside or outside a module, twice, as a view, or to compute
+another weight. What is computed from parameters alone is a weight too. A use is an operation that
+joins a weight with data of the examples. Once it is known which elements of its output belong to
+which example, ``_operations`` computes the gradients.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _FACTORS = ("self", "mat1", "mat2", "batch1", "batch2")
 class WeightUses:
     """Finds the uses of all parameters of a graph.
 
-    What an operation computes of a weight and a constant is a weight, unless the constant is of an
-    example. Where that is not clear, the operation is among the uses, and so are those of what it
-    computes; ``unsure`` has it, and gradients tell.
+    The output of an operation on a weight and a constant is a weight, unless the constant belongs
+    to an example. Where that is unclear, both the operation and the uses of its output are listed
+    as uses. ``unsure`` contains the operation, and measured gradients decide.
 
     Args:
         graph: the graph.
-        batch: how many examples there are.
-        not_weights: nodes that are known to be of examples.
-        buffers: tensors of the model, also frozen parameters; as constants, they are the same for
-            all examples.
+        batch: the number of examples.
+        not_weights: nodes that are known to depend on examples.
+        buffers: tensors of the model, including frozen parameters; as constants, they are the same
+            for all examples.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class WeightUses:
         self._weights: dict[Node, bool] = {}
 
     def of(self, parameter: Tensor) -> list[WeightUse]:
-        """All uses of a parameter; none where it is not in the graph."""
+        """Return all uses of a parameter; an empty list if it is not in the graph."""
         leaf = self._leaves.get(id(parameter))
         if leaf is None:
             return []
@@ -74,11 +74,11 @@ class WeightUses:
         return found
 
     def numbers(self, nodes: Set[Node]) -> dict[int, Node]:
-        """Some nodes by their numbers."""
+        """Return nodes by their numbers in the graph."""
         return {self._numbers[node]: node for node in nodes}
 
     def is_weight(self, node: Node) -> bool:
-        """Whether what a node computes is of parameters alone, the same for all examples."""
+        """Return whether a node depends on parameters alone, not on any example."""
         stack = [node]
         while stack:
             now = stack[-1]
@@ -108,7 +108,7 @@ class WeightUses:
         elif self._is_with_buffer(node) or _is_sum_of_product(node):
             weight = True
         elif operation(node) == "NativeBatchNorm" and shape_of((node, 0))[0] == 1:
-            return True  # a weight that is standardised
+            return True  # weight standardisation
         elif operation(node) in _ELEMENTWISE:  # with a constant
             shapes = {shape_of(edge) for edge in node.next_functions if edge[0] is not None}
             weight = shape_of((node, 0)) in shapes and not self._is_given_to_each(node)
@@ -119,9 +119,9 @@ class WeightUses:
         return weight
 
     def _is_given_to_each(self, node: Node) -> bool:
-        """Whether a weight was repeated for each example, before it met a constant.
+        """Whether a weight was repeated for each example before it was joined with a constant.
 
-        The constant is then probably of the examples, as inputs to which a token is added.
+        The constant then probably belongs to the examples, such as inputs that a token is added to.
         """
         for child, output in node.next_functions:
             for _ in range(_STEPS):
@@ -136,7 +136,7 @@ class WeightUses:
         return False
 
     def _is_with_buffer(self, node: Node) -> bool:
-        """Whether the constant in a product is a buffer of the model, as a table of places."""
+        """Whether the constant in a product is a buffer of the model, such as a position table."""
         if operation(node) not in _PRODUCTS:
             return False
         every = (getattr(node, f"_saved_{each}", None) for each in _FACTORS)
@@ -144,9 +144,9 @@ class WeightUses:
         return bool(there) and all(_memory(each) in self._buffers for each in there)
 
     def _has_room(self, node: Node) -> bool:
-        """Whether the output of a node could have the examples in it, but for its features.
+        """Whether an axis of the output of a node, other than the last, could be the examples.
 
-        A layer may flatten its inputs, and give its output their shape again.
+        A layer may flatten its inputs, and restore the shape of its output.
         """
         users = [user for user, _ in self._users.get(node, []) if operation(user) in _VIEWS]
         shapes = [shape_of((each, 0)) for each in users] or [shape_of((node, 0))]
@@ -155,7 +155,7 @@ class WeightUses:
         )
 
     def _is_of_all(self, numbers: Tensor) -> bool:
-        """Whether the numbers of a lookup are the same for all examples: they are positions."""
+        """Whether the indices of a lookup are the same for all examples, as positions are."""
         if _memory(numbers) in self._buffers:
             return True
         if numbers.dtype == torch.bool:
@@ -168,7 +168,7 @@ class WeightUses:
 
 
 def _is_sum_of_product(node: Node) -> bool:
-    """Whether a constant was added to a product of weights, as LoRA does with a frozen weight."""
+    """Whether a constant is added to a product of weights, such as a frozen weight in LoRA."""
     names = ("Addmm", "Baddbmm")
     return operation(node) in names and all(child for child, _ in node.next_functions[1:])
 

@@ -1,8 +1,8 @@
-"""Seeing the loss: ``torch.autograd.backward`` tells of it while a batch is logged.
+"""Patches of PyTorch for the time of a batch, so that the capture sees the loss.
 
-``loss.backward()`` calls that function. In its place stands one that tells the batch which loss it
-was, if this thread logs one, and lets it call the original. ``GradScaler.scale`` tells by what it
-multiplied which loss, and ``torch.utils.checkpoint`` that it was used.
+``loss.backward()`` calls ``torch.autograd.backward``. The patched function passes the call to the
+listener of this thread, if there is one, which runs the original. ``GradScaler.scale`` reports each
+loss that it scaled and by how much, and ``torch.utils.checkpoint`` reports that it was called.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Backward:
     """One call of ``torch.autograd.backward``.
 
     Args:
-        losses: what it starts from.
-        grads: the gradient of each, None for one that is a number.
-        inputs: what gradients are wanted of, None for all that there is.
-        run: does it.
+        losses: the tensors that it starts from.
+        grads: the gradient of each; None for a scalar.
+        inputs: the tensors whose gradients are requested; None is all leaves.
+        run: runs the original function.
     """
 
     losses: Sequence[Tensor]
@@ -39,19 +39,19 @@ class Backward:
 _CHECKPOINT = "_checkpoint_without_reentrant_generator"
 
 _lock = threading.Lock()
-_watching = 0
+_users = 0
 _originals: dict[str, Any] = {}
 _local = threading.local()
 
 
 @dataclasses.dataclass(frozen=True)
 class Listener:
-    """What is told of what happens in a batch.
+    """Callbacks for the events of a batch.
 
     Args:
-        backward: that ``torch.autograd.backward`` was called; it has to do it.
-        scaled: that a ``GradScaler`` made this loss, and by what it multiplied it.
-        checkpointed: that a part of the forward pass will be run again.
+        backward: ``torch.autograd.backward`` was called; it must call ``run``.
+        scaled: a ``GradScaler`` returned this loss, scaled by this factor.
+        checkpointed: a part of the forward pass will run again in the backward pass.
     """
 
     backward: Callable[[Backward], Any]
@@ -60,8 +60,8 @@ class Listener:
 
 
 @contextlib.contextmanager
-def told(listener: Listener) -> Iterator[None]:
-    """Tell of what happens in this thread, for the time of a ``with``."""
+def patched(listener: Listener) -> Iterator[None]:
+    """Call ``listener`` for the events of this thread, inside the ``with``."""
     before = getattr(_local, "listener", None)
     _install()
     _local.listener = listener
@@ -73,32 +73,34 @@ def told(listener: Listener) -> Iterator[None]:
 
 
 def _install() -> None:
-    global _watching
+    global _users
     with _lock:
-        _watching += 1
-        if _watching > 1:
+        _users += 1
+        if _users > 1:
             return
         _originals["backward"] = torch.autograd.backward
         _originals["scale"] = torch.amp.GradScaler.scale
         _originals["checkpoint"] = getattr(torch.utils.checkpoint, _CHECKPOINT, None)
         if _originals["checkpoint"] is not None:
-            setattr(torch.utils.checkpoint, _CHECKPOINT, _checkpointing(_originals["checkpoint"]))
-        torch.autograd.backward = _telling(_originals["backward"])
-        torch.amp.GradScaler.scale = _scaling(_originals["scale"])  # type: ignore[method-assign]
+            setattr(
+                torch.utils.checkpoint, _CHECKPOINT, _reporting_checkpoint(_originals["checkpoint"])
+            )
+        torch.autograd.backward = _reporting_backward(_originals["backward"])
+        torch.amp.GradScaler.scale = _reporting_scale(_originals["scale"])  # type: ignore[method-assign]
 
 
 def _uninstall() -> None:
-    global _watching
+    global _users
     with _lock:
-        _watching -= 1
-        if not _watching:
+        _users -= 1
+        if not _users:
             torch.autograd.backward = _originals["backward"]
             torch.amp.GradScaler.scale = _originals["scale"]  # type: ignore[method-assign]
             if _originals["checkpoint"] is not None:
                 setattr(torch.utils.checkpoint, _CHECKPOINT, _originals["checkpoint"])
 
 
-def _telling(original: Any) -> Any:
+def _reporting_backward(original: Any) -> Any:
     @functools.wraps(original)
     def backward(
         tensors: Any,
@@ -126,31 +128,31 @@ def _telling(original: Any) -> Any:
     return backward
 
 
-def _scaling(original: Any) -> Any:
+def _reporting_scale(original: Any) -> Any:
     @functools.wraps(original)
     def scale(self: Any, outputs: Any) -> Any:
         found = original(self, outputs)
         listener = getattr(_local, "listener", None)
         if listener is None or not self.is_enabled():
             return found
-        return _told_of(found, float(self.get_scale()), listener)
+        return _report_scaled(found, float(self.get_scale()), listener)
 
     return scale
 
 
-def _told_of(scaled: Any, factor: float, listener: Listener) -> Any:
-    """Tell of each loss that was scaled, in whatever it is; a ``map`` is one that waits."""
+def _report_scaled(scaled: Any, factor: float, listener: Listener) -> Any:
+    """Report each loss in what ``scale`` returned; a ``map`` reports each when it is read."""
     if isinstance(scaled, Tensor):
         listener.scaled(scaled, factor)
     elif isinstance(scaled, (list, tuple)):
         for each in scaled:
-            _told_of(each, factor, listener)
+            _report_scaled(each, factor, listener)
     elif isinstance(scaled, map):
-        return map(functools.partial(_told_of, factor=factor, listener=listener), scaled)
+        return map(functools.partial(_report_scaled, factor=factor, listener=listener), scaled)
     return scaled
 
 
-def _checkpointing(original: Any) -> Any:
+def _reporting_checkpoint(original: Any) -> Any:
     @functools.wraps(original)
     def checkpoint(*args: Any, **kwargs: Any) -> Any:
         listener = getattr(_local, "listener", None)

@@ -1,9 +1,9 @@
 """Hooks on the modules of a model for the time of one batch.
 
-A hook on a module sees its inputs, and puts a hook on the tensor it returns; that one sees the
-gradient. What belongs to a call is held by that tensor alone, so that it goes away with the graph:
-a forward pass that is run again for gradient checkpointing, whose graph is never walked, leaves
-nothing behind, and every gradient is seen exactly once. What a module returns is never replaced.
+A forward hook sees the inputs of a module, and registers a hook on the tensor that the module
+returns, which sees the gradient. Only that tensor holds the data of the call, so it is freed with
+the graph: a forward pass that gradient checkpointing runs again, and whose graph is never used,
+leaves nothing behind, and every gradient is seen exactly once. Outputs are never replaced.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class LayerCall:
     """One call of a watched module; all tensors are detached.
 
     Args:
-        number: of the call, from 0 in the batch.
+        number: the number of the call in the batch, from 0.
         unit: the module.
-        args, kwargs: what it was called with.
-        output: the shape of what it returned.
-        of_inputs: nothing that it was called with has a gradient: it is of the inputs of the model.
+        args, kwargs: its arguments.
+        output: the shape of its output.
+        of_inputs: none of its arguments requires a gradient, so they are inputs of the model.
     """
 
     number: int
@@ -43,26 +43,26 @@ class LayerCall:
     of_inputs: bool = False
 
 
-Forward = Callable[[LayerCall, Tensor], None]
-Backward = Callable[[LayerCall, Tensor], None]
+OnTensor = Callable[[LayerCall, Tensor], None]
+"""Receives a call, and its output or the gradient of its output."""
 
 
 class Hooks:
-    """Watches units: tells of each call of a module, and of each gradient of its output.
+    """Reports each call of a watched module, and each gradient of its output.
 
     Args:
-        watched: what to watch.
-        batch: how many examples there are.
-        forward: is told of calls and outputs.
+        watched: the modules.
+        batch: the number of examples.
+        forward: receives calls and outputs; None if they are not logged.
         backward: whether gradients are captured.
     """
 
     def __init__(
-        self, watched: Watched, batch: int, forward: Forward | None, backward: bool
+        self, watched: Watched, batch: int, forward: OnTensor | None, backward: bool
     ) -> None:
         self._watched, self._batch = watched, batch
         self._forward, self._backward = forward, backward
-        self.listener: Backward | None = None
+        self.listener: OnTensor | None = None
         self.quiet = False
         self.reentrant = False
         self.edges: list[GradientEdge] = []
@@ -71,20 +71,20 @@ class Hooks:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Watch for the time of a ``with``. Compiled models run as they were written meanwhile."""
+        """Install the hooks inside the ``with``, where compiled models run eagerly."""
         handles = [
             unit.module.register_forward_hook(
-                functools.partial(self._called, unit), with_kwargs=True
+                functools.partial(self._on_call, unit), with_kwargs=True
             )
             for unit in self._watched.units
         ]
         if self._batch > 1:
             handles += [
-                norm.register_forward_hook(functools.partial(self._normalised, name))
+                norm.register_forward_hook(functools.partial(self._on_norm, name))
                 for name, norm in self._watched.norms
             ]
         try:
-            with _nothing_compiled():
+            with _eager():
                 yield
         finally:
             for handle in handles:
@@ -92,7 +92,7 @@ class Hooks:
             self.edges.clear()
 
     @contextlib.contextmanager
-    def listening(self, listener: Backward | None) -> Iterator[None]:
+    def listening(self, listener: OnTensor | None) -> Iterator[None]:
         """Pass gradients to ``listener`` inside the ``with``; outside they are ignored."""
         before, self.listener = self.listener, listener
         quiet, self.quiet = self.quiet, not self.reentrant
@@ -101,18 +101,18 @@ class Hooks:
         finally:
             self.listener, self.quiet = before, quiet
 
-    def _normalised(self, name: str, module: Any, args: Any, output: Any) -> None:
-        """A norm over the batch that was called."""
+    def _on_norm(self, name: str, module: Any, args: Any, output: Any) -> None:
+        """Refuse a batch norm that was called in train mode."""
         del args, output
         if not module.training and module.running_mean is not None:
             return
         raise ArgumentError(
             f"The layer {name!r} ({type(module).__name__}) mixes the examples of a batch in train "
-            "mode, or without running statistics, so that they have no gradients of their own. "
+            "mode, or without running statistics, so they have no gradients of their own. "
             "Hint: call `.eval()` on it (its parameters are still trained), or use GroupNorm."
         )
 
-    def _called(
+    def _on_call(
         self, unit: Unit, module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any
     ) -> None:
         del module
@@ -122,9 +122,9 @@ class Hooks:
         tensor = first_tensor(output)
         if tensor is None:
             raise CaptureError(
-                f"The layer {unit.name!r} ({type(unit.module).__name__}) returned no tensor but "
-                f"{type(output).__name__}, so its gradient cannot be watched. Hint: leave it out "
-                "by names=."
+                f"The layer {unit.name!r} ({type(unit.module).__name__}) returned "
+                f"{type(output).__name__}, not a tensor, so its gradient cannot be captured. Hint: "
+                "leave it out by names=."
             )
         given = [each.requires_grad for each in _tensors((args, kwargs))]
         args, kwargs = _detached(args), _detached(kwargs)
@@ -137,24 +137,26 @@ class Hooks:
         if not self._backward or not tensor.requires_grad:
             return
         versions = [(each, each._version) for each in _tensors((args, kwargs))]
-        tensor.register_hook(functools.partial(self._came_back, call, versions))
+        tensor.register_hook(functools.partial(self._on_gradient, call, versions))
         if not again:
             self.edges.append(get_gradient_edge(tensor))
 
-    def _came_back(self, call: LayerCall, versions: list[tuple[Tensor, int]], grad: Tensor) -> None:
+    def _on_gradient(
+        self, call: LayerCall, versions: list[tuple[Tensor, int]], grad: Tensor
+    ) -> None:
         if self.listener is None:
             return
         if any(tensor._version != version for tensor, version in versions):
             raise CaptureError(
                 f"An input of the layer {call.unit.name!r} was changed in place after the layer "
-                "had used it, so the gradient of its parameters cannot be known. Hint: look for "
+                "had used it, so the gradient of its parameters is lost. Hint: search for "
                 "inplace=True, or operations such as x += y, after this layer."
             )
         with torch.no_grad(), torch.autocast(grad.device.type, enabled=False):
             self.listener(call, grad.detach())
 
 
-def _nothing_compiled() -> contextlib.AbstractContextManager[Any]:
+def _eager() -> contextlib.AbstractContextManager[Any]:
     """Run compiled models eagerly, since compiled code calls no hooks."""
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
@@ -162,12 +164,12 @@ def _nothing_compiled() -> contextlib.AbstractContextManager[Any]:
 
 
 def in_backward() -> bool:
-    """Whether a backward pass is under way: a forward pass is then run again for it."""
+    """Return whether a backward pass is running; a forward pass is then a recomputation."""
     return bool(torch._C._current_graph_task_id() != -1)
 
 
 def first_tensor(output: Any) -> Tensor | None:
-    """The first tensor of what a module returned."""
+    """Return the first tensor in the output of a module; None if it has none."""
     return next(iter(_tensors(output)), None)
 
 

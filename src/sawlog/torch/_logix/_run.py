@@ -19,7 +19,7 @@ from sawlog.influence import LogLoader, Logs
 from sawlog.run_files._blocks import Report
 from sawlog.run_files._dialect import is_dialect, translated
 from sawlog.run_files._options import Compression, read
-from sawlog.run_files._remembered import remembered
+from sawlog.run_files._saved_options import load_options
 from sawlog.torch._logix._config import LoggingConfig, LoRAConfig, StrPath, load, read_config
 from sawlog.torch._logix._influence import LogixInfluence, ready
 from sawlog.torch._run import Run
@@ -163,7 +163,7 @@ class LogIX(Run):
             ArgumentError: nothing was logged yet.
         """
         del state_path, lora_path
-        kept = remembered(self.path)
+        kept = load_options(self.path)
         if kept is None:
             raise ArgumentError(
                 f"There are no logs at {self.path}. Hint: log the training examples first, with the "

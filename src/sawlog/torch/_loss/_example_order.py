@@ -1,6 +1,6 @@
-"""Whether the examples are put into another order just before the loss.
+"""Refuse operations just before the loss that change the order of the examples.
 
-The graph does not have the labels, so it does not tell whether these were put into that order too.
+The graph does not contain the labels, so it is unknown whether they follow that order.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _STEPS = 64
 
 
 def check_order(edge: Edge, examples: Examples) -> None:
-    """Walk from a term of the loss over what works on single elements.
+    """Check the operations that keep rows between a term of the loss and the model.
 
     Raises:
-        CaptureError: an operation there changes the order of the examples.
+        CaptureError: one of them changes the order of the examples.
     """
     stack, seen = [edge[0]], {edge[0]}
     while stack and len(seen) < _STEPS:
@@ -34,11 +34,11 @@ def check_order(edge: Edge, examples: Examples) -> None:
         picks = name in _PICKS or name in _PUTS
         if picks and not _keeps(node, name, examples):
             raise CaptureError(
-                f"The order of the examples is changed by an operation ({node.name()}) just before "
-                "the loss. It cannot be told whether the labels follow, so it is not clear which "
-                "gradient belongs to which id. Hint: give the output of the model in the order of "
-                "the ids, as by sorting the batch before the ids are taken; or compute the loss of "
-                "each example before re-ordering."
+                f"An operation ({node.name()}) changes the order of the examples just before the "
+                "loss. Whether the labels follow is unknown, so it is not clear which gradient "
+                "belongs to which id. Hint: return the output of the model in the order of the "
+                "ids, for example sort the batch before the ids are taken; or compute the loss of "
+                "each example before reordering."
             )
         if picks or name in KEEPS_ROWS or name in RESHAPES or name in _MORE:
             for child, _ in node.next_functions:

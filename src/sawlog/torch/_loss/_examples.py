@@ -1,8 +1,8 @@
-"""Which rows of a tensor near the loss belong to which example, read from the graph.
+"""Find which rows of a tensor near the loss belong to which example, by reading the graph.
 
-A tensor has its examples along an axis that is as long as there are examples. One that is longer
-tells only by where it comes from: a flattened ``[batch, positions]``, or rows that were picked from
-one that tells.
+An axis of the length of the batch has the examples. For a longer one, the graph shows how it was
+computed: by flattening ``[batch, positions]``, or by picking rows of a tensor whose examples are
+known.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Examples:
     """Finds the examples in the tensors at edges of a graph.
 
     Args:
-        batch: how many there are.
+        batch: the number of examples.
         axis: their axis, 0 or 1.
         views: how many times the batch was concatenated with itself along that axis.
     """
@@ -44,14 +44,11 @@ class Examples:
         self.batch, self.axis, self.views = batch, axis, views
         self.each = torch.arange(batch)  # the labels of a tensor with one row for each example
         self._tables: dict[Edge, bool] = {}
-        self._unpicked: dict[Edge, int] = {}  # where no rows were picked, seen from which depth
-        self._unknown: dict[Edge, int] = {}  # where nothing tells, seen from which depth
+        self._unpicked: dict[Edge, int] = {}  # edges without picked rows, by depth
+        self._unknown: dict[Edge, int] = {}  # edges with unknown examples, by depth
 
     def of(self, edge: Edge, depth: int = 0) -> Tensor | None:
-        """The example of each row: labels in the shape of the first axes of the tensor.
-
-        None where nothing tells.
-        """
+        """Return the example of each row, in the shape of the first axes; None if unknown."""
         if depth > _DEPTH or self._unknown.get(edge, _DEPTH + 1) <= depth:
             return None
         found = self._found(edge, depth)
@@ -73,6 +70,7 @@ class Examples:
         return self._viewed(shape) if found is None else found
 
     def exact(self, shape: Sequence[int]) -> Tensor | None:
+        """Return labels if the axis of the examples has the length of the batch."""
         if self.axis == 1 and len(shape) > 1 and shape[1] == self.batch:
             return torch.arange(self.batch).expand(shape[0], -1)
         return self.each if shape[0] == self.batch else None
@@ -86,8 +84,8 @@ class Examples:
         return each if shape[0] == size else None
 
     def _picked(self, edge: Edge, shape: tuple[int, ...], depth: int) -> Tensor | None:
-        """Through operations on single elements, down to rows that were picked by numbers."""
-        if self._unpicked.get(edge, _DEPTH + 1) <= depth:  # or paths that meet are walked each
+        """Follow operations that keep rows down to rows that were picked by an index."""
+        if self._unpicked.get(edge, _DEPTH + 1) <= depth:  # visit paths that meet once
             return None
         node, _ = edge
         name = operation(node)
@@ -135,7 +133,7 @@ class Examples:
         return None
 
     def is_table(self, edge: Edge, depth: int = 0) -> bool:
-        """Whether the rows of a tensor are those of a parameter, and no examples."""
+        """Return whether the rows of a tensor are rows of a parameter, not examples."""
         if edge not in self._tables:
             self._tables[edge] = depth <= _DEPTH and self._has_rows_of_parameters(edge, depth)
         return self._tables[edge]
@@ -162,13 +160,13 @@ def _fits(labels: Tensor, shape: Sequence[int]) -> bool:
 
 
 def widened(labels: Tensor, shape: Sequence[int], axes: int) -> Tensor:
-    """Labels for the first ``axes`` axes of a tensor."""
+    """Return labels for the first ``axes`` axes of a tensor."""
     more = tuple(shape[labels.dim() : axes])
     return labels.reshape(*labels.shape, *(1,) * len(more)).expand(*labels.shape, *more)
 
 
 def _reshaped(labels: Tensor, before: Sequence[int], after: Sequence[int]) -> Tensor | None:
-    """The labels of the first axes, where these were only split or joined."""
+    """Return labels after a reshape that only splits or joins the first axes."""
     for axes in range(labels.dim(), len(before) + 1):
         size = math.prod(before[:axes])
         for new in range(1, len(after) + 1):

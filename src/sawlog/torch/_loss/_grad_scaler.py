@@ -1,7 +1,7 @@
-"""By what a ``GradScaler`` multiplied a loss, read from its graph.
+"""Find the factor by which a ``GradScaler`` multiplied a loss, by reading its graph.
 
-A scaler may be there and not be used for a loss, or be used for some of its terms only. So
-the products that it made are looked for between the loss and its terms.
+A program may have a scaler and not use it for a loss, or use it for some terms only. So the
+products that it computed are searched for between the loss and its terms.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _THROUGH = {
 }  # fmt: skip
 
 
-class Scaled:
+class ScaledLosses:
     """The losses that scalers multiplied.
 
     Args:
-        given: the scale of the scaler that the user passed; 1.0 without one.
+        given: the scale of the scaler that the user passed; 1.0 if none was.
     """
 
     def __init__(self, given: float = 1.0) -> None:
@@ -31,35 +31,35 @@ class Scaled:
         self._factors: dict[Node, float] = {}
 
     def add(self, loss: Tensor, factor: float) -> None:
-        """A scaler made this loss, by multiplying another with ``factor``."""
+        """Record that a scaler returned this loss, multiplied by ``factor``."""
         if loss.grad_fn is not None:
             self._factors[loss.grad_fn] = factor
 
     def factor_of(self, roots: Iterable[Node]) -> float:
-        """By what the losses at these nodes were multiplied.
+        """Return the factor by which the losses at these nodes were multiplied.
 
         Raises:
-            CaptureError: only some of their terms were, or the scaler that was given did not.
+            CaptureError: only some terms are scaled, or the scaler that was passed was not used.
         """
         if not self._factors and self._given == 1.0:
             return 1.0
         found = self._factors_of(roots)
         if len(found) > 1:
             raise CaptureError(
-                "Some terms of the loss are scaled by a GradScaler, and others are not, or by "
-                f"another number ({', '.join(f'{each:g}' for each in sorted(found))}). Hint: add "
-                "the terms up first, and then scaler.scale(loss).backward()."
+                "A GradScaler scales the terms of the loss by different factors "
+                f"({', '.join(f'{each:g}' for each in sorted(found))}). Hint: add the terms first, "
+                "then call scaler.scale(loss).backward()."
             )
         factor = found.pop() if found else 1.0
         if factor == 1.0 and self._given != 1.0:
             raise CaptureError(
-                f"run(..., scaler=scaler) says that the loss is scaled by {self._given:g}, and it "
-                "is not. Hint: scaler.scale(loss).backward(), or leave scaler= out."
+                f"run(..., scaler=scaler) was called with a scale of {self._given:g}, but the loss "
+                "is not scaled. Hint: call scaler.scale(loss).backward(), or leave scaler= out."
             )
         return factor
 
     def _factors_of(self, roots: Iterable[Node]) -> set[float]:
-        """The factor of each term, as far as terms are only added and multiplied."""
+        """Return the factors of the terms, following sums and products."""
         found: set[float] = set()
         stack = [(root, 1.0) for root in roots]
         seen = set(stack)

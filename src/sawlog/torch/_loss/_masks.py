@@ -30,11 +30,12 @@ _MASKED = {
 
 
 def is_number(other: Any) -> bool:
+    """Return whether an operand is a number, or a tensor with one element."""
     return not isinstance(other, Tensor) or other.numel() == 1
 
 
 def inner_numbers(edge: Edge) -> list[tuple[str, float]]:
-    """The numbers that a tensor was multiplied with, or divided by, before it is joined."""
+    """Return the numbers that a tensor was multiplied or divided by before it is joined."""
     found = []
     node, _ = edge
     for _ in range(12):
@@ -50,7 +51,7 @@ def inner_numbers(edge: Edge) -> list[tuple[str, float]]:
 
 
 def masks_of(edge: Edge, labels: Tensor, batch: int) -> list[Tensor]:
-    """How much of each example the masks and weights count that a tensor was multiplied with."""
+    """Return the sum over each example of every mask that a tensor was multiplied by."""
     found: list[Tensor] = []
     node, _ = edge
     for _ in range(12):
@@ -79,7 +80,7 @@ def _saved_masks(node: Node) -> list[Tensor]:
 
 
 def factors_of(node: Node) -> list[Tensor]:
-    """The constants that a product multiplies with; none where both of its sides have a graph."""
+    """Return the constant tensors in a product; empty if both factors depend on parameters."""
     if sum(child is not None for child, _ in node.next_functions) != 1:
         return []
     names = ("_saved_other", "_saved_self", "_saved_tensor")
@@ -88,7 +89,7 @@ def factors_of(node: Node) -> list[Tensor]:
 
 
 def by_example(mask: Tensor, labels: Tensor, batch: int) -> Tensor | None:
-    """The sum over each example of a mask whose first axes are those of the labels."""
+    """Return the sum of a mask over each example; None if its shape does not fit the labels."""
     if mask.shape[: labels.dim()] != labels.shape:
         if mask.numel() % max(labels.numel(), 1) or not labels.numel():
             return None
@@ -99,5 +100,5 @@ def by_example(mask: Tensor, labels: Tensor, batch: int) -> Tensor | None:
 
 
 def sum_by_example(each: Tensor, labels: Tensor, batch: int) -> Tensor:
-    """The sum over the rows of each example."""
+    """Return the sum over the rows of each example."""
     return torch.bincount(labels.flatten(), each.flatten(), minlength=batch)

@@ -1,7 +1,7 @@
-"""Whether the weights in a loss were normalised over the examples of the batch.
+"""Refuse weights in a loss that were normalised over the examples of the batch.
 
-Such weights are constants in the graph, though they depend on all examples: a batch of one would
-have others. They are known by their sums.
+Such weights are constants in the graph, but depend on all examples: a batch of one would have other
+weights. They are recognised by their sums.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _STEPS = 64
 
 
 def check_weights(terms: Sequence[Term], batch: int) -> None:
-    """Raise a CaptureError where the weights of examples look like shares of the batch."""
+    """Raise a CaptureError if weights of examples appear to be normalised over the batch."""
     for term in terms:
         for weights in _weights_of(term):
             own = by_example(weights, term.labels, batch)
-            said = None if own is None else _normalised(weights, own)
-            if said:
+            how = None if own is None else _normalised(weights, own)
+            if how:
                 raise CaptureError(
-                    f"The loss is multiplied by weights that {said} over the batch, so they were "
+                    f"The loss is multiplied by weights that {how} over the batch, so they were "
                     "probably normalised over its examples, and a batch of one would have other "
                     "weights. Hint: (losses * w).sum() / w.sum() is read from the graph; or "
-                    "normalise them over all of the data; or take them as they are by "
+                    "normalise them over the whole data set; or declare them constant by "
                     'run.setup(reduction="sum"), or "mean".'
                 )
 
 
 def _weights_of(term: Term) -> Iterator[Tensor]:
-    """Tensors that a term was multiplied with, down to what is not of single elements."""
+    """Yield the tensors that a term was multiplied by, through operations that keep rows."""
     stack: list[Node] = [term.path[-1][0]] if term.path else []
     stack = [node for node in stack if operation(node) == "Dot"] + [term.edge[0]]
     seen = set(stack)
@@ -56,7 +56,7 @@ def _weights_of(term: Term) -> Iterator[Tensor]:
 
 
 def _normalised(weights: Tensor, own: Tensor) -> str:
-    """In what way weights were normalised; ``own`` are their sums over each example."""
+    """Describe how weights were normalised, or return ""; ``own`` are sums over each example."""
     values = weights.detach().double()
     if bool(((values == 0) | (values == 1)).all()):  # a mask
         return ""
@@ -65,7 +65,7 @@ def _normalised(weights: Tensor, own: Tensor) -> str:
     total, size = float(own.sum()), float(values.abs().sum())
     if abs(total - 1) <= tolerance:
         return "sum up to 1"
-    if bool(((own - own[0]).abs() <= tolerance * own.abs().max()).all()):  # of each example alone
+    if bool(((own - own[0]).abs() <= tolerance * own.abs().max()).all()):  # within each example
         return ""
     if min(abs(total - len(own)), abs(total - values.numel())) <= tolerance * abs(total):
         return "have the mean 1"

@@ -37,19 +37,19 @@ def terms_of(
     losses: DeclaredLosses | None = None,
     items: Items | None = None,
 ) -> list[Term]:
-    """The terms of a loss.
+    """Return the terms of a loss.
 
     Args:
-        roots: the loss, or several.
+        roots: the edges of the losses.
         examples: finds the examples in a tensor.
-        declared: the scale, where it need not be read from the graph.
-        known: the structure of the graph is known, so that there are no terms of parameters
-            alone, and nothing picks examples in another order.
+        declared: the scale that the user declared; None reads it from the graph.
+        known: whether the structure was proven before, so that no term is of parameters alone, and
+            nothing changes the order of the examples.
         losses: which tensors are the loss, if declared.
         items: how many items the loss counts, if declared.
 
     Raises:
-        ArgumentError: the graph does not tell.
+        ArgumentError: the graph does not determine the scale.
     """
     reader = _Reader(examples, declared, known or examples.batch == 1, items)
     try:
@@ -59,15 +59,15 @@ def terms_of(
     except Unclear as error:
         many = examples.batch
         raise ArgumentError(
-            f"It cannot be seen from the loss whether it is a mean or a sum over the {many} "
-            f'examples: {error}. Hint: say it, as in run.setup(reduction="mean"), or "sum"; '
+            f"The graph of the loss does not show whether it is a mean or a sum over the {many} "
+            f'examples: {error}. Hint: declare it by run.setup(reduction="mean"), or "sum"; '
             '"tokens" for a mean over all positions of the mask.'
         ) from None
     return reader.terms
 
 
 class _Reader:
-    """One walk from a loss to its terms."""
+    """Reads one loss down to its terms."""
 
     def __init__(
         self, examples: Examples, declared: Scale | None, known: bool, items: Items | None
@@ -80,11 +80,11 @@ class _Reader:
     def read(
         self, edge: Edge, path: tuple[tuple[Node, int], ...], by: tuple[Any, ...] = ()
     ) -> None:
-        """Read what is below an edge; ``by`` are the factors on the way, the nearest last."""
+        """Read the graph below an edge; ``by`` are the factors on the way, the nearest last."""
         node, _ = edge
         if node is None:
             raise Unclear("it does not depend on any parameter")
-        if shape_of(edge) and self._labels(edge) is not None:  # losses of single examples
+        if shape_of(edge) and self._labels(edge) is not None:  # one loss for each example
             self._add(edge, path, 1.0)
             return
         name = operation(node)
@@ -101,7 +101,7 @@ class _Reader:
         elif self.declared is not None:
             self._join(node, path, by)
         else:
-            raise Unclear(f"it comes from {node.name()}")
+            raise Unclear(f"it is computed by {node.name()}")
 
     def _each(self, node: Node, path: Any, by: Any) -> None:
         for place, child in enumerate(node.next_functions):
@@ -111,7 +111,7 @@ class _Reader:
     def _factor(self, node: Node, path: Any, by: Any) -> None:
         """A product with a number, or a quotient."""
         if sum(child is not None for child, _ in node.next_functions) > 1 and self.declared is None:
-            raise Unclear("it is divided by, or multiplied with, what depends on parameters")
+            raise Unclear("it is divided or multiplied by a tensor that depends on parameters")
         other = getattr(node, "_saved_other", None)
         other = getattr(node, "_saved_self", None) if other is None else other
         number = float(other) if other is not None and is_number(other) else float("nan")
@@ -133,14 +133,14 @@ class _Reader:
     def _refuse_penalty(self, node: Node) -> None:
         if not self.known and _of_parameters_alone(node):
             raise CaptureError(
-                f"A term of the loss ({node.name()}) is of parameters alone, as a penalty on "
-                "weights is. It belongs to no example, so the gradients of examples do not tell "
-                "of it. Hint: leave it out of the loss inside of `with run(...)`; the optimizer "
-                "has weight_decay=."
+                f"A term of the loss ({node.name()}) depends on parameters alone, such as a weight "
+                "penalty. It belongs to no example, so the gradients of examples do not include "
+                "it. Hint: leave it out of the loss inside `with run(...)`; the optimizer has "
+                "weight_decay=."
             )
 
     def _join(self, node: Node, path: Any, by: Any) -> None:
-        """A node that joins the examples, or one that only joins what is no example."""
+        """Read a node that joins the examples, or that joins another axis only."""
         children = [
             (place, child)
             for place, child in enumerate(node.next_functions)
@@ -158,8 +158,8 @@ class _Reader:
                     self.read(child, (*path, (node, place)), by)
                     continue
                 raise Unclear(
-                    f"{node.name()} joins a tensor of shape {shape}, and nothing tells which of "
-                    f"it belongs to which of {self.batch} examples"
+                    f"{node.name()} joins a tensor of shape {shape}, and it is unknown which of "
+                    f"its elements belong to which of {self.batch} examples"
                 )
             self._refuse_twice(child)
             scale: Scale = 1.0
@@ -181,11 +181,11 @@ class _Reader:
         return (scale_of(node, edge, labels, by, self.batch) if found is None else found) / times
 
     def _has_room(self, shape: Sequence[int]) -> bool:
-        """Whether a tensor could have the examples in it somehow."""
+        """Whether the examples could be part of some axis of a tensor."""
         return any(size % self.batch == 0 for size in shape) and self.batch > 1
 
     def _refuse_twice(self, edge: Edge) -> None:
-        """What looks like examples may be what is left of a tensor that had them elsewhere."""
+        """Refuse an axis of the length of the batch that is left after the examples were summed."""
         node, _ = edge
         if operation(node) not in ("Sum", "Mean") or self.batch == 1:
             return
@@ -212,7 +212,7 @@ def _rows(shape: Sequence[int]) -> int:
 
 
 def _of_parameters_alone(node: Node) -> bool:
-    """Whether nothing but parameters is below."""
+    """Whether a node depends on parameters alone."""
     stack, seen = [node], {node}
     while stack:
         each = stack.pop()

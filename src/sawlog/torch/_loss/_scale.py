@@ -17,9 +17,9 @@ JOINS = {"Sum", "Mean", "Dot"}
 
 
 def is_even(term: Term, batch: int) -> bool:
-    """Whether a loss is a tensor with one row for each example, joined by one operation.
+    """Return whether a loss is one tensor with a row for each example, joined by one operation.
 
-    In graphs of the same structure :func:`even_scale` then tells its scale.
+    In graphs of the same structure, :func:`even_scale` then returns its scale.
     """
     if len(term.path) != 1 or term.root[0] is not term.path[0][0] or term.path[0][1]:
         return False
@@ -29,15 +29,15 @@ def is_even(term: Term, batch: int) -> bool:
 
 
 def plain_scale(node: Node, edge: Edge, by: Sequence[Any], batch: int) -> float | None:
-    """The scale of a tensor with one row for each example, if all of them count alike.
+    """Return the scale of a tensor with one row for each example, if all rows count alike.
 
-    It is what :func:`scale_of` finds, in a few operations: None where these do not tell.
+    A fast path of :func:`scale_of`; None if it does not apply.
     """
     return None if by or inner_numbers(edge) else even_scale(node, batch)
 
 
 def even_scale(node: Node, batch: int) -> float | None:
-    """The scale of a tensor that only ``node`` joins; None where that does not tell."""
+    """Return the scale of a tensor that only ``node`` joins; None if targets are ignored."""
     name, reduction = operation(node), getattr(node, "_saved_reduction", None)
     if reduction == 0 or name == "NllLoss2D":
         return None
@@ -49,10 +49,22 @@ def even_scale(node: Node, batch: int) -> float | None:
 
 
 def scale_of(node: Node, edge: Edge, labels: Tensor, by: Sequence[Any], batch: int) -> Scale:
+    """Return the scale of each example of a tensor.
+
+    Args:
+        node: the operation that joins the examples.
+        edge: the tensor that it joins.
+        labels: the example of each row of the tensor.
+        by: the products and quotients between the loss and the node, the nearest last.
+        batch: the number of examples.
+
+    Raises:
+        Unclear: a factor may come from the batch or be a constant.
+    """
     name = operation(node)
     reduction = getattr(node, "_saved_reduction", None)
     if reduction == 0:
-        raise Unclear(f"{node.name()} joins nothing")
+        raise Unclear(f"{node.name()} does not join the examples")
     shape = shape_of(edge)
     if name in ("NllLoss", "NllLoss2D"):
         own = _nll_weights(node, labels, batch)
@@ -71,14 +83,14 @@ def _counts(labels: Tensor, batch: int) -> Tensor:
 
 
 def _share(own: Tensor) -> Scale:
-    """What multiplies a mean by ``own`` weights back to that of each example."""
+    """Return the factors from a mean with ``own`` weights to the mean of each example."""
     if bool((own == own[0]).all()) and bool(own[0] > 0):
         return float(len(own))
     return torch.where(own > 0, own.sum() / own, torch.zeros_like(own))
 
 
 def _nll_weights(node: Node, labels: Tensor, batch: int) -> Tensor:
-    """How much the targets of each example count: those not ignored, by their class."""
+    """Return the weight of each example: the class weights of its targets, unless ignored."""
     target, weight = node._saved_target, node._saved_weight
     counted = target != signed(node._saved_ignore_index)
     each = counted.double()
@@ -108,7 +120,7 @@ def _of_mean(
     masks = masks_of(edge, labels, batch)
 
     def masked(number: float) -> list[Tensor]:
-        """The masks of which a number is the mean."""
+        """Return the masks whose mean is a number."""
         return [
             mask
             for mask in masks
@@ -123,29 +135,29 @@ def _of_mean(
     if not by or by[-1][1] == 1:
         return scale
     kind, number = by[-1]
-    if kind == "div" and masked(number):  # a mean over all, by that of the mask
+    if kind == "div" and masked(number):  # a mean over all positions, divided by that of the mask
         return _share(masked(number)[0])
     if kind == "div" and 0 < number < 1:
-        raise Unclear(f"it is a mean divided by {number:g}, which may be the share of what counts")
+        raise Unclear(f"it is a mean divided by {number:g}, which may be the mean of a mask")
     if kind == "mul" and number and masked(1 / number):
         raise Unclear(
-            f"it is a mean times {number:g}, which may be one by the share of what counts"
+            f"it is a mean times {number:g}, which may be 1 divided by the mean of a mask"
         )
     return scale
 
 
 def _early(kind: str, number: float) -> str:
-    done = "divided by" if kind == "div" else "multiplied with"
+    done = "divided by" if kind == "div" else "multiplied by"
     return (
-        f"it is {done} {number:g} before it is joined, which may come from the number of examples, "
-        "or of what counts, or be a constant"
+        f"it is {done} {number:g} before it is joined, which may be computed from the number of "
+        "examples or positions, or be a constant"
     )
 
 
 def _of_sum(
     edge: Edge, labels: Tensor, counts: list[Tensor], by: Sequence[Any], batch: int
 ) -> Scale:
-    """A sum that is divided by a count of what it sums is a mean."""
+    """Return the scale of a sum; divided by a count of its summands, it is a mean."""
     inner = inner_numbers(edge)
     if batch == 1 or not (by or inner):
         return 1.0
@@ -163,8 +175,8 @@ def _of_sum(
         if kind == "mul":
             if number and is_count(1 / number):
                 raise Unclear(
-                    f"it is a sum times {number:g}, which may be one by the number of examples or "
-                    "a constant"
+                    f"it is a sum times {number:g}, which may be 1 divided by the number of "
+                    "examples, or a constant"
                 )
             continue
         found = [_share(own) for own in every if _alike(float(own.sum()), number)]
@@ -174,14 +186,14 @@ def _of_sum(
             if not _agree(found[0], other):
                 raise Unclear(
                     f"it is a sum divided by {number:g}, which may be the number of examples, or "
-                    "of what counts"
+                    "of positions that count"
                 )
         return found[0]
     return 1.0
 
 
 def _agree(one: Scale, two: Scale) -> bool:
-    """Whether two scales are the same where both are something."""
+    """Whether two scales are equal where both are nonzero."""
     one, two = torch.as_tensor(one).double().cpu(), torch.as_tensor(two).double().cpu()
     return bool((torch.isclose(one, two, rtol=1e-6) | (one == 0) | (two == 0)).all())
 

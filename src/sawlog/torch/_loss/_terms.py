@@ -24,14 +24,14 @@ Scale = float | Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Term:
-    """One tensor of the loss that has its examples apart.
+    """A tensor of the loss in which the examples are still separate.
 
     Args:
-        root: the loss, or that one of several, to which it belongs.
-        edge: where it is in the graph.
-        path: from the loss to it: nodes, and the input of each that leads on.
+        root: the loss that it is a term of.
+        edge: its edge in the graph.
+        path: the nodes from the loss to it, each with the index of the input that leads to it.
         labels: the example of each of its rows, in the shape of its first axes.
-        scale: by what the gradient of each example is to be multiplied.
+        scale: the factor that makes the gradient of each example that of a batch of one.
     """
 
     root: Edge
@@ -41,7 +41,7 @@ class Term:
     scale: Scale
 
     def gradient(self, start: Tensor) -> Tensor:
-        """The gradient of this tensor in this term, given that of the loss."""
+        """Return the gradient of the term, given that of the loss."""
         grad = start
         for node, place in self.path:
             grads = [None] * len(node._input_metadata)
@@ -51,7 +51,7 @@ class Term:
         return grad
 
     def weighted(self, grad: Tensor, weights: Scale) -> Tensor:
-        """A gradient times a number, or one for each example."""
+        """Return a gradient multiplied by a number, or by one for each example."""
         if isinstance(weights, float):
             return grad if weights == 1.0 else grad * weights
         by = weights.to(grad.device)[self.labels.to(grad.device)].to(grad.dtype)
@@ -59,11 +59,11 @@ class Term:
 
 
 class Unclear(Exception):
-    """The graph does not tell."""
+    """The graph does not determine how the loss joins the examples."""
 
 
 def agreed(terms: Sequence[Term]) -> Scale | None:
-    """The scale that all terms have; None where they differ."""
+    """Return the scale that all terms have; None if they differ."""
     first = terms[0].scale
     for term in terms[1:]:
         if not torch.equal(torch.as_tensor(first), torch.as_tensor(term.scale)):

@@ -1,11 +1,10 @@
-"""A fingerprint of the weights of a model, which costs next to nothing while they do not change.
+"""A fingerprint of the weights of a model, cheap to check while they do not change.
 
-From batch to batch tensors are hashed again only if one may have changed: it is another object, its
-memory is elsewhere, its version counts another change, or modules were put in or out. Changes
-through ``.data`` count as none, so samples of the bytes of some tensors, by turns, are compared as
-well; a step of training changes all of them. What is left (a few elements, written through
-``.data``) is found by hashing everything from time to time, in at most three thousandths of the
-time of the processor.
+From batch to batch, a tensor is hashed again only if it may have changed: the object, its memory
+address or its version is another, or modules were added or removed. Writes through ``.data`` do
+not change the version, so samples of the bytes of some tensors, in rotation, are compared too; a
+training step changes all of them. The remaining case, a few elements written through ``.data``, is
+found by hashing everything at intervals, in at most 0.3 % of the CPU time.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ _version_of = operator.attrgetter("_version")
 
 
 @dataclasses.dataclass
-class _Known:
-    """A tensor as it was when it was hashed."""
+class _HashedTensor:
+    """A tensor and its state when it was hashed."""
 
     tensor: Tensor
     version: int
@@ -45,12 +44,12 @@ class _Known:
     counts: bool
 
     @classmethod
-    def of(cls, tensor: Tensor) -> _Known:
+    def of(cls, tensor: Tensor) -> _HashedTensor:
         pieces = _pieces(tensor)
         return cls(
             tensor,
             _version(tensor),
-            _at(tensor),
+            _address(tensor),
             _sample(tensor, pieces),
             _digest(tensor),
             tensor.requires_grad,
@@ -59,7 +58,7 @@ class _Known:
         )
 
     def is_same(self, tensor: Tensor) -> bool:
-        """Whether nothing tells that a tensor changed."""
+        """Whether a tensor shows no sign of a change."""
         return (
             tensor is self.tensor
             and (not self.counts or tensor._version == self.version)
@@ -67,15 +66,15 @@ class _Known:
         )
 
 
-class _Glance:
-    """Compares all tensors at once, without a Python loop: it has to be fast.
+class _QuickCheck:
+    """Checks all tensors for signs of a change, by C-level loops: it runs for every batch.
 
     Args:
-        model: whose modules hold them.
-        known: the tensors as they are now.
+        model: the model.
+        known: its tensors as they are now.
     """
 
-    def __init__(self, model: nn.Module, known: Mapping[str, _Known]) -> None:
+    def __init__(self, model: nn.Module, known: Mapping[str, _HashedTensor]) -> None:
         modules = [module for _, module in named_modules(model)]
         dicts = (own for m in modules for own in (m._parameters, m._buffers, m._modules))
         self._dicts = [own for own in dicts if own]
@@ -91,7 +90,7 @@ class _Glance:
         self._at = [each.at for each in every if each.at]
 
     def is_same(self) -> bool:
-        """Whether nothing tells that a tensor changed, or is another, or that there are more."""
+        """Whether no tensor shows a sign of a change, and none was added, replaced or removed."""
         return (
             all(map(operator.is_, map(dict.get, self._owners, self._keys), self._values))
             and list(map(len, self._dicts)) == self._sizes
@@ -103,14 +102,14 @@ class _Glance:
 class Fingerprint:
     """The fingerprint of all weights of a model.
 
-    All parameters count, also those that are not watched: the gradients depend on them; and
-    buffers of floating-point numbers that are saved with the model, as running means.
+    It includes all parameters, since gradients also depend on those that are not watched, and
+    persistent floating-point buffers, such as running means.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._known: dict[str, _Known] = {}
-        self._glance: _Glance | None = None
+        self._known: dict[str, _HashedTensor] = {}
+        self._quick_check: _QuickCheck | None = None
         self._trained: list[str] = []
         self._others: list[str] = []
         self._hashed_at, self._took = -float("inf"), 0.0
@@ -118,34 +117,34 @@ class Fingerprint:
         self._sharded = any(hasattr(own[key], "full_tensor") for _, own, key in _places(model))
 
     def now(self, projection: str = "") -> Provenance:
-        """The weights as they are, every byte of them."""
-        self._known = {name: _Known.of(own[key]) for name, own, key in _places(self._model)}
-        self._glance = _Glance(self._model, self._known)
+        """Hash every byte of the weights, and return the fingerprint."""
+        self._known = {name: _HashedTensor.of(own[key]) for name, own, key in _places(self._model)}
+        self._quick_check = _QuickCheck(self._model, self._known)
         self._trained = [name for name, known in self._known.items() if known.trained]
         self._others = [name for name, known in self._known.items() if not known.trained]
         digests = {name: known.digest for name, known in self._known.items()}
         return Provenance(fingerprint_of(digests.items()), digests, projection)
 
     def changed(self) -> list[str]:
-        """The names of tensors that are not what they were when :meth:`now` was called last."""
+        """Return the names of tensors that changed since the last call of :meth:`now`."""
         self._turn += 1
-        same = self._glance is not None and self._glance.is_same()
-        found = [] if same else self._looked_closely()
+        same = self._quick_check is not None and self._quick_check.is_same()
+        found = [] if same else self._compare_tensors()
         for names, most in ((self._trained, TRAINED), (self._others, OTHERS)):
             for turn in range(min(most, len(names))):
                 name = names[(self._turn * most + turn) % len(names)]
                 known = self._known[name]
                 if _sample(known.tensor, known.pieces) != known.sample and name not in found:
                     found.append(name)
-        return found or self._looked_through()
+        return found or self._compare_bytes()
 
-    def _looked_closely(self) -> list[str]:
-        """The same, one tensor after the other; modules may have been put in or taken out."""
+    def _compare_tensors(self) -> list[str]:
+        """Compare tensor by tensor; modules may have been added or removed."""
         there = {name: own[key] for name, own, key in _places(self._model)}
         gone = [name for name in self._known if name not in there]
         found = [name for name, tensor in there.items() if not self._is_same(name, tensor)]
-        if not found and not gone:  # the same values, elsewhere or written again
-            self._glance = _Glance(self._model, self._known)
+        if not found and not gone:  # equal values in other memory, or rewritten
+            self._quick_check = _QuickCheck(self._model, self._known)
         return found + gone
 
     def _is_same(self, name: str, tensor: Tensor) -> bool:
@@ -156,13 +155,13 @@ class Fingerprint:
             return True
         if _digest(tensor) != known.digest:
             return False
-        self._known[name] = _Known.of(tensor)
+        self._known[name] = _HashedTensor.of(tensor)
         return True
 
-    def _looked_through(self) -> list[str]:
-        """The same, with every byte, if that is due."""
-        begun = time.process_time()
-        if self._sharded or begun - self._hashed_at < self._took / SHARE:
+    def _compare_bytes(self) -> list[str]:
+        """Compare every byte, if the interval has passed."""
+        start = time.process_time()
+        if self._sharded or start - self._hashed_at < self._took / SHARE:
             return []
         there = {name for name, _, _ in _places(self._model)}
         found = [name for name in there if name not in self._known]
@@ -170,12 +169,12 @@ class Fingerprint:
             if name not in there or _digest(known.tensor) != known.digest:
                 found.append(name)
         self._hashed_at = time.process_time()
-        self._took = self._hashed_at - begun
+        self._took = self._hashed_at - start
         return found
 
 
 def _places(model: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """The name of each tensor, and where its module keeps it; shared ones once."""
+    """Yield the name of each tensor, the dict that holds it and its key; shared ones once."""
     seen = set()
     for prefix, module in named_modules(model):
         lost = getattr(module, "_non_persistent_buffers_set", ())
@@ -197,8 +196,8 @@ def _version(tensor: Tensor | None) -> int:
     return 0 if tensor is None or tensor.is_inference() else tensor._version
 
 
-def _at(tensor: Tensor | None) -> int:
-    """Where the memory of a tensor is; 0 for one that has none of its own."""
+def _address(tensor: Tensor | None) -> int:
+    """Return the memory address of a tensor; 0 if it has no memory of its own."""
     try:
         return 0 if tensor is None else tensor.data_ptr()
     except (RuntimeError, NotImplementedError):
@@ -206,15 +205,15 @@ def _at(tensor: Tensor | None) -> int:
 
 
 def _digest(tensor: Tensor) -> str:
-    """A hash of what a tensor holds, with its dtype and shape, wherever it is."""
-    said = f"{tensor.dtype}{list(tensor.shape)}"
-    return said + "".join(
+    """Return a hash of the values, dtype and shape of a tensor, on any device."""
+    head = f"{tensor.dtype}{list(tensor.shape)}"
+    return head + "".join(
         xxhash.xxh3_128_hexdigest(_bytes(part).numpy().data) for part in _plain(tensor)
     )
 
 
 def _plain(tensor: Tensor) -> Iterator[Tensor]:
-    """The ordinary tensors that a tensor is made of: one, but for quantized and sharded ones."""
+    """Yield the plain tensors of a tensor: itself, or the parts of a quantized or sharded one."""
     if tensor.is_meta:
         return
     if hasattr(tensor, "full_tensor"):
@@ -236,7 +235,7 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 
 def _pieces(tensor: Tensor) -> list[np.ndarray] | None:
-    """Views of some of the bytes of a tensor; None where it is not in the processor's memory."""
+    """Return views of some bytes of a tensor; None if it is not in CPU memory."""
     plain = type(tensor) in (Tensor, nn.Parameter, nn.Buffer) and tensor.layout == torch.strided
     if not plain or tensor.device.type != "cpu" or not tensor.is_contiguous():
         return None
@@ -248,7 +247,7 @@ def _pieces(tensor: Tensor) -> list[np.ndarray] | None:
 
 
 def _sample(tensor: Tensor, pieces: list[np.ndarray] | None) -> int:
-    """A hash of some of the bytes of a tensor: of all of a small one, of pieces of a large one."""
+    """Return a hash of some bytes of a tensor: all of a small one, pieces of a large one."""
     if pieces is not None:
         digest = xxhash.xxh3_64()
         for piece in pieces:

@@ -1,4 +1,4 @@
-"""Names of modules as the bare model has them, whatever wraps it or parts of it."""
+"""Names of modules without the prefixes of wrappers such as ``DistributedDataParallel``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-# The attribute under which a wrapper keeps what it wraps, by the name of its type.
+# The attribute with the wrapped module, by the type name of the wrapper.
 _WRAPPERS = {
     "DistributedDataParallel": "module",
     "DataParallel": "module",
@@ -20,7 +20,7 @@ _WRAPPERS = {
 
 
 def inside_of(module: nn.Module) -> str | None:
-    """The attribute that holds what a module wraps; None if it is no wrapper."""
+    """Return the attribute with the module that a wrapper wraps; None for other modules."""
     for kind in type(module).__mro__:
         if kind.__module__.split(".")[0] in ("torch", "deepspeed") and kind.__name__ in _WRAPPERS:
             return _WRAPPERS[kind.__name__]
@@ -28,7 +28,7 @@ def inside_of(module: nn.Module) -> str | None:
 
 
 def bare(model: nn.Module) -> nn.Module:
-    """The model without what is wrapped around it, as ``DistributedDataParallel``.
+    """Return the model inside wrappers such as ``DistributedDataParallel``.
 
     >>> from torch import nn
     >>> layer = nn.Linear(2, 2)
@@ -41,7 +41,7 @@ def bare(model: nn.Module) -> nn.Module:
 
 
 def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """All modules once, with names that leave out wrappers.
+    """Yield each module once, with a name that leaves out wrappers.
 
     >>> from torch import nn
     >>> model = nn.Sequential(nn.DataParallel(nn.Sequential(nn.Linear(2, 2))))
@@ -52,7 +52,7 @@ def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def named_parameters(model: nn.Module) -> dict[int, str]:
-    """The name of each parameter, by its ``id``; of shared ones the first."""
+    """Return the name of each parameter by ``id``; shared ones have their first name."""
     names: dict[int, str] = {}
     for name, module in named_modules(model):
         for key, parameter in module._parameters.items():

@@ -32,18 +32,18 @@ def find_watched(
     """Find the layers of a model to watch.
 
     Args:
-        model: it stays as it is.
-        names: patterns of the names of modules or parameters, as ``"encoder.*"``, or a function.
+        model: the model; it is not changed.
+        names: patterns of names of modules or parameters, such as ``"encoder.*"``, or a function.
         types: types of modules.
-        uncovered: what to do about parameters that no rule covers: ``"error"``, ``"skip"`` them,
-            or ``"func"``: differentiate their module example by example with ``torch.func``.
+        uncovered: what to do about parameters that no rule covers: ``"error"``, ``"skip"``, or
+            ``"func"``, which differentiates their module example by example with ``torch.func``.
 
     Raises:
-        ArgumentError: nothing fits, or an option is not valid.
-        UncoveredError: names every parameter that no rule covers.
+        ArgumentError: no parameter matches, or an option is not valid.
+        UncoveredError: no rule covers some parameters; the message names all of them.
     """
     if not isinstance(model, nn.Module):
-        raise ArgumentError(f"watch takes a torch.nn.Module; got {type(model).__name__}.")
+        raise ArgumentError(f"`model` must be a torch.nn.Module; got {type(model).__name__}.")
     one_of("uncovered", uncovered, UNCOVERED)
     search = _Search(model, _chooser(names), _types(types), uncovered)
     search.walk()
@@ -59,7 +59,8 @@ def _chooser(names: Names) -> Callable[[str], bool]:
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise ArgumentError(
-                f'names are patterns, as ["encoder.*", "head"], or a function, got {pattern!r}.'
+                '`names` must be patterns, such as ["encoder.*", "head"], or a function; got '
+                f"{pattern!r}."
             )
     return lambda name: any(
         fnmatch.fnmatchcase(name, each) or name.startswith(each + ".") for each in patterns
@@ -72,12 +73,14 @@ def _types(types: Any) -> tuple[type[nn.Module], ...] | None:
     several = (types,) if isinstance(types, type) else tuple(types)
     for each in several:
         if not (isinstance(each, type) and issubclass(each, nn.Module)):
-            raise ArgumentError(f"types are types of modules, as [nn.Linear], got {each!r}.")
+            raise ArgumentError(
+                f"`types` must be types of modules, such as [nn.Linear]; got {each!r}."
+            )
     return several
 
 
 class _Search:
-    """One walk over a model."""
+    """Collects the modules of a model, their rules, and uncovered parameters."""
 
     def __init__(
         self,
@@ -90,7 +93,7 @@ class _Search:
         self._names = named_parameters(model)
         self._found: list[tuple[str, nn.Module, Rule, list[Part]]] = []
         self._covered: set[int] = set()
-        self._lost: dict[int, tuple[str, str]] = {}  # by parameter: the module that owns it
+        self._missing: dict[int, tuple[str, str]] = {}  # the module of each uncovered parameter
         self._skipped: list[tuple[str, str]] = []
 
     def walk(self) -> None:
@@ -126,9 +129,9 @@ class _Search:
             return True
         if self._uncovered != "skip":
             raise UncoveredError(
-                f"The parameter {name!r} has complex numbers, whose gradients are not logged. "
-                "Hint: keep it as nn.Parameter(torch.view_as_real(w)) and use "
-                'torch.view_as_complex of it; or leave it out by names= or uncovered="skip".'
+                f"The parameter {name!r} is complex; gradients of complex parameters cannot be "
+                "logged. Hint: store it as nn.Parameter(torch.view_as_real(w)) and apply "
+                'torch.view_as_complex; or leave it out by names= or uncovered="skip".'
             )
         self._skipped.append((name, "complex"))
         return False
@@ -140,9 +143,9 @@ class _Search:
         parts = [part for part in parts if part.name in wanted or part.bias in wanted]
         if rule is not None and parts:
             self._found.append((name, module, rule, parts))
-        said = {each for part in parts for each in (part.name, part.bias)}
-        self._covered.update(id(p) for each, p in wanted.items() if each in said)
-        rest = {each: p for each, p in wanted.items() if each not in said}
+        covered = {each for part in parts for each in (part.name, part.bias)}
+        self._covered.update(id(p) for each, p in wanted.items() if each in covered)
+        rest = {each: p for each, p in wanted.items() if each not in covered}
         if rest and self._uncovered == "func":
             fallback = general(tuple(rest))
             self._found.append((name, module, fallback, list(fallback.parts(module))))
@@ -150,10 +153,10 @@ class _Search:
             return
         for each, tensor in rest.items():
             full = f"{name}.{each}" if name else each
-            self._lost.setdefault(id(tensor), (full, type(module).__name__))
+            self._missing.setdefault(id(tensor), (full, type(module).__name__))
 
     def result(self) -> Watched:
-        lost = [where for key, where in self._lost.items() if key not in self._covered]
+        lost = [where for key, where in self._missing.items() if key not in self._covered]
         if lost and self._uncovered == "error":
             listed = "\n".join(f"  {name} (of {kind})" for name, kind in lost)
             raise UncoveredError(
@@ -207,7 +210,7 @@ class _Search:
     def _shares(
         self, module: nn.Module, part: Part, tied: bool, blocks: dict[int, Block]
     ) -> list[Share]:
-        """The weight and its bias are one block, unless the weight belongs to several modules."""
+        """Return a weight and its bias as one block, unless several modules share the weight."""
         weight = module.get_parameter(part.name)
         bias = None if part.bias is None else module.get_parameter(part.bias)
         weight_too = weight.requires_grad and id(weight) in self._covered
@@ -241,7 +244,7 @@ class _Search:
         block = blocks.setdefault(id(of[0]), block)
         if block.shape != (*groups, rows, cols):
             raise ArgumentError(
-                f"The parameter {block.name!r} is shared by layers that see it in different "
+                f"The parameter {block.name!r} is shared by layers that use it in different "
                 f"shapes, {block.shape} and {(*groups, rows, cols)}. Hint: leave one of them out "
                 "by names=."
             )

@@ -1,4 +1,4 @@
-"""Which parameters of a model are watched, through which modules, as which blocks."""
+"""The watched parameters of a model, by module and as blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sawlog.torch._layers import Part, Rule
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """What one part of a module adds to a block: the weight, the bias, or both as one matrix."""
+    """A part of a module that belongs to a block: the weight, the bias, or both as one matrix."""
 
     part: Part
     block: Block
@@ -24,7 +24,7 @@ class Share:
     bias: bool
 
     def of(self, pair: Pair) -> Pair:
-        """The factors of the block, given those of the weight."""
+        """Return the factors of the block, given those of the weight."""
         if self.weight and not self.bias:
             return pair
         inputs = pair.left if self.part.inputs == "left" else pair.right
@@ -43,7 +43,7 @@ def _with_one(factor: Factor) -> Dense:
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A module that is watched, and what its parts add to which blocks."""
+    """A watched module, and the blocks that its parts belong to."""
 
     name: str
     module: nn.Module
@@ -53,18 +53,18 @@ class Unit:
 
 @dataclasses.dataclass(frozen=True)
 class Watched:
-    """What is watched of a model.
+    """The watched layers of a model, and what was learned about its graphs.
 
     Args:
-        units: the modules that rules speak for.
-        blocks: what is logged.
+        units: the modules that layer rules cover.
+        blocks: the matrices that are logged.
         skipped: names of parameters that are not watched, and why.
-        parameters: those of the blocks, by name.
+        parameters: the parameters of the blocks, by name.
         norms: modules that mix the examples of a batch in train mode, watched or not.
-        plans: how the gradients of batches of a certain structure are taken; see ``_plan``.
-        scattered: structures in which examples lie in no order, as where tokens are routed.
-        rounded: structures in which rounding looks as if examples were mixed.
-        buffers: tensors of the model, which belong to no example.
+        plans: how gradients are taken, by structure of the graph; see ``_proof``.
+        scattered: structures without a layout of the examples, such as routed tokens.
+        rounded: structures in which rounding makes examples appear mixed.
+        buffers: tensors of the model, which do not belong to any example.
     """
 
     units: tuple[Unit, ...]
@@ -79,11 +79,11 @@ class Watched:
 
     @functools.cached_property
     def numbers(self) -> Mapping[int, int]:
-        """A number for each parameter, by its ``id``."""
+        """The number of each parameter, by its ``id``."""
         return {id(each): number for number, each in enumerate(self.parameters.values())}
 
     def with_blocks(self, blocks: Sequence[Block]) -> Watched:
-        """The same with other ranks."""
+        """Return a copy with other blocks, without what was learned about graphs."""
         new = {block.name: block for block in blocks}
         units = tuple(
             dataclasses.replace(

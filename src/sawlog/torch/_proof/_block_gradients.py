@@ -20,13 +20,13 @@ from sawlog.torch._rows._row_builder import RowBuilder
 def pairs_of(
     call: LayerCall, grad: Tensor, batch: int, layout: ExampleLayout
 ) -> Mapping[str, Pair]:
-    """What the rule of a module says of one call."""
+    """Return the factor pairs of one layer call, by its layer rule."""
     use = Use(call.args, call.kwargs, grad, batch, layout.axis, layout.minor)
     return call.unit.rule.pairs(call.unit.module, use)
 
 
 def pair_of(matrix: Tensor) -> Pair:
-    """Whole gradients ``[batch, rows, cols]``, or with groups before the rows, as a pair."""
+    """Return gradients ``[batch, rows, cols]``, or with groups before the rows, as a pair."""
     matrix = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
     if matrix.dim() == 3:
         return vector(matrix[..., 0]) if matrix.shape[2] == 1 else rows(matrix)
@@ -37,7 +37,7 @@ def pair_of(matrix: Tensor) -> Pair:
 
 
 def weighted_sum(pair: Pair, factors: Tensor) -> Tensor:
-    """The sum over examples of their gradients times factors, which needs no gradients."""
+    """Return the sum over examples of gradients times factors, without computing gradients."""
     dense = pair.right if isinstance(pair.left, OneHot) else pair.left
     assert isinstance(dense, Dense)
     pair = pair.scaled(factors.to(dense.array))
@@ -46,7 +46,7 @@ def weighted_sum(pair: Pair, factors: Tensor) -> Tensor:
 
 
 def _as_one(factor: Dense | OneHot) -> Dense | OneHot:
-    """All positions of all examples as those of one."""
+    """Return all positions of all examples as those of one example."""
     if isinstance(factor, Dense):
         return Dense(factor.array.reshape(1, -1, *factor.array.shape[2:]), factor.one)
     weights = None if factor.weights is None else factor.weights.reshape(1, -1)
@@ -54,7 +54,7 @@ def _as_one(factor: Dense | OneHot) -> Dense | OneHot:
 
 
 def rounding_of(pair: Pair) -> float:
-    """How far a sum of products may be off by rounding alone."""
+    """Return a bound for the rounding error of a sum of products."""
     sides = [each.array for each in (pair.left, pair.right) if isinstance(each, Dense)]
     size = 1.0
     for array in sides:
@@ -68,7 +68,7 @@ def projected_gradient(
     grads: Mapping[str, Tensor | None],
     parameters: Mapping[str, Tensor],
 ) -> Tensor:
-    """The gradient of a block, given those of its parameters, projected as its rows are."""
+    """Return the gradient of a block, given those of its parameters, projected like its rows."""
     parts = {}
     for name in block.parameters:
         grad = grads[name]
@@ -80,7 +80,7 @@ def projected_gradient(
 def summed_matrix(
     block: Block, sums: ExampleSums, parameters: Mapping[str, Tensor]
 ) -> Tensor | None:
-    """The gradients of a block, ``[batch, *block.shape]``; None where it has none."""
+    """Return the gradients of a block, ``[batch, *block.shape]``; None if it has none."""
     every = {name: sums.rows(name) for name in block.parameters}
     there = next((rows for rows in every.values() if rows is not None), None)
     if there is None:
@@ -93,5 +93,5 @@ def summed_matrix(
 
 
 def precision_of(dtype: torch.dtype) -> float:
-    """How far sums of gradients of a dtype may be off, relative to what is summed."""
+    """Return the relative error allowed in sums of gradients of a dtype."""
     return {torch.float64: 1e-6, torch.float32: 1e-4}.get(dtype, 5e-2)

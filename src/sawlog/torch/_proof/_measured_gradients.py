@@ -18,11 +18,11 @@ from sawlog.torch._rows._nonfinite import check_finite
 
 
 class MeasuredGradients:
-    """The gradients of calls and of operations in all passes over one graph.
+    """Gradients of layer calls, operations and parameters in all passes over one graph.
 
     Args:
         every: the factors of the examples.
-        parameters: those whose gradients are compared.
+        parameters: the parameters whose gradients are compared.
     """
 
     def __init__(self, every: Codes, parameters: Mapping[str, Tensor]) -> None:
@@ -40,7 +40,7 @@ class MeasuredGradients:
         uses: Sequence[WeightUse],
         more: Mapping[int, Node],
     ) -> None:
-        """Walk back once as it is, and once for each code; ``more`` are other nodes to record."""
+        """Run a plain backward pass, and one for each code; ``more`` are other nodes to record."""
         nodes = {use.number: use.node for use in uses} | dict(more)
         handles = [node.register_prehook(self._recorder(number)) for number, node in nodes.items()]
         edges = [*hooks.edges, *(GradientEdge(*use.weight) for use in uses)]

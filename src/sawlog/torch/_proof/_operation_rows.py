@@ -72,6 +72,6 @@ def single_rows(block: Block, watched: Watched, measured: MeasuredGradients) -> 
     for name in block.parameters:
         grad = measured.totals[0][name]
         if grad is not None:
-            sums.give(name, (grad / factor)[None])
+            sums.add_rows(name, (grad / factor)[None])
     matrix = summed_matrix(block, sums, watched.parameters)
     return [] if matrix is None else [pair_of(matrix)]

@@ -15,7 +15,7 @@ Weights = Callable[[Term], Scale]
 
 
 class Passes:
-    """Walks back from a loss, as often as asked; the graph stays as it is.
+    """Runs backward passes from a loss, and keeps the graph.
 
     Args:
         terms: the terms of the loss.
@@ -29,23 +29,23 @@ class Passes:
 
     @property
     def edges(self) -> list[Edge]:
-        """The tensors of the loss that have their examples apart."""
+        """The edges of the terms."""
         return [term.edge for term, _ in self._grads]
 
     @property
     def rest(self) -> Scale:
-        """By what the gradients of :meth:`plain` are still to be multiplied."""
+        """The scale that the gradients of :meth:`plain` still need."""
         return 1.0 if self.scale is None else self.scale
 
     def plain(self, inputs: Sequence[Any]) -> list[Tensor | None]:
-        """The gradients of ``inputs`` as they are, or scaled where terms have different scales."""
+        """Return the gradients of ``inputs``, scaled only if terms have different scales."""
         if self.scale is None:
             return self._run(inputs, lambda term: term.scale)
         outputs = [GradientEdge(*edge) for edge in self._starts]
         return gradients(outputs, inputs, list(self._starts.values()))
 
     def weighted(self, inputs: Sequence[Any], factors: Tensor) -> list[Tensor | None]:
-        """The same, with a factor for each example."""
+        """Return the same with a factor for each example."""
 
         def weights(term: Term) -> Scale:
             if self.scale is not None:
@@ -56,7 +56,7 @@ class Passes:
         return self._run(inputs, weights)
 
     def _run(self, inputs: Sequence[Any], weights: Weights) -> list[Tensor | None]:
-        """The gradients of ``inputs``, where each term is weighted by ``weights(term)``."""
+        """Return the gradients of ``inputs``, with each term weighted by ``weights(term)``."""
         sums: dict[Edge, Tensor] = {}
         for term, grad in self._grads:
             weighted = term.weighted(grad, weights(term))

@@ -20,12 +20,13 @@ _PICKS = {
 
 @dataclasses.dataclass(frozen=True)
 class PlannedUse:
-    """A use of weights that is differentiated example by example.
+    """A use of a weight that is differentiated example by example.
 
     Args:
-        number, place: of the node in the graph, and of its input.
-        where: how the examples lie in each of its outputs.
-        parameters: the names of those whose gradients are taken there.
+        number: the number of the node in the graph.
+        place: the index of the weight among its inputs.
+        where: where the examples are in each of its outputs.
+        parameters: the names of the parameters whose gradients are taken there.
     """
 
     number: int
@@ -39,12 +40,12 @@ class Plan:
     """How the gradients of batches of one structure are taken.
 
     Args:
-        layouts: how the examples lie in the outputs of calls, by their numbers.
-        by_rule: the names of the blocks that layer rules give.
-        uses: for the other blocks.
-        picks: numbers of nodes that pick by values, so that they could pick otherwise.
-        ends: which of the edges that are watched a backward pass need only walk to.
-        even: the loss is one tensor with a row for each example, joined by one operation.
+        layouts: where the examples are in the outputs of layer calls, by number.
+        by_rule: the names of the blocks whose rows layer rules compute.
+        uses: where the gradients of the other blocks are taken.
+        picks: the numbers of nodes that pick by values, which may differ in another batch.
+        ends: which of the watched edges a backward pass has to reach.
+        even: whether the loss is one tensor with a row for each example, joined by one operation.
     """
 
     layouts: Mapping[int, ExampleLayout]
@@ -55,7 +56,7 @@ class Plan:
     even: bool = False
 
     def holds_for(self, graph: Graph, batch: int, axis: int) -> bool:
-        """Whether a graph of the structure picks as the one that was proven."""
+        """Return whether a graph of the structure picks within examples, as the proven one."""
         return all(_picks_inside(graph.nodes[each], batch, axis) for each in self.picks)
 
 
@@ -66,7 +67,7 @@ def picks_of(graph: Graph) -> tuple[int, ...]:
 
 
 def _picks_inside(node: Node, batch: int, axis: int) -> bool:
-    """Whether what a node picks for an example is of that example, whatever the values."""
+    """Whether a node picks for each example from that example only, whatever the values."""
     name = operation(node)
     if name in ("IndexSelect", "Gather"):
         return signed(node._saved_dim) % max(1, len(shape_of((node, 0)))) != axis

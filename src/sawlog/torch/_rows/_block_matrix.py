@@ -1,4 +1,4 @@
-"""Gradients of parameters as the blocks that they are logged in."""
+"""Arrange gradients of parameters as the matrices of blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sawlog.run_files._blocks import Block
 
 
 def block_matrix(block: Block, grads: Mapping[str, Tensor]) -> Tensor:
-    """The gradients ``[outputs, ...]`` of the parameters of a block as one matrix for each."""
+    """Return gradients ``[n, ...]`` of the parameters of a block as ``[n, *block.shape]``."""
     weight, *bias = (grads[name] for name in block.parameters)
     if not bias:
         return weight.reshape(len(weight), *block.shape)

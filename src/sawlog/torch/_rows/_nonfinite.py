@@ -1,4 +1,4 @@
-"""Which examples have logs that are infinite, NaN, or too large for what they are stored as."""
+"""Find logs that are infinite, NaN, or too large for the dtype they are stored in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sawlog.errors import CaptureError
 from sawlog.run_files._statistics import Staged
 from sawlog.torch._rows._outer_product_rows import OuterProductRows
 
-# Half a step above the greatest number of a dtype: what is below rounds to it.
+# Half a step above the greatest number of a dtype: numbers below round to a finite one.
 _LIMITS = {
     "float16": 65520.0,
     "bfloat16": float(ml_dtypes.finfo(ml_dtypes.bfloat16).max) * (1 + 2.0**-9),
@@ -35,7 +35,7 @@ def nonfinite_rows(logs: Mapping[str, Any], dtype: str) -> NonFiniteRows | None:
     for name, rows in logs.items():
         if _below(rows, limit):
             continue
-        made = rows.made() if isinstance(rows, OuterProductRows) else rows
+        made = rows.multiplied() if isinstance(rows, OuterProductRows) else rows
         flat = to_numpy(made.reshape(len(made), -1))
         odd = ~(np.abs(flat) < limit).all(1)
         if odd.any():
@@ -47,7 +47,7 @@ def nonfinite_rows(logs: Mapping[str, Any], dtype: str) -> NonFiniteRows | None:
 
 
 def _below(rows: Any, limit: float) -> bool:
-    """Whether all numbers are surely below a limit; what is not a number is not."""
+    """Whether all numbers are certainly below a limit; False if one is NaN."""
     if isinstance(rows, OuterProductRows):
         return _greatest(rows._left) * _greatest(rows._right) < limit
     return _greatest(rows) < limit
@@ -61,13 +61,13 @@ def _greatest(tensor: Tensor) -> float:
 
 
 def check_finite(gradients: Mapping[str, Tensor | None]) -> None:
-    """Raise a CaptureError where the gradient of a batch is not finite: nothing can be proven."""
+    """Raise a CaptureError if a gradient of a batch is not finite: nothing can be proven then."""
     odd = [n for n, each in gradients.items() if each is not None and not _is_finite(each)]
     if odd:
         raise CaptureError(
-            f"The gradients of this batch are infinite or NaN ({', '.join(odd[:3])}), so that "
-            "those of its examples cannot be told apart. Nothing of this batch was logged. Hint: "
-            "look for a loss or an input that is NaN, or overflows; begin with a batch without it."
+            f"The gradients of this batch are infinite or NaN ({', '.join(odd[:3])}), so those "
+            "of its examples cannot be separated. Nothing of this batch was logged. Hint: "
+            "search for a loss or input that is NaN or overflows; start with a batch without it."
         )
 
 
@@ -76,12 +76,12 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def nonfinite_sums(staged: Staged) -> Sequence[str]:
-    """The names of statistics that a batch would make infinite or NaN."""
+    """Return the names of statistics that a batch would make infinite or NaN."""
     sums = [(name, array) for name, array, _ in staged.sums]
     return [name for name, array in (*sums, *staged.rows) if not _finite(array)]
 
 
 def _finite(array: Tensor) -> bool:
     if array.ndim > 1 and array.shape[-1] == array.shape[-2]:
-        array = array.diagonal(dim1=-2, dim2=-1)  # of a moment: sums of squares
+        array = array.diagonal(dim1=-2, dim2=-1)  # a second moment: the diagonal bounds it
     return _is_finite(array)

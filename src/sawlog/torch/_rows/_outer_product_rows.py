@@ -1,4 +1,4 @@
-"""Gradients of layers that see one position of each example: products of two vectors."""
+"""Gradients of layers with one position per example: outer products of two vectors."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class OuterProductRows(DeferredRows):
         self.shape = (len(left), left.shape[1], right.shape[1])
 
     def into(self, out: np.ndarray) -> None:
-        """Multiply into an array."""
+        """Write the products into an array."""
         torch.mul(self._left[:, :, None], self._right[:, None, :], out=torch.from_numpy(out))
 
     def __getitem__(self, rows: Any) -> OuterProductRows:
-        """The products of some examples."""
+        """Return the products of some examples."""
         if isinstance(rows, np.ndarray):
             rows = torch.from_numpy(rows)
         return OuterProductRows(self._left[rows], self._right[rows])
 
-    def made(self) -> Tensor:
-        """The products themselves."""
+    def multiplied(self) -> Tensor:
+        """Return the products as a tensor."""
         return self._left[:, :, None] * self._right[:, None, :]

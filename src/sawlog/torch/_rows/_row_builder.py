@@ -69,7 +69,7 @@ class RowBuilder:
             elif before is None:
                 self._grads[block.name] = gradient(pair, self._buffer(block, pair))
             else:
-                before = before.made() if isinstance(before, OuterProductRows) else before
+                before = before.multiplied() if isinstance(before, OuterProductRows) else before
                 self._grads[block.name] = before.add_(gradient(pair))
 
     def _can_defer(self, pair: Pair) -> bool:
@@ -98,7 +98,7 @@ class RowBuilder:
         found = self._grads.get(block.name)
         if found is None:
             return torch.zeros(block.stored, dtype=torch.float64)
-        rows = (found.made() if isinstance(found, OuterProductRows) else found).double().cpu()
+        rows = (found.multiplied() if isinstance(found, OuterProductRows) else found).double().cpu()
         if isinstance(scale, float):
             return rows.sum(0) * (factor / scale)
         by = torch.where(scale > 0, factor / scale, 0.0).cpu()

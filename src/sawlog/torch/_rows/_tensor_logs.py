@@ -44,7 +44,7 @@ class TensorLogs:
         self._forwards.append((self._name("forward", call.unit), call, tensor.clone()))
 
     def add_layout(self, call: LayerCall, layout: ExampleLayout | None) -> None:
-        """Note how the examples lie in the output of a call, as its gradient showed."""
+        """Record where the examples are in the output of a call, as its gradient showed."""
         if layout is not None:
             self._layouts[call.number] = layout
 
@@ -57,7 +57,7 @@ class TensorLogs:
     def finish(self) -> dict[str, Tensor]:
         """Return all logs by name.
 
-        Forward logs are laid out here, when gradients have shown how the examples lie.
+        Forward logs are laid out here, after gradients have shown where the examples are.
         """
         known = any(
             self.guessed(call.unit, tuple(tensor.shape), strict=True) is not None

@@ -12,7 +12,7 @@ from sawlog.torch._graph._operations._weight_use import ArrivedGradient, Found
 
 
 def convolved(arrived: ArrivedGradient) -> Found:
-    """The examples become groups of one convolution."""
+    """Differentiate a convolution; the examples become groups of one convolution."""
     node, batch = arrived.use.node, arrived.batch
     if (
         not isinstance(arrived.where, ExampleLayout)
@@ -39,6 +39,6 @@ def convolved(arrived: ArrivedGradient) -> Found:
 
 
 def _as_channels(tensor: Tensor, arrived: ArrivedGradient) -> Tensor:
-    """``[places, batch * channels, ...]``."""
+    """Return ``[positions, batch * channels, ...]``."""
     assert isinstance(arrived.where, ExampleLayout)
     return arrived.where.split(tensor, arrived.batch).movedim(0, 1).flatten(1, 2)

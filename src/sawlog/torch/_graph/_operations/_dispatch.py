@@ -29,14 +29,14 @@ def all_at_once(
     batch: int,
     shared: dict[Any, Any],
 ) -> Found:
-    """The gradients of a weight for each example; None where it has to be done one by one.
+    """Return the gradients of a weight for each example; None if no function applies.
 
     Args:
         use: the operation, and the weight.
         grads: the gradients of its outputs.
-        where: how the examples lie in each of them.
-        batch: how many examples there are.
-        shared: what the weights of one operation share.
+        where: where the examples are in each of them.
+        batch: the number of examples.
+        shared: intermediate results that the weights of one operation share.
     """
     if use.name == "MkldnnRnnLayer":
         return recurrent(use, grads, where, batch, shared)
@@ -51,7 +51,7 @@ def all_at_once(
 
 
 def is_of_inputs(use: WeightUse) -> bool:
-    """Whether a weight is joined with something that has no gradient: the inputs of the model."""
+    """Return whether a weight is joined with a tensor without a gradient: inputs of the model."""
     if use.name in ("Mm", "Addmm"):
         is_first = use.place == int(use.name == "Addmm")
         other = other_factor(use.node, is_first)

@@ -15,7 +15,7 @@ from sawlog.torch._graph._operations._weight_use import ArrivedGradient, Found, 
 
 
 def elementwise(arrived: ArrivedGradient) -> Found:
-    """The weight was broadcast to the output, or is a part of it."""
+    """Differentiate an operation that broadcasts the weight to its output."""
     found = call(arrived.use.node, arrived.grad)[arrived.use.place]
     if found is None or found.shape != arrived.grad.shape or found.is_sparse:
         return None
@@ -23,7 +23,7 @@ def elementwise(arrived: ArrivedGradient) -> Found:
 
 
 def concatenated(arrived: ArrivedGradient) -> Found:
-    """Each element of the weight is one of the output: labels go where gradients go."""
+    """Differentiate a concatenation: labels are routed to the weight as gradients are."""
     found = call(arrived.use.node, arrived.grad)[arrived.use.place]
     labels = spread(arrived.where, arrived.grad.shape, arrived.batch, arrived.grad.device)
     own = call(arrived.use.node, labels.to(torch.float64))[arrived.use.place]
@@ -33,7 +33,7 @@ def concatenated(arrived: ArrivedGradient) -> Found:
 
 
 def normalised(arrived: ArrivedGradient) -> Found:
-    """``normalised * weight + bias`` over the last axes."""
+    """Differentiate ``normalised * weight + bias`` over the last axes."""
     node = arrived.use.node
     found = arrived.grad
     if arrived.use.place == 1:
@@ -46,13 +46,13 @@ def normalised(arrived: ArrivedGradient) -> Found:
 
 
 def summed(found: Tensor, where: Where, batch: int, shape: Sequence[int]) -> Tensor:
-    """``[batch, *shape]``: the sums over the elements of each example.
+    """Return ``[batch, *shape]``: sums over the elements of each example.
 
     Args:
         found: elements, in a shape that ``shape`` broadcasts to.
         where: the example of each.
-        batch: how many examples there are.
-        shape: of a tensor that was broadcast.
+        batch: the number of examples.
+        shape: the shape of the tensor that was broadcast.
     """
     found = wide(found)
     if isinstance(where, ExampleLayout):

@@ -11,11 +11,11 @@ from torch import Tensor
 from sawlog.torch._graph._example_layout import ExampleLayout
 
 Where = ExampleLayout | Tensor
-"""How the examples lie in a tensor: in order, or a label for each element, -1 for nothing."""
+"""Where the examples are in a tensor: a layout, or a label for each element, -1 for none."""
 
 
 def labels_along(where: Where, grad: Tensor, axes: Sequence[int], batch: int) -> Tensor | None:
-    """The example of each place of some axes; None where it depends on other axes as well."""
+    """Return the example of each index of some axes; None if it depends on other axes too."""
     shape = [grad.shape[axis] for axis in axes]
     if isinstance(where, ExampleLayout):
         if where.axis not in axes:
@@ -35,7 +35,7 @@ def labels_along(where: Where, grad: Tensor, axes: Sequence[int], batch: int) ->
 
 
 def spread(where: Where, shape: Sequence[int], batch: int, device: Any) -> Tensor:
-    """The example of each element."""
+    """Return the example of each element."""
     if isinstance(where, ExampleLayout):
         numbers = torch.arange(batch, device=device)
         return where.spread(numbers, shape).expand(tuple(shape))
@@ -43,7 +43,7 @@ def spread(where: Where, shape: Sequence[int], batch: int, device: Any) -> Tenso
 
 
 def widened(where: Where, axes: int) -> Where:
-    """The same for a tensor with more axes at the end."""
+    """Return the labels for a tensor with more axes at the end."""
     if isinstance(where, ExampleLayout):
         return where
     return where.reshape(*where.shape, *(1,) * (axes - where.dim()))

@@ -11,7 +11,7 @@ from sawlog.torch._graph._operations._weight_use import ArrivedGradient, Found, 
 
 
 def looked_up(arrived: ArrivedGradient) -> Found:
-    """Rows of a table."""
+    """Differentiate a lookup of rows of a table."""
     numbers = _row_numbers(arrived)
     if numbers is None or arrived.grad.shape[numbers.dim() :] != arrived.shape[1:]:
         return None
@@ -32,7 +32,7 @@ def looked_up(arrived: ArrivedGradient) -> Found:
 
 
 def _row_numbers(arrived: ArrivedGradient) -> Tensor | None:
-    """The numbers of the rows that were looked up; None where it was something else."""
+    """Return the indices of the rows that were looked up; None for another kind of index."""
     node, name = arrived.use.node, arrived.use.name
     if name == "Embedding":
         return None if node._saved_scale_grad_by_freq else node._saved_indices

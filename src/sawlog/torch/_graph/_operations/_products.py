@@ -13,7 +13,7 @@ from sawlog.torch._graph._operations._weight_use import ArrivedGradient, Factors
 
 
 def product(arrived: ArrivedGradient) -> Found:
-    """``first @ second``, or that times ``alpha`` and added to something times ``beta``."""
+    """Differentiate ``first @ second``, or ``beta * added + alpha * first @ second``."""
     node, added = arrived.use.node, arrived.use.name in ("Addmm", "Baddbmm", "Addbmm")
     if added and arrived.use.place == 0:
         found = arrived.grad if node._saved_beta == 1 else arrived.grad * node._saved_beta
@@ -29,6 +29,7 @@ def product(arrived: ArrivedGradient) -> Found:
 
 
 def other_factor(node: Node, is_first: bool) -> Tensor | None:
+    """Return the factor that the weight is multiplied with; None if it is sparse or unknown."""
     names = ("mat2", "batch2") if is_first else ("mat1", "batch1", "self")
     every = (getattr(node, f"_saved_{name}", None) for name in names)
     other = next((each for each in every if each is not None), None)
@@ -36,7 +37,7 @@ def other_factor(node: Node, is_first: bool) -> Tensor | None:
 
 
 def _of_matrices(arrived: ArrivedGradient, grad: Tensor, other: Tensor, is_first: bool) -> Found:
-    """The weight ``[rows, cols]``; what is summed over are places of the examples."""
+    """Differentiate a weight ``[rows, cols]``; the sum is over positions of the examples."""
     left, right = (grad.mT, other.mT) if is_first else (other, grad)
     axis = int(is_first)
     if isinstance(arrived.where, ExampleLayout):
@@ -51,11 +52,11 @@ def _of_matrices(arrived: ArrivedGradient, grad: Tensor, other: Tensor, is_first
 
 
 def _of_stacks(arrived: ArrivedGradient, grad: Tensor, other: Tensor, is_first: bool) -> Found:
-    """Weights ``[n, rows, cols]``: one for each example, or places of examples in each."""
+    """Differentiate ``[n, rows, cols]``: a matrix for each example, or positions in each."""
     if not isinstance(arrived.where, ExampleLayout):
         return None
     axis = 2 if is_first else 1
-    if arrived.where.axis == 0:  # the weight was given to each example
+    if arrived.where.axis == 0:  # the weight was expanded to the batch
         found = call(arrived.use.node, arrived.grad)[arrived.use.place]
         return None if found is None else summed(found, arrived.where, arrived.batch, arrived.shape)
     if arrived.where.axis != axis:
@@ -69,7 +70,7 @@ def _of_stacks(arrived: ArrivedGradient, grad: Tensor, other: Tensor, is_first: 
 
 
 def grouped(arrived: ArrivedGradient) -> Found:
-    """Rows ``[n, cols]`` that are in groups, and a weight ``[groups, cols, rows]`` for each."""
+    """Differentiate a grouped product: rows ``[n, cols]``, weights ``[groups, cols, rows]``."""
     node = arrived.use.node
     inputs, ends = node._saved_self, node._saved_offs
     if arrived.use.place != 1 or inputs is None or ends is None or inputs.dim() != 2:
@@ -87,14 +88,14 @@ def grouped(arrived: ArrivedGradient) -> Found:
 
 
 def outer_sums(left: Tensor, right: Tensor, labels: Tensor, count: int) -> Tensor:
-    """``[count, rows, cols]``: sums of outer products over the places with the same label.
+    """Return ``[count, rows, cols]``: sums of outer products over positions of the same label.
 
-    Places are sorted by their label, so that nothing is padded.
+    Positions are sorted by label, so no padding is needed.
 
     Args:
-        left, right: ``[places, rows]`` and ``[places, cols]``.
-        labels: ``[places]``, -1 for those that are left out.
-        count: how many labels there are.
+        left, right: ``[positions, rows]`` and ``[positions, cols]``.
+        labels: ``[positions]``, -1 for positions to leave out.
+        count: the number of labels.
     """
     left, right = wide(left), wide(right)
     order = labels.argsort(stable=True)
@@ -111,7 +112,7 @@ def outer_sums(left: Tensor, right: Tensor, labels: Tensor, count: int) -> Tenso
 
 
 def times_vector(arrived: ArrivedGradient) -> Found:
-    """``matrix @ vector``, the vector being the weight."""
+    """Differentiate ``matrix @ vector`` with respect to the vector."""
     matrix = arrived.use.node._saved_self
     if arrived.use.place != 1 or matrix is None:
         return None

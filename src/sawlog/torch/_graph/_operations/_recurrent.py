@@ -14,7 +14,7 @@ from sawlog.torch._graph._operations._example_labels import Where
 from sawlog.torch._graph._operations._weight_use import Factors, Found, WeightUse
 
 _LSTM = 2
-"""What ``mkldnn_rnn_layer`` calls it."""
+"""The mode of an LSTM in ``mkldnn_rnn_layer``."""
 
 
 def recurrent(
@@ -24,7 +24,7 @@ def recurrent(
     batch: int,
     shared: dict[Any, Any],
 ) -> Found:
-    """An LSTM in one operation: its steps are walked over again, for the gradients of its gates."""
+    """Differentiate an LSTM that is one operation: recompute its steps and their gates."""
     node = use.node
     if node._saved_mode != _LSTM or node._saved_batch_sizes or use.place not in (1, 2, 3, 4):
         return None
@@ -44,7 +44,7 @@ def recurrent(
 
 
 def _gates_of(node: Node, inputs: Tensor, grads: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
-    """The gradients of the gates before their activation, and the states before each step."""
+    """Return the gradients of the gates before activation, and the state before each step."""
     own, recurrent, *biases = (getattr(node, f"_saved_weight{n}").detach() for n in range(4))
     state, cell = (
         each.detach().reshape(inputs.shape[1], -1) for each in (node._saved_hx_, node._saved_cx_)

@@ -13,12 +13,12 @@ from sawlog.torch._graph._operations._example_labels import Where, labels_along
 
 @dataclasses.dataclass(frozen=True)
 class WeightUse:
-    """An operation that joins a weight with something of the examples.
+    """An operation that joins a weight with data of the examples.
 
     Args:
         node: the operation.
-        place: which of its inputs the weight is.
-        number: of the node, in the order of the graph.
+        place: the index of the weight among its inputs.
+        number: the number of the node in the graph.
     """
 
     node: Node
@@ -27,7 +27,7 @@ class WeightUse:
 
     @property
     def weight(self) -> Edge:
-        """The weight."""
+        """The edge of the weight."""
         edge: Edge = self.node.next_functions[self.place]
         return edge
 
@@ -43,9 +43,9 @@ class ArrivedGradient:
 
     Args:
         use: the operation, and the weight.
-        grad: the gradient of its only output that has one.
-        where: how the examples lie in it.
-        batch: how many examples there are.
+        grad: the gradient of the only output that has one.
+        where: where the examples are in it.
+        batch: the number of examples.
     """
 
     use: WeightUse
@@ -59,13 +59,13 @@ class ArrivedGradient:
         return shape_of(self.use.weight)
 
     def labels(self, axis: int) -> Tensor | None:
-        """The example of each place of an axis of the gradient; None where others matter too."""
+        """Return the example of each index of an axis; None if it depends on other axes too."""
         return labels_along(self.where, self.grad, (axis,), self.batch)
 
 
 @dataclasses.dataclass(frozen=True)
 class Factors:
-    """Gradients that are products ``left.mT @ right``, not multiplied yet.
+    """Gradients ``left.mT @ right`` as two factors.
 
     Args:
         left, right: ``[batch, positions, rows]`` and ``[batch, positions, cols]``.
@@ -75,8 +75,8 @@ class Factors:
     right: Tensor
 
     @property
-    def turned(self) -> Factors:
-        """Those of the transposed weight."""
+    def transposed(self) -> Factors:
+        """The factors of the gradients of the transposed weight."""
         return Factors(self.right, self.left)
 
 
@@ -85,5 +85,5 @@ Found = Factors | Tensor | None
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """In float32, at least."""
+    """Return a detached tensor in float32 or a wider dtype."""
     return tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
