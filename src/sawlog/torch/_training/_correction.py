@@ -19,6 +19,9 @@ from sawlog.torch._proof._block_gradients import pair_of
 from sawlog.torch._rows._block_matrix import block_matrix
 
 
+_Sides = tuple[Tensor | None, Tensor | None]
+
+
 class Correction:
     """What an optimizer multiplies the gradient of each block with, from its present state.
 
@@ -26,6 +29,9 @@ class Correction:
         optimizer: an optimizer with the state of Adam (``exp_avg_sq``) or of Muon
             (``momentum_buffer`` of a matrix).
         parameters: the watched parameters by name.
+
+    Muon makes the momentum ``M`` orthogonal, ``(M M^T)^-1/2 M``, and its correction of a gradient is
+    the same product, ``(M M^T)^-1/2 g``.
 
     Raises:
         ArgumentError: the optimizer has another state.
@@ -59,12 +65,14 @@ class Correction:
         """Return the gradients of a block as the optimizer applies them."""
         if block.name not in self._known:
             self._known[block.name] = self._of(block)
-        left, elements = self._known[block.name]
+        (left, right), elements = self._known[block.name]
         if left is not None:
             return _times_left(pair, left)
+        if right is not None:
+            return _times_right(pair, right)
         return _times_elements(pair, elements)
 
-    def _of(self, block: Block) -> tuple[Tensor | None, Tensor | None]:
+    def _of(self, block: Block) -> tuple[_Sides, Tensor | None]:
         states = {name: self._state(name) for name in block.parameters}
         if any("exp_avg_sq" not in own for own in states.values()):
             return self._muon(block, states), None
@@ -72,7 +80,7 @@ class Correction:
             name: _adam(own, self._group(name)).reshape(self._parameters[name].shape)[None]
             for name, own in states.items()
         }
-        return None, block_matrix(block, parts)[0]
+        return (None, None), block_matrix(block, parts)[0]
 
     def _state(self, name: str) -> Mapping[str, Any]:
         state: Mapping[str, Any] = self._optimizer.state.get(self._parameters[name], {})
@@ -88,7 +96,8 @@ class Correction:
         group: Mapping[str, Any] = self._groups[id(self._parameters[name])]
         return group
 
-    def _muon(self, block: Block, states: Mapping[str, Mapping[str, Any]]) -> Tensor:
+    def _muon(self, block: Block, states: Mapping[str, Mapping[str, Any]]) -> _Sides:
+        """Return the matrix that makes the momentum orthogonal, on its shorter side."""
         (name, *more) = block.parameters
         group = self._group(name)
         if more or "ns_steps" not in group or self._parameters[name].dim() != 2:
@@ -97,12 +106,16 @@ class Correction:
                 "for a matrix, so its gradients cannot be corrected."
             )
         momentum = states[name]["momentum_buffer"].detach().float()
-        square = momentum @ momentum.T
-        values, vectors = torch.linalg.eigh(square)
-        floor = float(values.max()) * 1e-6 + 1e-30
-        inverse = (vectors * values.clamp(min=floor).rsqrt()) @ vectors.T
         rows, cols = momentum.shape
-        return inverse * (max(1.0, rows / cols) ** 0.5)
+        size = float(momentum.norm()) + 1e-30
+        # Newton-Schulz iterations increase small singular values by no more than this.
+        first, *_ = group.get("ns_coefficients", (3.4445,))
+        most = float(first) ** int(group["ns_steps"]) / size
+        tall = rows > cols
+        values, vectors = torch.linalg.eigh(momentum.T @ momentum if tall else momentum @ momentum.T)
+        inverse = values.clamp(min=most**-2).rsqrt()
+        found = (vectors * inverse) @ vectors.T * (max(1.0, rows / cols) ** 0.5)
+        return (None, found) if tall else (found, None)
 
 
 def bare_optimizer(optimizer: Any) -> Any:
@@ -126,6 +139,14 @@ def _times_left(pair: Pair, left: Tensor) -> Pair:
         pair = pair_of(gradient(pair))
     own = pair.left.full()  # type: ignore[union-attr]
     return Pair(Dense(own @ left.to(own).T), pair.right)
+
+
+def _times_right(pair: Pair, right: Tensor) -> Pair:
+    """Multiply the columns of gradients by a symmetric matrix."""
+    if isinstance(pair.right, OneHot) or pair.right.groups is not None:
+        pair = pair_of(gradient(pair))
+    own = pair.right.full()  # type: ignore[union-attr]
+    return Pair(pair.left, Dense(own @ right.to(own)))
 
 
 def _times_elements(pair: Pair, elements: Tensor) -> Pair:
