@@ -79,7 +79,8 @@ def test_rows_while_fitting(tmp_path):
     memory = MemorySink()
     logger = SawlogLogger("fit", root=tmp_path, sinks=[memory])
     options = {"callbacks": [callback], "logger": logger, "log_every_n_steps": 1}
-    trainer(tmp_path, accumulate_grad_batches=2, max_epochs=2, **options).fit(module, loader())
+    own = loader()
+    trainer(tmp_path, accumulate_grad_batches=2, max_epochs=2, **options).fit(module, own)
     for epoch in range(2):
         folder = tmp_path / "fit" / f"epoch-{epoch}"
         assert_rows(folder / "logs" / "whole-float32", expected, range(10), "model.")
@@ -88,6 +89,8 @@ def test_rows_while_fitting(tmp_path):
         assert np.bincount(step).tolist() == [0] * 2 * epoch + [8, 2]
         np.testing.assert_allclose(share[step == 2 * epoch], 1 / 8)
     assert "training_step" not in vars(module)
+    assert isinstance(own.dataset, TensorDataset)
+    assert len(next(iter(own))) == 2  # batches are as before
     assert not any(each._forward_hooks for each in module.modules())
     assert memory.logs["loss"].shape == (4,)
     hyperparameters = json.loads((tmp_path / "fit" / "hyperparameters.json").read_text())

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.torch import TrainingCapture
-from sawlog.torch._positioned_batches import attach_positions
+from sawlog.torch._positioned_batches import attach_positions, detach_positions
 
 _HINT = "Hint: SawlogCallback(data_id=lambda batch: ...) names the examples of a batch."
 
@@ -76,6 +76,7 @@ class SawlogCallback(Callback):
         self._positions: list[int] | None = None
         self._open = contextlib.ExitStack()
         self._patched: list[tuple[Any, str]] = []
+        self._loaders: list[Any] = []
 
     # -- hooks of Lightning -----------------------------------------------------------------------
 
@@ -90,6 +91,7 @@ class SawlogCallback(Callback):
             found = process(loader)
             if trainer.training:
                 attach_positions(found, PositionedBatch, _HINT)
+                self._loaders.append(found)
             return found
 
         def on_before_batch_transfer(batch: Any, *args: Any, **options: Any) -> Any:
@@ -145,10 +147,13 @@ class SawlogCallback(Callback):
             self.capture.close()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Give the module and the trainer their methods back."""
+        """Give the module, the trainer and the loaders back what was theirs."""
         for owner, name in self._patched:
             vars(owner).pop(name, None)
+        for loader in self._loaders:
+            detach_positions(loader)
         self._patched.clear()
+        self._loaders.clear()
 
     # -- the batch --------------------------------------------------------------------------------
 
