@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[1] / "src" / "sawlog"
 # nothing of its own layer but itself. `__init__` is the package's face, `from sawlog import log`.
 LAYERS = (
     ("__main__",),
-    ("cli", "huggingface", "lightning", "testing"),
+    ("accelerate", "cli", "huggingface", "lightning", "testing"),
+    ("analysis", "utils"),
+    ("logix",),
     ("__init__",),
     ("_init", "_log", "loggers"),
     ("jax", "torch"),
@@ -52,6 +54,7 @@ OPTIONAL = {
     "jax": {"jax", "loggers"},
     "jaxlib": {"jax"},
     "torch": {"torch", "huggingface", "lightning"},
+    "accelerate": {"accelerate"},
     "transformers": {"huggingface"},
     "datasets": {"huggingface"},
     "lightning": {"lightning"},

@@ -41,12 +41,22 @@ if TYPE_CHECKING:
     from sawlog.jax import spool as spool
     from sawlog.jax import strip as strip
     from sawlog.jax import tap as tap
+    from sawlog.logix import LogIX as LogIX
+    from sawlog.logix import LogIXScheduler as LogIXScheduler
+    from sawlog.logix import add_analysis as add_analysis
+    from sawlog.logix import add_lora as add_lora
+    from sawlog.logix import initialize_from_log as initialize_from_log
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "LogIX": "sawlog.logix",
+    "LogIXScheduler": "sawlog.logix",
     "Reduction": "sawlog.jax",
     "SawlogError": "sawlog.errors",
+    "add_analysis": "sawlog.logix",
+    "add_lora": "sawlog.logix",
+    "initialize_from_log": "sawlog.logix",
     "build_log_dataloader": "sawlog.capture._current",
     "build_log_dataset": "sawlog.capture._current",
     "check": "sawlog.capture._current",
@@ -73,27 +83,48 @@ _HOME = {
     "watch": "sawlog.capture._current",
 }
 _SUBMODULES = (
+    "accelerate",
+    "analysis",
     "capture",
     "curvature",
     "errors",
     "factored",
+    "huggingface",
     "influence",
     "inspect",
     "jax",
+    "lightning",
     "loggers",
+    "logix",
     "records",
     "sinks",
     "store",
     "testing",
     "torch",
+    "utils",
 )
-# The package that a module needs, which is also the name of the extra that installs it.
-_FRAMEWORK = {"sawlog.jax": "jax", "sawlog.loggers": "jax", "sawlog.torch": "torch"}
+# The extra that installs what a module needs, mostly a package of that name.
+_FRAMEWORK = {
+    "sawlog.accelerate": "accelerate",
+    "sawlog.analysis": "torch",
+    "sawlog.huggingface": "huggingface",
+    "sawlog.jax": "jax",
+    "sawlog.lightning": "lightning",
+    "sawlog.loggers": "jax",
+    "sawlog.logix": "torch",
+    "sawlog.torch": "torch",
+    "sawlog.utils": "torch",
+}
+_PACKAGE = {"huggingface": "transformers"}  # where an extra has another name than its package
 
 __all__ = [
+    "LogIX",
+    "LogIXScheduler",
     "Reduction",
     "SawlogError",
     "__version__",
+    "add_analysis",
+    "add_lora",
     "build_log_dataloader",
     "build_log_dataset",
     "check",
@@ -106,6 +137,7 @@ __all__ = [
     "finalize",
     "get_log",
     "init",
+    "initialize_from_log",
     "load",
     "log",
     "log_cotangent",
@@ -129,7 +161,8 @@ def __getattr__(name: str) -> Any:
             f"module 'sawlog' has no attribute {name!r}. Hint: it offers {', '.join(__all__)}"
         )
     if home in _FRAMEWORK:
-        _optional.require(_FRAMEWORK[home], _FRAMEWORK[home], f"sawlog.{name}")
+        extra = _FRAMEWORK[home]
+        _optional.require(_PACKAGE.get(extra, extra), extra, f"sawlog.{name}")
     module = importlib.import_module(home)
     value = getattr(module, name) if name in _HOME else module
     globals()[name] = value
@@ -138,7 +171,11 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     # Leave out names that would raise: `help(sawlog)` and others read every one.
-    missing = {home for home, package in _FRAMEWORK.items() if not _optional.is_installed(package)}
+    missing = {
+        home
+        for home, extra in _FRAMEWORK.items()
+        if not _optional.is_installed(_PACKAGE.get(extra, extra))
+    }
     return sorted(
         name for name in {*globals(), *__all__, *_SUBMODULES} if _home(name) not in missing
     )

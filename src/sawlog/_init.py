@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
 from sawlog._current_run import set_current
+from sawlog._optional import require
 from sawlog.capture._run import CaptureRun
 from sawlog.errors import ArgumentError
 from sawlog.run_files._blocks import Report
+from sawlog.run_files._logix_config import is_logix, load
 
 
-def init(project: str, **options: Any) -> UnboundRun:
+def init(project: str, config: Any = None, **options: Any) -> CaptureRun:
     """Create a run, or continue an existing one, and make it the current run.
 
     ``run.watch(model)`` with a ``torch.nn.Module`` makes it a :class:`sawlog.torch.Run`,
@@ -20,14 +23,19 @@ def init(project: str, **options: Any) -> UnboundRun:
 
     Args:
         project: the name of the run, a folder in ``root``.
-        options: ``root``, ``exists``, ``config`` and ``sinks`` of
-            :class:`sawlog.capture.CaptureRun`.
+        config: the options of :meth:`~sawlog.capture.CaptureRun.setup`, or the path of a YAML file.
+            If it has the sections of LogIX, as ``lora``, or is an empty file, the run is a
+            :class:`sawlog.logix.LogIX`.
+        options: ``root``, ``exists`` and ``sinks`` of :class:`sawlog.capture.CaptureRun`.
 
     >>> import tempfile, sawlog
     >>> run = sawlog.init(project="example", root=tempfile.mkdtemp())
     >>> run.setup(log="grad", compress=16)
     """
-    run = UnboundRun(project, **options)
+    said = load(config) if isinstance(config, (str, os.PathLike)) else config
+    if is_logix(said) or (said == {} and said is not config):
+        return _logix_run(project, said, **options)
+    run = UnboundRun(project, config=config, **options)
     set_current(run)
     return run
 
@@ -69,6 +77,13 @@ class UnboundRun(CaptureRun):
 def _looks_like_jax(model: Any, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
     given = len(args) + len({"params", "batch"} & {*options})
     return callable(model) and given >= 2
+
+
+def _logix_run(project: str, config: Any, **options: Any) -> CaptureRun:
+    require("torch", "torch", "A configuration of LogIX")
+    from sawlog.logix import init
+
+    return init(project, config, **options)
 
 
 def _torch_run() -> type[CaptureRun]:

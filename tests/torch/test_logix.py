@@ -1,5 +1,7 @@
 """Programs written for LogIX work, or are told our words for it; runs are reopened."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,8 @@ from torch.utils.data import DataLoader
 import sawlog
 from sawlog import influence
 from sawlog.errors import ArgumentError, CaptureError, WeightsMismatchError
+from sawlog.influence import Logs
+from sawlog.logix import DataIDGenerator, LogIX, LogIXScheduler, merge_logs
 from sawlog.run_files._options import read
 from tests.torch.programs import assert_alike, logged, mlp
 from tests.torch.test_provenance import trained
@@ -71,9 +75,91 @@ def test_what_has_no_counterpart_is_named(given, message):
 
 
 def test_a_yaml_file(tmp_path):
-    (tmp_path / "config.yaml").write_text("root_dir: ./logix\nlogging:\n  num_workers: 2\n")
-    with pytest.raises(ArgumentError, match="does not have the options of LogIX"):
-        sawlog.init(project="run", root=tmp_path, config=tmp_path / "config.yaml")
+    text = f"root_dir: {tmp_path}\nlogging:\n  log_dtype: bfloat16\nlora:\n  rank: 3\n"
+    (tmp_path / "config.yaml").write_text(text)
+    run = sawlog.init("run", config=tmp_path / "config.yaml")
+    assert isinstance(run, LogIX)
+    assert run.path == tmp_path / "run"
+    run.watch(mlp().model)
+    run.add_lora()
+    run.setup({"grad": ["log"]})
+    assert (run.options.dtype, run.options.compress.rank) == ("bfloat16", 3)
+    (tmp_path / "config.yaml").write_text("")
+    assert isinstance(sawlog.init("run", config=str(tmp_path / "config.yaml")), LogIX)
+    assert not isinstance(sawlog.init("run", root=tmp_path, config={}), LogIX)
+    with pytest.raises(ArgumentError, match="has no key 'ranks'"):
+        LogIX("run", {"lora": {"ranks": 3}})
+    with pytest.raises(ArgumentError, match="other.yaml does not exist"):
+        LogIX("run", tmp_path / "other.yaml")
+
+
+@pytest.mark.parametrize(
+    ("lora", "hessian", "passes", "curvature"),
+    [
+        ("none", "none", 1, "identity"),
+        ("random", "raw", 1, "fisher"),
+        ("none", "kfac", 1, "kfac"),
+        ("pca", "ekfac", 3, "ekfac"),
+    ],
+)
+def test_a_program_with_a_scheduler(lora, hessian, passes, curvature, tmp_path):
+    """In the order of LogIX's examples: queries are read inside of their `with`."""
+    program = mlp(size=6)
+    settings = {"root_dir": str(tmp_path), "lora": {"rank": 2}}
+    run, name = LogIX("run", settings), DataIDGenerator()
+    scheduler = LogIXScheduler(run, lora=lora, hessian=hessian, save="grad")
+    run.watch(program.model)
+    seen = []
+    for epoch in scheduler:
+        seen.append(epoch)
+        with run(data_id=name(program.batch[0])):
+            program.of().backward()
+        run.finalize()
+    assert seen == list(range(passes))
+    loader = run.build_log_dataloader(batch_size=4, flatten=True)
+    run.eval()
+    run.setup({"grad": ["log"]})
+    with run(data_id=name(program.batch[0][:2])):
+        program.of(program.part(slice(0, 2))).backward()
+        log = run.get_log()
+        with pytest.raises(ArgumentError, match="has not ended"):
+            run.compute_influence_all(log)
+    found = run.influence.compute_influence_all(log, loader, damping=0.1, save=True)
+    assert found.about["curvature"] == curvature
+    assert isinstance(found["influence"], torch.Tensor)
+    plain = influence.attribute(run.store_path, run.get_log(), curvature=curvature, damping=0.1)
+    np.testing.assert_allclose(found["influence"], plain.values, rtol=1e-6)
+    assert found["src_ids"] == name(program.batch[0][:2])
+    groups = run.compute_influence_all(influence_groups=["0", "3"], damping=0.1)["influence"]
+    np.testing.assert_allclose(groups["total"], groups["0"] + groups["3"], rtol=1e-4, atol=1e-6)
+    twice = run.influence.get_influence_scores()["influence"]
+    np.testing.assert_array_equal(twice, found["influence"])
+    assert len(Logs(run.store_path)) == 6  # queries are not stored
+    again = LogIX("run", settings)
+    again.watch(program.model)
+    again.initialize_from_log()
+    again.eval()
+    with again(data_id=["q"]):
+        program.of(program.part(slice(0, 1))).backward()
+    merged = merge_logs([copy.deepcopy(again.get_log())])
+    scores = again.influence.compute_influence_all(merged, damping=0.1)
+    np.testing.assert_allclose(scores["influence"][0], found["influence"][0], rtol=1e-4, atol=1e-6)
+
+
+def test_an_id_that_occurs_again(tmp_path):
+    program = mlp(size=4)
+    run = LogIX("run", {"root_dir": str(tmp_path)})
+    run.watch(program.model)
+    run.setup({"grad": ["log"]})
+    for own in (slice(0, 2), slice(2, 4)):
+        with run(data_id=["same", "same"]):
+            program.of(program.part(own)).backward()
+    run.finalize()
+    assert list(Logs(run.store_path).ids) == ["same", "same#2", "same#3", "same#4"]
+    with pytest.raises(ArgumentError, match="no logs at"):
+        LogIX("other", {"root_dir": str(tmp_path)}).initialize_from_log()
+    with pytest.raises(ArgumentError, match="needs a run of LogIX"):
+        LogIXScheduler(sawlog.init("plain", root=tmp_path))
 
 
 def test_a_program_of_logix(tmp_path):

@@ -46,6 +46,7 @@ from sawlog.influence._tasks import near_duplicates as near_duplicates
 from sawlog.influence._tasks import prune as prune
 from sawlog.influence._token_scores import token_scores as token_scores
 from sawlog.influence._token_table import token_table as token_table
+from sawlog.influence._training import training_influence as training_influence
 from sawlog.influence._validation._bank import Bank as Bank
 from sawlog.influence._validation._recall import Recall as Recall
 from sawlog.influence._validation._recall import recall as recall
@@ -88,6 +89,7 @@ __all__ = [
     "token_table",
     "tracin",
     "trackstar",
+    "training_influence",
     "trak",
     "tune_damping",
     "validate",

@@ -37,6 +37,7 @@ from sawlog.torch._layers import Use as Use
 from sawlog.torch._layers import register_layer as register_layer
 from sawlog.torch._run import Run as Run
 from sawlog.torch._second_moments import second_moments as second_moments
+from sawlog.torch._training._training_capture import TrainingCapture as TrainingCapture
 
 __all__ = [
     "Check",
@@ -44,6 +45,7 @@ __all__ = [
     "Part",
     "Rule",
     "Run",
+    "TrainingCapture",
     "Use",
     "build_log_dataloader",
     "build_log_dataset",

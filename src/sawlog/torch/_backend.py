@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from sawlog.run_files._provenance import Provenance
 from sawlog.run_files._statistics import Staged
 from sawlog.torch._batch_spec import BatchSpec
 from sawlog.torch._capture._batch_capture import BatchCapture
+from sawlog.torch._capture._batch_logs import PairMap
 from sawlog.torch._check._check_batch import check_batch
 from sawlog.torch._check._plain_gradients import loss_of
 from sawlog.torch._model._fingerprint import Fingerprint
@@ -58,6 +59,8 @@ class TorchBackend:
         self.watched = find_watched(self.model, names, types, uncovered)
         self.axis = axis
         self._fingerprint = Fingerprint(self.model)
+        self.correction: PairMap | None = None
+        """Applied to the gradients of each block before they are projected."""
         averaged = isinstance(model, nn.parallel.DistributedDataParallel)
         # A step is called with the model as given, but not with what averages gradients.
         self.step_model = self.model if averaged else model
@@ -86,7 +89,10 @@ class TorchBackend:
         """Return what captures the batches of a pass."""
         watched = self.watched.with_blocks(blocks)
         projectors = Projectors(matrices.projections, matrices.bases)
-        return TorchCapturer(watched, options, projectors, self.axis, {} if reuse_memory else None)
+        memory: dict[Any, Tensor] | None = {} if reuse_memory else None
+        return TorchCapturer(
+            watched, options, projectors, self.axis, memory, lambda: self.correction
+        )
 
     def nonfinite_rows(self, logs: Mapping[str, Any], dtype: str) -> NonFiniteRows | None:
         """Return which examples are not finite once stored in a dtype; None if all are."""
@@ -138,6 +144,7 @@ class TorchCapturer:
         projectors: the matrices of the blocks.
         axis: the axis of the examples.
         memory: buffers that batches share; None if rows must stay valid.
+        correction: returns what is applied to gradients before they are projected.
     """
 
     def __init__(
@@ -147,9 +154,10 @@ class TorchCapturer:
         projectors: Projectors,
         axis: int,
         memory: dict[Any, Tensor] | None,
+        correction: Callable[[], PairMap | None] = lambda: None,
     ) -> None:
         self._watched, self._options, self.projectors = watched, options, projectors
-        self._axis, self._memory = axis, memory
+        self._axis, self._memory, self._correction = axis, memory, correction
 
     def batch(self, request: BatchRequest) -> BatchCapture:
         """Prepare the capture of one batch."""
@@ -163,7 +171,9 @@ class TorchCapturer:
         )
         rows = RowBuilder(self._options, self.projectors, spec, self._memory)
         statistics = BatchStatistics(self._options, self.projectors, spec)
-        return BatchCapture(self._watched, self._options, spec, rows, statistics)
+        capture = BatchCapture(self._watched, self._options, spec, rows, statistics)
+        capture.correct(self._correction())
+        return capture
 
 
 def _mask(mask: Any, batch: int) -> Tensor | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -77,6 +78,37 @@ class Run(CaptureRun):
         types = types if type_filter is None else type_filter
         one_of("batch_axis", batch_axis, (0, 1))
         return self._watch(TorchBackend(model, names, types, uncovered, batch_axis), quiet)
+
+    def declare_loss(self, loss: Tensor) -> Tensor:
+        """Say which tensor is the loss of the batch, and return it.
+
+        What is done with it afterwards, as a division by the number of micro-batches or the scale
+        of a ``GradScaler``, is then no part of the gradients of the examples. Outside of
+        ``with run(...)`` nothing happens.
+
+        Raises:
+            CaptureError: when gradients are computed of something else than multiples of the loss.
+        """
+        if isinstance(self._batch, BatchCapture):
+            self._batch.declare_loss(loss)
+        return loss
+
+    def declare_items(
+        self, counts: Any, total: float | Tensor | None = None, times: float = 1.0
+    ) -> None:
+        """Say how many items, such as tokens, of each example the loss counts.
+
+        A loss that is a sum over items divided by ``total`` is then read as a mean over the items
+        of each example. Outside of ``with run(...)`` nothing happens.
+
+        Args:
+            counts: the number of items of each example, ``[batch]``.
+            total: by what the loss divides: the number of items of several micro-batches or
+                processes; by default the sum of ``counts``.
+            times: by what the loss is multiplied besides, as by the number of processes.
+        """
+        if isinstance(self._batch, BatchCapture):
+            self._batch.declare_items(counts, total, times)
 
     def backward(self, loss: Tensor) -> None:
         """Run the backward pass only as far as the logs need: parameters get no ``.grad``.

@@ -18,7 +18,7 @@ from sawlog.errors import CaptureError, SawlogError
 from sawlog.run_files._options import Options
 from sawlog.run_files._statistics import RunStatistics
 from sawlog.torch._batch_spec import BatchSpec
-from sawlog.torch._capture._batch_logs import BatchLogs
+from sawlog.torch._capture._batch_logs import BatchLogs, PairMap
 from sawlog.torch._capture._planned_pass import PlannedPass, ends_of
 from sawlog.torch._capture._reentrant_pass import ReentrantPass
 from sawlog.torch._graph._autograd_graph import Graph, graph_of
@@ -26,6 +26,7 @@ from sawlog.torch._graph._mixing import refuse_mixing
 from sawlog.torch._hooks._autograd_patches import Backward, Listener, patched
 from sawlog.torch._hooks._grad_state import grad_state
 from sawlog.torch._hooks._hooks import Hooks, in_backward
+from sawlog.torch._loss._declared import Items
 from sawlog.torch._loss._grad_scaler import ScaledLosses
 from sawlog.torch._loss._loss_reader import LossReader
 from sawlog.torch._loss._roots import Roots
@@ -82,6 +83,23 @@ class BatchCapture:
     def declare_sum(self) -> None:
         """Declare that the loss is a sum over the examples, so that its graph is not read."""
         self._loss.reduction = "sum"
+
+    def declare_loss(self, loss: Tensor) -> None:
+        """Declare which tensor is the loss, whatever it is multiplied with afterwards."""
+        self._loss.losses.add(loss)
+
+    def declare_items(self, counts: Any, total: Any, times: float) -> None:
+        """Declare how many items of each example the loss counts, and by how many it divides."""
+        self._loss.items = Items.read(counts, total, times, self._batch.size)
+
+    def correct(self, correction: PairMap | None) -> None:
+        """Apply a map to gradients before they are projected; None applies none."""
+        self._logs.correction = correction
+
+    @property
+    def factor(self) -> float:
+        """By what the loss was multiplied where the last backward pass started."""
+        return self._logs.factor
 
     def rows(self, examples: int) -> dict[str, Any]:
         """Return all logs of the batch by name, for the ``examples`` to log.
@@ -151,7 +169,7 @@ class BatchCapture:
         plan = self._watched.plans.get(graph.structure)
         if plan is None and not self._is_visible(roots, graph, run):
             return
-        self._logs.factor = self._scaled.factor_of(roots.nodes)
+        self._logs.factor = self._factor_of(roots)
         if plan is None or not plan.holds_for(graph, batch.size, batch.axis):
             self._prove(roots, graph)
             if run is not None:
@@ -174,10 +192,17 @@ class BatchCapture:
             else:
                 run()
 
+    def _factor_of(self, roots: Roots) -> float:
+        """Return by what the loss was multiplied where the backward pass starts."""
+        if self._loss.losses:
+            with torch.no_grad():
+                return self._loss.losses.factor(roots.starts())
+        return self._scaled.factor_of(roots.nodes)
+
     def _is_visible(self, roots: Roots, graph: Graph, run: Any) -> bool:
         """Whether the graph is complete and reaches watched parameters; if not, run it here."""
         if graph.named("CheckpointFunction"):
-            self._logs.factor = self._scaled.factor_of(roots.nodes)
+            self._logs.factor = self._factor_of(roots)
             self._reentrant.capture(roots, graph, run)
             return False
         leaves = graph.leaves()

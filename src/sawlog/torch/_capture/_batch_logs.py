@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -24,6 +24,13 @@ from sawlog.torch._rows._batch_statistics import BatchStatistics
 from sawlog.torch._rows._pairs import scaled
 from sawlog.torch._rows._row_builder import RowBuilder
 from sawlog.torch._rows._tensor_logs import TensorLogs
+
+
+class PairMap(Protocol):
+    """A linear map of the gradients of blocks, such as what an optimizer applies to them."""
+
+    def apply(self, block: Block, pair: Pair) -> Pair:
+        """Return the gradients of one use of a block after the map."""
 
 
 class BatchLogs:
@@ -52,6 +59,7 @@ class BatchLogs:
         self.tensors = TensorLogs(batch, options.forward)
         self.wants = frozenset(options.log)
         self.factor = 1.0
+        self.correction: PairMap | None = None
         self.gradients = 0
         """The number of gradients that were seen."""
         self._observer: Callable[[Block, Pair], None] | None = None
@@ -92,8 +100,11 @@ class BatchLogs:
     def add_pair(self, block: Block, pair: Pair, scale: Scale) -> None:
         """Add the gradients of one use of a block to its rows and statistics."""
         if self._observer is None:
-            small = self.row_builder.projected(block, self._batch.chosen_pair(pair))
-        else:
+            own = self._batch.chosen_pair(pair)
+            if self.correction is not None:
+                own = self.correction.apply(block, own)
+            small = self.row_builder.projected(block, own)
+        else:  # reentrant checkpointing, which takes no correction
             whole = self.row_builder.projected(block, pair)
             self._observer(block, whole)
             small = self._batch.chosen_pair(whole)

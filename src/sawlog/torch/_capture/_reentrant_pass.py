@@ -79,6 +79,11 @@ class ReentrantPass:
                 "run.backward(loss) cannot run through reentrant checkpointing. Hint: "
                 "checkpoint(..., use_reentrant=False), or loss.backward()."
             )
+        if self._logs.correction is not None:
+            raise CaptureError(
+                "Gradients cannot be corrected by the state of the optimizer through reentrant "
+                f"checkpointing. {_HINT}"
+            )
         refuse_mixing(graph, self._batch.size)
         with torch.no_grad():
             terms = self._loss.terms(roots)

@@ -9,6 +9,7 @@ from sawlog.torch._batch_spec import BatchSpec
 from sawlog.torch._graph._autograd_graph import Graph, shape_of
 from sawlog.torch._hooks._autograd_patches import Backward
 from sawlog.torch._hooks._hooks import Hooks
+from sawlog.torch._loss._declared import DeclaredLosses, Items
 from sawlog.torch._loss._examples import Examples
 from sawlog.torch._loss._normalised_weights import check_weights
 from sawlog.torch._loss._read_terms import terms_of
@@ -28,6 +29,8 @@ class LossReader:
 
     def __init__(self, batch: BatchSpec, reduction: str, hooks: Hooks) -> None:
         self._batch, self.reduction, self._hooks = batch, reduction, hooks
+        self.losses = DeclaredLosses()
+        self.items: Items | None = None
 
     def declared(self) -> Scale | None:
         """Return the scale that ``reduction`` declares; None if the graph has to be read."""
@@ -45,12 +48,12 @@ class LossReader:
 
     def terms(self, roots: Roots, known: bool = False) -> list[Term]:
         """Return the terms of the loss; ``known`` says that the structure was proven before."""
-        if self._batch.size == 1:
+        if self._batch.size == 1 and self.items is None:
             zero = torch.zeros((), dtype=torch.long)
             return [Term(edge, edge, (), zero, 1.0) for edge in roots.edges]
         examples = Examples(self._batch.size, self._batch.axis, self._batch.views)
         try:
-            return terms_of(roots.edges, examples, self.declared(), known)
+            return terms_of(roots.edges, examples, self.declared(), known, self.losses, self.items)
         except ArgumentError:
             self._check_sizes()
             raise
@@ -62,7 +65,7 @@ class LossReader:
             roots: the loss.
             even: whether one operation joins a tensor with one row for each example.
         """
-        if even and self.declared() is None:
+        if even and self.declared() is None and self.items is None:
             node = roots.nodes[0]
             if shape_of(node.next_functions[0])[0] == self._batch.size:
                 found = even_scale(node, self._batch.size)

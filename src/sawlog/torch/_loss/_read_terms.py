@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.torch._graph._autograd_graph import ACCUMULATE, Edge, Node, operation, shape_of, signed
+from sawlog.torch._loss._declared import DeclaredLosses, Items
 from sawlog.torch._loss._example_order import check_order
 from sawlog.torch._loss._examples import Examples
 from sawlog.torch._loss._masks import is_number
@@ -22,6 +23,9 @@ _SHAPES = {"View", "ReshapeAlias", "UnsafeView", "Squeeze", "Unsqueeze", "ToCopy
            "Stack", "Cat", "Expand"}  # fmt: skip
 
 
+_SINK = "_DDPSink"
+
+
 _LOOKUPS = {"Embedding", "EmbeddingBag", "Index", "IndexSelect", "Gather"}
 
 
@@ -30,6 +34,8 @@ def terms_of(
     examples: Examples,
     declared: Scale | None = None,
     known: bool = False,
+    losses: DeclaredLosses | None = None,
+    items: Items | None = None,
 ) -> list[Term]:
     """Return the terms of a loss.
 
@@ -39,15 +45,17 @@ def terms_of(
         declared: the scale that the user declared; None reads it from the graph.
         known: whether the structure was proven before, so that no term is of parameters alone, and
             nothing changes the order of the examples.
+        losses: which tensors are the loss, if declared.
+        items: how many items the loss counts, if declared.
 
     Raises:
         ArgumentError: the graph does not determine the scale.
     """
-    reader = _Reader(examples, declared, known or examples.batch == 1)
+    reader = _Reader(examples, declared, known or examples.batch == 1, items)
     try:
         for root in roots:
             reader.root = root
-            reader.read(root, ())
+            reader.read(*(losses.path_from(root) if losses else (root, ())))
     except Unclear as error:
         many = examples.batch
         raise ArgumentError(
@@ -61,8 +69,10 @@ def terms_of(
 class _Reader:
     """Reads one loss down to its terms."""
 
-    def __init__(self, examples: Examples, declared: Scale | None, known: bool) -> None:
-        self.examples, self.declared, self.known = examples, declared, known
+    def __init__(
+        self, examples: Examples, declared: Scale | None, known: bool, items: Items | None
+    ) -> None:
+        self.examples, self.declared, self.known, self.items = examples, declared, known, items
         self.batch = examples.batch
         self.root: Edge = (None, 0)
         self.terms: list[Term] = []
@@ -77,8 +87,11 @@ class _Reader:
         if shape_of(edge) and self._labels(edge) is not None:  # one loss for each example
             self._add(edge, path, 1.0)
             return
-        self._refuse_penalty(node)
         name = operation(node)
+        if name == _SINK:  # DistributedDataParallel passes the outputs of a model through it
+            self.read(_through_sink(edge), path, by)
+            return
+        self._refuse_penalty(node)
         if name in JOINS or hasattr(node, "_saved_reduction"):
             self._join(node, path, by)
         elif name in _THROUGH or name in _SHAPES:
@@ -151,10 +164,21 @@ class _Reader:
             self._refuse_twice(child)
             scale: Scale = 1.0
             if self.declared is None:
-                even = labels is self.examples.each
-                found = plain_scale(node, child, by, self.batch) if even else None
-                scale = scale_of(node, child, labels, by, self.batch) if found is None else found
+                scale = self._scale(node, child, labels, by)
             self._add(child, (*path, (node, place)), scale)
+
+    def _scale(self, node: Node, edge: Edge, labels: Tensor, by: Any) -> Scale:
+        """Return the scale of a tensor that a node joins."""
+        items, times = self.items, 1.0
+        if items is not None:
+            by, times = items.without_times(by), items.times
+            if operation(node) != "Mean" and getattr(node, "_saved_reduction", 2) == 2:
+                counted = items.scale(node, edge, labels, by, self.batch)
+                if counted is not None:
+                    return counted / times
+        even = labels is self.examples.each
+        found = plain_scale(node, edge, by, self.batch) if even else None
+        return (scale_of(node, edge, labels, by, self.batch) if found is None else found) / times
 
     def _has_room(self, shape: Sequence[int]) -> bool:
         """Whether the examples could be part of some axis of a tensor."""
@@ -172,6 +196,15 @@ class _Reader:
         shape = shape_of(child)
         if any(signed(dim) % len(shape) == 0 for dim in dims) and self._labels(child) is not None:
             raise Unclear(f"the examples could be either axis of a tensor of shape {shape}")
+
+
+def _through_sink(edge: Edge) -> Edge:
+    """Return the edge that an identity with several outputs has below one of them."""
+    node, output = edge
+    below: Edge = node.next_functions[output]
+    if below[0] is None or shape_of(below) != shape_of(edge):
+        raise Unclear(f"it comes from {node.name()}")
+    return below
 
 
 def _rows(shape: Sequence[int]) -> int:

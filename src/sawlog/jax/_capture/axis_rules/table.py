@@ -118,8 +118,18 @@ def follow(eqn: Any, operands: Operands) -> Followed:
 _TAKES_MIXED = frozenset({"ragged_dot_general"})
 
 _LINEAR = frozenset(
-    "neg convert_element_type reshape squeeze broadcast_in_dim copy reduce_sum transpose "
-    "reduce_precision sharding_constraint".split()
+    [
+        "neg",
+        "convert_element_type",
+        "reshape",
+        "squeeze",
+        "broadcast_in_dim",
+        "copy",
+        "reduce_sum",
+        "transpose",
+        "reduce_precision",
+        "sharding_constraint",
+    ]
 )
 
 
@@ -128,7 +138,7 @@ def summed(eqn: Any, operands: Operands) -> Followed:
     name, places = eqn.primitive.name, operands.places
     sums = [isinstance(place, Summed) for place in places]
     rest = [place for place in places if not isinstance(place, Summed)]
-    scaled = name == "mul" and sum(sums) == 1 or name == "div" and sums == [True, False]
+    scaled = (name == "mul" and sum(sums) == 1) or (name == "div" and sums == [True, False])
     added = name in ("add", "sub", "add_any") and all(sums)
     if name in _LINEAR or added or (scaled and all(place is None for place in rest)):
         return Followed((Summed(),) * len(eqn.outvars))

@@ -1,0 +1,193 @@
+"""Batches of a Trainer that carry the ids of their examples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from sawlog.capture import data_ids
+from sawlog.errors import ArgumentError
+from sawlog.torch._positioned_batches import attach_positions, detach_positions
+
+IDS = "sawlog_ids"
+
+_HINT = 'Hint: LogArguments(data_id="column") takes a column; data_id="hash" the content.'
+
+
+class ColumnCollator:
+    """A collator that puts a column of the items into the batch, for datasets without positions.
+
+    Args:
+        collate: the collator of the Trainer.
+        column: the name of the column.
+    """
+
+    def __init__(self, collate: Callable[[Any], Any], column: str) -> None:
+        self.collate, self.column = collate, column
+
+    def __call__(self, items: Sequence[Any]) -> Any:
+        try:
+            ids = [item[self.column] for item in items]
+        except (KeyError, TypeError, IndexError):
+            keys = ", ".join(map(repr, items[0])) if isinstance(items[0], Mapping) else ""
+            raise ArgumentError(
+                f"data_id={self.column!r} is not a column of the dataset ({keys})."
+            ) from None
+        rest = [{k: v for k, v in item.items() if k != self.column} for item in items]
+        return _with_ids(self.collate(rest), data_ids(ids))
+
+
+def _with_positions(batch: Any, positions: list[int]) -> Any:
+    return _with_ids(batch, torch.tensor(positions))
+
+
+def _with_ids(batch: Any, ids: Any) -> Any:
+    if not isinstance(batch, Mapping):
+        raise ArgumentError(
+            f"The data collator returns a {type(batch).__name__}; sawlog needs a dict of tensors, "
+            "as the Trainer does."
+        )
+    # not torch.Tensor for strings; accelerate leaves such values as they are
+    batch[IDS] = torch.from_numpy(ids) if isinstance(ids, np.ndarray) and _whole(ids) else ids  # type: ignore[index]
+    return batch
+
+
+def _whole(ids: np.ndarray) -> bool:
+    return ids.dtype.kind == "i"
+
+
+class ExampleIds:
+    """The ids of the examples of one dataset.
+
+    Args:
+        dataset: the dataset, as the user passed it to the Trainer.
+        data_id: None numbers the rows, a string is a column of the dataset, ``"hash"`` a hash of
+            the inputs, and a function gets a batch.
+    """
+
+    def __init__(self, dataset: Any, data_id: str | Callable[[Any], Any] | None) -> None:
+        self.by_content = data_id == "hash" or callable(data_id)
+        self._function = data_id if callable(data_id) else dict
+        self._times: Counter[str] = Counter()
+        self.streams = isinstance(dataset, IterableDataset)
+        self.column = data_id if isinstance(data_id, str) and not self.by_content else None
+        self._named: np.ndarray | None = None
+        self.positions: np.ndarray | None = None  # of the rows of a part of the dataset
+        if self.streams and data_id is None:
+            raise ArgumentError(
+                f"The dataset is a stream, whose rows have no numbers, so ids are unknown. {_HINT}"
+            )
+        if self.column is not None and not self.streams:
+            self._named = data_ids(_column(dataset, self.column))
+
+    def attach(self, loader: Any) -> None:
+        """Make the batches of a loader carry what ids are made of."""
+        if self.by_content:
+            return
+        if not self.streams:
+            attach_positions(loader, _with_positions, _HINT)
+            return
+        assert self.column is not None
+        for each in (loader, getattr(loader, "base_dataloader", loader)):
+            _attach_column(each, self.column)
+
+    def take(self, batch: Any) -> np.ndarray:
+        """Remove what :meth:`attach` put into a batch, and return the ids of its examples."""
+        if self.by_content:
+            return self._numbered(self._function(batch))
+        if IDS not in batch:
+            raise ArgumentError(
+                "A batch of the Trainer does not say which examples it has. Hint: its loader must "
+                "be that of Trainer.get_train_dataloader, over the dataset it was created with."
+            )
+        own = batch.pop(IDS)
+        own = own.cpu().numpy() if isinstance(own, torch.Tensor) else np.asarray(own)
+        if self.streams:
+            return data_ids(own)
+        own = own if self.positions is None else self.positions[own]
+        return own if self._named is None else self._named[own]
+
+    def restart(self) -> None:
+        """Forget which contents were seen, at the start of a pass over the data."""
+        self._times.clear()
+
+    def _numbered(self, named: Any) -> np.ndarray:
+        """Return ids in which a content that occurs again has a number, as ``"text#2"``."""
+        if isinstance(named, Mapping):
+            named = content_ids(named)
+        if not isinstance(named, (list, tuple)) or not all(isinstance(e, str) for e in named):
+            return data_ids(named)
+        found = []
+        for each in named:
+            self._times[each] += 1
+            found.append(each if self._times[each] == 1 else f"{each}#{self._times[each]}")
+        return data_ids(found)
+
+
+def content_ids(named: Any) -> Sequence[str]:
+    """Return a hash of the content of each example; equal examples have equal ones."""
+    return [data_ids({k: v[i : i + 1] for k, v in named.items()})[0] for i in range(_size(named))]
+
+
+def _size(named: Mapping[str, Any]) -> int:
+    return len(next(iter(named.values())))
+
+
+def _attach_column(loader: Any, column: str) -> None:
+    own = vars(loader)
+    if "collate_fn" in own and not isinstance(own["collate_fn"], ColumnCollator):
+        own["collate_fn"] = ColumnCollator(own["collate_fn"], column)
+
+
+def detach(loader: Any) -> None:
+    """Undo :meth:`ExampleIds.attach`."""
+    detach_positions(loader)
+    for each in (loader, getattr(loader, "base_dataloader", loader)):
+        own = vars(each)
+        if isinstance(own.get("collate_fn"), ColumnCollator):
+            own["collate_fn"] = own["collate_fn"].collate
+
+
+def _column(dataset: Any, name: str) -> Any:
+    """Return a column of a dataset: of ``datasets.Dataset``, or of a sequence of dicts."""
+    columns = getattr(dataset, "column_names", None)
+    if columns is not None:
+        if name not in columns:
+            raise ArgumentError(
+                f"data_id={name!r} is not a column of the dataset, which has "
+                f"{', '.join(map(repr, columns))}."
+            )
+        return list(dataset[name])
+    try:
+        return [dataset[i][name] for i in range(len(dataset))]
+    except (KeyError, TypeError, IndexError):
+        raise ArgumentError(f"data_id={name!r} is not a key of the items of the dataset.") from None
+
+
+class Batches:
+    """The batches of a loader, each a dict that starts with the ids of its examples.
+
+    Args:
+        loader: the loader, with :meth:`ExampleIds.attach` applied.
+        ids: the ids of its dataset.
+        shown: wraps the loader in a progress bar.
+    """
+
+    def __init__(
+        self, loader: DataLoader[Any], ids: ExampleIds, shown: Callable[[Any], Any] = iter
+    ) -> None:
+        self._loader, self._ids, self._shown = loader, ids, shown
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        self._ids.restart()
+        for batch in self._shown(self._loader):
+            ids = self._ids.take(batch)
+            yield {IDS: ids, **batch}

@@ -1,0 +1,110 @@
+"""The loss of a Trainer, and what it divides by.
+
+A Trainer divides the losses of tokens by the number of all tokens of a step, over its micro-batches
+and processes. A row of sawlog is the gradient of a batch of one example, so the run is told how
+many tokens each example has, and which tensor is the loss before anything else is done with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from sawlog.errors import ArgumentError
+
+IGNORED = -100
+
+
+def token_counts(trainer: Any, inputs: Mapping[str, Any]) -> Tensor | None:
+    """Return how many labels of each example count, ``[batch]``; None without labels.
+
+    They are counted as the Trainer does: a causal model shifts them by one position.
+    """
+    labels = inputs.get("shift_labels")
+    if not isinstance(labels, Tensor):
+        labels = inputs.get("labels")
+        if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dim() == 0:
+            return None
+        if _shifts(trainer) and labels.dim() > 1:
+            labels = labels[..., 1:]
+    return (labels != IGNORED).reshape(len(labels), -1).sum(1)
+
+
+def _shifts(trainer: Any) -> bool:
+    """Whether the loss of the model compares each position with the label of the next."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    model = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return False
+    causal = type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    return causal or bool(getattr(trainer, "_loss_shifts_labels", False))
+
+
+def check_supported(trainer: Any) -> None:
+    """Raise an ArgumentError for ways of training in which examples cannot be separated."""
+    refused = {
+        "DataParallel": getattr(trainer.args, "n_gpu", 1) > 1,
+        "DeepSpeed": bool(getattr(trainer, "is_deepspeed_enabled", False)),
+    }
+    for name, used in refused.items():
+        if used:
+            raise ArgumentError(
+                f"The Trainer uses {name}, under which the gradients of examples are not seen. "
+                "Hint: torchrun with one process for each device."
+            )
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model into eval mode for the time of a ``with``, module by module."""
+    before = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, was in before.items():
+            module.training = was
+
+
+@contextlib.contextmanager
+def alone(trainer: Any) -> Iterator[None]:
+    """Keep a Trainer from gathering metrics of all processes, which may have other batches."""
+    accelerator = trainer.accelerator
+    metrics = getattr(trainer, "_metrics", None)
+    kept = None if metrics is None else {mode: {**own} for mode, own in metrics.items()}
+    names = ("gather", "gather_for_metrics")
+    for name in names:
+        setattr(accelerator, name, _same)
+    try:
+        yield
+    finally:
+        for name in names:
+            delattr(accelerator, name)
+        if kept is not None:
+            for mode, own in kept.items():
+                metrics[mode].clear()
+                metrics[mode].update(own)
+
+
+def _same(value: Any, *_: Any, **__: Any) -> Any:
+    return value
+
+
+def extraction_loss(trainer: Any, model: nn.Module, inputs: dict[str, Any], run: Any) -> Tensor:
+    """Return the loss of a batch as the Trainer computes it, and tell the run what it counts."""
+    inputs = trainer._prepare_inputs(inputs)
+    counts = token_counts(trainer, inputs)
+    if counts is not None:
+        run.declare_items(counts)
+    with trainer.compute_loss_context_manager(), trainer.accelerator.autocast():
+        loss = trainer.compute_loss(model, dict(inputs))
+    if not isinstance(loss, Tensor) or not loss.requires_grad:
+        raise ArgumentError(
+            f"compute_loss of {type(trainer).__name__} returned no loss with a gradient. Hint: the "
+            "dataset needs labels, and the model at least one parameter that is trained."
+        )
+    return run.declare_loss(loss.mean() if loss.dim() else loss)

@@ -1,0 +1,153 @@
+"""Scores as LogIX returns them: tensors under names, with the Hessian that was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from sawlog.errors import ArgumentError
+from sawlog.influence import Influence, LogLoader, Logs, Ranking, Scores
+
+
+@dataclasses.dataclass(frozen=True)
+class LogixScores(Scores):
+    """Scores whose ``["influence"]`` is a tensor, or a dict of tensors by group of layers.
+
+    Args:
+        groups: the scores of each group, summed over its layers.
+    """
+
+    groups: Mapping[str, np.ndarray] | None = None
+
+    def __getitem__(self, query: Any) -> Any:
+        """As LogIX has it for its keys, otherwise as :class:`sawlog.influence.Scores`."""
+        if isinstance(query, str) and query in ("influence", "src_ids", "tgt_ids"):
+            if query == "src_ids":
+                return self.queries.tolist()
+            if query == "tgt_ids":
+                return self.ids.tolist()
+            total = torch.from_numpy(np.ascontiguousarray(self.values))
+            if self.groups is None:
+                return total
+            parts = {name: torch.from_numpy(each) for name, each in self.groups.items()}
+            return {"total": total, **parts}
+        return super().__getitem__(query)
+
+
+class LogixInfluence(Influence):
+    """Influence of the examples of a run, as LogIX's ``InfluenceFunction`` computes it.
+
+    Args:
+        train: returns the stored logs.
+        hessian: returns what ``hessian="auto"`` stands for.
+    """
+
+    def __init__(
+        self, train: Callable[[], Any] | None = None, hessian: Callable[[], str] = lambda: "none"
+    ) -> None:
+        super().__init__(_no_logs if train is None else train)
+        self._hessian = hessian
+        self.options: dict[str, Any] = {}
+        self._saved: list[LogixScores] = []
+
+    def compute_influence_all(
+        self, test_log: Any = None, log_loader: LogLoader | None = None, **options: Any
+    ) -> LogixScores:
+        """Score every stored example for queries; ``save=True`` keeps the scores."""
+        save, groups = options.pop("save", False), options.pop("influence_groups", None)
+        options = self._with_defaults(options, groups)
+        options["src_log"] = ready(options.pop("src_log", test_log))
+        found = _with_groups(super().compute_influence_all(None, log_loader, **options), groups)
+        if save:
+            self._saved.append(found)
+        return found
+
+    def compute_influence(self, src_log: Any, tgt_log: Any, **options: Any) -> LogixScores:
+        """Score the examples of ``tgt_log`` for the queries of ``src_log``."""
+        groups = options.pop("influence_groups", None)
+        options = self._with_defaults(options, groups)
+        return _with_groups(
+            super().compute_influence(ready(src_log), ready(tgt_log), **options), groups
+        )
+
+    def compute_self_influence(self, test_log: Any = None, **options: Any) -> Ranking:
+        """Score the influence of examples on themselves: the stored ones, or queries."""
+        options.pop("influence_groups", None)
+        options = self._with_defaults(options, None)
+        options.pop("mode", None)
+        return super().compute_self_influence(ready(options.pop("src_log", test_log)), **options)
+
+    def get_influence_scores(self) -> LogixScores:
+        """Return all scores that were computed with ``save=True``.
+
+        Raises:
+            ArgumentError: there are none.
+        """
+        if not self._saved:
+            raise ArgumentError(
+                "No scores were saved. Hint: compute_influence_all(..., save=True)."
+            )
+        return joined(self._saved)
+
+    def _with_defaults(
+        self, options: dict[str, Any], groups: Sequence[str] | None
+    ) -> dict[str, Any]:
+        given = {**self.options, **options}
+        given = {key: value for key, value in given.items() if value is not None}
+        if given.get("hessian", "auto") == "auto" and "curvature" not in given:
+            given["hessian"] = self._hessian()
+        if groups is not None:
+            given["per_layer"] = True
+        return given
+
+
+def ready(log: Any) -> Any:
+    """Return logs that were requested inside of their ``with``, once it has ended."""
+    if not hasattr(log, "logs") or isinstance(log, (Logs, LogLoader)):
+        return log
+    if log.logs is None:
+        raise ArgumentError("The batch of these logs has not ended. Hint: leave the `with` first.")
+    return log.logs
+
+
+def joined(several: Sequence[LogixScores]) -> LogixScores:
+    """Return the scores of several batches of queries for the same examples."""
+    first = several[0]
+    for each in several[1:]:
+        if not np.array_equal(each.ids, first.ids):
+            raise ArgumentError("Scores of different examples cannot be joined.")
+    groups = None
+    if first.groups is not None:
+        groups = {n: np.concatenate([(e.groups or {})[n] for e in several]) for n in first.groups}
+    layers = {name: np.concatenate([e.layers[name] for e in several]) for name in first.layers}
+    return LogixScores(
+        queries=np.concatenate([each.queries for each in several]),
+        ids=first.ids,
+        values=np.concatenate([each.values for each in several]),
+        layers=layers,
+        about=first.about,
+        groups=groups,
+    )
+
+
+def _with_groups(scores: Scores, groups: Sequence[str] | None) -> LogixScores:
+    parts = None
+    if groups is not None:
+        parts = {
+            group: np.sum(
+                [own for name, own in scores.layers.items() if group in name]
+                or [np.zeros_like(scores.values)],
+                axis=0,
+            )
+            for group in groups
+        }
+    known = {field.name: getattr(scores, field.name) for field in dataclasses.fields(scores)}
+    return LogixScores(**known, groups=parts)
+
+
+def _no_logs() -> Any:
+    raise ArgumentError("There are no logs. Hint: run.influence has those of a run.")

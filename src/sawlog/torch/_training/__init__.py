@@ -1,0 +1,1 @@
+"""Capture while a model trains: steps, learning rates, and the state of the optimizer."""

@@ -1,0 +1,159 @@
+"""Gradients as an optimizer applies them: divided by Adam's second moments, or as Muon's.
+
+An optimizer moves the weights along ``D g``, where ``D`` depends on its state. Rows that are
+multiplied by ``D`` make scores those of the update that was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sawlog.errors import ArgumentError
+from sawlog.factored import Dense, OneHot, Pair, gradient
+from sawlog.run_files._blocks import Block
+from sawlog.torch._proof._block_gradients import pair_of
+from sawlog.torch._rows._block_matrix import block_matrix
+
+_Sides = tuple[Tensor | None, Tensor | None]
+
+
+class Correction:
+    """What an optimizer multiplies the gradient of each block with, from its present state.
+
+    Args:
+        optimizer: an optimizer with the state of Adam (``exp_avg_sq``) or of Muon
+            (``momentum_buffer`` of a matrix).
+        parameters: the watched parameters by name.
+
+    Muon makes the momentum ``M`` orthogonal, ``(M M^T)^-1/2 M``, and its correction of a gradient is
+    the same product, ``(M M^T)^-1/2 g``.
+
+    Raises:
+        ArgumentError: the optimizer has another state.
+    """
+
+    def __init__(self, optimizer: Any, parameters: Mapping[str, Tensor]) -> None:
+        self._optimizer = bare_optimizer(optimizer)
+        self._parameters = parameters
+        self._groups = {
+            id(parameter): group
+            for group in self._optimizer.param_groups
+            for parameter in group["params"]
+        }
+        missing = [name for name, each in parameters.items() if id(each) not in self._groups]
+        if missing:
+            raise ArgumentError(
+                f"The optimizer does not have the parameter {missing[0]!r}, so its gradients "
+                "cannot be corrected. Hint: watch only what is trained, by names=."
+            )
+        self._known: dict[str, Any] = {}
+
+    def ready(self) -> bool:
+        """Whether the optimizer has a state: it has none before its first step."""
+        return all(self._optimizer.state.get(each) for each in self._parameters.values())
+
+    def refresh(self) -> None:
+        """Read the state again, after a step of the optimizer."""
+        self._known.clear()
+
+    def apply(self, block: Block, pair: Pair) -> Pair:
+        """Return the gradients of a block as the optimizer applies them."""
+        if block.name not in self._known:
+            self._known[block.name] = self._of(block)
+        (left, right), elements = self._known[block.name]
+        if left is not None:
+            return _times_left(pair, left)
+        if right is not None:
+            return _times_right(pair, right)
+        return _times_elements(pair, elements)
+
+    def _of(self, block: Block) -> tuple[_Sides, Tensor | None]:
+        states = {name: self._state(name) for name in block.parameters}
+        if any("exp_avg_sq" not in own for own in states.values()):
+            return self._muon(block, states), None
+        parts = {
+            name: _adam(own, self._group(name)).reshape(self._parameters[name].shape)[None]
+            for name, own in states.items()
+        }
+        return (None, None), block_matrix(block, parts)[0]
+
+    def _state(self, name: str) -> Mapping[str, Any]:
+        state: Mapping[str, Any] = self._optimizer.state.get(self._parameters[name], {})
+        if "exp_avg_sq" in state or "momentum_buffer" in state:
+            return state
+        raise ArgumentError(
+            f"The optimizer {type(self._optimizer).__name__} has no second moments of {name!r}, "
+            f"but {', '.join(map(repr, state)) or 'no state yet'}. Hint: Adam, AdamW and Muon are "
+            "known, after their first step; leave correct= out for others."
+        )
+
+    def _group(self, name: str) -> Mapping[str, Any]:
+        group: Mapping[str, Any] = self._groups[id(self._parameters[name])]
+        return group
+
+    def _muon(self, block: Block, states: Mapping[str, Mapping[str, Any]]) -> _Sides:
+        """Return the matrix that makes the momentum orthogonal, on its shorter side."""
+        (name, *more) = block.parameters
+        group = self._group(name)
+        if more or "ns_steps" not in group or self._parameters[name].dim() != 2:
+            raise ArgumentError(
+                f"The state of the optimizer for {block.name!r} is neither Adam's nor that of Muon "
+                "for a matrix, so its gradients cannot be corrected."
+            )
+        momentum = states[name]["momentum_buffer"].detach().float()
+        rows, cols = momentum.shape
+        size = float(momentum.norm()) + 1e-30
+        # Newton-Schulz iterations increase small singular values by no more than this.
+        first, *_ = group.get("ns_coefficients", (3.4445,))
+        most = float(first) ** int(group["ns_steps"]) / size
+        tall = rows > cols
+        values, vectors = torch.linalg.eigh(
+            momentum.T @ momentum if tall else momentum @ momentum.T
+        )
+        inverse = values.clamp(min=most**-2).rsqrt()
+        found = (vectors * inverse) @ vectors.T * (max(1.0, rows / cols) ** 0.5)
+        return (None, found) if tall else (found, None)
+
+
+def bare_optimizer(optimizer: Any) -> Any:
+    """Return the optimizer that others, such as accelerate's, wrap."""
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
+def _adam(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
+    """Return one over the root of the second moments, without their bias."""
+    moments = state.get("max_exp_avg_sq", state["exp_avg_sq"]).detach().float()
+    betas, eps = group.get("betas", (0.9, 0.999)), float(group.get("eps", 1e-8))
+    done = 1.0 - float(betas[1]) ** float(state["step"])
+    return 1.0 / ((moments / done).sqrt() + eps)
+
+
+def _times_left(pair: Pair, left: Tensor) -> Pair:
+    """Multiply the rows of gradients by a matrix."""
+    if isinstance(pair.left, OneHot) or pair.left.groups is not None:
+        pair = pair_of(gradient(pair))
+    own = pair.left.full()  # type: ignore[union-attr]
+    return Pair(Dense(own @ left.to(own).T), pair.right)
+
+
+def _times_right(pair: Pair, right: Tensor) -> Pair:
+    """Multiply the columns of gradients by a symmetric matrix."""
+    if isinstance(pair.right, OneHot) or pair.right.groups is not None:
+        pair = pair_of(gradient(pair))
+    own = pair.right.full()  # type: ignore[union-attr]
+    return Pair(pair.left, Dense(own @ right.to(own)))
+
+
+def _times_elements(pair: Pair, elements: Tensor) -> Pair:
+    """Multiply the elements of gradients; a lookup of rows stays one."""
+    if isinstance(pair.left, OneHot) and isinstance(pair.right, Dense):
+        right = pair.right.full()
+        return Pair(pair.left, Dense(right * elements.to(right)[pair.left.ids]))
+    whole = gradient(pair)
+    return pair_of(whole * elements.to(whole))

@@ -1,0 +1,178 @@
+"""Gradients that a plain training loop computes, with steps, and corrected by the optimizer."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import sawlog
+import sawlog.store
+from sawlog.errors import ArgumentError
+from sawlog.influence import Logs, training_influence
+from sawlog.torch import TrainingCapture
+
+
+def program():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 3, bias=False))
+    return model, torch.randint(0, 9, (8, 2)), torch.randint(0, 3, (8,))
+
+
+def loss_of(model, x, y):
+    return nn.functional.cross_entropy(model(x), y)
+
+
+def grads(model, x, y):
+    found = []
+    for i in range(len(x)):
+        loss = loss_of(model, x[i : i + 1], y[i : i + 1])
+        found.append(torch.autograd.grad(loss, list(model.parameters())))
+    return [np.stack([each[k].numpy() for each in found]) for k in range(len(found[0]))]
+
+
+def rows_of(path, epoch=0):
+    (folder,) = (path / f"epoch-{epoch}" / "logs").glob("*")
+    logs = Logs(folder)
+    return np.asarray(logs.ids), logs.gather(logs.ids).rows()
+
+
+def trained(tmp_path, optimizer_of, epochs=1, **options):
+    """Train, and return the rows that each step should have, before its correction."""
+    model, x, y = program()
+    optimizer = optimizer_of(model)
+    capture = TrainingCapture(model, "loop", root=tmp_path, optimizer=optimizer, **options)
+    expected, step = {}, 0
+    for epoch in range(epochs):
+        for ids in torch.arange(8).split(4):
+            state = {p: dict(own) for p, own in optimizer.state.items()}
+            own = grads(model, x[ids], y[ids])
+            expected[epoch, step] = (ids.numpy(), own, _copied(state), list(model.parameters()))
+            with capture(ids, step=step, epoch=epoch):
+                loss_of(model, x[ids], y[ids]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            step += 1
+    capture.close()
+    return capture.path, expected
+
+
+def _copied(state):
+    return {p: {n: torch.as_tensor(v).clone() for n, v in own.items()} for p, own in state.items()}
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.5)
+
+
+def adam(model):
+    return torch.optim.AdamW(model.parameters(), lr=0.1, betas=(0.9, 0.99), eps=1e-6)
+
+
+def test_a_plain_loop(tmp_path):
+    path, expected = trained(tmp_path, sgd, epochs=2)
+    for (epoch, step), (ids, own, *_) in expected.items():
+        stored, rows = rows_of(path, epoch)
+        order = [stored.tolist().index(i) for i in ids]
+        for name, want in zip(("0.weight", "2.weight"), own, strict=True):
+            np.testing.assert_allclose(rows[name][order], want, rtol=1e-5, atol=1e-7)
+        found = sawlog.store.open(path / f"epoch-{epoch}" / "steps").gather(ids)
+        assert np.asarray(found["step"]).tolist() == [step] * 4
+        assert np.asarray(found["learning_rate"]).tolist() == [0.5] * 4
+        assert np.asarray(found["share"]).tolist() == [0.25] * 4
+    query = {name: np.ones((1, *each.shape[1:])) for name, each in rows_of(path)[1].items()}
+    scores = training_influence(path, query)
+    want = np.zeros(8)
+    for ids, own, *_ in expected.values():
+        want[ids] += 0.125 * sum(each.reshape(4, -1).sum(1) for each in own)
+    order = [scores.ids.tolist().index(i) for i in range(8)]
+    np.testing.assert_allclose(scores.values[0, order], want, rtol=1e-4, atol=1e-7)
+
+
+def test_chosen_steps(tmp_path):
+    for number, steps in enumerate((2, [0], lambda step: step == 0)):
+        path, _ = trained(tmp_path / str(number), sgd, steps=steps)
+        assert rows_of(path)[0].tolist() == [0, 1, 2, 3]
+
+
+def test_second_moments_of_adam(tmp_path):
+    path, expected = trained(tmp_path, adam, correct=True)
+    stored, rows = rows_of(path)
+    assert stored.tolist() == [4, 5, 6, 7]
+    ids, own, state, parameters = expected[0, 1]
+    assert ids.tolist() == stored.tolist()
+    for name, want, parameter in zip(("0.weight", "2.weight"), own, parameters, strict=True):
+        moments = state[parameter]["exp_avg_sq"] / (1 - 0.99)
+        scaled = want / (moments.sqrt() + 1e-6).numpy()
+        np.testing.assert_allclose(rows[name], scaled, rtol=1e-4, atol=1e-6)
+
+
+def test_projections_of_corrected_gradients(tmp_path):
+    """Corrected and then projected: products of rows are those of the corrected gradients."""
+    path, expected = trained(tmp_path, adam, correct=True, config={"compress": 9})
+    _, rows = rows_of(path)
+    _, own, state, parameters = expected[0, 1]
+    for name, want, parameter in zip(("0.weight", "2.weight"), own, parameters, strict=True):
+        moments = state[parameter]["exp_avg_sq"] / (1 - 0.99)
+        flat = (want / (moments.sqrt() + 1e-6).numpy()).reshape(4, -1)
+        got = rows[name].reshape(4, -1)
+        np.testing.assert_allclose(got @ got.T, flat @ flat.T, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+def test_muon(tmp_path):
+    def muon(model):
+        return torch.optim.Muon(list(model.parameters()), lr=0.1, weight_decay=0.0)
+
+    path, expected = trained(tmp_path, muon, correct=True)
+    _, rows = rows_of(path)
+    _, own, state, parameters = expected[0, 1]
+    for name, want, parameter in zip(("0.weight", "2.weight"), own, parameters, strict=True):
+        momentum = state[parameter]["momentum_buffer"].double()
+        left, values, right = torch.linalg.svd(momentum, full_matrices=False)
+        kept = values > 1e-3 * values[0]
+        left, right, values = left[:, kept].numpy(), right[kept].numpy(), values[kept].numpy()
+        factor = max(1.0, momentum.shape[0] / momentum.shape[1]) ** 0.5
+        if momentum.shape[0] > momentum.shape[1]:
+            corrected, got = want @ right.T / values, rows[name] @ right.T
+        else:
+            corrected = np.einsum("ik,bij->bkj", left, want) / values[:, None]
+            got = np.einsum("ik,bij->bkj", left, rows[name])
+        np.testing.assert_allclose(got, factor * corrected, rtol=1e-3, atol=1e-3)
+
+
+def test_what_is_refused(tmp_path):
+    model, x, y = program()
+    with pytest.raises(ArgumentError, match="needs the optimizer"):
+        TrainingCapture(model, "a", root=tmp_path, correct=True)
+    with pytest.raises(ArgumentError, match="Statistics are those of one state"):
+        TrainingCapture(model, "a", root=tmp_path, config={"statistic": "kfac"})
+    with pytest.raises(ArgumentError, match="`steps` must be"):
+        TrainingCapture(model, "a", root=tmp_path, steps=-1)
+    with pytest.raises(ArgumentError, match="does not have the parameter"):
+        part = torch.optim.Adam(model[0].parameters())
+        TrainingCapture(model, "a", root=tmp_path, optimizer=part, correct=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    capture = TrainingCapture(model, "b", root=tmp_path, optimizer=optimizer, correct=True)
+    with capture(range(8), step=0):
+        loss_of(model, x, y).backward()
+    optimizer.step()
+    with (
+        pytest.raises(ArgumentError, match="neither Adam's nor that of Muon"),
+        capture(range(8), step=1),
+    ):
+        loss_of(model, x, y).backward()
+    with pytest.raises(ArgumentError, match="No step was logged"):
+        training_influence(tmp_path / "none", {"w": np.ones((1, 2))})
+    unknown = TrainingCapture(model, "c", root=tmp_path)
+    with unknown(range(8), step=0):
+        loss_of(model, x, y).backward()
+    with (
+        pytest.warns(UserWarning, match="8 examples of a batch, such as 0"),
+        unknown(range(8), step=1),
+    ):
+        loss_of(model, x, y).backward()
+    unknown.close()
+    query = {name: each[:1] for name, each in rows_of(unknown.path)[1].items()}
+    with pytest.raises(ArgumentError, match="learning rate, or the share"):
+        training_influence(unknown.path, query)
+    assert training_influence(unknown.path, query, weigh=False).values.shape == (1, 8)
