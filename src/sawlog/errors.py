@@ -78,6 +78,10 @@ class CaptureError(SawlogError, RuntimeError):
     """A batch cannot be logged with these options."""
 
 
+class ProcessLostError(SawlogError, RuntimeError):
+    """Another process of a distributed job ended, or did not come in time."""
+
+
 class WeightsMismatchError(SawlogError, ValueError):
     """Logs or statistics were computed with different weights of the model."""
 

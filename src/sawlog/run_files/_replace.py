@@ -18,8 +18,13 @@ _PARTS = {
 }  # how deep below each stores can be
 
 
-def replace_run(path: Path) -> None:
+def replace_run(path: Path, *, for_all: bool = False) -> None:
     """Remove the stores of a run, unless they were made by processes that started with this one.
+
+    Args:
+        path: the folder of the run.
+        for_all: whether this process does it for all others of its job, which wait for it; then
+            all stores are removed.
 
     Raises:
         StoreExistsError: something else lies there; nothing was removed.
@@ -33,7 +38,7 @@ def replace_run(path: Path) -> None:
             raise foreign_files_error(others, doing)
         return stores
 
-    for store in replace_stores(find, doing):
+    for store in replace_stores(find, doing, for_all=for_all):
         _remove_empty(store, path)
     if not _stores(path)[0]:
         discard(path / REMEMBERED)

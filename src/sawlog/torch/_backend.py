@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,10 +28,11 @@ from sawlog.torch._check_batch import check_batch
 from sawlog.torch._fingerprint import Fingerprint
 from sawlog.torch._finite import nonfinite_rows, nonfinite_sums
 from sawlog.torch._names import bare
-from sawlog.torch._processes import TorchProcessGroup, process_group
 from sawlog.torch._projectors import Projectors
 from sawlog.torch._row_builder import RowBuilder
 from sawlog.torch._sampled_batches import sampled_batches
+from sawlog.torch._sharded import ShardedModel
+from sawlog.torch._sharded_fingerprint import ShardedFingerprint
 from sawlog.torch._watched import Names, Watched, look_at
 
 
@@ -54,9 +56,10 @@ class TorchBackend:
         axis: int = 0,
     ) -> None:
         self.model = bare(model) if isinstance(model, nn.Module) else model
+        self._sharded = ShardedModel(model) if isinstance(model, nn.Module) else None
         self.watched = look_at(self.model, names, types, uncovered)
         self.axis = axis
-        self._fingerprint = Fingerprint(self.model)
+        self._fingerprint = (ShardedFingerprint if self._sharded else Fingerprint)(self.model)
         averaged = isinstance(model, nn.parallel.DistributedDataParallel)
         # A step is called with the model as given, but not with what averages gradients.
         self.step_model = self.model if averaged else model
@@ -99,9 +102,16 @@ class TorchBackend:
         """Return batches with the positions of their examples; None if a loader keeps the order."""
         return sampled_batches(loader)
 
-    def process_group(self) -> TorchProcessGroup | None:
-        """Return the processes of the running ``torch.distributed`` job; None outside of one."""
-        return process_group()
+    @contextlib.contextmanager
+    def gathered(self, *, for_pass: bool = False) -> Iterator[None]:
+        """Have all parameters whole inside the ``with``, where processes have parts of them."""
+        if not self._sharded:
+            yield
+            return
+        if for_pass:
+            self._fingerprint.now()  # needs all processes, and is remembered
+        with self._sharded.whole(), self._sharded.reducing_once():
+            yield
 
     def run_step(self, active: ActiveBatch, step: Step, batch: Any, size: int) -> None:
         """Call ``step(model, batch)`` and differentiate the loss, if gradients are logged."""
@@ -125,7 +135,8 @@ class TorchBackend:
         tolerance: float | None,
     ) -> Check:
         """Compare what is captured of a batch with its examples run alone."""
-        return check_batch(self, run, step, batch, mask, examples, one, tolerance)
+        with self.gathered():
+            return check_batch(self, run, step, batch, mask, examples, one, tolerance)
 
 
 class TorchCapturer:

@@ -52,7 +52,7 @@ class _Known:
             _version(tensor),
             _at(tensor),
             _sample(tensor, pieces),
-            _digest(tensor),
+            digest_of(tensor),
             tensor.requires_grad,
             pieces,
             not tensor.is_inference(),
@@ -115,11 +115,10 @@ class Fingerprint:
         self._others: list[str] = []
         self._hashed_at, self._took = -float("inf"), 0.0
         self._turn = 0
-        self._sharded = any(hasattr(own[key], "full_tensor") for _, own, key in _places(model))
 
     def now(self, projection: str = "") -> Provenance:
         """The weights as they are, every byte of them."""
-        self._known = {name: _Known.of(own[key]) for name, own, key in _places(self._model)}
+        self._known = {name: _Known.of(own[key]) for name, own, key in places_of(self._model)}
         self._glance = _Glance(self._model, self._known)
         self._trained = [name for name, known in self._known.items() if known.trained]
         self._others = [name for name, known in self._known.items() if not known.trained]
@@ -141,7 +140,7 @@ class Fingerprint:
 
     def _looked_closely(self) -> list[str]:
         """The same, one tensor after the other; modules may have been put in or taken out."""
-        there = {name: own[key] for name, own, key in _places(self._model)}
+        there = {name: own[key] for name, own, key in places_of(self._model)}
         gone = [name for name in self._known if name not in there]
         found = [name for name, tensor in there.items() if not self._is_same(name, tensor)]
         if not found and not gone:  # the same values, elsewhere or written again
@@ -154,7 +153,7 @@ class Fingerprint:
             return False
         if known.is_same(tensor):
             return True
-        if _digest(tensor) != known.digest:
+        if digest_of(tensor) != known.digest:
             return False
         self._known[name] = _Known.of(tensor)
         return True
@@ -162,19 +161,19 @@ class Fingerprint:
     def _looked_through(self) -> list[str]:
         """The same, with every byte, if that is due."""
         begun = time.process_time()
-        if self._sharded or begun - self._hashed_at < self._took / SHARE:
+        if begun - self._hashed_at < self._took / SHARE:
             return []
-        there = {name for name, _, _ in _places(self._model)}
+        there = {name for name, _, _ in places_of(self._model)}
         found = [name for name in there if name not in self._known]
         for name, known in self._known.items():
-            if name not in there or _digest(known.tensor) != known.digest:
+            if name not in there or digest_of(known.tensor) != known.digest:
                 found.append(name)
         self._hashed_at = time.process_time()
         self._took = self._hashed_at - begun
         return found
 
 
-def _places(model: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
+def places_of(model: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
     """The name of each tensor, and where its module keeps it; shared ones once."""
     seen = set()
     for prefix, module in named_modules(model):
@@ -205,7 +204,7 @@ def _at(tensor: Tensor | None) -> int:
         return 0
 
 
-def _digest(tensor: Tensor) -> str:
+def digest_of(tensor: Tensor) -> str:
     """A hash of what a tensor holds, with its dtype and shape, wherever it is."""
     said = f"{tensor.dtype}{list(tensor.shape)}"
     return said + "".join(

@@ -10,7 +10,6 @@ from torch import nn
 _WRAPPERS = {
     "DistributedDataParallel": "module",
     "DataParallel": "module",
-    "FullyShardedDataParallel": "_fsdp_wrapped_module",
     "CheckpointWrapper": "_checkpoint_wrapped_module",
     "OffloadWrapper": "_checkpoint_wrapped_module",
     "OptimizedModule": "_orig_mod",

@@ -12,6 +12,7 @@ from sawlog.errors import CaptureError
 from sawlog.run_files._blocks import Report
 from sawlog.torch._backend import TorchBackend
 from sawlog.torch._batch_capture import BatchCapture
+from sawlog.torch._processes import TorchProcessGroup, process_group
 from sawlog.torch._watched import Names
 
 
@@ -26,6 +27,9 @@ class Run(CaptureRun):
         config: initial options, as for :meth:`setup`; None takes those that an existing run was
             last set up with.
         sinks: where :meth:`log` writes; by default a store in the folder ``metrics`` of the run.
+        distributed: whether the processes of a ``torch.distributed`` job share the run; False is
+            for a run that only one of them has.
+        timeout: seconds to wait for a process of the job that shows no sign of life.
 
     >>> import tempfile, torch, sawlog
     >>> model = torch.nn.Linear(3, 2)
@@ -77,6 +81,10 @@ class Run(CaptureRun):
         types = types if type_filter is None else type_filter
         one_of("batch_axis", batch_axis, (0, 1))
         return self._watch(TorchBackend(model, names, types, uncovered, batch_axis), quiet)
+
+    def _process_group(self) -> TorchProcessGroup | None:
+        """Return the processes of the running ``torch.distributed`` job; None outside of one."""
+        return process_group()
 
     def backward(self, loss: Tensor) -> None:
         """Run the backward pass only as far as the logs need: parameters get no ``.grad``.

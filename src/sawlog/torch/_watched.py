@@ -18,6 +18,7 @@ from sawlog.factored import Dense, Factor, OneHot, Pair
 from sawlog.run_files._blocks import Block
 from sawlog.torch._layers import Part, Rule, general, rule_for
 from sawlog.torch._names import named_modules, named_parameters
+from sawlog.torch._sharded import LiveParameters, LiveTensors, is_split
 
 Names = str | Sequence[str] | Callable[[str], bool] | None
 
@@ -85,11 +86,18 @@ class Watched:
     plans: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
     scattered: set[Any] = dataclasses.field(default_factory=set, compare=False)
     rounded: set[Any] = dataclasses.field(default_factory=set, compare=False)
-    buffers: tuple[Tensor, ...] = ()
+    buffers: Sequence[Tensor] = ()
 
-    @functools.cached_property
+    @property
     def numbers(self) -> Mapping[int, int]:
         """A number for each parameter, by its ``id``."""
+        return self._numbers() if isinstance(self.parameters, LiveParameters) else self._known
+
+    @functools.cached_property
+    def _known(self) -> Mapping[int, int]:
+        return self._numbers()
+
+    def _numbers(self) -> Mapping[int, int]:
         return {id(each): number for number, each in enumerate(self.parameters.values())}
 
     def with_blocks(self, blocks: Sequence[Block]) -> Watched:
@@ -283,7 +291,11 @@ class _Search:
                 shares.extend(self._shares(module, part, tied, blocks))
             units.append(Unit(name, module, rule, tuple(shares)))
         named = {self._names[id(p)]: p for p in self._model.parameters()}
-        watched = {name: named[name] for block in blocks.values() for name in block.parameters}
+        names = [name for block in blocks.values() for name in block.parameters]
+        watched: Mapping[str, Tensor] = {name: named[name] for name in names}
+        others: Sequence[Tensor] = (*self._model.buffers(), *self._model.parameters())
+        if any(map(is_split, self._model.parameters())):  # whole only while a batch is logged
+            watched, others = LiveParameters(self._model, names), LiveTensors(self._model)
         kinds = nn.modules.batchnorm._BatchNorm
         norms = [(n, m) for n, m in self._model.named_modules() if isinstance(m, kinds)]
         return Watched(
@@ -292,7 +304,7 @@ class _Search:
             skipped,
             watched,
             tuple(norms),
-            buffers=(*self._model.buffers(), *self._model.parameters()),
+            buffers=others,
         )
 
     def _shares(
