@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -117,12 +118,8 @@ def ddp(folder, rank, size):
             loss_of(model, data[ids]).backward()
     run.finalize()
     assert run.statistics.examples == SIZE  # at once, in every rank
-    try:
+    with pytest.raises(ArgumentError, match="exists='append' continues it"):
         sawlog.init("ddp", root=folder, exists="error")
-    except ArgumentError as error:
-        assert "exists='append' continues it" in str(error)
-    else:
-        raise AssertionError
 
 
 def fsdp(folder, rank, size):
@@ -151,14 +148,8 @@ def fsdp(folder, rank, size):
     np.save(folder / f"fsdp-{rank}.npy", scores.values)
     optimizer.step()
     run.setup(OPTIONS)
-    try:
-        with run(data_id=["other"]):
-            pass
-    except sawlog.errors.WeightsMismatchError:
+    with pytest.raises(sawlog.errors.WeightsMismatchError), run(data_id=["other"]):
         pass
-    else:
-        raise AssertionError
-    dist.barrier()
 
 
 def extract(folder, rank, size):
@@ -180,12 +171,8 @@ def fsdp1(folder, rank, size):
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     model = FullyShardedDataParallel(model_and_data()[0], device_id=torch.device("cpu"))
-    try:
+    with pytest.raises(ArgumentError, match=r"fully_shard\(model\)"):
         sawlog.init("fsdp1", root=folder).watch(model, quiet=True)
-    except ArgumentError as error:
-        assert "fully_shard(model)" in str(error)
-    else:
-        raise AssertionError
 
 
 def killed(folder, rank, size):

@@ -14,7 +14,7 @@ import numpy as np
 from sawlog._lifecycle import CloseOnExit, close_at_exit, is_ending
 from sawlog._paths import absolute
 from sawlog._rich import Console
-from sawlog._validate import one_of, positive_integer, refuse
+from sawlog._validate import flag, one_of, positive_integer, positive_number, refuse
 from sawlog.capture._backend import ActiveBatch, Backend, BatchRequest, ProcessGroup
 from sawlog.capture._capture_pass import CapturePass
 from sawlog.capture._data_ids import data_ids
@@ -56,7 +56,8 @@ class RunCore(LogixMethods, CloseOnExit):
         one_of("exists", exists, EXISTS)
         self.project = project
         self.path = absolute(root) / project
-        self._distributed, self._timeout = distributed, positive_number("timeout", timeout)
+        self._distributed = flag("distributed", distributed)
+        self._timeout = positive_number("timeout", timeout)
         self._shared_by: Ranks | None = None
         ranks = self._ranks()
         if ranks is None:

@@ -35,12 +35,14 @@ from sawlog.torch._layers import Part as Part
 from sawlog.torch._layers import Rule as Rule
 from sawlog.torch._layers import Use as Use
 from sawlog.torch._layers import register_layer as register_layer
+from sawlog.torch._rank_executor import RankExecutor as RankExecutor
 from sawlog.torch._run import Run as Run
 
 __all__ = [
     "Check",
     "Extraction",
     "Part",
+    "RankExecutor",
     "Rule",
     "Run",
     "Use",
