@@ -102,6 +102,10 @@ def queried(run, model, data, **options):
     return run.influence.compute_influence_all(run.get_log(), **options)
 
 
+def keep(path, scores):
+    np.savez(path, ids=scores.ids, values=scores.values)
+
+
 # -- the steps ------------------------------------------------------------------------------------
 
 
@@ -145,7 +149,7 @@ def fsdp(folder, rank, size):
     same = [None] * size
     dist.all_gather_object(same, scores.values)
     assert all((each == same[0]).all() for each in same)
-    np.save(folder / f"fsdp-{rank}.npy", scores.values)
+    keep(folder / f"fsdp-{rank}", scores)
     optimizer.step()
     run.setup(OPTIONS)
     with pytest.raises(sawlog.errors.WeightsMismatchError), run(data_id=["other"]):
@@ -164,7 +168,7 @@ def extract(folder, rank, size):
     loader = [{"id": ids, "x": data[ids]} for ids in (mine[:2], mine[2:5], mine[5:]) if len(ids)]
     run.extract(lambda model, b: loss_of(model, b["x"]), loader, lambda b: b["id"], quiet=True)
     scores = queried(run, model, data)
-    np.save(folder / f"extract-{rank}.npy", scores.values)
+    keep(folder / f"extract-{rank}", scores)
 
 
 def fsdp1(folder, rank, size):
@@ -173,6 +177,30 @@ def fsdp1(folder, rank, size):
     model = FullyShardedDataParallel(model_and_data()[0], device_id=torch.device("cpu"))
     with pytest.raises(ArgumentError, match=r"fully_shard\(model\)"):
         sawlog.init("fsdp1", root=folder).watch(model, quiet=True)
+
+
+def engine(folder, rank, size):
+    """Ranks as the workers of an analysis, which fits a curvature and scores."""
+    random = np.random.default_rng(0)
+    rows = {"grad/a": random.normal(size=(60, 4, 3)), "grad/b": random.normal(size=(60, 5, 2))}
+    queries = {"a": random.normal(size=(3, 4, 3)), "b": random.normal(size=(3, 5, 2))}
+    path = folder / "engine"
+    if rank == 0:
+        with sawlog.store.create(path, segment_bytes=1000) as writer:
+            for start in range(0, 60, 5):
+                some = {name: each[start : start + 5] for name, each in rows.items()}
+                writer.append(np.arange(start, start + 5), some)
+    dist.barrier()
+    assert sawlog.influence.Logs(path).files > size
+    expected = sawlog.influence.attribute(rows, queries, curvature="fisher")
+    with sawlog.torch.RankExecutor(timeout=60) as ranks:
+        options = {"curvature": "fisher", "executor": ranks, "checkpoint": folder / "parts"}
+        for _ in range(2):
+            found = sawlog.influence.attribute(path, queries, **options)
+            np.testing.assert_allclose(found.values, expected.values, rtol=1e-9, atol=1e-12)
+            assert found.ids.tolist() == expected.ids.tolist()
+        with pytest.raises(ZeroDivisionError):
+            ranks.submit(divmod, 1, 0).result()
 
 
 def killed(folder, rank, size):

@@ -49,9 +49,10 @@ def to_host(leaf: Any, what: str) -> tuple[np.ndarray, str | None]:
     """Return a leaf as a numpy array; for PRNG keys, their data and the name of their kind.
 
     Raises:
-        LogValueError: the leaf is neither an array nor a number, or is not fully addressable.
+        LogValueError: the leaf is neither an array nor a number, or other processes have parts
+            of it.
     """
-    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+    if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
         raise LogValueError(
             f"Parts of {what} are on devices of other processes. Hint: collect it first, with "
             "jax.experimental.multihost_utils.process_allgather(logs)."
