@@ -66,6 +66,10 @@ class AppendWarning(UserWarning):
     """A logger appends to runs of an earlier program."""
 
 
+class CompiledModelWarning(UserWarning):
+    """A model compiled by ``torch.compile`` runs uncompiled while its batches are logged."""
+
+
 class SinkTimeoutError(SawlogError, TimeoutError):
     """A sink did not return in time, and is no longer used."""
 

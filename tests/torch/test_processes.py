@@ -198,6 +198,7 @@ def compiled(model):
     return torch.compile(model, backend="eager")
 
 
+@pytest.mark.filterwarnings("ignore::sawlog.errors.CompiledModelWarning")
 @pytest.mark.parametrize("wrap", [nn.DataParallel, compiled], ids=["parallel", "compiled"])
 def test_names_are_those_of_the_bare_model(tmp_path, wrap):
     inner = nn.Sequential(nn.Linear(3, 3), wrap(nn.Sequential(nn.Linear(3, 2))))

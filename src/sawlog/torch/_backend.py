@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from sawlog.capture._check import Check
 from sawlog.capture._nonfinite import NonFiniteRows
 from sawlog.capture._pass_matrices import PassMatrices
 from sawlog.capture._run import CaptureRun
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, CompiledModelWarning
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._options import Options
 from sawlog.run_files._provenance import Provenance
@@ -27,7 +28,7 @@ from sawlog.torch._check import loss_of
 from sawlog.torch._check_batch import check_batch
 from sawlog.torch._fingerprint import Fingerprint
 from sawlog.torch._finite import nonfinite_rows, nonfinite_sums
-from sawlog.torch._names import bare
+from sawlog.torch._names import bare, compiled_parts
 from sawlog.torch._projectors import Projectors
 from sawlog.torch._row_builder import RowBuilder
 from sawlog.torch._sampled_batches import sampled_batches
@@ -56,6 +57,8 @@ class TorchBackend:
         axis: int = 0,
     ) -> None:
         self.model = bare(model) if isinstance(model, nn.Module) else model
+        if isinstance(model, nn.Module):
+            _warn_if_compiled(model)
         self._sharded = ShardedModel(model) if isinstance(model, nn.Module) else None
         self.watched = look_at(self.model, names, types, uncovered)
         self.axis = axis
@@ -174,6 +177,24 @@ class TorchCapturer:
         rows = RowBuilder(self._options, self.projectors, spec, self._memory)
         statistics = BatchStatistics(self._options, self.projectors, spec)
         return BatchCapture(self._watched, self._options, spec, rows, statistics)
+
+
+def _warn_if_compiled(model: nn.Module) -> None:
+    """Say once that a compiled model is not compiled while it is captured."""
+    global _warned
+    parts = compiled_parts(model)
+    if parts and not _warned:
+        _warned = True
+        warnings.warn(
+            f"torch.compile was called on {', '.join(parts[:3])}{', ...' if parts[3:] else ''}. "
+            "Compiled code calls no hooks, so inside of `with run(...)` it runs as it was written; "
+            "elsewhere it stays compiled.",
+            CompiledModelWarning,
+            stacklevel=5,
+        )
+
+
+_warned = False
 
 
 def _mask(mask: Any, batch: int) -> Tensor | None:
