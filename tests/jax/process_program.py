@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import sawlog
-from sawlog.errors import LogValueError
+from sawlog.errors import ArgumentError, LogValueError
 from sawlog.loggers import (
     ConsoleLogger,
     CsvLogger,
@@ -52,6 +52,15 @@ def as_lists(logs):
     return {key: np.asarray(value).tolist() for key, value in logs.items()}
 
 
+def shards_of(mesh):
+    @jax.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+    def shards(x):
+        sawlog.log({"part": jnp.sum(x)})
+        return x
+
+    return shards
+
+
 def transformations(x, mesh):
     """``log``, ``spool`` and ``tap``, on the devices of this process and on all of them."""
     found = {}
@@ -61,16 +70,12 @@ def transformations(x, mesh):
     found["local tap"] = tapped(only_mean, local)
     found["plain"] = float(jax.jit(train)(x))
     out, logs = sawlog.spool(train)(x)
+    assert "on the devices of several processes" in repr(logs)
     found["spool"] = [float(out), np.asarray(logs["mean"]).tolist(), logs["x"].shape]
     found["means"] = np.asarray(logs.reduce("mean")["mean"]).tolist()
     found["tap"] = tapped(train, x)
     found["tap in jit"] = tapped(jax.jit(train), x)
-
-    @jax.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P("x"))
-    def shards(x):
-        sawlog.log({"part": jnp.sum(x)})
-        return x
-
+    shards = shards_of(mesh)
     found["shards"] = sorted(each["part"] for each in tapped(shards, x)[1])
     out, logs = sawlog.spool(shards)(x)
     parts = [float(np.sum(each.data)) for each in logs["part"].addressable_shards]
@@ -78,7 +83,7 @@ def transformations(x, mesh):
     return found
 
 
-def loggers(x, folder):
+def loggers(x, folder, mesh):
     """Every way of logging with every logger: one process writes."""
     console, memory = io.StringIO(), MemoryLogger()
     several = MultiLogger(
@@ -106,6 +111,11 @@ def loggers(x, folder):
             assert "seed-8" in memory.runs
         logger.run(only_mean_of_seed)(9)
         assert_refused(lambda: (logger.spool(train, state)(x), logger.flush()))
+        logger.tap(shards_of(mesh), state)(x)
+        with pytest.raises(ArgumentError, match='processes="each"'):
+            logger.flush()
+    with SaveLogger(folder / "shards", processes="each") as logger:
+        logger.tap(shards_of(mesh), logger.init(7))(x)
     return {"memory": sorted(memory.runs), "shown": bool(console.getvalue())}
 
 
@@ -115,10 +125,7 @@ def only_mean_of_seed(seed):
 
 
 def assert_refused(call):
-    """What is split over processes is not written, and that is said."""
-    if jax.process_index():
-        call()
-        return
+    """What is split over processes is not written, and all processes say so."""
     with pytest.raises(LogValueError, match="on devices of other processes"):
         call()
 
@@ -139,7 +146,7 @@ def main(rank, port, folder):
     values = np.arange(8.0, dtype=np.float32)
     x = jax.make_array_from_callback((8,), NamedSharding(mesh, P("x")), lambda at: values[at])
     found = transformations(x, mesh)
-    found["loggers"] = loggers(x, folder)
+    found["loggers"] = loggers(x, folder, mesh)
     store(folder)
     (folder / f"found-{rank}.json").write_text(json.dumps(found))
     jax.distributed.shutdown()

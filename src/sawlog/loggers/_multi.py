@@ -37,6 +37,9 @@ class MultiLogger(Logger):
             raise
         return Fanout(*opened)
 
+    def _only_first(self) -> bool:
+        return any(logger._only_first() for logger in self.loggers)
+
     def _warn_started(self) -> None:
         for logger in self.loggers:
             logger._warn_started()

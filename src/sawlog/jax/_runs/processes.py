@@ -9,7 +9,7 @@ an error.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 from sawlog.errors import ArgumentError
 from sawlog.records import Records
@@ -17,24 +17,16 @@ from sawlog.sinks import BaseSink
 
 
 class OtherProcessSink(BaseSink):
-    """Drops what a process logs that is not the first.
-
-    Args:
-        name: the name of the run, for messages.
-    """
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
+    """Drops what a process logs that is not the first."""
 
     def _write(self, records: Records) -> None:
         del records
 
-    def refuse_shards(self, names: Any) -> None:
-        """Raise an ArgumentError for logs of single shards, which no other process has."""
-        raise ArgumentError(
-            f"{', '.join(map(repr, names))} was logged inside of shard_map on devices of this "
-            f"process, and only the first process writes the run {self.name!r}. Hint: create the "
-            'logger with processes="each" for one run in each process, or log a value that is the '
-            "same on all devices, such as jax.lax.pmean(x, axis), outside of shard_map."
-        )
+
+def shards_error(names: Iterable[str], run: str) -> ArgumentError:
+    """Return the error for logs of single shards, some of which other processes have."""
+    return ArgumentError(
+        f"{', '.join(map(repr, names))} was logged inside of shard_map, by the devices of several "
+        f"processes, and only the first process writes the run {run!r}. Hint: create the logger "
+        'with processes="each" for one run in each process; or log outside of shard_map.'
+    )

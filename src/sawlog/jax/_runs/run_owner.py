@@ -131,15 +131,20 @@ class RunOwner(CloseOnExit):
             self._opened.add(full)
             ended = functools.partial(_warn_ended, self._reporters())  # does not hold the logger
             owner = weakref.ref(self)
-            self._open[full] = LoggerRun(full, about, sink, ended, self._background, owner)
+            self._open[full] = LoggerRun(
+                full, about, sink, ended, self._background, owner, self._only_first()
+            )
             return self._open[full]
+
+    def _only_first(self) -> bool:
+        """Return whether the first of several processes writes, and the others do not."""
+        return self._processes == "first" and jax.process_count() > 1
 
     def _sink_of(self, name: str, about: Mapping[str, Any]) -> Sink:
         """Return the sink of a run, wrapped as ``timeout`` and ``on_error`` require."""
-        if jax.process_count() > 1 and self._processes == "first":
-            if jax.process_index():
-                return OtherProcessSink(name)
-        elif jax.process_count() > 1 and self._processes == "each":
+        if self._only_first() and jax.process_index():
+            return OtherProcessSink()
+        if self._processes == "each" and jax.process_count() > 1:
             process = jax.process_index()
             name, about = f"{name}-process-{process}", {**about, "process": process}
         again = name in self._opened

@@ -19,6 +19,7 @@ import numpy as np
 
 from sawlog.errors import ArgumentError, DamagedStoreError, LogMismatchError, LogValueError
 from sawlog.jax import _compat
+from sawlog.jax._core.arrays import is_elsewhere
 from sawlog.jax._logdict.entries import LogdictPart, Nothing, Slot
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._saving.metadata import (
@@ -52,7 +53,7 @@ def to_host(leaf: Any, what: str) -> tuple[np.ndarray, str | None]:
         LogValueError: the leaf is neither an array nor a number, or other processes have parts
             of it.
     """
-    if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+    if is_elsewhere(leaf):
         raise LogValueError(
             f"Parts of {what} are on devices of other processes. Hint: collect it first, with "
             "jax.experimental.multihost_utils.process_allgather(logs)."
