@@ -38,7 +38,7 @@ def train(x):
 
 
 def only_mean(x):
-    sawlog.log({"mean": jnp.mean(x)})
+    sawlog.log({"mean": jnp.mean(x)}, step=0)
     return jnp.sum(x)
 
 
@@ -91,7 +91,7 @@ def loggers(x, folder, mesh):
         CsvLogger(folder / "csv"),
         JsonlLogger(folder / "jsonl"),
         SaveLogger(folder / "each", processes="each"),
-        ConsoleLogger(file=console, every=0.0),
+        ConsoleLogger(file=console, every=0.001),
         memory,
     )
     with several as logger:

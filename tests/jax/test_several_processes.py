@@ -1,41 +1,21 @@
 """Two processes of ``jax.distributed`` with two devices each; see ``process_program.py``."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 
 import sawlog
-
-ROOT = Path(__file__).parents[2]
+from tests.launched import free_port, start, wait
 
 
 def launch(folder):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    paths = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
-    command = [sys.executable, "-m", "tests.jax.process_program"]
+    port = free_port()
     processes = [
-        subprocess.Popen([*command, str(rank), str(port), str(folder)], env=environment(paths))
+        start("tests.jax.process_program", rank, port, folder, XLA_FLAGS="", JAX_PLATFORMS="cpu")
         for rank in range(2)
     ]
-    try:
-        assert [process.wait(300) for process in processes] == [0, 0]
-    finally:
-        for process in processes:
-            process.kill()
+    assert wait(processes) == [0, 0]
     return [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(2)]
-
-
-def environment(paths):
-    left_out = ("XLA_FLAGS", "JAX_PLATFORMS")
-    kept = {name: value for name, value in os.environ.items() if name not in left_out}
-    return {**kept, "PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"}
 
 
 def test_two_processes(tmp_path):

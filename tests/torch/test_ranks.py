@@ -5,12 +5,9 @@ One launch of two processes checks many things, since starting them is what take
 """
 
 import json
-import os
 import signal
-import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,35 +15,21 @@ import pytest
 import sawlog
 from sawlog.capture._ranks import Ranks, is_gone
 from sawlog.errors import ArgumentError, ProcessLostError
+from tests.launched import environment, free_port, start, wait
 from tests.thorough import THOROUGH
 from tests.torch import rank_program
 from tests.torch.rank_program import LORA, OPTIONS, SIZE, alone
 
-ROOT = Path(__file__).parents[2]
 STEPS = ("ddp", "fsdp", "extract", "fsdp1", "engine")
 
 
-def environment(**more):
-    paths = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
-    return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **more}
-
-
-def launch(folder, size, *steps):
+def launch(folder, size, *steps, patience=2.0):
     """Run some steps of ``rank_program`` in so many processes; return their exit codes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "tests.torch.rank_program", str(folder), *steps]
-    job = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    ranks = [
-        subprocess.Popen(command, env=environment(RANK=str(rank), LOCAL_RANK=str(rank), **job))
-        for rank in range(size)
-    ]
-    try:
-        return [rank.wait(300) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
+    port = str(free_port())
+    job = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    program = "tests.torch.rank_program"
+    ranks = [start(program, folder, *steps, RANK=str(rank), **job) for rank in range(size)]
+    return wait(ranks, patience=patience)
 
 
 def rows_of(path):
@@ -96,7 +79,7 @@ def test_ranks_give_what_one_process_gives(tmp_path, size):
 
 @pytest.mark.skipif(not THOROUGH, reason="starts seven processes")
 def test_a_killed_rank(tmp_path):
-    codes = launch(tmp_path, 3, "killed")
+    codes = launch(tmp_path, 3, "killed", patience=60.0)
     assert codes == [7, 7, -signal.SIGKILL]
     for rank in range(2):
         said = (tmp_path / f"killed-{rank}.txt").read_text()

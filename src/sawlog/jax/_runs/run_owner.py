@@ -142,7 +142,7 @@ class RunOwner(CloseOnExit):
 
     def _sink_of(self, name: str, about: Mapping[str, Any]) -> Sink:
         """Return the sink of a run, wrapped as ``timeout`` and ``on_error`` require."""
-        if self._only_first() and jax.process_index():
+        if self._processes == "first" and jax.process_index():
             return OtherProcessSink()
         if self._processes == "each" and jax.process_count() > 1:
             process = jax.process_index()
