@@ -2,11 +2,8 @@
 
 import io
 import json
-import os
 import sys
 from pathlib import Path
-
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 
 import jax
 import jax.numpy as jnp

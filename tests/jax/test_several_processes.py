@@ -2,16 +2,21 @@
 
 import json
 
+import jaxlib
 import numpy as np
 
 import sawlog
+from tests import xla_flags
 from tests.launched import free_port, start, wait
+
+DEVICES = "--xla_force_host_platform_device_count=2"
+FLAGS = " ".join((DEVICES, *xla_flags.quick(jaxlib.__version__)))
 
 
 def launch(folder):
     port = free_port()
     processes = [
-        start("tests.jax.process_program", rank, port, folder, XLA_FLAGS="", JAX_PLATFORMS="cpu")
+        start("tests.jax.process_program", rank, port, folder, XLA_FLAGS=FLAGS, JAX_PLATFORMS="cpu")
         for rank in range(2)
     ]
     assert wait(processes) == [0, 0]

@@ -110,14 +110,16 @@ def keep(path, scores):
 
 
 def ddp(folder, rank, size):
-    """A loop of the user with uneven batches; one decides about what exists."""
+    """A loop of the user: uneven batches, an example in common; one decides about what exists."""
     model, data = model_and_data()
     model = DistributedDataParallel(model)
     run = sawlog.init("ddp", root=folder, exists="error")
     run.setup(OPTIONS)
     run.watch(model, quiet=True)
-    for ids in batches(rank, size):
+    common = batches(0, size)[0][:1]  # samplers repeat examples
+    for turn, ids in enumerate(batches(rank, size)):
         model.zero_grad()
+        ids = np.union1d(ids, common) if turn == 0 else ids
         with run(data_id=ids):
             loss_of(model, data[ids]).backward()
     run.finalize()

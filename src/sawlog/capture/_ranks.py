@@ -25,7 +25,7 @@ from sawlog.errors import ProcessLostError, SawlogError
 if TYPE_CHECKING:
     from sawlog.capture._backend import ProcessGroup
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.2  # seconds between two looks at the others
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.2  # seconds between two checks of the others
 _BEAT = 1.0  # seconds between two signs of life
 
 

@@ -89,7 +89,7 @@ def agreed(executor: Executor | None, read: Callable[[], T]) -> T:
 def in_order(
     executor: Executor, task: Callable[[P], T], parts: Iterable[P], most: int
 ) -> Iterator[T]:
-    """Yield the results of a task for all parts in order, with at most ``most`` of them at hand."""
+    """Yield the results of a task for all parts in order, submitting ``most`` parts at a time."""
     waiting: deque[Future[T]] = deque()
     left = iter(parts)
     try:
@@ -132,7 +132,7 @@ class _DaskExecutor(Executor):
     def __init__(self, client: Any) -> None:
         self._client = client
         self.workers = sum(client.nthreads().values()) or None
-        self._sent = _SendOnce(lambda function: client.scatter(_Task(function), broadcast=True))
+        self._sent = _SendOnce(lambda function: client.scatter(_SentTask(function), broadcast=True))
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         ours: Future[T] = Future()
@@ -143,14 +143,14 @@ class _DaskExecutor(Executor):
         return ours
 
 
-class _Task:
+class _SentTask:
     """A function as data, which Dask does not look into."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
 
 
-def _call_task(task: _Task, *args: Any, **kwargs: Any) -> Any:
+def _call_task(task: _SentTask, *args: Any, **kwargs: Any) -> Any:
     return task.function(*args, **kwargs)
 
 
