@@ -144,7 +144,7 @@ class _DaskExecutor(Executor):
 
 
 class _SentTask:
-    """A function as data, which Dask does not look into."""
+    """A function as data, whose contents Dask does not inspect."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
