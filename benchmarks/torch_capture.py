@@ -37,7 +37,10 @@ import sawlog
 import sawlog.store
 import sawlog.torch
 from sawlog.factored import random_projection
-from sawlog.torch import _batch_capture, _fingerprint, _loss_reader, _plan, _scaled
+from sawlog.torch._capture import _batch_capture
+from sawlog.torch._loss import _grad_scaler, _loss_reader
+from sawlog.torch._model import _fingerprint
+from sawlog.torch._proof import _plan
 
 Way = Callable[[Case, Path], None]
 MODELS = ("MLP", "GPT")  # that every way is measured on
@@ -236,7 +239,7 @@ ACCOUNTS = (  # what is looked at on every batch, before and beside the capture 
     (_batch_capture, "graph_of"),
     (_loss_reader.LossReader, "scale"),
     (_plan.Plan, "holds_for"),
-    (_scaled.Scaled, "factor_of"),
+    (_grad_scaler.ScaledLosses, "factor_of"),
     (_fingerprint.Fingerprint, "changed"),
 )
 

@@ -5,6 +5,7 @@ Hypothesis has no deadlines, and does not mind a machine that is busy.
 
 import gc
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -19,6 +20,17 @@ from tests.xla_flags import DEVICES, joined, quick
 
 _MORE = [DEVICES] if THOROUGH else [DEVICES, *quick(version("jaxlib"))]
 os.environ["XLA_FLAGS"] = joined(os.environ.get("XLA_FLAGS", ""), _MORE)
+
+# Every worker has a core; threads of a worker would only wait for those of the others.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(_threads, "1")
+
+# Most of the time of a store's test is spent waiting for the disk: `make test-thorough` uses it.
+_MEMORY_DISK, _BYTES_NEEDED = Path("/dev/shm"), 6 << 30
+if not THOROUGH and os.access(_MEMORY_DISK, os.W_OK):
+    if shutil.disk_usage(_MEMORY_DISK).free >= _BYTES_NEEDED:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY_DISK))
 
 settings.register_profile("sawlog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sawlog")

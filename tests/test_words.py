@@ -65,7 +65,15 @@ CALQUES = {
 }
 
 #: Folders and files whose sentences are checked.
-CHECKED = ["src/sawlog", "docs", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "examples"]
+CHECKED = [
+    "src/sawlog",
+    "docs",
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "examples",
+]
 
 _PROSE = {tokenize.STRING, tokenize.COMMENT}
 

@@ -40,12 +40,12 @@ BAD = [
         {"statistic": ["kfac", "kfca"]},
         "`statistic` must be one or several .*'ekfac'; got 'kfca'",
     ),
-    ({"log": "forward", "save": "grad"}, r"save=\['grad'\] wants 'grad', which log=\['forward'\]"),
+    ({"log": "forward", "save": "grad"}, r"save=\['grad'\] has 'grad', but log=\['forward'\]"),
     ({"save": []}, "Nothing would be kept"),
-    ({"log": "forward", "statistic": "kfac"}, "'kfac' is about gradients"),
-    ({"log": "forward", "compress": 3}, "compress is about gradients"),
+    ({"log": "forward", "statistic": "kfac"}, "'kfac' needs gradients"),
+    ({"log": "forward", "compress": 3}, "compress applies to gradients"),
     ({"statistic": ["kfac", "ekfac"]}, "one pass cannot measure both"),
-    ({"statistic": "mean", "duplicates": "last"}, "cannot be taken back"),
+    ({"statistic": "mean", "duplicates": "last"}, "cannot be subtracted"),
     ({"compress": 0}, "`compress.rank` must be a positive integer; got 0"),
     ({"compress": True}, "`compress` must be a rank"),
     ({"compress": "small"}, "`compress` must be a rank"),
@@ -66,7 +66,7 @@ BAD = [
     ({"reduction": "none"}, "`reduction` must be one of 'auto', 'mean', 'sum', 'tokens'"),
     ({"interval": 0}, "`interval` must be a positive number of seconds"),
     ({"forward": "both"}, "`forward` must be one of 'input', 'output'"),
-    (7, "setup takes a dict or the path of a YAML file; got int"),
+    (7, "setup needs a dict or the path of a YAML file; got int"),
 ]
 
 

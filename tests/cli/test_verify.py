@@ -151,7 +151,7 @@ def test_repair_gives_up_what_is_damaged(sawlog_, run):
     cut(lost.with_name(lost.name.replace("00000001", "00000002")))
     done = sawlog_("repair", run, "--yes")
     assert done.code == 0
-    assert "removed 1 file" in done.out
+    assert "set aside or missing: 1 file" in done.out
 
 
 @pytest.mark.parametrize("yes", [(), ("--yes",)])

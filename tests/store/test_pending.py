@@ -10,6 +10,8 @@ import pytest
 from sawlog.records import Entries
 from sawlog.store._format._schema import Column, Series, Table
 from sawlog.store._writing._pending import ChunkBuffer, Extent
+from sawlog.store._writing._stage_entries import one_entry
+from sawlog.store._writing._validate_write import entry_values, shared_step
 
 SERIES = Series(Column("x", np.dtype("f8")), (Column("step", np.dtype("i8")),))
 
@@ -54,6 +56,21 @@ def test_what_a_caller_changes_afterwards() -> None:
             extent = filled(chunk, *[Entries(values)] * times)
             values[:] = 0
             assert chunk.tensors(extent)["x"].tolist() == [1.0] * times * size
+
+
+@pytest.mark.parametrize("reuse", ["an interrupted call", "recycled"])
+def test_arrays_that_buffers_share_are_never_written_to(reuse: str) -> None:
+    """The steps of one `log` are one array for all names, and an interrupted call has them too."""
+    one = one_entry(entry_values({}, {"x": 1.0})["x"], {"step": shared_step("step", 7)})
+    first, second = ChunkBuffer(SERIES), ChunkBuffer(SERIES)
+    first.add_entries(object(), one, 100)  # not settled
+    extent = filled(second, one)
+    if reuse == "recycled":
+        first = first.recycled()
+    later = one_entry(entry_values({}, {"x": 2.0})["x"], {"step": shared_step("step", 8)})
+    found = filled(first, later)
+    assert [a.tolist() for a in first.tensors(found).values()] == [[2.0], [8]]
+    assert [a.tolist() for a in second.tensors(extent).values()] == [[1.0], [7]]
 
 
 def test_a_call_that_did_not_end_is_written_over() -> None:

@@ -501,7 +501,7 @@ def sequences_come_first_inside_of_the_model() -> Situation:
     return Situation(model, tokens(), predict)
 
 
-@refused("mixes examples|8 targets|tells which")
+@refused("mixes examples|8 targets|unknown which")
 def sequences_come_first_and_nobody_said_so() -> Situation:
     return Situation(sequence_first(), tokens(4, 4), predict, ids=4)
 
@@ -511,7 +511,7 @@ def fewer_ids_than_examples() -> Situation:
     return Situation(two_layers(), numbers(6), classify, ids=3)
 
 
-@refused("nothing tells which")
+@refused("unknown which")
 def fewer_ids_than_examples_in_a_sum() -> Situation:
     def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         loss = (model(x) ** 2).sum()
@@ -842,12 +842,12 @@ def with_penalty(rows: int) -> Situation:
     return Situation(nn.Linear(4, rows), numbers(5, 4, rows), step)
 
 
-@refused("of parameters alone")
+@refused("depends on parameters alone")
 def a_penalty_on_weights() -> Situation:
     return with_penalty(3)
 
 
-@refused("of parameters alone")
+@refused("depends on parameters alone")
 def a_penalty_on_as_many_rows_as_examples() -> Situation:
     return with_penalty(5)
 
@@ -866,7 +866,7 @@ def a_root_of_a_mean() -> Situation:
     return joined(lambda each: each.mean().sqrt())
 
 
-@refused("one by the number of examples or a constant")
+@refused("1 divided by the number of examples, or a constant")
 def a_sum_times_the_reciprocal() -> Situation:
     return joined(lambda each: each.sum() * (1 / len(each)))
 
@@ -944,10 +944,10 @@ for _name, (_join, _said) in {
         lambda each, w: (each * w / w.mean()).mean(),
         "before it is joined",
     ),
-    "a_mean_by_a_share": (lambda each, w: (each * w).mean(1).mean() / 0.7, "the share of what"),
+    "a_mean_by_a_share": (lambda each, w: (each * w).mean(1).mean() / 0.7, "the mean of a mask"),
     "a_mean_times_the_reciprocal": (
         lambda each, w: (each * w).mean() * (1 / w.mean()),
-        "one by the share",
+        "1 divided by the mean of a mask",
     ),
 }.items():
     REFUSED[_name] = (lambda join=_join: weighed(join), _said)  # type: ignore[misc]
@@ -1063,12 +1063,12 @@ def a_scale_by_hand() -> Situation:
     )
 
 
-@refused("others are not")
+@refused("by different factors")
 def a_scaler_for_one_of_two_terms() -> Situation:
     return scaled(lambda s, one, two: (s.scale(one) + two).backward())
 
 
-@refused("and it is not")
+@refused("but the loss is not scaled")
 def a_scaler_that_is_not_used() -> Situation:
     return scaled(lambda s, one, two: two.backward(), inside={"scaler": scaler()})
 

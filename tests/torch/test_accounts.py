@@ -12,11 +12,18 @@ from torch import nn
 
 import sawlog
 from sawlog.errors import ArgumentError, CaptureError
-from sawlog.torch import _sums
-from sawlog.torch._examples import Examples
-from sawlog.torch._graph import graph_of, root_of
-from sawlog.torch._layout import ExampleLayout, candidates, codes, fits, labels_of, layout_of
-from sawlog.torch._plan import Prover
+from sawlog.torch._graph import _example_sums as _sums
+from sawlog.torch._graph._autograd_graph import graph_of, root_of
+from sawlog.torch._graph._example_layout import (
+    ExampleLayout,
+    candidates,
+    codes,
+    fits,
+    labels_of,
+    layout_of,
+)
+from sawlog.torch._loss._examples import Examples
+from sawlog.torch._proof._prover import Prover
 from tests.thorough import often, seeded_examples
 
 from .account_cases import REFUSED, RIGHT, SINGLE, Situation

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 import sawlog
 from sawlog.errors import ArgumentError, CaptureError
-from sawlog.torch._alone import one_of
+from sawlog.torch._check._one_example import one_of
 from tests.torch.programs import PROGRAMS, Program, assert_alike, logged, mlp
 from tests.torch.test_run import start
 from tests.torch.test_statistics import close
@@ -55,7 +55,7 @@ def test_losses_of_each_example(tmp_path):
     )
     assert done.check.ok
     assert_alike(logged(run, report, range(7)), program.alone())
-    with pytest.raises(ArgumentError, match=r"returns a loss, or the losses .*, got \[3, 3\]"):
+    with pytest.raises(ArgumentError, match=r"must return a loss, or the losses .*; got \[3, 3\]"):
         start(tmp_path / "b", program)[0].extract(
             lambda model, batch: model(batch[0]), loader_of(program, 3), quiet=True
         )
@@ -240,7 +240,7 @@ def test_a_dependence_that_no_gradient_shows(tmp_path):
 def test_a_wrong_reduction(tmp_path):
     found = checked(tmp_path, mlp(), setup={"reduction": "sum"})
     assert {layer.verdict for layer in found.layers} == {"off by the factor 0.2"}
-    assert "off by one factor" in found.reasons[0]
+    assert "differ by one factor" in found.reasons[0]
 
 
 def test_a_batch_whose_gradient_is_another(tmp_path):
@@ -282,7 +282,7 @@ def test_dropout_that_is_on(tmp_path):
     model = nn.Sequential(base.model, nn.Dropout(0.5)).double()
     found = checked(tmp_path, Program(model, base.batch, base.loss))
     assert not found.ok
-    assert "Dropout is on (1)" in found.reasons[0]
+    assert "Dropout is active (1)" in found.reasons[0]
     model.eval()
     assert checked(tmp_path / "eval", Program(model, base.batch, base.loss)).ok
 

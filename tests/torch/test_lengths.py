@@ -126,7 +126,7 @@ def test_means_of_different_lengths_are_refused(tmp_path):
     own = programs()
     run, _ = start(tmp_path, own[0][1], log=["forward"], statistic="mean")
     go(run, *_swapped(own[0]))
-    with pytest.raises(CaptureError, match=r"different lengths\. Hint: statistic=\"covariance\""):
+    with pytest.raises(CaptureError, match=r"differ in length\. Hint: statistic=\"covariance\""):
         go(run, *_swapped(own[1]))
 
 

@@ -53,12 +53,15 @@ def test_setup(theirs, ours):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"grad": ["logs"]}, r"grad is a list of 'log', 'mean'.*got 'logs'"),
-        ({"forward": ["mean"], "grad": ["log"]}, r"other statistics of each kind.*statistic="),
-        ({"root_dir": "x"}, r"in place of 'root_dir': sawlog\.init\(project, root="),
-        ({"logging": {}, "lora": {"rank": 2}}, r"'logging': .*; in place of 'lora': compress="),
-        ({"log_dtype": "bfloat16"}, r"in place of 'log_dtype': dtype"),
-        ({"flush_threshold": 3}, r"in place of 'flush_threshold': interval"),
+        ({"grad": ["logs"]}, r"`grad` must be a list of 'log', 'mean'.*got 'logs'"),
+        (
+            {"forward": ["mean"], "grad": ["log"]},
+            r"different statistics for different logs.*statistic=",
+        ),
+        ({"root_dir": "x"}, r"instead of 'root_dir': sawlog\.init\(project, root="),
+        ({"logging": {}, "lora": {"rank": 2}}, r"'logging': .*; instead of 'lora': compress="),
+        ({"log_dtype": "bfloat16"}, r"instead of 'log_dtype': dtype"),
+        ({"flush_threshold": 3}, r"instead of 'flush_threshold': interval"),
         ({"hessian": "raw"}, r"curvature='ekfac' or 'fisher'"),
     ],
 )

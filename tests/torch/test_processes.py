@@ -80,7 +80,9 @@ def test_an_example_in_two_parts_is_an_error(tmp_path):
     some(runs[1], program, [1, 2])  # which does not know of the other
     for run in runs:
         run.finalize()
-    with pytest.raises(DuplicateIdError, match=r"1 examples were counted by two .* as 1: "):
+    with pytest.raises(
+        DuplicateIdError, match=r"1 examples are in the statistics of two processes .* such as 1, "
+    ):
         runs[0].statistics  # noqa: B018
 
 

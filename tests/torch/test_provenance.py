@@ -11,8 +11,8 @@ import sawlog
 from sawlog import influence
 from sawlog.errors import ArgumentError, CaptureError, WeightsMismatchError
 from sawlog.run_files._provenance import Provenance, noted
-from sawlog.torch._fingerprint import Fingerprint
-from sawlog.torch._names import bare
+from sawlog.torch._model._fingerprint import Fingerprint
+from sawlog.torch._model._names import bare
 from tests.torch.programs import Program, mlp
 from tests.torch.test_run import go, start
 

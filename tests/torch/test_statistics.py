@@ -265,6 +265,6 @@ def test_what_was_not_measured_is_said(tmp_path):
     with pytest.raises(ArgumentError, match="Nothing was measured"):
         run.statistics  # noqa: B018
     go(run, program)
-    with pytest.raises(UnknownNameError, match=r"Measured were: .*mean:grad/0\.weight"):
+    with pytest.raises(UnknownNameError, match=r"The run has: .*mean:grad/0\.weight"):
         run.statistics.kfac("0.weight")
     run.finalize()

@@ -28,8 +28,8 @@ from sawlog.run_files._blocks import Block, Report, compressed
 from sawlog.run_files._folders import label_of, logs_of, measured
 from sawlog.run_files._measured import Measured
 from sawlog.run_files._options import Options, read
-from sawlog.run_files._remembered import remember, remembered
 from sawlog.run_files._replace import replace_run
+from sawlog.run_files._saved_options import load_options, save_options
 from sawlog.sinks import Sink
 
 StrPath = str | os.PathLike[str]
@@ -65,7 +65,7 @@ class RunCore(LogixMethods, CloseOnExit):
         else:
             ranks.decide(lambda: self._prepare_folder(exists, for_all=True))
         self._metrics = RunMetrics(self.path / "metrics", sinks)
-        kept = remembered(self.path)
+        kept = load_options(self.path)
         self._options = read(config) if config is not None or kept is None else kept[0]
         self._remembered_options: Options | None = None
         self._backend: Backend | None = None
@@ -244,7 +244,7 @@ class RunCore(LogixMethods, CloseOnExit):
     def _start(self) -> CapturePass:
         if self._pass is None:
             backend, blocks = self._watched_model(), self._blocks()
-            remember(self.path, self._remembered_options or self._options, blocks)
+            save_options(self.path, self._remembered_options or self._options, blocks)
             ranks = self._ranks()
             if ranks is not None:
                 ranks.begin()
@@ -363,7 +363,7 @@ class RunCore(LogixMethods, CloseOnExit):
         if self._backend is not None:
             blocks = self._blocks()
         else:
-            kept = remembered(self.path)
+            kept = load_options(self.path)
             if kept is None:
                 raise ArgumentError("No model is watched yet. Hint: run.watch(model).")
             blocks = kept[1]

@@ -42,7 +42,7 @@ COMMANDS = {
         "_compact", "Compact", "Merge small segments into large ones, and drop replaced rows."
     ),
     "repair": Command(
-        "_repair", "Repair", "Remove damaged files, so that the rest of a store can be used."
+        "_repair", "Repair", "Set damaged files aside, so that the rest of a store can be used."
     ),
     "export": Command(
         "_export", "Export", "Write a store, or some of its names, in a format of other programs."

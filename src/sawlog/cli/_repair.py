@@ -1,4 +1,4 @@
-"""``sawlog repair``: remove damaged files from a store, with ``--yes``."""
+"""``sawlog repair``: set damaged files of a store aside, with ``--yes``."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _ANNOUNCED = (
 
 @dataclasses.dataclass(frozen=True)
 class Repair:
-    """Remove damaged files, so that the rest of a store can be used.
+    """Set damaged files aside, so that the rest of a store can be used.
 
     Damaged files are moved to the folder damaged/ of the store. Without --yes nothing is changed:
-    the command lists what would be removed, and exits with 2.
+    the command lists what would be set aside, and exits with 2.
     """
 
     path: Store
@@ -46,7 +46,8 @@ def _repair(arguments: Repair, output: CommandOutput) -> int:
     if arguments.json:
         output.print_json(_to_json(arguments, True, given_up))
     elif given_up:
-        output.print(f"{printable(str(arguments.path))}: removed {count(len(given_up), 'file')}")
+        lost = count(len(given_up), "file")
+        output.print(f"{printable(str(arguments.path))}: repaired; set aside or missing: {lost}")
         show_problems(given_up, output)
     else:
         output.print(_nothing(arguments))

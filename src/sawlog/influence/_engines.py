@@ -35,7 +35,7 @@ def as_executor(given: Any) -> Executor | None:
     """Return an executor for what was passed as ``executor=``.
 
     Raises:
-        ArgumentError: it is none of the known engines.
+        ArgumentError: the engine is not known.
     """
     if given is None:
         return None

@@ -16,15 +16,15 @@ from sawlog.run_files._options import Compression
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """The gradients of one matrix of parameters, of a weight with its bias where it has one.
+    """The gradients of one matrix of parameters: a weight, with its bias if it has one.
 
     Args:
-        name: that of its first parameter in the model, as ``"encoder.fc1.weight"``.
+        name: the name of its first parameter in the model, such as ``"encoder.fc1.weight"``.
         parameters: the names of its parameters; a second one is the bias.
         shape: ``(rows, cols)``, or ``(groups, rows, cols)``, with the bias as one more row or
             column.
         inputs: the side of the inputs of the layer, ``"left"`` (rows) or ``"right"``.
-        ranks: how many dimensions of rows and columns are stored; None is all of them.
+        ranks: the number of dimensions of rows and columns that are stored; None is all of them.
     """
 
     name: str
@@ -50,13 +50,13 @@ class Block:
 
     @property
     def elements(self) -> int:
-        """How many numbers are logged for each example."""
+        """The number of elements that are logged for each example."""
         return math.prod(self.stored)
 
     def parts(self, rows: Any) -> dict[str, Any]:
-        """Whole gradients ``[batch, *shape]`` as those of each parameter: weight, and bias.
+        """Split whole gradients ``[batch, *shape]`` into those of the weight and of the bias.
 
-        Their elements are in the order of the parameters; reshape them as these are.
+        Their elements are in the order of the parameters, so they can be reshaped to those.
 
         >>> import numpy as np
         >>> block = Block("fc.weight", ("fc.weight", "fc.bias"), (2, 4), "right")
@@ -73,22 +73,22 @@ class Block:
 
     def to_json(self) -> dict[str, Any]:
         """Return the block in types of JSON, for the metadata of a store."""
-        said = dataclasses.asdict(self)
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in said.items()}
+        values = dataclasses.asdict(self)
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> Block:
+    def from_json(cls, stored: Mapping[str, Any]) -> Block:
         """Read what :meth:`to_json` returned."""
         values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in said.items()
+            k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()
         }
         return cls(**values)
 
 
 def with_rank(block: Block, rank: int) -> Block:
-    """The block with at most ``rank`` dimensions on each side.
+    """Return the block with at most ``rank`` dimensions on each side.
 
-    One with a single column is a vector, and keeps what a matrix would: ``rank**2`` elements.
+    A block with a single column is a vector, and keeps ``rank**2`` elements like a matrix.
     """
     if block.cols == 1:
         most = rank * rank
@@ -98,10 +98,10 @@ def with_rank(block: Block, rank: int) -> Block:
 
 
 def compressed(blocks: Sequence[Block], how: Compression | None, dtype: str) -> list[Block]:
-    """The blocks with their ranks.
+    """Return the blocks with their ranks.
 
     Raises:
-        ArgumentError: an example cannot be made as small as is asked.
+        ArgumentError: an example takes more than ``how.bytes`` even at rank 1.
     """
     if how is None:
         return list(blocks)
@@ -133,8 +133,8 @@ class Report:
     """The watched layers and their size; printing it shows a table.
 
     Args:
-        blocks: what is logged.
-        dtype: of what is stored.
+        blocks: the blocks that are logged.
+        dtype: the dtype in which they are stored.
         skipped: names of parameters that are not watched, and why.
     """
 
@@ -144,7 +144,7 @@ class Report:
 
     @property
     def bytes_per_example(self) -> int:
-        """How many bytes the gradients of an example take."""
+        """The number of bytes of the gradients of an example."""
         return _bytes(self.blocks, self.dtype)
 
     def __rich__(self) -> Table:

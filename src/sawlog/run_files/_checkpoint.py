@@ -1,9 +1,9 @@
-"""Statistics on disk: a part for each process, each a store of which the newest counts.
+"""Statistics on disk: one part for each process, of which the newest state counts.
 
-A store is made aside and renamed into place, so there is always one that is whole. It has the ids
-of the examples that are in the statistics: a run that goes on knows which ones are still missing.
-Parts are added up when they are read, so that processes need not wait for each other, and a program
-that goes on after a kill begins a part of its own.
+A state is a store that is written aside and renamed, so a complete one always exists. It has the
+ids of the examples in the statistics, so that a resumed run knows which are missing. Parts are
+added when they are read: processes do not wait for each other, and a program that resumes after a
+kill starts a new part.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Saved:
     Args:
         arrays: by name, each with its count.
         ids: the examples that are in them; None if there are none.
-        about: notes.
+        about: metadata.
     """
 
     arrays: Arrays
@@ -65,7 +65,7 @@ def save(
         if len(ids):
             writer.append(ids, {COUNTED: np.ones(len(ids), np.uint8)})
     for path in older:
-        with contextlib.suppress(StoreError, OSError):  # it stays, and does not count
+        with contextlib.suppress(StoreError, OSError):  # an older state does not count
             remove_store(path)
 
 
@@ -80,7 +80,7 @@ def load(folder: Path) -> Saved | None:
         except (StoreNotFoundError, DamagedStoreError, FileNotFoundError):
             if _states(folder)[-1:] == states[-1:] or tries == _TRIES - 1:
                 raise
-            time.sleep(0.01)  # its process has just replaced it
+            time.sleep(0.01)  # another process has just replaced it
     raise AssertionError
 
 
@@ -104,7 +104,7 @@ def load_parts(folder: Path) -> Iterator[Saved]:
 
 
 def joined(parts: Iterable[Saved], where: Path) -> Saved | None:
-    """All parts added up, with the notes of the last; None if there are none.
+    """Return the sum of all parts, with the metadata of the last; None if there are no parts.
 
     Raises:
         DuplicateIdError: an example is in two of them.
@@ -124,9 +124,9 @@ def joined(parts: Iterable[Saved], where: Path) -> Saved | None:
             twice = unique[counts > 1]
             some = ", ".join(map(repr, twice[:5].tolist()))
             raise DuplicateIdError(
-                f"{len(twice)} examples were counted by two processes in the statistics at "
-                f"{where}, as {some}: they would be in them twice. "
-                "Hint: give each process examples of its own, or initialize torch.distributed "
+                f"{len(twice)} examples are in the statistics of two processes at {where}, such as "
+                f"{some}, and would count twice. "
+                "Hint: give each process different examples, or initialize torch.distributed "
                 "before the run, and measure again with exists='replace'."
             )
     return Saved(arrays, ids, about)

@@ -1,4 +1,4 @@
-"""Options as LogIX has them: translated where ours say the same, and named where they do not."""
+"""Options of LogIX: translate them, or name the sawlog option to use instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STATISTICS = {
     "corrected_eigval": "ekfac",
 }
 
-# Keys of LogIX that are no options here, and what to write instead.
+# Keys of LogIX without a translation, and what to write instead.
 WORDS = {
     "root_dir": "sawlog.init(project, root=...)",
     "logging": "the options below it, as dtype and offload, on their own",
@@ -38,18 +38,18 @@ WORDS = {
 
 
 def is_dialect(given: Mapping[str, Any]) -> bool:
-    """Whether options say what to do with each kind of log, as ``{"grad": ["log"]}``."""
+    """Return whether options list actions by kind of log, such as ``{"grad": ["log"]}``."""
     named = [key for key in given if key in KINDS]
     return bool(named) and all(isinstance(given[key], (list, tuple)) for key in named)
 
 
 def translated(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Such options as ours.
+    """Return LogIX options as options of sawlog.
 
-    Covariances of both forward and backward logs are K-FAC.
+    Covariances of both forward and backward logs become K-FAC.
 
     Raises:
-        ArgumentError: they ask for different statistics of different logs.
+        ArgumentError: they request different statistics for different kinds of logs.
 
     >>> translated({"grad": ["log"], "forward": ["covariance"], "backward": ["covariance"]})
     {'log': ['grad'], 'save': ['grad'], 'statistic': ['kfac']}
@@ -59,7 +59,7 @@ def translated(given: Mapping[str, Any]) -> dict[str, Any]:
         for each in own:
             if each not in ("log", *_STATISTICS):
                 valid = ", ".join(map(repr, ("log", *_STATISTICS)))
-                raise ArgumentError(f"{kind} is a list of {valid}, got {each!r}.")
+                raise ArgumentError(f"`{kind}` must be a list of {valid}; got {each!r}.")
     statistics: set[str] = set()
     if all("covariance" in plugins[kind] for kind in ("forward", "backward")):
         statistics.add("kfac")
@@ -70,9 +70,9 @@ def translated(given: Mapping[str, Any]) -> dict[str, Any]:
     several = {frozenset(own - {"ekfac"}) for own in asked.values()}
     if len(several) > 1:
         raise ArgumentError(
-            f"setup({dict(given)!r}) asks for other statistics of each kind of log. Hint: here a "
-            'statistic is one of all that is logged, as run.setup(log=["forward", "grad"], '
-            'statistic="covariance"); K-FAC is statistic="kfac".'
+            f"setup({dict(given)!r}) requests different statistics for different logs. Hint: in "
+            'sawlog a statistic covers everything that is logged: run.setup(log=["forward", '
+            '"grad"], statistic="covariance"); K-FAC is statistic="kfac".'
         )
     statistics |= set().union(*asked.values()) if asked else set()
     saved = [kind for kind in used if "log" in plugins[kind]]
@@ -83,8 +83,8 @@ def translated(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_words(values: Mapping[str, Any], where: str) -> None:
-    """Raise an ArgumentError that says what to write in place of keys of LogIX."""
+    """Raise an ArgumentError that says what to write instead of keys of LogIX."""
     known = [key for key in values if key in WORDS]
     if known:
-        listed = "; ".join(f"in place of {key!r}: {WORDS[key]}" for key in known)
+        listed = "; ".join(f"instead of {key!r}: {WORDS[key]}" for key in known)
         raise ArgumentError(f"{where} does not have the options of LogIX. Hint: {listed}.")

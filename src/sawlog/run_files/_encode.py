@@ -1,4 +1,4 @@
-"""Rows as they are stored: fewer bits, and for int8 a scale for each row."""
+"""Encode rows for the store: fewer bits, and for int8 a scale for each row."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def encode(name: str, rows: Any, dtype: str) -> dict[str, np.ndarray]:
 
 def _quantized(name: str, rows: Any) -> dict[str, np.ndarray]:
     xp = array_namespace(rows)
-    if rows.dtype not in (xp.float32, xp.float64):  # whose scale would be as coarse
+    if rows.dtype not in (xp.float32, xp.float64):  # a scale in a smaller dtype would be too coarse
         rows = xp.astype(rows, xp.float32)
     flat = xp.reshape(rows, (rows.shape[0], -1))
     if not flat.shape[1]:

@@ -1,4 +1,4 @@
-"""Where the parts of a run are: logs, statistics and curvature, by how they are compressed."""
+"""The folders of a run: logs, statistics and curvature, by compression."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CURVATURE = {"kfac", "ekfac"}
 
 
 def label_of(options: Options) -> str:
-    """What a compression is called among the folders of a run."""
+    """Return the name of a compression in the folders of a run."""
     how = options.compress
     if how is None:
         return "whole"
@@ -28,18 +28,18 @@ def label_of(options: Options) -> str:
 
 
 def logs_of(path: Path, options: Options) -> Path:
-    """Where the rows of a run are."""
+    """Return the path of the rows of a run."""
     return path / "logs" / f"{label_of(options)}-{options.dtype}"
 
 
 def statistics_of(path: Path, options: Options) -> Path:
-    """Where the parts of the statistics of a pass are."""
+    """Return the folder with the parts of the statistics of a pass."""
     kinds = "+".join(options.statistic or ("none",))
     return path / "statistics" / label_of(options) / kinds
 
 
 def measured(path: Path, label: str, blocks: Sequence[Block]) -> Measured | None:
-    """All that was measured with one compression, by all processes together."""
+    """Return all statistics of one compression, of all processes; None if there are none."""
     arrays: dict[str, tuple[np.ndarray, int]] = {}
     weights: dict[str, Provenance] = {}
     factors: str | None = None
@@ -57,8 +57,9 @@ def measured(path: Path, label: str, blocks: Sequence[Block]) -> Measured | None
 
 
 def _by_size(path: Path) -> list[tuple[Path, saved.Saved, list[Mapping[str, Any]]]]:
-    """What was measured together, with the notes of its parts; that of most examples comes last,
-    and counts where several passes measured the same.
+    """Return the sums of each folder, with the metadata of its parts, sorted by examples.
+
+    If several passes measured the same, the last one, with the most examples, counts.
     """
     found = []
     for folder in sorted(path.glob("*")):
@@ -70,7 +71,7 @@ def _by_size(path: Path) -> list[tuple[Path, saved.Saved, list[Mapping[str, Any]
 
 
 def _noting(folder: Path, abouts: list[Mapping[str, Any]]) -> Iterator[saved.Saved]:
-    """The parts in a folder; their notes are put aside."""
+    """Yield the parts in a folder, and append their metadata to ``abouts``."""
     for part in saved.load_parts(folder):
         abouts.append(part.about)
         yield part
@@ -82,7 +83,7 @@ def _provenance(about: Mapping[str, Any]) -> list[Provenance]:
 
 
 def measured_with(reader: store.Reader) -> Measured | None:
-    """What was measured in the run that a store of rows belongs to, with the same compression."""
+    """Return the statistics of the run of a store of rows, with the same compression."""
     about = reader.meta
     if "options" not in about or "blocks" not in about:
         return None
@@ -91,7 +92,7 @@ def measured_with(reader: store.Reader) -> Measured | None:
 
 
 def curvature_of(reader: store.Reader, kind: str) -> Path | None:
-    """Where a curvature that was fitted to a store of rows is kept; None for one without a run."""
+    """Return the path of a curvature fitted to a store of rows; None if it has no run."""
     about = reader.meta
     if "options" not in about:
         return None

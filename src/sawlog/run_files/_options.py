@@ -95,8 +95,8 @@ class Options:
 
     def to_json(self) -> dict[str, Any]:
         """Return the options in types of JSON; :func:`read` accepts them."""
-        said = dataclasses.asdict(self)
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in said.items()}
+        values = dataclasses.asdict(self)
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
 
 def read(
@@ -116,7 +116,7 @@ def read(
         given = _from_yaml(Path(given))
     if given is not None and not isinstance(given, Mapping):
         kind = type(given).__name__
-        raise ArgumentError(f"setup takes a dict or the path of a YAML file; got {kind}.")
+        raise ArgumentError(f"setup needs a dict or the path of a YAML file; got {kind}.")
     values = {**(given or {}), **more}
     if is_dialect(values):
         values = translated(values)
@@ -133,7 +133,7 @@ def _from_yaml(path: Path) -> Mapping[str, Any]:
         text = path.read_text()
     except OSError as error:
         raise ArgumentError(
-            f"The configuration {path} cannot be read: {error.strerror}. Hint: give the path of a "
+            f"The configuration {path} cannot be read: {error.strerror}. Hint: pass the path of a "
             "YAML file, or a dict."
         ) from error
     try:
@@ -163,29 +163,29 @@ def _check_together(options: Options) -> None:
     lacking = [name for name in options.saved if name not in options.log]
     if lacking:
         raise ArgumentError(
-            f"save={list(options.saved)} wants {lacking[0]!r}, which log={list(options.log)} does "
-            f"not have. Hint: log={sorted({*options.log, *lacking}, key=LOGS.index)}."
+            f"save={list(options.saved)} has {lacking[0]!r}, but log={list(options.log)} does "
+            f"not. Hint: log={sorted({*options.log, *lacking}, key=LOGS.index)}."
         )
     if not options.saved and not options.statistic:
         raise ArgumentError("Nothing would be kept. Hint: set `save` or `statistic`.")
     needed = [name for name in ("kfac", "ekfac") if name in options.statistic]
     if needed and "grad" not in options.log:
         raise ArgumentError(
-            f"statistic={needed[0]!r} is about gradients. Hint: log="
+            f"statistic={needed[0]!r} needs gradients. Hint: log="
             f"{sorted({*options.log, 'grad'})}, and save=[] if they need not be stored."
         )
     if options.compress is not None and "grad" not in options.log:
         raise ArgumentError(
-            'compress is about gradients, and log does not have "grad". Hint: leave it out.'
+            'compress applies to gradients, and log does not have "grad". Hint: leave it out.'
         )
     if options.duplicates == "last" and options.statistic:
         raise ArgumentError(
-            'duplicates="last" logs an example again in place of the first time, which cannot be '
-            'taken back out of statistics. Hint: duplicates="first", or no statistic.'
+            'duplicates="last" replaces an example that was logged before, which cannot be '
+            'subtracted from statistics. Hint: duplicates="first", or no statistic.'
         )
     if "ekfac" in options.statistic and "kfac" in options.statistic:
         raise ArgumentError(
-            'statistic="ekfac" corrects what "kfac" found in an earlier pass over the data, so one '
+            'statistic="ekfac" corrects the "kfac" of an earlier pass over the data, so one '
             'pass cannot measure both. Hint: run with statistic="kfac", finalize(), then set up '
             'with statistic="ekfac" and run over the data again.'
         )

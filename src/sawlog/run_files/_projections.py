@@ -1,4 +1,4 @@
-"""The projections of a block, from how it was compressed: the same wherever they are made again."""
+"""Compute the projections of a block from its compression; the result is deterministic."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _HINT = (
 
 
 def projections_of(reader: store.Reader) -> dict[str, Projection]:
-    """What the gradients in a store of rows were projected with, by block.
+    """Return the projections of the gradients in a store of rows, by block.
 
     Raises:
-        ArgumentError: what the main directions are made of is not there.
+        ArgumentError: the covariances for PCA are missing.
     """
     blocks = [Block.from_json(each) for each in reader.meta["blocks"]]
     how = read(reader.meta["options"]).compress
@@ -33,15 +33,15 @@ def projections_of(reader: store.Reader) -> dict[str, Projection]:
 
 
 def projection_of(block: Block, how: Compression | None, whole: Measured | None) -> Projection:
-    """The matrices of both sides of a block; None for a side that stays whole.
+    """Return the matrices of both sides of a block; None for a side that is not projected.
 
     Args:
-        block: with its ranks.
+        block: the block, with its ranks.
         how: how it is compressed.
-        whole: what was measured of whole gradients, for projections on main directions.
+        whole: statistics of whole gradients, for PCA.
 
     Raises:
-        ArgumentError: what the main directions are made of is not there.
+        ArgumentError: the covariances for PCA are missing.
     """
     if how is None:
         return Projection()
@@ -63,7 +63,7 @@ def _random(block: Block, how: Compression, side: str, size: int, rank: int) -> 
 
 def _main(block: Block, whole: Measured | None) -> Projection:
     if whole is None:
-        raise ArgumentError(f"compress kind='pca' needs covariances, and there are none. {_HINT}")
+        raise ArgumentError(f"compress kind='pca' needs covariances, which are missing. {_HINT}")
     try:
         moments = whole.kfac(block.name)
     except UnknownNameError as error:
@@ -75,9 +75,8 @@ def _main(block: Block, whole: Measured | None) -> Projection:
             continue
         if moment.shape[-1] != size:
             raise ArgumentError(
-                f"The covariances of {block.name!r} are of size {moment.shape[-1]}, and those of "
-                f"its whole gradient would be of size {size}: they were measured after a "
-                f"projection. {_HINT}"
+                f"The covariances of {block.name!r} have size {moment.shape[-1]} instead of "
+                f"{size}: they were measured after a projection. {_HINT}"
             )
         if block.shape[:-2]:
             sides.append(np.stack([principal(each, rank) for each in moment]))

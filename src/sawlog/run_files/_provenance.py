@@ -1,8 +1,8 @@
-"""What rows and statistics were computed with: a fingerprint of the weights of the model.
+"""The weights that rows and statistics were computed with, as a fingerprint.
 
-Gradients of two checkpoints are different quantities. Every writer of rows notes the fingerprint of
-the weights in the store, statistics and queries carry it, and it is compared before rows are joined
-or scored.
+Gradients of two checkpoints are different quantities. Every writer of rows stores the fingerprint
+of the weights. Statistics and queries have it too, and it is compared before rows are joined or
+scored.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _SHOWN = 12
 
 @dataclasses.dataclass(frozen=True)
 class Provenance:
-    """What rows or statistics were computed with.
+    """The weights and projections that rows or statistics were computed with.
 
     Args:
-        weights: the fingerprint of all weights of the model, or ``"changing"`` where the model was
-            trained meanwhile.
+        weights: the fingerprint of all weights of the model, or ``"changing"`` if the model was
+            trained during the capture.
         tensors: the fingerprint of each parameter and buffer, by name.
-        projection: the fingerprint of projections that were measured, as those of PCA; empty for
-            those that the options determine.
+        projection: the fingerprint of measured projections, such as those of PCA; empty if the
+            options determine them.
     """
 
     weights: str
@@ -40,7 +40,7 @@ class Provenance:
     projection: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """For the notes of a store."""
+        """Return the provenance in types of JSON, for the metadata of a store."""
         return {
             "weights": self.weights,
             "tensors": dict(self.tensors),
@@ -48,18 +48,18 @@ class Provenance:
         }
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> Provenance:
-        """What :meth:`to_json` gave."""
-        return cls(said["weights"], dict(said["tensors"]), said["projection"])
+    def from_json(cls, values: Mapping[str, Any]) -> Provenance:
+        """Read what :meth:`to_json` returned."""
+        return cls(values["weights"], dict(values["tensors"]), values["projection"])
 
     @property
     def short(self) -> str:
-        """The fingerprint as messages show it."""
+        """The fingerprint in the short form of messages."""
         return self.weights[:_SHOWN]
 
 
 def fingerprint_of(parts: Iterable[tuple[str, str]]) -> str:
-    """One fingerprint for named fingerprints, whatever their order."""
+    """Return one fingerprint of named fingerprints, in any order."""
     digest = xxhash.xxh3_128()
     for name, own in sorted(parts):
         digest.update(f"{name}\0{own}\0".encode())
@@ -67,28 +67,28 @@ def fingerprint_of(parts: Iterable[tuple[str, str]]) -> str:
 
 
 def fingerprint_of_arrays(arrays: Mapping[str, np.ndarray | None]) -> str:
-    """A fingerprint of named arrays."""
+    """Return a fingerprint of named arrays."""
     return fingerprint_of(
         (name, _of_array(array)) for name, array in arrays.items() if array is not None
     )
 
 
 def _of_array(array: np.ndarray) -> str:
-    said = f"{array.dtype.str}{array.shape}"
-    return said + xxhash.xxh3_128_hexdigest(np.ascontiguousarray(array).view(np.uint8).data)
+    head = f"{array.dtype.str}{array.shape}"
+    return head + xxhash.xxh3_128_hexdigest(np.ascontiguousarray(array).view(np.uint8).data)
 
 
 # -- in a store -----------------------------------------------------------------------------------
 
 
 def note(writer: store.Writer, provenance: Provenance) -> None:
-    """Note in a store what the rows that follow are computed with."""
+    """Write the provenance of the rows that follow to a store."""
     value = np.frombuffer(xxhash.xxh3_128_digest(provenance.weights.encode()), np.uint8)
     writer.write(Records({NOTES: Entries(value[None], attrs=provenance.to_json())}))
 
 
 def noted(reader: store.Reader) -> tuple[Provenance, ...]:
-    """What the rows of a store were computed with; nothing for a store without such notes."""
+    """Return the provenance of the rows of a store; empty if it has none."""
     if NOTES not in reader.names:
         return ()
     found = {}
@@ -107,12 +107,12 @@ def check_same_weights(
     """Check that two sets of logs come from the same weights; unknown ones are not compared.
 
     Args:
-        ours, theirs: what each was computed with.
-        what, other: what they are, as a message says it.
-        hint: what to do about it.
+        ours, theirs: the provenance of each.
+        what, other: how the message names them.
+        hint: the hint of the message.
 
     Raises:
-        WeightsMismatchError: they do not, or one of them comes from several.
+        WeightsMismatchError: the weights differ, or one of the sets has several.
     """
     for several, name in ((ours, what), (theirs, other)):
         kinds = {each.weights for each in several}
@@ -130,17 +130,17 @@ def check_same_weights(
 
 
 def _difference(one: Provenance, other: Provenance) -> str:
-    """Which tensors differ."""
+    """Describe which tensors differ."""
     ours, theirs = one.tensors, other.tensors
     shared = [name for name in ours if name in theirs]
     changed = [name for name in shared if ours[name] != theirs[name]]
     lacking = [name for name in (*ours, *theirs) if name not in ours or name not in theirs]
-    said = []
+    parts = []
     if changed:
-        said.append(f"{len(changed)} of {len(shared)} tensors differ ({_some(changed)})")
+        parts.append(f"{len(changed)} of {len(shared)} tensors differ ({_some(changed)})")
     if lacking:
-        said.append(f"{len(lacking)} are in one of the models only ({_some(lacking)})")
-    return ", ".join(said) or "their tensors are not known one by one"
+        parts.append(f"{len(lacking)} are in one of the models only ({_some(lacking)})")
+    return ", ".join(parts) or "their tensors are not known one by one"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Replace a run: remove the stores of an earlier one, and nothing else."""
+"""Replace a run: remove the stores of an earlier run, and nothing else."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ import contextlib
 from pathlib import Path
 
 from sawlog._atomic import discard
-from sawlog.run_files._remembered import NAME as REMEMBERED
+from sawlog.run_files._saved_options import NAME as OPTIONS
 from sawlog.store._format._layout import is_store
 from sawlog.store._maintenance._remove import foreign_files_error, replace_stores
 
-_PARTS = {
-    "logs": 1,
-    "statistics": 4,
-    "curvature": 2,
-    "metrics": 0,
-}  # how deep below each stores can be
+# The folders of a run, and the depth at which stores are inside each.
+_PARTS = {"logs": 1, "statistics": 4, "curvature": 2, "metrics": 0}
 
 
 def replace_run(path: Path, *, for_all: bool = False) -> None:
-    """Remove the stores of a run, unless they were made by processes that started with this one.
+    """Remove the stores of a run, except those that processes of this job created.
 
     Args:
         path: the folder of the run.
@@ -27,7 +23,7 @@ def replace_run(path: Path, *, for_all: bool = False) -> None:
             all stores are removed.
 
     Raises:
-        StoreExistsError: something else lies there; nothing was removed.
+        StoreExistsError: the folder contains other files; nothing was removed.
         StoreWriteError: one of the stores is being written.
     """
     doing = f"Replacing the run {path}"
@@ -41,39 +37,39 @@ def replace_run(path: Path, *, for_all: bool = False) -> None:
     for store in replace_stores(find, doing, for_all=for_all):
         _remove_empty(store, path)
     if not _stores(path)[0]:
-        discard(path / REMEMBERED)
+        discard(path / OPTIONS)
 
 
 def _stores(path: Path) -> tuple[list[Path], list[Path]]:
-    """The stores of a run, and all that is neither one nor a folder of theirs."""
+    """Return the stores of a run, and all paths that are neither a store nor contain one."""
     stores: list[Path] = []
     others: list[Path] = []
 
-    def look(place: Path, depth: int) -> None:
+    def visit(place: Path, depth: int) -> None:
         if place.is_symlink() or not place.is_dir():
             others.append(place)
         elif is_store(place):
             stores.append(place)
-        elif _is_being_made(place):
+        elif _is_being_created(place):
             return
         elif depth:
             for child in _children(place):
-                look(child, depth - 1)
+                visit(child, depth - 1)
         else:
             others.append(place)
 
     for part in _children(path):
         if part.name in _PARTS:
-            look(part, _PARTS[part.name])
-        elif part.name != REMEMBERED or part.is_symlink() or not part.is_file():
+            visit(part, _PARTS[part.name])
+        elif part.name != OPTIONS or part.is_symlink() or not part.is_file():
             others.append(part)
     return stores, others
 
 
-def _is_being_made(path: Path) -> bool:
-    """Whether a folder has nothing but the folders that a store begins with."""
-    begun = {"schema", "segments", "writers", "tmp"}
-    return all(child.name in begun and child.is_dir() for child in _children(path))
+def _is_being_created(path: Path) -> bool:
+    """Whether a folder contains only the empty parts of a store that is being created."""
+    parts = {"schema", "segments", "writers", "tmp"}
+    return all(child.name in parts and child.is_dir() for child in _children(path))
 
 
 def _children(path: Path) -> list[Path]:
@@ -83,7 +79,7 @@ def _children(path: Path) -> list[Path]:
 
 
 def _remove_empty(folder: Path, top: Path) -> None:
-    """Remove the folder of a store that was, and those above it that are empty now."""
+    """Remove the folder of a removed store, and the folders above it that are empty now."""
     while folder != top:
         with contextlib.suppress(OSError):
             folder.rmdir()

@@ -1,7 +1,7 @@
-"""Statistics over examples, added up batch by batch, on any array library.
+"""Statistics over examples, accumulated batch by batch, in any array library.
 
-Every statistic is a ``Total``, a sum with a count, or a ``Spread``, whose mean and squared
-deviations are joined batch by batch so that nothing cancels.
+A statistic is a ``Total``, a sum with a count, or a ``Spread``, a mean with the sum of squared
+deviations from it, which are merged batch by batch without cancellation.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from sawlog.errors import CaptureError
 
 @dataclasses.dataclass
 class Total:
-    """A sum of arrays, and of how many."""
+    """A sum of arrays, and the number of summands."""
 
     sum: Any = None
     count: int = 0
 
     def add(self, array: Any, count: int) -> None:
-        """Add an array that is itself the sum of ``count`` things."""
-        self.sum = array if self.sum is None else _beside(self.sum, array) + array
+        """Add an array that is a sum of ``count`` summands."""
+        self.sum = array if self.sum is None else _on_device_of(self.sum, array) + array
         self.count += count
 
 
 @dataclasses.dataclass
 class Spread:
-    """The mean of rows, and the sum of their squared deviations from it."""
+    """The mean of rows, and the sum of their squared deviations from the mean."""
 
     mean: Any = None
     squares: Any = None
     count: int = 0
 
     def add(self, rows: Any) -> None:
-        """Take in rows ``[n, ...]``."""
+        """Add rows ``[n, ...]``."""
         xp = array_namespace(rows)
         more = rows.shape[0]
         mean = xp.mean(rows, axis=0)
         squares = xp.sum((rows - mean) ** 2, axis=0)
         if self.mean is not None and self.mean.shape != mean.shape:
             raise CaptureError(
-                f"The mean and variance of logs of different shapes, {list(self.mean.shape)} and "
-                f"{list(mean.shape)} for each example, are not defined: sequences have different "
-                'lengths. Hint: statistic="covariance" is over all positions; log="grad" has one '
-                "shape."
+                "The mean and variance need logs of one shape; these are "
+                f"{list(self.mean.shape)} and {list(mean.shape)} for each example, because "
+                'sequences differ in length. Hint: statistic="covariance" averages over all '
+                'positions; log="grad" always has one shape.'
             )
         if self.mean is None:
             self.mean, self.squares, self.count = mean, squares, more
             return
-        self.mean, self.squares = _beside(self.mean, mean), _beside(self.squares, mean)
+        self.mean, self.squares = _on_device_of(self.mean, mean), _on_device_of(self.squares, mean)
         apart, count = mean - self.mean, self.count + more
         self.mean = self.mean + apart * (more / count)
         self.squares = self.squares + squares + apart**2 * (self.count * more / count)
@@ -64,7 +64,9 @@ class Spread:
 class RunStatistics:
     """All statistics of a run by name, in one precision.
 
-    ``offload`` keeps them in the memory of the CPU, whatever the device of what is added.
+    Args:
+        precision: the dtype in which they are summed.
+        offload: whether they are kept in CPU memory, whatever the device of what is added.
     """
 
     def __init__(self, precision: str = "float32", *, offload: bool = False) -> None:
@@ -74,11 +76,11 @@ class RunStatistics:
         self.spreads: dict[str, Spread] = {}
 
     def add(self, name: str, array: Any, count: int) -> None:
-        """Add the sum of ``count`` things."""
+        """Add a sum of ``count`` summands."""
         self.totals.setdefault(name, Total()).add(self._own(array), count)
 
     def add_rows(self, name: str, rows: Any) -> None:
-        """Take in rows, of which mean and variance are wanted."""
+        """Add rows to a mean and variance."""
         if rows.shape[0]:
             self.spreads.setdefault(name, Spread()).add(self._own(rows))
 
@@ -88,7 +90,7 @@ class RunStatistics:
         return array.cpu() if self._offload and hasattr(array, "cpu") else array
 
     def arrays(self) -> dict[str, tuple[np.ndarray, int]]:
-        """Every array with its count, to be stored."""
+        """Return every array with its count, to store them."""
         found = {f"sum/{name}": (to_numpy(t.sum), t.count) for name, t in self.totals.items()}
         for name, spread in self.spreads.items():
             found[f"mean/{name}"] = (to_numpy(spread.mean), spread.count)
@@ -96,7 +98,7 @@ class RunStatistics:
         return found
 
     def load(self, arrays: Mapping[str, tuple[Any, int]]) -> None:
-        """Go on from what :meth:`arrays` gave."""
+        """Continue from the arrays that :meth:`arrays` returned."""
         for key, (array, count) in arrays.items():
             kind, _, name = key.partition("/")
             if kind == "sum":
@@ -107,7 +109,7 @@ class RunStatistics:
 
 
 class Staged(RunStatistics):
-    """What a batch adds to statistics, held back until the batch is known to be good."""
+    """What one batch adds to statistics, kept apart until the batch is known to be finite."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,15 +117,15 @@ class Staged(RunStatistics):
         self.rows: list[tuple[str, Any]] = []
 
     def add(self, name: str, array: Any, count: int) -> None:
-        """Add the sum of ``count`` things."""
+        """Add a sum of ``count`` summands."""
         self.sums.append((name, array, count))
 
     def add_rows(self, name: str, rows: Any) -> None:
-        """Take in rows, of which mean and variance are wanted."""
+        """Add rows to a mean and variance."""
         self.rows.append((name, rows))
 
     def commit(self, to: RunStatistics) -> None:
-        """Add all of it."""
+        """Add everything to the statistics of a run."""
         for name, array, count in self.sums:
             to.add(name, array, count)
         for name, rows in self.rows:
@@ -133,7 +135,7 @@ class Staged(RunStatistics):
 def added(
     ours: Mapping[str, tuple[np.ndarray, int]], theirs: Mapping[str, tuple[np.ndarray, int]]
 ) -> dict[str, tuple[np.ndarray, int]]:
-    """The arrays of two sets of examples, each as :meth:`RunStatistics.arrays` gave them, as one.
+    """Return the arrays of two sets of examples, merged; see :meth:`RunStatistics.arrays`.
 
     >>> one, two = RunStatistics("float64"), RunStatistics("float64")
     >>> one.add_rows("x", np.array([[1.0], [2.0]])), two.add_rows("x", np.array([[6.0]]))
@@ -156,7 +158,7 @@ def added(
     return found
 
 
-def _beside(array: Any, other: Any) -> Any:
-    """An array on the device of another: what was loaded from disk is on the CPU."""
+def _on_device_of(array: Any, other: Any) -> Any:
+    """Return an array on the device of another; arrays loaded from disk are on the CPU."""
     there = device(other)
     return array if device(array) == there else to_device(array, there)

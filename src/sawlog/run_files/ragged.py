@@ -1,11 +1,11 @@
-"""Logs of examples of different lengths, in stores whose columns have one shape.
+"""Logs of examples of different lengths, in stores whose columns have a fixed shape.
 
-A forward or backward log is ``[examples, positions, ...]``. The column of its name has as many
-positions as the first batch had. Shorter examples are padded with zeros; what longer ones have
-beyond is in further columns, ``name+1``, ``name+2``, and so on, each as long as all before it
-together, in tables with the ids of these examples alone. ``name.positions`` has the true lengths of
-the examples that differ from the first batch. Where all examples are as long, there is nothing but
-the one column.
+A forward or backward log is ``[examples, positions, ...]``. Its column has the number of positions
+of the first batch. Shorter examples are padded with zeros. The remaining positions of longer ones
+are in further columns, ``name+1``, ``name+2`` and so on, each as long as all columns before it
+together, in tables with only the ids of these examples. ``name.positions`` has the lengths of the
+examples that differ from the first batch. If all examples have the same length, there is only the
+one column.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _KINDS = ("forward/", "backward/")
 
 
 def is_part(name: str) -> bool:
-    """Whether a column holds a part of the log of another name, or its lengths."""
+    """Return whether a column has further positions of another column, or lengths."""
     return name.startswith(_KINDS) and bool(name.endswith(LENGTHS) or _BEYOND.search(name))
 
 
 def append(writer: store.Writer, ids: np.ndarray, columns: Mapping[str, Any]) -> int:
-    """Append rows to a store, logs of positions with any number of them; returns their bytes.
+    """Append rows to a store, with any number of positions; return the number of bytes.
 
     Raises:
-        SchemaError: they differ from those of before in something else than the positions.
+        SchemaError: rows differ from earlier ones in more than the number of positions.
     """
     try:
         return _append(writer, ids, columns)
@@ -42,7 +42,7 @@ def append(writer: store.Writer, ids: np.ndarray, columns: Mapping[str, Any]) ->
         names = [name for name in columns if _has_positions(name, columns[name])]
         if not any(_other_length(writer, name, columns[name]) for name in names):
             raise
-        return _append(writer, ids, columns)  # another process was first to say how long rows are
+        return _append(writer, ids, columns)  # another process created the column first
 
 
 def _append(writer: store.Writer, ids: np.ndarray, columns: Mapping[str, Any]) -> int:
@@ -55,7 +55,7 @@ def _append(writer: store.Writer, ids: np.ndarray, columns: Mapping[str, Any]) -
         first, length = writer.schema.column(name).shape[0], rows.shape[1]
         if length == first and name + LENGTHS not in writer.schema:
             continue
-        # What belongs to a row is there before the row itself.
+        # Write the further positions of a row before the row itself.
         writer.append(ids, {name + LENGTHS: np.full(len(ids), length, np.int64)})
         for number, (start, stop) in enumerate(_spans(first, length)):
             piece = _padded(rows[:, start:stop], stop - start)
@@ -89,7 +89,7 @@ def _spans(first: int, length: int) -> Iterator[tuple[int, int]]:
 
 
 def _padded(rows: np.ndarray, length: int) -> np.ndarray:
-    """``[n, positions, ...]`` with zeros behind, so that there are ``length`` positions."""
+    """Pad ``[n, positions, ...]`` with zeros to ``length`` positions."""
     if rows.shape[1] == length:
         return np.ascontiguousarray(rows)
     made = np.zeros((len(rows), length, *rows.shape[2:]), rows.dtype)
@@ -101,12 +101,12 @@ def _padded(rows: np.ndarray, length: int) -> np.ndarray:
 
 
 def is_ragged(reader: store.Reader, name: str) -> bool:
-    """Whether the examples of a log have different numbers of positions."""
+    """Return whether the examples of a log differ in their number of positions."""
     return name + LENGTHS in reader.names
 
 
 def lengths_of(reader: store.Reader, name: str, ids: Any) -> np.ndarray:
-    """How many positions each of these examples has in a log, ``[examples]``."""
+    """Return the number of positions of each example in a log, ``[examples]``."""
     wanted = _listed(ids)
     shape = reader.schema.column(name).shape
     lengths = np.full(len(wanted), shape[0] if shape else 1, np.int64)
@@ -118,10 +118,10 @@ def lengths_of(reader: store.Reader, name: str, ids: Any) -> np.ndarray:
 
 
 def gather(reader: store.Reader, ids: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """The rows of examples as :meth:`sawlog.store.Reader.gather` has them, in full length.
+    """Return the rows of examples, like :meth:`sawlog.store.Reader.gather`, with all positions.
 
-    Logs whose examples have different numbers of positions are ``[examples, most, ...]``, with
-    zeros behind those that end sooner; ``lengths_of`` says where they end.
+    Logs whose examples differ in length are ``[examples, longest, ...]``, padded with zeros;
+    :func:`lengths_of` returns the lengths.
     """
     wanted, names = _listed(ids), list(names)
     found = reader.gather(ids, names)
@@ -146,14 +146,12 @@ def _in_full(reader: store.Reader, name: str, wanted: list[Any], rows: np.ndarra
         else:
             piece = rows[longer]
         whole[longer, start : start + width] = piece[:, :width]
-    whole[np.arange(most) >= lengths[:, None]] = (
-        0  # of an example that was replaced by a shorter one
-    )
+    whole[np.arange(most) >= lengths[:, None]] = 0  # left over where a shorter row replaced one
     return whole
 
 
 def _there(reader: store.Reader, name: str, wanted: list[Any]) -> tuple[list[int], list[Any]]:
-    """Which of the ids a table has."""
+    """Return the ids that a table has, and their places among ``wanted``."""
     known = set(_listed(reader.ids(name)))
     places = [place for place, each in enumerate(wanted) if each in known]
     return places, [wanted[place] for place in places]

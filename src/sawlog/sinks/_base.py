@@ -26,7 +26,6 @@ from typing import Any, Protocol
 
 from sawlog._lifecycle import CloseOnExit
 from sawlog._turn import Turn
-from sawlog._validate import positive_integer
 from sawlog.errors import ArgumentError, StoreClosedError
 from sawlog.records import Entries, Records
 from sawlog.sinks._entries import copied_records, normal
@@ -219,8 +218,3 @@ def checked_sink(sink: Any, who: str) -> Sink:
             f'Hint: {who}(sawlog.sinks.JsonlSink("run.jsonl"), ...).'
         )
     return sink
-
-
-def checked_count(count: Any, what: str) -> int:
-    """Check that a value is a positive integer."""
-    return positive_integer(what, count)

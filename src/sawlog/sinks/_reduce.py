@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sawlog._reductions import KINDS
-from sawlog._validate import refuse
+from sawlog._validate import positive_integer, refuse
 from sawlog.errors import ArgumentError
 from sawlog.records import Entries, Records
 from sawlog.sinks._asked import Asked
-from sawlog.sinks._base import Around, Sink, checked_count
+from sawlog.sinks._base import Around, Sink
 from sawlog.sinks._blocks import check_dtype, reduced
 from sawlog.sinks._entries import check_alike, copied, joined, logged, taken
 from sawlog.sinks._notes import is_value, matches
@@ -51,7 +51,7 @@ class Reduce(Around):
 
     def __init__(self, sink: Sink, n: int, how: str | Mapping[str, str] = "mean") -> None:
         super().__init__(sink)
-        self._n = checked_count(n, "n of Reduce(sink, n, how)")
+        self._n = positive_integer("n", n, 'Reduce(sink, 10, "mean").')
         self._how = _checked(how)
         self._asked = Asked("Reduce", self._how)
         self._waiting: dict[str, list[Entries]] = {}

@@ -21,20 +21,21 @@ from sawlog.run_files._blocks import Block
 from sawlog.run_files._options import Options
 from sawlog.run_files._provenance import Provenance
 from sawlog.run_files._statistics import Staged
-from sawlog.torch._batch import BatchSpec
-from sawlog.torch._batch_capture import BatchCapture
-from sawlog.torch._batch_statistics import BatchStatistics
-from sawlog.torch._check import loss_of
-from sawlog.torch._check_batch import check_batch
-from sawlog.torch._fingerprint import Fingerprint
-from sawlog.torch._finite import nonfinite_rows, nonfinite_sums
-from sawlog.torch._names import bare, compiled_parts
-from sawlog.torch._projectors import Projectors
-from sawlog.torch._row_builder import RowBuilder
+from sawlog.torch._batch_spec import BatchSpec
+from sawlog.torch._capture._batch_capture import BatchCapture
+from sawlog.torch._check._check_batch import check_batch
+from sawlog.torch._check._plain_gradients import loss_of
+from sawlog.torch._model._fingerprint import Fingerprint
+from sawlog.torch._model._names import bare, compiled_parts
+from sawlog.torch._model._search import Names, find_watched
+from sawlog.torch._model._sharded import ShardedModel
+from sawlog.torch._model._sharded_fingerprint import ShardedFingerprint
+from sawlog.torch._model._watched import Watched
+from sawlog.torch._rows._batch_statistics import BatchStatistics
+from sawlog.torch._rows._nonfinite import nonfinite_rows, nonfinite_sums
+from sawlog.torch._rows._projectors import Projectors
+from sawlog.torch._rows._row_builder import RowBuilder
 from sawlog.torch._sampled_batches import sampled_batches
-from sawlog.torch._sharded import ShardedModel
-from sawlog.torch._sharded_fingerprint import ShardedFingerprint
-from sawlog.torch._watched import Names, Watched, look_at
 
 
 class TorchBackend:
@@ -60,7 +61,7 @@ class TorchBackend:
         if isinstance(model, nn.Module):
             _warn_if_compiled(model)
         self._sharded = ShardedModel(model) if isinstance(model, nn.Module) else None
-        self.watched = look_at(self.model, names, types, uncovered)
+        self.watched = find_watched(self.model, names, types, uncovered)
         self.axis = axis
         self._fingerprint = (ShardedFingerprint if self._sharded else Fingerprint)(self.model)
         averaged = isinstance(model, nn.parallel.DistributedDataParallel)

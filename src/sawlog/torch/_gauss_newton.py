@@ -14,11 +14,11 @@ from sawlog.curvature import Curvature, Joint
 from sawlog.errors import ArgumentError
 from sawlog.run_files._blocks import Block
 from sawlog.torch._backend import TorchBackend
-from sawlog.torch._fingerprint import Fingerprint
-from sawlog.torch._laid_out import laid_out
-from sawlog.torch._names import bare
+from sawlog.torch._model._fingerprint import Fingerprint
+from sawlog.torch._model._names import bare
+from sawlog.torch._model._search import find_watched
+from sawlog.torch._rows._block_matrix import block_matrix
 from sawlog.torch._run import Run
-from sawlog.torch._watched import look_at
 
 MOST = 20_000
 CHUNK = 256 * 2**20
@@ -39,9 +39,9 @@ def gauss_newton(
     those that it was computed with are refused.
 
     Args:
-        model: what is watched of a run, which must not be compressed; or all of a model. It is
-            used in the mode that it is in, as a rule that of ``model.eval()``.
-        loader: batches of inputs, or of tuples that begin with them.
+        model: a run without compression, for its watched layers; or a model, for all of it. It is
+            used in its current mode; usually call ``model.eval()`` first.
+        loader: batches of inputs, or tuples that begin with them.
         loss: ``"cross_entropy"`` of outputs ``[batch, classes]``, or ``"mse"``, the mean of the
             squares over outputs, each as that of an example alone.
 
@@ -59,8 +59,8 @@ def gauss_newton(
     size = sum(block.elements for block in blocks)
     if size > MOST:
         raise ArgumentError(
-            f"The exact matrix of {size:,} parameters would take {8e-9 * size**2:.0f} GB; it is "
-            f'for models of up to {MOST:,}. Hint: curvature="ekfac", or watch fewer layers.'
+            f"The exact matrix of {size:,} parameters would take {8e-9 * size**2:.0f} GB; the "
+            f'limit is {MOST:,} parameters. Hint: curvature="ekfac", or watch fewer layers.'
         )
     provenance = Fingerprint(bare(network)).now()
     rows = _rows_of(network, blocks, _ROOTS[loss])
@@ -86,12 +86,12 @@ def gauss_newton(
 
 def _watched(model: Run | nn.Module) -> tuple[nn.Module, Sequence[Block]]:
     if not isinstance(model, Run):
-        return model, look_at(model).blocks
+        return model, find_watched(model).blocks
     backend = model._watched_model()
     assert isinstance(backend, TorchBackend)
     if model.options.compress is not None:
         raise ArgumentError(
-            "The exact Gauss-Newton matrix is one of whole gradients, and the run compresses them. "
+            "The exact Gauss-Newton matrix needs whole gradients, and the run compresses them. "
             "Hint: run.setup(...) without compress."
         )
     return backend.model, backend.blocks
@@ -101,19 +101,19 @@ def _inputs(batch: Any) -> Tensor:
     first = batch[0] if isinstance(batch, (tuple, list)) else batch
     if not isinstance(first, Tensor):
         raise ArgumentError(
-            f"A batch is a tensor of inputs, or a tuple that begins with it, got "
+            f"A batch must be a tensor of inputs, or a tuple that begins with it; got "
             f"{type(batch).__name__}. Hint: gauss_newton(run, ((b['x'], b['y']) for b in loader))."
         )
     return first
 
 
 def _width(network: nn.Module, inputs: Tensor) -> int:
-    """How many outputs an example has."""
+    """Return the number of outputs of an example."""
     with torch.no_grad():
         outputs = network(inputs[:1])
     if not isinstance(outputs, Tensor) or outputs.ndim != 2:
         what = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise ArgumentError(f"The outputs of the model are [batch, outputs], got {what}.")
+        raise ArgumentError(f"The outputs of the model must be [batch, outputs]; got {what}.")
     return int(outputs.shape[1])
 
 
@@ -121,7 +121,7 @@ def _width(network: nn.Module, inputs: Tensor) -> int:
 
 
 def _cross_entropy(outputs: Tensor) -> Tensor:
-    """``R`` with ``R^T R = diag(p) - p p^T``."""
+    """Return ``R`` with ``R^T R = diag(p) - p p^T``."""
     p = outputs.softmax(0)
     return torch.diag(p.sqrt()) - p.sqrt()[:, None] * p[None, :]
 
@@ -138,7 +138,7 @@ _ROOTS: Mapping[str, Callable[[Tensor], Tensor]] = {"cross_entropy": _cross_entr
 def _rows_of(
     network: nn.Module, blocks: Sequence[Block], root: Callable[[Tensor], Tensor]
 ) -> Callable[[Tensor], Tensor]:
-    """From inputs to ``R J``, ``[batch, outputs, elements]``, in float64."""
+    """Return a function from inputs to ``R J``, ``[batch, outputs, elements]``, in float64."""
     state = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     exact = {name: _wide(tensor.detach()) for name, tensor in state.items()}
     ours = {name: exact[name] for block in blocks for name in block.parameters}
@@ -151,7 +151,7 @@ def _rows_of(
         found: Any = vjp(outputs, ours)
         out, back = found
         (grads,) = vmap(back)(root(out))
-        return torch.cat([laid_out(block, grads).flatten(1) for block in blocks], 1)
+        return torch.cat([block_matrix(block, grads).flatten(1) for block in blocks], 1)
 
     each = vmap(one)
     return lambda inputs: each(_wide(inputs))

@@ -11,9 +11,9 @@ from sawlog.capture._run import CaptureRun
 from sawlog.errors import CaptureError
 from sawlog.run_files._blocks import Report
 from sawlog.torch._backend import TorchBackend
-from sawlog.torch._batch_capture import BatchCapture
+from sawlog.torch._capture._batch_capture import BatchCapture
+from sawlog.torch._model._search import Names
 from sawlog.torch._processes import TorchProcessGroup, process_group
-from sawlog.torch._watched import Names
 
 
 class Run(CaptureRun):

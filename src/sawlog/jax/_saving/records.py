@@ -40,7 +40,7 @@ from sawlog.jax._saving.metadata import (
 from sawlog.records import Entries, Records
 
 #: The attributes of a series, each with the number of entries that it applies to.
-Runs = Sequence[tuple[int, Mapping[str, Any]]]
+CountedAttributes = Sequence[tuple[int, Mapping[str, Any]]]
 
 
 # -- leaves and axes -------------------------------------------------------------------------------
@@ -254,12 +254,14 @@ class _SavedSeries:
         return alike and (first.stacked or rows == 1) and first.rows in (None, rows)
 
 
-def from_records(records: Mapping[str, Entries], runs: Mapping[str, Runs] | None = None) -> logdict:
+def from_records(
+    records: Mapping[str, Entries], attributes: Mapping[str, CountedAttributes] | None = None
+) -> logdict:
     """Rebuild the logdict that :func:`to_records` converted, with numpy arrays.
 
-    ``runs`` holds the attributes of each series if several saves were concatenated; the result is
+    ``attributes`` holds those of each series if several saves were concatenated; the result is
     then the concatenation of the saved logdicts. Series without metadata have their entries along
-    the first axis. Series with an empty list of runs are omitted.
+    the first axis. Series with an empty list of attributes are omitted.
 
     Raises:
         LogMismatchError: the saves cannot be concatenated.
@@ -271,7 +273,7 @@ def from_records(records: Mapping[str, Entries], runs: Mapping[str, Runs] | None
     """
     keys: dict[str, dict[tuple[str, int], _SavedSeries]] = {}
     empty: dict[str, Nothing] = {}
-    for series in _saved_series(records, runs):
+    for series in _saved_series(records, attributes):
         first = series.saves[0]
         if first.role == UNLOGGED:
             for metadata in series.saves:
@@ -283,11 +285,11 @@ def from_records(records: Mapping[str, Entries], runs: Mapping[str, Runs] | None
 
 
 def _saved_series(
-    records: Mapping[str, Entries], runs: Mapping[str, Runs] | None
+    records: Mapping[str, Entries], attributes: Mapping[str, CountedAttributes] | None
 ) -> Iterator[_SavedSeries]:
     compatibility = SaveCompatibility()
     for name, entries in records.items():
-        own = [(len(entries), entries.attrs)] if runs is None else runs[name]
+        own = [(len(entries), entries.attrs)] if attributes is None else attributes[name]
         saves = [SeriesMetadata.from_attrs(attrs) for _, attrs in own]
         for each in saves:
             compatibility.check(name, each)

@@ -94,6 +94,11 @@ class Table:
         return tuple(column.name for column in self.columns)
 
     @property
+    def first(self) -> str:
+        """Its first name."""
+        return self.columns[0].name
+
+    @property
     def row_bytes(self) -> int:
         """The size of one row in bytes, without its id."""
         return sum(column.row_bytes for column in self.columns)
@@ -123,6 +128,11 @@ class Series:
     def names(self) -> tuple[str, ...]:
         """Its one name."""
         return (self.column.name,)
+
+    @property
+    def first(self) -> str:
+        """Its one name."""
+        return self.column.name
 
     @property
     def axes(self) -> tuple[str, ...]:

@@ -28,23 +28,37 @@ def schema_mismatch(log: Log, segment: Segment, chunk: Chunk) -> str | None:
 
 def all_match_schema(schema: Schema, segment: Segment) -> bool:
     """Return whether every chunk matches. Fast for many series of few types."""
-    seen: set[tuple[object, ...]] = set()
-    tensors = segment.tensors
+    others: list[Chunk] = []
+    alike: dict[tuple[str, ...], list[tuple[Series, SeriesChunk]]] = {}
     for chunk in segment.chunks:
         log = schema.find(chunk.first)
         if log is None:
             return False
-        if isinstance(log, Series) and isinstance(chunk, SeriesChunk):
-            column, name = log.column, chunk.name
-            parts = [tensors[name], *[tensors[step_name(axis, name)] for axis in chunk.steps]]
-            types = [x for part in parts for x in (id(part.dtype), part.shape[1:])]
-            key = (id(column.dtype), column.shape, id(log.steps), chunk.steps, *types)
-            if key in seen:
-                continue
-            seen.add(key)
-        if schema_mismatch(log, segment, chunk) is not None:
-            return False
-    return True
+        if type(log) is Series and type(chunk) is SeriesChunk:
+            alike.setdefault(chunk.steps, []).append((log, chunk))
+        else:
+            others.append(chunk)
+    for steps, pairs in alike.items():
+        others += _one_of_each_type(segment, steps, pairs)
+    return all(schema_mismatch(schema[chunk.first], segment, chunk) is None for chunk in others)
+
+
+def _one_of_each_type(
+    segment: Segment, steps: tuple[str, ...], pairs: list[tuple[Series, SeriesChunk]]
+) -> list[SeriesChunk]:
+    """Return one chunk for each combination of a type in the schema and one in the segment."""
+    tensors, names = segment.tensors, [chunk.name for _, chunk in pairs]
+    columns = [log.column for log, _ in pairs]
+    parts: list[list[object]] = [
+        [id(column.dtype) for column in columns],
+        [column.shape for column in columns],
+        [id(log.steps) for log, _ in pairs],
+    ]
+    for prefix in ("", *[step_name(axis, "") for axis in steps]):
+        placed = [tensors[prefix + name] for name in names]
+        parts += [[id(each.dtype) for each in placed], [each.shape[1:] for each in placed]]
+    chunks = [chunk for _, chunk in pairs]
+    return list(dict(zip(zip(*parts, strict=True), chunks, strict=True)).values())
 
 
 def _same(column: Column, segment: Segment, tensor: str) -> bool:

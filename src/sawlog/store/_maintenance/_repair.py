@@ -1,4 +1,4 @@
-"""``repair``: remove damaged files from a store, so that the rest is usable again."""
+"""``repair``: set damaged files of a store aside, so that the rest is usable again."""
 
 from __future__ import annotations
 

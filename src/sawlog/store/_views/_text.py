@@ -12,20 +12,18 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from sawlog._text import guarded
+from sawlog._csv import cell, line
 from sawlog.errors import ArgumentError
 from sawlog.store._views._cells import TEXT, Cells, Field, Sheet
 from sawlog.store._views._widen import widened
 
 _MOST_COLUMNS = 1024
 _ROWS = 10_000  # lines that are formatted at once
-_SPECIAL = re.compile('[",\r\n]|^\\s|\\s$|^$')
 _REFUSED = "Hint: leave it out with names=[...], or export to .parquet."
 _JSON_FLOATS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 
@@ -91,11 +89,11 @@ def write_csv(sheet: Sheet, path: Path, budget: int, tell: Callable[[int], None]
             "Hint: leave one out with names=[...], or export to .parquet."
         )
     with open(path, "w", encoding="utf-8", newline="") as file:
-        file.write(",".join(_quoted(guarded(title)) for title in header) + "\n")
+        file.write(line(cell(title) for title in header))
         for batch in _small(sheet, budget):
             pairs = zip(sheet.fields, batch, strict=True)
             columns = [column for field, cells in pairs for column in _csv_columns(field, cells)]
-            file.writelines(",".join(row) + "\n" for row in zip(*columns, strict=True))
+            file.writelines(line(row) for row in zip(*columns, strict=True))
             tell(len(batch[0]))
 
 
@@ -145,7 +143,7 @@ def _csv_column(values: np.ndarray, seen: np.ndarray | None, what: str) -> Itera
     if parts:
         return
     if _is_text(values.dtype):
-        column = [_quoted(guarded(text)) for text in _strings(values, what)]
+        column = [cell(text) for text in _strings(values, what)]
     else:
         column = _words(values, what)
         if widened(values).dtype.kind == "f":
@@ -153,10 +151,6 @@ def _csv_column(values: np.ndarray, seen: np.ndarray | None, what: str) -> Itera
     if seen is not None:
         column = [x if ok else "" for x, ok in zip(column, seen.tolist(), strict=True)]
     yield column
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"' if _SPECIAL.search(text) else text
 
 
 def _there(cells: Cells) -> np.ndarray | None:

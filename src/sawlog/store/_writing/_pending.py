@@ -22,7 +22,7 @@ from sawlog.store._format._ids import StringIds
 from sawlog.store._format._schema import Series, Table
 from sawlog.store._writing._deferred_rows import DeferredRows
 
-_SMALL = 1 << 10  # bytes; smaller first arrays are copied without spare room
+SMALL = 1 << 10  # bytes; smaller first arrays are copied without spare room
 _LARGE = 1 << 20  # bytes; larger buffers are allocated for a whole segment at once
 
 
@@ -39,18 +39,27 @@ class Extent(NamedTuple):
         return not self.rows and not self.notes
 
 
-_EMPTY = Extent()
+_EMPTY, _ONE_ROW = Extent(), Extent(1)
+
+
+class OwnedEntries(Entries):
+    """Entries whose small arrays are read-only copies, which buffers keep and never write to."""
+
+
+_NOTHING_STAGED = (None, _EMPTY, _EMPTY)
 
 
 class ChunkBuffer:
     """The buffers of one table or series."""
 
+    __slots__ = ("_made", "_notes", "_staged", "_texts", "log")
+
     def __init__(self, log: Table | Series, arrays: dict[str, np.ndarray] | None = None) -> None:
         self.log = log
         self._made = arrays  # None while it is empty
-        self._texts: list[str] = []
-        self._notes: list[tuple[int, str]] = []  # the first row, and the attrs as JSON
-        self._staged: tuple[object, Extent, Extent] = (None, _EMPTY, _EMPTY)
+        self._texts: list[str] | None = None  # string ids
+        self._notes: list[tuple[int, str]] | None = None  # the first row, and the attrs as JSON
+        self._staged: tuple[object, Extent, Extent] = _NOTHING_STAGED
 
     def recycled(self) -> ChunkBuffer:
         """Return an empty buffer that reuses the memory."""
@@ -93,6 +102,8 @@ class ChunkBuffer:
         for name, array in values.items():
             self._put(name, before.rows, array, at_most)
         if isinstance(ids, list):
+            if self._texts is None:
+                self._texts = []
             del self._texts[before.rows :]
             self._texts += ids
         else:
@@ -113,7 +124,9 @@ class ChunkBuffer:
             made = _copies(self.log, entries)
             if made is not None:
                 self._made = made
-                self._staged = (call, Extent(len(entries)), self._staged[2])
+                count = len(entries)
+                extent = _ONE_ROW if count == 1 else Extent(count)
+                self._staged = (call, extent, self._staged[2])
                 return
         self._put(name, before.rows, entries.values, at_most)
         for axis, array in entries.steps.items():
@@ -125,10 +138,10 @@ class ChunkBuffer:
     def _put(self, name: str, start: int, rows: np.ndarray | DeferredRows, at_most: int) -> None:
         """Copy rows behind the ones that count."""
         array, need = self._arrays[name], start + len(rows)
-        if not start and not len(array) and type(rows) is np.ndarray and rows.nbytes < _SMALL:
+        if not start and not len(array) and type(rows) is np.ndarray and rows.nbytes < SMALL:
             self._arrays[name] = rows.astype(array.dtype, order="C")
             return
-        if need > len(array):
+        if need > len(array) or not array.flags.writeable:  # such an array may be in other buffers
             array = _grown(array, start, need, at_most)
             self._arrays[name] = array
         if isinstance(rows, DeferredRows):
@@ -151,13 +164,16 @@ class ChunkBuffer:
         count = before.notes
         if not attrs and not count:
             return 0
-        del self._notes[count:]
+        notes = self._notes
+        if notes is None:
+            notes = self._notes = []
+        del notes[count:]
         if not count and before.rows:
-            self._notes.append((0, "{}"))
+            notes.append((0, "{}"))
         text = json.dumps(dict(attrs))
-        if not self._notes or self._notes[-1][1] != text:
-            self._notes.append((before.rows, text))
-        return len(self._notes)
+        if not notes or notes[-1][1] != text:
+            notes.append((before.rows, text))
+        return len(notes)
 
     # -- the chunk of a segment -------------------------------------------------------------------
 
@@ -169,7 +185,7 @@ class ChunkBuffer:
         said: dict[str, Any] = {"series": name, "rows": extent.rows, "steps": list(self.log.axes)}
         if extent.masked:
             said["mask"] = True
-        if extent.notes:
+        if extent.notes and self._notes is not None:
             notes = self._notes[: extent.notes]
             ends = [*(start for start, _ in notes[1:]), extent.rows]
             said["attrs"] = [
@@ -187,7 +203,7 @@ class ChunkBuffer:
             if name != mask or extent.masked
         }
         if isinstance(self.log, Table) and self.log.ids == "str":
-            texts = StringIds.of(self._texts[: extent.rows])
+            texts = StringIds.of((self._texts or [])[: extent.rows])
             for part, array in (("text", texts.data), ("ends", texts.ends), ("hash", texts.hashes)):
                 out[ids_name(self.log.names, part)] = array
         lengths = {name: len(array) for name, array in out.items()}
@@ -201,15 +217,16 @@ class ChunkBuffer:
 
 def _copies(log: Series, entries: Entries) -> dict[str, np.ndarray] | None:
     """Return copies of the first entries of a series as its buffers, if they are small."""
-    values, column = entries.values, log.column
-    if type(values) is not np.ndarray or values.nbytes >= _SMALL:
+    values, column, copy = entries.values, log.column, type(entries) is not OwnedEntries
+    if type(values) is not np.ndarray or values.nbytes >= SMALL:
         return None
-    made = {column.name: values.astype(column.dtype, order="C")}
+    made = {column.name: values.astype(column.dtype, order="C", copy=copy)}
     for step in log.steps:
         array = entries.steps[step.name]
-        if type(array) is not np.ndarray or array.nbytes >= _SMALL:
+        if type(array) is not np.ndarray or array.nbytes >= SMALL:
             return None
-        made[step_name(step.name, column.name)] = array.astype(step.dtype, order="C")
+        own = array.astype(step.dtype, order="C", copy=copy)
+        made[step_name(step.name, column.name)] = own
     return made
 
 
@@ -250,7 +267,7 @@ class PendingChunks:
 
     def chunk(self, log: Table | Series) -> ChunkBuffer:
         """Return the buffer of a table or series."""
-        first = log.names[0]
+        first = log.first
         found = self.chunks.get(first)
         if found is None:
             spare = self.spare.get(first)

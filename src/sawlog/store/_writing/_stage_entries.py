@@ -16,6 +16,7 @@ from sawlog.store._format._schema import Log, Schema, Series
 from sawlog.store._reading._catalog import Catalog
 from sawlog.store._writing._accepted import WriterCall
 from sawlog.store._writing._nan_policy import check_nan
+from sawlog.store._writing._pending import OwnedEntries
 from sawlog.store._writing._pipeline import Pipeline
 from sawlog.store._writing._validate_write import all_series, as_series
 
@@ -81,8 +82,11 @@ class EntryStaging:
 
 
 def one_entry(values: np.ndarray, steps: Mapping[str, np.ndarray]) -> Entries:
-    """Build ``Entries`` of length 1 without checks: a call may have a hundred thousand names."""
-    made = object.__new__(Entries)
+    """Build ``Entries`` of length 1 without checks: a call may have a hundred thousand names.
+
+    Small arrays must be read-only copies: buffers keep them.
+    """
+    made = object.__new__(OwnedEntries)
     parts = made.__dict__
     parts["values"], parts["steps"], parts["mask"], parts["attrs"] = values, steps, None, _NO_ATTRS
     return made

@@ -23,6 +23,7 @@ from sawlog.store._format._schema import (
     unknown_name,
 )
 from sawlog.store._writing._deferred_rows import DeferredRows
+from sawlog.store._writing._pending import SMALL
 
 _FIXED = "the schema was fixed when the store was created; omit schema= to allow new names."
 
@@ -289,7 +290,9 @@ def _as_series(name: str, entries: Entries) -> Series:
 
 
 def entry_values(known: Mapping[str, Series], values: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Convert the values of one entry of each name to arrays.
+    """Convert the values of one entry of each name to arrays ``[1, ...]``.
+
+    Small arrays are read-only copies, and those of floats are rows of one array.
 
     A Python integer becomes a float if the series has floats and represents it exactly, as in
     ``log({"lr": 1})``.
@@ -299,15 +302,33 @@ def entry_values(known: Mapping[str, Series], values: Mapping[str, Any]) -> dict
     """
     if not isinstance(values, Mapping):
         raise SchemaError(f"log(values) takes a dict of values by name; got {values!r:.80}")
-    out = {}
+    values = values if type(values) is dict else dict(values)
+    floats = [value for value in values.values() if type(value) is float]
+    rows = iter(_read_only(np.array(floats).reshape(-1, 1)))
+    out: dict[str, np.ndarray] = {}
     for name, value in values.items():
         if type(value) is float:
-            out[name] = np.asarray(value)
+            out[name] = next(rows)
             continue
         array = as_entry(name, value)
         series = known.get(name) if type(value) is int else None
         if series is not None and series.column.dtype.kind == "f":
             cast = array.astype(series.column.dtype)
             array = cast if int(cast) == value else array
-        out[name] = array
+        out[name] = _owned(array[None])
     return out
+
+
+def shared_step(axis: str, step: Any) -> np.ndarray:
+    """Convert the step of one entry to a read-only array ``[1, ...]`` for all names of a call."""
+    return _read_only(np.array(as_entry(axis, step)[None], order="C"))
+
+
+def _owned(array: np.ndarray) -> np.ndarray:
+    """Copy a small array, which its owner may change; a large one is copied into its buffer."""
+    return _read_only(np.array(array, order="C")) if array.nbytes < SMALL else array
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array

@@ -32,10 +32,10 @@ from sawlog.store._writing._stage_entries import EntryStaging, one_entry
 from sawlog.store._writing._stage_rows import RowStaging
 from sawlog.store._writing._validate_write import (
     as_array,
-    as_entry,
     entry_values,
     plain_entries,
     rows_of,
+    shared_step,
 )
 
 T = TypeVar("T")
@@ -208,8 +208,8 @@ class Writer(CloseOnExit):
         self._check_process()
         with paused_gc(len(values) if isinstance(values, Mapping) else 0):
             arrays = entry_values(self._entries.known, values)
-            at = {axis: as_entry(axis, step)[None] for axis, step in steps.items()}
-            self._write({name: one_entry(array[None], at) for name, array in arrays.items()})
+            at = {axis: shared_step(axis, step) for axis, step in steps.items()}
+            self._write({name: one_entry(array, at) for name, array in arrays.items()})
 
     def extend(self, values: Mapping[str, Any], /, **steps: Any) -> None:
         """Add ``n`` entries to each name: arrays ``[n, ...]``, and steps ``[n, ...]``.

@@ -1,4 +1,4 @@
-"""Layer rules: how the gradients of single examples come from what flows through a module."""
+"""Layer rules: per-example gradients of a module from its inputs and output gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sawlog.torch._layers._rule import Part as Part
 from sawlog.torch._layers._rule import Rule as Rule
 from sawlog.torch._layers._rule import Use as Use
 
-del _attention, _conv, _embedding, _linear, _norm  # imported for what they register
+del _attention, _conv, _embedding, _linear, _norm  # imported because they register rules
 
 __all__ = [
     "FunctionRule",

@@ -1,8 +1,8 @@
-"""``nn.MultiheadAttention``: four linear layers, whose middle is computed once more.
+"""``nn.MultiheadAttention``: four linear layers, with the attention between them recomputed.
 
-The module calls no module inside, so the queries, keys, values and the output of the heads are
-never seen from outside. They are computed again from its inputs, with a small graph from queries,
-keys and values to the output, which gives their gradients.
+The module calls no other module, so hooks do not see its queries, keys, values or head outputs.
+These are recomputed from its inputs, with a small graph from queries, keys and values to the
+output, which gives their gradients.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _SEPARATE = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 @register_layer(nn.MultiheadAttention)
 class AttentionRule(Rule):
-    """All parameters, those of ``out_proj`` inside too.
+    """Covers all parameters, including those of ``out_proj``.
 
-    ``in_proj_weight`` is three matrices with inputs of their own, so it is one with three groups.
-    Where queries and keys differ in length, the shorter get rows of zeros at the end.
+    ``in_proj_weight`` consists of three matrices with separate inputs, so it has three groups.
+    If queries and keys differ in length, the shorter ones are padded with zeros.
 
-    The gradient is that of the attention's output; a loss on the attention weights is not seen.
+    The rule uses the gradient of the attention output; it does not see a loss on attention weights.
     """
 
     whole = True
 
     def parts(self, module: Any) -> Sequence[Part]:
-        """The projections with their biases, and ``bias_k``, ``bias_v``."""
+        """Return the projections with their biases, and ``bias_k``, ``bias_v``."""
         _check(module)
         size, parts = module.embed_dim, []
         bias = own(module, "in_proj_bias")
@@ -52,7 +52,7 @@ class AttentionRule(Rule):
         return tuple(parts)
 
     def pairs(self, module: Any, use: Use) -> Mapping[str, Pair]:
-        """Of each projection: the gradients of its outputs, and its inputs."""
+        """Return for each projection the gradients of its outputs, and its inputs."""
         _check(module)
         inputs = _inputs(module, use)
         grad = _examples_first(widened(use.grad, use), module)
@@ -67,7 +67,7 @@ class AttentionRule(Rule):
 
 
 class _Grads(NamedTuple):
-    """Of queries, keys and values ``[n, length, embed]``, and of their biases for each example."""
+    """Return gradients of queries, keys, values ``[n, length, embed]``, and of their biases."""
 
     q: Tensor
     k: Tensor
@@ -80,24 +80,22 @@ def _check(module: Any) -> None:
     if module.training and module.dropout > 0:
         raise refuse(
             module,
-            f"in train mode its dropout of {module.dropout} cannot be drawn again afterwards",
-            "make it with dropout=0, or call `.eval()` on it",
+            f"in train mode its dropout of {module.dropout} cannot be repeated afterwards",
+            "create it with dropout=0, or call `.eval()` on it",
         )
 
 
 def _inputs(module: Any, use: Use) -> list[Tensor]:
-    """Query, key and value, ``[n, length, features]``; one object where they are the same."""
+    """Return query, key and value, ``[n, length, features]``; the same object if they are equal."""
     given = [argument(use, i, name) for i, name in enumerate(("query", "key", "value"))]
     if given[0].dim() != 3:
-        raise refuse(
-            module, "it was called without an axis of examples", "add it, as by `x.unsqueeze`"
-        )
+        raise refuse(module, "it was called without an axis of examples", "add it by `x.unsqueeze`")
     made = {_place(each): _examples_first(widened(each, use), module) for each in given}
     return [made[_place(each)] for each in given]
 
 
 def _place(tensor: Tensor) -> tuple[Any, ...]:
-    """Where its elements are: the same for all views that are the same."""
+    """Return a key of the memory of a tensor, equal for views of the same elements."""
     return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
 
 
@@ -106,7 +104,7 @@ def _examples_first(tensor: Tensor, module: Any) -> Tensor:
 
 
 def _projections(module: Any, use: Use, inputs: Sequence[Tensor], grads: _Grads) -> dict[str, Pair]:
-    """The pairs of the three projections on the way in."""
+    """Return the pairs of the three input projections."""
     lefts = [by_example(each, use, 1, axis=0) for each in grads[:3]]
     if module.in_proj_weight is None:
         rights = [by_example(each, use, 1, axis=0) for each in inputs]
@@ -123,7 +121,7 @@ def _projections(module: Any, use: Use, inputs: Sequence[Tensor], grads: _Grads)
 
 
 def _stacked(tensors: Sequence[Tensor]) -> Tensor:
-    """``[batch, longest, 3, n]``, with zeros after the shorter ones."""
+    """Return ``[batch, longest, 3, n]``, padded with zeros."""
     longest = max(each.shape[1] for each in tensors)
     return torch.stack([F.pad(t, (0, 0, 0, longest - t.shape[1])) for t in tensors], dim=2)
 
@@ -131,7 +129,7 @@ def _stacked(tensors: Sequence[Tensor]) -> Tensor:
 def _recomputed(
     module: Any, use: Use, inputs: Sequence[Tensor], grad: Tensor
 ) -> tuple[Tensor, _Grads]:
-    """The output of the heads, ``[n, length, embed]``, and all gradients of what enters them."""
+    """Return the head outputs, ``[n, length, embed]``, and the gradients of their inputs."""
     count = inputs[0].shape[0]
     with torch.no_grad():
         leaves = [*_projected(module, use, inputs)]
@@ -147,7 +145,7 @@ def _recomputed(
 
 
 def _projected(module: Any, use: Use, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Queries, keys and values."""
+    """Return queries, keys and values."""
     if module.in_proj_weight is None:
         weights = [getattr(module, name) for name in _SEPARATE]
     else:
@@ -167,7 +165,7 @@ def _attended(
     bias_k: Tensor | None = None,
     bias_v: Tensor | None = None,
 ) -> Tensor:
-    """What ``F.multi_head_attention_forward`` does between its projections."""
+    """Compute what ``F.multi_head_attention_forward`` does between its projections."""
     if bias_k is not None and bias_v is not None:
         k, v = torch.cat([k, bias_k[:, None]], 1), torch.cat([v, bias_v[:, None]], 1)
     if module.add_zero_attn:
@@ -179,9 +177,9 @@ def _attended(
 
 
 def _mask(module: Any, use: Use, q: Tensor, source: int) -> tuple[Tensor | None, bool]:
-    """What is added to the scores, ``[n or 1, heads or 1, queries, keys]``; whether it is causal.
+    """Return the mask ``[n or 1, heads or 1, queries, keys]`` to add, and whether it is causal.
 
-    As in the module itself, ``is_causal`` counts only where nothing else needs the mask.
+    As in the module itself, ``is_causal`` only applies if nothing else needs the mask.
     """
     padding = argument(use, 3, "key_padding_mask")
     needs_weights = argument(use, 4, "need_weights", True)
@@ -201,7 +199,7 @@ def _mask(module: Any, use: Use, q: Tensor, source: int) -> tuple[Tensor | None,
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask to be added to the scores; of truth values, those that are true are left out."""
+    """Return a mask to add to the scores; True in a boolean mask excludes a position."""
     if mask.dtype != torch.bool:
         return mask.to(dtype)
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask, float("-inf"))

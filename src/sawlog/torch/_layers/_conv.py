@@ -1,7 +1,7 @@
-"""Convolutions: a matrix product with the windows that the kernel sees.
+"""Convolutions, as matrix products with the windows that the kernel covers.
 
-For a plain convolution the windows are those of the inputs, and meet the gradients of the outputs;
-for a transposed one they are those of the gradients, and meet the inputs.
+For a plain convolution, windows of the inputs are multiplied with the gradients of the outputs. For
+a transposed one, windows of the gradients are multiplied with the inputs.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class ConvRule(Rule):
     """``weight`` is ``[out, in / groups, *kernel]``."""
 
     def parts(self, module: Any) -> Sequence[Part]:
-        """``[out, in * kernel]``, or that for each group; the bias is one more column."""
+        """Return ``[out, in * kernel]``, or one for each group; the bias is one more column."""
         if not own(module, "weight"):
             return ()
         bias = "bias" if own(module, "bias") else None
         return (Part("weight", _matrix(module), bias=bias),)
 
     def pairs(self, module: Any, use: Use) -> Mapping[str, Pair]:
-        """Gradients, and windows of the inputs."""
+        """Return gradients, and windows of the inputs."""
         inputs, grad = _batched(module, use)
         padding = _padding(module)
         if any(padding):
@@ -47,17 +47,17 @@ class ConvRule(Rule):
 @register_layer(nn.ConvTranspose2d)
 @register_layer(nn.ConvTranspose3d)
 class ConvTransposeRule(Rule):
-    """``weight`` is ``[in, out / groups, *kernel]``; the bias is not one more feature of inputs."""
+    """``weight`` is ``[in, out / groups, *kernel]``; the bias is a part of its own."""
 
     def parts(self, module: Any) -> Sequence[Part]:
-        """``[in, out * kernel]``, or that for each group; and the bias."""
+        """Return ``[in, out * kernel]``, or one for each group; and the bias."""
         if not own(module, "weight"):
             return ()
         weight = Part("weight", _matrix(module), inputs="left")
         return (weight, *([Part("bias", (module.out_channels, 1))] if own(module, "bias") else []))
 
     def pairs(self, module: Any, use: Use) -> Mapping[str, Pair]:
-        """Inputs, and windows of the gradients."""
+        """Return inputs, and windows of the gradients."""
         inputs, grad = _batched(module, use)
         windows = _windows(F.pad(grad, _cropping(module, inputs, grad)), module)
         left = _factor(inputs.flatten(2), module.groups, use)
@@ -74,19 +74,19 @@ def _matrix(module: Any) -> tuple[int, ...]:
 
 
 def _batched(module: Any, use: Use) -> tuple[Tensor, Tensor]:
-    """Inputs and gradients, ``[n, channels, *places]``; a single input gets the first axis."""
+    """Return inputs and gradients, ``[n, channels, *space]``; a single input gets a first axis."""
     inputs, grad = widened(argument(use, 0, "input"), use), widened(use.grad, use)
     single = inputs.dim() == 1 + len(module.kernel_size)
     return (inputs[None], grad[None]) if single else (inputs, grad)
 
 
 def _spans(module: Any) -> list[int]:
-    """How far apart the first and last place of a window are, plus one."""
+    """Return the extent of a window."""
     return [d * (k - 1) + 1 for d, k in zip(module.dilation, module.kernel_size, strict=True)]
 
 
 def _padding(module: Any) -> list[int]:
-    """What is added before and after each axis, in the order of ``F.pad``: the last axis first."""
+    """Return the padding before and after each axis, in the order of ``F.pad``: last axis first."""
     if module.padding == "valid":
         sides = [(0, 0)] * len(module.kernel_size)
     elif module.padding == "same":
@@ -97,9 +97,9 @@ def _padding(module: Any) -> list[int]:
 
 
 def _cropping(module: Any, inputs: Tensor, grad: Tensor) -> list[int]:
-    """What makes the gradients of a transposed convolution as long as its windows, for ``F.pad``.
+    """Return the padding that extends the gradients of a transposed convolution to its windows.
 
-    What ``output_padding`` or ``output_size`` added is cut off, where no window reaches.
+    It is negative where ``output_padding`` or ``output_size`` added positions outside any window.
     """
     sides = []
     sizes = zip(inputs.shape[2:], grad.shape[2:], strict=True)
@@ -111,7 +111,7 @@ def _cropping(module: Any, inputs: Tensor, grad: Tensor) -> list[int]:
 
 
 def _windows(tensor: Tensor, module: Any) -> Tensor:
-    """All windows, ``[n, channels * kernel, places]``; copied once, in the order of memory."""
+    """Return all windows, ``[n, channels * kernel, positions]``, as one contiguous copy."""
     axes = len(module.kernel_size)
     for axis, span in enumerate(_spans(module)):
         tensor = tensor.unfold(2 + axis, span, module.stride[axis])
@@ -122,7 +122,7 @@ def _windows(tensor: Tensor, module: Any) -> Tensor:
 
 
 def _factor(tensor: Tensor, groups: int, use: Use) -> Dense:
-    """``[n, groups * features, places]`` as ``[batch, positions, groups, features]``."""
+    """Reshape ``[n, groups * features, positions]`` to ``[batch, positions, groups, features]``."""
     if groups == 1:
         return Dense(by_example(tensor.transpose(1, 2), use, 1, axis=0))
     split = tensor.unflatten(1, (groups, -1)).permute(0, 3, 1, 2)

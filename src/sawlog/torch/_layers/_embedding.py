@@ -1,4 +1,4 @@
-"""Tables whose rows are looked up: Embedding, EmbeddingBag."""
+"""Layers that look up rows of a table: Embedding, EmbeddingBag."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def _check(module: Any) -> None:
     if module.max_norm is not None:
         raise refuse(
             module,
-            "with max_norm its table changes with the examples of the batch",
-            "make it without max_norm",
+            "with max_norm its table depends on the examples of the batch",
+            "create it without max_norm",
         )
     if module.scale_grad_by_freq:
         raise refuse(
             module,
             "with scale_grad_by_freq the gradient of an example depends on the others of its batch",
-            "make it without scale_grad_by_freq",
+            "create it without scale_grad_by_freq",
         )
 
 
 class _TableRule(Rule):
-    """``weight`` is ``[rows, features]``: which row, times the gradient of the output."""
+    """``weight`` is ``[rows, features]``: one-hot row ids times gradients of the outputs."""
 
     def parts(self, module: Any) -> Sequence[Part]:
-        """The table."""
+        """Return the table."""
         _check(module)
         if not own(module, "weight"):
             return ()
@@ -43,14 +43,14 @@ class _TableRule(Rule):
 
 @register_layer(nn.Embedding)
 class EmbeddingRule(_TableRule):
-    """One row for each id; that of ``padding_idx`` has no gradient.
+    """Looks up one row for each id; that of ``padding_idx`` has no gradient.
 
-    Ids may be the same for all examples where the gradient is of the output as it was broadcast to
-    them: ``[1, positions]`` or ``[positions]``, with gradients ``[batch, positions, features]``.
+    Ids ``[1, positions]`` or ``[positions]`` are shared by all examples if the output is broadcast
+    to them, and the gradient is ``[batch, positions, features]``.
     """
 
     def pairs(self, module: Any, use: Use) -> Mapping[str, Pair]:
-        """Ids and gradients."""
+        """Return ids and gradients."""
         _check(module)
         ids = argument(use, 0, "input")
         if use.grad.shape[:-1] != ids.shape:
@@ -59,8 +59,8 @@ class EmbeddingRule(_TableRule):
             raise ArgumentError(
                 f"An Embedding was called with ids of shape {tuple(ids.shape)}, which is not one "
                 f"for each of {use.batch} examples. Probably they are the same for all examples, "
-                "as positions are, and the output is broadcast. Hint: call it with the examples as "
-                f"first axis, as by `ids.expand({use.batch}, -1)`, or leave this module out."
+                "like positions, and the output is broadcast. Hint: call it with the examples as "
+                f"first axis, by `ids.expand({use.batch}, -1)`, or leave this module out."
             )
         rows = by_example(ids, use, 0)
         right = by_example(widened(use.grad, use), use, 1)
@@ -70,16 +70,16 @@ class EmbeddingRule(_TableRule):
 
 @register_layer(nn.EmbeddingBag)
 class EmbeddingBagRule(_TableRule):
-    """Sums or means of rows; those of ``padding_idx`` are no part of them."""
+    """Sums or means of rows, without those of ``padding_idx``."""
 
     def parts(self, module: Any) -> Sequence[Part]:
-        """The table."""
+        """Return the table."""
         if module.mode == "max":
             raise refuse(module, "mode='max' is not a sum of rows", "use the fallback")
         return super().parts(module)
 
     def pairs(self, module: Any, use: Use) -> Mapping[str, Pair]:
-        """Ids with their weights, and the gradient of the bag for each of them."""
+        """Return ids with their weights, and for each the gradient of its bag."""
         _check(module)
         ids, weights = _bags(module, use)
         if module.padding_idx is not None:
@@ -97,7 +97,7 @@ def _without(pair: Pair, ids: Tensor, padding: int | None) -> Pair:
 
 
 def _bags(module: Any, use: Use) -> tuple[Tensor, Tensor]:
-    """Ids and weights, ``[bags, longest]``, with weights 0 after the end of a bag."""
+    """Return ids and weights, ``[bags, longest]``, with weights 0 after the end of a bag."""
     ids = argument(use, 0, "input")
     offsets, weights = argument(use, 1, "offsets"), argument(use, 2, "per_sample_weights")
     weights = torch.ones_like(ids, dtype=torch.float32) if weights is None else weights

@@ -1,4 +1,4 @@
-"""A rule that is a function of the user: each parameter a matrix of its own."""
+"""Rules that are functions of the user; each parameter is a separate matrix."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ Function = Callable[[Any, Use], Mapping[str, Any]]
 
 
 def separate_parts(module: nn.Module, whole: bool) -> tuple[Part, ...]:
-    """Each parameter a part: ``[n, 1]`` for a vector, else ``[first axis, all others]``."""
+    """Return each parameter as a part: ``[n, 1]`` or ``[first axis, all others]``."""
     named = module.named_parameters(recurse=whole)
     return tuple(Part(name, matrix_shape(tuple(value.shape))) for name, value in named)
 
 
 def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
-    """A parameter's shape as that of a matrix."""
+    """Return the shape of a parameter as that of a matrix."""
     return (math.prod(shape), 1) if len(shape) < 2 else (shape[0], math.prod(shape[1:]))
 
 
 def whole_gradients(gradients: Tensor) -> Pair:
-    """Gradients ``[batch, *parameter.shape]`` as a pair of the shape of ``separate_parts``."""
+    """Return gradients ``[batch, *parameter.shape]`` as a pair, shaped as ``separate_parts``."""
     batch, *shape = gradients.shape
     matrix = gradients.reshape(batch, *matrix_shape(tuple(shape)))
     return vector(matrix[..., 0]) if len(shape) < 2 else rows(matrix)
 
 
 class FunctionRule(Rule):
-    """What :func:`register_layer` makes of a function."""
+    """The rule that :func:`register_layer` creates from a function."""
 
     def __init__(self, function: Function, whole: bool = False) -> None:
         self.function = function
         self.whole = whole
 
     def parts(self, module: nn.Module) -> Sequence[Part]:
-        """Each parameter by itself."""
+        """Return each parameter as a separate part."""
         return separate_parts(module, self.whole)
 
     def pairs(self, module: nn.Module, use: Use) -> Mapping[str, Pair]:
-        """What the function returns, checked."""
+        """Call the function, and check what it returns."""
         parts = {part.name: part for part in self.parts(module)}
         found = self.function(module, use)
         if not isinstance(found, Mapping) or set(found) != set(parts):
@@ -91,5 +91,5 @@ class FunctionRule(Rule):
 
 
 def _with_positions(side: Tensor) -> Tensor:
-    """``[batch, n]`` is one position."""
+    """Return a factor with an axis of positions; ``[batch, n]`` is one position."""
     return side[:, None] if side.dim() == 2 else side

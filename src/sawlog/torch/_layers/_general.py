@@ -1,6 +1,6 @@
-"""The fallback for any module: its backward pass once more, for each example by itself.
+"""The fallback for any module: differentiate it separately for each example.
 
-It is slow, and holds the gradients of all examples at once; it is used only where asked for.
+It is slow, and holds the gradients of all examples at once. It is used only if the user chose it.
 """
 
 from __future__ import annotations
@@ -36,35 +36,33 @@ Parameters = dict[str, Tensor]
 def general(names: Sequence[str] | None = None, *, whole: bool = False) -> Rule:
     """The rule that covers any module, by ``torch.func``.
 
-    Tensors with as many places along the axis of the examples as the gradient has are split by
-    example; all others are the same for each. The sum over examples is compared with the gradient
-    of the batch, so that a module that mixes examples, or a tensor that was split by mistake, is
-    an error.
+    Tensors that are as long as the gradient along the axis of the examples are split by example;
+    all others are shared. The sum over examples is compared with the gradient of the batch, so a
+    module that mixes examples, or a tensor that was split by mistake, is an error.
 
     Args:
-        names: the parameters to cover, by their names in the module; to begin with, all of its
-            own.
-        whole: cover those of the modules inside, too.
+        names: the parameters to cover, by their names in the module; by default all of its own.
+        whole: whether to cover the parameters of submodules too.
     """
     return GeneralRule(None if names is None else tuple(names), whole)
 
 
 class GeneralRule(Rule):
-    """Each parameter a matrix of its own, with the gradients of the examples as its rows."""
+    """Return each parameter as a separate matrix; its rows are gradients of the examples."""
 
     def __init__(self, names: tuple[str, ...] | None, whole: bool) -> None:
         self.names, self.whole = names, whole
 
     def parts(self, module: nn.Module) -> Sequence[Part]:
-        """Each parameter by itself."""
+        """Return each parameter as a separate part."""
         every = separate_parts(module, self.whole or self.names is not None)
         return tuple(part for part in every if self.names is None or part.name in self.names)
 
     def pairs(self, module: nn.Module, use: Use) -> Mapping[str, Pair]:
-        """The gradients of each example.
+        """Return the gradients of each example.
 
         Raises:
-            ArgumentError: ``vmap`` cannot do it, as with dropout, or the examples are mixed.
+            ArgumentError: ``vmap`` fails, as with dropout, or the examples are mixed.
         """
         call = _Call(module, use, [part.name for part in self.parts(module)])
         if use.batch == 0:
@@ -77,7 +75,7 @@ class GeneralRule(Rule):
 
 
 class _Call:
-    """One use of a module, as a function of its parameters and of the tensors it was given."""
+    """One use of a module, as a function of its parameters and its tensor arguments."""
 
     def __init__(self, module: nn.Module, use: Use, names: Sequence[str]) -> None:
         self.module, self.use = module, use
@@ -95,7 +93,7 @@ class _Call:
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def gradients(self, leaves: Sequence[Any], grad: Tensor) -> Parameters:
-        """Of the parameters, for a call with these leaves."""
+        """Return the gradients of the parameters, for a call with these leaves."""
         args, kwargs = pytree.tree_unflatten(list(leaves), self.tree)
 
         def output(params: Parameters) -> Tensor:
@@ -109,7 +107,7 @@ class _Call:
         return {name: g.to_dense() if g.is_sparse else g for name, g in found.items()}
 
     def for_each(self) -> Parameters:
-        """Of the parameters, for each example, ``[batch, *shape]``."""
+        """Return the gradients of the parameters for each example, ``[batch, *shape]``."""
         split = [self._is_split(leaf) for leaf in self.leaves]
         chosen = [leaf for leaf, is_split in zip(self.leaves, split, strict=True) if is_split]
 
@@ -127,13 +125,11 @@ class _Call:
                 return vmap(one)(tensors)
         except Exception as error:
             if "randomness" in str(error):
-                raise self._refuse(
-                    "it draws random numbers, as dropout does in train mode"
-                ) from error
+                raise self._refuse("it draws random numbers, like dropout in train mode") from error
             return self._one_by_one(one, tensors)
 
     def _one_by_one(self, one: Any, tensors: Sequence[Tensor]) -> Parameters:
-        """Where ``vmap`` cannot, as in recurrent layers, or where a value decides what is done."""
+        """Run each example where ``vmap`` fails: recurrent layers, control flow on values."""
         try:
             found = [one([each[b] for each in tensors]) for b in range(self.use.batch)]
         except Exception as error:
@@ -151,18 +147,18 @@ class _Call:
         tolerance = torch.finfo(self.dtype).eps ** 0.5
         for name, each in found.items():
             scale = max(float(total[name].norm()), float(each.norm()))
-            if not math.isfinite(scale):  # nothing to compare, as after an overflow of fp16
+            if not math.isfinite(scale):  # nothing to compare, for example after a float16 overflow
                 continue
             if float((each.sum(0) - total[name]).norm()) > tolerance * scale:
                 raise self._refuse(
-                    f"the gradients of the examples for {name!r} do not sum up to that of the "
-                    "batch; probably it mixes examples (as BatchNorm does in train mode), or draws "
-                    "random numbers, or an argument happens to have as many places as there are "
+                    f"the gradients of the examples for {name!r} do not add up to that of the "
+                    "batch; probably it mixes examples (like BatchNorm in train mode), or draws "
+                    "random numbers, or an axis of an argument happens to be as long as there are "
                     "examples"
                 )
 
     def _axis(self) -> int:
-        """The axis of the examples; the first, where the output has lost that of the sequence."""
+        """Return the axis of the examples: the first if the output has no sequence axis."""
         shape, axis = self.grad.shape, self.use.axis
         return axis if len(shape) > axis and shape[axis] == self.use.batch else 0
 
@@ -172,7 +168,7 @@ class _Call:
         return leaf.shape[self.axis] == self.grad.shape[self.axis]
 
     def _split(self, tensor: Tensor) -> Tensor:
-        """``[batch, k, ...]``, where the axis of the examples is ``k`` times as long."""
+        """Return ``[batch, k, ...]``, if the axis of the examples is ``k`` times the batch."""
         batch = self.use.batch
         if tensor.dim() <= self.axis or tensor.shape[self.axis] % batch:
             raise self._refuse(
@@ -185,13 +181,13 @@ class _Call:
         return tensor.unflatten(0, (batch, -1))
 
     def _joined(self, tensor: Tensor) -> Tensor:
-        """The tensor of one example, with ``k`` where the axis of the examples was."""
+        """Return the tensor of one example, with ``k`` where the axis of the examples was."""
         return tensor.movedim(0, self.axis)
 
 
 @contextlib.contextmanager
 def _quiet(module: nn.Module) -> Iterator[None]:
-    """Without the hooks of the module and those inside: this is no call that the user made."""
+    """Disable the hooks of a module and its submodules: this is not a call of the user."""
     kept = []
     try:
         for each in module.modules():

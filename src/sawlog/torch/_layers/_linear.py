@@ -1,4 +1,4 @@
-"""Layers that are one matrix product: Linear, Bilinear, and the ``Conv1D`` of transformers."""
+"""Layers that are one matrix product: Linear, Bilinear, and ``Conv1D`` of transformers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class LinearRule(Rule):
     """``weight`` is ``[out, in]``: gradients of the outputs times inputs."""
 
     def parts(self, module: Any) -> Sequence[Part]:
-        """One matrix, with the bias as one more column."""
+        """Return one matrix, with the bias as one more column."""
         if not own(module, "weight"):
             return ()
         return (Part("weight", tuple(module.weight.shape), bias=_bias(module)),)
 
     def pairs(self, module: Any, use: Use) -> Mapping[str, Pair]:
-        """Gradients and inputs."""
+        """Return gradients and inputs."""
         inputs = widened(argument(use, 0, "input"), use)
         left = by_example(widened(use.grad, use), use, 1)
         return {"weight": Pair(Dense(left), Dense(by_example(inputs, use, 1)))}
@@ -39,14 +39,14 @@ class Conv1DRule(Rule):
     """``weight`` is ``[in, out]``: inputs times gradients of the outputs."""
 
     def parts(self, module: Any) -> Sequence[Part]:
-        """One matrix, with the bias as one more row."""
+        """Return one matrix, with the bias as one more row."""
         if not own(module, "weight"):
             return ()
         shape = tuple(module.weight.shape)
         return (Part("weight", shape, bias=_bias(module), inputs="left"),)
 
     def pairs(self, module: Any, use: Use) -> Mapping[str, Pair]:
-        """Inputs and gradients."""
+        """Return inputs and gradients."""
         inputs = widened(argument(use, 0, "x"), use)
         right = by_example(widened(use.grad, use), use, 1)
         return {"weight": Pair(Dense(by_example(inputs, use, 1)), Dense(right))}
@@ -57,14 +57,14 @@ class BilinearRule(Rule):
     """``weight`` is ``[out, in1, in2]``: a linear layer on the products of two inputs."""
 
     def parts(self, module: Any) -> Sequence[Part]:
-        """One matrix ``[out, in1 * in2]``, with the bias as one more column."""
+        """Return one matrix ``[out, in1 * in2]``, with the bias as one more column."""
         if not own(module, "weight"):
             return ()
         rows, one, two = module.weight.shape
         return (Part("weight", (rows, one * two), bias=_bias(module)),)
 
     def pairs(self, module: Any, use: Use) -> Mapping[str, Pair]:
-        """Gradients, and the products of the inputs."""
+        """Return gradients, and the products of the inputs."""
         one = by_example(widened(argument(use, 0, "input1"), use), use, 1)
         two = by_example(widened(argument(use, 1, "input2"), use), use, 1)
         left = by_example(widened(use.grad, use), use, 1)

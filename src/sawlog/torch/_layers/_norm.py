@@ -1,4 +1,4 @@
-"""Normalisations: for each example, a gradient for the scale and one for the shift."""
+"""Normalisation layers: per-example gradients of the scale and the shift."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from sawlog.torch._layers._tensors import argument, by_example, own, refuse, wid
 
 
 class _NormRule(Rule):
-    """``output = normalized * weight + bias``; a subclass says what is normalized, and how."""
+    """``output = normalized * weight + bias``; a subclass normalizes."""
 
     def parts(self, module: Any) -> Sequence[Part]:
-        """The scale and the shift, each a vector."""
+        """Return the scale and the shift, each a vector."""
         names = [name for name in ("weight", "bias") if own(module, name)]
         return tuple(Part(name, (getattr(module, name).numel(), 1)) for name in names)
 
     def pairs(self, module: Any, use: Use) -> Mapping[str, Pair]:
-        """The sums over positions of gradients, times the normalized inputs for the scale."""
+        """Return sums over positions of gradients, times the normalized inputs for the scale."""
         grad = widened(use.grad, use)
         pairs = {}
         if own(module, "weight"):
@@ -36,55 +36,55 @@ class _NormRule(Rule):
         return pairs
 
     def called(self, module: Any) -> str:
-        """The name of the argument with the inputs."""
+        """Return the name of the argument with the inputs."""
         return "input"
 
     def normalized(self, module: Any, inputs: Tensor) -> Tensor:
-        """The inputs as they are before scale and shift."""
+        """Return the inputs as they are before scale and shift."""
         raise NotImplementedError
 
     def summed(self, module: Any, tensor: Tensor, use: Use) -> Tensor:
-        """``[batch, n]``: the sums over all axes but those of the parameters."""
+        """Return ``[batch, n]``: sums over all axes except those of the parameters."""
         features = len(module.normalized_shape)
         return by_example(tensor, use, features).sum(1).flatten(1)
 
 
 @register_layer(nn.LayerNorm)
 class LayerNormRule(_NormRule):
-    """Over the last axes."""
+    """Normalizes over the last axes."""
 
     def normalized(self, module: Any, inputs: Tensor) -> Tensor:
-        """With mean 0 and variance 1."""
+        """Return inputs with mean 0 and variance 1."""
         return F.layer_norm(inputs, module.normalized_shape, eps=module.eps)
 
 
 @register_layer(nn.RMSNorm)
 class RMSNormRule(_NormRule):
-    """Over the last axes, without a shift."""
+    """Normalizes over the last axes, without a shift."""
 
     def called(self, module: Any) -> str:
-        """The name of the argument with the inputs."""
+        """Return the name of the argument with the inputs."""
         return "x"
 
     def normalized(self, module: Any, inputs: Tensor) -> Tensor:
-        """With mean square 1."""
+        """Return inputs with mean square 1."""
         return F.rms_norm(inputs, module.normalized_shape, eps=module.eps)
 
 
 class _TransformersRule(RMSNormRule):
-    """The same in the models of transformers, each of which has a class of its own."""
+    """RMSNorm in the models of transformers, each of which has its own class."""
 
     def called(self, module: Any) -> str:
-        """The name of the argument with the inputs."""
+        """Return the name of the argument with the inputs."""
         return "x" if "x" in inspect.signature(module.forward).parameters else "hidden_states"
 
     def normalized(self, module: Any, inputs: Tensor) -> Tensor:
-        """With mean square 1, over the last axis."""
+        """Return inputs with mean square 1 over the last axis."""
         eps = getattr(module, "variance_epsilon", None) or module.eps
         return inputs * (inputs.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
 
     def summed(self, module: Any, tensor: Tensor, use: Use) -> Tensor:
-        """``[batch, n]``."""
+        """Return ``[batch, n]``."""
         return by_example(tensor, use, 1).sum(1)
 
 
@@ -106,20 +106,20 @@ for _model, _name in _TRANSFORMERS.items():
 
 
 class _ChannelRule(_NormRule):
-    """Inputs ``[n, channels, *places]``, parameters ``[channels]``."""
+    """Inputs ``[n, channels, *space]``, parameters ``[channels]``."""
 
     def summed(self, module: Any, tensor: Tensor, use: Use) -> Tensor:
-        """``[batch, channels]``."""
+        """Return ``[batch, channels]``."""
         places = tensor.unsqueeze(-1).flatten(2).sum(2)
         return by_example(places, use, 1).sum(1)
 
 
 @register_layer(nn.GroupNorm)
 class GroupNormRule(_ChannelRule):
-    """Over groups of channels and all places."""
+    """Normalizes over groups of channels and all positions."""
 
     def normalized(self, module: Any, inputs: Tensor) -> Tensor:
-        """With mean 0 and variance 1."""
+        """Return inputs with mean 0 and variance 1."""
         return F.group_norm(inputs, module.num_groups, eps=module.eps)
 
 
@@ -127,10 +127,10 @@ class GroupNormRule(_ChannelRule):
 @register_layer(nn.InstanceNorm2d)
 @register_layer(nn.InstanceNorm3d)
 class InstanceNormRule(_ChannelRule):
-    """Over all places of each channel."""
+    """Normalizes over all positions of each channel."""
 
     def pairs(self, module: Any, use: Use) -> Mapping[str, Pair]:
-        """As all; a single input without an axis of examples is refused."""
+        """Return the pairs; refuse a single input without an axis of examples."""
         if use.grad.dim() == module._get_no_batch_dim():
             raise refuse(
                 module, "it was called without an axis of examples", "add it, as by `x[None]`"
@@ -138,7 +138,7 @@ class InstanceNormRule(_ChannelRule):
         return super().pairs(module, use)
 
     def normalized(self, module: Any, inputs: Tensor) -> Tensor:
-        """With mean 0 and variance 1, or by the running statistics in eval mode."""
+        """Return inputs with mean 0 and variance 1, or by running statistics in eval mode."""
         if module.training or module.running_mean is None:
             return F.instance_norm(inputs, eps=module.eps)
         return _by_running_statistics(module, inputs)
@@ -149,34 +149,34 @@ class InstanceNormRule(_ChannelRule):
 @register_layer(nn.BatchNorm3d)
 @register_layer(nn.SyncBatchNorm)
 class BatchNormRule(_ChannelRule):
-    """By the running statistics, in eval mode only."""
+    """Normalizes by the running statistics; covered in eval mode only."""
 
     def parts(self, module: Any) -> Sequence[Part]:
-        """The scale and the shift, each a vector."""
+        """Return the scale and the shift, each a vector."""
         self._check(module)
         return super().parts(module)
 
     def pairs(self, module: Any, use: Use) -> Mapping[str, Pair]:
-        """As all; in train mode refused."""
+        """Return the pairs; refuse train mode."""
         self._check(module)
         return super().pairs(module, use)
 
     def normalized(self, module: Any, inputs: Tensor) -> Tensor:
-        """By the running statistics."""
+        """Return inputs normalized by the running statistics."""
         return _by_running_statistics(module, inputs)
 
     def _check(self, module: Any) -> None:
         if module.running_mean is None:
             raise refuse(
                 module,
-                "without running statistics it mixes the examples of a batch in any mode, so that "
+                "without running statistics it mixes the examples of a batch in any mode, so "
                 "they have no gradients of their own",
-                "make it with track_running_stats=True, or use GroupNorm",
+                "create it with track_running_stats=True, or use GroupNorm",
             )
         if module.training:
             raise refuse(
                 module,
-                "in train mode it mixes the examples of a batch, so that they have no gradients of "
+                "in train mode it mixes the examples of a batch, so they have no gradients of "
                 "their own",
                 "call `.eval()` on it (its parameters are still trained), or use GroupNorm",
             )

@@ -1,4 +1,4 @@
-"""Which rule speaks for which type of module, and how a user adds one."""
+"""The table of layer rules by type of module, and how a user adds one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sawlog.torch._layers._function import Function, FunctionRule
 from sawlog.torch._layers._rule import Rule
 
 _RULES: dict[type[nn.Module] | str, Rule] = {}
-"""By type, or by ``"package.module.Type"`` for types of packages that are not imported."""
+"""Rules by type, or by ``"package.module.Type"`` for packages that are not imported."""
 
 _METHODS = ("forward", "_conv_forward")
-"""A subclass that changes one of these is another layer."""
+"""Methods that compute; a subclass that overrides one of them needs its own rule."""
 
 Registered = TypeVar("Registered", bound=type[Rule] | Callable[..., Mapping[str, Any]])
 
@@ -35,20 +35,20 @@ def register_layer(
       of the parameter, ``cols`` are all others),
     - a :class:`~sawlog.factored.Pair`.
 
-    ``use.args`` and ``use.kwargs`` are what the module was called with, ``use.grad`` is the
-    gradient of its output, ``use.batch`` the number of examples, which are the axis ``use.axis``.
+    ``use.args`` and ``use.kwargs`` are the arguments of the module, ``use.grad`` is the gradient of
+    its output, ``use.batch`` the number of examples, and ``use.axis`` their axis.
 
-    Or decorate a subclass of :class:`Rule`, which can also say that a bias is one more column of
-    a weight. A rule that is registered again takes the place of the former one.
+    Or decorate a subclass of :class:`Rule`, which can also declare that a bias is one more column
+    of a weight. A second rule for the same type replaces the first.
 
     Args:
-        module_type: the type, or ``"package.module.Type"`` for one that need not be imported.
-            Subclasses with the same ``forward`` are meant as well.
-        whole: the function speaks for the parameters of the modules inside, too, under names such
-            as ``"inner.weight"``.
+        module_type: the type, or ``"package.module.Type"`` for one that need not be imported. The
+            rule also covers subclasses with the same ``forward``.
+        whole: whether the function covers the parameters of submodules too, under names such as
+            ``"inner.weight"``.
 
     Raises:
-        ArgumentError: this is no type of module, or no rule.
+        ArgumentError: ``module_type`` is not a type of module, or the decorated object not a rule.
 
     >>> import torch
     >>> class Scale(nn.Module):
@@ -63,8 +63,8 @@ def register_layer(
     """
     if not _is_module_type(module_type):
         raise ArgumentError(
-            f"register_layer takes a type of module, not {module_type!r}. Hint: "
-            "`@register_layer(MyLayer)`, where MyLayer is a subclass of torch.nn.Module."
+            f"`module_type` must be a subclass of torch.nn.Module; got {module_type!r}. Hint: "
+            "`@register_layer(MyLayer)`."
         )
 
     def register(rule: Registered) -> Registered:
@@ -75,10 +75,10 @@ def register_layer(
 
 
 def rule_for(module: nn.Module) -> Rule | None:
-    """The rule for a module; None where none speaks for it.
+    """Return the rule for a module; None if no rule covers it.
 
-    It is that of its type, or of the nearest type it derives from, provided that it computes the
-    same: not where ``forward`` is another one, nor where the weights are computed from others.
+    It is the rule of its type, or of the nearest base class, provided that the module computes the
+    same: not if it overrides ``forward``, or computes its weights from others.
     """
     if parametrize.is_parametrized(module):
         return None
@@ -90,7 +90,7 @@ def rule_for(module: nn.Module) -> Rule | None:
 
 
 def _computes_as(module: nn.Module, kind: type) -> bool:
-    """Whether the methods that compute are those of this type, in class and instance."""
+    """Whether the class and the instance use the computing methods of this type."""
     if "forward" in vars(module) and not hasattr(module, "_hf_hook"):  # accelerate moves devices
         return False
     return all(getattr(type(module), m, None) is getattr(kind, m, None) for m in _METHODS)
@@ -105,6 +105,7 @@ def _made(rule: type[Rule] | Function, whole: bool) -> Rule:
         return rule()
     if inspect.isclass(rule) or isinstance(rule, Tensor) or not callable(rule):
         raise ArgumentError(
-            f"A layer rule is a function `rule(module, use)` or a subclass of Rule, not {rule!r}."
+            "A layer rule must be a function `rule(module, use)` or a subclass of Rule; got "
+            f"{rule!r}."
         )
     return FunctionRule(rule, whole)

@@ -1,4 +1,4 @@
-"""What a layer rule says: the parameters of a module as matrices, and their factor pairs."""
+"""The interface of layer rules: parameters of a module as matrices, and their factor pairs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sawlog.factored import Pair
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A matrix of parameters of a module, as one of its uses sees it.
+    """A parameter of a module as a matrix.
 
     Args:
-        name: the name of the parameter, as ``"weight"`` or ``"out_proj.weight"``.
-        shape: ``(rows, cols)``, or ``(groups, rows, cols)``; the elements are those of the
-            parameter in order, so that ``parameter.reshape(shape)`` is the matrix.
-        bias: the parameter that is one more row or column of the matrix, if there is one.
-        inputs: the side on which the inputs of the layer are: the other has the gradients of its
+        name: the name of the parameter, such as ``"weight"`` or ``"out_proj.weight"``.
+        shape: ``(rows, cols)``, or ``(groups, rows, cols)``; ``parameter.reshape(shape)`` is the
+            matrix.
+        bias: the name of the parameter that is one more row or column of the matrix, if any.
+        inputs: the side of the inputs of the layer; the other side has the gradients of its
             outputs. A bias is one more feature of the inputs, which is always 1.
     """
 
@@ -36,12 +36,12 @@ class Use:
     """One call of a module, seen from the backward pass; all tensors are detached.
 
     Args:
-        args, kwargs: what the module was called with.
+        args, kwargs: the arguments of the module.
         grad: the gradient of its output, or of the first tensor of its output.
-        batch: how many examples there are.
-        axis: which axis of inputs and outputs is that of the examples: 0, or 1.
-        minor: whether an example has its places along that axis ``batch`` apart, where it has
-            several; None is so where the axis is 1.
+        batch: the number of examples.
+        axis: the axis of the examples in inputs and outputs, 0 or 1.
+        minor: whether the positions of an example along that axis are ``batch`` apart; None means
+            they are if the axis is 1.
     """
 
     args: tuple[Any, ...]
@@ -53,26 +53,25 @@ class Use:
 
 
 class Rule(abc.ABC):
-    """How the gradients of one type of module come from what flows through it.
+    """Computes per-example gradients of one type of module from its inputs and output gradient.
 
-    A rule has no state of its own; one object serves all modules of the type.
+    A rule has no state; one object serves all modules of the type.
     """
 
-    #: Whether the rule speaks for the parameters of the modules inside as well.
+    #: Whether the rule covers the parameters of submodules too.
     whole = False
 
     @abc.abstractmethod
     def parts(self, module: nn.Module) -> Sequence[Part]:
-        """The parameters of the module as matrices; those it does not have are left out.
+        """Return the parameters of the module as matrices, without those that it lacks.
 
         Raises:
-            ArgumentError: this module is used in a way that the rule does not cover; says why.
+            ArgumentError: the rule does not cover this module; the message says why.
         """
 
     @abc.abstractmethod
     def pairs(self, module: nn.Module, use: Use) -> Mapping[str, Pair]:
-        """For the name of each part, the factors of its gradient in this use, without the bias.
+        """Return the factors of the gradient of each part in this use, by name, without the bias.
 
-        The gradient of example ``b`` is that of the sum over examples of their losses, as the
-        backward pass has it: nothing is scaled here.
+        Gradients are those of the backward pass; they are not scaled here.
         """

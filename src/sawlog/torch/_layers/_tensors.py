@@ -1,4 +1,4 @@
-"""What the rules share: arguments by place or keyword, dtypes, and the axis of the examples."""
+"""Helpers of rules: arguments by position or keyword, dtypes, the axis of the examples."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from sawlog.torch._layers._rule import Use
 
 
 def argument(use: Use, place: int, name: str, default: Any = None) -> Any:
-    """What the module was called with at a place, or by keyword."""
+    """Return an argument of the module, by position or keyword."""
     return use.args[place] if place < len(use.args) else use.kwargs.get(name, default)
 
 
 def own(module: nn.Module, *names: str) -> bool:
-    """Whether these are parameters of the module itself, of a known shape.
+    """Return whether these are parameters of the module itself, of a known shape.
 
-    They are not where the layer was made without them, or computes them from others (as under
-    ``torch.nn.utils.parametrizations.weight_norm``).
+    They are not if the layer was created without them, or computes them from others (as
+    ``torch.nn.utils.parametrizations.weight_norm`` does).
     """
     found = [module._parameters.get(name) for name in names]
     return all(one is not None and not nn.parameter.is_lazy(one) for one in found)
 
 
 def refuse(module: nn.Module, why: str, hint: str) -> ArgumentError:
-    """The error that says why a module is not covered."""
+    """Return the error that says why a module is not covered."""
     return ArgumentError(f"{type(module).__name__} is not covered: {why}. Hint: {hint}.")
 
 
 def working_dtype(grad: Tensor) -> torch.dtype:
-    """The dtype to compute in: that of the gradient, and at least float32."""
+    """Return the dtype to compute in: that of the gradient, and at least float32."""
     return torch.promote_types(grad.dtype, torch.float32)
 
 
 def widened(tensor: Tensor, use: Use) -> Tensor:
-    """A tensor in the dtype to compute in."""
+    """Return a tensor in the dtype to compute in."""
     return tensor.to(working_dtype(use.grad))
 
 
 def by_example(tensor: Tensor, use: Use, features: int, axis: int | None = None) -> Tensor:
-    """``[batch, positions, *features]``, where the last ``features`` axes are those of features.
+    """Return ``[batch, positions, *features]``, where the last ``features`` axes are features.
 
-    The axis of the examples is that of the use, unless the layer has one of its own. It may be
-    longer by a factor ``k``: these are positions of each example.
+    The axis of the examples is that of the use, unless the layer defines its own. It may be ``k``
+    times as long as the batch, with ``k`` positions of each example.
 
     Raises:
-        ArgumentError: the axis of the examples does not have a multiple of ``batch``.
+        ArgumentError: the length of the axis of the examples is not a multiple of ``batch``.
     """
     last = tensor.dim() - features
     leading, trailing = tensor.shape[:last], tensor.shape[last:]
@@ -60,7 +60,7 @@ def by_example(tensor: Tensor, use: Use, features: int, axis: int | None = None)
             f"A tensor of shape {tuple(tensor.shape)} has no axis for {use.batch} examples: axis "
             f"{axis} should have {use.batch}, or a multiple of that. Probably the module was "
             "called once for all examples, and its output broadcast. Hint: call it with the "
-            f"examples as axis {axis}, as by `x.expand({use.batch}, ...)`, or leave this module "
+            f"examples as axis {axis}, by `x.expand({use.batch}, ...)`, or leave this module "
             "out."
         )
     each = leading[axis] // max(use.batch, 1)

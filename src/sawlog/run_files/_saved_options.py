@@ -1,0 +1,45 @@
+"""The options of a run in its folder, so that another program can continue without them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from sawlog._atomic import replacing
+from sawlog.errors import ArgumentError
+from sawlog.run_files._blocks import Block
+from sawlog.run_files._options import Options, read
+
+NAME = "run.json"
+
+
+def save_options(path: Path, options: Options, blocks: Sequence[Block]) -> None:
+    """Write the options and watched blocks of a run, in place of earlier ones."""
+    values = {"options": options.to_json(), "blocks": [block.to_json() for block in blocks]}
+    path.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(values)
+    if (path / NAME).exists() and (path / NAME).read_text() == text:
+        return
+    with replacing(path / NAME) as file:
+        file.write(text.encode())
+
+
+def load_options(path: Path) -> tuple[Options, list[Block]] | None:
+    """Return the options and blocks that a run was last set up with; None for a new run.
+
+    Raises:
+        ArgumentError: the file is damaged.
+    """
+    try:
+        text = (path / NAME).read_text()
+    except FileNotFoundError:
+        return None
+    try:
+        values = json.loads(text)
+        return read(values["options"]), [Block.from_json(each) for each in values["blocks"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArgumentError(
+            f"{path / NAME} does not contain the options of a run: {error}. Hint: remove it, and "
+            "call run.setup(...) again."
+        ) from error

@@ -1,0 +1,1 @@
+"""The capture of one batch, from a backward pass to rows."""

@@ -1,0 +1,225 @@
+"""Capture one batch: from hooks on layers and on the loss to rows and statistics.
+
+A backward pass is captured in one of three ways: by the plan of its structure, by proving a new
+structure, or through reentrant checkpointing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sawlog.errors import CaptureError, SawlogError
+from sawlog.run_files._options import Options
+from sawlog.run_files._statistics import RunStatistics
+from sawlog.torch._batch_spec import BatchSpec
+from sawlog.torch._capture._batch_logs import BatchLogs
+from sawlog.torch._capture._planned_pass import PlannedPass, ends_of
+from sawlog.torch._capture._reentrant_pass import capture_reentrant
+from sawlog.torch._graph._autograd_graph import Graph, graph_of
+from sawlog.torch._graph._mixing import refuse_mixing
+from sawlog.torch._hooks._autograd_patches import Backward, Listener, patched
+from sawlog.torch._hooks._grad_state import grad_state
+from sawlog.torch._hooks._hooks import Hooks, in_backward
+from sawlog.torch._loss._grad_scaler import ScaledLosses
+from sawlog.torch._loss._loss_reader import LossReader
+from sawlog.torch._loss._roots import Roots
+from sawlog.torch._loss._terms import Scale, Term
+from sawlog.torch._model._watched import Watched
+from sawlog.torch._proof._passes import Passes
+from sawlog.torch._proof._prover import Prover
+from sawlog.torch._rows._batch_statistics import BatchStatistics
+from sawlog.torch._rows._row_builder import RowBuilder
+
+
+class BatchCapture:
+    """The hooks of one batch, and the logs that they collect.
+
+    It decides when gradients are taken and proves them; :class:`BatchLogs` collects them.
+    ``scales`` has, for each backward pass, what gradients were multiplied by; None where terms of
+    the loss have different scales.
+
+    Args:
+        watched: the layers.
+        options: what to log.
+        batch: the batch.
+        rows: builds the rows of blocks.
+        statistics: computes the statistics of the batch.
+    """
+
+    def __init__(
+        self,
+        watched: Watched,
+        options: Options,
+        batch: BatchSpec,
+        rows: RowBuilder,
+        statistics: BatchStatistics,
+    ) -> None:
+        self._watched, self._batch = watched, batch
+        self._logs = BatchLogs(watched, options, batch, rows, statistics)
+        self.needs_gradients = self._logs.needs_gradients
+        forward = self._logs.tensors.add_forward if "forward" in self._logs.wants else None
+        self._hooks = Hooks(watched, batch.size, forward, self.needs_gradients)
+        self._loss = LossReader(batch, options.reduction, self._hooks)
+        self._scaled = ScaledLosses(batch.factor)
+        self.scales: list[Scale | None] = []
+        self._checkpointed = False
+        self._left: tuple[Any, ...] | None = None
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Capture forward and backward passes inside the ``with``."""
+        listener = Listener(self._on_backward, self._scaled.add, self._on_checkpoint)
+        with self._hooks.installed(), patched(listener):
+            yield
+
+    def declare_sum(self) -> None:
+        """Declare that the loss is a sum over the examples, so that its graph is not read."""
+        self._loss.reduction = "sum"
+
+    def rows(self, examples: int) -> dict[str, Any]:
+        """Return all logs of the batch by name, for the ``examples`` to log.
+
+        Raises:
+            CaptureError: no gradient was seen.
+        """
+        return self._logs.rows(examples)
+
+    def add_statistics(self, sums: RunStatistics, logs: Mapping[str, Any], examples: int) -> None:
+        """Add the batch to the statistics of a pass."""
+        self._logs.add_statistics(sums, logs, examples)
+
+    def columns(self, logs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the logs to store, as encoded columns."""
+        return self._logs.columns(logs)
+
+    # -- backward passes --------------------------------------------------------------------------
+
+    def backward(self, loss: Tensor) -> None:
+        """Run the backward pass only as far as logs need it; parameters get no gradients."""
+        self._capture(Roots([loss], [None]), None)
+
+    def _on_checkpoint(self) -> None:
+        """A part of the forward pass will run again when the backward pass needs it."""
+        self._checkpointed = True
+
+    def _on_backward(self, backward: Backward) -> Any:
+        """The user called ``loss.backward()``: capture it, and run it."""
+        if in_backward() or not self._is_ours(backward):
+            return backward.run()
+        self._check_kept()
+        self._loss.check_grads(backward)
+        self._capture(Roots(backward.losses, backward.grads), backward.run)
+        self._left = grad_state(self._first_parameter())
+        return None
+
+    def _is_ours(self, backward: Backward) -> bool:
+        """Whether gradients of watched parameters are requested, not only those of inputs."""
+        if not self.needs_gradients:
+            return False
+        if backward.inputs is None:
+            return True
+        watched = {id(each) for each in self._watched.parameters.values()}
+        return any(id(each) in watched for each in backward.inputs)
+
+    def _check_kept(self) -> None:
+        """A second backward pass adds to the first, unless gradients were dropped in between."""
+        if self._left is not None and self._left != grad_state(self._first_parameter()):
+            raise CaptureError(
+                "Gradients were changed or set to zero between two backward passes of one batch, "
+                "so it is not clear which of them counts. Hint: use torch.autograd.grad(...) for a "
+                "gradient that is only used on the way, such as that of the inputs."
+            )
+
+    def _first_parameter(self) -> Tensor:
+        return next(iter(self._watched.parameters.values()))
+
+    def _capture(self, roots: Roots, run: Any) -> None:
+        """Capture one loss; ``run`` is the backward pass of the user, None for ``run.backward``."""
+        batch = self._batch
+        key = (batch.size, batch.axis, batch.views, *self._hooks.calls, *self._hooks.axes)
+        graph = graph_of(roots.nodes, key, self._hooks.edges, self._watched.numbers)
+        plan = self._watched.plans.get(graph.structure)
+        if plan is None and not self._is_visible(roots, graph, run):
+            return
+        self._logs.factor = self._scaled.factor_of(roots.nodes)
+        if plan is None or not plan.holds_for(graph, batch.size, batch.axis):
+            self._prove(roots, graph)
+            if run is not None:
+                run()
+            return
+        planned = PlannedPass(plan, graph, self._hooks, self._watched, batch.size, self._logs)
+        scale, terms = self._loss.scale(roots, plan.even)
+        self.scales.append(scale)
+        if scale is None:
+            with torch.no_grad():
+                passes = Passes(terms, roots.starts())
+            with planned.capturing(1.0):
+                passes.plain(planned.ends())
+            if run is not None:
+                run()
+            return
+        with planned.capturing(scale):
+            if run is None:
+                roots.backward_to(planned.ends())
+            else:
+                run()
+
+    def _is_visible(self, roots: Roots, graph: Graph, run: Any) -> bool:
+        """Whether the graph is complete and reaches watched parameters; if not, run it here."""
+        if graph.named("CheckpointFunction"):
+            self._logs.factor = self._scaled.factor_of(roots.nodes)
+            capture_reentrant(roots, run, self._watched, self._hooks, self._loss, self._logs)
+            return False
+        leaves = graph.leaves()
+        if any(id(each) in leaves for each in self._watched.parameters.values()):
+            return True
+        if run is None:
+            raise CaptureError(
+                "The loss does not depend on any watched layer that ran in this batch. Hint: "
+                "compute it inside `with run(data_id=ids):`."
+            )
+        run()
+        return False
+
+    def _prove(self, roots: Roots, graph: Graph) -> None:
+        """Take the gradients of a new structure, and prove them."""
+        refuse_mixing(graph, self._batch.size)
+        with torch.no_grad():
+            terms = self._loss.terms(roots)
+            self._loss.check_weights(terms)
+            try:
+                self._take_proven(roots, graph, terms)
+            except SawlogError:
+                raise
+            except Exception as error:
+                raise CaptureError(
+                    "The backward pass of this program cannot be repeated for each example: "
+                    f"{type(error).__name__}: {error}. Hint: watch fewer layers by names=."
+                ) from error
+
+    def _take_proven(self, roots: Roots, graph: Graph, terms: list[Term]) -> None:
+        passes = Passes(terms, roots.starts())
+        self.scales.append(passes.scale)
+        size, axis, logs = self._batch.size, self._batch.axis, self._logs
+        proof = Prover(self._watched, logs.row_builder, graph, size, axis).prove(
+            passes, self._hooks
+        )
+        logs.gradients += len(proof.calls) + 1
+        for number, (call, grad) in proof.calls.items():
+            logs.add_call(call, grad, proof.layouts.get(number), passes.rest, frozenset())
+        if "grad" in logs.wants:
+            for block in self._watched.blocks:
+                for pair in proof.pairs[block.name]:
+                    logs.add_pair(block, pair, passes.rest)
+        plan = proof.plan
+        # Checkpointed nodes are recomputed once in a pass, so they cannot be called besides.
+        if plan is not None and not (self._checkpointed and plan.uses):
+            ends = ends_of(plan, graph, self._hooks, roots.nodes)
+            even = self._loss.is_even(terms, graph)
+            self._watched.plans[graph.structure] = dataclasses.replace(plan, ends=ends, even=even)

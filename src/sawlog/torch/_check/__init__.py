@@ -1,0 +1,1 @@
+"""``run.check``: examples run alone by plain autograd, compared with the batch."""

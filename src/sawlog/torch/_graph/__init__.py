@@ -1,0 +1,1 @@
+"""The autograd graph: its structure, uses of parameters, and where the examples are."""

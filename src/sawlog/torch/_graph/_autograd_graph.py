@@ -1,0 +1,168 @@
+"""The autograd graph of a batch: its nodes in order, and its structure as a hash."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+Node = Any
+Edge = tuple[Node, int]
+"""A node, and the number of one of its outputs."""
+
+ACCUMULATE = "torch::autograd::AccumulateGrad"
+_LEAF = vars(torch._C._functions)["AccumulateGrad"]
+
+_BUILT_IN = {each for each in vars(torch._C._functions).values() if isinstance(each, type)}
+"""Node types of PyTorch itself, one for each operation; other nodes are told apart by name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """All nodes below some roots, each once, in an order that depends on the structure alone.
+
+    Args:
+        nodes: the nodes, the roots first.
+        structure: a hash, equal for graphs with the same operations and connections.
+        roots: the number of roots.
+    """
+
+    nodes: tuple[Node, ...]
+    structure: int
+    roots: int = 1
+
+    def leaves(self) -> dict[int, Node]:
+        """Return the nodes that accumulate gradients of leaves, by the ``id`` of the leaf."""
+        found = [node for node in self.nodes if node.name() == ACCUMULATE]
+        return {id(node.variable): node for node in found}
+
+    def users(self) -> dict[Node, list[tuple[Node, int]]]:
+        """Return for each node the nodes that use its outputs, with the number of the input."""
+        users: dict[Node, list[tuple[Node, int]]] = {}
+        for node in self.nodes:
+            for place, (child, _) in enumerate(node.next_functions):
+                if child is not None:
+                    users.setdefault(child, []).append((node, place))
+        return users
+
+    def named(self, *parts: str) -> list[Node]:
+        """Return the nodes whose name contains one of these parts."""
+        return [node for node in self.nodes if any(part in node.name() for part in parts)]
+
+
+def graph_of(
+    roots: Iterable[Node],
+    more: Sequence[Any] = (),
+    edges: Sequence[GradientEdge] = (),
+    leaves: Mapping[int, int] = MappingProxyType({}),
+) -> Graph:
+    """Return the graph below some roots.
+
+    Most of the time is spent by PyTorch, which creates a Python object for each node.
+
+    Args:
+        roots: the nodes to begin with.
+        more: further parts of the structure.
+        edges: their positions in the graph are part of its structure.
+        leaves: numbers of some parameters, by ``id``; their positions are part of it too.
+    """
+    order: dict[Node, int] = {}
+    nodes: list[Node] = []
+    parts: list[Any] = [*more]
+    add, known, put, leaf = parts.append, order.get, nodes.append, leaves.get
+    for root in roots:
+        if root is not None and root not in order:
+            order[root] = len(nodes)
+            nodes.append(root)
+    size = count = len(nodes)
+    for node in nodes:  # grows inside the loop, which runs for every batch and must be fast
+        kind = type(node)
+        if kind is _LEAF:
+            add(kind)
+            add(leaf(id(node.variable)))
+            continue
+        add(kind if kind in _BUILT_IN else node.name())
+        for child, output in node.next_functions:
+            place = known(child)
+            if place is None:
+                if child is None:
+                    add(None)
+                    continue
+                place = order[child] = size
+                size += 1
+                put(child)
+            add(place)
+            if output:
+                add(-1 - output)  # hash(-1) is hash(-2)
+    for edge in edges:
+        add((known(edge.node), edge.output_nr))
+    return Graph(tuple(nodes), hash(tuple(parts)), count)
+
+
+def operation(node: Node) -> str:
+    """Return the operation that a node differentiates, such as ``"Addmm"``."""
+    name: str = node.name()
+    return name.partition("Backward")[0]
+
+
+def root_of(tensor: Tensor) -> Edge:
+    """Return the edge of a tensor: the node that computed it, and the number of the output."""
+    return tensor.grad_fn, tensor.output_nr
+
+
+def shape_of(edge: Edge) -> tuple[int, ...]:
+    """Return the shape of the tensor at an edge."""
+    node, output = edge
+    return tuple(int(size) for size in node._input_metadata[output].shape)
+
+
+def signed(number: int) -> int:
+    """Return an integer that a node saved as unsigned 64 bits, with its sign."""
+    number = int(number)
+    return number - 2**64 if number >= 2**63 else number
+
+
+def call(node: Node, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Return the gradients of the inputs of a node, given those of its outputs.
+
+    The gradient of an input that was broadcast has the shape of the output.
+    """
+    found = node.apply(*grads) if hasattr(node, "apply") else node(*grads)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def gradients(
+    outputs: Sequence[Any],
+    inputs: Sequence[Any],
+    grads: Sequence[Tensor | None],
+    *,
+    batched: bool = False,
+) -> list[Tensor | None]:
+    """Call ``torch.autograd.grad`` and keep the graph; None for inputs without a gradient."""
+    found = torch.autograd.grad(
+        list(outputs),
+        list(inputs),
+        grad_outputs=list(grads),
+        retain_graph=True,
+        allow_unused=True,
+        is_grads_batched=batched,
+    )
+    return [each.to_dense() if each is not None and each.is_sparse else each for each in found]
+
+
+def sum_to(tensor: Tensor, shape: Sequence[int], first: int = 0) -> Tensor:
+    """Sum over the axes along which a tensor of ``shape`` was broadcast, after the ``first``."""
+    extra = tensor.dim() - first - len(shape)
+    if extra > 0:
+        tensor = tensor.sum(tuple(range(first, first + extra)))
+    axes = [
+        first + axis
+        for axis, size in enumerate(shape)
+        if size == 1 and tensor.shape[first + axis] != 1
+    ]
+    return tensor.sum(axes, keepdim=True) if axes else tensor

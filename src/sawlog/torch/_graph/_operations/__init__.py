@@ -1,0 +1,1 @@
+"""Per-example gradients of weights, by kind of operation."""

@@ -1,0 +1,184 @@
+"""Find the operations that use parameters.
+
+A parameter may be used in any way: inside or outside a module, twice, as a view, or to compute
+another weight. What is computed from parameters alone is a weight too. A use is an operation that
+joins a weight with data of the examples. Once it is known which elements of its output belong to
+which example, ``_operations`` computes the gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+import torch
+from torch import Tensor, nn
+
+from sawlog.torch._graph._autograd_graph import ACCUMULATE, Graph, Node, operation, shape_of
+from sawlog.torch._graph._operations._weight_use import WeightUse
+
+_VIEWS = {"View", "UnsafeView", "ReshapeAlias"}
+_LOOKUPS = {"Embedding", "Index", "IndexSelect", "Gather"}
+_ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Where", "MaskedFill", "torch::autograd::CopySlices"}
+_REPEATS = {"Expand", "Repeat"}
+_STEPS = 8
+_CHOICES = {"Where", "MaskedFill"}
+_PRODUCTS = {"Mm", "Addmm", "Bmm", "Baddbmm"}
+_FACTORS = ("self", "mat1", "mat2", "batch1", "batch2")
+
+
+class WeightUses:
+    """Finds the uses of all parameters of a graph.
+
+    The output of an operation on a weight and a constant is a weight, unless the constant belongs
+    to an example. Where that is unclear, both the operation and the uses of its output are listed
+    as uses. ``unsure`` contains the operation, and measured gradients decide.
+
+    Args:
+        graph: the graph.
+        batch: the number of examples.
+        not_weights: nodes that are known to depend on examples.
+        buffers: tensors of the model, including frozen parameters; as constants, they are the same
+            for all examples.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        batch: int,
+        not_weights: Set[Node] = frozenset(),
+        buffers: Sequence[Tensor] = (),
+    ) -> None:
+        self._buffers = {each.untyped_storage().data_ptr() for each in buffers}
+        self._graph, self._batch, self._not = graph, batch, not_weights
+        self.unsure: set[Node] = set()
+        self._users = graph.users()
+        self._leaves = graph.leaves()
+        self._numbers = {node: number for number, node in enumerate(graph.nodes)}
+        self._weights: dict[Node, bool] = {}
+
+    def of(self, parameter: Tensor) -> list[WeightUse]:
+        """Return all uses of a parameter; an empty list if it is not in the graph."""
+        leaf = self._leaves.get(id(parameter))
+        if leaf is None:
+            return []
+        found: list[WeightUse] = []
+        stack, seen = [leaf], {leaf}
+        while stack:
+            for node, place in self._users.get(stack.pop(), []):
+                weight = self.is_weight(node)
+                if not weight or node in self.unsure:
+                    found.append(WeightUse(node, place, self._numbers[node]))
+                if weight and node not in seen:
+                    seen.add(node)
+                    stack.append(node)
+        return found
+
+    def numbers(self, nodes: Set[Node]) -> dict[int, Node]:
+        """Return nodes by their numbers in the graph."""
+        return {self._numbers[node]: node for node in nodes}
+
+    def is_weight(self, node: Node) -> bool:
+        """Return whether a node depends on parameters alone, not on any example."""
+        stack = [node]
+        while stack:
+            now = stack[-1]
+            if now in self._weights:
+                stack.pop()
+                continue
+            children = [child for child, _ in now.next_functions if child is not None]
+            open_ = [child for child in children if child not in self._weights]
+            if open_:
+                stack.extend(open_)
+                continue
+            self._weights[now] = self._decided(now, children)
+            stack.pop()
+        return self._weights[node]
+
+    def _decided(self, node: Node, children: Sequence[Node]) -> bool:
+        if node.name() == ACCUMULATE:
+            return isinstance(node.variable, nn.Parameter)
+        if node in self._not or not children or not all(self._weights[c] for c in children):
+            return False
+        if operation(node) in _LOOKUPS:
+            weight = all(self._is_of_all(each) for each in _numbers_of(node))
+        elif operation(node) in _CHOICES and len(children) == len(node.next_functions):
+            weight = not self._is_given_to_each(node)
+        elif len(children) == len(node.next_functions):
+            return True
+        elif self._is_with_buffer(node) or _is_sum_of_product(node):
+            weight = True
+        elif operation(node) == "NativeBatchNorm" and shape_of((node, 0))[0] == 1:
+            return True  # weight standardisation
+        elif operation(node) in _ELEMENTWISE:  # with a constant
+            shapes = {shape_of(edge) for edge in node.next_functions if edge[0] is not None}
+            weight = shape_of((node, 0)) in shapes and not self._is_given_to_each(node)
+        else:
+            weight = not self._has_room(node)
+        if weight:
+            self.unsure.add(node)
+        return weight
+
+    def _is_given_to_each(self, node: Node) -> bool:
+        """Whether a weight was repeated for each example before it was joined with a constant.
+
+        The constant then probably belongs to the examples, such as inputs that a token is added to.
+        """
+        for child, output in node.next_functions:
+            for _ in range(_STEPS):
+                if child is None or not child.next_functions:
+                    break
+                below = child.next_functions[0]
+                if operation(child) in _REPEATS and below[0] is not None:
+                    shape, before = shape_of((child, output)), shape_of(below)
+                    if shape[:1] == (self._batch,) and (len(before) < len(shape) or before[0] == 1):
+                        return True
+                child, output = below
+        return False
+
+    def _is_with_buffer(self, node: Node) -> bool:
+        """Whether the constant in a product is a buffer of the model, such as a position table."""
+        if operation(node) not in _PRODUCTS:
+            return False
+        every = (getattr(node, f"_saved_{each}", None) for each in _FACTORS)
+        there = [each for each in every if isinstance(each, Tensor)]
+        return bool(there) and all(_memory(each) in self._buffers for each in there)
+
+    def _has_room(self, node: Node) -> bool:
+        """Whether an axis of the output of a node, other than the last, could be the examples.
+
+        A layer may flatten its inputs, and restore the shape of its output.
+        """
+        users = [user for user, _ in self._users.get(node, []) if operation(user) in _VIEWS]
+        shapes = [shape_of((each, 0)) for each in users] or [shape_of((node, 0))]
+        return any(
+            size % self._batch == 0 for shape in shapes if shape[:1] != (1,) for size in shape[:-1]
+        )
+
+    def _is_of_all(self, numbers: Tensor) -> bool:
+        """Whether the indices of a lookup are the same for all examples, as positions are."""
+        if _memory(numbers) in self._buffers:
+            return True
+        if numbers.dtype == torch.bool:
+            return False
+        if not numbers.dim() or numbers.shape[0] == 1 or numbers.shape[0] % self._batch:
+            return True
+        if numbers.dim() == 1:
+            return torch.equal(numbers, torch.arange(len(numbers), device=numbers.device))
+        return min(numbers.shape) > 1 and torch.equal(numbers[1:, 1:], numbers[:-1, :-1])
+
+
+def _is_sum_of_product(node: Node) -> bool:
+    """Whether a constant is added to a product of weights, such as a frozen weight in LoRA."""
+    names = ("Addmm", "Baddbmm")
+    return operation(node) in names and all(child for child, _ in node.next_functions[1:])
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _numbers_of(node: Node) -> list[Tensor]:
+    found = getattr(node, "_saved_indices", None)
+    found = getattr(node, "_saved_index", None) if found is None else found
+    several = found if isinstance(found, (tuple, list)) else [found]
+    return [each for each in several if each is not None]

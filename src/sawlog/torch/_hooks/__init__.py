@@ -1,0 +1,1 @@
+"""Hooks on modules and on autograd for the time of one batch."""

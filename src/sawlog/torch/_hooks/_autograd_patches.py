@@ -1,0 +1,181 @@
+"""Patches of PyTorch for the time of a batch, so that the capture sees the loss.
+
+``loss.backward()`` calls ``torch.autograd.backward``. The patched function passes the call to the
+listener of this thread, if there is one, which runs the original. ``GradScaler.scale`` reports each
+loss that it scaled and by how much, and ``torch.utils.checkpoint`` reports that it was called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Backward:
+    """One call of ``torch.autograd.backward``.
+
+    Args:
+        losses: the tensors that it starts from.
+        grads: the gradient of each; None for a scalar.
+        inputs: the tensors whose gradients are requested; None is all leaves.
+        run: runs the original function.
+    """
+
+    losses: Sequence[Tensor]
+    grads: Sequence[Tensor | None]
+    inputs: Any
+    run: Callable[[], Any]
+
+
+_CHECKPOINT = "_checkpoint_without_reentrant_generator"
+
+_lock = threading.Lock()
+_users = 0
+_originals: dict[str, Any] = {}
+_local = threading.local()
+_around: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class Listener:
+    """Callbacks for the events of a batch.
+
+    Args:
+        backward: ``torch.autograd.backward`` was called; it must call ``run``.
+        scaled: a ``GradScaler`` returned this loss, scaled by this factor.
+        checkpointed: a part of the forward pass will run again in the backward pass.
+    """
+
+    backward: Callable[[Backward], Any]
+    scaled: Callable[[Tensor, float], None]
+    checkpointed: Callable[[], None]
+
+
+@contextlib.contextmanager
+def patched(listener: Listener) -> Iterator[None]:
+    """Call ``listener`` for the events of this thread, inside the ``with``."""
+    before = getattr(_local, "listener", None)
+    _install()
+    _local.listener = listener
+    try:
+        yield
+    finally:
+        _local.listener = before
+        _uninstall()
+
+
+@contextlib.contextmanager
+def around_backward(
+    context: Callable[[], contextlib.AbstractContextManager[None]],
+) -> Iterator[None]:
+    """Run backward passes of the user inside of a context, for the time of a ``with``."""
+    _install()
+    _around.append(context)
+    try:
+        yield
+    finally:
+        _around.remove(context)
+        _uninstall()
+
+
+def _install() -> None:
+    global _users
+    with _lock:
+        _users += 1
+        if _users > 1:
+            return
+        _originals["backward"] = torch.autograd.backward
+        _originals["scale"] = torch.amp.GradScaler.scale
+        _originals["checkpoint"] = getattr(torch.utils.checkpoint, _CHECKPOINT, None)
+        if _originals["checkpoint"] is not None:
+            setattr(
+                torch.utils.checkpoint, _CHECKPOINT, _reporting_checkpoint(_originals["checkpoint"])
+            )
+        torch.autograd.backward = _reporting_backward(_originals["backward"])
+        torch.amp.GradScaler.scale = _reporting_scale(_originals["scale"])  # type: ignore[method-assign]
+
+
+def _uninstall() -> None:
+    global _users
+    with _lock:
+        _users -= 1
+        if not _users:
+            torch.autograd.backward = _originals["backward"]
+            torch.amp.GradScaler.scale = _originals["scale"]  # type: ignore[method-assign]
+            if _originals["checkpoint"] is not None:
+                setattr(torch.utils.checkpoint, _CHECKPOINT, _originals["checkpoint"])
+
+
+def _reporting_backward(original: Any) -> Any:
+    @functools.wraps(original)
+    def backward(
+        tensors: Any,
+        grad_tensors: Any = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        grad_variables: Any = None,
+        inputs: Any = None,
+    ) -> Any:
+        def run() -> Any:
+            with contextlib.ExitStack() as stack:
+                for each in _around:
+                    stack.enter_context(each())
+                return original(
+                    tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs
+                )
+
+        listener = getattr(_local, "listener", None)
+        several = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        if listener is None or not several or not all(isinstance(each, Tensor) for each in several):
+            return run()
+        grads = grad_variables if grad_tensors is None else grad_tensors
+        grads = [grads] if isinstance(grads, Tensor) else grads
+        grads = [None] * len(several) if grads is None else list(grads)
+        wanted = [inputs] if isinstance(inputs, Tensor) else inputs
+        return listener.backward(Backward(several, grads, wanted, run))
+
+    return backward
+
+
+def _reporting_scale(original: Any) -> Any:
+    @functools.wraps(original)
+    def scale(self: Any, outputs: Any) -> Any:
+        found = original(self, outputs)
+        listener = getattr(_local, "listener", None)
+        if listener is None or not self.is_enabled():
+            return found
+        return _report_scaled(found, float(self.get_scale()), listener)
+
+    return scale
+
+
+def _report_scaled(scaled: Any, factor: float, listener: Listener) -> Any:
+    """Report each loss in what ``scale`` returned; a ``map`` reports each when it is read."""
+    if isinstance(scaled, Tensor):
+        listener.scaled(scaled, factor)
+    elif isinstance(scaled, (list, tuple)):
+        for each in scaled:
+            _report_scaled(each, factor, listener)
+    elif isinstance(scaled, map):
+        return map(functools.partial(_report_scaled, factor=factor, listener=listener), scaled)
+    return scaled
+
+
+def _reporting_checkpoint(original: Any) -> Any:
+    @functools.wraps(original)
+    def checkpoint(*args: Any, **kwargs: Any) -> Any:
+        listener = getattr(_local, "listener", None)
+        if listener is not None:
+            listener.checkpointed()
+        return original(*args, **kwargs)
+
+    return checkpoint

@@ -1,0 +1,194 @@
+"""Hooks on the modules of a model for the time of one batch.
+
+A forward hook sees the inputs of a module, and registers a hook on the tensor that the module
+returns, which sees the gradient. Only that tensor holds the data of the call, so it is freed with
+the graph: a forward pass that gradient checkpointing runs again, and whose graph is never used,
+leaves nothing behind, and every gradient is seen exactly once. Outputs are never replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from sawlog.errors import ArgumentError, CaptureError
+from sawlog.torch._model._watched import Unit, Watched
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerCall:
+    """One call of a watched module; all tensors are detached.
+
+    Args:
+        number: the number of the call in the batch, from 0.
+        unit: the module.
+        args, kwargs: its arguments.
+        output: the shape of its output.
+        of_inputs: none of its arguments requires a gradient, so they are inputs of the model.
+    """
+
+    number: int
+    unit: Unit
+    args: Any
+    kwargs: Any
+    output: tuple[int, ...]
+    of_inputs: bool = False
+
+
+OnTensor = Callable[[LayerCall, Tensor], None]
+"""Receives a call, and its output or the gradient of its output."""
+
+
+class Hooks:
+    """Reports each call of a watched module, and each gradient of its output.
+
+    Args:
+        watched: the modules.
+        batch: the number of examples.
+        forward: receives calls and outputs; None if they are not logged.
+        backward: whether gradients are captured.
+    """
+
+    def __init__(
+        self, watched: Watched, batch: int, forward: OnTensor | None, backward: bool
+    ) -> None:
+        self._watched, self._batch = watched, batch
+        self._forward, self._backward = forward, backward
+        self.listener: OnTensor | None = None
+        self.quiet = False
+        self.reentrant = False
+        self.edges: list[GradientEdge] = []
+        self.calls: list[str] = []
+        self.axes: list[tuple[int, ...]] = []
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Install the hooks inside the ``with``, where compiled models run eagerly."""
+        handles = [
+            unit.module.register_forward_hook(
+                functools.partial(self._on_call, unit), with_kwargs=True
+            )
+            for unit in self._watched.units
+        ]
+        if self._batch > 1:
+            handles += [
+                norm.register_forward_hook(functools.partial(self._on_norm, name))
+                for name, norm in self._watched.norms
+            ]
+        try:
+            with _eager():
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            self.edges.clear()
+
+    @contextlib.contextmanager
+    def listening(self, listener: OnTensor | None) -> Iterator[None]:
+        """Pass gradients to ``listener`` inside the ``with``; outside they are ignored."""
+        before, self.listener = self.listener, listener
+        quiet, self.quiet = self.quiet, not self.reentrant
+        try:
+            yield
+        finally:
+            self.listener, self.quiet = before, quiet
+
+    def _on_norm(self, name: str, module: Any, args: Any, output: Any) -> None:
+        """Refuse a batch norm that was called in train mode."""
+        del args, output
+        if not module.training and module.running_mean is not None:
+            return
+        raise ArgumentError(
+            f"The layer {name!r} ({type(module).__name__}) mixes the examples of a batch in train "
+            "mode, or without running statistics, so they have no gradients of their own. "
+            "Hint: call `.eval()` on it (its parameters are still trained), or use GroupNorm."
+        )
+
+    def _on_call(
+        self, unit: Unit, module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any
+    ) -> None:
+        del module
+        again = in_backward()
+        if (again or self.quiet) and not self.reentrant:
+            return
+        tensor = first_tensor(output)
+        if tensor is None:
+            raise CaptureError(
+                f"The layer {unit.name!r} ({type(unit.module).__name__}) returned "
+                f"{type(output).__name__}, not a tensor, so its gradient cannot be captured. Hint: "
+                "leave it out by names=."
+            )
+        given = [each.requires_grad for each in _tensors((args, kwargs))]
+        args, kwargs = _detached(args), _detached(kwargs)
+        of_inputs = bool(given) and not any(given)
+        call = LayerCall(len(self.calls), unit, args, kwargs, tuple(tensor.shape), of_inputs)
+        self.calls.append(unit.name)
+        self.axes.append(tuple([i for i, n in enumerate(call.output) if n == self._batch]))
+        if self._forward is not None and not again:
+            self._forward(call, tensor.detach())
+        if not self._backward or not tensor.requires_grad:
+            return
+        versions = [(each, each._version) for each in _tensors((args, kwargs))]
+        tensor.register_hook(functools.partial(self._on_gradient, call, versions))
+        if not again:
+            self.edges.append(get_gradient_edge(tensor))
+
+    def _on_gradient(
+        self, call: LayerCall, versions: list[tuple[Tensor, int]], grad: Tensor
+    ) -> None:
+        if self.listener is None:
+            return
+        if any(tensor._version != version for tensor, version in versions):
+            raise CaptureError(
+                f"An input of the layer {call.unit.name!r} was changed in place after the layer "
+                "had used it, so the gradient of its parameters is lost. Hint: search for "
+                "inplace=True, or operations such as x += y, after this layer."
+            )
+        with torch.no_grad(), torch.autocast(grad.device.type, enabled=False):
+            self.listener(call, grad.detach())
+
+
+def _eager() -> contextlib.AbstractContextManager[Any]:
+    """Run compiled models eagerly, since compiled code calls no hooks."""
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()
+    return torch.compiler.set_stance("force_eager")
+
+
+def in_backward() -> bool:
+    """Return whether a backward pass is running; a forward pass is then a recomputation."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def first_tensor(output: Any) -> Tensor | None:
+    """Return the first tensor in the output of a module; None if it has none."""
+    return next(iter(_tensors(output)), None)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _tensors(each)
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            yield from _tensors(each)
+
+
+def _detached(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, Mapping):
+        return {key: _detached(each) for key, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        return tuple(_detached(each) for each in value)
+    return value

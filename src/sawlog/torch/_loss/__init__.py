@@ -1,0 +1,1 @@
+"""The loss: its terms, and the scale of each example in them."""

@@ -1,0 +1,1 @@
+"""The model: which layers are watched, their names, and a fingerprint of all weights."""

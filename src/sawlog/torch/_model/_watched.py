@@ -1,0 +1,113 @@
+"""The watched parameters of a model, by module and as blocks."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from sawlog.factored import Dense, Factor, OneHot, Pair
+from sawlog.run_files._blocks import Block
+from sawlog.torch._layers import Part, Rule
+from sawlog.torch._model._sharded import LiveParameters
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """A part of a module that belongs to a block: the weight, the bias, or both as one matrix."""
+
+    part: Part
+    block: Block
+    weight: bool
+    bias: bool
+
+    def of(self, pair: Pair) -> Pair:
+        """Return the factors of the block, given those of the weight."""
+        if self.weight and not self.bias:
+            return pair
+        inputs = pair.left if self.part.inputs == "left" else pair.right
+        outputs = pair.right if self.part.inputs == "left" else pair.left
+        assert isinstance(outputs, Dense)
+        if not self.weight:
+            return Pair(outputs, Dense(outputs.array[..., :1] * 0 + 1))
+        widened = _with_one(inputs)
+        return Pair(widened, outputs) if self.part.inputs == "left" else Pair(outputs, widened)
+
+
+def _with_one(factor: Factor) -> Dense:
+    assert not isinstance(factor, OneHot)
+    return dataclasses.replace(factor, one=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """A watched module, and the blocks that its parts belong to."""
+
+    name: str
+    module: nn.Module
+    rule: Rule
+    shares: tuple[Share, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Watched:
+    """The watched layers of a model, and what was learned about its graphs.
+
+    Args:
+        units: the modules that layer rules cover.
+        blocks: the matrices that are logged.
+        skipped: names of parameters that are not watched, and why.
+        parameters: the parameters of the blocks, by name.
+        norms: modules that mix the examples of a batch in train mode, watched or not.
+        plans: how gradients are taken, by structure of the graph; see ``_proof``.
+        scattered: structures without a layout of the examples, such as routed tokens.
+        rounded: structures in which rounding makes examples appear mixed.
+        buffers: tensors of the model, which do not belong to any example.
+    """
+
+    units: tuple[Unit, ...]
+    blocks: tuple[Block, ...]
+    skipped: tuple[tuple[str, str], ...]
+    parameters: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    norms: tuple[tuple[str, nn.Module], ...] = ()
+    plans: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
+    scattered: set[Any] = dataclasses.field(default_factory=set, compare=False)
+    rounded: set[Any] = dataclasses.field(default_factory=set, compare=False)
+    buffers: Sequence[Tensor] = ()
+
+    @property
+    def numbers(self) -> Mapping[int, int]:
+        """The number of each parameter, by its ``id``."""
+        is_live = isinstance(self.parameters, LiveParameters)
+        return self._count_parameters() if is_live else self._numbers
+
+    @functools.cached_property
+    def _numbers(self) -> Mapping[int, int]:
+        return self._count_parameters()
+
+    def _count_parameters(self) -> Mapping[int, int]:
+        return {id(each): number for number, each in enumerate(self.parameters.values())}
+
+    def with_blocks(self, blocks: Sequence[Block]) -> Watched:
+        """Return a copy with other blocks, without what was learned about graphs."""
+        new = {block.name: block for block in blocks}
+        units = tuple(
+            dataclasses.replace(
+                unit,
+                shares=tuple(
+                    dataclasses.replace(share, block=new[share.block.name]) for share in unit.shares
+                ),
+            )
+            for unit in self.units
+        )
+        return dataclasses.replace(
+            self,
+            units=units,
+            blocks=tuple(blocks),
+            plans={},
+            scattered=set(),
+            rounded=set(),
+        )

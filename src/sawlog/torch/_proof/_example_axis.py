@@ -1,0 +1,115 @@
+"""The axis of the examples in the outputs of layers, found from measured gradients.
+
+The examples of the loss are known by the size of an axis, and another axis may have the same size:
+with as many positions as examples, positions look like examples. So what the inputs of the model
+show is compared with what the loss shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from sawlog.errors import CaptureError
+from sawlog.torch._graph._example_layout import (
+    ExampleLayout,
+    candidates,
+    fits,
+    labels_of,
+    layout_of,
+)
+from sawlog.torch._graph._operations._example_labels import labels_along
+from sawlog.torch._proof._measured_gradients import MeasuredGradients
+
+
+class ExampleAxis:
+    """Finds the examples in gradients of layer outputs.
+
+    Args:
+        measured: the gradients.
+        batch: the number of examples.
+        axis: the axis on which inputs of the model have their examples.
+    """
+
+    def __init__(self, measured: MeasuredGradients, batch: int, axis: int) -> None:
+        self.measured, self.batch, self.axis = measured, batch, axis
+        self.unique = True
+        """Whether every layout was the only one that fits, so that it holds for other batches."""
+
+    def layouts(self) -> dict[int, ExampleLayout]:
+        """Return the layouts of the outputs of calls, by number, where one fits."""
+        found = {}
+        every, batch, axis = self.measured.codes, self.batch, self.axis
+        for number, (plain, *coded) in self.measured.of_calls.items():
+            layout = layout_of(plain, coded, every, axis, batch)
+            if layout is None:
+                continue
+            found[number] = layout
+            others = [
+                each
+                for each in candidates(plain.shape, axis, batch)
+                if each != layout and fits(each, plain, coded, every)
+            ]
+            self.unique = self.unique and (not others or batch == 1)
+        return found
+
+    def check(self, layouts: Mapping[int, ExampleLayout]) -> None:
+        """Check that the inputs of the model and the loss have the same examples.
+
+        Raises:
+            CaptureError: they are along different axes, or in a different order.
+        """
+        if self.batch == 1:
+            return
+        seen: set[int] = set()
+        for number, (plain, *coded) in self.measured.of_calls.items():
+            call = self.measured.calls[number]
+            if not call.of_inputs or not self.has_examples(plain):
+                continue
+            name, layout = call.unit.name or type(call.unit.module).__name__, layouts.get(number)
+            if layout is not None and layout.axis != self.axis:
+                raise self.unclear_axis(name, plain)
+            if layout is None:
+                others = self.misplaced(plain, labels_of(plain, coded, self.measured.codes))
+                if len(others) > 1:
+                    raise self.other_order(repr(name))
+                seen |= others
+            if len(seen) > 1:
+                raise self.unclear_axis(name, plain)
+
+    def has_examples(self, grad: Tensor) -> bool:
+        """Return whether a gradient at the inputs has the examples on the expected axis."""
+        inside = grad.dim() > self.axis + 1  # the last axis has features
+        return inside and grad.shape[self.axis] == self.batch
+
+    def misplaced(self, grad: Tensor, labels: Tensor | None) -> set[int]:
+        """Return the examples of a gradient, if they are not in order along the expected axis."""
+        order = None if labels is None else labels_along(labels, grad, (self.axis,), self.batch)
+        if order is None:
+            return set()
+        there = order >= 0
+        right = torch.arange(self.batch, device=order.device)
+        wrong = bool((there & (order != right)).any())
+        return set(order[there].tolist()) if wrong else set()
+
+    def unclear_axis(self, name: str, grad: Tensor) -> CaptureError:
+        """Return the error for examples that the loss has on another axis."""
+        return CaptureError(
+            f"The layer {name!r} has the inputs of the model, and {self.batch} examples along "
+            f"axis {self.axis} of its output {tuple(grad.shape)}; in the loss, the examples seem "
+            "to be along another axis, which is as long. Probably there are as many positions as "
+            "examples, and the loss has positions first. Hint: another batch size, or another "
+            "length; or put the axis of the examples first in the loss; watch(model, batch_axis=1) "
+            "if inputs have positions first."
+        )
+
+    def other_order(self, where: str) -> CaptureError:
+        """Return the error for examples that the loss has in another order."""
+        return CaptureError(
+            f"At the inputs of the model ({where}) the examples are in another order than in the "
+            "loss, so it is not clear which gradient belongs to which id. Probably they are sorted "
+            "or packed inside the model, and so are the labels. Hint: sort inputs, labels and ids "
+            "before the batch; or return the outputs of the model in the order of its inputs."
+        )

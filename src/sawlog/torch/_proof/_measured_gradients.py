@@ -1,0 +1,67 @@
+"""Gradients of layer calls and operations, measured by several backward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from sawlog.torch._graph._autograd_graph import Graph, Node
+from sawlog.torch._graph._example_layout import Codes
+from sawlog.torch._graph._last_edges import last_edges
+from sawlog.torch._graph._operations._weight_use import WeightUse
+from sawlog.torch._hooks._hooks import Hooks, LayerCall
+from sawlog.torch._proof._passes import Passes
+from sawlog.torch._rows._nonfinite import check_finite
+
+
+class MeasuredGradients:
+    """Gradients of layer calls, operations and parameters in all passes over one graph.
+
+    Args:
+        every: the factors of the examples.
+        parameters: the parameters whose gradients are compared.
+    """
+
+    def __init__(self, every: Codes, parameters: Mapping[str, Tensor]) -> None:
+        self.codes, self._parameters = every, parameters
+        self.calls: dict[int, LayerCall] = {}
+        self.of_calls: dict[int, list[Tensor]] = {}
+        self.of_nodes: dict[int, list[tuple[Tensor | None, ...]]] = {}
+        self.totals: list[dict[str, Tensor | None]] = []
+
+    def run(
+        self,
+        passes: Passes,
+        hooks: Hooks,
+        graph: Graph,
+        uses: Sequence[WeightUse],
+        more: Mapping[int, Node],
+    ) -> None:
+        """Run a plain backward pass, and one for each code; ``more`` are other nodes to record."""
+        nodes = {use.number: use.node for use in uses} | dict(more)
+        handles = [node.register_prehook(self._recorder(number)) for number, node in nodes.items()]
+        edges = [*hooks.edges, *(GradientEdge(*use.weight) for use in uses)]
+        try:
+            with hooks.listening(self._record):
+                passes.plain(last_edges(graph.nodes[: graph.roots], edges) or edges)
+                for factors in self.codes.factors:
+                    found = passes.weighted(list(self._parameters.values()), factors)
+                    self.totals.append(dict(zip(self._parameters, found, strict=True)))
+                    check_finite(self.totals[-1])
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _record(self, call: LayerCall, grad: Tensor) -> None:
+        self.calls[call.number] = call
+        self.of_calls.setdefault(call.number, []).append(grad)
+
+    def _recorder(self, number: int) -> Any:
+        def record(grads: tuple[Tensor | None, ...]) -> None:
+            there = tuple(None if grad is None else grad.detach() for grad in grads)
+            self.of_nodes.setdefault(number, []).append(there)
+
+        return record

@@ -1,0 +1,222 @@
+"""Take the gradients of a batch of a new structure, and prove that they are right.
+
+For a graph of a structure that was not seen before, the backward pass runs several times: as it is,
+and with a different factor for each example. The ratios tell where the examples are in every
+gradient. The resulting rows, multiplied by the same factors and summed, must equal the gradient
+of the parameters in that pass. Where a layer rule does not pass this test, the operations that use
+the parameter are differentiated example by example. If that does not pass it either, or if examples
+are mixed, it is an error. A structure in which the examples always have the same layout is proven
+once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from sawlog.errors import ArgumentError
+from sawlog.factored import Pair
+from sawlog.run_files._blocks import Block
+from sawlog.torch._graph._autograd_graph import Graph, Node
+from sawlog.torch._graph._example_layout import ExampleLayout, codes
+from sawlog.torch._graph._operations._weight_use import WeightUse
+from sawlog.torch._graph._weight_uses import WeightUses
+from sawlog.torch._hooks._hooks import Hooks, LayerCall
+from sawlog.torch._layers import GeneralRule
+from sawlog.torch._model._watched import Watched
+from sawlog.torch._proof._block_gradients import pairs_of
+from sawlog.torch._proof._example_axis import ExampleAxis
+from sawlog.torch._proof._measured_gradients import MeasuredGradients
+from sawlog.torch._proof._mixed_examples import MixedError, mixed_in_loss
+from sawlog.torch._proof._operation_rows import operation_rows, single_rows
+from sawlog.torch._proof._passes import Passes
+from sawlog.torch._proof._plan import Plan, picks_of
+from sawlog.torch._proof._row_check import RowCheck
+from sawlog.torch._proof._use_layouts import UseLayouts
+from sawlog.torch._rows._row_builder import RowBuilder
+
+
+@dataclasses.dataclass(frozen=True)
+class Proof:
+    """The rows of a batch of a new structure, and the plan for others like it.
+
+    Args:
+        pairs: the factors of each use of each block, by the name of the block.
+        layouts: where the examples are in the outputs of calls, by number.
+        calls: the layer calls by number, each with the gradient of its output.
+        plan: None if it holds for this batch alone.
+    """
+
+    pairs: dict[str, list[Pair]]
+    layouts: dict[int, ExampleLayout]
+    calls: dict[int, tuple[LayerCall, Tensor]]
+    plan: Plan | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Measurement:
+    """Gradients that were measured, and what they show."""
+
+    measured: MeasuredGradients
+    uses: Mapping[str, Sequence[WeightUse]]
+    axis: ExampleAxis
+    check: RowCheck
+    layouts: dict[int, ExampleLayout]
+    by_rule: dict[str, list[Pair]]
+
+
+class Prover:
+    """Takes the gradients of one batch, and proves them.
+
+    Args:
+        watched: the layers.
+        rows: projects pairs.
+        graph: the graph of the loss.
+        batch: the number of examples.
+        axis: the axis of the examples, where gradients do not show it.
+    """
+
+    def __init__(
+        self, watched: Watched, rows: RowBuilder, graph: Graph, batch: int, axis: int
+    ) -> None:
+        self._watched, self._rows, self._graph = watched, rows, graph
+        self._batch, self._axis = batch, axis
+        self._lasting = True
+
+    def prove(self, passes: Passes, hooks: Hooks) -> Proof:
+        """Take the gradients of all blocks.
+
+        Args:
+            passes: runs backward passes from the loss.
+            hooks: on the modules.
+
+        Raises:
+            CaptureError: the examples of a gradient cannot be separated, or are mixed.
+        """
+        structure, rounded = self._graph.structure, self._watched.rounded
+        if structure not in rounded:
+            try:
+                return self._proven(passes, hooks)
+            except MixedError:
+                rounded.add(structure)
+        return self._proven(passes, hooks)
+
+    def _proven(self, passes: Passes, hooks: Hooks) -> Proof:
+        self._lasting = True
+        found = self._measure(passes, hooks)
+        pairs, planned = dict(found.by_rule), ()
+        rest = [block for block in self._watched.blocks if block.name not in pairs]
+        if self._batch == 1:
+            own = {block.name: single_rows(block, self._watched, found.measured) for block in rest}
+            self._lasting = self._lasting and not any(own.values())  # a plan could not take them
+        else:
+            layouts = UseLayouts(found.axis)
+            own, planned = operation_rows(
+                rest, self._watched, found.uses, layouts, found.measured, self._batch, found.check
+            )
+            self._lasting = self._lasting and layouts.ordered
+        plan = Plan(found.layouts, frozenset(pairs), planned, picks_of(self._graph))
+        lasting = self._lasting and plan.holds_for(self._graph, self._batch, self._axis)
+        measured = found.measured
+        calls = {n: (call, measured.of_calls[n][0]) for n, call in measured.calls.items()}
+        return Proof(pairs | own, found.layouts, calls, plan if lasting else None)
+
+    def _measure(self, passes: Passes, hooks: Hooks) -> _Measurement:
+        """Run backward passes, find the uses of all parameters, and apply the layer rules.
+
+        Blocks that no rule covers are inspected further. A second pass with different factors
+        shows for certain where examples have no layout, and whether an operation with a constant is
+        of one example or of all.
+        """
+        structure, watched = self._graph.structure, self._watched
+        of_examples: set[Node] = set()
+        dtypes = {meta.dtype for node in self._graph.nodes for meta in node._input_metadata}
+        while True:
+            finder = WeightUses(self._graph, self._batch, of_examples, watched.buffers)
+            uses = {name: finder.of(each) for name, each in watched.parameters.items()}
+            count = 2 if structure in watched.scattered else 1
+            every = codes(self._batch, dtypes, count, powers=structure in watched.rounded)
+            measured = MeasuredGradients(every, watched.parameters)
+            measured.run(
+                passes,
+                hooks,
+                self._graph,
+                [use for each in uses.values() for use in each],
+                finder.numbers(finder.unsure),
+            )
+            found = self._read(measured, uses, finder)
+            rest = [block for block in watched.blocks if block.name not in found.by_rule]
+            if not rest:
+                return found
+            left = [use for block in rest for name in block.parameters for use in uses[name]]
+            numbers = finder.numbers(finder.unsure)
+            layouts = UseLayouts(found.axis)
+            more = {node for number, node in numbers.items() if layouts.is_of_examples(number)}
+            if structure not in watched.scattered and (
+                more or layouts.is_scattered(left, finder.unsure)
+            ):
+                watched.scattered.add(structure)
+            elif more:
+                of_examples |= more
+            else:
+                self._check_terms(passes, finder, rest)
+                return found
+
+    def _read(
+        self,
+        measured: MeasuredGradients,
+        uses: Mapping[str, Sequence[WeightUse]],
+        finder: WeightUses,
+    ) -> _Measurement:
+        """Find the layouts in measured gradients, and the blocks whose layer rules are right."""
+        sure = {
+            name: [use for use in each if use.node not in finder.unsure]
+            for name, each in uses.items()
+        }
+        axis = ExampleAxis(measured, self._batch, self._axis)
+        layouts = axis.layouts()
+        self._lasting = self._lasting and axis.unique
+        axis.check(layouts)
+        check = RowCheck(self._watched, self._rows, measured, sure)
+        pairs = self._by_rules(measured, layouts)
+        found = {}
+        for block in self._watched.blocks:
+            each = pairs[block.name]
+            if each is not None and check.holds(block, each):
+                found[block.name] = each
+        return _Measurement(measured, sure, axis, check, layouts, found)
+
+    def _check_terms(self, passes: Passes, finder: WeightUses, rest: Sequence[Block]) -> None:
+        """Refuse a term of the loss that is computed from parameters alone."""
+        if self._batch > 1 and any(finder.is_weight(edge[0]) for edge in passes.edges):
+            raise mixed_in_loss(rest[0].name)
+
+    def _by_rules(
+        self, measured: MeasuredGradients, layouts: Mapping[int, ExampleLayout]
+    ) -> dict[str, list[Pair] | None]:
+        """Return the factors of each block; None if some call of it has no layout."""
+        found: dict[str, list[Pair] | None] = {block.name: [] for block in self._watched.blocks}
+        for number, (grad, *_) in measured.of_calls.items():
+            call = measured.calls[number]
+            pairs = self._pairs(call, grad, layouts.get(number))
+            for share in call.unit.shares:
+                there = found[share.block.name]
+                if pairs is None or there is None:
+                    found[share.block.name] = None
+                else:
+                    there.append(share.of(pairs[share.part.name]))
+        return found
+
+    def _pairs(
+        self, call: LayerCall, grad: Tensor, layout: ExampleLayout | None
+    ) -> Mapping[str, Pair] | None:
+        if layout is None or isinstance(call.unit.rule, GeneralRule):
+            return None
+        try:
+            with torch.no_grad():
+                return pairs_of(call, grad, self._batch, layout)
+        except ArgumentError:
+            return None

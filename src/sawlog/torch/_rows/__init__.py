@@ -1,0 +1,1 @@
+"""Rows of a batch: projected gradients, statistics, forward and backward logs."""
