@@ -3,6 +3,7 @@
 import multiprocessing
 import multiprocessing.pool
 import pickle
+import secrets
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
@@ -99,7 +100,11 @@ def test_a_cluster_of_dask(stored):
 
 @pytest.mark.skipif(not THOROUGH, reason="starts Ray")
 @pytest.mark.filterwarnings("ignore")
-def test_ray(stored):
+def test_ray(stored, tmp_path, monkeypatch):
+    (tmp_path / "token").write_text(secrets.token_hex(32))  # else Ray keeps one in the home folder
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "240")
+    monkeypatch.setenv("RAY_agent_register_timeout_ms", "240000")
     ray = pytest.importorskip("ray")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
