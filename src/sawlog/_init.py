@@ -8,6 +8,7 @@ from typing import Any
 
 from sawlog._current_run import set_current
 from sawlog._optional import require
+from sawlog.capture._backend import ProcessGroup
 from sawlog.capture._run import CaptureRun
 from sawlog.errors import ArgumentError
 from sawlog.run_files._blocks import Report
@@ -42,6 +43,14 @@ def init(project: str, config: Any = None, **options: Any) -> CaptureRun:
 
 class UnboundRun(CaptureRun):
     """A run before it watches anything: everything of a run that needs no framework."""
+
+    def _process_group(self) -> ProcessGroup | None:
+        """Return the processes of a ``torch.distributed`` job, if one is running."""
+        if "torch.distributed" not in sys.modules:
+            return None
+        from sawlog.torch._processes import process_group
+
+        return process_group()
 
     def watch(self, model: Any, *args: Any, **options: Any) -> Report:
         """Watch a model, and become a run of its framework.

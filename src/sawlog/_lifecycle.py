@@ -87,6 +87,7 @@ class Stage(enum.IntEnum):
 _registered: dict[int, tuple[Stage, Callable[[], None]]] = {}
 _numbers = itertools.count()
 _lock = threading.RLock()
+_ending = False
 
 
 def at_exit(callback: Callable[[], None], stage: Stage = Stage.SINKS) -> Callable[[], None]:
@@ -108,8 +109,15 @@ def _cancel(number: int) -> None:
     _registered.pop(number, None)
 
 
+def is_ending() -> bool:
+    """Return whether the program is at its end, and closes what was left open."""
+    return _ending
+
+
 def _run_all() -> None:
     """Call what is registered, whatever fails; an interrupt is raised again at the end."""
+    global _ending
+    _ending = True
     interrupt: BaseException | None = None
     while _registered:
         first = min(_registered, key=lambda number: (_registered[number][0], -number))

@@ -66,6 +66,10 @@ class AppendWarning(UserWarning):
     """A logger appends to runs of an earlier program."""
 
 
+class CompiledModelWarning(UserWarning):
+    """A model compiled by ``torch.compile`` runs uncompiled while its batches are logged."""
+
+
 class SinkTimeoutError(SawlogError, TimeoutError):
     """A sink did not return in time, and is no longer used."""
 
@@ -76,6 +80,10 @@ class UncoveredError(SawlogError, NotImplementedError):
 
 class CaptureError(SawlogError, RuntimeError):
     """A batch cannot be logged with these options."""
+
+
+class ProcessLostError(SawlogError, RuntimeError):
+    """Another process of a distributed job ended, or did not come in time."""
 
 
 class WeightsMismatchError(SawlogError, ValueError):

@@ -24,7 +24,7 @@ from sawlog.curvature import (
     load,
     load_with_notes,
 )
-from sawlog.curvature import _fit as fits
+from sawlog.curvature import _row_sums as row_sums
 from sawlog.errors import ArgumentError, StoreNotFoundError, UnknownNameError
 from sawlog.influence import attribute
 
@@ -385,10 +385,10 @@ def test_unknown_kind():
 
 def test_fisher_of_too_many_elements(monkeypatch):
     scan = lambda: iter([{"w": np.zeros((6, 5, 4), np.float32)}] * 2)
-    monkeypatch.setattr(fits, "MOST_ELEMENTS", 19)
+    monkeypatch.setattr(row_sums, "MOST_ELEMENTS", 19)
     with pytest.raises(ArgumentError, match=r"all 20 elements of 'w'.* matrix of .* GB\. Hint"):
         fit("fisher", scan)
-    monkeypatch.setattr(fits, "MOST_KEPT", 6 * 20 - 1)
+    monkeypatch.setattr(row_sums, "MOST_KEPT", 6 * 20 - 1)
     with pytest.raises(ArgumentError, match=r"takes at least 6 rows\. Hint: run\.setup\(compress"):
         fit("fisher", scan)
 

@@ -229,7 +229,7 @@ def test_a_store_that_grows_in_between(tmp_path, monkeypatch):
     alone(monkeypatch)
     states = iter([state, "other"])
     monkeypatch.setattr(Logs, "state", lambda self: next(states))
-    with pytest.raises(StoreError, match=r"changed while it was scored\. Hint: call again"):
+    with pytest.raises(StoreError, match=r"changed while it was read\. Hint: call again"):
         attribute(logs, {"w": [[1.0]]}, curvature="identity")
 
 

@@ -136,50 +136,6 @@ def test_a_part_that_is_being_replaced_is_read(tmp_path):
     assert checkpoint.load(tmp_path / "nothing") is None
 
 
-# -- jobs of torch.distributed --------------------------------------------------------------------
-
-RANK = """
-    import sys
-    import torch, torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-    from torch.utils.data import DataLoader, DistributedSampler
-    from tests.torch.programs import mlp
-    from tests.torch.test_processes import OPTIONS, SIZE
-    import sawlog
-
-    folder, rank = sys.argv[1], int(sys.argv[2])
-    dist.init_process_group("gloo", init_method=f"file://{folder}/job", rank=rank, world_size=2)
-    program = mlp(size=SIZE)
-    model = DistributedDataParallel(program.model)
-    run = sawlog.init(project="run", root=folder)
-    run.setup(OPTIONS)
-    run.watch(model, quiet=True)
-    data = list(zip(*program.batch))
-    sampler = DistributedSampler(data, 2, rank, shuffle=True)  # one example is there twice
-    for ids, batch in run.batches(DataLoader(data, 2, sampler=sampler), quiet=True):
-        with run(data_id=ids):
-            program.loss(model, *batch).backward()
-    run.finalize()
-    dist.barrier()
-    dist.destroy_process_group()
-"""
-
-
-def test_two_ranks_with_an_example_in_common(tmp_path, alone, forks):
-    ranks = [forks.start(RANK, tmp_path, rank) for rank in range(2)]
-    assert [rank.wait(300) for rank in ranks] == [0, 0]
-    run, report = start(tmp_path, mlp(size=SIZE), **OPTIONS)
-    assert_same_statistics(run, alone)
-    assert [block.name for block in report.blocks] == ["0.weight", "2.weight", "2.bias", "3.weight"]
-    with (
-        sawlog.store.open(run.store_path) as reader,
-        sawlog.store.open(alone.store_path) as expected,
-    ):
-        assert sorted(reader.ids("grad/0.weight").tolist()) == list(range(SIZE))
-        for name, rows in expected.gather(range(SIZE)).items():
-            np.testing.assert_allclose(reader.gather(range(SIZE))[name], rows, rtol=1e-5, atol=1e-7)
-
-
 # -- names ----------------------------------------------------------------------------------------
 
 
@@ -187,6 +143,7 @@ def compiled(model):
     return torch.compile(model, backend="eager")
 
 
+@pytest.mark.filterwarnings("ignore::sawlog.errors.CompiledModelWarning")
 @pytest.mark.parametrize("wrap", [nn.DataParallel, compiled], ids=["parallel", "compiled"])
 def test_names_are_those_of_the_bare_model(tmp_path, wrap):
     inner = nn.Sequential(nn.Linear(3, 3), wrap(nn.Sequential(nn.Linear(3, 2))))

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import sawlog
-from sawlog.errors import ArgumentError, CaptureError
+from sawlog.errors import ArgumentError, CaptureError, CompiledModelWarning
 from tests.sinks import _terminal as terminal
 from tests.torch.programs import Program, assert_alike, logged, mlp
 from tests.torch.test_run import assert_clean, go, start
@@ -226,12 +226,15 @@ def test_a_scaled_loss_is_logged_unscaled(tmp_path):
     )
 
 
-def test_a_compiled_model(tmp_path):
+def test_a_compiled_model(tmp_path, monkeypatch):
     program = mlp()
     plain = program.model
     program.model = torch.compile(plain, backend="eager")
     program.of().backward()  # it was compiled before it is watched
-    run, report = start(tmp_path, program)
+    monkeypatch.setattr("sawlog.torch._backend._warned", False)
+    with pytest.warns(CompiledModelWarning, match=r"called on Sequential\. .* as it was written"):
+        run, report = start(tmp_path, program)
+    start(tmp_path, program)  # which is said once
     go(run, program)
     run.finalize()
     expected = Program(plain, program.batch, program.loss).alone()

@@ -91,13 +91,32 @@ class Capturer(Protocol):
 
 
 class ProcessGroup(Protocol):
-    """The processes of a distributed job that capture together."""
+    """The processes of a distributed job, and the key-value store that they share."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this process."""
+
+    @property
+    def size(self) -> int:
+        """The number of processes."""
 
     def claim(self, key: str) -> bool:
         """Return whether this process is the first of the job to claim a key."""
 
-    def wait(self) -> None:
-        """Wait until all processes have reached this point."""
+    def put(self, key: str, value: str) -> None:
+        """Set the value of a key for all processes.
+
+        Raises:
+            ProcessLostError: the process that keeps the values is gone.
+        """
+
+    def get(self, key: str) -> str | None:
+        """Return the value of a key; None if no process has set it yet.
+
+        Raises:
+            ProcessLostError: the process that keeps the values is gone.
+        """
 
 
 class Backend(Protocol):
@@ -147,8 +166,15 @@ class Backend(Protocol):
             ArgumentError: the loader shuffles in a way that cannot be followed.
         """
 
-    def process_group(self) -> ProcessGroup | None:
-        """Return the processes of the running distributed job; None outside of one."""
+    def gathered(self, *, for_pass: bool = False) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which this process has all parameters of the model as a whole.
+
+        Where parameters are split over the processes of a job, all processes enter it together.
+
+        Args:
+            for_pass: whether batches follow that not all of the processes have; inside, no
+                computation of the model may need the other processes.
+        """
 
     def run_step(self, active: ActiveBatch, step: Step, batch: Any, size: int) -> None:
         """Call ``step(model, batch)`` and differentiate the loss, if gradients are logged.

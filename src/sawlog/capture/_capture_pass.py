@@ -15,6 +15,7 @@ from sawlog import store
 from sawlog.capture._backend import ActiveBatch, Backend, BatchRequest
 from sawlog.capture._nonfinite import check_sums, rows_to_store
 from sawlog.capture._pass_matrices import pass_matrices
+from sawlog.capture._ranks import Ranks
 from sawlog.capture._resume import REMEDY, check_projection, check_same_setup
 from sawlog.capture._seen_ids import Claims, SeenIds
 from sawlog.errors import DuplicateIdError, WeightsMismatchError
@@ -42,10 +43,17 @@ class CapturePass:
         options: what to log.
         backend: the watched model.
         blocks: its blocks with their ranks.
+        ranks: the processes that share the run; None if there is only one.
     """
 
     def __init__(
-        self, path: Path, project: str, options: Options, backend: Backend, blocks: Sequence[Block]
+        self,
+        path: Path,
+        project: str,
+        options: Options,
+        backend: Backend,
+        blocks: Sequence[Block],
+        ranks: Ranks | None = None,
     ) -> None:
         self._options, self._backend, self._blocks = options, backend, blocks
         self._store_path = logs_of(path, options)
@@ -70,11 +78,12 @@ class CapturePass:
         self._staged = Staged()
         self._writer: store.Writer | None = None
         self.seen = SeenIds()
-        self._claims = Claims(self._folder / options.dtype, backend.process_group())
+        self._claims = Claims(ranks, str((self._folder / options.dtype).relative_to(path)))
         self._counted: list[np.ndarray] = []
         self._saved_at = time.monotonic()
         self._changing = False
         self._is_noted = False
+        self._ranks = ranks
         self.nbytes = 0
         self._resume()
         if options.saved:
@@ -189,6 +198,8 @@ class CapturePass:
             self._staged.commit(self._statistics)
             self._counted.append(ids)
         self.seen.add(ids)
+        if self._ranks is not None:
+            self._ranks.beat()
         if time.monotonic() - self._saved_at > self._options.interval:
             self.flush()
 

@@ -71,12 +71,15 @@ class ExtractionJob:
         for name, options in passes:
             with run._with_options(options):
                 count, found = self._run_pass(name, check and checked is None)
-            run._wait_for_processes()
             counts.append(count)
             checked = checked or found
         return Extraction(tuple(counts), tuple(name for name, _ in passes), checked)
 
     def _run_pass(self, name: str, check: bool) -> tuple[int, Check | None]:
+        with self.run._watched_model().gathered(for_pass=True):
+            return self._run_batches(name, check)
+
+    def _run_batches(self, name: str, check: bool) -> tuple[int, Check | None]:
         run, count, checked, queries = self.run, 0, None, []
         backend = run._watched_model()
         title = f"{run.project}: {name}"

@@ -34,6 +34,9 @@ class CaptureRun(RunCore):
         config: initial options, as for :meth:`setup`; None takes those that an existing run was
             last set up with.
         sinks: where :meth:`log` writes; by default a store in the folder ``metrics`` of the run.
+        distributed: whether the processes of a distributed job share the run; False is for a run
+            that only one of them has.
+        timeout: seconds to wait for a process of the job that shows no sign of life.
     """
 
     def missing(self, data_id: Any) -> np.ndarray:
@@ -131,24 +134,24 @@ class CaptureRun(RunCore):
 
     @contextlib.contextmanager
     def _with_options(self, options: Options) -> Iterator[None]:
-        """Run one pass of an extraction with options of its own; queries keep those of the run."""
+        """Run one pass of an extraction with options of its own; queries keep those of the run.
+
+        The next pass uses what all processes of a job measured, so they wait for each other.
+        """
         if self.evaluates:
             yield
             return
-        self.finalize()
+        self._end_pass()
         wanted = self._options
         self._options, self._remembered_options = options, wanted
         try:
             yield
+            self._end_pass(together=True)
         finally:
-            self.finalize()
+            if self._pass is not None:
+                self._pass.close()
+                self._pass = None
             self._options, self._remembered_options = wanted, None
-
-    def _wait_for_processes(self) -> None:
-        """Wait for the other processes of a job: the next pass uses what all of them measured."""
-        group = self._watched_model().process_group()
-        if group is not None:
-            group.wait()
 
     def check(
         self,

@@ -11,16 +11,17 @@ from typing import Any, Self
 
 import numpy as np
 
-from sawlog._lifecycle import CloseOnExit, close_at_exit
+from sawlog._lifecycle import CloseOnExit, close_at_exit, is_ending
 from sawlog._paths import absolute
 from sawlog._rich import Console
-from sawlog._validate import one_of, positive_integer, refuse
-from sawlog.capture._backend import ActiveBatch, Backend, BatchRequest
+from sawlog._validate import flag, one_of, positive_integer, positive_number, refuse
+from sawlog.capture._backend import ActiveBatch, Backend, BatchRequest, ProcessGroup
 from sawlog.capture._capture_pass import CapturePass
 from sawlog.capture._data_ids import data_ids
 from sawlog.capture._logix_methods import LogixMethods
 from sawlog.capture._metrics import RunMetrics
 from sawlog.capture._query_pass import QueryPass
+from sawlog.capture._ranks import Ranks
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.influence import Influence, Logs
 from sawlog.run_files._blocks import Block, Report, compressed
@@ -47,19 +48,22 @@ class RunCore(LogixMethods, CloseOnExit):
         exists: str = "append",
         config: Mapping[str, Any] | StrPath | None = None,
         sinks: Sequence[Sink] | None = None,
+        distributed: bool = True,
+        timeout: float = 600.0,
     ) -> None:
         if not isinstance(project, str) or project in ("", "..") or Path(project).name != project:
             refuse("project", "the name of a folder, such as 'my_project'", project)
         one_of("exists", exists, EXISTS)
         self.project = project
         self.path = absolute(root) / project
-        if self.path.exists() and exists == "error":
-            raise ArgumentError(
-                f"The run {self.path} exists. Hint: exists='append' continues it, "
-                "exists='replace' starts over."
-            )
-        if exists == "replace":
-            replace_run(self.path)
+        self._distributed = flag("distributed", distributed)
+        self._timeout = positive_number("timeout", timeout)
+        self._shared_by: Ranks | None = None
+        ranks = self._ranks()
+        if ranks is None:
+            self._prepare_folder(exists, for_all=False)
+        else:
+            ranks.decide(lambda: self._prepare_folder(exists, for_all=True))
         self._metrics = RunMetrics(self.path / "metrics", sinks)
         kept = load_options(self.path)
         self._options = read(config) if config is not None or kept is None else kept[0]
@@ -70,10 +74,33 @@ class RunCore(LogixMethods, CloseOnExit):
         self.evaluates = False
         self._queries: QueryPass | None = None
         self._log: Logs | None = None
+        self._is_finished = True
+        self._has_failed = False
         self._cancel_exit = close_at_exit(self)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
+
+    def _prepare_folder(self, exists: str, *, for_all: bool) -> None:
+        """Apply ``exists``; ``for_all`` processes of a job, or for this one."""
+        if self.path.exists() and exists == "error":
+            raise ArgumentError(
+                f"The run {self.path} exists. Hint: exists='append' continues it, "
+                "exists='replace' starts over."
+            )
+        if exists == "replace":
+            replace_run(self.path, for_all=for_all)
+
+    def _process_group(self) -> ProcessGroup | None:
+        """Return the processes of the running distributed job; None outside of one."""
+        return None
+
+    def _ranks(self) -> Ranks | None:
+        """Return the processes that share this run; None if there is only this one."""
+        if self._shared_by is None and self._distributed:
+            group = self._process_group()
+            self._shared_by = None if group is None else Ranks(group, self.path, self._timeout)
+        return self._shared_by
 
     @property
     def options(self) -> Options:
@@ -132,11 +159,11 @@ class RunCore(LogixMethods, CloseOnExit):
         """
         self._check_idle("setup")
         self._options = read(options, **more)
-        self.evaluates, self._queries = False, None
+        self.evaluates, self._queries, self._is_finished = False, None, False
 
     def _watch(self, backend: Backend, quiet: bool) -> Report:
         """Watch a model; shows a table of its layers unless ``quiet``."""
-        self._backend, self._queries = backend, None
+        self._backend, self._queries, self._is_finished = backend, None, False
         report = Report(tuple(self._blocks()), self._options.dtype, backend.skipped)
         if not quiet:
             Console(stderr=True).print(report)
@@ -195,7 +222,8 @@ class RunCore(LogixMethods, CloseOnExit):
         now = self._start()
         todo = now.todo(ids)
         if not len(ids) or not todo.any():
-            yield self
+            with self._watched_model().gathered():
+                yield self
             return
         some = None if todo.all() else todo
         batch = now.batch(BatchRequest(len(ids), some, mask, scaler, views))
@@ -208,7 +236,7 @@ class RunCore(LogixMethods, CloseOnExit):
         """Capture what happens inside the ``with``, as the batch of this run."""
         self._batch = batch
         try:
-            with batch.watching():
+            with self._watched_model().gathered(), batch.watching():
                 yield
         finally:
             self._batch = None
@@ -217,7 +245,11 @@ class RunCore(LogixMethods, CloseOnExit):
         if self._pass is None:
             backend, blocks = self._watched_model(), self._blocks()
             save_options(self.path, self._remembered_options or self._options, blocks)
-            self._pass = CapturePass(self.path, self.project, self._options, backend, blocks)
+            ranks = self._ranks()
+            if ranks is not None:
+                ranks.begin()
+            self._is_finished = False
+            self._pass = CapturePass(self.path, self.project, self._options, backend, blocks, ranks)
         return self._pass
 
     # -- queries ----------------------------------------------------------------------------------
@@ -227,7 +259,7 @@ class RunCore(LogixMethods, CloseOnExit):
 
         :meth:`setup` returns to logging for the store.
         """
-        self.finalize()
+        self._end_pass()
         self.evaluates = True
 
     @contextlib.contextmanager
@@ -266,7 +298,7 @@ class RunCore(LogixMethods, CloseOnExit):
 
     def _stored(self) -> Logs:
         """Finalize the pass and return the stored logs."""
-        self.finalize()
+        self._end_pass()
         return Logs(self.store_path)
 
     # -- the end ----------------------------------------------------------------------------------
@@ -278,13 +310,35 @@ class RunCore(LogixMethods, CloseOnExit):
             self._pass.flush()
 
     def finalize(self) -> None:
-        """End the pass over the data: all rows are on disk, and statistics can be read."""
+        """End the pass over the data: all rows are on disk, and statistics can be read.
+
+        In a job of several processes every process calls it, also one without examples, and waits
+        for the others.
+
+        Raises:
+            ProcessLostError: another process ended, or did not come in time.
+        """
+        self._end_pass(together=self._backend is not None and not self._is_finished)
+
+    def _end_pass(self, *, together: bool = False) -> None:
+        """End the pass, and wait for the other processes that log examples in it.
+
+        Args:
+            together: whether all processes are known to call this now, also those without
+                examples.
+        """
         if self._batch is not None:
             raise CaptureError("finalize was called inside `with run(...)`.")
+        ranks, logged = self._ranks(), self._pass is not None
         if self._pass is not None:
             self._pass.close()
             self._pass = None
         self._metrics.finalize()
+        if ranks is None or self._has_failed or is_ending():
+            return
+        if together or logged or (not self._is_finished and ranks.has_begun()):
+            ranks.meet("run.finalize()")
+        self._is_finished = True
 
     def close(self) -> None:
         """Finalize, and close the sinks."""
@@ -293,6 +347,7 @@ class RunCore(LogixMethods, CloseOnExit):
 
     def fail(self) -> None:
         """Mark the stores as those of a failed program when they are closed."""
+        self._has_failed = True
         self._metrics.fail()
         if self._pass is not None:
             self._pass.fail()

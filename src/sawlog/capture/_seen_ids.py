@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import collections
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from sawlog.capture._backend import ProcessGroup
+    from sawlog.capture._ranks import Ranks
 
 
 class SeenIds:
@@ -47,16 +45,16 @@ class Claims:
     """Which process of a distributed job logs an example that several of them have.
 
     Samplers that give every process the same number of examples repeat some. The process that
-    claims an id first logs it. Claims are those of one pass: all processes of a job start the same
-    number of passes at a folder, so that number is part of the key.
+    claims an id first logs it.
+
+    Args:
+        ranks: the processes that share the run; None if there is only one.
+        folder: the part of the run that the claims are for.
     """
 
-    _passes: ClassVar[collections.Counter[str]] = collections.Counter()
-
-    def __init__(self, folder: Path, group: ProcessGroup | None) -> None:
-        where = str(folder.resolve())
-        Claims._passes[where] += 1
-        self._name, self._group = f"{where}/{Claims._passes[where]}", group
+    def __init__(self, ranks: Ranks | None, folder: str) -> None:
+        self._group = None if ranks is None else ranks.group
+        self._name = "" if ranks is None else f"{ranks.name}/{folder}"
         self._own: dict[int | str, bool] = {}
 
     def take(self, ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -71,6 +69,6 @@ class Claims:
     def _claim(self, each: int | str) -> bool:
         assert self._group is not None
         if each not in self._own:
-            key = f"sawlog/{self._name}/{type(each).__name__}/{each}"
+            key = f"{self._name}/{type(each).__name__}/{each}"
             self._own[each] = self._group.claim(key)
         return self._own[each]

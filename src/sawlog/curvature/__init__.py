@@ -27,12 +27,16 @@ from sawlog.curvature._damping import Sampled as Sampled
 from sawlog.curvature._damping import Typical as Typical
 from sawlog.curvature._fit import KINDS as KINDS
 from sawlog.curvature._fit import fit as fit
+from sawlog.curvature._fit import fit_without_rows as fit_without_rows
 from sawlog.curvature._fit import needs_factors as needs_factors
+from sawlog.curvature._fit import row_sums as row_sums
 from sawlog.curvature._joint import Joint as Joint
 from sawlog.curvature._layer import Diagonal as Diagonal
 from sawlog.curvature._layer import FullMatrix as FullMatrix
 from sawlog.curvature._layer import Kronecker as Kronecker
 from sawlog.curvature._layer import Layer as Layer
+from sawlog.curvature._row_sums import RowSums as RowSums
+from sawlog.curvature._row_sums import add_blocks as add_blocks
 
 __all__ = [
     "IDENTITY",

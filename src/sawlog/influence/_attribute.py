@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,12 +22,13 @@ from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
 from sawlog.influence._compatibility import check_together
 from sawlog.influence._ensemble import ensemble as mean_of
+from sawlog.influence._engines import agreed, as_executor, leads, parts_for, threads_for
 from sawlog.influence._fitted_curvature import curvature_for
 from sawlog.influence._logs import BUDGET, Logs
 from sawlog.influence._mixed_curvature import Components, mixed_curvature
 from sawlog.influence._scores import Scores, load_scores
 from sawlog.influence._scoring_job import NONFINITE, ScoringJob, prepare_job
-from sawlog.influence._threads import several
+from sawlog.influence._threads import cores, several
 from sawlog.influence._top_k import TopK, check_top_k
 
 MODES = ("dot", "cosine", "l2")
@@ -51,7 +53,7 @@ def attribute(
     per_layer: bool = False,
     names: Sequence[str] | None = None,
     budget: int = BUDGET,
-    executor: Executor | None = None,
+    executor: Any = None,
     checkpoint: StrPath | None = None,
     progress: bool = False,
     device: Any = None,
@@ -93,8 +95,10 @@ def attribute(
         names: The layers to use; all by default.
         budget: Approximate bytes of memory to use besides the result; each worker of an executor
             uses as many. Queries that do not fit are scored in batches.
-        executor: A pool of threads or processes, also on other machines that share the disk. Its
-            workers score files in parallel.
+        executor: What computes parts in parallel, also on other machines that share the disk: a
+            ``concurrent.futures.Executor``, a ``dask.distributed.Client``, the module ``ray``, a
+            ``multiprocessing.Pool``, or a :class:`sawlog.torch.RankExecutor`. Its workers score
+            files, and add up files to fit the curvature.
         checkpoint: A folder for finished parts. A second call with the same queries, logs and
             options resumes from it; any other call starts from scratch.
         progress: Whether to show a progress bar.
@@ -141,19 +145,20 @@ def attribute(
         raise ArgumentError("There are no examples to score, or no queries to score them for.")
     shapes = check_together(logs, asked, weights)
     at = logs.usable_device(_device_for(device, queries))
+    engine = as_executor(executor)
     how: dict[str, Any] = {"budget": budget, "device": at, "weights": weights}
     special = second_moments is not None or mix is not None
     if special:
         fitted = mixed_curvature(logs, asked, curvature, second_moments, mix, **how)
     else:
-        fitted = curvature_for(logs, curvature, **how)
+        fitted = curvature_for(logs, curvature, **how, executor=engine)
     exact = mode == "l2" or any(dtype == np.float64 for dtype, _ in shapes.values())
     options |= {"device": at, "top_k": top_k, "sign": sign}
     found = []
     for batch in asked.batches(budget // 4):
         job = prepare_job(logs, batch, fitted, exact, **options)
         folder = None if checkpoint is None else absolute(checkpoint) / job.fingerprint()
-        scores = _join_parts(_run_job(job, executor, folder, progress), job)
+        scores = _join_parts(_run_job(job, engine, folder, progress), job)
         if per_layer and top_k is not None:
             scores = dataclasses.replace(scores, layers=_layer_scores(scores, job))
         found.append(scores)
@@ -209,7 +214,9 @@ def _run_job(
     """Return the scores of all parts in order, computed by the executor or by own threads."""
     files = min(job.logs.files, MOST_PARTS)
     if executor is not None:
-        return _run_parts(job, files, executor, folder, show, own=False)
+        job = dataclasses.replace(job, threads=threads_for(executor, cores(job.device)))
+        count = files if folder is not None else parts_for(executor, files, MOST_PARTS)
+        return _run_parts(job, count, executor, folder, show, own=False)
     with several(files, job.device) as (threads, workers):
         own = dataclasses.replace(job, budget=max(1, job.budget // workers))
         fine = folder is not None or show
@@ -230,7 +237,8 @@ def _run_parts(
     parts = [(index, count) for index in range(count)]
     saved = {} if folder is None else {p: folder / f"{p[0]:05d}-of-{count:05d}" for p in parts}
     found: dict[tuple[int, int], Scores] = {
-        part: load_scores(path) for part, path in saved.items() if (path / "store.json").exists()
+        part: load_scores(saved[part])
+        for part in agreed(executor, functools.partial(_saved_parts, saved))
     }
     todo = [part for part in parts if part not in found]
     with bars.shown("scoring", len(parts), quiet=not show) as bar:
@@ -238,10 +246,15 @@ def _run_parts(
             bar.step(0, 0)
         for part, scores in _compute_parts(job, todo, executor, own):
             found[part] = scores
-            if part in saved:
+            if part in saved and leads(executor):
                 _save_part(scores, saved[part])
             bar.step(scores.values.shape[1], 0)
     return [found[part] for part in parts]
+
+
+def _saved_parts(saved: Mapping[tuple[int, int], Path]) -> list[tuple[int, int]]:
+    """Return the parts that an earlier call saved."""
+    return [part for part, path in saved.items() if (path / "store.json").exists()]
 
 
 def _compute_parts(
@@ -254,7 +267,8 @@ def _compute_parts(
         return
     stop = threading.Event()
     more = (stop,) if own else ()  # an event does not reach other processes
-    futures = {executor.submit(job.run, part, *more): part for part in todo}
+    run = job.run
+    futures = {executor.submit(run, part, *more): part for part in todo}
     try:
         for future in as_completed(futures):
             yield futures[future], future.result()

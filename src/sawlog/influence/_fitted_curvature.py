@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from sawlog import curvature as curvatures
 from sawlog._array_device import NUMPY, ArrayDevice
 from sawlog.curvature import KINDS, Curvature, needs_factors
 from sawlog.errors import ArgumentError, StoreError, StorePermissionError, UnknownNameError
+from sawlog.influence._engines import agreed, as_executor, leads
+from sawlog.influence._fitting import Fitting
 from sawlog.influence._logs import BUDGET, Logs
 from sawlog.run_files._folders import curvature_of, measured_with
 from sawlog.run_files._measured import Measured
@@ -27,10 +29,19 @@ def curvature_for(
     budget: int = BUDGET,
     device: ArrayDevice = NUMPY,
     weights: str = "same",
+    executor: Any = None,
 ) -> Curvature:
     """Return the curvature of a kind, fitted to the logs; return a given curvature unchanged.
 
     A curvature that was saved with the run is reused unless its rows or statistics have changed.
+
+    Args:
+        logs: The rows.
+        curvature: One of :data:`sawlog.curvature.KINDS`, or a fitted curvature.
+        budget: Approximate bytes of memory to use besides the result.
+        device: Where sums over rows are computed.
+        weights: As for :func:`attribute`.
+        executor: As for :func:`attribute`; its workers add up the rows of files in parallel.
 
     Raises:
         ArgumentError: The kind is unknown, or a statistic is missing; says which stage to run.
@@ -55,12 +66,10 @@ def curvature_for(
         measured = measured_with(reader)
     if weights == "same":
         check_statistics(logs, measured)
+    fitting = Fitting(curvature, measured, budget, device, as_executor(executor))
     if folder is None:
-        fitted = curvatures.fit(
-            curvature, lambda: logs.scan(budget, device), measured, count=len(logs)
-        )
-        return Curvature(fitted.kind, fitted.layers, fitted.joint, fitted.count, _provenance(logs))
-    return _load_or_fit(folder, curvature, logs, measured, lambda some: some.scan(budget, device))
+        return Curvature(curvature, fitting.layers(logs), None, len(logs), _provenance(logs))
+    return _load_or_fit(folder, logs, fitting)
 
 
 def _check_given(logs: Logs, curvature: Curvature) -> None:
@@ -82,15 +91,10 @@ def check_statistics(logs: Logs, measured: Measured | None) -> None:
     check_same_weights(logs.provenance, theirs, f"the rows{where}", "the statistics of K-FAC", hint)
 
 
-def _load_or_fit(
-    folder: Path,
-    kind: str,
-    logs: Logs,
-    measured: Measured | None,
-    scan: Callable[[Logs], Iterator[Mapping[str, Any]]],
-) -> Curvature:
+def _load_or_fit(folder: Path, logs: Logs, fitting: Fitting) -> Curvature:
     """Load the layers whose rows and statistics are unchanged; fit and save the others."""
-    saved, notes = _load(folder)
+    kind, measured, executor = fitting.kind, fitting.measured, fitting.executor
+    saved, notes = agreed(executor, functools.partial(_load, folder))
     rows, factors = logs.state(), notes.get("factors", {})
     valid = {
         name: layer
@@ -99,10 +103,11 @@ def _load_or_fit(
     }
     missing = [name for name in logs.layers if name not in valid]
     if missing:
-        some = Logs(logs, names=missing)
-        valid |= curvatures.fit(kind, lambda: scan(some), measured, count=len(logs)).layers
+        valid |= fitting.layers(Logs(logs, names=missing))
         hashes = {name: _hash_of_factors(name, measured) for name in valid}
-        _save(Curvature(kind, valid, count=len(logs)), folder, {"rows": rows, "factors": hashes})
+        if leads(executor):
+            notes = {"rows": rows, "factors": hashes}
+            _save(Curvature(kind, valid, count=len(logs)), folder, notes)
     layers = {name: valid[name] for name in logs.layers}
     return Curvature(kind, layers, None, len(logs), _provenance(logs))
 

@@ -12,7 +12,7 @@ import numpy as np
 from sawlog import store
 from sawlog._array_device import NUMPY, ArrayDevice
 from sawlog._validate import positive_integer
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, StoreError
 from sawlog.influence._join_logs import join_arguments
 from sawlog.influence._layer_names import choose_layers
 from sawlog.influence._memory_source import MemorySource
@@ -156,6 +156,14 @@ class Logs:
     def state(self) -> str:
         """Return a hash that changes with any row."""
         return self.source.state(self.layers)
+
+    def check_state(self, state: str) -> None:
+        """Raise a StoreError if the store has changed since it was in this :meth:`state`."""
+        if self.reader is not None and self.state() != state:
+            raise StoreError(
+                f"The store at {self.path} changed while it was read. Hint: call again; parts in "
+                "checkpoint=... that were scored before the change are not reused."
+            )
 
     def usable_device(self, device: ArrayDevice) -> ArrayDevice:
         """Return ``device`` if it can hold the stored dtypes, otherwise numpy."""

@@ -18,10 +18,11 @@ import numpy as np
 
 from sawlog._array_device import NUMPY, TORCH_CPU, ArrayDevice, to_numpy
 from sawlog.curvature import Curvature, Damping
-from sawlog.errors import ArgumentError, StoreError
+from sawlog.errors import ArgumentError
 from sawlog.influence._logs import Logs
 from sawlog.influence._rows import ExampleRows
 from sawlog.influence._scores import Scores
+from sawlog.influence._threads import limited_to
 from sawlog.influence._top_k import TopK
 
 NONFINITE = ("error", "keep")
@@ -50,6 +51,7 @@ class ScoringJob:
         top_k, sign: Which scores are kept; all if ``top_k`` is None.
         per_layer: Whether the scores of each layer are kept.
         nonfinite: ``"keep"`` scores that are infinite or NaN, or raise an ``"error"``.
+        threads: How many threads a matrix product may use; None is as many as usual.
     """
 
     logs: Logs
@@ -68,6 +70,7 @@ class ScoringJob:
     sign: str
     per_layer: bool
     nonfinite: str = "keep"
+    threads: int | None = None
 
     def fingerprint(self) -> str:
         """Return a hash of everything that the scores depend on."""
@@ -93,13 +96,10 @@ class ScoringJob:
             StoreError: The store changed since the job was made.
             CancelledError: ``stop`` was set.
         """
-        if self.logs.reader is not None and self.logs.state() != self.state:
-            raise StoreError(
-                f"The store at {self.logs.path} changed while it was scored. Hint: call again; "
-                "parts in checkpoint=... that were scored before the change are not reused."
-            )
+        self.logs.check_state(self.state)
         pieces = self._pieces(part) if stop is None else _until(stop, self._pieces(part))
-        return self._all(pieces) if self.top_k is None else self._top_k(pieces, self.top_k)
+        with limited_to(self.threads):
+            return self._all(pieces) if self.top_k is None else self._top_k(pieces, self.top_k)
 
     def _top_k(self, pieces: Iterator[ExampleRows], k: int) -> Scores:
         best = TopK(k, self.sign)

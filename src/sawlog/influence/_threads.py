@@ -79,5 +79,10 @@ def _limited_torch(threads: int) -> Iterator[Callable[[], None] | None]:
         torch.set_num_threads(before)
 
 
+def limited_to(threads: int | None) -> contextlib.AbstractContextManager[Any]:
+    """Limit the threads of matrix products in this process; None is no limit."""
+    return contextlib.nullcontext() if threads is None else _limited(threads)
+
+
 def _torch() -> Any:
     return require("torch", "torch", "device=")

@@ -17,6 +17,7 @@ class ConsoleLogger(Logger):
         title: the heading.
         total: the number of steps of each run, if known: adds a progress bar and the remaining
             time.
+        processes: which processes of a ``jax.distributed`` job show runs, see :class:`Logger`.
         options: those of :class:`sawlog.sinks.Dashboard`, such as ``names=["loss", "eval/*"]``,
             ``every=30.0``, the seconds between lines without a terminal, or ``file=sys.stderr``.
 
@@ -24,8 +25,15 @@ class ConsoleLogger(Logger):
     stored: ``MultiLogger(SaveLogger("runs"), ConsoleLogger())`` does both.
     """
 
-    def __init__(self, title: str = "sawlog", *, total: int | None = None, **options: Any) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        title: str = "sawlog",
+        *,
+        total: int | None = None,
+        processes: str = "first",
+        **options: Any,
+    ) -> None:
+        super().__init__(processes=processes)
         self.dashboard = Dashboard(title, total=total, **options)
 
     def __repr__(self) -> str:

@@ -47,6 +47,7 @@ class SaveLogger(Logger):
         exists: what to do with a run that already exists: ``"append"`` to it, ``"replace"`` it, or
             raise an ``"error"``. A run that this logger wrote itself is never replaced: a second
             ``init`` of a key continues its run.
+        processes: which processes of a ``jax.distributed`` job write, see :class:`Logger`.
         options: those of :func:`sawlog.store.create`, such as ``nan="error"`` or ``interval=5.0``,
             the longest time in seconds until logs are on disk.
 
@@ -56,9 +57,14 @@ class SaveLogger(Logger):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, exists: str = "append", **options: Any
+        self,
+        path: str | os.PathLike[str],
+        *,
+        exists: str = "append",
+        processes: str = "first",
+        **options: Any,
     ) -> None:
-        super().__init__(exists=exists)
+        super().__init__(exists=exists, processes=processes)
         self.path = absolute(path)
         self._options = options
 
@@ -79,8 +85,10 @@ class CsvLogger(Logger):
     it has the ``key`` of the run and its ``config``.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, exists: str = "append") -> None:
-        super().__init__(exists=exists)
+    def __init__(
+        self, path: str | os.PathLike[str], *, exists: str = "append", processes: str = "first"
+    ) -> None:
+        super().__init__(exists=exists, processes=processes)
         self.path = absolute(path)
 
     def open_run(self, name: str, about: Mapping[str, Any], exists: str) -> Sink:
@@ -111,8 +119,8 @@ class MemoryLogger(Logger):
     array([0.5], dtype=float32)
     """
 
-    def __init__(self, *, exists: str = "append") -> None:
-        super().__init__(exists=exists)
+    def __init__(self, *, exists: str = "append", processes: str = "first") -> None:
+        super().__init__(exists=exists, processes=processes)
         self._runs: dict[str, MemorySink] = {}
 
     @property

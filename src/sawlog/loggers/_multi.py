@@ -16,11 +16,11 @@ class MultiLogger(Logger):
     """Write each run to several loggers: ``MultiLogger(SaveLogger("runs"), CsvLogger("csv"))``.
 
     The program is traced once and calls back once, for any number of loggers. Each logger has its
-    own option ``exists``.
+    own options ``exists`` and ``processes``.
     """
 
     def __init__(self, *loggers: Logger) -> None:
-        super().__init__()
+        super().__init__(processes="any")
         if not loggers:
             raise ArgumentError("MultiLogger needs at least one logger.")
         self.loggers = loggers
@@ -36,6 +36,9 @@ class MultiLogger(Logger):
                 sink.close()
             raise
         return Fanout(*opened)
+
+    def _only_first(self) -> bool:
+        return any(logger._only_first() for logger in self.loggers)
 
     def _warn_started(self) -> None:
         for logger in self.loggers:

@@ -54,6 +54,7 @@ class TrackerLogger(Logger):
             forever.
         x: the step axis for charts, such as ``"update_step"``; other axes are logged as well. Logs
             without it use their first axis.
+        processes: which processes of a ``jax.distributed`` job write, see :class:`Logger`.
         options: those of the sink.
 
     A run is always a new one, even if the tracker has another of the same name.
@@ -74,10 +75,11 @@ class TrackerLogger(Logger):
         background: bool = True,
         timeout: float | None = TIMEOUT,
         x: str | None = None,
+        processes: str = "first",
         **options: Any,
     ) -> None:
         require(self.package, self.extra, type(self).__name__)  # now, not while a program runs
-        super().__init__(on_error=on_error, fallback=fallback, timeout=timeout)
+        super().__init__(on_error=on_error, fallback=fallback, timeout=timeout, processes=processes)
         self._threaded = background
         self._options = {**options, "x": XAxis(x)}  # one for all runs, to warn once
 

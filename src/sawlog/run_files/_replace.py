@@ -14,8 +14,13 @@ from sawlog.store._maintenance._remove import foreign_files_error, replace_store
 _PARTS = {"logs": 1, "statistics": 4, "curvature": 2, "metrics": 0}
 
 
-def replace_run(path: Path) -> None:
+def replace_run(path: Path, *, for_all: bool = False) -> None:
     """Remove the stores of a run, except those that processes of this job created.
+
+    Args:
+        path: the folder of the run.
+        for_all: whether this process does it for all others of its job, which wait for it; then
+            all stores are removed.
 
     Raises:
         StoreExistsError: the folder contains other files; nothing was removed.
@@ -29,7 +34,7 @@ def replace_run(path: Path) -> None:
             raise foreign_files_error(others, doing)
         return stores
 
-    for store in replace_stores(find, doing):
+    for store in replace_stores(find, doing, for_all=for_all):
         _remove_empty(store, path)
     if not _stores(path)[0]:
         discard(path / OPTIONS)

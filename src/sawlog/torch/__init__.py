@@ -35,6 +35,7 @@ from sawlog.torch._layers import Part as Part
 from sawlog.torch._layers import Rule as Rule
 from sawlog.torch._layers import Use as Use
 from sawlog.torch._layers import register_layer as register_layer
+from sawlog.torch._rank_executor import RankExecutor as RankExecutor
 from sawlog.torch._run import Run as Run
 from sawlog.torch._second_moments import second_moments as second_moments
 from sawlog.torch._training._training_capture import TrainingCapture as TrainingCapture
@@ -43,6 +44,7 @@ __all__ = [
     "Check",
     "Extraction",
     "Part",
+    "RankExecutor",
     "Rule",
     "Run",
     "TrainingCapture",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +16,7 @@ from sawlog.capture._check import Check
 from sawlog.capture._nonfinite import NonFiniteRows
 from sawlog.capture._pass_matrices import PassMatrices
 from sawlog.capture._run import CaptureRun
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, CompiledModelWarning
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._options import Options
 from sawlog.run_files._provenance import Provenance
@@ -25,10 +27,11 @@ from sawlog.torch._capture._batch_logs import PairMap
 from sawlog.torch._check._check_batch import check_batch
 from sawlog.torch._check._plain_gradients import loss_of
 from sawlog.torch._model._fingerprint import Fingerprint
-from sawlog.torch._model._names import bare
+from sawlog.torch._model._names import bare, compiled_parts
 from sawlog.torch._model._search import Names, find_watched
+from sawlog.torch._model._sharded import ShardedModel
+from sawlog.torch._model._sharded_fingerprint import ShardedFingerprint
 from sawlog.torch._model._watched import Watched
-from sawlog.torch._processes import TorchProcessGroup, process_group
 from sawlog.torch._rows._batch_statistics import BatchStatistics
 from sawlog.torch._rows._nonfinite import nonfinite_rows, nonfinite_sums
 from sawlog.torch._rows._projectors import Projectors
@@ -56,9 +59,12 @@ class TorchBackend:
         axis: int = 0,
     ) -> None:
         self.model = bare(model) if isinstance(model, nn.Module) else model
+        if isinstance(model, nn.Module):
+            _warn_if_compiled(model)
+        self._sharded = ShardedModel(model) if isinstance(model, nn.Module) else None
         self.watched = find_watched(self.model, names, types, uncovered)
         self.axis = axis
-        self._fingerprint = Fingerprint(self.model)
+        self._fingerprint = (ShardedFingerprint if self._sharded else Fingerprint)(self.model)
         self.correction: PairMap | None = None
         """Applied to the gradients of each block before they are projected."""
         averaged = isinstance(model, nn.parallel.DistributedDataParallel)
@@ -106,9 +112,16 @@ class TorchBackend:
         """Return batches with the positions of their examples; None if a loader keeps the order."""
         return sampled_batches(loader)
 
-    def process_group(self) -> TorchProcessGroup | None:
-        """Return the processes of the running ``torch.distributed`` job; None outside of one."""
-        return process_group()
+    @contextlib.contextmanager
+    def gathered(self, *, for_pass: bool = False) -> Iterator[None]:
+        """Have all parameters whole inside the ``with``, where processes have parts of them."""
+        if not self._sharded:
+            yield
+            return
+        if for_pass:
+            self._fingerprint.now()  # needs all processes, and is remembered
+        with self._sharded.whole(), self._sharded.reducing_once():
+            yield
 
     def run_step(self, active: ActiveBatch, step: Step, batch: Any, size: int) -> None:
         """Call ``step(model, batch)`` and differentiate the loss, if gradients are logged."""
@@ -132,7 +145,8 @@ class TorchBackend:
         tolerance: float | None,
     ) -> Check:
         """Compare what is captured of a batch with its examples run alone."""
-        return check_batch(self, run, step, batch, mask, examples, one, tolerance)
+        with self.gathered():
+            return check_batch(self, run, step, batch, mask, examples, one, tolerance)
 
 
 class TorchCapturer:
@@ -174,6 +188,24 @@ class TorchCapturer:
         capture = BatchCapture(self._watched, self._options, spec, rows, statistics)
         capture.correct(self._correction())
         return capture
+
+
+def _warn_if_compiled(model: nn.Module) -> None:
+    """Say once that a compiled model is not compiled while it is captured."""
+    global _warned
+    parts = compiled_parts(model)
+    if parts and not _warned:
+        _warned = True
+        warnings.warn(
+            f"torch.compile was called on {', '.join(parts[:3])}{', ...' if parts[3:] else ''}. "
+            "Compiled code calls no hooks, so inside of `with run(...)` it runs as it was written; "
+            "elsewhere it stays compiled.",
+            CompiledModelWarning,
+            stacklevel=5,
+        )
+
+
+_warned = False
 
 
 def _mask(mask: Any, batch: int) -> Tensor | None:

@@ -14,6 +14,7 @@ from sawlog.run_files._blocks import Report
 from sawlog.torch._backend import TorchBackend
 from sawlog.torch._capture._batch_capture import BatchCapture
 from sawlog.torch._model._search import Names
+from sawlog.torch._processes import TorchProcessGroup, process_group
 
 
 class Run(CaptureRun):
@@ -27,6 +28,9 @@ class Run(CaptureRun):
         config: initial options, as for :meth:`setup`; None takes those that an existing run was
             last set up with.
         sinks: where :meth:`log` writes; by default a store in the folder ``metrics`` of the run.
+        distributed: whether the processes of a ``torch.distributed`` job share the run; False is
+            for a run that only one of them has.
+        timeout: seconds to wait for a process of the job that shows no sign of life.
 
     >>> import tempfile, torch, sawlog
     >>> model = torch.nn.Linear(3, 2)
@@ -109,6 +113,10 @@ class Run(CaptureRun):
         """
         if isinstance(self._batch, BatchCapture):
             self._batch.declare_items(counts, total, times)
+
+    def _process_group(self) -> TorchProcessGroup | None:
+        """Return the processes of the running ``torch.distributed`` job; None outside of one."""
+        return process_group()
 
     def backward(self, loss: Tensor) -> None:
         """Run the backward pass only as far as the logs need: parameters get no ``.grad``.

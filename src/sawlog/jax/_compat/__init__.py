@@ -17,6 +17,7 @@ from sawlog.jax._compat.distributed import is_distributed as is_distributed
 from sawlog.jax._compat.distributed import wait_at_barrier as wait_at_barrier
 from sawlog.jax._compat.effects import Effect as Effect
 from sawlog.jax._compat.effects import guards_transfers as guards_transfers
+from sawlog.jax._compat.effects import is_split_over_processes as is_split_over_processes
 from sawlog.jax._compat.effects import lower_to_ordered_callback as lower_to_ordered_callback
 from sawlog.jax._compat.effects import needs_devices_to_lower as needs_devices_to_lower
 from sawlog.jax._compat.effects import order_tokens as order_tokens

@@ -52,6 +52,19 @@ def lower_to_ordered_callback(
     return result
 
 
+def is_split_over_processes(ctx: Any) -> bool:
+    """Return whether a host call is made for each shard, and other processes have some of these."""
+    if jax.process_count() == 1:
+        return False
+    context = ctx.module_context.axis_context
+    if not getattr(context, "manual_axes", None):
+        return False
+    devices = getattr(context.mesh, "devices", None)
+    if devices is None:
+        return bool(context.mesh.size > jax.local_device_count())
+    return any(device.process_index != jax.process_index() for device in devices.flat)
+
+
 def prepare_order(effect: Any) -> None:
     """Create the token of an ordered effect unless it exists.
 

@@ -268,3 +268,10 @@ def _on_mesh(like: Type) -> Any:
 
 def _same_mesh(one: Any, two: Any) -> bool:
     return bool(one.mesh.abstract_mesh == two.mesh.abstract_mesh)
+
+
+def is_elsewhere(array: Any) -> bool:
+    """Return whether only the devices of other processes have some parts of an array."""
+    if not isinstance(array, jax.Array) or _compat.is_tracer(array):
+        return False
+    return not (array.is_fully_addressable or array.is_fully_replicated)

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from sawlog.jax import _compat
-from sawlog.jax._core.arrays import is_plain
+from sawlog.jax._core.arrays import is_elsewhere, is_plain
 from sawlog.jax._logdict.entries import LogdictPart, stack
 from sawlog.jax._logdict.lanes import over_lanes, statistic
 
@@ -45,6 +45,8 @@ def _shared(step: Any, part: LogdictPart) -> Any:
     if not jax.tree.leaves(part.value):
         return step
     lanes = (*range(part.outer), *range(part.outer + int(part.stacked), np.ndim(step)))
+    if is_elsewhere(step):
+        return step
     array = np.asarray(step)
     if not lanes or not array.size:
         return step
@@ -95,7 +97,13 @@ def _of_lanes(part: LogdictPart) -> str:
 
 def _is_number(leaf: Any) -> bool:
     known = not _compat.is_tracer(leaf) and not isinstance(leaf, jax.ShapeDtypeStruct)
-    return known and hasattr(leaf, "dtype") and is_plain(leaf) and leaf.dtype.kind in "fiub"
+    return (
+        known
+        and not is_elsewhere(leaf)
+        and hasattr(leaf, "dtype")
+        and is_plain(leaf)
+        and leaf.dtype.kind in "fiub"
+    )
 
 
 def _tree_text(value: Any) -> str:
@@ -115,6 +123,8 @@ class _Verbatim:
 def _short(array: Any) -> str:
     if _compat.is_tracer(array) or isinstance(array, jax.ShapeDtypeStruct):
         return "traced"
+    if is_elsewhere(array):
+        return "on the devices of several processes"
     if _compat.key_kind(getattr(array, "dtype", np.dtype(float))) is not None:
         array = jax.random.key_data(array)
     array = np.asarray(array)

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from sawlog._turn import Signal
-from sawlog.jax._core.arrays import to_numpy
+from sawlog.jax._core.arrays import is_elsewhere, to_numpy
 from sawlog.jax._core.handles import handles
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._runs.background import ROOM, Job
@@ -95,7 +95,7 @@ class Logged(Arrays):
 
 def _on_host(leaf: Any) -> Any:
     """Do what ``to_numpy`` does, faster for many numbers."""
-    if type(leaf) is np.ndarray:
+    if type(leaf) is np.ndarray or is_elsewhere(leaf):
         return leaf
     plain = isinstance(leaf, jax.Array) and isinstance(leaf.dtype, np.dtype)
     return np.asarray(leaf) if plain else to_numpy(leaf)
@@ -255,6 +255,7 @@ class Tapped(Job):
 
     def _write(self, payload: Payload, arrays: list[np.ndarray]) -> None:
         try:
+            self.run.check_complete(payload)
             for logs in payload.logs(arrays):
                 self.run.write(logs)
         except BaseException as error:

@@ -38,6 +38,8 @@ class Logger(RunOwner):
             :class:`~sawlog.errors.SinkWarning` reports that, and another one when the run ends.
         fallback: the folder of these stores.
         timeout: seconds after which a sink that does not respond has failed; None waits forever.
+        processes: which processes of a ``jax.distributed`` job write: ``"first"``, or ``"each"``,
+            to a run of its own whose name ends in ``-process-1``.
 
     Logs from outside of programs are written by a thread, once the device has computed them: a
     Python loop around a jitted step does not wait. At most 256 calls or 64 MiB wait to be written.
@@ -53,8 +55,15 @@ class Logger(RunOwner):
         on_error: str = "raise",
         fallback: str | os.PathLike[str] = FALLBACK,
         timeout: float | None = None,
+        processes: str = "first",
     ) -> None:
-        super().__init__(exists=exists, on_error=on_error, fallback=fallback, timeout=timeout)
+        super().__init__(
+            exists=exists,
+            on_error=on_error,
+            fallback=fallback,
+            timeout=timeout,
+            processes=processes,
+        )
         self._forms = Forms()
         self._programs: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._recent: list[tuple[tuple, Any]] = []

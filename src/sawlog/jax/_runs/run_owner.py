@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from sawlog._lifecycle import CloseOnExit
@@ -21,6 +22,7 @@ from sawlog.jax._runs import seeds
 from sawlog.jax._runs.appends import Appends
 from sawlog.jax._runs.background import Background
 from sawlog.jax._runs.failures import Failures
+from sawlog.jax._runs.processes import OtherProcessSink
 from sawlog.jax._runs.runs import (
     LoggerRun,
     RunState,
@@ -32,6 +34,7 @@ from sawlog.jax._runs.runs import (
 from sawlog.sinks import Fallback, Timeout
 
 EXISTS = ("append", "replace", "error")
+PROCESSES = ("first", "each", "any")  # "any" is for loggers around others, which choose themselves
 ON_ERROR = ("raise", "fallback")
 FALLBACK = "sawlog-fallback"
 
@@ -46,7 +49,9 @@ class RunOwner(CloseOnExit):
         on_error: str = "raise",
         fallback: str | os.PathLike[str] = FALLBACK,
         timeout: float | None = None,
+        processes: str = "first",
     ) -> None:
+        self._processes = one_of("processes", processes, PROCESSES)
         self._exists = one_of("exists", exists, EXISTS)
         self._on_error = one_of("on_error", on_error, ON_ERROR)
         self._fallback = absolute(fallback)
@@ -126,11 +131,22 @@ class RunOwner(CloseOnExit):
             self._opened.add(full)
             ended = functools.partial(_warn_ended, self._reporters())  # does not hold the logger
             owner = weakref.ref(self)
-            self._open[full] = LoggerRun(full, about, sink, ended, self._background, owner)
+            self._open[full] = LoggerRun(
+                full, about, sink, ended, self._background, owner, self._only_first()
+            )
             return self._open[full]
+
+    def _only_first(self) -> bool:
+        """Return whether the first of several processes writes, and the others do not."""
+        return self._processes == "first" and jax.process_count() > 1
 
     def _sink_of(self, name: str, about: Mapping[str, Any]) -> Sink:
         """Return the sink of a run, wrapped as ``timeout`` and ``on_error`` require."""
+        if self._processes == "first" and jax.process_index():
+            return OtherProcessSink()
+        if self._processes == "each" and jax.process_count() > 1:
+            process = jax.process_index()
+            name, about = f"{name}-process-{process}", {**about, "process": process}
         again = name in self._opened
         exists = "append" if again and self._exists == "replace" else self._exists
         make = functools.partial(self.open_run, name, about, exists)

@@ -21,6 +21,7 @@ from sawlog.jax import _compat
 from sawlog.jax._core.handles import handles
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._runs.background import Background
+from sawlog.jax._runs.processes import shards_error
 from sawlog.jax._saving.records import to_records
 from sawlog.jax._transforms.tap_host import Payload
 from sawlog.records import Records
@@ -80,6 +81,7 @@ class LoggerRun:
         ended: Callable[[], None],
         background: Background,
         owner: Callable[[], Any] = lambda: True,
+        only_first: bool = False,
     ) -> None:
         self.name = name
         self.about = about
@@ -87,6 +89,7 @@ class LoggerRun:
         self.ended = ended  # called after runs were closed
         self.background = background
         self.owner = owner  # a weak reference to the logger
+        self.only_first = only_first  # of several processes, the first one writes
         self.background_errors: list[BaseException] = []  # for the next caller
         self._sink = sink
         self._lock = threading.Lock()
@@ -156,11 +159,21 @@ class LoggerRun:
         """
         self.background.write_ready()  # earlier logs from outside of programs
         try:
+            self.check_complete(payload)
             for logs in payload.logs(arrays):
                 self.write(logs)
         except BaseException as error:
             text = f"{type(error).__name__}: {error} ({self.where(payload)})"
             raise CallbackError(text).with_traceback(error.__traceback__) from error
+
+    def check_complete(self, payload: Payload) -> None:
+        """Refuse the logs of single shards where only the first process writes.
+
+        Raises:
+            ArgumentError: other processes have logs of other shards, which would be lost.
+        """
+        if self.only_first and payload.split:
+            raise shards_error(payload.keys, self.name)
 
     def where(self, payload: Payload) -> str:
         """Describe a host call, for error messages."""

@@ -19,6 +19,7 @@ import numpy as np
 
 from sawlog.errors import ArgumentError, DamagedStoreError, LogMismatchError, LogValueError
 from sawlog.jax import _compat
+from sawlog.jax._core.arrays import is_elsewhere
 from sawlog.jax._logdict.entries import LogdictPart, Nothing, Slot
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._saving.metadata import (
@@ -49,9 +50,10 @@ def to_host(leaf: Any, what: str) -> tuple[np.ndarray, str | None]:
     """Return a leaf as a numpy array; for PRNG keys, their data and the name of their kind.
 
     Raises:
-        LogValueError: the leaf is neither an array nor a number, or is not fully addressable.
+        LogValueError: the leaf is neither an array nor a number, or other processes have parts
+            of it.
     """
-    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+    if is_elsewhere(leaf):
         raise LogValueError(
             f"Parts of {what} are on devices of other processes. Hint: collect it first, with "
             "jax.experimental.multihost_utils.process_allgather(logs)."

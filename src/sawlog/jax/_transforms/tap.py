@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,7 +29,6 @@ from sawlog.jax._transforms.tap_buffer import BufferedTap, BufferedWalk
 from sawlog.jax._transforms.tap_host import (
     EntriesPayload,
     LogPayload,
-    Payload,
     Target,
     deliver_by_number,
     opened,
@@ -68,8 +68,10 @@ def _lower(ctx: Any, *args: Any, gated: bool = False, **params: Any) -> Any:
     if gated:
         return mlir.lower_fun(_call_if_due, multiple_results=True)(ctx, *args, **params)
 
+    split = _compat.is_split_over_processes(ctx)
+
     def call(*arrays: Any) -> tuple[()]:
-        _run(*arrays, **params)
+        _run(*arrays, split=split, **params)
         return ()
 
     return _compat.lower_to_ordered_callback(ctx, tap_effect, call, args)
@@ -83,10 +85,17 @@ def _call_if_due(*args: Any, target: Target | None, **params: Any) -> list[Any]:
 
 @tap_p.def_impl
 def _run(
-    *arrays: Any, site: Any, target: Target | None, gated: bool = False, **params: Any
+    *arrays: Any,
+    site: Any,
+    target: Target | None,
+    gated: bool = False,
+    split: bool = False,
+    **params: Any,
 ) -> list[Any]:
     del gated  # delivery skips masked lanes
-    call: Payload = site if isinstance(site, EntriesPayload) else LogPayload(site, **params)
+    call: Any = site if isinstance(site, EntriesPayload) else LogPayload(site, **params)
+    if split:
+        call = dataclasses.replace(call, split=True)
     if target is None:
         deliver_by_number(call, arrays)
     else:

@@ -25,11 +25,13 @@ class Payload:
 
     The first ``lanes`` axes are those of a ``vmap`` around ``tap``. If ``has_mask``, the last array
     is a mask. ``key_kinds`` tells which arrays are PRNG keys; these arrive as plain integers.
+    ``split`` tells that it has one shard of several, some of which are those of other processes.
     """
 
     key_kinds: tuple[Any, ...]
     keys: Any
     where: Any
+    split: bool
 
     @property
     def lanes(self) -> int:
@@ -65,6 +67,7 @@ class LogPayload(Payload):
     keys: tuple[str, ...]
     inside: int
     key_kinds: tuple[Any, ...]
+    split: bool = False
 
     @property
     def where(self) -> str:
@@ -117,6 +120,7 @@ class EntriesPayload(Payload):
     masked: bool = False
     branches: tuple[tuple[int, int], ...] = ()
     forward_mode: bool = False
+    split: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:

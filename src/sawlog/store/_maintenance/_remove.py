@@ -11,6 +11,7 @@ written is never removed.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import stat
@@ -133,16 +134,21 @@ def remove_store(path: Path) -> None:
         os.rmdir(path)
 
 
-def replace_stores(find: Callable[[], list[Path]], doing: str) -> list[Path]:
+def replace_stores(
+    find: Callable[[], list[Path]], doing: str, *, for_all: bool = False
+) -> list[Path]:
     """Remove stores, except those that sibling processes created; return the removed ones.
 
-    ``find`` returns the stores, and raises if other files are in the way.
+    ``find`` returns the stores, and raises if other files are in the way. ``for_all`` says that
+    sibling processes wait for this one, so that no store is theirs.
 
     Raises:
         StoreExistsError: a folder contains other files. Nothing was removed.
         StoreWriteError: a store is being written.
     """
     here, deadline = process_group(), time.monotonic() + _PATIENCE
+    if for_all:
+        here = dataclasses.replace(here, several=False)
     while True:
         old = [path for path in find() if not _is_new(path, here)]
         with contextlib.ExitStack() as stack:

@@ -42,6 +42,7 @@ _lock = threading.Lock()
 _users = 0
 _originals: dict[str, Any] = {}
 _local = threading.local()
+_around: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +70,20 @@ def patched(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _local.listener = before
+        _uninstall()
+
+
+@contextlib.contextmanager
+def around_backward(
+    context: Callable[[], contextlib.AbstractContextManager[None]],
+) -> Iterator[None]:
+    """Run backward passes of the user inside of a context, for the time of a ``with``."""
+    _install()
+    _around.append(context)
+    try:
+        yield
+    finally:
+        _around.remove(context)
         _uninstall()
 
 
@@ -111,9 +126,12 @@ def _reporting_backward(original: Any) -> Any:
         inputs: Any = None,
     ) -> Any:
         def run() -> Any:
-            return original(
-                tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs
-            )
+            with contextlib.ExitStack() as stack:
+                for each in _around:
+                    stack.enter_context(each())
+                return original(
+                    tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs
+                )
 
         listener = getattr(_local, "listener", None)
         several = [tensors] if isinstance(tensors, Tensor) else list(tensors)

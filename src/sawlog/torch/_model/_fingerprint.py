@@ -51,7 +51,7 @@ class _HashedTensor:
             _version(tensor),
             _address(tensor),
             _sample(tensor, pieces),
-            _digest(tensor),
+            digest_of(tensor),
             tensor.requires_grad,
             pieces,
             not tensor.is_inference(),
@@ -114,11 +114,12 @@ class Fingerprint:
         self._others: list[str] = []
         self._hashed_at, self._took = -float("inf"), 0.0
         self._turn = 0
-        self._sharded = any(hasattr(own[key], "full_tensor") for _, own, key in _places(model))
 
     def now(self, projection: str = "") -> Provenance:
         """Hash every byte of the weights, and return the fingerprint."""
-        self._known = {name: _HashedTensor.of(own[key]) for name, own, key in _places(self._model)}
+        self._known = {
+            name: _HashedTensor.of(own[key]) for name, own, key in places_of(self._model)
+        }
         self._quick_check = _QuickCheck(self._model, self._known)
         self._trained = [name for name, known in self._known.items() if known.trained]
         self._others = [name for name, known in self._known.items() if not known.trained]
@@ -140,7 +141,7 @@ class Fingerprint:
 
     def _compare_tensors(self) -> list[str]:
         """Compare tensor by tensor; modules may have been added or removed."""
-        there = {name: own[key] for name, own, key in _places(self._model)}
+        there = {name: own[key] for name, own, key in places_of(self._model)}
         gone = [name for name in self._known if name not in there]
         found = [name for name, tensor in there.items() if not self._is_same(name, tensor)]
         if not found and not gone:  # equal values in other memory, or rewritten
@@ -153,7 +154,7 @@ class Fingerprint:
             return False
         if known.is_same(tensor):
             return True
-        if _digest(tensor) != known.digest:
+        if digest_of(tensor) != known.digest:
             return False
         self._known[name] = _HashedTensor.of(tensor)
         return True
@@ -161,19 +162,19 @@ class Fingerprint:
     def _compare_bytes(self) -> list[str]:
         """Compare every byte, if the interval has passed."""
         start = time.process_time()
-        if self._sharded or start - self._hashed_at < self._took / SHARE:
+        if start - self._hashed_at < self._took / SHARE:
             return []
-        there = {name for name, _, _ in _places(self._model)}
+        there = {name for name, _, _ in places_of(self._model)}
         found = [name for name in there if name not in self._known]
         for name, known in self._known.items():
-            if name not in there or _digest(known.tensor) != known.digest:
+            if name not in there or digest_of(known.tensor) != known.digest:
                 found.append(name)
         self._hashed_at = time.process_time()
         self._took = self._hashed_at - start
         return found
 
 
-def _places(model: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
+def places_of(model: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Yield the name of each tensor, the dict that holds it and its key; shared ones once."""
     seen = set()
     for prefix, module in named_modules(model):
@@ -204,7 +205,7 @@ def _address(tensor: Tensor | None) -> int:
         return 0
 
 
-def _digest(tensor: Tensor) -> str:
+def digest_of(tensor: Tensor) -> str:
     """Return a hash of the values, dtype and shape of a tensor, on any device."""
     head = f"{tensor.dtype}{list(tensor.shape)}"
     return head + "".join(

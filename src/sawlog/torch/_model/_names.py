@@ -10,7 +10,6 @@ from torch import nn
 _WRAPPERS = {
     "DistributedDataParallel": "module",
     "DataParallel": "module",
-    "FullyShardedDataParallel": "_fsdp_wrapped_module",
     "CheckpointWrapper": "_checkpoint_wrapped_module",
     "OffloadWrapper": "_checkpoint_wrapped_module",
     "OptimizedModule": "_orig_mod",
@@ -71,3 +70,17 @@ def _walk(module: nn.Module, name: str, seen: set[int]) -> Iterator[tuple[str, n
         if child is not None:
             own = name if key == inside else f"{name}.{key}" if name else key
             yield from _walk(child, own, seen)
+
+
+def compiled_parts(model: nn.Module) -> list[str]:
+    """The names of the modules that ``torch.compile`` was called on.
+
+    >>> from torch import nn
+    >>> compiled_parts(nn.Linear(2, 2))
+    []
+    """
+    return [
+        name or type(bare(module)).__name__
+        for name, module in named_modules(model)
+        if inside_of(module) == "_orig_mod" or module._compiled_call_impl is not None
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from sawlog.errors import ArgumentError, UncoveredError
 from sawlog.run_files._blocks import Block
 from sawlog.torch._layers import Part, Rule, general, rule_for
 from sawlog.torch._model._names import named_modules, named_parameters
+from sawlog.torch._model._sharded import LiveParameters, LiveTensors, is_split
 from sawlog.torch._model._watched import Share, Unit, Watched
 
 Names = str | Sequence[str] | Callable[[str], bool] | None
@@ -195,7 +196,11 @@ class _Search:
                 shares.extend(self._shares(module, part, tied, blocks))
             units.append(Unit(name, module, rule, tuple(shares)))
         named = {self._names[id(p)]: p for p in self._model.parameters()}
-        watched = {name: named[name] for block in blocks.values() for name in block.parameters}
+        names = [name for block in blocks.values() for name in block.parameters]
+        watched: Mapping[str, Tensor] = {name: named[name] for name in names}
+        others: Sequence[Tensor] = (*self._model.buffers(), *self._model.parameters())
+        if any(map(is_split, self._model.parameters())):  # whole only while a batch is logged
+            watched, others = LiveParameters(self._model, names), LiveTensors(self._model)
         kinds = nn.modules.batchnorm._BatchNorm
         norms = [(n, m) for n, m in self._model.named_modules() if isinstance(m, kinds)]
         return Watched(
@@ -204,7 +209,7 @@ class _Search:
             skipped,
             watched,
             tuple(norms),
-            buffers=(*self._model.buffers(), *self._model.parameters()),
+            buffers=others,
         )
 
     def _shares(

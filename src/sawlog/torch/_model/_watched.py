@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sawlog.factored import Dense, Factor, OneHot, Pair
 from sawlog.run_files._blocks import Block
 from sawlog.torch._layers import Part, Rule
+from sawlog.torch._model._sharded import LiveParameters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,11 +76,19 @@ class Watched:
     plans: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
     scattered: set[Any] = dataclasses.field(default_factory=set, compare=False)
     rounded: set[Any] = dataclasses.field(default_factory=set, compare=False)
-    buffers: tuple[Tensor, ...] = ()
+    buffers: Sequence[Tensor] = ()
 
-    @functools.cached_property
+    @property
     def numbers(self) -> Mapping[int, int]:
         """The number of each parameter, by its ``id``."""
+        is_live = isinstance(self.parameters, LiveParameters)
+        return self._count_parameters() if is_live else self._numbers
+
+    @functools.cached_property
+    def _numbers(self) -> Mapping[int, int]:
+        return self._count_parameters()
+
+    def _count_parameters(self) -> Mapping[int, int]:
         return {id(each): number for number, each in enumerate(self.parameters.values())}
 
     def with_blocks(self, blocks: Sequence[Block]) -> Watched:
