@@ -14,9 +14,28 @@ from sawlog.run_files._options import Options, read
 NAME = "run.json"
 
 
-def remember(path: Path, options: Options, blocks: Sequence[Block]) -> None:
-    """Keep the options of a run, and what it watches, in the place of earlier ones."""
-    said = {"options": options.to_json(), "blocks": [block.to_json() for block in blocks]}
+def remember(
+    path: Path,
+    options: Options,
+    blocks: Sequence[Block],
+    skipped: Sequence[tuple[str, str]] = (),
+    parameters: int | None = None,
+) -> None:
+    """Keep the options of a run, and what it watches, in the place of earlier ones.
+
+    Args:
+        path: the folder of the run.
+        options: its options.
+        blocks: what it watches.
+        skipped: the names of parameters that it does not watch, and why.
+        parameters: how many parameters the model has; None if unknown.
+    """
+    said = {
+        "options": options.to_json(),
+        "blocks": [block.to_json() for block in blocks],
+        "skipped": [list(each) for each in skipped],
+        "parameters": parameters,
+    }
     path.mkdir(parents=True, exist_ok=True)
     text = json.dumps(said)
     if (path / NAME).exists() and (path / NAME).read_text() == text:

@@ -15,6 +15,8 @@ _PARTS = {
     "statistics": 4,
     "curvature": 2,
     "metrics": 0,
+    "scores": 1,
+    "data": 0,
 }  # how deep below each stores can be
 
 
