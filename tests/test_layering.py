@@ -29,7 +29,7 @@ LAYERS = (
     ("factored", "store"),
     ("records",),
     ("_array_device", "_progress"),
-    ("_csv", "_format", "_rich", "_table", "_validate"),
+    ("_csv", "_format", "_html", "_rich", "_table", "_validate"),
     (
         "_arrays",
         "_atomic",

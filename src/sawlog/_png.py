@@ -49,7 +49,7 @@ def as_bytes(array: np.ndarray) -> np.ndarray:
     values = array.astype(np.float64)
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    if array.dtype.kind == "f" and 0 <= low and high <= 1:
+    if array.dtype.kind == "f" and low >= 0 and high <= 1:
         low, high = 0.0, 1.0
     scaled = (values - low) / ((high - low) or 1.0)
     return np.round(255 * np.nan_to_num(np.clip(scaled, 0, 1), nan=0.0)).astype(np.uint8)

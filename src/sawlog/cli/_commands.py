@@ -47,6 +47,15 @@ COMMANDS = {
     "export": Command(
         "_export", "Export", "Write a store, or some of its names, in a format of other programs."
     ),
+    "describe": Command(
+        "_describe",
+        "Describe",
+        "Store what the examples of a run look like, so that tables and pages can show them.",
+    ),
+    "report": Command(
+        "_report", "Report", "Write a page about runs: one HTML file that needs no network."
+    ),
+    "view": Command("_view", "View", "Show the runs of a folder in the browser while they go on."),
     "attribute": Command(
         "_attribute", "Attribute", "Score the examples of a run by their influence on queries."
     ),

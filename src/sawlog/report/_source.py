@@ -101,25 +101,28 @@ class PageSource:
         self._paths = [absolute(path) for path in paths]
         self._scores = tuple(scores)
         self.live = False
-        self.runs = self._find()
+        self.left_out = 0
+        self.runs = self.find()
 
-    def _find(self) -> dict[str, PageRun]:
-        found = [run for path in self._paths for run in _runs_at(path)]
-        unique = list(dict.fromkeys(found))
-        if not unique and not self._scores and not self.live_allowed:
+    def find(self) -> dict[str, PageRun]:
+        """Return the runs under the paths, by id.
+
+        Raises:
+            StoreNotFoundError: a path does not exist, or no run is found.
+        """
+        unique = list(dict.fromkeys(run for path in self._paths for run in _runs_at(path)))
+        if not unique:
             listed = ", ".join(map(str, self._paths))
             raise StoreNotFoundError(
                 f"There is no run at {listed}. Hint: sawlog ls FOLDER lists the stores there."
             )
-        root = _common(self._paths)
+        root = Path(os.path.commonpath(list(self._paths)))
         runs = {}
         for number, path in enumerate(unique[:MOST_RUNS]):
-            run = _page_run(path, root, self._scores if number == 0 else ())
+            run = page_run(path, root, self._scores if number == 0 else ())
             runs[run.id] = run
         self.left_out = len(unique) - len(runs)
         return runs
-
-    live_allowed = False
 
     def parts(self) -> Iterable[str]:
         """Yield the names of all parts."""
@@ -150,7 +153,7 @@ class PageSource:
             "labels": lambda: self._labels(run),
         }
         if kind == "attribution" and number.isdigit() and int(number) < len(run.scores):
-            return _checked(lambda: attribution_part(_scored(run, run.scores[int(number)])))
+            return _checked(lambda: attribution_part(self._scored(run, run.scores[int(number)])))
         if number:
             raise KeyError(name)
         return _checked(makers[kind])
@@ -165,6 +168,33 @@ class PageSource:
             if name in (".", "metrics")
         )
         return min(1_000, max(100, MOST_POINTS // max(1, curves)))
+
+    def _scored(self, run: PageRun, scores: Path | ScoredRun) -> ScoredRun:
+        """Load saved scores, with what is known about their examples and queries."""
+        if isinstance(scores, ScoredRun):
+            return scores
+        loaded = load_scores(scores)
+        train = loaded.about.get("train")
+        own = run.rows  # scores that are saved in a run are about its rows
+        if run.summary.path not in scores.parents:
+            own = Path(train) if isinstance(train, str) else None
+        coverage = run.summary.coverage
+        return ScoredRun(
+            scores.name,
+            loaded,
+            run.data(),
+            self._query_data(loaded.about.get("queries")),
+            own if own is not None and own.is_dir() else None,
+            None if coverage is None else coverage.share,
+        )
+
+    def _query_data(self, queries: Any) -> ExampleData | None:
+        """Return the described queries, if their rows belong to a run of this page."""
+        if not isinstance(queries, str):
+            return None
+        folder = Path(queries).parent.parent
+        found = [run for run in self.runs.values() if run.summary.path == folder]
+        return found[0].data() if found else None
 
     def _labels(self, run: PageRun) -> dict[str, Any]:
         if run.rows is None:
@@ -215,11 +245,8 @@ def _runs_at(path: Path) -> list[Path]:
     return list(find_runs(path))
 
 
-def _common(paths: Sequence[Path]) -> Path:
-    return Path(os.path.commonpath(list(paths))) if paths else Path()
-
-
-def _page_run(path: Path, root: Path, more: tuple[Path | ScoredRun, ...]) -> PageRun:
+def page_run(path: Path, root: Path, more: tuple[Path | ScoredRun, ...] = ()) -> PageRun:
+    """Summarize a run; ``more`` are scores that are not saved inside of it."""
     summary = run_summary(path)
     name = path.relative_to(root).as_posix() if path != root else path.name
     group = name.rpartition("/")[0] or (root.name if path != root else "")
@@ -252,9 +279,7 @@ def _store_part(run: PageRun) -> dict[str, Any]:
         if name.split("/")[0] in (".", "logs") and overview.rows:
             found = store_summary(summary.path / name, limit=_TABLE_NAMES, damaged="skip")
             said = found.to_json()
-            tables.append(
-                {"store": name, "tables": said["tables"], "problems": said["problems"]}
-            )
+            tables.append({"store": name, "tables": said["tables"], "problems": said["problems"]})
     return {
         "path": str(summary.path),
         "stores": {name: store.to_json() for name, store in summary.stores.items()},
@@ -265,35 +290,6 @@ def _store_part(run: PageRun) -> dict[str, Any]:
 
 
 # -- scores ---------------------------------------------------------------------------------------
-
-
-def _scored(run: PageRun, scores: Path | ScoredRun) -> ScoredRun:
-    """Load saved scores, with what is known about their examples and queries."""
-    if isinstance(scores, ScoredRun):
-        return scores
-    loaded = load_scores(scores)
-    inside = run.summary.path in scores.parents
-    train = loaded.about.get("train")
-    rows = Path(train) if isinstance(train, str) and not inside else run.rows
-    coverage = run.summary.coverage
-    return ScoredRun(
-        scores.name,
-        loaded,
-        run.data(),
-        _query_data(run, loaded.about.get("queries")),
-        rows if rows is not None and rows.is_dir() else None,
-        None if coverage is None else coverage.share,
-    )
-
-
-def _query_data(run: PageRun, queries: Any) -> ExampleData | None:
-    """Return the described queries: those of the run that their rows belong to."""
-    if not isinstance(queries, str):
-        return None
-    folder = Path(queries).parent.parent
-    if folder == run.summary.path:
-        return run.data()
-    return None
 
 
 def scored_from(

@@ -236,7 +236,9 @@ class logdict(StatisticsMethods, dict):
         }
 
     def __repr__(self) -> str:
-        from sawlog.jax._logdict.display import describe
+        pass
+
+    def _repr_html_(self) -> str:
 
         return describe(list(self._parts()))
 

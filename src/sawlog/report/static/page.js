@@ -58,20 +58,22 @@ async function show(name) {
 // -- theme
 
 const THEMES = ["auto", "light", "dark"];
+const darkSystem = matchMedia("(prefers-color-scheme: dark)");
+let theme = "auto";
 
-function setTheme(theme) {
-  document.documentElement.dataset.theme = theme;
+function setTheme(wanted) {
+  theme = wanted;
+  const dark = theme === "dark" || (theme === "auto" && darkSystem.matches);
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
   const button = document.getElementById("theme");
   button.textContent = `Theme: ${theme}`;
   button.setAttribute("aria-label", `Theme: ${theme}. Change it.`);
   redrawCharts();
 }
 
-document.getElementById("theme").addEventListener("click", () => {
-  const at = THEMES.indexOf(document.documentElement.dataset.theme || "auto");
-  setTheme(THEMES[(at + 1) % THEMES.length]);
-});
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawCharts);
+document.getElementById("theme").addEventListener("click", () => setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]));
+darkSystem.addEventListener("change", () => setTheme(theme));
+setTheme("auto");
 
 // -- start, and updates
 
@@ -126,7 +128,6 @@ async function start() {
   if (index.problem) return void (loading.textContent = shown(index.problem));
   state.index = index;
   drawFrame();
-  setTheme("auto");
   window.addEventListener("hashchange", () => { if (location.hash.slice(1) !== state.view) show(location.hash.slice(1)); });
   await show(location.hash.slice(1) || "runs");
   if (source.live) keepUpdating();
