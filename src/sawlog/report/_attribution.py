@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -209,10 +210,9 @@ def _duplicates(scored: ScoredRun, shown: set[Any]) -> dict[Any, Any]:
                 groups.setdefault((example.text, example.image), []).append(each)
     found = list(groups.values())
     if scored.rows is not None and 1 < len(shown) <= MOST_GRADIENTS:
-        try:
+        # Rows may be gone, or hold no gradients: then only equal data is folded.
+        with contextlib.suppress(SawlogError, OSError):
             found += _parallel(scored.rows, shown)
-        except (SawlogError, OSError):
-            pass  # rows are gone, or hold no gradients: only equal data is folded
     return _representatives(found)
 
 
