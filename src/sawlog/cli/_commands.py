@@ -37,6 +37,17 @@ COMMANDS = {
     "show": Command(
         "_show", "Show", "Show what a store contains: names, types, counts, last values, trends."
     ),
+    "tail": Command(
+        "_tail", "Tail", "Print the last logged values of a run, and with --follow those that come."
+    ),
+    "plot": Command(
+        "_plot", "Plot", "Draw curves of runs in the terminal, or as a PNG or SVG file."
+    ),
+    "compare": Command(
+        "_compare",
+        "Compare",
+        "Compare runs: the settings in which they differ, and their last values.",
+    ),
     "verify": Command("_verify", "Verify", "Check every byte of stores against its checksum."),
     "compact": Command(
         "_compact", "Compact", "Merge small segments into large ones, and drop replaced rows."
