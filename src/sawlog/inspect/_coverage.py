@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import sawlog.store
 from sawlog.errors import SawlogError
+from sawlog.inspect._store_folders import run_file, stores_under
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._encode import row_bytes
 from sawlog.run_files._provenance import noted
-from sawlog.run_files._remembered import NAME as RUN_FILE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +84,9 @@ class Coverage:
 def coverage_of(folder: Path) -> Coverage | None:
     """Return what the capture run at ``folder`` watches; None if the run does not say."""
     try:
-        said = json.loads((folder / RUN_FILE).read_bytes())
+        said = run_file(folder)
+        if said is None:
+            return None
         blocks = [Block.from_json(each) for each in said["blocks"]]
         dtype = str(said["options"].get("dtype", "float32"))
         layers = tuple(_layer(block, dtype) for block in blocks)
@@ -107,9 +108,9 @@ def _layer(block: Block, dtype: str) -> WatchedLayer:
 
 def _weights(folder: Path) -> list[str]:
     found: dict[str, None] = {}
-    for file in sorted((folder / "logs").glob("*/store.json")):
+    for path in stores_under(folder / "logs"):
         try:
-            with sawlog.store.open(file.parent) as reader:
+            with sawlog.store.open(path) as reader:
                 found.update(dict.fromkeys(each.weights for each in noted(reader)))
         except (SawlogError, OSError):
             continue

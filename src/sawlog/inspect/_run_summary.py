@@ -15,6 +15,7 @@ from sawlog._paths import absolute
 from sawlog.errors import SawlogError
 from sawlog.inspect._coverage import Coverage, coverage_of
 from sawlog.inspect._overview import StoreOverview, _is_store, store_overview
+from sawlog.inspect._store_folders import run_file, stores_under
 from sawlog.run_files._remembered import NAME as RUN_FILE
 
 _PARTS = ("metrics", "logs", "statistics", "curvature", "scores", "data")
@@ -106,9 +107,9 @@ def is_capture_run(folder: Path) -> bool:
     """Return whether a folder is that of a capture run."""
     if (folder / RUN_FILE).is_file():
         return True
-    return any((folder / part).is_dir() for part in ("logs", "statistics")) or (
-        (folder / "metrics" / "store.json").is_file()
-    )
+    if any((folder / part).is_dir() for part in ("logs", "statistics")):
+        return True
+    return (folder / "metrics" / "store.json").is_file()
 
 
 def _is_part(store: Path) -> bool:
@@ -137,7 +138,7 @@ def run_summary(path: str | os.PathLike[str]) -> RunSummary:
     stores = {
         found.relative_to(folder).as_posix(): overview
         for part in _PARTS
-        for found in _stores_under(folder / part)
+        for found in stores_under(folder / part)
         if (overview := store_overview(found)) is not None
     }
     config, created, problem = _options(folder)
@@ -152,15 +153,6 @@ def run_summary(path: str | os.PathLike[str]) -> RunSummary:
         coverage_of(folder),
         problem,
     )
-
-
-def _stores_under(folder: Path) -> list[Path]:
-    found = []
-    for here, below, files in os.walk(folder):
-        if _is_store(Path(here), below, files):
-            below.clear()
-            found.append(Path(here))
-    return sorted(found)
 
 
 def _store_run(folder: Path) -> RunSummary:
@@ -189,12 +181,12 @@ def _store_run(folder: Path) -> RunSummary:
 
 def _options(folder: Path) -> tuple[dict[str, Any], str | None, str | None]:
     """Return the options of a capture run, when they were written, and why they are missing."""
-    file = folder / RUN_FILE
     try:
-        said = json.loads(file.read_bytes())
-        return flattened(said["options"]), iso(file.stat().st_mtime), None
-    except FileNotFoundError:
-        return {}, None, None
+        said = run_file(folder)
+        if said is None:
+            return {}, None, None
+        created = iso((folder / RUN_FILE).stat().st_mtime)
+        return flattened(said["options"]), created, None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return {}, None, f"{RUN_FILE} cannot be read: {error}"
 

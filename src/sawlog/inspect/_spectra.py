@@ -11,6 +11,7 @@ import numpy as np
 
 from sawlog import curvature
 from sawlog.errors import SawlogError
+from sawlog.inspect._store_folders import stores_under
 
 MOST = 120  # eigenvalues of a layer that are kept
 
@@ -52,15 +53,15 @@ class CurvatureSpectrum:
 def curvature_spectra(run: str | os.PathLike[str]) -> list[CurvatureSpectrum]:
     """Return the spectra of the curvatures that are saved with the run at ``run``."""
     found = []
-    for file in sorted((Path(run) / "curvature").glob("*/*/store.json")):
+    for path in stores_under(Path(run) / "curvature"):
         try:
-            fitted = curvature.load(file.parent)
+            fitted = curvature.load(path)
         except (SawlogError, OSError) as error:
             problem = str(error).partition(" Hint:")[0]
-            found.append(CurvatureSpectrum(file.parent, file.parent.name, None, [], problem))
+            found.append(CurvatureSpectrum(path, path.name, None, [], problem))
             continue
         layers = [_spectrum(name, fitted, layer) for name, layer in fitted.layers.items()]
-        found.append(CurvatureSpectrum(file.parent, fitted.kind, fitted.count, layers))
+        found.append(CurvatureSpectrum(path, fitted.kind, fitted.count, layers))
     return found
 
 

@@ -11,6 +11,7 @@ from sawlog.curvature import Curvature
 from sawlog.errors import SawlogError
 from sawlog.example_data import ExampleData
 from sawlog.influence import Logs, Ranking, label_errors
+from sawlog.inspect._store_folders import stores_under
 from sawlog.report._encode import example_json, histogram, listed, packed_values
 from sawlog.run_files._folders import measured_with
 
@@ -44,7 +45,8 @@ def _chosen(logs: Logs, reader: store.Reader, fit: bool) -> tuple[str, str | Cur
     """Return EK-FAC if it is saved or can be fitted, then other saved kinds, then identity."""
     if fit and measured_with(reader) is not None:
         return "ekfac", "ekfac"
-    saved = sorted((reader.path.parent.parent / "curvature" / reader.path.name).glob("*"))
+    own = reader.path.parent.parent / "curvature"
+    saved = [path for path in stores_under(own) if path.parent.name == reader.path.name]
     for path in sorted(saved, key=lambda each: each.name != "ekfac"):
         with contextlib.suppress(SawlogError, OSError):
             found = curvature.load(path)
