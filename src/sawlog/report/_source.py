@@ -213,7 +213,7 @@ class PageSource:
 
     def _run_json(self, run: PageRun) -> dict[str, Any]:
         summary = run.summary
-        entries = sum(store.entries or 0 for store in summary.stores.values())
+        entries = sum(s.entries or 0 for n, s in summary.stores.items() if n in (".", "metrics"))
         rows = sum(
             store.rows or 0 for n, store in summary.stores.items() if n.startswith(("logs", "."))
         )

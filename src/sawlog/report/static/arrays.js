@@ -4,7 +4,7 @@ async function arraysView(root) {
   const runs = state.index.runs.filter((run) => run.entries);
   if (!runs.length) return void root.append(el("p", { class: "card muted" }, "No run logged anything by step."));
   const a = state.arrays;
-  if (!runById(a.run)) a.run = (comparedRuns()[0] || runs[0]).id;
+  if (!runById(a.run)) a.run = most(comparedRuns().concat(runs), (run) => run.entries).id;
   const controls = el("section", { class: "card controls", "aria-label": "Controls of arrays" });
   const body = el("div");
   root.append(controls, body);

@@ -78,18 +78,17 @@ function validatedText(validated) {
 }
 
 function queryCard(part, query, draw) {
-  const a = state.attribution;
   const card = el("section", { class: "card query" }, el("h2", {}, "Query ", el("code", {}, query.id)));
   if (query.data) card.append(exampleView(query.data));
   const lists = [["Most helpful", query.helpful, "helps"], ["Most harmful", query.harmful, "hurts"]];
-  for (const [title, rows, kind] of lists) card.append(rankedList(title, rows, kind, part));
   if (query.histogram) {
     const best = query.helpful[0];
     const worst = query.harmful[0];
     const marks = [best && { x: best.score, label: `1st: ${best.id}`, colour: "--good", side: "right" }, worst && { x: worst.score, label: `last: ${worst.id}`, colour: "--bad", side: "left" }].filter(Boolean);
-    card.append(el("h3", {}, "All scores"), histogramChart("How many examples have which score", query.histogram, marks, { log: true }));
+    card.append(histogramChart("How many examples have which score", query.histogram, marks, { log: true }));
     if (query.histogram.nonfinite) card.append(problem(`${num(query.histogram.nonfinite)} scores are NaN or infinite.`));
   }
+  card.append(el("div", { class: "sides" }, lists.map(([title, rows, kind]) => rankedList(title, rows, kind, part))));
   if (query.groups && Object.keys(query.groups).length) card.append(groupsView(part, query, draw));
   if (query.lexical) card.append(lexicalView(part, query));
   if (!query.helpful.length && !query.harmful.length) card.append(el("p", { class: "muted" }, "All scores are 0 or not finite."));

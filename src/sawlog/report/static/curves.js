@@ -73,11 +73,13 @@ function drawCurves(loaded, notes, grid, pager) {
   if (thinned) said.push("Long series are thinned: a point is the mean of consecutive entries, and the band their range.");
   if (loaded.leftOut) said.push(`${num(loaded.leftOut)} names are left out.`);
   notes.append(el("p", { class: "muted", role: "status" }, said.join(" ")));
+  const all = [...new Set(names.flatMap((name) => loaded.byName.get(name).map((each) => each.run)))];
+  notes.append(legendOf(all));
   dropCharts(grid);
   clear(grid);
   for (const name of names.slice(c.page * PER_PAGE, (c.page + 1) * PER_PAGE)) {
     const lines = linesOf(loaded.byName.get(name));
-    if (lines.length) grid.append(curveChart(name, lines));
+    if (lines.length) grid.append(curveChart(name, lines, all));
   }
   if (!grid.children.length) grid.append(el("p", { class: "muted" }, loaded.byName.size ? "No name matches." : "These runs logged no numbers by step."));
   drawPager(pager, c.page, pages, names.length, (page) => { c.page = page; drawCurves(loaded, notes, grid, pager); document.getElementById("main").scrollIntoView(); });
@@ -108,7 +110,7 @@ function smoothed(values, weight) {
   });
 }
 
-function curveChart(name, lines) {
+function curveChart(name, lines, all) {
   const odd = lines.filter((line) => line.curve.nonfinite);
   const below = [];
   if (odd.length) below.push(el("p", { class: "note warn" }, `NaN or infinite: ${odd.slice(0, 3).map((line) => `${line.run.name} ${plural(line.curve.nonfinite, "time")}, first at ${num(line.curve.first_nonfinite)}`).join("; ")}${odd.length > 3 ? `; ${odd.length - 3} more runs` : ""}.`));
@@ -119,7 +121,23 @@ function curveChart(name, lines) {
   });
   below.push(el("details", {}, el("summary", {}, "As a table"), plainTable(`Values of ${shown(name)}`, ["run", "last", "least", "greatest", "entries"], rows, [1, 2, 3, 4])));
   const label = `${name}: ${plural(lines.length, "run")}, last values ${lines.slice(0, 4).map((line) => num(line.last)).join(", ")}`;
-  return chart(name, () => ({ traces: tracesOf(lines), layout: curveLayout(lines) }), { label, below });
+  return chart(name, () => ({ traces: tracesOf(lines, all), layout: curveLayout(lines) }), { label, below });
+}
+
+/** Which colour is which run, or group of runs. */
+function legendOf(runs) {
+  const items = isGrouped(runs) ? groupsOf(runs).map((group, at) => [group || "runs", at]) : runs.map((run) => [run.name, colourOf(run)]);
+  if (items.length < 2) return el("span");
+  const shownItems = items.slice(0, 40).map(([name, at]) => el("li", { class: "run" }, el("span", { class: `dot c${at % PALETTE}`, "aria-hidden": "true" }), name));
+  return el("ul", { class: "legend", "aria-label": "Colours" }, shownItems, items.length > 40 ? el("li", {}, `and ${items.length - 40} more`) : null);
+}
+
+const groupsOf = (runs) => [...new Set(runs.map((run) => run.group))];
+
+/** Whether the mean of groups is drawn: if chosen, or if there are many runs in few groups. */
+function isGrouped(runs) {
+  const { mode } = state.curves;
+  return mode === "groups" || (mode === "auto" && runs.length > 4 && runs.length >= 2 * groupsOf(runs).length);
 }
 
 function curveLayout(lines) {
@@ -133,11 +151,12 @@ function curveLayout(lines) {
   };
 }
 
-function tracesOf(lines) {
-  const c = state.curves;
-  const groups = new Set(lines.map((line) => line.run.group));
-  const grouped = c.mode === "groups" || (c.mode === "auto" && lines.length > 4 && lines.length > groups.size);
-  return grouped ? [...groups].flatMap((group, at) => groupTraces(group, lines.filter((line) => line.run.group === group), at)) : lines.flatMap(runTraces);
+function tracesOf(lines, all) {
+  if (!isGrouped(all)) return lines.flatMap(runTraces);
+  return groupsOf(all).flatMap((group, at) => {
+    const own = lines.filter((line) => line.run.group === group);
+    return own.length ? groupTraces(group, own, at) : [];
+  });
 }
 
 const points = (x, y) => x.map((step, at) => [step, y[at]]);

@@ -3,7 +3,7 @@
 async function labelsView(root) {
   const runs = state.index.runs.filter((run) => run.labels);
   const l = state.labels;
-  if (!runs.some((run) => run.id === l.run)) l.run = runs[0].id;
+  if (!runs.some((run) => run.id === l.run)) l.run = most(runs, (run) => run.rows).id;
   const controls = el("section", { class: "card controls", "aria-label": "Controls of labels" });
   const body = el("div");
   root.append(controls, body);

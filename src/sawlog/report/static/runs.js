@@ -32,6 +32,18 @@ function varied(runs) {
   return names.filter((name) => runs.length === 1 || runs.some((run) => text(run, name) !== text(runs[0], name)));
 }
 
+/** The settings that have several values among the runs that have them: what was tried. */
+function choices(runs) {
+  const values = new Map();
+  for (const run of runs) {
+    for (const [name, value] of Object.entries(run.config)) {
+      if (!values.has(name)) values.set(name, new Set());
+      values.get(name).add(JSON.stringify(value));
+    }
+  }
+  return [...values].filter(([name, own]) => own.size > 1 && name !== "key").map(([name]) => name);
+}
+
 const setting = (run, name) => {
   const value = run.config[name];
   return value === undefined ? "" : typeof value === "object" && value !== null ? JSON.stringify(value) : value;
@@ -47,9 +59,9 @@ function drawRuns(list, compared) {
     drawComparison(compared);
   };
   const box = (run) => el("input", { type: "checkbox", "aria-label": `Compare ${shown(run.name)}`, checked: state.selected.has(run.id), onchange: (event) => choose(run, event.target.checked) });
-  const settings = varied(runs).filter((name) => name !== "key").slice(0, runs.length > 1 ? 6 : 0);
+  const settings = choices(runs).slice(0, 6);
   const columns = [
-    { label: "", cell: box },
+    { label: "compare", cell: box },
     { label: "run", value: (run) => run.name, cell: (run) => el("span", { class: "run" }, el("span", { class: `dot c${colourOf(run) % PALETTE}`, "aria-hidden": "true" }), run.name) },
     { label: "state", value: (run) => run.state, cell: (run) => badge(run.state) },
     { label: "written", value: (run) => run.written || "", cell: (run) => el("span", { title: date(run.written) }, ago(run.written)) },

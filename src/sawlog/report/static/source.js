@@ -68,6 +68,9 @@ function comparedRuns() {
   return chosen.length ? chosen : state.index.runs.filter((run) => run.entries).slice(0, 16);
 }
 
+/** The first of the items with the greatest number. */
+const most = (items, number) => items.reduce((a, b) => (number(b) > number(a) ? b : a));
+
 function colourOf(run) {
   const at = state.index.runs.indexOf(run);
   return at < 0 ? 0 : at;

@@ -3,7 +3,7 @@
 async function storeView(root) {
   const { runs } = state.index;
   const s = state.store;
-  if (!runById(s.run)) s.run = (runs.find((run) => run.kind === "capture") || runs[0]).id;
+  if (!runById(s.run)) s.run = most(runs, (run) => (run.kind === "capture" ? 1 + run.rows : 0)).id;
   const body = el("div");
   root.append(el("section", { class: "card controls", "aria-label": "Controls of the store" }, field("Run", select(runs.map((run) => [run.id, run.name]), s.run, (value) => { s.run = value; draw(); }))), body);
   const draw = async () => {
