@@ -16,7 +16,7 @@ from sawlog.example_data import ExampleData
 from sawlog.influence import Logs, Scores, near_duplicates
 from sawlog.report._bm25 import bm25
 from sawlog.report._encode import example_json, histogram, listed, packed_values
-from sawlog.report._groups import group_columns, group_sums
+from sawlog.report._groups import GroupBuilder, group_sums
 
 TOP = 50  # examples on each side that are listed, before duplicates are folded
 MOST_QUERIES = 60
@@ -55,10 +55,11 @@ def attribution_part(scored: ScoredRun) -> dict[str, Any]:
     queries = listed(scores.queries)[:MOST_QUERIES]
     sides = {query: _sides(scores, place) for place, query in enumerate(queries)}
     shown = {each for own in sides.values() for side in own for each, _, _ in side}
-    lexical = _lexical(scored, queries)
+    groups = GroupBuilder(scores.ids) if scores.whole else None
+    lexical = _lexical(scored, queries, groups)
     shown |= {each for pairs in lexical.values() for each, _ in pairs}
     folded = _duplicates(scored, shown)
-    columns = group_columns(scored.data, scores.ids) if scores.whole else {}
+    columns = {} if groups is None else groups.columns()
     said: dict[str, Any] = {
         "title": scored.title,
         "trust": trust(scored),
@@ -113,9 +114,15 @@ def _sides(scores: Scores, place: int) -> tuple[Ranked, Ranked]:
     ids = scores.ids if scores.whole else scores.ids[place]
     finite = np.isfinite(values)
     order = np.argsort(np.where(finite, -values, np.inf), kind="stable")[: int(finite.sum())]
-    ranked = [(i, float(values[c]), c) for i, c in zip(listed(ids[order]), order, strict=True)]
-    helpful = [each for each in ranked[:TOP] if each[1] > 0 or not _signed(scores)]
-    harmful = [each for each in ranked[::-1][:TOP] if each[1] < 0] if _signed(scores) else []
+
+    def ranked(columns: np.ndarray) -> Ranked:
+        own = zip(listed(ids[columns]), columns.tolist(), strict=True)
+        return [(each, float(values[column]), column) for each, column in own]
+
+    if not _signed(scores):
+        return ranked(order[:TOP]), []
+    helpful = [each for each in ranked(order[:TOP]) if each[1] > 0]
+    harmful = [each for each in ranked(order[::-1][:TOP]) if each[1] < 0]
     return helpful, harmful
 
 
@@ -179,21 +186,31 @@ def _examples(data: ExampleData | None, shown: set[Any]) -> dict[str, Any]:
     return {str(each): example_json(example) for each, example in found.items()}
 
 
-def _lexical(scored: ScoredRun, queries: Sequence[Any]) -> dict[Any, list[tuple[Any, float]]]:
-    """Return the texts nearest to each query by BM25, if queries and examples have texts."""
-    if scored.data is None or scored.query_data is None:
+def _lexical(
+    scored: ScoredRun, queries: Sequence[Any], groups: GroupBuilder | None
+) -> dict[Any, list[tuple[Any, float]]]:
+    """Return the texts nearest to each query by BM25, if queries and examples have texts.
+
+    All examples are read once, for their groups as well.
+    """
+    if scored.data is None:
         return {}
-    asked = {
-        query: example.text
-        for query, example in scored.query_data.get(queries).items()
-        if example.text
-    }
-    return bm25(asked, _texts(scored.data), TOP) if asked else {}
+    own = {} if scored.query_data is None else scored.query_data.get(queries)
+    asked = {query: example.text for query, example in own.items() if example.text}
+    texts = _texts(scored.data, groups)
+    if asked:
+        return bm25(asked, texts, TOP)
+    if groups is not None:
+        for _ in texts:
+            pass
+    return {}
 
 
-def _texts(data: ExampleData) -> Iterator[tuple[Any, str]]:
+def _texts(data: ExampleData, groups: GroupBuilder | None) -> Iterator[tuple[Any, str]]:
     for batch in data.batches():
         for each, example in batch.items():
+            if groups is not None:
+                groups.add(each, example.fields)
             if example.text:
                 yield each, example.text
 

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 _WORD = re.compile(r"\w+")
 _K, _B = 1.5, 0.75
 
@@ -31,31 +33,32 @@ def bm25(
     >>> bm25({"q": "a cat"}, [(1, "the cat sat"), (2, "a dog"), (3, "birds")])["q"][0][0]
     1
     """
-    asked = {query: Counter(words(text)) for query, text in queries.items()}
-    terms = {term for counts in asked.values() for term in counts}
+    asked = {query: set(words(text)) for query, text in queries.items()}
+    terms = set().union(*asked.values())
     ids: list[Any] = []
     lengths: list[int] = []
-    postings: dict[str, list[tuple[int, int]]] = {term: [] for term in terms}
-    for place, (each, text) in enumerate(texts):
-        counts = Counter(words(text))
+    places: dict[str, list[int]] = {term: [] for term in terms}
+    times: dict[str, list[int]] = {term: [] for term in terms}
+    for each, text in texts:
+        own = words(text)
+        for term, count in Counter(word for word in own if word in terms).items():
+            places[term].append(len(ids))
+            times[term].append(count)
         ids.append(each)
-        lengths.append(sum(counts.values()))
-        for term in terms & counts.keys():
-            postings[term].append((place, counts[term]))
-    mean = sum(lengths) / len(lengths) if lengths else 1.0
+        lengths.append(len(own))
+    sizes = np.array(lengths, np.float64)
+    share = _K * (1 - _B + _B * sizes / (float(sizes.mean() or 1.0) if ids else 1.0))
+    gains = {}
+    for term in terms:
+        where, often = np.array(places[term], np.int64), np.array(times[term], np.float64)
+        rarity = math.log(1 + (len(ids) - len(where) + 0.5) / (len(where) + 0.5))
+        gains[term] = (where, rarity * often * (_K + 1) / (often + share[where]))
     found = {}
-    for query, own in asked.items():
-        scores: dict[int, float] = {}
-        for term in own:
-            rarity = _rarity(len(postings[term]), len(ids))
-            for place, times in postings[term]:
-                share = _K * (1 - _B + _B * lengths[place] / (mean or 1.0))
-                gain = rarity * times * (_K + 1) / (times + share)
-                scores[place] = scores.get(place, 0.0) + gain
-        best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:top]
-        found[query] = [(ids[place], score) for place, score in best]
+    for query, chosen in asked.items():
+        scores = np.zeros(len(ids))
+        for term in sorted(chosen):
+            where, gain = gains[term]
+            scores[where] += gain
+        order = np.argsort(-scores, kind="stable")[:top]
+        found[query] = [(ids[i], float(scores[i])) for i in order.tolist() if scores[i] > 0]
     return found
-
-
-def _rarity(having: int, total: int) -> float:
-    return math.log(1 + (total - having + 0.5) / (having + 0.5))

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from sawlog.example_data import ExampleData
 from sawlog.report._encode import listed
 
 MOST_GROUPS = 40  # a column with more values is not a grouping
@@ -15,35 +14,44 @@ MOST_GROUPS = 40  # a column with more values is not a grouping
 Grouping = tuple[list[Any], np.ndarray]  # the values of a column; the value of each example, or -1
 
 
-def group_columns(data: ExampleData | None, ids: Any) -> dict[str, Grouping]:
-    """Return the columns that group the examples, with the group of each example.
+class GroupBuilder:
+    """Collects the columns that group examples, from one example after the other.
 
     A column is one whose values are texts, integers or booleans, of which there are few.
+
+    Args:
+        ids: the ids of the scored examples.
     """
-    if data is None:
-        return {}
-    place = {each: i for i, each in enumerate(listed(ids))}
-    values: dict[str, dict[Any, int]] = {}
-    groups: dict[str, np.ndarray] = {}
-    refused: set[str] = set()
-    for batch in data.batches():
-        for each, example in batch.items():
-            if each not in place:
+
+    def __init__(self, ids: Any) -> None:
+        self._place = {each: i for i, each in enumerate(listed(ids))}
+        self._values: dict[str, dict[Any, int]] = {}
+        self._groups: dict[str, np.ndarray] = {}
+        self._refused: set[str] = set()
+
+    def add(self, each: Any, fields: Mapping[str, Any]) -> None:
+        """Add the columns of an example."""
+        place = self._place.get(each)
+        if place is None:
+            return
+        for name, value in fields.items():
+            if name in self._refused:
                 continue
-            for name, value in example.fields.items():
-                if name in refused:
-                    continue
-                known = values.setdefault(name, {})
-                if not isinstance(value, str | int) or len(known) > MOST_GROUPS:
-                    refused.add(name)
-                    continue
-                own = groups.setdefault(name, np.full(len(place), -1, np.int64))
-                own[place[each]] = known.setdefault(value, len(known))
-    return {
-        name: (list(known), groups[name])
-        for name, known in values.items()
-        if name not in refused and 2 <= len(known) <= MOST_GROUPS
-    }
+            known = self._values.setdefault(name, {})
+            if not isinstance(value, str | int) or len(known) > MOST_GROUPS:
+                self._refused.add(name)
+                continue
+            if name not in self._groups:
+                self._groups[name] = np.full(len(self._place), -1, np.int64)
+            self._groups[name][place] = known.setdefault(value, len(known))
+
+    def columns(self) -> dict[str, Grouping]:
+        """Return the columns with at least two groups, and the group of each example."""
+        return {
+            name: (list(known), self._groups[name])
+            for name, known in self._values.items()
+            if name not in self._refused and 2 <= len(known) <= MOST_GROUPS
+        }
 
 
 def group_sums(columns: Mapping[str, Grouping], values: np.ndarray) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from sawlog.report._label_part import checked_label_part
 from sawlog.report._series_parts import arrays_part, curves_part
 
 MOST_RUNS = 2_000
-MOST_POINTS = 600_000  # points of all curves of a report together
+MOST_POINTS = 300_000  # points of all curves of a report together
 _TABLE_NAMES = 400
 
 

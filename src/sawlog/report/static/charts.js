@@ -51,7 +51,7 @@ function layoutOf(layout) {
 function chart(title, make, options) {
   const plot = el("div", { class: "plot", role: "group", "aria-label": shown(options.label || title) });
   plot.classList.add(options.size || "medium");
-  const figure = el("figure", { class: "chart" }, el("figcaption", {}, title), plot, options.below || null);
+  const figure = el("figure", { class: "chart" }, el("figcaption", {}, title), plot, options.below || []);
   const config = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], doubleClick: "reset" };
   let visible = false;
   const draw = () => {

@@ -2,6 +2,7 @@
 
 const PER_PAGE = 12;
 const ENTRY = "";
+const MOST_BANDS = 6; // runs whose ranges are drawn; more would hide each other
 
 async function curvesView(root) {
   const controls = el("section", { class: "card controls", "aria-label": "Controls of curves" });
@@ -147,12 +148,12 @@ function curveLayout(lines) {
   const range = given.some((value) => value !== null) ? given.map(at) : undefined;
   return {
     xaxis: { type: c.logX ? "log" : "linear", title: { text: plotText(lines[0].axis ?? "entry") }, range, autorange: range ? (range[0] === null ? "min" : range[1] === null ? "max" : false) : true },
-    yaxis: { type: c.logY ? "log" : "linear", exponentformat: "power" },
+    yaxis: { type: c.logY ? "log" : "linear", dtick: c.logY ? 1 : undefined, exponentformat: "power" },
   };
 }
 
 function tracesOf(lines, all) {
-  if (!isGrouped(all)) return lines.flatMap(runTraces);
+  if (!isGrouped(all)) return lines.flatMap((line) => runTraces(line, lines.length <= MOST_BANDS));
   return groupsOf(all).flatMap((group, at) => {
     const own = lines.filter((line) => line.run.group === group);
     return own.length ? groupTraces(group, own, at) : [];
@@ -161,11 +162,11 @@ function tracesOf(lines, all) {
 
 const points = (x, y) => x.map((step, at) => [step, y[at]]);
 
-function runTraces(line) {
+function runTraces(line, ranged) {
   const at = colourOf(line.run);
   const tint = colour(at);
   const { x } = line;
-  const traces = line.least ? band(x, line.least, line.greatest, faded(tint, 0.15)) : [];
+  const traces = ranged && line.least ? band(x, line.least, line.greatest, faded(tint, 0.15)) : [];
   const weight = state.curves.smooth;
   if (weight) traces.push({ x, y: line.mean, mode: "lines", line: { color: faded(tint, 0.3), width: 1 }, hoverinfo: "skip" });
   const mode = x.length < 2 ? "markers" : x.length < 30 ? "lines+markers" : "lines";

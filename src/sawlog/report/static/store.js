@@ -85,12 +85,17 @@ function spectraCard(spectra) {
           { x: [ranks[0], ranks[ranks.length - 1]], y: [layer.damping, layer.damping], mode: "lines", line: { color: faded(colour(at), 0.6), width: 1, dash: "dot" }, hoverinfo: "skip" },
         ];
       }),
-      layout: { xaxis: { type: "log", title: { text: "rank" } }, yaxis: { type: "log", title: { text: "eigenvalue" }, exponentformat: "power" } },
-    }), { size: "medium", label: `Eigenvalues of ${each.kind} for ${each.layers.length} layers`, below: el("details", {}, el("summary", {}, "As a table"), plainTable(`Spectra of ${shown(each.kind)}`, ["layer", "directions", "greatest", "least", "damping"], each.layers.map((layer) => [layer.name, num(layer.directions), num(layer.values[0]), num(layer.values[layer.values.length - 1]), num(layer.damping)]), [1, 2, 3, 4])) }));
+      layout: { xaxis: { type: "log", dtick: 1, title: { text: "rank" } }, yaxis: { type: "log", title: { text: "eigenvalue" }, exponentformat: "power" } },
+    }), { size: "medium", label: `Eigenvalues of ${each.kind} for ${each.layers.length} layers`, below: [layerLegend(layers), el("details", {}, el("summary", {}, "As a table"), plainTable(`Spectra of ${shown(each.kind)}`, ["layer", "directions", "greatest", "least", "damping"], each.layers.map((layer) => [layer.name, num(layer.directions), num(layer.values[0]), num(layer.values[layer.values.length - 1]), num(layer.damping)]), [1, 2, 3, 4]))] }));
     if (each.layers.length > layers.length) card.append(el("p", { class: "muted" }, `${each.layers.length - layers.length} more layers are in the table only.`));
   }
   card.append(grid);
   return card;
+}
+
+function layerLegend(layers) {
+  const items = layers.map((layer, at) => el("li", { class: "run" }, el("span", { class: `dot c${at % PALETTE}`, "aria-hidden": "true" }), layer.name));
+  return el("ul", { class: "legend", "aria-label": "Colours" }, items);
 }
 
 function tableCard(each) {
