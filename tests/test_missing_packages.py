@@ -33,8 +33,8 @@ NEED_TORCH = {
     "watch",
 }
 NEED_NEITHER = {
-    *("SawlogError", "__version__", "capture", "curvature", "errors", "factored", "influence"),
-    *("inspect", "log", "records", "sinks", "store", "testing"),
+    *("SawlogError", "__version__", "capture", "curvature", "errors", "example_data"),
+    *("factored", "influence", "inspect", "log", "records", "report", "sinks", "store", "testing"),
 }
 
 # Two ways in which packages can be missing.

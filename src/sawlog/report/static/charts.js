@@ -4,6 +4,27 @@ const PALETTE = 10;
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 const drawn = new Set();
 
+let loading = null;
+
+/** Plotly, which is large: it runs when the first chart comes into view. */
+function plotly() {
+  loading ||= new Promise((done, failed) => {
+    const script = document.createElement("script");
+    const source_ = document.getElementById("plotly");
+    if (source_) {
+      script.textContent = source_.textContent;
+      document.head.append(script);
+      done();
+      return;
+    }
+    script.src = `${source.base}plotly.js`;
+    script.onload = done;
+    script.onerror = () => failed(new Error("The server does not answer."));
+    document.head.append(script);
+  });
+  return loading;
+}
+
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const colour = (at) => css(`--c${at % PALETTE}`);
 const dash = (at) => DASHES[Math.floor(at / PALETTE) % DASHES.length];
@@ -58,7 +79,13 @@ function chart(title, make, options) {
     const { traces, layout } = make();
     Plotly.react(plot, traces, layoutOf(layout), config);
   };
-  plot.addEventListener("visible", () => { visible = true; drawn.add(figure); draw(); });
+  plot.addEventListener("visible", async () => {
+    await plotly();
+    if (!plot.isConnected) return;
+    visible = true;
+    drawn.add(figure);
+    draw();
+  });
   watcher.observe(plot);
   figure.redraw = () => { if (visible && plot.isConnected) draw(); };
   figure.plot = plot;
