@@ -59,7 +59,7 @@ def opened(browser):
         )
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(120_000)
+        page.set_default_timeout(int(os.environ.get("SAWLOG_BROWSER_MS", "120000")))
         home = address.split("#")[0].rpartition("/")[0]
 
         def requested(request):
@@ -155,7 +155,7 @@ def test_runs_are_searched_sorted_and_compared(root, opened):
         page.get_by_label(f"Compare runs/seed-{seed}", exact=True).check()
     page.wait_for_selector("text=Last values")
     rows = page.get_by_role("region", name="Settings").locator("tbody tr").all_inner_texts()
-    assert ["lr\t0.1\t0.2"] == [row for row in rows if row.startswith("lr")]
+    assert [row for row in rows if row.startswith("lr")] == ["lr\t0.1\t0.2"]
     assert "2 runs chosen" in page.inner_text("#panel")
     show(page, "curves")
     assert "of 2 runs." in page.inner_text("#panel [role=status]")

@@ -34,7 +34,11 @@ class Compare:
     runs: Positional[
         Annotated[
             tuple[Path, ...],
-            arg(metavar="RUN [RUN ...]", help="Runs, stores, or folders that have some in them."),
+            arg(
+                metavar="RUN [RUN ...]",
+                help="Runs, stores, or folders that have some in them.",
+                help_behavior_hint="",
+            ),
         ]
     ]
     names: Annotated[

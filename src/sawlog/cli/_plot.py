@@ -38,7 +38,11 @@ class Plot:
     runs: Positional[
         Annotated[
             tuple[Path, ...],
-            arg(metavar="RUN [RUN ...]", help="Runs, stores, or folders that have some in them."),
+            arg(
+                metavar="RUN [RUN ...]",
+                help="Runs, stores, or folders that have some in them.",
+                help_behavior_hint="",
+            ),
         ]
     ]
     names: Annotated[
@@ -51,7 +55,11 @@ class Plot:
     ] = ()
     axis: Annotated[
         str | None,
-        arg(help="The step axis.", help_behavior_hint="(default: the first of each name)"),
+        arg(
+            metavar="AXIS",
+            help="The step axis.",
+            help_behavior_hint="(default: the first of each name)",
+        ),
     ] = None
     log: Annotated[bool, arg(help="Draw values on a log scale.", help_behavior_hint="")] = False
     out: Annotated[

@@ -44,14 +44,23 @@ class Report:
     runs: Positional[
         Annotated[
             tuple[Path, ...],
-            arg(metavar="RUN [RUN ...]", help="Runs, stores, or folders that have some in them."),
+            arg(
+                metavar="RUN [RUN ...]",
+                help="Runs, stores, or folders that have some in them.",
+                help_behavior_hint="",
+            ),
         ]
     ]
     out: Annotated[Path, arg(aliases=["-o"], metavar="FILE", help="The file to write.")] = Path(
         "report.html"
     )
     title: Annotated[
-        str | None, arg(help="The title of the page.", help_behavior_hint="(default: the folder)")
+        str | None,
+        arg(
+            metavar="TITLE",
+            help="The title of the page.",
+            help_behavior_hint="(default: the folder)",
+        ),
     ] = None
     scores: Annotated[
         tuple[Path, ...],
@@ -88,7 +97,11 @@ class Report:
     ] = None
     points: Annotated[
         int | None,
-        arg(help="How many points a curve has at most.", help_behavior_hint="(default: by size)"),
+        arg(
+            metavar="N",
+            help="How many points a curve has at most.",
+            help_behavior_hint="(default: by size)",
+        ),
     ] = None
     labels: Annotated[
         bool,
