@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sawlog.store
-from sawlog.example_data import describe, load_examples
+from sawlog.example_data import load_examples
 from tests.report.runs import make_failed, make_seeds
 
 
@@ -140,8 +140,3 @@ def test_view_refuses_what_is_no_folder(sawlog_, tmp_path):
     assert (done.code, "does not exist" in done.err) == (2, True)
     done = sawlog_("view", tmp_path, "--no-open", "--port", "99999")
     assert (done.code, "cannot be used" in done.err) == (2, True)
-
-
-def test_stored_examples_are_hidden_from_ls_no_less(sawlog_, tmp_path):
-    describe(tmp_path / "run", ["a"])
-    assert [each["rows"] for each in sawlog_("ls", tmp_path, "--json").json] == [2]

@@ -64,7 +64,7 @@ COMMANDS = {
         "Store what the examples of a run look like, so that tables and pages can show them.",
     ),
     "report": Command(
-        "_report", "Report", "Write a page about runs: one HTML file that needs no network."
+        "_report", "WriteReport", "Write a page about runs: one HTML file that needs no network."
     ),
     "view": Command("_view", "View", "Show the runs of a folder in the browser while they go on."),
     "attribute": Command(

@@ -29,7 +29,7 @@ _MOST_TOKENS = 50  # listed examples of a query whose tokens are scored
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class WriteReport:
     """Write a page about runs: one HTML file that needs no network.
 
     It has the runs with their configuration, curves, histograms and images of arrays, the store
@@ -115,7 +115,7 @@ class Report:
     json: Json = False
 
 
-def run(arguments: Report, output: CommandOutput) -> int:
+def run(arguments: WriteReport, output: CommandOutput) -> int:
     """Run ``sawlog report``."""
     if not arguments.runs:
         raise ArgumentError("No run was given. Hint: sawlog ls FOLDER lists the stores there.")
@@ -156,7 +156,7 @@ def _describe(folder: Path, data: Path | None) -> None:
     check_described(folder)
 
 
-def _scored(arguments: Report, queries: Path) -> ScoredRun:
+def _scored(arguments: WriteReport, queries: Path) -> ScoredRun:
     first = arguments.runs[0]
     train, asked = map(open_logs, matching_row_stores(first, queries))
     selected = with_ids(asked, arguments.query)

@@ -1,4 +1,4 @@
-"""``PageSource``: everything a page shows, in parts that are computed when they are asked for.
+"""``PageSource``: everything a page shows, in parts that are computed on demand.
 
 The parts are ``"index"``, ``"curves/RUN"``, ``"arrays/RUN"``, ``"store/RUN"``, ``"labels/RUN"`` and
 ``"attribution/RUN/N"``, where RUN is a short hash of the path of a run. A report has all of them
