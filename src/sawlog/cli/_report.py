@@ -23,7 +23,8 @@ from sawlog.influence import Logs, Scores
 from sawlog.inspect._run_summary import is_capture_run
 from sawlog.inspect._runs import matching_row_stores
 from sawlog.report import PageOptions, write_report
-from sawlog.report._source import ScoredRun, scored_from
+from sawlog.report._attribution import ScoredRun
+from sawlog.report._source import scored_from
 
 _MOST_TOKENS = 50  # listed examples of a query whose tokens are scored
 

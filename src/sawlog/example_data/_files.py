@@ -67,7 +67,7 @@ def _of_csv(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[tuple[
     rows = csv.DictReader(lines, delimiter=delimiter)
     try:
         for row in rows:
-            extra = row.pop(None, None)  # type: ignore[call-overload]
+            extra = row.pop(None, None)
             if extra:
                 raise csv.Error(f"a row has {len(extra)} more fields than the header")
             yield None, {name: _number(value or "") for name, value in row.items()}

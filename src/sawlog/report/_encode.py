@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -97,6 +96,6 @@ def histogram(values: Any, bins: int = 60) -> dict[str, Any]:
     return {"low": low, "high": high, "counts": counts, "nonfinite": len(array) - len(finite)}
 
 
-def listed(ids: Sequence[Any]) -> list[Any]:
+def listed(ids: Any) -> list[Any]:
     """Return ids as integers or strings of Python."""
     return list(np.asarray(ids).tolist())

@@ -11,8 +11,9 @@ from typing import Any
 
 from sawlog._atomic import replacing
 from sawlog._optional import require
+from sawlog.report._attribution import ScoredRun
 from sawlog.report._encode import safe_json
-from sawlog.report._source import PageOptions, PageSource, ScoredRun
+from sawlog.report._source import PageOptions, PageSource
 
 #: In the order in which they run; ``page.js`` starts the page.
 SCRIPTS = (

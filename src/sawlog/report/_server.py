@@ -99,13 +99,13 @@ class Guard:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request."""
         if scope["type"] == "lifespan":
-            return await self._app(scope, receive, send)  # type: ignore[no-any-return]
+            return await self._app(scope, receive, send)
         refused = self._refusal(scope)
         if refused is None:
-            return await self._app(scope, receive, send)  # type: ignore[no-any-return]
+            return await self._app(scope, receive, send)
         if scope["type"] == "http":
             answer = self._responses.Response("Refused.", refused, headers=HEADERS)
-            return await answer(scope, receive, send)  # type: ignore[no-any-return]
+            return await answer(scope, receive, send)
         return None
 
     def _refusal(self, scope: Any) -> int | None:
