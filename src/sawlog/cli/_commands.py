@@ -48,6 +48,11 @@ COMMANDS = {
         "Compare",
         "Compare runs: the settings in which they differ, and their last values.",
     ),
+    "sync": Command(
+        "_sync",
+        "Sync",
+        "Send the series of stores to a tracker; what was sent before is not sent again.",
+    ),
     "verify": Command("_verify", "Verify", "Check every byte of stores against its checksum."),
     "compact": Command(
         "_compact", "Compact", "Merge small segments into large ones, and drop replaced rows."
