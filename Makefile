@@ -13,12 +13,13 @@ NEWEST_TESTS := \
 	tests/jax tests/sinks $(wildcard tests/test_*loggers*.py) tests/test_logger_options.py tests/test_ppo.py \
 	tests/test_docs.py tests/test_imports.py tests/test_missing_packages.py
 
-.PHONY: help demo test test-newest test-thorough mutants fuzz bench lint clean
+.PHONY: help demo test test-browser test-newest test-thorough mutants fuzz bench lint clean
 .NOTPARALLEL: # there is one .venv
 
 help:
 	@echo "make demo           train a small model and look inside it"
 	@echo "make test           lint, then all the tests"
+	@echo "make test-browser   the pages of report and view, in Chromium"
 	@echo "make test-newest    the tests of the JAX half, on the newest Python and JAX"
 	@echo "make test-thorough  the same as make test, with all random examples, kills and pairs"
 	@echo "make mutants MODULE=src/sawlog/...    break one place at a time: do the tests notice?"
@@ -47,6 +48,15 @@ demo: $(if $(wildcard $(DEV)),$(DEV),$(DEMO))
 
 test: lint
 	$(BIN)/python -m pytest
+
+BROWSER := .venv/.browser
+$(BROWSER): $(DEV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test-browser]"
+	@touch $@
+
+test-browser: $(BROWSER)
+	tools/chromium.sh
+	SAWLOG_BROWSER=1 $(BIN)/python -m pytest -n0 tests/report/test_browser.py
 
 test-newest:
 	SAWLOG_LEAVE_OUT=torch tools/newest_python.sh \

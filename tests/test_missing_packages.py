@@ -18,8 +18,8 @@ NEED_JAX = {
 }
 NEED_TORCH = {"torch"}
 NEED_NEITHER = {
-    *("SawlogError", "__version__", "capture", "curvature", "errors", "factored", "influence"),
-    *("inspect", "log", "records", "sinks", "store", "testing"),
+    *("SawlogError", "__version__", "capture", "curvature", "errors", "example_data", "factored"),
+    *("influence", "inspect", "log", "records", "report", "sinks", "store", "testing"),
     *("build_log_dataloader", "build_log_dataset", "check", "clear", "end", "eval", "extract"),
     *("finalize", "get_log", "init", "setup", "start", "watch"),
 }

@@ -454,6 +454,17 @@ class TestMLflow:
         imported_quietly(MLflow)
         return MLflow(tmp_path)
 
+    def test_a_run_is_continued(self, mlflow):
+        first = mlflow.open("again", config={"lr": 0.1})
+        first.write(Records({"loss": Entries(np.array([2.0]), {"step": np.array([0])})}))
+        first.close()
+        second = mlflow.open("other", run_id=first.run_id, config={"lr": 0.2})
+        second.write(Records({"loss": Entries(np.array([1.0]), {"step": np.array([1])})}))
+        second.close()
+        seen = mlflow.read(second)
+        assert (seen.name, seen.config, seen.failed) == ("again", {"lr": "0.1"}, False)
+        assert seen.scalars["loss"] == [(0, 2.0), (1, 1.0)]
+
     def test_is_sent_a_thousand_at_a_time_and_again_after_a_failure(self, mlflow, monkeypatch):
         sink = mlflow.open("batches")
         real, sizes = sink._client.log_batch, []

@@ -139,7 +139,7 @@ def run(arguments: Attribute, output: CommandOutput) -> int:
     best = scores
     if scores.whole:
         best = scores.top(max(1, len(scores.ids)), arguments.sign)
-    known = texts(arguments.text, np.unique(best.ids).tolist(), output)
+    known = texts(arguments.text, np.unique(best.ids).tolist(), output, train.path)
     if arguments.out is not None:
         _save(arguments.out, scores, best, known)
     if arguments.json:

@@ -37,6 +37,22 @@ COMMANDS = {
     "show": Command(
         "_show", "Show", "Show what a store contains: names, types, counts, last values, trends."
     ),
+    "tail": Command(
+        "_tail", "Tail", "Print the last logged values of a run, and with --follow those that come."
+    ),
+    "plot": Command(
+        "_plot", "Plot", "Draw curves of runs in the terminal, or as a PNG or SVG file."
+    ),
+    "compare": Command(
+        "_compare",
+        "Compare",
+        "Compare runs: the settings in which they differ, and their last values.",
+    ),
+    "sync": Command(
+        "_sync",
+        "Sync",
+        "Send the series of stores to a tracker; what was sent before is not sent again.",
+    ),
     "verify": Command("_verify", "Verify", "Check every byte of stores against its checksum."),
     "compact": Command(
         "_compact", "Compact", "Merge small segments into large ones, and drop replaced rows."
@@ -47,6 +63,15 @@ COMMANDS = {
     "export": Command(
         "_export", "Export", "Write a store, or some of its names, in a format of other programs."
     ),
+    "describe": Command(
+        "_describe",
+        "Describe",
+        "Store what the examples of a run look like, so that tables and pages can show them.",
+    ),
+    "report": Command(
+        "_report", "WriteReport", "Write a page about runs: one HTML file that needs no network."
+    ),
+    "view": Command("_view", "View", "Show the runs of a folder in the browser while they go on."),
     "attribute": Command(
         "_attribute", "Attribute", "Score the examples of a run by their influence on queries."
     ),

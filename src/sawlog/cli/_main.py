@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import io
 import os
@@ -62,8 +63,9 @@ def _run(args: list[str]) -> int:
     if args == ["--version"]:
         print(f"sawlog {sawlog.__version__}")
         return OK
-    for package in ("tyro", "rich"):
-        require(package, "cli", "The command sawlog")
+    with _without_last_result():
+        for package in ("tyro", "rich"):
+            require(package, "cli", "The command sawlog")
     try:
         arguments = _parse(args)
     except SystemExit as stop:  # tyro printed help, or what is wrong with the arguments
@@ -71,6 +73,19 @@ def _run(args: list[str]) -> int:
     from sawlog.cli._output import CommandOutput
 
     return int(COMMANDS[args[0]].load().run(arguments, CommandOutput()))
+
+
+@contextlib.contextmanager
+def _without_last_result() -> Iterator[None]:
+    """Hide ``_``, the last result of an interactive session, from tyro.
+
+    tyro hashes all builtins when it is imported, and a tuple with a list in it has no hash.
+    """
+    kept = {"_": builtins.__dict__.pop("_")} if "_" in builtins.__dict__ else {}
+    try:
+        yield
+    finally:
+        builtins.__dict__.update(kept)
 
 
 def _parse(args: list[str]) -> Any:

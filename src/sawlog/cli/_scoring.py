@@ -18,6 +18,7 @@ from sawlog.cli._output import CommandOutput
 from sawlog.cli._texts import texts_of
 from sawlog.curvature import KINDS, Damping, FullMatrix, Kronecker, Relative, Typical
 from sawlog.errors import ArgumentError, UnknownIdError
+from sawlog.example_data import load_examples
 from sawlog.influence import Logs
 from sawlog.influence._logs import BUDGET
 from sawlog.inspect._patterns import matching_names
@@ -86,7 +87,8 @@ TextOption: TypeAlias = Annotated[
     arg(
         metavar="FILE",
         help="The texts of the examples, to show with them: JSON lines or CSV with a field text, "
-        "and a field id unless ids are line numbers from 0 on; or one text a line.",
+        "and a field id unless ids are line numbers from 0 on; or one text a line. Without it, the "
+        "examples are shown as sawlog describe stored them.",
         help_behavior_hint="",
     ),
 ]
@@ -196,16 +198,28 @@ def _parsed_ids(logs: Logs, typed: tuple[str, ...]) -> list[Any]:
 # -- cells ----------------------------------------------------------------------------------------
 
 
-def texts(path: Path | None, ids: Iterable[Any], output: CommandOutput) -> dict[str, str]:
-    """Read the texts of examples, if a file is given; remark how many are missing in it."""
+def texts(
+    path: Path | None, ids: Iterable[Any], output: CommandOutput, train: str | None
+) -> dict[str, str]:
+    """Return the texts of examples: those of a file, or else what the run says about them.
+
+    Remarks how many are missing in the file. ``train`` is the path of the store of rows.
+    """
     if path is None:
-        return {}
+        return {} if train is None else _described(Path(train), ids)
     wanted = {str(each) for each in ids}
     found = texts_of(path, wanted)
     missing = len(wanted) - len(found)
     if missing:
         output.remark(f"note: {path} has no text of {missing} of the {len(wanted)} examples")
     return found
+
+
+def _described(rows: Path, ids: Iterable[Any]) -> dict[str, str]:
+    data = load_examples(rows.parent.parent)
+    if data is None:
+        return {}
+    return {str(each): example.line for each, example in data.get(ids).items()}
 
 
 def text_cell(text: str) -> str:

@@ -101,7 +101,7 @@ def run(arguments: SelfInfluence, output: CommandOutput) -> int:
     shown = ranking.top(arguments.top or len(ranking), least=arguments.least)
     everything = arguments.out is not None
     ordered = ranking.top(len(ranking), least=arguments.least) if everything else shown
-    known = texts(arguments.text, (each for each, _ in ordered), output)
+    known = texts(arguments.text, [each for each, _ in ordered], output, logs.path)
     if arguments.out is not None:
         columns: dict[str, Any] = {
             "rank": list(range(1, len(ordered) + 1)),

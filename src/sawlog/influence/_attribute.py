@@ -167,6 +167,8 @@ def attribute(
         "curvature": fitted.kind,
         "damping": {name: fitted.added(name, damping) for name in logs.layers},
         "train": logs.path,
+        "queries": asked.path,
+        "examples": len(logs),
         "weights": {
             "train": [each.weights for each in logs.provenance],
             "queries": [each.weights for each in asked.provenance],

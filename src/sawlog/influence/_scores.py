@@ -245,6 +245,12 @@ class Scores:
             table.add_row(Text(printable(str(query))), *cells)
         return table
 
+    def _repr_html_(self) -> str:
+        """Return the best examples of each query as a small table for notebooks."""
+        from sawlog.influence._notebook import scores_html
+
+        return scores_html(self)
+
     def plot(self, query: Any = None, *, path: StrPath | None = None, most: int = 10) -> Any:
         """Draw the best and worst examples of a query as bars.
 

@@ -48,6 +48,12 @@ class Ranking:
         order = np.argsort(self.values if least else -self.values, kind="stable")[:k]
         return list(zip(self.ids[order].tolist(), self.values[order].tolist(), strict=True))
 
+    def _repr_html_(self) -> str:
+        """Return the greatest values as a small table for notebooks."""
+        from sawlog.influence._notebook import ranking_html
+
+        return ranking_html(self)
+
     def to_pandas(self) -> Any:
         """Return a data frame with the columns ``id``, ``value`` and one per layer."""
         pandas: Any = require("pandas", "arrow", "Ranking.to_pandas()")

@@ -21,11 +21,25 @@ from __future__ import annotations
 
 from sawlog.inspect._activity import WriterActivity as WriterActivity
 from sawlog.inspect._activity import writer_activity as writer_activity
+from sawlog.inspect._array_history import ArrayEntry as ArrayEntry
+from sawlog.inspect._array_history import ArrayHistory as ArrayHistory
+from sawlog.inspect._array_history import array_histories as array_histories
+from sawlog.inspect._coverage import Coverage as Coverage
+from sawlog.inspect._coverage import WatchedLayer as WatchedLayer
+from sawlog.inspect._curves import Curve as Curve
+from sawlog.inspect._curves import SeriesCurves as SeriesCurves
+from sawlog.inspect._curves import series_curves as series_curves
 from sawlog.inspect._overview import StoreOverview as StoreOverview
 from sawlog.inspect._overview import find_stores as find_stores
 from sawlog.inspect._overview import store_overview as store_overview
+from sawlog.inspect._run_summary import RunSummary as RunSummary
+from sawlog.inspect._run_summary import find_runs as find_runs
+from sawlog.inspect._run_summary import run_summary as run_summary
 from sawlog.inspect._runs import row_store as row_store
 from sawlog.inspect._runs import row_stores as row_stores
+from sawlog.inspect._spectra import CurvatureSpectrum as CurvatureSpectrum
+from sawlog.inspect._spectra import LayerSpectrum as LayerSpectrum
+from sawlog.inspect._spectra import curvature_spectra as curvature_spectra
 from sawlog.inspect._summarize import store_summary as store_summary
 from sawlog.inspect._summary import ColumnSummary as ColumnSummary
 from sawlog.inspect._summary import LastValue as LastValue
@@ -35,17 +49,31 @@ from sawlog.inspect._summary import TableSummary as TableSummary
 from sawlog.inspect._trend import Trend as Trend
 
 __all__ = [
+    "ArrayEntry",
+    "ArrayHistory",
     "ColumnSummary",
+    "Coverage",
+    "CurvatureSpectrum",
+    "Curve",
     "LastValue",
+    "LayerSpectrum",
+    "RunSummary",
+    "SeriesCurves",
     "SeriesSummary",
     "StoreOverview",
     "StoreSummary",
     "TableSummary",
     "Trend",
+    "WatchedLayer",
     "WriterActivity",
+    "array_histories",
+    "curvature_spectra",
+    "find_runs",
     "find_stores",
     "row_store",
     "row_stores",
+    "run_summary",
+    "series_curves",
     "store_overview",
     "store_summary",
     "writer_activity",

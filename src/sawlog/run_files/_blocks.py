@@ -8,10 +8,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sawlog._html import html_table
 from sawlog._rich import Console, Table
 from sawlog.errors import ArgumentError
 from sawlog.run_files._encode import row_bytes
 from sawlog.run_files._options import Compression
+
+_MOST_ROWS = 50  # layers in a notebook
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +170,26 @@ class Report:
         if self.skipped:
             table.caption = "\n".join(f"not watched: {name} ({why})" for name, why in self._some)
         return table
+
+    def _repr_html_(self) -> str:
+        """Return the layers as a small table for notebooks."""
+        rows = [
+            (
+                block.name + (" + bias" if len(block.parameters) > 1 else ""),
+                _by(block.shape),
+                _by(block.stored) if any(block.ranks) else "whole",
+                f"{block.elements:,}",
+                f"{row_bytes(block.elements, self.dtype):,}",
+            )
+            for block in self.blocks[:_MOST_ROWS]
+        ]
+        notes = [f"{self.bytes_per_example:,} bytes for each example."]
+        if len(self.blocks) > _MOST_ROWS:
+            notes.append(f"{len(self.blocks) - _MOST_ROWS:,} more layers.")
+        notes += [f"Not watched: {name} ({why})." for name, why in self._some]
+        columns = ("layer", "shape", "stored", "numbers", "bytes / example")
+        title = f"{len(self.blocks)} watched layers"
+        return html_table(title, columns, rows, right=(3, 4), note=" ".join(notes))
 
     @property
     def _elements(self) -> int:

@@ -11,7 +11,7 @@ from sawlog.store._format._layout import is_store
 from sawlog.store._maintenance._remove import foreign_files_error, replace_stores
 
 # The folders of a run, and the depth at which stores are inside each.
-_PARTS = {"logs": 1, "statistics": 4, "curvature": 2, "metrics": 0}
+_PARTS = {"logs": 1, "statistics": 4, "curvature": 2, "metrics": 0, "scores": 1, "data": 0}
 
 
 def replace_run(path: Path, *, for_all: bool = False) -> None:

@@ -14,9 +14,28 @@ from sawlog.run_files._options import Options, read
 NAME = "run.json"
 
 
-def save_options(path: Path, options: Options, blocks: Sequence[Block]) -> None:
-    """Write the options and watched blocks of a run, in place of earlier ones."""
-    values = {"options": options.to_json(), "blocks": [block.to_json() for block in blocks]}
+def save_options(
+    path: Path,
+    options: Options,
+    blocks: Sequence[Block],
+    skipped: Sequence[tuple[str, str]] = (),
+    parameters: int | None = None,
+) -> None:
+    """Write the options and watched blocks of a run, in place of earlier ones.
+
+    Args:
+        path: the folder of the run.
+        options: its options.
+        blocks: the watched blocks.
+        skipped: the names of parameters that are not watched, and why.
+        parameters: the number of parameters of the model; None if unknown.
+    """
+    values = {
+        "options": options.to_json(),
+        "blocks": [block.to_json() for block in blocks],
+        "skipped": [list(each) for each in skipped],
+        "parameters": parameters,
+    }
     path.mkdir(parents=True, exist_ok=True)
     text = json.dumps(values)
     if (path / NAME).exists() and (path / NAME).read_text() == text:

@@ -29,7 +29,7 @@ SHARE = 20  # sending takes at most 1/20 of the time, unless SELDOM is reached
 
 
 class MLflowSink(TrackerSink):
-    """Write to a new run of MLflow; several may be open at a time.
+    """Write to a new run of MLflow, or continue one; several may be open at a time.
 
     Steps are the integers of the first step axis, or of the axis ``x``, or else the index of the
     entry; other axes are metrics as well. MLflow has no histograms: arrays are summarized by the
@@ -49,6 +49,7 @@ class MLflowSink(TrackerSink):
             ``net/width``.
         tags: tags of the run.
         artifact_location: where a new experiment keeps its images.
+        run_id: the id of a run to continue, instead of a new one; it keeps its configuration.
         images: whether arrays of two or three axes are images, which go to the artifacts; if not,
             they are summarized as above.
         histograms: whether to summarize arrays; if not, they are dropped.
@@ -73,6 +74,7 @@ class MLflowSink(TrackerSink):
         config: Mapping[str, Any] | None = None,
         tags: Mapping[str, str] | None = None,
         artifact_location: str | None = None,
+        run_id: str | None = None,
         images: bool = True,
         histograms: bool = True,
         x: str | XAxis | None = None,
@@ -82,8 +84,13 @@ class MLflowSink(TrackerSink):
         if str(tracking_uri or self._mlflow.get_tracking_uri()).startswith("sqlite"):
             require("sqlalchemy", "mlflow", type(self).__name__)  # optional in MLflow itself
         self._client: Any = self._mlflow.MlflowClient(tracking_uri)
-        number = self._experiment(experiment, artifact_location)
-        self._run: Any = self._client.create_run(number, tags=dict(tags or {}), run_name=name)
+        self._run: Any = None
+        if run_id is not None:
+            self._run, config = self._client.get_run(run_id), None  # it has its configuration
+            self._client.update_run(run_id, status="RUNNING")
+        else:
+            number = self._experiment(experiment, artifact_location)
+            self._run = self._client.create_run(number, tags=dict(tags or {}), run_name=name)
         self._names: dict[str, str] = {}  # the name in MLflow -> the logged name
         self._last: dict[str, tuple[int, int]] = {}  # time and step of the last entry
         self._waiting: list[Any] = []

@@ -81,6 +81,11 @@ class TorchBackend:
         """The names of parameters that are not watched, and why."""
         return self.watched.skipped
 
+    @property
+    def parameter_count(self) -> int:
+        """How many parameters the model has, watched or not."""
+        return sum(each.numel() for each in self.model.parameters())
+
     def provenance(self, projection: str = "") -> Provenance:
         """Return a fingerprint of all weights of the model as they are now."""
         return self._fingerprint.now(projection)

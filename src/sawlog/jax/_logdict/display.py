@@ -7,12 +7,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from sawlog._format import count
+from sawlog._html import html_table
 from sawlog.jax import _compat
 from sawlog.jax._core.arrays import is_elsewhere, is_plain
 from sawlog.jax._logdict.entries import LogdictPart, stack
 from sawlog.jax._logdict.lanes import over_lanes, statistic
 
 _SHOWN = 3
+_ROWS = 50  # keys in a notebook
 _LANES_SHOWN = 4
 
 
@@ -27,6 +30,14 @@ def describe(parts: list[LogdictPart]) -> str:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         lines.append(("  " + "  ".join((*cells, row[3]))).rstrip())
     return "\n".join(lines)
+
+
+def describe_html(parts: list[LogdictPart]) -> str:
+    """Return the same as a small table for notebooks."""
+    rows = [(p.slot.key, _types(p), _values(p), _steps(p)) for p in parts[:_ROWS]]
+    note = f"and {len(parts) - _ROWS:,} more keys" if len(parts) > _ROWS else ""
+    title = f"logdict: {count(len(parts), 'key')}"
+    return html_table(title, ("key", "type", "values", "steps"), rows, note=note)
 
 
 def line(logs: Any) -> str:

@@ -21,13 +21,14 @@ import jax
 from sawlog.errors import ArgumentError
 from sawlog.jax._logdict import entries as entries_of
 from sawlog.jax._logdict import pytree, settling
+from sawlog.jax._logdict.display_methods import DisplayMethods
 from sawlog.jax._logdict.entries import LogdictPart, Nothing
 from sawlog.jax._logdict.layout import LogdictLayout
 from sawlog.jax._logdict.statistics import StatisticsMethods
 from sawlog.jax._logdict.views import EntrySlicer, MaskView, StepView, no_attribute, unknown_log
 
 
-class logdict(StatisticsMethods, dict):
+class logdict(DisplayMethods, StatisticsMethods, dict):
     """The logs of a program: ``logs["k"]``, ``logs.step["k"]``, and operations along the entries.
 
     >>> import jax.numpy as jnp
@@ -234,11 +235,6 @@ class logdict(StatisticsMethods, dict):
             else {part.slot.reduction: part.value}
             for part in self._parts()
         }
-
-    def __repr__(self) -> str:
-        from sawlog.jax._logdict.display import describe
-
-        return describe(list(self._parts()))
 
     # -- operations -----------------------------------------------------------------------------
 

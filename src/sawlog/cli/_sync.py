@@ -1,0 +1,247 @@
+"""``sawlog sync``: send what stores hold to a tracker, later and again."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from tyro.conf import Positional, arg
+
+import sawlog.store
+from sawlog._format import count
+from sawlog._table import TableColumn, table
+from sawlog._text import printable
+from sawlog._validate import positive_integer
+from sawlog.cli._arguments import Json
+from sawlog.cli._exit_codes import OK
+from sawlog.cli._output import CommandOutput
+from sawlog.cli._run_paths import given_runs
+from sawlog.cli._sync_state import SyncState, default_folder
+from sawlog.errors import ArgumentError
+from sawlog.inspect import run_summary, writer_activity
+from sawlog.records import Entries, Records
+from sawlog.sinks import MLflowSink, Sink, TensorBoardSink, TrackioSink, WandbSink, fail
+from sawlog.store import Reader
+
+_PIECE = 1000  # entries of each name that are sent at a time
+_EVERY = 1.0  # seconds between two readings with --follow
+_HIDDEN = ("provenance",)  # notes of capture runs
+
+_COLUMNS = (
+    TableColumn("run", folds=16, style="bold"),
+    TableColumn("sent", right=True),
+    TableColumn("sent before", right=True),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sync:
+    """Send the series of stores to a tracker; what was sent before is not sent again.
+
+    Each run becomes a run of the tracker, which later calls continue. What was sent is remembered
+    in --state after each piece, so an interrupted upload sends at most one piece twice.
+
+    examples:
+      sawlog sync runs --to wandb --project ppo --jobs 4
+      sawlog sync runs/seed-0 --to tensorboard --out tensorboard --follow
+    """
+
+    runs: Positional[
+        Annotated[
+            tuple[Path, ...],
+            arg(
+                metavar="RUN [RUN ...]",
+                help="Runs, stores, or folders that have some in them.",
+                help_behavior_hint="",
+            ),
+        ]
+    ]
+    to: Annotated[Literal["wandb", "mlflow", "tensorboard", "trackio"], arg(help="The tracker.")]
+    project: Annotated[
+        str | None,
+        arg(
+            metavar="NAME",
+            help="The project of W&B or Trackio, or the experiment of MLflow.",
+            help_behavior_hint="(default: the folder)",
+        ),
+    ] = None
+    out: Annotated[
+        Path | None,
+        arg(metavar="FOLDER", help="The folder for TensorBoard's files.", help_behavior_hint=""),
+    ] = None
+    follow: Annotated[
+        bool,
+        arg(aliases=["-f"], help="Send what is logged until the runs end.", help_behavior_hint=""),
+    ] = False
+    jobs: Annotated[int, arg(metavar="N", help="How many processes send runs.")] = 1
+    state: Annotated[
+        Path | None,
+        arg(
+            metavar="FOLDER",
+            help="Where it is remembered what was sent.",
+            help_behavior_hint="(default: ~/.local/state/sawlog/sync)",
+        ),
+    ] = None
+    json: Json = False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sent:
+    run: str
+    sent: int
+    before: int
+
+
+def run(arguments: Sync, output: CommandOutput) -> int:
+    """Run ``sawlog sync``."""
+    positive_integer("--jobs", arguments.jobs)
+    if arguments.to == "tensorboard" and arguments.out is None:
+        raise ArgumentError("--to tensorboard needs a folder. Hint: --out FOLDER.")
+    runs = list(given_runs(arguments.runs).items())
+    if arguments.project is None:
+        project = arguments.runs[0].absolute().name
+        arguments = dataclasses.replace(arguments, project=project)
+    jobs = min(arguments.jobs, len(runs))
+    if jobs == 1:
+        found = _sync_all(arguments, runs)
+    else:
+        found = _in_processes(arguments, [runs[i::jobs] for i in range(jobs)])
+    if arguments.json:
+        output.print_json([dataclasses.asdict(each) for each in found])
+        return OK
+    rows = [[printable(each.run), f"{each.sent:,}", f"{each.before:,}"] for each in found]
+    total = count(sum(each.sent for each in found), "entry", "entries")
+    output.print(table(_COLUMNS, rows, output.width), "", f"{total} sent to {arguments.to}")
+    return OK
+
+
+def _in_processes(arguments: Sync, shares: list[list[tuple[str, Path]]]) -> list[_Sent]:
+    fresh = multiprocessing.get_context("spawn")  # threads do not survive a fork
+    try:
+        with ProcessPoolExecutor(len(shares), mp_context=fresh) as pool:
+            done = [pool.submit(_sync_all, arguments, share) for share in shares]
+            return sorted((s for each in done for s in each.result()), key=lambda s: s.run)
+    except BrokenProcessPool:
+        raise ArgumentError(
+            "A process was killed, probably for lack of memory. Hint: use fewer --jobs; what was "
+            "sent is remembered."
+        ) from None
+
+
+def _sync_all(arguments: Sync, runs: list[tuple[str, Path]]) -> list[_Sent]:
+    """Send some runs one after the other; with --follow in turns, until all have ended."""
+    found: dict[str, _Sent] = {}
+    waiting = runs
+    while waiting:
+        going = []
+        for name, path in waiting:
+            sent, is_open = _sync_one(arguments, name, path)
+            first = found.get(name, _Sent(name, 0, sent.before))
+            found[name] = _Sent(name, first.sent + sent.sent, first.before)
+            going += [(name, path)] if is_open else []
+        waiting = going if arguments.follow else []
+        if waiting:
+            time.sleep(_EVERY)
+    return list(found.values())
+
+
+def _sync_one(arguments: Sync, name: str, path: Path) -> tuple[_Sent, bool]:
+    """Send what is new of a run; return what was sent, and whether the run goes on."""
+    summary = run_summary(path)
+    place = summary.series_path
+    if place is None:
+        return _Sent(name, 0, 0), False
+    activity = writer_activity(place).state  # first: what was published before it ended is read
+    with sawlog.store.open(place) as reader:
+        state = SyncState(arguments.state or default_folder(), reader.id, _destination(arguments))
+        before, pieces = sum(state.sent.values()), list(_pieces(reader, state.sent))
+        if pieces:
+            _send(arguments, name, summary.config, pieces, reader, state, activity)
+        sent = sum(state.sent.values()) - before
+    return _Sent(name, sent, before), activity == "writing"
+
+
+def _destination(arguments: Sync) -> str:
+    where = "" if arguments.out is None else str(arguments.out.absolute())
+    return f"{arguments.to}\0{arguments.project}\0{where}"
+
+
+Piece = dict[str, tuple[int, int]]  # the entries of each name, from and to
+
+
+def _pieces(reader: Reader, sent: dict[str, int]) -> Iterator[Piece]:
+    """Yield what is new in pieces; names that are logged together stay together."""
+    left = {}
+    for series in reader.schema.series:
+        name = series.column.name
+        total = sum(c.rows for s in reader.segments for c in s.chunks if name in c.names)
+        if name not in _HIDDEN and total > sent.get(name, 0):
+            left[name] = (sent.get(name, 0), total)
+    while left:
+        yield {name: (start, min(stop, start + _PIECE)) for name, (start, stop) in left.items()}
+        left = {
+            name: (start + _PIECE, stop)
+            for name, (start, stop) in left.items()
+            if start + _PIECE < stop
+        }
+
+
+def _send(
+    arguments: Sync,
+    name: str,
+    config: dict[str, Any],
+    pieces: list[Piece],
+    reader: Reader,
+    state: SyncState,
+    activity: str,
+) -> None:
+    everything = {each: reader.entries(each) for each in {n for p in pieces for n in p}}
+    sink = _open_sink(arguments, name, config, reader.id, state)
+    try:
+        for piece in pieces:
+            records = {n: _part(everything[n], *bounds) for n, bounds in piece.items()}
+            sink.write(Records(records))
+            sink.flush()
+            state.sent.update({each: stop for each, (_, stop) in piece.items()})
+            state.save()
+        if activity == "failed":
+            fail(sink)
+    finally:
+        sink.close()
+
+
+def _part(entries: Entries, start: int, stop: int) -> Entries:
+    """Return some entries; those without steps are numbered."""
+    steps = {axis: own[start:stop] for axis, own in entries.steps.items()}
+    mask = None if entries.mask is None else entries.mask[start:stop]
+    return Entries(
+        np.asarray(entries.values[start:stop]),
+        steps or {"entry": np.arange(start, stop)},
+        mask,
+        entries.attrs,
+    )
+
+
+def _open_sink(
+    arguments: Sync, name: str, config: dict[str, Any], store: str, state: SyncState
+) -> Sink:
+    """Open the run of the tracker, or continue it."""
+    project = arguments.project or "sawlog"
+    if arguments.to == "tensorboard":
+        assert arguments.out is not None
+        return TensorBoardSink(arguments.out / name, config={} if state.sent else config)
+    if arguments.to == "mlflow":
+        sink = MLflowSink(project, name=name, config=config, run_id=state.run_id)
+        state.run_id = sink.run_id
+        state.save()
+        return sink
+    if arguments.to == "trackio":
+        return TrackioSink(project, name, config=config, resume="allow")
+    return WandbSink(project, name, config=config, id=store[:32], resume="allow")

@@ -1,0 +1,35 @@
+"""The stores below a part of a run, and files of a run; links are not followed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from sawlog.inspect._overview import _is_store
+from sawlog.run_files._remembered import NAME as RUN_FILE
+
+
+def stores_under(folder: Path) -> list[Path]:
+    """Return the stores at and below a folder, sorted; none if the folder is a link."""
+    found: list[Path] = []
+    if folder.is_symlink():
+        return found
+    for here, below, files in os.walk(folder):
+        if _is_store(Path(here), below, files):
+            below.clear()
+            found.append(Path(here))
+    return sorted(found)
+
+
+def run_file(folder: Path) -> Any:
+    """Return what ``run.json`` of a capture run says; None if the run has no such file.
+
+    Raises:
+        OSError, ValueError: the file cannot be read, or is not JSON.
+    """
+    file = folder / RUN_FILE
+    if file.is_symlink() or not file.is_file():
+        return None
+    return json.loads(file.read_bytes())

@@ -1,0 +1,216 @@
+// Curves of all names over any step axis: each run, or mean and spread of groups of runs.
+
+const PER_PAGE = 12;
+const ENTRY = "";
+const MOST_BANDS = 6; // runs whose ranges are drawn; more would hide each other
+
+async function curvesView(root) {
+  const controls = el("section", { class: "card controls", "aria-label": "Controls of curves" });
+  const notes = el("div");
+  const grid = el("div", { class: "grid" });
+  const pager = el("div", { class: "pager" });
+  root.append(controls, notes, grid, pager);
+  const loaded = await loadCurves();
+  const draw = () => drawCurves(loaded, notes, grid, pager);
+  drawControls(controls, loaded, () => { draw(); });
+  draw();
+  root.refresh = async () => {
+    const fresh = await loadCurves();
+    Object.assign(loaded, fresh);
+    draw();
+  };
+}
+
+async function loadCurves() {
+  const runs = comparedRuns();
+  const parts = await Promise.all(runs.map((run) => source.part(`curves/${run.id}`)));
+  const byName = new Map();
+  const axes = new Set();
+  const problems = [];
+  let leftOut = 0;
+  parts.forEach((part, at) => {
+    if (part.problem) problems.push(`${runs[at].name}: ${part.problem}`);
+    leftOut += part.left_out || 0;
+    for (const series of part.series || []) {
+      if (series.damage) problems.push(`${runs[at].name}, ${series.name}: ${series.damage}`);
+      for (const curve of series.curves) axes.add(curve.axis ?? ENTRY);
+      if (!byName.has(series.name)) byName.set(series.name, []);
+      byName.get(series.name).push({ run: runs[at], series });
+    }
+  });
+  return { runs, byName, axes: [...axes], problems, leftOut };
+}
+
+function drawControls(root, loaded, draw) {
+  const c = state.curves;
+  const change = (name) => (value) => { c[name] = value; c.page = 0; draw(); };
+  const search = el("input", { type: "search", placeholder: "loss, grad/…", value: c.search, oninput: () => change("search")(search.value) });
+  const axes = [["auto", "first axis of each"], ...loaded.axes.map((axis) => [`=${axis}`, axis === ENTRY ? "number of the entry" : axis])];
+  const smooth = el("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: String(c.smooth), oninput: () => { told.value = smooth.value; change("smooth")(Number(smooth.value)); } });
+  const told = el("output", { class: "hint" }, String(c.smooth));
+  const bound = (name, label) => { const input = el("input", { type: "number", step: "any", value: c[name], class: "short", onchange: () => change(name)(input.value) }); return field(label, input); };
+  add(root, [
+    field("Names", search),
+    field("Over", select(axes, c.axis || "auto", change("axis"))),
+    field("Show", select([["auto", "automatic"], ["runs", "each run"], ["groups", "mean and spread"]], c.mode, change("mode"))),
+    field("Spread", select([["std", "standard deviation"], ["range", "least to greatest"]], c.band, change("band"))),
+    el("div", { class: "field" }, el("label", { for: (smooth.id = newId("smooth")) }, "Smoothing"), el("div", { class: "row" }, smooth, told)),
+    bound("from", "From step"),
+    bound("to", "To step"),
+    el("div", { class: "checks" }, toggle("Log values", c.logY, change("logY")), toggle("Log steps", c.logX, change("logX"))),
+  ]);
+}
+
+function drawCurves(loaded, notes, grid, pager) {
+  const c = state.curves;
+  const wanted = c.search.trim().toLowerCase();
+  const names = [...loaded.byName.keys()].filter((name) => name.toLowerCase().includes(wanted));
+  const pages = Math.max(1, Math.ceil(names.length / PER_PAGE));
+  c.page = Math.min(c.page, pages - 1);
+  const thinned = [...loaded.byName.values()].flat().some(({ series }) => series.curves.some((curve) => curve.least));
+  clear(notes);
+  for (const text of loaded.problems.slice(0, 5)) notes.append(problem(text));
+  const said = [`${plural(names.length, "name")} of ${plural(loaded.runs.length, "run")}.`];
+  if (thinned) said.push("Long series are thinned: a point is the mean of consecutive entries, and the band their range.");
+  if (loaded.leftOut) said.push(`${num(loaded.leftOut)} names are left out.`);
+  notes.append(el("p", { class: "muted", role: "status" }, said.join(" ")));
+  const all = [...new Set(names.flatMap((name) => loaded.byName.get(name).map((each) => each.run)))];
+  notes.append(legendOf(all));
+  dropCharts(grid);
+  clear(grid);
+  for (const name of names.slice(c.page * PER_PAGE, (c.page + 1) * PER_PAGE)) {
+    const lines = linesOf(loaded.byName.get(name));
+    if (lines.length) grid.append(curveChart(name, lines, all));
+  }
+  if (!grid.children.length) grid.append(el("p", { class: "muted" }, loaded.byName.size ? "No name matches." : "These runs logged no numbers by step."));
+  drawPager(pager, c.page, pages, names.length, (page) => { c.page = page; drawCurves(loaded, notes, grid, pager); document.getElementById("main").scrollIntoView(); });
+}
+
+/** The curve of each run over the chosen axis, as numbers. */
+function linesOf(all) {
+  const wanted = state.curves.axis;
+  const found = [];
+  for (const { run, series } of all) {
+    const curve = !wanted || wanted === "auto" ? series.curves[0] : series.curves.find((each) => `=${each.axis ?? ENTRY}` === wanted);
+    if (!curve || !curve.entries) continue;
+    if (!curve.read) curve.read = { x: unpacked(curve.x), mean: unpacked(curve.mean), least: curve.least && unpacked(curve.least), greatest: curve.greatest && unpacked(curve.greatest) };
+    found.push({ run, axis: curve.axis, last: series.last, curve, ...curve.read });
+  }
+  return found;
+}
+
+function smoothed(values, weight) {
+  if (!weight) return values;
+  let total = 0;
+  let mass = 0;
+  return values.map((value) => {
+    if (!Number.isFinite(value)) return NaN;
+    total = weight * total + (1 - weight) * value;
+    mass = weight * mass + (1 - weight);
+    return total / mass;
+  });
+}
+
+function curveChart(name, lines, all) {
+  const odd = lines.filter((line) => line.curve.nonfinite);
+  const below = [];
+  if (odd.length) below.push(el("p", { class: "note warn" }, `NaN or infinite: ${odd.slice(0, 3).map((line) => `${line.run.name} ${plural(line.curve.nonfinite, "time")}, first at ${num(line.curve.first_nonfinite)}`).join("; ")}${odd.length > 3 ? `; ${odd.length - 3} more runs` : ""}.`));
+  const rows = lines.map((line) => {
+    const least = Math.min(...(line.least || line.mean).filter(Number.isFinite));
+    const greatest = Math.max(...(line.greatest || line.mean).filter(Number.isFinite));
+    return [line.run.name, num(line.last), num(least), num(greatest), num(line.curve.entries)];
+  });
+  below.push(el("details", {}, el("summary", {}, "As a table"), plainTable(`Values of ${shown(name)}`, ["run", "last", "least", "greatest", "entries"], rows, [1, 2, 3, 4])));
+  const label = `${name}: ${plural(lines.length, "run")}, last values ${lines.slice(0, 4).map((line) => num(line.last)).join(", ")}`;
+  return chart(name, () => ({ traces: tracesOf(lines, all), layout: curveLayout(lines) }), { label, below });
+}
+
+/** Which colour is which run, or group of runs. */
+function legendOf(runs) {
+  const items = isGrouped(runs) ? groupsOf(runs).map((group, at) => [group || "runs", at]) : runs.map((run) => [run.name, colourOf(run)]);
+  if (items.length < 2) return el("span");
+  const shownItems = items.slice(0, 40).map(([name, at]) => el("li", { class: "run" }, el("span", { class: `dot c${at % PALETTE}`, "aria-hidden": "true" }), name));
+  return el("ul", { class: "legend", "aria-label": "Colours" }, shownItems, items.length > 40 ? el("li", {}, `and ${items.length - 40} more`) : null);
+}
+
+const groupsOf = (runs) => [...new Set(runs.map((run) => run.group))];
+
+/** Whether the mean of groups is drawn: if chosen, or if there are many runs in few groups. */
+function isGrouped(runs) {
+  const { mode } = state.curves;
+  return mode === "groups" || (mode === "auto" && runs.length > 4 && runs.length >= 2 * groupsOf(runs).length);
+}
+
+function curveLayout(lines) {
+  const c = state.curves;
+  const given = [c.from, c.to].map((text) => (text === "" ? null : Number(text)));
+  const at = (value) => (value === null || !Number.isFinite(value) ? null : c.logX ? Math.log10(Math.max(value, 1e-300)) : value);
+  const range = given.some((value) => value !== null) ? given.map(at) : undefined;
+  return {
+    xaxis: { type: c.logX ? "log" : "linear", title: { text: plotText(lines[0].axis ?? "entry") }, range, autorange: range ? (range[0] === null ? "min" : range[1] === null ? "max" : false) : true },
+    yaxis: { type: c.logY ? "log" : "linear", dtick: c.logY ? 1 : undefined, exponentformat: "power" },
+  };
+}
+
+function tracesOf(lines, all) {
+  if (!isGrouped(all)) return lines.flatMap((line) => runTraces(line, lines.length <= MOST_BANDS));
+  return groupsOf(all).flatMap((group, at) => {
+    const own = lines.filter((line) => line.run.group === group);
+    return own.length ? groupTraces(group, own, at) : [];
+  });
+}
+
+const points = (x, y) => x.map((step, at) => [step, y[at]]);
+
+function runTraces(line, ranged) {
+  const at = colourOf(line.run);
+  const tint = colour(at);
+  const { x } = line;
+  const traces = ranged && line.least ? band(x, line.least, line.greatest, faded(tint, 0.15)) : [];
+  const weight = state.curves.smooth;
+  if (weight) traces.push({ x, y: line.mean, mode: "lines", line: { color: faded(tint, 0.3), width: 1 }, hoverinfo: "skip" });
+  const mode = x.length < 2 ? "markers" : x.length < 30 ? "lines+markers" : "lines";
+  traces.push({ x, y: smoothed(line.mean, weight), mode, name: plotText(line.run.name), line: { color: tint, width: 1.8, dash: dash(at) }, marker: { color: tint, size: 5 }, hovertemplate: "%{y:.5g}" });
+  return traces;
+}
+
+function band(x, low, high, fill) {
+  const kept = points(x, low.map((value, at) => [value, high[at]])).filter(([, [a, b]]) => Number.isFinite(a) && Number.isFinite(b));
+  const steps = kept.map(([step]) => step);
+  const none = { mode: "lines", line: { width: 0 }, hoverinfo: "skip" };
+  return [{ ...none, x: steps, y: kept.map(([, pair]) => pair[0]) }, { ...none, x: steps, y: kept.map(([, pair]) => pair[1]), fill: "tonexty", fillcolor: fill }];
+}
+
+/** Mean and spread over the runs of a group, at the steps of the longest of them. */
+function groupTraces(group, lines, at) {
+  const longest = lines.reduce((a, b) => (b.x.length > a.x.length ? b : a));
+  const { x } = longest;
+  const same = lines.every((line) => line.x.length === x.length && line.x.every((step, i) => step === x[i]));
+  const rows = lines.map((line) => smoothed(same ? line.mean : interpolated(line.x, line.mean, x), state.curves.smooth));
+  const mean = [];
+  const low = [];
+  const high = [];
+  x.forEach((_, i) => {
+    const values = rows.map((row) => row[i]).filter(Number.isFinite);
+    const middle = values.reduce((a, b) => a + b, 0) / values.length;
+    const spread = Math.sqrt(values.reduce((a, b) => a + (b - middle) ** 2, 0) / Math.max(1, values.length - 1));
+    const whole = state.curves.band === "range";
+    mean.push(values.length ? middle : NaN);
+    low.push(values.length ? (whole ? Math.min(...values) : middle - spread) : NaN);
+    high.push(values.length ? (whole ? Math.max(...values) : middle + spread) : NaN);
+  });
+  const tint = colour(at);
+  const name = `${group || "runs"} (${lines.length})`;
+  const text = mean.map((_, i) => `${num(low[i])} to ${num(high[i])}`);
+  return [...band(x, low, high, faded(tint, 0.2)), { x, y: mean, text, mode: "lines", name: plotText(name), line: { color: tint, width: 2, dash: dash(at) }, hovertemplate: "%{y:.5g} (%{text})" }];
+}
+
+function interpolated(steps, values, at) {
+  let i = 0;
+  return at.map((step) => {
+    if (step < steps[0] || step > steps[steps.length - 1]) return NaN;
+    while (i < steps.length - 2 && steps[i + 1] < step) i += 1;
+    const width = steps[i + 1] - steps[i];
+    return width ? values[i] + ((step - steps[i]) / width) * (values[i + 1] - values[i]) : values[i];
+  });
+}

@@ -1,0 +1,118 @@
+// Elements, numbers and downloads. Text only ever becomes a text node, never markup.
+
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g;
+
+/** Make control characters and direction marks visible, so that text cannot pretend. */
+function shown(text) {
+  return String(text).replace(HIDDEN, (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
+}
+
+/** Create an element: el("p", {class: "muted", onclick: f}, "text", child). */
+function el(tag, attributes, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name === "value" || name === "checked" || name === "disabled" || name === "selected") node[name] = value;
+    else node.setAttribute(name, value === true ? "" : String(value));
+  }
+  add(node, children);
+  return node;
+}
+
+function add(node, children) {
+  for (const child of children.flat(4)) {
+    if (child === null || child === undefined || child === false) continue;
+    node.append(child instanceof Node ? child : document.createTextNode(shown(child)));
+  }
+  return node;
+}
+
+function clear(node) {
+  node.replaceChildren();
+  return node;
+}
+
+let lastId = 0;
+const newId = (prefix) => `${prefix}-${++lastId}`;
+
+/** A labelled control: the label is read with it. */
+function field(label, control, hint) {
+  const id = control.id || (control.id = newId("field"));
+  return el("div", { class: "field" }, el("label", { for: id }, label), control, hint ? el("span", { class: "hint" }, hint) : null);
+}
+
+function select(options, value, onchange) {
+  const node = el("select", { onchange: () => onchange(node.value) });
+  for (const [key, label] of options) node.append(el("option", { value: key, selected: key === value }, label));
+  return node;
+}
+
+function toggle(label, checked, onchange) {
+  const box = el("input", { type: "checkbox", id: newId("check"), checked, onchange: () => onchange(box.checked) });
+  return el("div", { class: "check" }, box, el("label", { for: box.id }, label));
+}
+
+function announce(text) {
+  document.getElementById("announce").textContent = shown(text);
+}
+
+// -- numbers
+
+function num(value) {
+  if (value === null || value === undefined) return "";
+  if (typeof value !== "number") return shown(value);
+  if (!Number.isFinite(value)) return String(value);
+  if (Number.isInteger(value) && Math.abs(value) < 1e15) return value.toLocaleString("en-US");
+  const size = Math.abs(value);
+  return size >= 1e-4 && size < 1e6 ? String(Number(value.toPrecision(4))) : value.toExponential(3);
+}
+
+const signed = (value) => (value > 0 ? "+" : "") + num(value);
+const percent = (share) => `${num(Math.round(share * 1000) / 10)} %`;
+const plural = (count, one, many) => `${num(count)} ${count === 1 ? one : many || one + "s"}`;
+
+function bytes(size) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let at = 0;
+  while (size >= 999.5 && at < units.length - 1) { size /= 1000; at += 1; }
+  return `${at ? size.toFixed(1) : size} ${units[at]}`;
+}
+
+function ago(iso) {
+  if (!iso) return "";
+  const seconds = (Date.now() - Date.parse(iso)) / 1000;
+  if (seconds < 90) return `${Math.max(0, Math.round(seconds))} s ago`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min ago`;
+  if (seconds < 129600) return `${Math.round(seconds / 3600)} h ago`;
+  return iso.slice(0, 10);
+}
+
+const date = (iso) => (iso ? iso.slice(0, 16).replace("T", " ") + " UTC" : "");
+
+function badge(state) {
+  return el("span", { class: `badge state-${/^[a-z]+$/.test(state) ? state : "other"}` }, state);
+}
+
+function problem(text) {
+  return el("p", { class: "note warn", role: "note" }, text);
+}
+
+/** Save a file from the page itself. */
+function download(name, text, type) {
+  const url = URL.createObjectURL(new Blob([text], { type: type || "text/plain" }));
+  const link = el("a", { href: url, download: name });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+  announce(`Saved ${name}`);
+}
+
+function csvCell(value) {
+  let text = value === null || value === undefined ? "" : String(value);
+  if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = "'" + text;
+  return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
+
+const csv = (rows) => rows.map((row) => row.map(csvCell).join(",")).join("\n") + "\n";

@@ -1,0 +1,122 @@
+// The list of runs: searched, sorted, chosen and compared; what failed, and its last values.
+
+const runsKeep = {};
+
+async function runsView(root) {
+  const { runs } = state.index;
+  root.append(facts([
+    [plural(runs.length, "run"), state.index.left_out ? `${num(state.index.left_out)} more are left out` : "in all"],
+    [plural(runs.filter((run) => run.state === "writing").length, "run"), "being written"],
+    [plural(runs.filter((run) => ["failed", "damaged", "unreadable"].includes(run.state)).length, "run"), "failed or damaged"],
+    [bytes(runs.reduce((sum, run) => sum + run.bytes, 0)), "on disk"],
+  ]));
+  const list = el("section", { class: "card" }, el("h2", {}, "Runs"));
+  root.append(list);
+  const compared = el("div");
+  root.append(compared);
+  const failed = el("div");
+  root.append(failed);
+  drawRuns(list, compared);
+  await drawFailures(failed);
+  await drawComparison(compared);
+}
+
+function facts(items) {
+  return el("ul", { class: "facts" }, items.map(([big, small]) => el("li", { class: "card" }, el("strong", {}, big), el("span", {}, small))));
+}
+
+/** The settings in which runs differ; all of them for a single run. */
+function varied(runs) {
+  const names = [...new Set(runs.flatMap((run) => Object.keys(run.config)))];
+  const text = (run, name) => JSON.stringify(run.config[name] ?? null);
+  return names.filter((name) => runs.length === 1 || runs.some((run) => text(run, name) !== text(runs[0], name)));
+}
+
+/** The settings that have several values among the runs that have them: what was tried. */
+function choices(runs) {
+  const values = new Map();
+  for (const run of runs) {
+    for (const [name, value] of Object.entries(run.config)) {
+      if (!values.has(name)) values.set(name, new Set());
+      values.get(name).add(JSON.stringify(value));
+    }
+  }
+  return [...values].filter(([name, own]) => own.size > 1 && name !== "key").map(([name]) => name);
+}
+
+const setting = (run, name) => {
+  const value = run.config[name];
+  return value === undefined ? "" : typeof value === "object" && value !== null ? JSON.stringify(value) : value;
+};
+
+function drawRuns(list, compared) {
+  const { runs } = state.index;
+  const choose = (run, on) => {
+    if (on) state.selected.add(run.id);
+    else state.selected.delete(run.id);
+    state.curves.page = 0;
+    told();
+    drawComparison(compared);
+  };
+  const box = (run) => el("input", { type: "checkbox", "aria-label": `Compare ${shown(run.name)}`, checked: state.selected.has(run.id), onchange: (event) => choose(run, event.target.checked) });
+  const settings = choices(runs).slice(0, 6);
+  const columns = [
+    { label: "compare", cell: box },
+    { label: "run", value: (run) => run.name, cell: (run) => el("span", { class: "run" }, el("span", { class: `dot c${colourOf(run) % PALETTE}`, "aria-hidden": "true" }), run.name) },
+    { label: "state", value: (run) => run.state, cell: (run) => badge(run.state) },
+    { label: "written", value: (run) => run.written || "", cell: (run) => el("span", { title: date(run.written) }, ago(run.written)) },
+    { label: "entries", value: (run) => run.entries, cell: (run) => num(run.entries), right: true },
+    { label: "rows", value: (run) => run.rows, cell: (run) => num(run.rows), right: true },
+    { label: "size", value: (run) => run.bytes, cell: (run) => bytes(run.bytes), right: true },
+    ...settings.map((name) => ({ label: name, value: (run) => setting(run, name), cell: (run) => (typeof run.config[name] === "number" ? num(run.config[name]) : String(setting(run, name))), right: runs.every((run) => typeof (run.config[name] ?? 0) === "number") })),
+  ];
+  const note = el("p", { class: "muted", role: "status" });
+  const told = () => add(clear(note), [state.selected.size ? `${plural(state.selected.size, "run")} chosen: curves and comparison show these.` : "Choose runs to compare them; without a choice, curves show the first 16."]);
+  told();
+  const buttons = el("div", { class: "row" },
+    el("button", { type: "button", class: "quiet", onclick: () => { runs.forEach((run) => state.selected.add(run.id)); redo(); } }, "Choose all"),
+    el("button", { type: "button", class: "quiet", onclick: () => { state.selected.clear(); redo(); } }, "Choose none"));
+  const redo = () => { clear(list).append(el("h2", {}, "Runs")); drawRuns(list, compared); drawComparison(compared); };
+  add(list, [dataTable(columns, runs, { caption: "Runs", search: "Search runs", header: 1, keep: runsKeep, page: 50 }), note, runs.length > 1 ? buttons : null]);
+}
+
+async function drawComparison(root) {
+  const runs = comparedRuns().slice(0, 12);
+  const chosen = runs.length === 1 || state.selected.size ? runs : [];
+  clear(root);
+  if (!chosen.length) return;
+  const names = varied(chosen);
+  const labels = [chosen.length === 1 ? "setting" : "setting that differs", ...chosen.map((run) => run.name)];
+  const card = el("section", { class: "card" }, el("h2", {}, chosen.length === 1 ? "Configuration" : "Comparison"));
+  if (chosen.length === 1) card.append(el("p", { class: "path" }, chosen[0].path));
+  if (chosen[0].problem) card.append(problem(chosen[0].problem));
+  if (names.length) card.append(plainTable("Settings", labels, names.map((name) => [name, ...chosen.map((run) => String(setting(run, name)))])));
+  else card.append(el("p", { class: "muted" }, chosen.length === 1 ? "It has no configuration." : "Their settings are the same."));
+  root.append(card);
+  const parts = await Promise.all(chosen.map((run) => source.part(`curves/${run.id}`)));
+  const lasts = parts.map((part) => new Map((part.series || []).map((series) => [series.name, series.last])));
+  const series = [...new Set(lasts.flatMap((map) => [...map.keys()]))];
+  if (!series.length || !card.isConnected) return;
+  const columns = [{ label: "last value of", value: (name) => name }, ...chosen.map((run, at) => ({ label: run.name, value: (name) => lasts[at].get(name), cell: (name) => num(lasts[at].get(name)), right: true }))];
+  card.append(el("h3", {}, "Last values"), dataTable(columns, series, { caption: "Last values", page: 15 }));
+}
+
+/** Where runs failed: the last values of each, and what stopped being finite, and when. */
+async function drawFailures(root) {
+  const failed = state.index.runs.filter((run) => ["failed", "unfinished", "damaged", "unreadable"].includes(run.state)).slice(0, 12);
+  if (!failed.length) return;
+  const card = el("section", { class: "card" }, el("h2", {}, "Where runs stopped"));
+  root.append(card);
+  for (const run of failed) {
+    const part = await source.part(`curves/${run.id}`);
+    card.append(el("h3", {}, run.name, " ", badge(run.state)), el("p", { class: "muted" }, `Written last ${ago(run.written)} (${date(run.written)}).`));
+    if (run.problem) card.append(problem(run.problem));
+    if (part.problem) card.append(problem(part.problem));
+    const series = part.series || [];
+    const odd = series.flatMap((each) => each.curves.slice(0, 1).filter((c) => c.nonfinite).map((c) => ({ name: each.name, ...c })));
+    odd.sort((a, b) => a.first_nonfinite - b.first_nonfinite);
+    if (odd.length) card.append(el("ul", {}, odd.slice(0, 5).map((c) => el("li", {}, el("strong", {}, c.name), ` was NaN or infinite ${plural(c.nonfinite, "time")}, first at ${c.axis === null ? "entry" : shown(c.axis)} ${num(c.first_nonfinite)}.`))));
+    const steps = (each) => Object.entries(each.last_steps).map(([axis, step]) => `${axis} ${num(step)}`).join(", ");
+    if (series.length) card.append(plainTable(`Last values of ${shown(run.name)}`, ["last value of", "value", "at"], series.slice(0, 20).map((each) => [each.name, num(each.last), steps(each)]), [1]));
+  }
+}

@@ -1,0 +1,99 @@
+"""``sawlog sync``: everything arrives once, in order, also after an interruption."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import sawlog.store
+from sawlog.cli import _sync
+from sawlog.sinks import MemorySink
+from tests.sinks._trackers import TensorBoard
+
+
+@pytest.fixture
+def run_(tmp_path):
+    with sawlog.store.create(tmp_path / "run", meta={"config": {"lr": 0.1}}) as writer:
+        writer.extend({"loss": np.arange(5.0), "accuracy": np.arange(5.0) / 5}, step=np.arange(5))
+        writer.log({"once": 7})
+    return tmp_path / "run"
+
+
+class Trackers:
+    """Memory sinks in place of a tracker, one for each time that it is opened."""
+
+    def __init__(self, monkeypatch, fails_at: int = -1):
+        self.opened, self.written, self.fails_at = [], 0, fails_at
+        monkeypatch.setattr(_sync, "_open_sink", self)
+        monkeypatch.setattr(_sync, "_PIECE", 2)
+
+    def __call__(self, arguments, name, config, store, state):
+        sink = MemorySink()
+        write = sink.write
+
+        def counted(records):
+            self.written += 1
+            if self.written == self.fails_at:
+                raise OSError(28, "the tracker is full")
+            write(records)
+
+        sink.write = counted
+        self.opened.append((name, config, sink))
+        return sink
+
+    def values(self, name):
+        found = [s.records[name] for _, _, s in self.opened if name in s.records]
+        return [value for entries in found for value in entries.values.tolist()]
+
+
+def sync(sawlog_, run, tmp_path, *more):
+    return sawlog_("sync", run, "--to", "wandb", "--state", tmp_path / "state", "--json", *more)
+
+
+def test_everything_is_sent_once(sawlog_, run_, tmp_path, monkeypatch):
+    trackers = Trackers(monkeypatch)
+    assert sync(sawlog_, run_, tmp_path).json == [{"run": "run", "sent": 11, "before": 0}]
+    assert sync(sawlog_, run_, tmp_path).json == [{"run": "run", "sent": 0, "before": 11}]
+    with sawlog.store.open(run_, "append") as writer:
+        writer.log({"loss": 9.0, "accuracy": 1.0}, step=5)
+        writer.log({"once": 8})
+    assert sync(sawlog_, run_, tmp_path).json == [{"run": "run", "sent": 3, "before": 11}]
+    assert [(name, config) for name, config, _ in trackers.opened] == [("run", {"lr": 0.1})] * 2
+    assert trackers.values("loss") == [0, 1, 2, 3, 4, 9]
+    assert trackers.values("once") == [7, 8]
+    last = trackers.opened[1][2].records["once"]
+    assert last.steps["entry"].tolist() == [1]
+    other = sync(sawlog_, run_, tmp_path, "--project", "other").json
+    assert other == [{"run": "run", "sent": 14, "before": 0}]
+
+
+def test_an_interrupted_upload_goes_on(sawlog_, run_, tmp_path, monkeypatch):
+    trackers = Trackers(monkeypatch, fails_at=2)
+    done = sync(sawlog_, run_, tmp_path)
+    assert (done.code, "the tracker is full" in done.err) == (2, True)
+    assert sync(sawlog_, run_, tmp_path).json == [{"run": "run", "sent": 6, "before": 5}]
+    assert trackers.values("loss") == [0, 1, 2, 3, 4]
+    assert trackers.values("accuracy") == [0, 0.2, 0.4, 0.6, 0.8]
+
+
+def test_tensorboard_reads_what_was_sent(sawlog_, run_, tmp_path):
+    options = ("--to", "tensorboard", "--out", tmp_path / "board", "--state", tmp_path / "state")
+    for steps in (5, 6):
+        assert sawlog_("sync", run_, *options).code == 0
+        seen = TensorBoard(tmp_path).read(SimpleNamespace(path=str(tmp_path / "board" / "run")))
+        assert [step for step, _ in seen.scalars["loss"]] == list(range(steps))
+        with sawlog.store.open(run_, "append") as writer:
+            writer.log({"loss": 0.25, "accuracy": 1.0}, step=5)
+
+
+def test_bad_usage(sawlog_, run_, tmp_path):
+    done = sawlog_("sync", run_, "--to", "tensorboard")
+    assert (done.code, "Hint" in done.err or "hint" in done.err) == (2, True)
+    assert sawlog_("sync", run_, "--to", "nowhere").code == 2
+    assert sawlog_("sync", run_, "--to", "wandb", "--jobs", "0").code == 2
+    (tmp_path / "state").mkdir()
+    with sawlog.store.open(run_) as reader:
+        state = _sync.SyncState(tmp_path / "state", reader.id, "wandb\0run\0")
+    state.path.write_text("[]")
+    done = sync(sawlog_, run_, tmp_path)
+    assert (done.code, "does not say what was sent" in done.err) == (2, True)

@@ -1,0 +1,320 @@
+"""The page in a real browser: every view opened, every control used, hostile names shown as text.
+
+``make test-browser`` installs what this needs and runs it; without ``SAWLOG_BROWSER=1`` it is left
+out, because a browser is large and slow to start.
+"""
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sawlog.store
+from sawlog.report import PageOptions, write_report
+from sawlog.report._server import served
+from tests.report.runs import ESCAPES, HOSTILE, make_capture, make_failed, make_hostile, make_seeds
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("SAWLOG_BROWSER") != "1", reason="make test-browser runs these"
+)
+
+PATIENCE_MS = int(os.environ.get("SAWLOG_BROWSER_MS", "120000"))
+VIEWS = ("runs", "curves", "arrays", "store", "attribution", "labels")
+SHAPES = {"light": ("light", 1280), "dark": ("dark", 1280), "phone": ("light", 390)}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert path, "there is no chromium. Hint: make test-browser installs it"
+    with sync_playwright() as player:
+        started = player.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    make_seeds(folder / "runs", seeds=6, steps=1500)
+    make_failed(folder / "runs")
+    make_hostile(folder / "runs")
+    make_capture(folder / "capture")
+    write_report([folder], folder / "report.html", options=PageOptions(HOSTILE, points=100))
+    return folder
+
+
+@pytest.fixture
+def opened(browser):
+    """``opened(address, ...)`` opens a page on which no error and no foreign request may happen."""
+    problems, contexts = [], []
+
+    def open_page(address, theme="light", width=1280):
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=theme, accept_downloads=True
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        home = address.split("#")[0].rpartition("/")[0]
+
+        def requested(request):
+            if not request.url.startswith((home, "data:", "blob:")):
+                problems.append(f"request of {request.url[:200]}")
+
+        def printed(message):
+            if message.type in ("error", "warning"):
+                problems.append(message.text)
+
+        page.on("console", printed)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", requested)
+        page.goto(address)
+        page.wait_for_selector("#panel")
+        return page
+
+    yield open_page
+    found = [page.evaluate("window.pwned") for context in contexts for page in context.pages]
+    for context in contexts:
+        context.close()
+    assert problems == []
+    assert set(found) <= {None}
+
+
+def report(root):
+    return (root / "report.html").as_uri()
+
+
+def show(page, view):
+    page.click(f"#tab-{view}")
+    page.wait_for_selector(f"#panel[aria-labelledby=tab-{view}] .card")
+
+
+def until(page, condition):
+    """Wait for a condition; `page.wait_for_function` needs what the policy of the page forbids."""
+    limit = time.monotonic() + PATIENCE_MS / 1000
+    while not page.evaluate(condition):
+        assert time.monotonic() < limit, condition
+        page.wait_for_timeout(50)
+
+
+def serious(page):
+    import axe_playwright_python
+
+    page.evaluate(next(Path(axe_playwright_python.__file__).parent.rglob("axe*.js")).read_text())
+    return page.evaluate(
+        """axe.run(document, {resultTypes: ["violations"]}).then((found) => found.violations
+        .filter((each) => ["serious", "critical"].includes(each.impact))
+        .map((each) => [each.id, each.nodes.map((node) => node.html.slice(0, 200))]))"""
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_view_is_accessible_and_fits_its_screen(root, opened, shape, monkeypatch):
+    page = opened(report(root), *SHAPES[shape])
+    names = [tab.get_attribute("id") for tab in page.query_selector_all("[role=tab]")]
+    assert names == [f"tab-{view}" for view in VIEWS]
+    for view in VIEWS:
+        show(page, view)
+        if view != "runs":
+            page.wait_for_selector("#panel .main-svg")
+        assert serious(page) == [], view
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
+    folder = os.environ.get("SAWLOG_SCREENSHOTS")
+    for view in VIEWS if folder else ():
+        show(page, view)
+        page.wait_for_timeout(300)
+        page.screenshot(path=f"{folder}/{view}-{shape}.png", full_page=True)
+
+
+def test_hostile_names_are_text(root, opened):
+    page = opened(report(root))
+    assert page.text_content("h1") == HOSTILE == page.title()
+    assert page.locator("main img[src=x], main script").count() == 0
+    page.get_by_label("Compare runs/<b>bold<b>").check()
+    page.wait_for_selector("#panel h2:has-text('Configuration')")
+    text = page.inner_text("#panel")
+    assert HOSTILE in text
+    assert "\\u001b[31mred\\u202egnp.exe %{y} {{7*7}} &lt;b&gt;" in text
+    show(page, "curves")
+    page.wait_for_selector("#panel .main-svg")
+    assert HOSTILE in page.text_content("#panel figcaption")
+    assert page.text_content("#panel .xtitle") == "<i>step"
+    show(page, "attribution")
+    assert HOSTILE in page.inner_text("#panel h2 code")
+    assert "<script>" in page.inner_text("#panel .ranking >> nth=0")
+    assert "\x1b" in ESCAPES
+
+
+def test_runs_are_searched_sorted_and_compared(root, opened):
+    page = opened(report(root))
+    names = lambda: page.locator("#panel table >> nth=0").locator("tbody th").all_inner_texts()
+    assert len(names()) == 10
+    page.get_by_label("Search runs").fill("seed")
+    assert names() == [f"runs/seed-{i}" for i in range(6)]
+    page.get_by_role("button", name="run", exact=True).click()
+    page.get_by_role("button", name="run", exact=True).click()
+    assert names() == [f"runs/seed-{i}" for i in reversed(range(6))]
+    for seed in (0, 1):
+        page.get_by_label(f"Compare runs/seed-{seed}", exact=True).check()
+    page.wait_for_selector("text=Last values")
+    rows = page.get_by_role("region", name="Settings").locator("tbody tr").all_inner_texts()
+    assert [row for row in rows if row.startswith("lr")] == ["lr\t0.1\t0.2"]
+    assert "2 runs chosen" in page.inner_text("#panel")
+    show(page, "curves")
+    assert "of 2 runs." in page.inner_text("#panel [role=status]")
+    show(page, "runs")
+    page.get_by_role("button", name="Choose none").click()
+    page.get_by_role("button", name="Choose all").click()
+    assert "10 runs chosen" in page.inner_text("#panel")
+    assert "loss was NaN or infinite 20 times, first at step 40." in page.inner_text("#panel")
+
+
+def test_curves_and_their_controls(root, opened):
+    page = opened(report(root))
+    show(page, "curves")
+    page.get_by_label("Names").fill("loss")
+    page.wait_for_selector("#panel figure:has-text('loss') .main-svg")
+    figure = page.locator("#panel figure.chart").filter(has_text="NaN or infinite")
+    lines = lambda: figure.locator(".scatterlayer .trace").count()
+    data = lambda: figure.locator(".plot").evaluate(
+        "plot => plot.data.filter(t => t.hovertemplate).map(t => [t.name, t.y.length])"
+    )
+    assert [name for name, _ in data()] == ["runs (7)"]
+    page.get_by_label("Show").select_option("runs")
+    until(page, "document.querySelectorAll('#panel .scatterlayer .trace').length > 6")
+    assert lines() == len(data()) == 7
+    assert {size for _, size in data()} == {100, 60}
+    page.get_by_label("Show").select_option("groups")
+    page.get_by_label("Spread").select_option("range")
+    page.get_by_label("Over").select_option("=epoch")
+    until(page, "document.querySelector('#panel .xtitle')?.textContent === 'epoch'")
+    page.get_by_label("Over").select_option("auto")
+    layout = lambda: figure.locator(".plot").evaluate(
+        "p => [p._fullLayout.xaxis.type, p._fullLayout.yaxis.type, p._fullLayout.xaxis.range]"
+    )
+    page.get_by_label("Log values").check()
+    page.get_by_label("From step").fill("100")
+    page.get_by_label("To step").fill("200")
+    page.get_by_label("To step").press("Enter")
+    figure.locator(".main-svg").first.wait_for()
+    assert layout() == ["linear", "log", [100, 200]]
+    page.get_by_label("Log steps").check()
+    figure.locator(".main-svg").first.wait_for()
+    assert layout() == ["log", "log", [pytest.approx(2), pytest.approx(np.log10(200))]]
+    page.get_by_label("Smoothing").fill("0.9")
+    figure.locator("summary").click()
+    assert "runs/diverged" in figure.locator("tbody").inner_text()
+    page.get_by_label("Names").fill("no such name")
+    assert "No name matches." in page.inner_text("#panel")
+
+
+def test_arrays_stores_and_labels(root, opened, tmp_path):
+    page = opened(report(root))
+    show(page, "arrays")
+    page.get_by_label("Run", exact=True).select_option(label="runs/seed-1")
+    page.get_by_label("Array", exact=True).select_option("attention")
+    page.wait_for_selector("#panel .pictures img")
+    assert page.locator("#panel .pictures img").count() == 9
+    page.get_by_label("Entry").fill("0")
+    assert "At step 0" in page.inner_text("#panel")
+    show(page, "store")
+    assert "100 % of the parameters: 68 of 68" in page.inner_text("#panel")
+    page.wait_for_selector("#panel .main-svg")
+    page.get_by_label("Run", exact=True).select_option(label="runs/seed-0")
+    page.wait_for_selector("text=Stores")
+    show(page, "labels")
+    page.wait_for_selector("#panel .main-svg")
+    assert page.locator("#panel tbody tr").count() == 20
+    page.get_by_role("button", name="Next").click()
+    assert "Page 2 of 3" in page.inner_text("#panel .pager")
+    page.get_by_label("Share to drop, in %").fill("10")
+    with page.expect_download() as kept:
+        page.get_by_role("button", name="Save ids to keep").click()
+    kept.value.save_as(tmp_path / "keep.json")
+    assert len(json.loads((tmp_path / "keep.json").read_text())) == 54
+
+
+def test_attribution_and_its_controls(root, opened, tmp_path):
+    page = opened(report(root))
+    show(page, "attribution")
+    scores = sawlog.influence.load_scores(root / "capture" / "train" / "scores" / "asked")
+    best = int(scores.ids[np.argmax(scores.values[0])])
+    assert page.inner_text("#panel .ranking code.id >> nth=0") == str(best)
+    change = float(scores.values[0].max()) / 60
+    told = page.inner_text("#panel .ranking .score .muted >> nth=0")
+    assert float(told.split()[1]) == pytest.approx(change, rel=1e-3)
+    assert "not validated" in page.inner_text(".trust")
+    assert page.locator("#panel summary:has-text('folded')").count() > 0
+    page.get_by_label("Fold near-duplicates").uncheck()
+    assert page.locator("#panel summary:has-text('folded')").count() == 0
+    page.get_by_label("List").select_option("5")
+    assert page.locator("#panel .ranking >> nth=0").locator("> li").count() == 5
+    page.get_by_label("Beside it").select_option("1")
+    assert page.locator("#panel section.query").count() == 2
+    page.get_by_label("Query", exact=True).select_option("2")
+    page.get_by_label("Column").first.select_option("source")
+    groups = page.get_by_role("region", name="Groups by source").first
+    assert sorted(row.split("\t")[0] for row in groups.locator("tbody tr").all_inner_texts()) == (
+        sorted(["web", "books", HOSTILE])
+    )
+    page.locator("summary:has-text('BM25')").first.click()
+    page.get_by_label("Share to drop, in %").fill("50")
+    with page.expect_download() as dropped:
+        page.get_by_role("button", name="Save ids to drop").click()
+    dropped.value.save_as(tmp_path / "drop.json")
+    total = scores.values.sum(0)
+    expected = scores.ids[np.argsort(total, kind="stable")[:30]]
+    assert set(json.loads((tmp_path / "drop.json").read_text())) == set(expected.tolist())
+    with page.expect_download() as sheet:
+        page.get_by_role("button", name="Save all as CSV").click()
+    sheet.value.save_as(tmp_path / "scores.csv")
+    assert len((tmp_path / "scores.csv").read_text().splitlines()) == 61
+
+
+def test_the_keyboard_and_the_theme(root, opened):
+    page = opened(report(root))
+    page.focus("#tab-runs")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.id") == "tab-curves"
+    page.keyboard.press("End")
+    assert page.evaluate("location.hash") == "#labels"
+    page.keyboard.press("Home")
+    paper = lambda: page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    light = paper()
+    page.get_by_role("button", name="Theme").click()
+    page.get_by_role("button", name="Theme").click()
+    assert page.inner_text("#theme") == "Theme: dark"
+    assert paper() != light
+    again = opened(report(root) + "#store")
+    assert again.get_attribute("#tab-store", "aria-selected") == "true"
+
+
+def test_the_live_page_follows_a_run(tmp_path, opened):
+    with (
+        sawlog.store.create(tmp_path / "live", interval=None) as writer,
+        served(tmp_path) as address,
+    ):
+        writer.log({"loss": 2.0}, step=0)
+        writer.flush()
+        page = opened(address)
+        page.wait_for_selector("text=writing")
+        show(page, "curves")
+        page.wait_for_selector("#panel .main-svg")
+        length = "document.querySelector('#panel .plot')?.data?.at(-1).y.length === {}"
+        until(page, length.format(1))
+        writer.log({"loss": 1.0}, step=1)
+        writer.flush()
+        until(page, length.format(2))
+        show(page, "runs")
+        with sawlog.store.create(tmp_path / "second") as other:
+            other.log({"loss": 5.0}, step=0)
+        page.wait_for_selector("#panel th:has-text('second')")
+        assert serious(page) == []
+        page.close()  # before the server: the page would complain that it is gone

@@ -1,0 +1,210 @@
+"""The parts of a page as data, each against values computed by hand."""
+
+import base64
+import json
+
+import numpy as np
+import pytest
+
+import sawlog.store
+from sawlog.errors import StoreNotFoundError
+from sawlog.example_data import describe, load_examples
+from sawlog.influence import Scores
+from sawlog.inspect import find_runs, run_summary, series_curves
+from sawlog.report import PageOptions, PageSource
+from sawlog.report._attribution import ScoredRun, attribution_part
+from sawlog.report._bm25 import bm25
+from sawlog.report._encode import packed, packed_values, safe_json
+from tests.report.runs import make_failed, make_hostile, make_seeds
+
+
+def unpacked(said):
+    if "n" in said:
+        return said["from"] + said["by"] * np.arange(said["n"])
+    kind = "f4" if "f4" in said else "f8"
+    return np.frombuffer(base64.b64decode(said[kind]), f"<{kind}").astype(float)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[0.0, 10.0, 20.0], [1.0, 2.0, 4.0], [0.1, 0.3], [], [7.0], [2.0**40 + 1, 0.5], [np.nan, 1.0]],
+)
+def test_packed_arrays_are_exact(values):
+    assert np.array_equal(unpacked(packed(values)), np.array(values), equal_nan=True)
+
+
+def test_packed_values_do_not_overflow():
+    values = np.array([1e300, -np.inf, 1 / 3])
+    assert np.array_equal(unpacked(packed_values(values)), values)
+    assert "f4" in packed_values(values[1:])
+
+
+def test_json_inside_a_page_cannot_end_it():
+    text = safe_json({"</script>": "<!--\u2028&", "nan": float("nan")})
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"</script>": "<!--\u2028&", "nan": "NaN"}
+
+
+def test_bm25_is_the_formula():
+    texts = [("a", "x x y"), ("b", "y"), ("c", "z z z z")]
+    rare = np.log(1 + (3 - 1 + 0.5) / 1.5)
+    by_hand = rare * 2 * 2.5 / (2 + 1.5 * (0.25 + 0.75 * 3 / (8 / 3)))
+    ((name, score),) = bm25({"q": "x"}, texts)["q"]
+    assert (name, score) == ("a", pytest.approx(by_hand))
+    assert [each for each, _ in bm25({"q": "Y z"}, texts)["q"]] == ["c", "b", "a"]
+
+
+# -- curves ---------------------------------------------------------------------------------------
+
+
+def test_curves_are_thinned_to_means_and_ranges(tmp_path):
+    values, steps = np.arange(1000.0), np.arange(1000) * 2
+    values[500] = np.inf
+    with sawlog.store.create(tmp_path / "run") as writer:
+        writer.extend({"a": values}, step=steps)
+    ((series),) = series_curves(tmp_path / "run", points=10)
+    (curve,) = series.curves
+    assert (curve.axis, curve.entries, curve.thinned) == ("step", 1000, True)
+    assert (curve.nonfinite, curve.first_nonfinite) == (1, 1000.0)
+    blocks = [block[np.isfinite(block)] for block in values.reshape(10, 100)]
+    assert np.allclose(curve.mean, [block.mean() for block in blocks])
+    assert curve.least.tolist() == [block.min() for block in blocks]
+    assert curve.greatest.tolist() == [block.max() for block in blocks]
+    assert curve.steps.tolist() == [200 * i + 98 for i in range(10)]
+
+
+def test_curves_are_in_the_order_of_steps_and_without_masked_entries(tmp_path):
+    from sawlog.records import Entries, Records
+
+    mask = np.array([True, False, True])
+    entries = Entries(np.array([3.0, 9.0, 1.0]), {"step": np.array([5, 1, 0])}, mask)
+    with sawlog.store.create(tmp_path / "run") as writer:
+        writer.write(Records({"a": entries}))
+        writer.log({"b": 4})
+    a, b = series_curves(tmp_path / "run")
+    assert (a.curves[0].steps.tolist(), a.curves[0].mean.tolist()) == ([0, 5], [1, 3])
+    assert (a.last, a.last_steps) == (1.0, {"step": 0.0})
+    assert (b.curves[0].axis, b.curves[0].mean.tolist()) == (None, [4.0])
+
+
+def test_a_page_of_seeds(tmp_path):
+    make_seeds(tmp_path, seeds=2, steps=40)
+    make_failed(tmp_path)
+    source = PageSource([tmp_path], PageOptions("seeds", points=20))
+    index = source.part("index")
+    runs = {run["name"]: run for run in index["runs"]}
+    assert list(runs) == ["diverged", "seed-0", "seed-1"]
+    assert runs["diverged"]["state"] == "failed"
+    assert runs["seed-1"]["config"] == {"key": [0, 1], "lr": 0.2, "model.width": 32}
+    part = source.part(f"curves/{runs['seed-0']['id']}")
+    loss = next(each for each in part["series"] if each["name"] == "loss")
+    assert [curve["axis"] for curve in loss["curves"]] == ["step", "epoch"]
+    assert len(unpacked(loss["curves"][0]["mean"])) == 20
+    failed = source.part(f"curves/{runs['diverged']['id']}")["series"][0]
+    assert failed["curves"][0]["first_nonfinite"] == 40
+    arrays = source.part(f"arrays/{runs['seed-0']['id']}")["arrays"]
+    by_name = {each["name"]: each for each in arrays}
+    assert set(by_name) == {"weights", "attention"}
+    assert sum(by_name["weights"]["entries"][0]["counts"]) == 64
+    assert by_name["attention"]["entries"][0]["image"].startswith("data:image/png;base64,")
+    assert by_name["weights"]["entries"][0]["image"] is None
+    with pytest.raises(KeyError):
+        source.part("curves/none")
+    for name in source.parts():
+        assert safe_json(source.part(name))
+
+
+def test_runs_are_found_and_parts_of_runs_are_not(tmp_path):
+    make_seeds(tmp_path / "seeds", seeds=1, steps=20)
+    Scores(np.array([0]), np.array([1]), np.ones((1, 1))).save(tmp_path / "saved")
+    describe(tmp_path / "capture", ["a"])
+    with sawlog.store.create(tmp_path / "capture" / "metrics") as writer:
+        writer.log({"a": 1.0}, step=0)
+    found = [path.relative_to(tmp_path).as_posix() for path in find_runs(tmp_path)]
+    assert found == ["capture", "seeds/seed-0"]
+    summary = run_summary(tmp_path / "capture")
+    assert (summary.kind, sorted(summary.stores)) == ("capture", ["data", "metrics"])
+    with pytest.raises(StoreNotFoundError, match="does not exist"):
+        PageSource([tmp_path / "none"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StoreNotFoundError, match="There is no run"):
+        PageSource([tmp_path / "empty"])
+
+
+def test_a_damaged_run_is_shown_with_what_is_wrong(tmp_path):
+    make_seeds(tmp_path, seeds=1, steps=20)
+    for file in (tmp_path / "seed-0" / "segments").iterdir():
+        file.write_bytes(b"not a segment")
+    make_hostile(tmp_path)
+    source = PageSource([tmp_path])
+    (damaged,) = [run for run in source.part("index")["runs"] if run["state"] == "damaged"]
+    assert damaged["problem"]
+    series = source.part(f"curves/{damaged['id']}")["series"]
+    assert [(each["name"], each["last"]) for each in series] == [("loss", None), ("accuracy", None)]
+
+
+# -- attribution ----------------------------------------------------------------------------------
+
+
+def scored(tmp_path, **about):
+    """Five examples, two of the same text, and two queries."""
+    texts = ["red cat", "red cat", "blue dog", "old bird", "blue cat"]
+    columns = [{"text": t, "source": "ab"[i % 2], "i": i} for i, t in enumerate(texts)]
+    describe(tmp_path / "train", dict(zip([10, 11, 12, 13, 14], columns, strict=True)))
+    describe(tmp_path / "asked", {"q": "a red cat", "r": "birds"})
+    values = np.array([[5.0, 4.0, -1.0, 0.0, 2.0], [0.0, -3.0, 1.0, 2.0, -4.0]])
+    layers = {"one": values * 0.75, "two": values * 0.25}
+    said = {"mode": "dot", "curvature": "ekfac", "damping": {"one": 0.1, "two": 0.3}} | about
+    scores = Scores(np.array(["q", "r"]), np.arange(10, 15), values, layers, said)
+    data, asked = load_examples(tmp_path / "train"), load_examples(tmp_path / "asked")
+    return ScoredRun("t", scores, data, asked, None, 0.5)
+
+
+def test_attribution_of_a_query(tmp_path):
+    part = attribution_part(scored(tmp_path))
+    first = part["queries"][0]
+    assert [(row["id"], row["score"]) for row in first["helpful"]] == [(10, 5), (11, 4), (14, 2)]
+    assert [(row["id"], row["score"]) for row in first["harmful"]] == [(12, -1)]
+    assert first["helpful"][0]["layers"] == [3.75, 1.25]
+    assert first["helpful"][0]["like"] == first["helpful"][1]["like"] == 10
+    assert "like" not in first["helpful"][2]
+    assert first["data"] == {"text": "a red cat"}
+    assert {each for each, _ in first["lexical"][:2]} == {10, 11}
+    assert sum(first["histogram"]["counts"]) == 5
+    assert part["examples"]["12"] == {"text": "blue dog", "fields": {"source": "a", "i": 2}}
+    # sources a, b, a, b, a; the column i has a value for each example, and five of them
+    assert first["groups"]["source"] == [["a", 3, 6.0], ["b", 2, 4.0]]
+    assert part["overall"]["ids"] == [10, 11, 12, 13, 14]
+    assert unpacked(part["overall"]["values"]).tolist() == [5, 1, 0, 2, -2]
+
+
+def test_what_the_page_says_about_trust(tmp_path):
+    trust = attribution_part(scored(tmp_path))["trust"]
+    assert trust["predicts"]
+    assert trust["examples"] == 5
+    assert trust["damping"] == [0.1, 0.3]
+    assert trust["coverage"] == 0.5
+    assert trust["validated"] is None
+    assert trust["same_weights"] is None
+    other = {"weights": {"train": ["a"], "queries": ["b"]}, "validated": {"lds": 0.7}}
+    trust = attribution_part(scored(tmp_path, **other))["trust"]
+    assert (trust["same_weights"], trust["validated"]) == (False, {"lds": 0.7})
+
+
+@pytest.mark.parametrize("about", [{"curvature": "identity"}, {"mode": "cosine"}])
+def test_no_change_of_the_loss_is_predicted_without_its_units(tmp_path, about):
+    part = attribution_part(scored(tmp_path, **about))
+    assert not part["trust"]["predicts"]
+    assert ("overall" in part) == ("mode" not in about)
+
+
+def test_a_top_k_has_no_histogram_and_no_groups(tmp_path):
+    whole = scored(tmp_path)
+    top = ScoredRun("t", whole.scores.top(2), whole.data, None, None, None)
+    part = attribution_part(top)
+    assert (part["whole"], part["queries"][0]["histogram"]) == (False, None)
+    assert [row["id"] for row in part["queries"][0]["helpful"]] == [10, 11]
+    assert "groups" not in part["queries"][0]
+    assert "overall" not in part
+    assert part["trust"]["examples"] is None
+    assert not part["trust"]["predicts"]
