@@ -9,20 +9,11 @@ Run with --quick for fewer rounds.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from _jax_models import gpt_batch, gpt_losses, gpt_params
-from _timing import Contestant, Row, compare, report
-
-import sawlog.jax
-from sawlog.jax._capture.program import whole_rows_projected
+from _jax_models import gpt_losses
 
 RANK, EXAMPLES = 64, 8
 

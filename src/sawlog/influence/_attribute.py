@@ -21,8 +21,8 @@ from sawlog._validate import one_of, positive_integer
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
 from sawlog.influence._compatibility import check_together
-from sawlog.influence._ensemble import ensemble as mean_of
 from sawlog.influence._engines import agreed, as_executor, leads, parts_for, threads_for
+from sawlog.influence._ensemble import ensemble as mean_of
 from sawlog.influence._fitted_curvature import curvature_for
 from sawlog.influence._logs import BUDGET, Logs
 from sawlog.influence._mixed_curvature import Components, mixed_curvature

@@ -16,7 +16,7 @@ from sawlog.errors import SawlogError
 from sawlog.inspect._coverage import Coverage, coverage_of
 from sawlog.inspect._overview import StoreOverview, _is_store, store_overview
 from sawlog.inspect._store_folders import run_file, stores_under
-from sawlog.run_files._remembered import NAME as RUN_FILE
+from sawlog.run_files._saved_options import NAME as RUN_FILE
 
 _PARTS = ("metrics", "logs", "statistics", "curvature", "scores", "data")
 _STATES = ("damaged", "failed", "writing", "unfinished", "newer", "unreadable", "closed", "empty")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sawlog.inspect._overview import _is_store
-from sawlog.run_files._remembered import NAME as RUN_FILE
+from sawlog.run_files._saved_options import NAME as RUN_FILE
 
 
 def stores_under(folder: Path) -> list[Path]:
