@@ -16,7 +16,10 @@ NEED_JAX = {
     *("Reduction", "load", "log_cotangent", "logdict", "logify", "register_rule", "save"),
     *("concat", "spool", "strip", "tap", "jax", "loggers"),
 }
-NEED_TORCH = {"torch"}
+NEED_TORCH = {
+    *("LogIX", "LogIXScheduler", "accelerate", "add_analysis", "add_lora", "analysis"),
+    *("huggingface", "initialize_from_log", "lightning", "logix", "torch", "utils"),
+}
 NEED_NEITHER = {
     *("SawlogError", "__version__", "capture", "curvature", "errors", "example_data", "factored"),
     *("influence", "inspect", "log", "records", "report", "sinks", "store", "testing"),

@@ -105,19 +105,19 @@ _SUBMODULES = (
     "torch",
     "utils",
 )
-# The extra that installs what a module needs, mostly a package of that name.
-_FRAMEWORK = {
-    "sawlog.accelerate": "accelerate",
-    "sawlog.analysis": "torch",
-    "sawlog.huggingface": "huggingface",
-    "sawlog.jax": "jax",
-    "sawlog.lightning": "lightning",
-    "sawlog.loggers": "jax",
-    "sawlog.logix": "torch",
-    "sawlog.torch": "torch",
-    "sawlog.utils": "torch",
+# The packages that a module needs, each with the extra that installs it.
+_TORCH, _JAX = ("torch", "torch"), ("jax", "jax")
+_NEEDS = {
+    "sawlog.accelerate": (_TORCH, ("accelerate", "huggingface")),
+    "sawlog.analysis": (_TORCH,),
+    "sawlog.huggingface": (_TORCH, ("transformers", "huggingface")),
+    "sawlog.jax": (_JAX,),
+    "sawlog.lightning": (_TORCH, ("lightning", "lightning")),
+    "sawlog.loggers": (_JAX,),
+    "sawlog.logix": (_TORCH,),
+    "sawlog.torch": (_TORCH,),
+    "sawlog.utils": (_TORCH,),
 }
-_PACKAGE = {"huggingface": "transformers"}  # where an extra has another name than its package
 
 __all__ = [
     "LogIX",
@@ -162,9 +162,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(
             f"module 'sawlog' has no attribute {name!r}. Hint: it offers {', '.join(__all__)}"
         )
-    if home in _FRAMEWORK:
-        extra = _FRAMEWORK[home]
-        _optional.require(_PACKAGE.get(extra, extra), extra, f"sawlog.{name}")
+    for package, extra in _NEEDS.get(home, ()):
+        _optional.require(package, extra, f"sawlog.{name}")
     module = importlib.import_module(home)
     value = getattr(module, name) if name in _HOME else module
     globals()[name] = value
@@ -175,8 +174,8 @@ def __dir__() -> list[str]:
     # Leave out names that would raise: `help(sawlog)` and others read every one.
     missing = {
         home
-        for home, extra in _FRAMEWORK.items()
-        if not _optional.is_installed(_PACKAGE.get(extra, extra))
+        for home, needs in _NEEDS.items()
+        if not all(_optional.is_installed(package) for package, _ in needs)
     }
     return sorted(
         name for name in {*globals(), *__all__, *_SUBMODULES} if _home(name) not in missing

@@ -10,7 +10,7 @@ from sawlog._current_run import set_current
 from sawlog._optional import require
 from sawlog.capture._backend import ProcessGroup
 from sawlog.capture._run import CaptureRun
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, CaptureError
 from sawlog.run_files._blocks import Report
 from sawlog.run_files._logix_config import is_logix, load
 
@@ -71,6 +71,18 @@ class UnboundRun(CaptureRun):
             )
         self.__class__ = _torch_run() if is_module else _jax_run()  # type: ignore[assignment]
         return self.watch(model, *args, **options)
+
+    def backward(self, loss: Any) -> None:
+        """Refuse; see :meth:`sawlog.torch.Run.backward`."""
+        raise CaptureError(
+            "run.backward(loss) works inside `with run(data_id=...):`. Hint: run.watch(model) first."
+        )
+
+    def record(self, *args: Any, **options: Any) -> None:
+        """Refuse; see :meth:`sawlog.jax.JaxRun.record`."""
+        raise ArgumentError(
+            "run.record needs a JAX function. Hint: run.watch(loss_fn, params, batch) first."
+        )
 
     def extract(self, *args: Any, **options: Any) -> Any:
         """Log every example; a JAX function that is not watched yet is watched first.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from sawlog._optional import require
 
+require("torch", "torch", "sawlog.huggingface")
 require("transformers", "huggingface", "sawlog.huggingface")  # before anything below imports it
 
 from sawlog.huggingface._arguments import LogArguments as LogArguments

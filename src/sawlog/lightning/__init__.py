@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from sawlog._optional import require
 
+require("torch", "torch", "sawlog.lightning")
 require("lightning", "lightning", "sawlog.lightning")  # before anything below imports it
 
 from sawlog.lightning._callback import SawlogCallback as SawlogCallback
