@@ -75,7 +75,7 @@ class UnboundRun(CaptureRun):
     def backward(self, loss: Any) -> None:
         """Refuse; see :meth:`sawlog.torch.Run.backward`."""
         raise CaptureError(
-            "run.backward(loss) works inside `with run(data_id=...):`. Hint: run.watch(model) first."
+            "run.backward(loss) works inside `with run(data_id=...)`. Hint: run.watch(model) first."
         )
 
     def record(self, *args: Any, **options: Any) -> None:
