@@ -26,9 +26,10 @@ from sawlog.torch._model._names import named_modules
 
 SMALL, CHUNK = 1024, 256
 SHARE = 0.001
-TRAINED, OTHERS = 4, 2
+TRAINED, OTHERS = 2, 1
 
 _version_of = operator.attrgetter("_version")
+_flat = itertools.chain.from_iterable
 
 
 @dataclasses.dataclass
@@ -83,26 +84,27 @@ class _QuickCheck:
         ids = {id(each.tensor) for each in every} | {id(each) for each in modules} | {id(None)}
         # All values of these dicts are known; the others also have buffers that do not count.
         self._dicts = [own for own in self._all if own and ids.issuperset(map(id, own.values()))]
-        self._keys, self._ids = self._contents()
+        self._ids = self._contents()
         whole = set(map(id, self._dicts))
         mixed = [own for own in self._all if id(own) not in whole]
         self._held = [(own, *item) for own in mixed for item in own.items() if id(item[1]) in ids]
-        self._values = [value for own in self._dicts for value in own.values()]  # keeps ids unique
+        self._items = [item for own in self._dicts for item in own.items()]
         self._counted = [each.tensor for each in every if each.counts]
         self._versions = [each.version for each in every if each.counts]
         self._placed = [each.tensor for each in every if each.at]
         self._at = [each.at for each in every if each.at]
 
-    def _contents(self) -> tuple[list[str], list[int]]:
-        values = itertools.chain.from_iterable(map(dict.values, self._dicts))
-        return list(itertools.chain.from_iterable(self._dicts)), list(map(id, values))
+    def _contents(self) -> list[int]:
+        """Return the ``id`` of every key and value; both are alive as long as this object."""
+        items = _flat(map(dict.items, self._dicts))
+        return list(map(id, _flat(items)))
 
     def is_same(self) -> bool:
         """Whether no tensor shows a sign of a change, and none was added, replaced or removed."""
         return (
             list(map(_version_of, self._counted)) == self._versions
             and list(map(Tensor.data_ptr, self._placed)) == self._at
-            and self._contents() == (self._keys, self._ids)
+            and self._contents() == self._ids
             and list(map(len, self._all)) == self._sizes
             and all(own.get(key) is value for own, key, value in self._held)
         )
