@@ -22,6 +22,7 @@ _BUILT_IN = {each for each in vars(torch._C._functions).values() if isinstance(e
 
 
 _UNKNOWN: Any = object()
+_NONE = -(2**40)  # the place of an input without a gradient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,15 +99,12 @@ def graph_of(
         leaves: the positions of these parameters are part of the structure.
     """
     leaves = Leaves({}) if leaves is None else leaves
-    order: dict[Node, int] = {}
-    nodes: list[Node] = []
-    parts: list[Any] = [*more]
-    add, known, put, leaf = parts.append, order.get, nodes.append, leaves.kept.get
-    for root in roots:
-        if root is not None and root not in order:
-            order[root] = len(nodes)
-            nodes.append(root)
+    nodes: list[Node] = list(dict.fromkeys(root for root in roots if root is not None))
+    order: dict[Node, int] = {node: number for number, node in enumerate(nodes)}
     size = count = len(nodes)
+    order[None] = _NONE
+    parts: list[Any] = [*more]
+    add, place_of, put, leaf = parts.append, order.setdefault, nodes.append, leaves.kept.get
     for node in nodes:  # grows inside the loop, which runs for every batch and must be fast
         kind = type(node)
         if kind is _LEAF:
@@ -116,19 +114,15 @@ def graph_of(
             continue
         add(kind if kind in _BUILT_IN else node.name())
         for child, output in node.next_functions:
-            place = known(child)
-            if place is None:
-                if child is None:
-                    add(None)
-                    continue
-                place = order[child] = size
+            place = place_of(child, size)
+            if place == size:
                 size += 1
                 put(child)
             add(place)
             if output:
                 add(-1 - output)  # hash(-1) is hash(-2)
     for edge in edges:
-        add((known(edge.node), edge.output_nr))
+        add((order.get(edge.node), edge.output_nr))
     return Graph(tuple(nodes), hash(tuple(parts)), count)
 
 

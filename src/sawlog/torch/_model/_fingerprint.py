@@ -10,7 +10,6 @@ found by hashing everything at intervals, in at most 0.1 % of the CPU time.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import operator
 import time
 from collections.abc import Iterator, Mapping
@@ -29,7 +28,6 @@ SHARE = 0.001
 TRAINED, OTHERS = 2, 1
 
 _version_of = operator.attrgetter("_version")
-_flat = itertools.chain.from_iterable
 
 
 @dataclasses.dataclass
@@ -82,31 +80,21 @@ class _QuickCheck:
         self._sizes = list(map(len, self._all))
         every = list(known.values())
         ids = {id(each.tensor) for each in every} | {id(each) for each in modules} | {id(None)}
-        # All values of these dicts are known; the others also have buffers that do not count.
-        self._dicts = [own for own in self._all if own and ids.issuperset(map(id, own.values()))]
-        self._ids = self._contents()
-        whole = set(map(id, self._dicts))
-        mixed = [own for own in self._all if id(own) not in whole]
-        self._held = [(own, *item) for own in mixed for item in own.items() if id(item[1]) in ids]
-        self._items = [item for own in self._dicts for item in own.items()]
+        held = [(own, *item) for own in self._all for item in own.items() if id(item[1]) in ids]
+        self._owners, self._keys = [own for own, _, _ in held], [key for _, key, _ in held]
+        self._values = [value for _, _, value in held]
         self._counted = [each.tensor for each in every if each.counts]
         self._versions = [each.version for each in every if each.counts]
         self._placed = [each.tensor for each in every if each.at]
         self._at = [each.at for each in every if each.at]
 
-    def _contents(self) -> list[int]:
-        """Return the ``id`` of every key and value; both are alive as long as this object."""
-        items = _flat(map(dict.items, self._dicts))
-        return list(map(id, _flat(items)))
-
     def is_same(self) -> bool:
         """Whether no tensor shows a sign of a change, and none was added, replaced or removed."""
         return (
-            list(map(_version_of, self._counted)) == self._versions
-            and list(map(Tensor.data_ptr, self._placed)) == self._at
-            and self._contents() == self._ids
+            all(map(operator.is_, map(dict.get, self._owners, self._keys), self._values))
             and list(map(len, self._all)) == self._sizes
-            and all(own.get(key) is value for own, key, value in self._held)
+            and list(map(_version_of, self._counted)) == self._versions
+            and list(map(Tensor.data_ptr, self._placed)) == self._at
         )
 
 
