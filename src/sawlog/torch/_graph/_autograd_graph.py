@@ -18,7 +18,7 @@ ACCUMULATE = "torch::autograd::AccumulateGrad"
 _LEAF = vars(torch._C._functions)["AccumulateGrad"]
 
 _BUILT_IN = {each for each in vars(torch._C._functions).values() if isinstance(each, type)}
-"""Node types of PyTorch itself, one for each operation; other nodes are told apart by name."""
+"""Node types of PyTorch itself, one for each operation; other nodes are identified by name."""
 
 
 _UNKNOWN: Any = object()
@@ -58,7 +58,7 @@ class Graph:
         return [node for node in self.nodes if any(part in node.name() for part in parts)]
 
 
-class Leaves:
+class GraphLeaves:
     """The numbers of watched parameters, by the node that accumulates their gradient.
 
     Nodes of the parameters of a model are kept, because PyTorch would otherwise create them and
@@ -86,7 +86,7 @@ def graph_of(
     roots: Iterable[Node],
     more: Sequence[Any] = (),
     edges: Sequence[GradientEdge] = (),
-    leaves: Leaves | None = None,
+    leaves: GraphLeaves | None = None,
 ) -> Graph:
     """Return the graph below some roots.
 
@@ -98,7 +98,7 @@ def graph_of(
         edges: their positions in the graph are part of its structure.
         leaves: the positions of these parameters are part of the structure.
     """
-    leaves = Leaves({}) if leaves is None else leaves
+    leaves = GraphLeaves({}) if leaves is None else leaves
     nodes: list[Node] = list(dict.fromkeys(root for root in roots if root is not None))
     order: dict[Node, int] = {node: number for number, node in enumerate(nodes)}
     size = count = len(nodes)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sawlog.factored import Dense, Factor, OneHot, Pair
 from sawlog.run_files._blocks import Block
-from sawlog.torch._graph._autograd_graph import Leaves
+from sawlog.torch._graph._autograd_graph import GraphLeaves
 from sawlog.torch._layers import Part, Rule
 
 
@@ -79,10 +79,10 @@ class Watched:
     buffers: tuple[Tensor, ...] = ()
 
     @functools.cached_property
-    def leaves(self) -> Leaves:
+    def leaves(self) -> GraphLeaves:
         """The watched parameters as leaves of a graph."""
         numbers = {id(each): number for number, each in enumerate(self.parameters.values())}
-        return Leaves(numbers, {id(each) for each in self.buffers})
+        return GraphLeaves(numbers, {id(each) for each in self.buffers})
 
     def with_blocks(self, blocks: Sequence[Block]) -> Watched:
         """Return a copy with other blocks, without what was learned about graphs."""
