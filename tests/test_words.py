@@ -62,6 +62,15 @@ CALQUES = {
     "sees to it": "ensures",
     "see to it": "ensure",
     "gave up": "removed, stopped",
+    "walk* back": "run the backward pass",
+    "looked for": "searched for",
+    "as by": "such as, like",
+    "by turns": "in rotation",
+    "tell* of": "report",
+    "nothing tells": "it is unknown",
+    "lie in": "are in",
+    "speak* for": "cover",
+    "is told of": "receives",
 }
 
 #: Folders and files whose sentences are checked.

@@ -133,7 +133,7 @@ def _parts(reader: Reader, names: set[str]) -> dict[str, list[_SegmentPart]]:
 
 
 def _described(column: Column, parts: list[_SegmentPart]) -> dict[str, Any]:
-    """Return what the headers tell of a column, as fields of a summary."""
+    """Return the facts about a column that headers contain, as fields of a summary."""
     places = [part.segment.tensors[column.name] for part in parts]
     return {
         "name": column.name,

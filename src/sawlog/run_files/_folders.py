@@ -78,8 +78,8 @@ def _noting(folder: Path, abouts: list[Mapping[str, Any]]) -> Iterator[saved.Sav
 
 
 def _provenance(about: Mapping[str, Any]) -> list[Provenance]:
-    said = about.get("provenance")
-    return [] if said is None else [Provenance.from_json(said)]
+    stored = about.get("provenance")
+    return [] if stored is None else [Provenance.from_json(stored)]
 
 
 def measured_with(reader: store.Reader) -> Measured | None:

@@ -31,7 +31,7 @@ class Reduce(Around):
             ``"replace"``), ``"count"``, ``"std"``, ``"var"``, or a dict of these by name or
             pattern: ``{"loss": "mean", "*": "last"}``. An exact name takes precedence over
             patterns, and an earlier pattern over later ones. Names that match nothing are reported,
-            as by :class:`Select`.
+            like those of :class:`Select`.
 
     Raises:
         ArgumentError: a reduction is unknown; from ``write``, the dict does not cover a name.

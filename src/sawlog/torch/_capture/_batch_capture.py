@@ -165,7 +165,7 @@ class BatchCapture:
         """Capture one loss; ``run`` is the backward pass of the user, None for ``run.backward``."""
         batch = self._batch
         key = (batch.size, batch.axis, batch.views, *self._hooks.calls, *self._hooks.axes)
-        graph = graph_of(roots.nodes, key, self._hooks.edges, self._watched.numbers)
+        graph = graph_of(roots.nodes, key, self._hooks.edges, self._watched.leaves)
         plan = self._watched.plans.get(graph.structure)
         if plan is None and not self._is_visible(roots, graph, run):
             return

@@ -31,7 +31,7 @@ from sawlog.torch._loss._terms import agreed
 from sawlog.torch._model._watched import Watched
 from sawlog.torch._processes import process_group
 from sawlog.torch._proof._block_sums import BlockSums
-from sawlog.torch._proof._gradient_sketch import GradientSketch
+from sawlog.torch._proof._gradient_sketch import CallSketch, GradientSketch, sketch
 from sawlog.torch._proof._passes import Passes
 from sawlog.torch._rows._nonfinite import check_finite
 
@@ -98,14 +98,14 @@ class ReentrantPass:
         with torch.no_grad():
             passes = Passes(terms, roots.starts())
         coded = [self._coded_pass(passes, graph, factors) for factors in every.factors]
-        sketch = GradientSketch(self._batch.size, every, [each for each, _ in coded])
+        proof = GradientSketch(self._batch.size, every, [each for each, _ in coded])
         sums = BlockSums(self._watched, self._logs.row_builder, every.factors)
         before = {name: copied(each.grad) for name, each in self._watched.parameters.items()}
         by_rule = frozenset(block.name for block in self._watched.blocks)
 
         def listen(call: LayerCall, grad: Tensor) -> None:
             layout = self._layout(call, grad)
-            sketch.compare(call, grad, layout)
+            proof.compare(call, grad, layout)
             sums.add_dtype(call, grad.dtype)
             self._logs.add_call(call, grad, layout, scale, by_rule)
 
@@ -134,17 +134,19 @@ class ReentrantPass:
 
     def _coded_pass(
         self, passes: Passes, graph: Graph, factors: Tensor
-    ) -> tuple[list[GradientSketch.Row], Grads]:
+    ) -> tuple[list[CallSketch], Grads]:
         """Run the backward pass with a factor for each example, and undo its effects."""
         if process_group() is not None:
             raise CaptureError(
                 "Reentrant checkpointing in a torch.distributed job cannot be captured, because "
                 f"its proof would run the hooks that average gradients twice. {_HINT}"
             )
-        size, rows = self._batch.size, []
+        size = self._batch.size
+        sketches: list[CallSketch] = []
 
         def listen(call: LayerCall, grad: Tensor) -> None:
-            rows.append(GradientSketch.row(call, grad, self._layout(call, grad), size, len(rows)))
+            layout = self._layout(call, grad)
+            sketches.append(sketch(call, grad, layout, size, len(sketches)))
 
         self._leaves = leaves = LeafGradients()
         try:
@@ -160,7 +162,7 @@ class ReentrantPass:
             leaves.restore()
             self._leaves = None
         check_finite(totals)
-        return rows, totals
+        return sketches, totals
 
     @contextlib.contextmanager
     def _recomputing(self, listen: Callable[[LayerCall, Tensor], None]) -> Iterator[None]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -19,7 +18,11 @@ ACCUMULATE = "torch::autograd::AccumulateGrad"
 _LEAF = vars(torch._C._functions)["AccumulateGrad"]
 
 _BUILT_IN = {each for each in vars(torch._C._functions).values() if isinstance(each, type)}
-"""Node types of PyTorch itself, one for each operation; other nodes are told apart by name."""
+"""Node types of PyTorch itself, one for each operation; other nodes are identified by name."""
+
+
+_UNKNOWN: Any = object()
+_NONE = -(2**40)  # the place of an input without a gradient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,11 +58,35 @@ class Graph:
         return [node for node in self.nodes if any(part in node.name() for part in parts)]
 
 
+class GraphLeaves:
+    """The numbers of watched parameters, by the node that accumulates their gradient.
+
+    Nodes of the parameters of a model are kept, because PyTorch would otherwise create them and
+    their Python objects again for every batch, which takes most of the time of :func:`graph_of`.
+
+    Args:
+        numbers: the number of each watched parameter, by its ``id``.
+        parameters: the ``id`` of every parameter of the model.
+    """
+
+    def __init__(self, numbers: Mapping[int, int], parameters: Set[int] = frozenset()) -> None:
+        self._numbers, self._parameters = numbers, parameters
+        self.kept: dict[Node, int | None] = {}
+
+    def number_of(self, node: Node) -> int | None:
+        """Return the number of the parameter of a node; None if it is not watched."""
+        leaf = id(node.variable)
+        number = self._numbers.get(leaf)
+        if leaf in self._parameters:  # other leaves, such as inputs, differ in every batch
+            self.kept[node] = number
+        return number
+
+
 def graph_of(
     roots: Iterable[Node],
     more: Sequence[Any] = (),
     edges: Sequence[GradientEdge] = (),
-    leaves: Mapping[int, int] = MappingProxyType({}),
+    leaves: GraphLeaves | None = None,
 ) -> Graph:
     """Return the graph below some roots.
 
@@ -69,38 +96,33 @@ def graph_of(
         roots: the nodes to begin with.
         more: further parts of the structure.
         edges: their positions in the graph are part of its structure.
-        leaves: numbers of some parameters, by ``id``; their positions are part of it too.
+        leaves: the positions of these parameters are part of the structure.
     """
-    order: dict[Node, int] = {}
-    nodes: list[Node] = []
-    parts: list[Any] = [*more]
-    add, known, put, leaf = parts.append, order.get, nodes.append, leaves.get
-    for root in roots:
-        if root is not None and root not in order:
-            order[root] = len(nodes)
-            nodes.append(root)
+    leaves = GraphLeaves({}) if leaves is None else leaves
+    nodes: list[Node] = list(dict.fromkeys(root for root in roots if root is not None))
+    order: dict[Node, int] = {node: number for number, node in enumerate(nodes)}
     size = count = len(nodes)
+    order[None] = _NONE
+    parts: list[Any] = [*more]
+    add, place_of, put, leaf = parts.append, order.setdefault, nodes.append, leaves.kept.get
     for node in nodes:  # grows inside the loop, which runs for every batch and must be fast
         kind = type(node)
         if kind is _LEAF:
+            number = leaf(node, _UNKNOWN)
             add(kind)
-            add(leaf(id(node.variable)))
+            add(leaves.number_of(node) if number is _UNKNOWN else number)
             continue
         add(kind if kind in _BUILT_IN else node.name())
         for child, output in node.next_functions:
-            place = known(child)
-            if place is None:
-                if child is None:
-                    add(None)
-                    continue
-                place = order[child] = size
+            place = place_of(child, size)
+            if place == size:
                 size += 1
                 put(child)
             add(place)
             if output:
                 add(-1 - output)  # hash(-1) is hash(-2)
     for edge in edges:
-        add((known(edge.node), edge.output_nr))
+        add((order.get(edge.node), edge.output_nr))
     return Graph(tuple(nodes), hash(tuple(parts)), count)
 
 

@@ -132,9 +132,7 @@ class InstanceNormRule(_ChannelRule):
     def pairs(self, module: Any, use: Use) -> Mapping[str, Pair]:
         """Return the pairs; refuse a single input without an axis of examples."""
         if use.grad.dim() == module._get_no_batch_dim():
-            raise refuse(
-                module, "it was called without an axis of examples", "add it, as by `x[None]`"
-            )
+            raise refuse(module, "it was called without an axis of examples", "add it by `x[None]`")
         return super().pairs(module, use)
 
     def normalized(self, module: Any, inputs: Tensor) -> Tensor:

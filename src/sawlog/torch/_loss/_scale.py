@@ -16,6 +16,9 @@ JOINS = {"Sum", "Mean", "Dot"}
 """Operations that join the examples of a tensor."""
 
 
+_EXACT_COUNTS = (torch.float32, torch.float64)
+
+
 def is_even(term: Term, batch: int) -> bool:
     """Return whether a loss is one tensor with a row for each example, joined by one operation.
 
@@ -41,11 +44,19 @@ def even_scale(node: Node, batch: int) -> float | None:
     name, reduction = operation(node), getattr(node, "_saved_reduction", None)
     if reduction == 0 or name == "NllLoss2D":
         return None
-    if name == "NllLoss":
-        counted = node._saved_target != signed(node._saved_ignore_index)
-        if node._saved_weight is not None or not bool(counted.all()):
-            return None
+    if name == "NllLoss" and not _counts_all(node, batch):
+        return None
     return float(batch) if name == "Mean" or reduction == 1 else 1.0
+
+
+def _counts_all(node: Node, batch: int) -> bool:
+    """Whether a loss of ``batch`` targets has no class weights and ignores no target."""
+    if node._saved_weight is not None:
+        return False
+    counted: Tensor = node._saved_total_weight
+    if counted.dtype in _EXACT_COUNTS and batch < 2**24:  # faster than to compare the targets
+        return float(counted) == batch
+    return bool((node._saved_target != signed(node._saved_ignore_index)).all())
 
 
 def scale_of(node: Node, edge: Edge, labels: Tensor, by: Sequence[Any], batch: int) -> Scale:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sawlog.factored import Dense, Factor, OneHot, Pair
 from sawlog.run_files._blocks import Block
+from sawlog.torch._graph._autograd_graph import GraphLeaves
 from sawlog.torch._layers import Part, Rule
 from sawlog.torch._model._sharded import LiveParameters
 
@@ -79,17 +80,18 @@ class Watched:
     buffers: Sequence[Tensor] = ()
 
     @property
-    def numbers(self) -> Mapping[int, int]:
-        """The number of each parameter, by its ``id``."""
-        is_live = isinstance(self.parameters, LiveParameters)
-        return self._count_parameters() if is_live else self._numbers
+    def leaves(self) -> GraphLeaves:
+        """The watched parameters as leaves of a graph."""
+        is_live = isinstance(self.parameters, LiveParameters)  # other tensors in every batch
+        return self._find_leaves() if is_live else self._leaves
 
     @functools.cached_property
-    def _numbers(self) -> Mapping[int, int]:
-        return self._count_parameters()
+    def _leaves(self) -> GraphLeaves:
+        return self._find_leaves()
 
-    def _count_parameters(self) -> Mapping[int, int]:
-        return {id(each): number for number, each in enumerate(self.parameters.values())}
+    def _find_leaves(self) -> GraphLeaves:
+        numbers = {id(each): number for number, each in enumerate(self.parameters.values())}
+        return GraphLeaves(numbers, {id(each) for each in self.buffers})
 
     def with_blocks(self, blocks: Sequence[Block]) -> Watched:
         """Return a copy with other blocks, without what was learned about graphs."""

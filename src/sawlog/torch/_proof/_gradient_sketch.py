@@ -15,6 +15,38 @@ from sawlog.torch._hooks._hooks import LayerCall
 _ROUNDING = 8
 
 
+@dataclasses.dataclass(frozen=True)
+class CallSketch:
+    """The sketch of the gradient of one layer call.
+
+    Args:
+        name: the name of the layer.
+        shape: the shape of the gradient.
+        sums: for each example, the sum of its elements with random signs; None without a layout.
+        norms: for each example, the norm of its elements; None without a layout.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    sums: Tensor | None = None
+    norms: Tensor | None = None
+
+
+def sketch(
+    call: LayerCall, grad: Tensor, layout: ExampleLayout | None, batch: int, seed: int
+) -> CallSketch:
+    """Return the sketch of a gradient, with signs that depend on ``seed``."""
+    name, shape = call.unit.name, tuple(grad.shape)
+    if layout is None:
+        return CallSketch(name, shape)
+    flat = layout.split(grad, batch).reshape(batch, -1)
+    flat = flat.to(torch.promote_types(flat.dtype, torch.float32))
+    generator = torch.Generator().manual_seed(seed)
+    signs = torch.randint(0, 2, (flat.shape[1],), generator=generator) * 2 - 1
+    sums = (flat @ signs.to(flat)).double().cpu()
+    return CallSketch(name, shape, sums, flat.norm(dim=1).double().cpu())
+
+
 class GradientSketch:
     """Checks that gradients of layer outputs change by the factor of each example.
 
@@ -27,33 +59,9 @@ class GradientSketch:
         coded: the sketches of each coded pass, in the order in which gradients arrived.
     """
 
-    @dataclasses.dataclass(frozen=True)
-    class Row:
-        """The sketch of one gradient; ``sums`` and ``norms`` are None without a layout."""
-
-        name: str
-        shape: tuple[int, ...]
-        sums: Tensor | None
-        norms: Tensor | None
-
-    def __init__(self, batch: int, every: Codes, coded: Sequence[Sequence[Row]]) -> None:
+    def __init__(self, batch: int, every: Codes, coded: Sequence[Sequence[CallSketch]]) -> None:
         self._batch, self._every, self._coded = batch, every, coded
         self._number = 0
-
-    @classmethod
-    def row(
-        cls, call: LayerCall, grad: Tensor, layout: ExampleLayout | None, batch: int, number: int
-    ) -> Row:
-        """Return the sketch of the gradient that arrived as ``number``."""
-        name, shape = call.unit.name, tuple(grad.shape)
-        if layout is None:
-            return cls.Row(name, shape, None, None)
-        flat = layout.split(grad, batch).reshape(batch, -1)
-        flat = flat.to(torch.promote_types(flat.dtype, torch.float32))
-        generator = torch.Generator().manual_seed(number)
-        signs = torch.randint(0, 2, (flat.shape[1],), generator=generator) * 2 - 1
-        sums = (flat @ signs.to(flat)).double().cpu()
-        return cls.Row(name, shape, sums, flat.norm(dim=1).double().cpu())
 
     def compare(self, call: LayerCall, grad: Tensor, layout: ExampleLayout | None) -> None:
         """Compare a gradient of the plain pass with those of all coded passes.
@@ -61,7 +69,7 @@ class GradientSketch:
         Raises:
             CaptureError: it does not change by the factor of each example.
         """
-        plain = self.row(call, grad, layout, self._batch, self._number)
+        plain = sketch(call, grad, layout, self._batch, self._number)
         for rows, factors in zip(self._coded, self._every.factors, strict=True):
             coded = rows[self._number] if self._number < len(rows) else None
             if coded is None or (coded.name, coded.shape) != (plain.name, plain.shape):
@@ -78,7 +86,7 @@ class GradientSketch:
                 )
         self._number += 1
 
-    def _is_scaled(self, plain: Row, coded: Row, factors: Tensor) -> bool:
+    def _is_scaled(self, plain: CallSketch, coded: CallSketch, factors: Tensor) -> bool:
         if plain.sums is None or coded.sums is None or plain.norms is None:
             return plain.sums is coded.sums
         apart = (coded.sums / factors - plain.sums).abs()

@@ -33,7 +33,7 @@ from sawlog.torch._proof._measured_gradients import MeasuredGradients
 from sawlog.torch._proof._mixed_examples import MixedError, mixed_in_loss
 from sawlog.torch._proof._operation_rows import operation_rows, single_rows
 from sawlog.torch._proof._passes import Passes
-from sawlog.torch._proof._plan import Plan, picks_of
+from sawlog.torch._proof._plan import Plan, PlannedUse, picks_of
 from sawlog.torch._proof._row_check import RowCheck
 from sawlog.torch._proof._use_layouts import UseLayouts
 from sawlog.torch._rows._row_builder import RowBuilder
@@ -107,7 +107,8 @@ class Prover:
     def _proven(self, passes: Passes, hooks: Hooks) -> Proof:
         self._lasting = True
         found = self._measure(passes, hooks)
-        pairs, planned = dict(found.by_rule), ()
+        pairs = dict(found.by_rule)
+        planned: tuple[PlannedUse, ...] = ()
         rest = [block for block in self._watched.blocks if block.name not in pairs]
         if self._batch == 1:
             own = {block.name: single_rows(block, self._watched, found.measured) for block in rest}

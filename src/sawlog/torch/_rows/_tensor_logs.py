@@ -113,7 +113,7 @@ class TensorLogs:
                 f"{tuple(tensor.shape)} are those of which of {size} examples is unknown. The "
                 f"layer {call.unit.name!r} is probably computed once for all examples, as position "
                 "embeddings are, so that its gradient is a sum over them. Hint: leave the layer "
-                f'out, as by names=lambda name: not name.startswith("{call.unit.name}"), or use '
+                f'out by names=lambda name: not name.startswith("{call.unit.name}"), or use '
                 'log="grad", which has its gradients for each example.'
             )
         each = tensor.shape[layout.axis] // size
