@@ -79,7 +79,7 @@ def digits(draw: int = 0, train: int = 1000, test: int = 200, subsets: int = 100
         (64, 64, 32, 10),
         jax.nn.relu,
         False,
-        optax.sgd(0.1, momentum=0.9),
+        optax.sgd(0.03, momentum=0.9),
         50,
         20,
         subsets,
@@ -123,7 +123,7 @@ def halves(task: Task) -> np.ndarray:
 def retrained(task: Task, together: int = 50) -> np.ndarray:
     """Losses of the queries after retraining, ``[subsets, seeds, queries]``."""
     count, tests = len(task.data[0]), len(task.queries[0])
-    name = f"jax-{task.name}-{task.draw}-{count}-{tests}-{task.subsets}-{task.seeds}-4.npy"
+    name = f"jax-{task.name}-{task.draw}-{count}-{tests}-{task.subsets}-{task.seeds}-5.npy"
     if (CACHE / name).exists():
         return np.load(CACHE / name)
     program = jax.jit(jax.vmap(functools.partial(_train, task)))

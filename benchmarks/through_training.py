@@ -31,6 +31,7 @@ from sawlog.jax._training.courses import run_keys, subset_weights
 from sawlog.jax._training.schedule import plan_for
 
 DAMPINGS = (0.001, 0.01, 0.1)
+MANY = 10  # queries at once
 
 
 def quality(task: tasks.Task, runs: int) -> None:
@@ -87,7 +88,7 @@ def influence_functions(task: tasks.Task, runs: int) -> dict[float, np.ndarray]:
 # -- time and memory ------------------------------------------------------------------------------
 
 
-def speed(steps: int, width: int = 128) -> None:
+def speed(steps: int, width: int = 64) -> None:
     """Print time and memory of one query and of many, as ratios to training."""
     random = np.random.default_rng(0)
     x = random.normal(size=(1000, 32)).astype(np.float32)
@@ -132,10 +133,10 @@ def speed(steps: int, width: int = 128) -> None:
     state_bytes = 3 * 4 * (32 * width + width)
     print(f"\n{steps:,} steps: training alone {alone:.2f} CPU seconds")
     for memory in ("sqrt", "log"):
-        one, many = (_cpu(scored(queries, memory)) / alone for queries in (1, 50))
+        one, many = (_cpu(scored(queries, memory)) / alone for queries in (1, MANY))
         states = plan_for(steps, memory, state_bytes).states
         print(
-            f"  {memory:4s}  one query {one:.1f}x, of 50 queries each {many / 50:.2f}x, "
+            f"  {memory:4s}  one query {one:.1f}x, of {MANY} queries each {many / MANY:.2f}x, "
             f"{states} states in memory"
         )
 

@@ -12,7 +12,7 @@ from sawlog import _validate
 from sawlog._paths import absolute
 from sawlog.errors import ArgumentError
 from sawlog.jax._training.courses import Epochs, Given, Order, run_keys
-from sawlog.jax._training.program import Program, from_loss, from_step, takes_key
+from sawlog.jax._training.program import TrainingProgram, from_loss, from_step, takes_key
 from sawlog.jax._training.replay import Replay
 from sawlog.jax._training.run_bank import digest
 from sawlog.jax._training.runner import Runner
@@ -58,7 +58,7 @@ def runner_of(
     )
 
 
-def program_of(loss: Any, optimizer: Any, step: Any, init: Any, key: Any) -> Program:
+def program_of(loss: Any, optimizer: Any, step: Any, init: Any, key: Any) -> TrainingProgram:
     """Return the program that ``loss`` and ``optimizer``, or ``step``, describe."""
     _validate.function("init", init)
     if (loss is None) == (step is None):

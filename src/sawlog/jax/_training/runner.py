@@ -15,10 +15,10 @@ from sawlog.errors import ArgumentError
 from sawlog.jax._training.checkpoints import Checkpoints, InFolder, InMemory
 from sawlog.jax._training.courses import Order, course_of, run_keys, subset_weights
 from sawlog.jax._training.deterministic import check_final
-from sawlog.jax._training.program import Program
+from sawlog.jax._training.program import TrainingProgram
 from sawlog.jax._training.queries import Queries
 from sawlog.jax._training.replay import Course, Recording, Replay
-from sawlog.jax._training.schedule import Plan, plan_for
+from sawlog.jax._training.schedule import ReplayPlan, plan_for
 from sawlog.jax._training.states import Arrays
 
 
@@ -66,7 +66,7 @@ class Runner:
         final_state: The state that run 0 must end in, or None.
     """
 
-    program: Program
+    program: TrainingProgram
     replay: Replay
     order: Order
     subset: Any
@@ -89,7 +89,7 @@ class Runner:
         """Return the weight of each example in one run."""
         return subset_weights(self.subset, self.count, run, self.seed)
 
-    def begin(self, run: int, weights: np.ndarray) -> tuple[Arrays, Course, Plan]:
+    def begin(self, run: int, weights: np.ndarray) -> tuple[Arrays, Course, ReplayPlan]:
         """Return the first state of a run, what it is trained on, and how it is divided."""
         keys = run_keys(self.seed, run)
         start = self.program.start(keys[0])
