@@ -10,6 +10,9 @@ import numpy as np
 
 from sawlog import _validate
 
+#: With fewer runs, ``"robust"`` is the mean: too few to tell which are rough.
+FEWEST = 4
+
 
 @dataclasses.dataclass(frozen=True)
 class Average:
@@ -19,19 +22,100 @@ class Average:
         values: The average, ``[q, n]``.
         errors: Its standard error, ``[q, n]``.
         members: What each member contributes, ``[m, q, n]``; their mean is ``values``.
+        weights: The weight of each part of a member.
     """
 
     values: np.ndarray
     errors: np.ndarray
     members: np.ndarray
+    weights: np.ndarray
 
 
-def average(members: np.ndarray, kind: str = "robust", paired: bool = False) -> Average:
-    members = np.asarray(members, np.float64)
+def average(parts: np.ndarray, kind: str = "robust", paired: bool = False) -> Average:
+    """Average the scores of independent runs, each given as a sum of parts.
+
+    ``"mean"`` is the mean. ``"robust"`` has a smaller error if runs are rough, in two steps:
+
+    1. The scores of a run for a query are scaled down if they are larger than those of most runs.
+    2. Parts that agree less between runs get smaller weights, from 0 to 1. The weights minimize
+       the expected squared distance to the mean of infinitely many runs, which products of
+       different runs estimate without bias. With many runs, all weights tend to 1.
+
+    Args:
+        parts: ``[m, a, q, n]``: for each run, what each part contributes to the scores.
+        kind: ``"robust"`` or ``"mean"``.
+        paired: Whether runs ``2 j`` and ``2 j + 1`` belong together, as those on complementary
+            halves of the data do: one errs where the other does not.
+    """
+    count, _, queries, _ = parts.shape
+    robust = kind == "robust" and count >= FEWEST
+    weights = _weights(parts) if robust else np.ones(parts.shape[1])
+    paired = paired and count >= FEWEST and count % 2 == 0
+    found = [
+        _one(parts[:, :, q].astype(np.float64), weights, robust, paired) for q in range(queries)
+    ]
+    values, errors, members = (np.stack(each, -2) for each in zip(*found, strict=True))
+    return Average(values, errors, members, weights)
+
+
+def _one(
+    parts: np.ndarray, weights: np.ndarray, robust: bool, paired: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return values, errors and members of one query, from its parts ``[m, a, n]``."""
+    clipped = _clipped(parts) if robust else parts
+    members = np.einsum("a,man->mn", weights, clipped)
     values = members.mean(0)
-    n = len(members)
-    errors = members.std(0, ddof=1) / np.sqrt(n) if n > 1 else np.full(values.shape, np.nan)
-    return Average(values, errors, members)
+    if len(members) < 2:
+        return values, np.full(values.shape, np.nan), members
+    variance = members.var(0, ddof=1) / len(members)
+    if paired:
+        variance *= 1 + _correlation(members)
+    # Weights below 1 make the average smaller than the mean: their mean difference is an error too.
+    gaps = members - clipped.sum(1)
+    bias = float(np.sum(gaps.mean(0) ** 2 - gaps.var(0, ddof=1) / len(members)))
+    total = float(np.sum(variance))
+    ratio = 1 + max(0.0, bias) / total if total > 0 else 1.0
+    return values, np.sqrt(ratio * variance), members
+
+
+def _correlation(members: np.ndarray) -> float:
+    """Return the correlation of the two runs of a pair, over all examples of a query."""
+    count = len(members)
+    gaps = members - members.mean(0)
+    total = float(np.sum(gaps**2)) / 2
+    if total == 0:
+        return 0.0
+    raw = float(np.sum(gaps[::2] * gaps[1::2])) / total
+    # Gaps from the mean of m runs are correlated by -1 / (m - 1) also if the runs are not.
+    found = (raw * (1 - 1 / count) + 1 / count) / (1 - (1 - raw) / count)
+    return min(0.5, max(-0.75, found))
+
+
+def _clipped(parts: np.ndarray) -> np.ndarray:
+    """Scale down runs ``[m, a, n]`` whose part is larger than in the median run."""
+    sizes = np.sqrt((parts**2).mean(-1, keepdims=True))
+    usual = np.median(sizes, 0)
+    return parts * np.minimum(1, usual / np.where(sizes > 0, sizes, 1))
+
+
+def _weights(parts: np.ndarray) -> np.ndarray:
+    """Return the weight of each part, pooled over queries of equal size."""
+    count, kinds, queries, _ = parts.shape
+    square, product = np.zeros((kinds, kinds)), np.zeros(kinds)
+    for q in range(queries):
+        clipped = _clipped(parts[:, :, q].astype(np.float64))
+        whole = clipped.sum(1)
+        size = np.median((whole**2).mean(1))
+        if size == 0:
+            continue
+        mean = clipped.mean(0)
+        square += mean @ mean.T / size
+        same = np.einsum("man,mn->a", clipped, whole)
+        product += (count**2 * mean @ whole.mean(0) - same) / (count * (count - 1)) / size
+    ridge = 1e-3 * np.trace(square) / kinds
+    if ridge == 0:
+        return np.ones(kinds)
+    return np.clip(np.linalg.solve(square + ridge * np.eye(kinds), product), 0, 1)
 
 
 def t_quantile(level: float, degrees: float) -> float:

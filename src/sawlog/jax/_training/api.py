@@ -15,8 +15,7 @@ from sawlog.errors import RoughTrainingWarning
 from sawlog.influence import Scores
 from sawlog.influence import _averages as averages
 from sawlog.jax._training import arguments, roughness
-from sawlog.jax._training.courses import run_keys
-from sawlog.jax._training.replay import Replay
+from sawlog.jax._training.courses import is_paired
 from sawlog.jax._training.run_bank import RunBank
 from sawlog.jax._training.runner import Runner, RunScores
 from sawlog.jax._training.stopping import Budget, finish_runs
@@ -91,7 +90,9 @@ def through_training(
             ``[runs, n]``, or a function that returns the weights of run ``i``, ``[n]``. With 0.5,
             runs are pairs of complementary halves.
         seed: The seed of all runs.
-        average: ``"robust"`` limits runs with extreme derivatives. ``"mean"`` does not.
+        average: ``"robust"`` scales down runs with extreme derivatives, and gives smaller weights
+            to what early steps contribute as long as runs disagree on it. It ranks best with few
+            runs. ``"mean"`` has no bias: choose it to predict the effect of a group.
         error: Stop if standard errors are below this share of the scores (of their root mean
             square over examples, median over queries).
         seconds: Start no further run after this time.
@@ -133,38 +134,47 @@ def through_training(
         arguments.ids_of("query_ids", query_ids, arguments.rows_of("queries", queries))
     runs = _validate.positive_integer("runs", runs)
     _validate.one_of("average", average, ("robust", "mean"))
-    _validate.one_of("loop", loop, ("scan", "python"))
-    seed = _validate.integer("seed", seed, 0)
-    program = arguments.program_of(loss, optimizer, step, init, run_keys(seed, 0)[0])
-    runner = Runner(
-        program,
-        Replay(program, data, by_hand=loop == "python"),
-        arguments.order_of(batch_size, epochs, batches, count),
-        subset,
-        seed,
-        count,
-        arguments.metric_of(metric, loss, queries),
+    runner = arguments.runner_of(
+        data,
         queries,
-        memory if memory in ("sqrt", "log") else _validate.byte_size("memory", memory),
-        _validate.optional(_validate.positive_integer, "query_batch", query_batch),
-        None if spill is None else absolute(spill),
-        final_state,
+        init=init,
+        loss=loss,
+        optimizer=optimizer,
+        step=step,
+        metric=metric,
+        batch_size=batch_size,
+        epochs=epochs,
+        batches=batches,
+        subset=subset,
+        seed=seed,
+        memory=memory,
+        query_batch=query_batch,
+        spill=spill,
+        loop=loop,
+        final_state=final_state,
     )
     about = {} if path is None else arguments.fingerprint(runner, data, queries)
     bank = RunBank(None if path is None else absolute(path), about)
-    budget = Budget(runs, error, seconds, average, subset == 0.5)
+    budget = Budget(runs, error, seconds, average, is_paired(subset))
     try:
         finish_runs(runner, bank, budget, devices, quiet=not progress)
     finally:
         bank.close()
     done = bank.results(runs)
-    found = averages.average(np.stack([each.values for each in done]), average, budget.paired)
+    found = averages.average(np.stack([each.parts for each in done]), average, budget.paired)
     notes = _trust(runner, done[0], len(done)) if check else {}
     return Scores(
         arguments.ids_of("query_ids", query_ids, len(found.values)),
         names,
         found.values,
-        about={"method": "through_training", "mode": "dot", "runs": len(done), **notes},
+        about={
+            "method": "through_training",
+            "mode": "dot",
+            "runs": len(done),
+            "average": average,
+            "weights": found.weights.tolist(),
+            **notes,
+        },
         standard_errors=found.errors,
         members=found.members,
     )

@@ -9,14 +9,56 @@ import jax
 import numpy as np
 
 from sawlog import _validate
+from sawlog._paths import absolute
 from sawlog.errors import ArgumentError
-from sawlog.jax._training.courses import Epochs, Given, Order
-from sawlog.jax._training.program import Program, from_loss, from_step, takes_key
+from sawlog.jax._training.courses import Epochs, Given, Order, run_keys
+from sawlog.jax._training.program import TrainingProgram, from_loss, from_step, takes_key
+from sawlog.jax._training.replay import Replay
 from sawlog.jax._training.run_bank import digest
 from sawlog.jax._training.runner import Runner
 
 
-def program_of(loss: Any, optimizer: Any, step: Any, init: Any, key: Any) -> Program:
+def runner_of(
+    data: Any,
+    queries: Any = None,
+    *,
+    init: Any,
+    loss: Any = None,
+    optimizer: Any = None,
+    step: Any = None,
+    metric: Any = None,
+    batch_size: Any = None,
+    epochs: Any = None,
+    batches: Any = None,
+    subset: Any = 0.5,
+    seed: int = 0,
+    memory: Any = "sqrt",
+    query_batch: Any = None,
+    spill: Any = None,
+    loop: str = "scan",
+    final_state: Any = None,
+) -> Runner:
+    """Return what finishes one run after another, for the arguments of ``through_training``."""
+    _validate.one_of("loop", loop, ("scan", "python"))
+    count, seed = rows_of("data", data), _validate.integer("seed", seed, 0)
+    program = program_of(loss, optimizer, step, init, run_keys(seed, 0)[0])
+    return Runner(
+        program,
+        Replay(program, data, by_hand=loop == "python"),
+        order_of(batch_size, epochs, batches, count),
+        subset,
+        seed,
+        count,
+        metric_of(metric, loss, queries),
+        queries,
+        memory if memory in ("sqrt", "log") else _validate.byte_size("memory", memory),
+        _validate.optional(_validate.positive_integer, "query_batch", query_batch),
+        None if spill is None else absolute(spill),
+        final_state,
+    )
+
+
+def program_of(loss: Any, optimizer: Any, step: Any, init: Any, key: Any) -> TrainingProgram:
     """Return the program that ``loss`` and ``optimizer``, or ``step``, describe."""
     _validate.function("init", init)
     if (loss is None) == (step is None):

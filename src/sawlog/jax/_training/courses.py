@@ -100,12 +100,17 @@ def subset_weights(subset: Any, count: int, run: int, seed: int) -> np.ndarray:
     if not isinstance(subset, (int, float)):
         return _checked(np.asarray(subset, float)[run], count)
     share = _validate.fraction("subset", subset)
-    paired = share == 0.5
+    paired = is_paired(subset)
     random = np.random.default_rng([seed, 7, run // 2 if paired else run])
     chosen = random.permutation(count)[: max(1, round(share * count))]
     weights = np.zeros(count)
     weights[chosen] = 1
     return 1 - weights if paired and run % 2 else weights
+
+
+def is_paired(subset: Any) -> bool:
+    """Return whether two successive runs have complementary halves of the data."""
+    return isinstance(subset, float) and subset == 0.5
 
 
 def _checked(weights: np.ndarray, count: int) -> np.ndarray:

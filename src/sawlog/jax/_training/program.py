@@ -24,7 +24,7 @@ from sawlog.jax._training.states import Arrays, Layout, check_precision
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class TrainingProgram:
     """The functions of a training program, on arrays as :class:`Layout` splits them.
 
     Args:
@@ -56,7 +56,7 @@ def takes_key(function: Callable[..., Any], without: int) -> bool:
     return len([p for p in parameters if p.kind in positional]) > without
 
 
-def from_step(step: Callable[..., Any], init: Callable[[Any], Any], key: Any) -> Program:
+def from_step(step: Callable[..., Any], init: Callable[[Any], Any], key: Any) -> TrainingProgram:
     """Build a program from ``step(state, batch, weights[, key]) -> state``."""
     state = init(key)
     check_precision(state)
@@ -67,12 +67,14 @@ def from_step(step: Callable[..., Any], init: Callable[[Any], Any], key: Any) ->
         more = (step_key,) if keyed else ()
         return layout.split(step(layout.join(arrays), batch, weights, *more))
 
-    return Program(layout, init, advance, _reverse(with_safe_roots(advance)), lambda state: state)
+    return TrainingProgram(
+        layout, init, advance, _reverse(with_safe_roots(advance)), lambda state: state
+    )
 
 
 def from_loss(
     loss: Callable[..., Any], optimizer: Any, init: Callable[[Any], Any], key: Any
-) -> Program:
+) -> TrainingProgram:
     """Build a program from ``loss(params, batch[, key]) -> [B]`` and an optimizer."""
     begin_optimizer, update = _optimizer(optimizer)
 
@@ -142,7 +144,7 @@ def from_loss(
 
         return jax.vmap(one)(cotangents)
 
-    return Program(layout, begin, advance, pull_back, lambda state: state[0])
+    return TrainingProgram(layout, begin, advance, pull_back, lambda state: state[0])
 
 
 def _add_to_params(layout: Layout, own: Layout, of_arrays: list[Any], more: list[Any]) -> list[Any]:

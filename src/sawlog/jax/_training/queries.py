@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sawlog.errors import ArgumentError
-from sawlog.jax._training.program import Program
+from sawlog.jax._training.program import TrainingProgram
 from sawlog.jax._training.states import Arrays
 
 
@@ -25,7 +25,7 @@ class Queries:
     """
 
     def __init__(
-        self, program: Program, metric: Callable[..., Any], queries: Any, last: Arrays
+        self, program: TrainingProgram, metric: Callable[..., Any], queries: Any, last: Arrays
     ) -> None:
         self._program, self._metric = program, metric
         self.queries = None if queries is None else jax.tree.map(jnp.asarray, queries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +13,12 @@ import numpy as np
 
 from sawlog.jax._training.checkpoints import Checkpoints
 from sawlog.jax._training.deterministic import check_same
-from sawlog.jax._training.program import Program
-from sawlog.jax._training.schedule import Plan, backwards
+from sawlog.jax._training.program import TrainingProgram
+from sawlog.jax._training.schedule import ReplayPlan, backwards
 from sawlog.jax._training.states import Arrays
+
+#: Into how many parts a run is divided at most, each as long as all later ones.
+PARTS = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +26,7 @@ class Course:
     """What one run is trained on.
 
     Args:
-        order: The indices of the examples of each batch, ``[T, B]``; -1 where there is none.
+        order: The indices of the examples of each batch, ``[T, B]``; -1 in empty places.
         weights: The weight of each example, ``[n]``.
         keys: A random key for each step, ``[T]``.
     """
@@ -45,7 +49,7 @@ class Replay:
         by_hand: Call ``advance`` step by step, as a Python loop does, not in a ``scan``.
     """
 
-    def __init__(self, program: Program, data: Any, by_hand: bool = False) -> None:
+    def __init__(self, program: TrainingProgram, data: Any, by_hand: bool = False) -> None:
         self.program, self.by_hand = program, by_hand
         self.data = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), data)
         self._forward = self._loop if by_hand else jax.jit(self._scan)
@@ -79,14 +83,14 @@ class Replay:
             arrays = self.program.advance(arrays, batch, own, key)
         return arrays, jax.tree.map(lambda *leaves: jnp.stack(leaves), *before)
 
-    def train(self, arrays: Arrays, course: Course, plan: Plan) -> Arrays:
+    def train(self, arrays: Arrays, course: Course, plan: ReplayPlan) -> Arrays:
         """Return the state after the last step."""
         for segment in range(plan.segments):
             arrays, _ = self._segment(arrays, course, plan, segment)
         return arrays
 
     def _segment(
-        self, arrays: Arrays, course: Course, plan: Plan, segment: int
+        self, arrays: Arrays, course: Course, plan: ReplayPlan, segment: int
     ) -> tuple[Arrays, Arrays]:
         order, keys = course.part(*plan.span(segment))
         return self._forward(arrays, order, keys, course.weights, self.data)
@@ -130,11 +134,13 @@ class Replay:
             progress: Called after each segment.
 
         Returns:
-            ``[Q, n]``.
+            ``[A, Q, n]``: what each part of the run contributes, the last steps first. Parts are
+            those of :func:`ages`. Their sum is the derivative.
         """
         course, plan, kept = recording.course, recording.plan, recording.checkpoints
         count = cotangents[0].shape[0]
-        scores = jnp.zeros((count, len(course.weights)), course.weights.dtype)
+        zeros = functools.partial(jnp.zeros, (count, len(course.weights)), course.weights.dtype)
+        scores, parts, firsts = zeros(), [], ages(plan)
         ends = recording.last
         for action, first, second in backwards(0, plan.segments, plan.slots, recording.at_start()):
             if action == "advance":
@@ -153,8 +159,26 @@ class Replay:
                     before, cotangents, scores, order, keys, course.weights, self.data
                 )
                 ends = start
+                if first in firsts:
+                    parts.append(np.asarray(scores))
+                    scores = zeros()
                 progress()
-        return np.asarray(scores)
+        return np.stack(parts)
+
+
+def ages(plan: ReplayPlan) -> list[int]:
+    """Return the first segments of the parts of a run: the last steps, then twice as many, ...
+
+    What early steps contribute passes through more steps, and is rougher. Parts are reported
+    separately so that averages can give them different weights.
+    """
+    firsts, length = [], max(1, round(plan.segments / 2 ** (PARTS - 1)))
+    low = plan.segments
+    while low > 0:
+        low = max(0, low - length) if len(firsts) < PARTS - 1 else 0
+        firsts.append(low)
+        length = plan.segments - low
+    return firsts
 
 
 class Recording:
@@ -165,7 +189,12 @@ class Recording:
     """
 
     def __init__(
-        self, replay: Replay, start: Arrays, course: Course, plan: Plan, checkpoints: Checkpoints
+        self,
+        replay: Replay,
+        start: Arrays,
+        course: Course,
+        plan: ReplayPlan,
+        checkpoints: Checkpoints,
     ) -> None:
         self.course, self.plan, self.checkpoints = course, plan, checkpoints
         self._marks = set(plan.recorded())

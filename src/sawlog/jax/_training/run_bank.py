@@ -14,7 +14,7 @@ from sawlog import store
 from sawlog.errors import ArgumentError
 from sawlog.jax._training.runner import RunScores
 
-_ARRAYS = ("values", "metrics", "weights")
+_ARRAYS = ("parts", "metrics", "weights")
 
 
 class RunBank:

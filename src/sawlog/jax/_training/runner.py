@@ -15,10 +15,10 @@ from sawlog.errors import ArgumentError
 from sawlog.jax._training.checkpoints import Checkpoints, InFolder, InMemory
 from sawlog.jax._training.courses import Order, course_of, run_keys, subset_weights
 from sawlog.jax._training.deterministic import check_final
-from sawlog.jax._training.program import Program
+from sawlog.jax._training.program import TrainingProgram
 from sawlog.jax._training.queries import Queries
 from sawlog.jax._training.replay import Course, Recording, Replay
-from sawlog.jax._training.schedule import Plan, plan_for
+from sawlog.jax._training.schedule import ReplayPlan, plan_for
 from sawlog.jax._training.states import Arrays
 
 
@@ -28,17 +28,23 @@ class RunScores:
 
     Args:
         run: The number of the run.
-        values: The scores, ``[q, n]``: minus ``n`` times the derivative by the weights.
+        parts: Minus ``n`` times the derivative by the weights, ``[a, q, n]``: what each part of
+            the run contributes, the last steps first. Their sum is the score.
         metrics: The metric of each query at the end of the run, ``[q]``.
         weights: The weight of each example, ``[n]``.
         seconds: How long it took.
     """
 
     run: int
-    values: np.ndarray
+    parts: np.ndarray
     metrics: np.ndarray
     weights: np.ndarray
     seconds: float
+
+    @property
+    def values(self) -> np.ndarray:
+        """The scores, ``[q, n]``."""
+        return self.parts.sum(0)
 
 
 @dataclasses.dataclass
@@ -60,7 +66,7 @@ class Runner:
         final_state: The state that run 0 must end in, or None.
     """
 
-    program: Program
+    program: TrainingProgram
     replay: Replay
     order: Order
     subset: Any
@@ -83,7 +89,7 @@ class Runner:
         """Return the weight of each example in one run."""
         return subset_weights(self.subset, self.count, run, self.seed)
 
-    def begin(self, run: int, weights: np.ndarray) -> tuple[Arrays, Course, Plan]:
+    def begin(self, run: int, weights: np.ndarray) -> tuple[Arrays, Course, ReplayPlan]:
         """Return the first state of a run, what it is trained on, and how it is divided."""
         keys = run_keys(self.seed, run)
         start = self.program.start(keys[0])
@@ -115,9 +121,9 @@ class Runner:
             metrics = np.asarray(asked.values(recording.last, asked.queries))
         finally:
             checkpoints.close()
-        values = -self.count * np.concatenate(parts)
-        check_finite(run, metrics, values, len(course.order))
-        return RunScores(run, values, metrics, weights, time.monotonic() - begun)
+        scores = -self.count * np.concatenate(parts, 1)
+        check_finite(run, metrics, scores.sum(0), len(course.order))
+        return RunScores(run, scores, metrics, weights, time.monotonic() - begun)
 
     def _asked(self, last: Arrays) -> Queries:
         if not hasattr(self, "_queries"):

@@ -17,7 +17,7 @@ from sawlog.errors import ArgumentError
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class ReplayPlan:
     """How a run is divided.
 
     Args:
@@ -54,14 +54,14 @@ class Plan:
         return kept
 
 
-def plan_for(steps: int, memory: Literal["sqrt", "log"] | int, state_bytes: int) -> Plan:
+def plan_for(steps: int, memory: Literal["sqrt", "log"] | int, state_bytes: int) -> ReplayPlan:
     """Return the plan for a budget: states in the square root or logarithm of steps, or bytes."""
     if memory == "sqrt":
         length = max(1, math.isqrt(max(0, steps - 1)) + 1)
-        return Plan(steps, length, max(0, -(-steps // length) - 1))
+        return ReplayPlan(steps, length, max(0, -(-steps // length) - 1))
     if memory == "log":
         count = max(1, math.ceil(math.log2(steps + 1)))
-        return Plan(steps, count, min(count, max(0, -(-steps // count) - 1)))
+        return ReplayPlan(steps, count, min(count, max(0, -(-steps // count) - 1)))
     room = int(memory) // max(1, state_bytes) - 2
     if room < 2:
         raise ArgumentError(
@@ -69,13 +69,13 @@ def plan_for(steps: int, memory: Literal["sqrt", "log"] | int, state_bytes: int)
             "are needed. Hint: give more memory, or spill= a folder for checkpoints."
         )
     if room >= steps:
-        return Plan(steps, max(1, steps), 0)
+        return ReplayPlan(steps, max(1, steps), 0)
     # The longest segments that leave a slot for each other segment recompute every step once.
     for length in range(room - 1, 0, -1):
         if -(-steps // length) - 1 <= room - length:
-            return Plan(steps, length, -(-steps // length) - 1)
+            return ReplayPlan(steps, length, -(-steps // length) - 1)
     half = max(1, room // 2)
-    return Plan(steps, half, min(room - half, -(-steps // half) - 1))
+    return ReplayPlan(steps, half, min(room - half, -(-steps // half) - 1))
 
 
 def backwards(low: int, high: int, slots: int, kept: list[int]) -> Iterator[tuple[str, int, int]]:

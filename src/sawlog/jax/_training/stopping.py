@@ -48,7 +48,7 @@ class Budget:
         done = bank.results(self.runs)
         if self.error is None or len(done) < FEWEST or (self.paired and len(done) % 2):
             return False
-        found = average(np.stack([each.values for each in done]), self.kind, self.paired)
+        found = average(np.stack([each.parts for each in done]), self.kind, self.paired)
         return relative_error(found.values, found.errors) <= self.error
 
 

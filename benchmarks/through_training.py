@@ -1,0 +1,171 @@
+"""Attribution through training: how well it predicts retraining, its time and its memory.
+
+    python benchmarks/through_training.py                        # all, 15 minutes on two cores
+    python benchmarks/through_training.py --speed-only           # time and memory, about a minute
+    python benchmarks/through_training.py --queries 50 --runs 10 # fewer queries and runs
+
+Two tasks, each with the answer by retraining on random halves: digits with wrong labels (ReLU,
+momentum), and a noisy regression (tanh, Adam), on a ``--draw`` of data and subsets. Scores have the
+default options. The influence function beside them is the exact damped Gauss-Newton matrix
+(regression) or the Fisher matrix (digits), averaged over as many runs on random halves, with the
+best of several dampings. Times are ratios to training alone, in one process, by CPU time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import _through_training_tasks as tasks
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from sawlog import influence
+from sawlog.influence import _averages as averages
+from sawlog.jax._training.arguments import runner_of
+from sawlog.jax._training.courses import run_keys, subset_weights
+from sawlog.jax._training.schedule import plan_for
+
+DAMPINGS = (0.001, 0.01, 0.1)
+MANY = 10  # queries at once
+
+
+def quality(task: tasks.Task, runs: int) -> None:
+    """Print the linear datamodeling scores of runs, and of influence functions."""
+    print(f"\n{task.name}: attainable {tasks.attainable(task):.3f}")
+    begun = time.process_time()
+    scores = influence.through_training(
+        task.data,
+        task.queries,
+        init=task.init,
+        loss=task.loss,
+        optimizer=task.optimizer,
+        batch_size=task.batch_size,
+        epochs=task.epochs,
+        runs=runs,
+        path=tasks.CACHE / f"runs-{task.name}-{task.draw}-{len(task.queries[0])}",
+    )
+    spent = (time.process_time() - begun) / runs
+    print(f"  {scores.about['trust']}")
+    for count in sorted({1, 3, 10, 30, runs}):
+        if count <= runs:
+            some = through_runs(task, count)
+            robust, plain = (tasks.lds(task, some[kind]) for kind in ("robust", "mean"))
+            print(f"  {count:3d} runs: {robust:.3f}   (plain mean {plain:.3f})")
+    print(f"  {spent:.1f} CPU seconds a run")
+    found = influence_functions(task, min(runs, 10))
+    best = max(found, key=lambda damping: tasks.lds(task, found[damping]))
+    print(f"  influence functions, {min(runs, 10)} runs: {tasks.lds(task, found[best]):.3f}")
+
+
+def through_runs(task: tasks.Task, count: int) -> dict[str, np.ndarray]:
+    """Return the averages of the first runs in the store."""
+    from sawlog import store
+
+    path = tasks.CACHE / f"runs-{task.name}-{task.draw}-{len(task.queries[0])}"
+    with store.open(path) as reader:
+        parts = np.array(reader.gather(list(range(count)))["parts"])
+    return {kind: averages.average(parts, kind, True).values for kind in ("robust", "mean")}
+
+
+def influence_functions(task: tasks.Task, runs: int) -> dict[float, np.ndarray]:
+    """Return the mean scores of influence functions over runs, for each damping."""
+    scores = tasks.gauss_newton_scores if task.regression else tasks.fisher_scores
+    count, found = len(task.data[0]), {damping: [] for damping in DAMPINGS}
+    train = jax.jit(lambda key, own: tasks.trained(task, key, own))
+    for run in range(runs):
+        weights = subset_weights(0.5, count, run, task.draw)
+        params = train(run_keys(task.draw, run)[0], np.flatnonzero(weights > 0)[: count // 2])
+        for damping in DAMPINGS:
+            found[damping].append(scores(task, params, damping, weights))
+    return {damping: np.mean(each, 0) for damping, each in found.items()}
+
+
+# -- time and memory ------------------------------------------------------------------------------
+
+
+def speed(steps: int, width: int = 64) -> None:
+    """Print time and memory of one query and of many, as ratios to training."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(1000, 32)).astype(np.float32)
+    y = np.tanh(x[:, 0]).astype(np.float32)
+    order = random.integers(0, 1000, (steps, 32))
+
+    def init(key: Any) -> Any:
+        a, b = jax.random.split(key)
+        return jax.random.normal(a, (32, width)) / 6, jax.random.normal(b, (width,)) / 12
+
+    def loss(params: Any, batch: Any) -> Any:
+        return (jax.nn.gelu(batch[0] @ params[0]) @ params[1] - batch[1]) ** 2
+
+    optimizer = optax.adam(1e-3)
+
+    @jax.jit
+    def train(key: Any) -> Any:
+        params = init(key)
+
+        def step(state: Any, rows: Any) -> Any:
+            batch = jnp.asarray(x)[rows], jnp.asarray(y)[rows]
+            grads = jax.grad(lambda p: loss(p, batch).mean())(state[0])
+            updates, memory = optimizer.update(grads, state[1], state[0])
+            return (optax.apply_updates(state[0], updates), memory), None
+
+        return jax.lax.scan(step, (params, optimizer.init(params)), jnp.asarray(order))[0][0]
+
+    def scored(queries: int, memory: str) -> Callable[[], Any]:
+        runner = runner_of(  # compiled once, called twice
+            (x, y),
+            (x[:queries], y[:queries]),
+            init=init,
+            loss=loss,
+            optimizer=optimizer,
+            batches=order,
+            subset=None,
+            memory=memory,
+        )
+        return lambda: runner.run(0)
+
+    alone = _cpu(lambda: jax.block_until_ready(train(jax.random.key(0))))
+    state_bytes = 3 * 4 * (32 * width + width)
+    print(f"\n{steps:,} steps: training alone {alone:.2f} CPU seconds")
+    for memory in ("sqrt", "log"):
+        one, many = (_cpu(scored(queries, memory)) / alone for queries in (1, MANY))
+        states = plan_for(steps, memory, state_bytes).states
+        print(
+            f"  {memory:4s}  one query {one:.1f}x, of {MANY} queries each {many / MANY:.2f}x, "
+            f"{states} states in memory"
+        )
+
+
+def _cpu(function: Callable[[], Any]) -> float:
+    """Return the CPU time of the second call: the first one compiles."""
+    function()
+    begun = time.process_time()
+    function()
+    return time.process_time() - begun
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--draw", type=int, default=0, help="another draw of data and subsets")
+    parser.add_argument("--queries", type=int, default=200)
+    parser.add_argument("--runs", type=int, default=30)
+    parser.add_argument("--task", choices=["digits", "regression"], help="only one task")
+    parser.add_argument("--speed-only", action="store_true")
+    args = parser.parse_args()
+    for steps in (1000, 10_000):
+        speed(steps)
+    if args.speed_only:
+        return
+    for make in (tasks.digits, tasks.regression):
+        if args.task in (None, make.__name__):
+            quality(make(args.draw, test=args.queries), args.runs)
+
+
+if __name__ == "__main__":
+    main()
