@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from sawlog.influence import Scores
+
 N, Q, D = 40, 5, 3
 RNG = np.random.default_rng(3)
 X, W = RNG.normal(size=(N, D)), np.array([1.0, -2.0, 0.5])
@@ -34,3 +36,9 @@ def influence():
     asked = 2 * (ASKED @ w - ANSWERS)[:, None] * ASKED
     hessian = 2 * (X.T @ X + RIDGE * np.eye(D)) / N
     return asked @ np.linalg.solve(hessian, gradients.T)
+
+
+def exact_scores(**about):
+    """The exact influence as scores of influence functions."""
+    values = influence()
+    return Scores(QUERIES, np.arange(N), values, about={"mode": "dot", "curvature": "x", **about})

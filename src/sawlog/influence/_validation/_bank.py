@@ -14,10 +14,10 @@ import numpy as np
 
 from sawlog import _progress as bars
 from sawlog import store
-from sawlog._validate import one_of
+from sawlog._validate import fraction, one_of, positive_integer
 from sawlog.errors import ArgumentError, StoreNotFoundError
-from sawlog.influence._validation._subset import Subset
-from sawlog.influence._validation._trainer import Trainer
+from sawlog.influence._validation._subset import Subset, random_subsets
+from sawlog.influence._validation._trainer import Measure, Train, Trainer
 from sawlog.store._format._layout import is_store
 
 StrPath = str | os.PathLike[str]
@@ -144,6 +144,32 @@ class Bank:
                     f"The bank at {self.path} is one of other {what}: it {how} "
                     f"{', '.join(map(repr, odd[:5]))}. Hint: use another bank=."
                 )
+
+    def retrain(
+        self,
+        train: Train,
+        *,
+        measure: Measure | None = None,
+        drop: float = 0.5,
+        subsets: int = 100,
+        seeds: int = 5,
+        together: int = 1,
+        draw: int = 0,
+        progress: bool = False,
+    ) -> int:
+        """Train models on random subsets, before there are any scores.
+
+        Metrics are in the order of :attr:`queries`. See :func:`validate` for the arguments, which
+        later trains nothing if they are the same, except for groups.
+
+        Returns:
+            How many models this call trained; other processes may have trained the others.
+        """
+        positive_integer("together", together)
+        trainer = Trainer(train, measure, together, self.ids, self.queries)
+        count = positive_integer("subsets", subsets)
+        wanted = random_subsets(len(self.ids), fraction("drop", drop), count, draw)
+        return self.fill(wanted, positive_integer("seeds", seeds), trainer, progress=progress)
 
     def fill(
         self,
