@@ -3,13 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
 import sawlog.jax
 from tests.jax.capture.oracle import assert_equal
-from tests.thorough import examples
+from tests.thorough import seeded_examples
 
 EXAMPLES = 2
 
@@ -29,7 +29,7 @@ def products(draw):
     return draw(st.permutations(x)), draw(st.permutations(w)), sizes, draw(st.booleans())
 
 
-@settings(max_examples=examples(6), deadline=None, derandomize=True)
+@seeded_examples(5, 200)
 @given(products())
 def test_any_product(drawn):
     x, w, sizes, first = drawn
@@ -70,7 +70,7 @@ def convolutions(draw):
     return spatial, groups, layouts, draw(several), draw(several), draw(several), draw(pads)
 
 
-@settings(max_examples=examples(5), deadline=None, derandomize=True)
+@seeded_examples(4, 100)
 @given(convolutions())
 def test_any_convolution(drawn):
     spatial, groups, layouts, strides, wide, spread, padding = drawn
