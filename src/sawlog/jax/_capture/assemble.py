@@ -32,20 +32,15 @@ def _pairs(layout: Layout, records: Sequence[Recorded], found: Any) -> tuple[Pai
 
 
 def _of_gradients(layout: Layout, whole: Any) -> Pair:
-    """Return a pair of whole gradients."""
-    name, bias = layout.block.name, layout.bias
-    gradients = whole[name]
+    """Return a pair of whole gradients; such a block has no groups and no bias."""
+    gradients = whole[layout.block.name]
     if not layout.rights:
         return vector(jnp.reshape(gradients, (gradients.shape[0], -1)))
-    atoms = (*layout.groups, *layout.lefts, *layout.rights)
+    atoms = (*layout.lefts, *layout.rights)
     ordered = in_order(atoms)
     parts = jnp.reshape(gradients, (-1, *(atom.size for atom in ordered)))
     parts = jnp.transpose(parts, (0, *(ordered.index(atom) + 1 for atom in atoms)))
-    matrix = jnp.reshape(parts, (parts.shape[0], -1, size_of(layout.rights)))
-    if bias is not None:
-        column = jnp.reshape(whole[bias], (matrix.shape[0], -1, 1))
-        matrix = jnp.concatenate([matrix, column], axis=-1)
-    return rows(matrix)
+    return rows(jnp.reshape(parts, (-1, *layout.block.shape)))
 
 
 def _pair(layout: Layout, record: Recorded, factors: Sequence[Any]) -> Pair:

@@ -15,11 +15,15 @@ class Axis:
 
     The size of the dimension is ``outer * examples * inner``, in this order: a batch of sequences
     ``[examples, tokens, features]`` as ``[examples * tokens, features]`` is ``Axis(0, 1, tokens)``.
+
+    ``order`` identifies a permutation of the dimension that is known when the program runs, such as
+    that of tokens which were sorted by their expert; None if they are in the order of the batch.
     """
 
     dim: int
     outer: int = 1
     inner: int = 1
+    order: int | None = None
 
     def at(self, dim: int) -> Axis:
         """Return the same examples at another dimension."""
@@ -72,6 +76,21 @@ class Known:
 
 
 @dataclasses.dataclass(frozen=True)
+class Index:
+    """Integers that are a permutation of a dimension with examples, divided by a number.
+
+    Args:
+        order: The permutation, see :class:`Axis`.
+        divisor: The number.
+        inverse: Whether it is the inverse permutation.
+    """
+
+    order: int
+    divisor: int = 1
+    inverse: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class State:
     """What is known of a value.
 
@@ -79,11 +98,13 @@ class State:
         place: Where the examples are.
         param: Whether its gradient reaches a watched parameter.
         known: Its integers, as far as they are known.
+        index: Set if its integers are a permutation.
     """
 
     place: Place = None
     param: bool = False
     known: Known | None = None
+    index: Index | None = None
 
 
 CONSTANT = State()

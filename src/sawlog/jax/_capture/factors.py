@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from sawlog.jax import _compat
 from sawlog.jax._capture.axes import Axis
 from sawlog.jax._capture.slices import split
-from sawlog.jax._capture.uses import Use
+from sawlog.jax._capture.uses import Rows, Use
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +34,9 @@ class Factors:
             ``[examples, positions, *groups, outs]``.
         lookup: Whether the inputs are ids of rows, one-hot.
         out_dims: The dimensions of the output that are ``outs``, in this order.
+        kept: The operands that ``cotangents`` needs, by position.
+        always: Whether rows are computed from factors, for an equation of single examples is not
+            possible.
     """
 
     shape: tuple[int, ...]
@@ -41,9 +44,11 @@ class Factors:
     outs: tuple[int, ...]
     ins: tuple[int, ...]
     inputs: Callable[[Sequence[Any]], Any]
-    cotangents: Callable[[Any, Sequence[Any]], Any]
+    cotangents: Callable[[Any, Any], Any]
     lookup: bool = False
     out_dims: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
+    always: bool = False
 
 
 FactorRule = Callable[[Any, Use], Factors | None]
@@ -232,5 +237,48 @@ def gather(eqn: Any, use: Use) -> Factors | None:
         inputs,
         cotangents,
         lookup=True,
+        kept=(1,),
         out_dims=tuple(dims.offset),
     )
+
+
+@factor_rule("ragged_dot_general")
+def ragged_dot(eqn: Any, use: Use) -> Factors | None:
+    """A matrix for each group of rows; operand 2 is the group of each row."""
+    ragged, axis, at = _compat.RaggedDot.read(eqn), use.places[0], use.outs[0]
+    plain = ragged.dot == _compat.Dot(((1,), (1,)), ((), ()))
+    if use.index != 1 or not plain or ragged.ragged != (0,) or ragged.groups != (0,):
+        return None
+    if not isinstance(axis, Axis) or not isinstance(at, Axis) or axis.dim or at.dim:
+        return None
+    count = use.shapes[1][0]
+
+    def spread(rows: Any, groups: Any) -> Any:
+        parts = split(rows, axis, use.examples)
+        own = split(groups, axis, use.examples)[..., None] == jnp.arange(count)
+        return jnp.where(own[..., None], parts[:, :, None, :], jnp.zeros((), rows.dtype))
+
+    return Factors(
+        tuple(use.shapes[1]),
+        (0,),
+        (2,),
+        (1,),
+        lambda operands: spread(operands[0], operands[2]),
+        lambda cotangent, operands: spread(cotangent, operands[2]),
+        kept=(2,),
+        always=True,
+    )
+
+
+def by_factors(use: Use, factors: Factors) -> Rows:
+    """Return the rows of a use from its factors."""
+    dims = (*factors.groups, *factors.outs, *factors.ins)
+    order = [0, *(dims.index(dim) + 1 for dim in range(len(dims)))]
+
+    def rows(cotangents: Sequence[Any], operands: Sequence[Any]) -> Any:
+        left, right = factors.cotangents(cotangents[0], operands), factors.inputs(operands)
+        made = jnp.einsum("bt...l,bt...r->b...lr", left, right)
+        made = jnp.reshape(made, (made.shape[0], *(factors.shape[dim] for dim in dims)))
+        return jnp.reshape(jnp.transpose(made, order), (made.shape[0], *use.shapes[use.index]))
+
+    return rows

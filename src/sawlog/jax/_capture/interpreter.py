@@ -13,15 +13,22 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from sawlog.errors import CaptureError
 from sawlog.jax import _compat
 from sawlog.jax._capture import axis_rules as axis_rules
 from sawlog.jax._capture.axes import CONSTANT, Axis, Known, Mixed, Place, State
 from sawlog.jax._capture.axis_rules.reducing import as_summed
 from sawlog.jax._capture.axis_rules.table import Followed, Operands, follow, is_sliceable, where
 from sawlog.jax._capture.constants import Constant, Traced, computed, full
-from sawlog.jax._capture.factors import Factors, factors_of
+from sawlog.jax._capture.factors import Factors, by_factors, factors_of
 from sawlog.jax._capture.known import known_outputs
 from sawlog.jax._capture.links import attach
+from sawlog.jax._capture.permutations import (
+    index_outputs,
+    inverse,
+    is_negative,
+    row_groups,
+)
 from sawlog.jax._capture.slots import (
     Zeros,
     partition,
@@ -29,7 +36,7 @@ from sawlog.jax._capture.slots import (
     projected_rows,
 )
 from sawlog.jax._capture.uses import Rows, Use, by_masks, by_slices
-from sawlog.jax._capture.views import Atoms, View
+from sawlog.jax._capture.views import Atoms
 
 StructureRule = Callable[["Interpreter", Any, list[Traced]], list[Traced]]
 
@@ -103,6 +110,12 @@ class Interpreter:
         self.examples, self.zeros, self.sums = examples, zeros, sums
         self.records: list[Recorded] = []
         self.depth = 0
+        self.orders: list[Any] = []
+
+    def new_order(self, permutation: Any) -> int:
+        """Enter a permutation of examples into the table."""
+        self.orders.append(permutation)
+        return len(self.orders) - 1
 
     # -- evaluating ---------------------------------------------------------------------------
 
@@ -133,14 +146,18 @@ class Interpreter:
         if structure is not None:
             return structure(self, eqn, operands)
         followed = self.follow(eqn, operands)
-        known = known_outputs(eqn, [x.state for x in operands])
-        return self.bind(eqn, operands, followed, known)
+        states = [x.state for x in operands]
+        outs = self.bind(eqn, operands, followed, known_outputs(eqn, states))
+        if any(state.index is not None for state in states):
+            outs = _indexed(eqn, states, outs)
+        return outs
 
     def follow(self, eqn: Any, operands: Sequence[Traced]) -> Followed:
         """Return where the examples are in the outputs of an equation."""
         places = tuple(x.state.place for x in operands)
         known = tuple(x.state.known for x in operands)
-        followed = follow(eqn, Operands(places, known, self.examples))
+        indices = tuple(x.state.index for x in operands)
+        followed = follow(eqn, Operands(places, known, self.examples, indices))
         return as_summed(followed) if self.sums else followed
 
     def _without_examples(self, eqn: Any, operands: list[Traced]) -> list[Traced]:
@@ -170,6 +187,7 @@ class Interpreter:
         used = [i for i, x in enumerate(operands) if x.constant is not None]
         origin = None
         if used and any(state.param for state in states) and _separate(states):
+            sliceable = followed.sliceable if sliceable is None else sliceable
             sliceable = is_sliceable(eqn) if sliceable is None else sliceable
             values, origin = self._attached(eqn, operands, used, values, followed, sliceable)
         if not used:
@@ -204,18 +222,72 @@ class Interpreter:
         sliceable: bool,
     ) -> tuple[list[Any], Origin | None]:
         """Attach every constant that an equation uses to its outputs."""
+        order = _order_of(followed, operands)
+        if order is not None:
+            return self._attached_in_order(eqn, operands, used, values, followed, order), None
+        if eqn.primitive.name == "ragged_dot_general":
+            operands = with_row_groups(operands, None)
+        return self._attach_each(eqn, operands, used, values, followed, sliceable)
+
+    def _attach_each(
+        self,
+        eqn: Any,
+        operands: Sequence[Traced],
+        used: Sequence[int],
+        values: list[Any],
+        followed: Followed,
+        sliceable: bool,
+    ) -> tuple[list[Any], Origin | None]:
+        """Attach constants to outputs that are in the order of the batch."""
         origin = None
         for i in used:
             use = self._use(eqn, operands, i, followed)
-            factors = factors_of(eqn, use) if use.constant.view is not None else None
-            if factors is not None and len(values) == 1:
+            factors = factors_of(eqn, use)
+            if factors is not None and use.constant.view is not None and len(values) == 1:
                 values, origin = self._factored(eqn, use, factors, operands, values)
+                continue
+            if factors is not None and factors.always:
+                rows = by_factors(use, factors)
+                sliceable = True
+            elif eqn.primitive.name == "ragged_dot_general":
+                raise CaptureError(f"There is no rule for this form of {where(eqn)}.")
             else:
                 rows = by_slices(use) if sliceable else by_masks(use)
-                bias = _bias_of(eqn, operands, i)
-                self._record(use, where(eqn), slow=not sliceable, bias=bias)
-                values = self._whole(use, rows, operands, values)
+            bias = _bias_of(eqn, operands, i)
+            self._record(use, where(eqn), slow=not sliceable, bias=bias)
+            values = self._whole(use, rows, operands, values)
         return values, origin
+
+    def _attached_in_order(
+        self,
+        eqn: Any,
+        operands: Sequence[Traced],
+        used: Sequence[int],
+        values: list[Any],
+        followed: Followed,
+        order: int,
+    ) -> list[Any]:
+        """Attach the constants that sorted rows use, in the order of the batch."""
+        ragged = eqn.primitive.name == "ragged_dot_general"
+        if not (ragged or is_sliceable(eqn)) or len(values) != 1:
+            raise CaptureError(
+                f"A parameter is used by {where(eqn)} on rows that are sorted across examples, "
+                "and there is no rule for that. Hint: use it before sorting, or names= to leave "
+                "it out."
+            )
+        permutation = self.orders[order]
+        back = inverse(permutation)
+        if ragged:
+            operands = with_row_groups(operands, back)
+        own = [_unsorted(x, back) for x in operands]
+        outs = tuple(_without_order(place) for place in followed.outs)
+        aligned = {i: dataclasses.replace(a, order=None) for i, a in followed.aligned.items()}
+        axis = followed.outs[0]
+        assert isinstance(axis, Axis)
+        plain = Followed(outs, aligned, sliceable=True)
+        unsorted = [jnp.take(values[0], back, axis=axis.dim)]
+        attached, _ = self._attach_each(eqn, own, used, unsorted, plain, True)
+        return [jnp.take(attached[0], permutation, axis=axis.dim)]
 
     def _use(self, eqn: Any, operands: Sequence[Traced], i: int, followed: Followed) -> Use:
         constant = operands[i].constant
@@ -262,20 +334,19 @@ class Interpreter:
         key = self._record(use, where(eqn), sides=whole, lookup=factors.lookup, zeros=zeros)
         origin = Origin(key, factors.out_dims) if sides is not None else None
         if slot is None or slot.bias or slot.sides(view, factors) is None:
-            rows = by_slices(use)
+            rows = by_factors(use, factors) if factors.always else by_slices(use)
             return self._whole(use, rows, operands, values), origin
         dtype = values[0].dtype
         inputs = project_inputs(slot, view, factors, given, dtype)
-        residual_ids = [given[1]] if factors.lookup else []
+        kept = _kept(factors, given)
 
         def back(cotangents: Any, residuals: Any) -> Any:
-            inputs, ids, left, right = residuals
+            inputs, kept, left, right = residuals
             own = dataclasses.replace(slot, left=left, right=right)
-            lookup = [None, *ids]
-            found = factors.cotangents(cotangents[0], lookup)
+            found = factors.cotangents(cotangents[0], kept)
             return [projected_rows(own, view, factors, found, inputs)]
 
-        residuals = (inputs, residual_ids, slot.left, slot.right)
+        residuals = (inputs, kept, slot.left, slot.right)
         return attach(values, [slot.zeros], residuals, back), origin
 
     def _factors(
@@ -286,18 +357,18 @@ class Interpreter:
         inputs = factors.inputs(given)
         if factors.lookup:  # cotangents are floats
             inputs = inputs.astype(jnp.float32)
-        ids = [given[1]] if factors.lookup else []
+        kept = _kept(factors, given)
         first = len(self.zeros.types)
         of_inputs = self.zeros.take(inputs.shape, inputs.dtype)
         types = jnp.zeros(values[0].shape, values[0].dtype)
-        found = factors.cotangents(types, [None, *ids])
+        found = factors.cotangents(types, kept)
         of_cotangents = self.zeros.take(found.shape, found.dtype)
 
         def back(cotangents: Any, residuals: Any) -> Any:
-            inputs, ids = residuals
-            return [inputs, factors.cotangents(cotangents[0], [None, *ids])]
+            inputs, kept = residuals
+            return [inputs, factors.cotangents(cotangents[0], kept)]
 
-        attached = attach(values, [of_inputs, of_cotangents], (inputs, ids), back)
+        attached = attach(values, [of_inputs, of_cotangents], (inputs, kept), back)
         return attached, (first, first + 1)
 
     def _record(self, use: Use, at: str, **facts: Any) -> int:
@@ -337,6 +408,51 @@ class Interpreter:
         if traced.constant is None:
             return None
         return full(traced.constant, traced.value.shape, self.examples)
+
+
+def _kept(factors: Factors, given: Sequence[Any]) -> dict[int, Any]:
+    """Return the operands that the cotangents of a use need."""
+    return {i: given[i] for i in factors.kept}
+
+
+def _indexed(eqn: Any, states: Sequence[State], outs: Sequence[Traced]) -> list[Traced]:
+    """Follow a permutation through the arithmetic of indices."""
+    index, sign = index_outputs(eqn, states), is_negative(eqn, states)
+    if index is None and sign is None:
+        return list(outs)
+    (out,) = outs
+    state = dataclasses.replace(out.state, index=index, known=sign or out.state.known)
+    return [dataclasses.replace(out, state=state)]
+
+
+def _order_of(followed: Followed, operands: Sequence[Traced]) -> int | None:
+    """Return the permutation of the rows that an equation uses; None if they are not sorted."""
+    places = [*followed.outs, *(x.state.place for x in operands)]
+    orders = {place.order for place in places if isinstance(place, Axis)}
+    return next((order for order in orders if order is not None), None)
+
+
+def _without_order(place: Place) -> Place:
+    return dataclasses.replace(place, order=None) if isinstance(place, Axis) else place
+
+
+def _unsorted(traced: Traced, back: Any) -> Traced:
+    """Return rows in the order of the batch."""
+    place = traced.state.place
+    if not isinstance(place, Axis) or place.order is None:
+        return traced
+    value = jnp.take(traced.value, back, axis=place.dim)
+    return Traced(value, dataclasses.replace(traced.state, place=_without_order(place)))
+
+
+def with_row_groups(operands: Sequence[Traced], back: Any) -> list[Traced]:
+    """Replace the sizes of groups of a ``ragged_dot`` by the group of each row."""
+    left, right, sizes = operands
+    groups = row_groups(sizes.value, left.value.shape[0])
+    if back is not None:
+        groups = jnp.take(groups, back)
+    place = _without_order(left.state.place)
+    return [left, right, Traced(groups, State(place))]
 
 
 def _stops(eqn: Any) -> bool:

@@ -77,12 +77,11 @@ def make_plan(records: Sequence[Recorded], params: Mapping[str, Any]) -> Plan:
     for record in records:
         for name in record.names:
             uses[name].append(record)
-    biases = _biases(records, uses, params)
+    alone = {name: _layout(name, param.shape, uses[name]) for name, param in params.items()}
+    biases = _biases(records, uses, params, alone)
     taken = set(biases.values())
     layouts = tuple(
-        _layout(name, param.shape, uses[name], biases.get(name))
-        for name, param in params.items()
-        if name not in taken
+        _with_bias(layout, biases.get(name)) for name, layout in alone.items() if name not in taken
     )
     slow = {name: record.where for name, found in uses.items() for record in found if record.slow}
     return Plan(
@@ -94,7 +93,10 @@ def make_plan(records: Sequence[Recorded], params: Mapping[str, Any]) -> Plan:
 
 
 def _biases(
-    records: Sequence[Recorded], uses: Mapping[str, Sequence[Recorded]], params: Mapping[str, Any]
+    records: Sequence[Recorded],
+    uses: Mapping[str, Sequence[Recorded]],
+    params: Mapping[str, Any],
+    layouts: Mapping[str, Layout],
 ) -> dict[str, str]:
     """Return the bias of each weight that has one: it is added to the output of every use."""
     by_key = {record.key: record for record in records}
@@ -105,7 +107,7 @@ def _biases(
     found: dict[str, str] = {}
     for name, own in uses.items():
         names = {tuple(added.get(record.key, ())) for record in own}
-        if len(names) != 1 or len(next(iter(names))) != 1 or any(r.sides is None for r in own):
+        if len(names) != 1 or len(next(iter(names))) != 1 or not layouts[name].factored:
             continue
         bias = next(iter(names))[0]
         keys = {record.key for record in own}
@@ -122,7 +124,7 @@ def _biases(
     return found
 
 
-def _layout(name: str, shape: Sequence[int], uses: Sequence[Recorded], bias: str | None) -> Layout:
+def _layout(name: str, shape: Sequence[int], uses: Sequence[Recorded]) -> Layout:
     whole = View.of(name, shape)
     everything = whole.atoms(range(len(shape)))
     first = next((record for record in uses if _is_matrix(record, everything)), None)
@@ -131,15 +133,23 @@ def _layout(name: str, shape: Sequence[int], uses: Sequence[Recorded], bias: str
     groups, outs, ins = first.sides
     lefts, rights = (ins, outs) if first.lookup else (outs, ins)
     inputs = "left" if first.lookup else "right"
-    rows, cols = size_of(lefts), size_of(rights)
-    if bias is not None:
-        rows, cols = (rows + 1, cols) if inputs == "left" else (rows, cols + 1)
-    sizes = (size_of(groups), rows, cols) if groups else (rows, cols)
-    parameters = (name,) if bias is None else (name, bias)
-    block = Block(name, parameters, sizes, inputs)
+    sides = (size_of(lefts), size_of(rights))
+    block = Block(name, (name,), (size_of(groups), *sides) if groups else sides, inputs)
     layout = Layout(block, groups, in_order(lefts), in_order(rights), True)
-    fits = all(layout.swapped(r) is not None and len(r.names) == 1 for r in uses)
-    return dataclasses.replace(layout, factored=fits)
+    if all(layout.swapped(r) is not None and len(r.names) == 1 for r in uses):
+        return layout
+    return _plain_layout(name, whole, everything)
+
+
+def _with_bias(layout: Layout, bias: str | None) -> Layout:
+    """Return a layout with its bias as one more feature of the inputs."""
+    if bias is None:
+        return layout
+    block = layout.block
+    *groups, rows, cols = block.shape
+    sides = (rows + 1, cols) if block.inputs == "left" else (rows, cols + 1)
+    block = dataclasses.replace(block, parameters=(block.name, bias), shape=(*groups, *sides))
+    return dataclasses.replace(layout, block=block)
 
 
 def _plain_layout(name: str, whole: View, everything: Atoms) -> Layout:

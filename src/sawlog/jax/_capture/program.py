@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.jax import _compat
 from sawlog.jax._capture import loops as loops
+from sawlog.jax._capture import orders as orders
 from sawlog.jax._capture import structures as structures
 from sawlog.jax._capture.assemble import make_pairs
 from sawlog.jax._capture.axes import CONSTANT, Axis, Mixed, State, Summed

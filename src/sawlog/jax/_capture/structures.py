@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,13 +15,18 @@ from sawlog.jax._capture.axes import Axis, Mixed, Place, State, merge
 from sawlog.jax._capture.axis_rules.table import Followed, where
 from sawlog.jax._capture.constants import Constant, Traced
 from sawlog.jax._capture.interpreter import Interpreter, structure_rule
+from sawlog.jax._capture.permutations import index_outputs
 
 
 @structure_rule("jit", "pjit", "closed_call", "core_call", "remat_opt", "composite", "custom_lin")
 def call(walk: Interpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Evaluate the function in place."""
     inner = _compat.inner_jaxpr(eqn)
-    return [_located(out, eqn) for out in walk.run(inner.jaxpr, inner.consts, operands)]
+    outs = [_located(out, eqn) for out in walk.run(inner.jaxpr, inner.consts, operands)]
+    index = index_outputs(eqn, [x.state for x in operands])
+    if index is not None:
+        outs = [Traced(x.value, dataclasses.replace(x.state, index=index)) for x in outs]
+    return outs
 
 
 def _located(traced: Traced, eqn: Any) -> Traced:
@@ -61,7 +67,8 @@ class Packing:
     def pack(self, run: Callable[[], list[Traced]]) -> list[Any]:
         """Evaluate, and return values and zeros of constants."""
         del self._walk.records[self._start :]
-        self._outs = run()
+        known = len(self._walk.orders)
+        self._outs = [dataclasses.replace(x, state=outside(x.state, known)) for x in run()]
         return flatten(self._walk, self._outs)
 
     def unpack(self, arrays: Sequence[Any]) -> list[Traced]:
@@ -95,17 +102,26 @@ def received(value: Any, zeros: Any, names: frozenset[str]) -> Constant:
 def states_of(walk: Interpreter, inner: Any, states: Sequence[State]) -> list[State]:
     """Return the states of the outputs of an inner program."""
     found: list[State] = []
+    known = len(walk.orders)
     jaxpr, consts = (inner.jaxpr, inner.consts) if hasattr(inner, "jaxpr") else (inner, ())
 
     def body(*values: Any) -> list[Any]:
         given = [_stand_in(walk, v, s) for v, s in zip(values, states, strict=True)]
         outs = walk.run(jaxpr, consts, given)
-        found[:] = [out.state for out in outs]
+        found[:] = [outside(out.state, known) for out in outs]
         return [out.value for out in outs]
 
     with walk.trying():
         _compat.trace_flat(body, [var.aval for var in jaxpr.invars], "a part of the program")
     return found
+
+
+def outside(state: State, known: int) -> State:
+    """Return the state of a value that leaves a program, with ``known`` permutations outside."""
+    place = state.place
+    if isinstance(place, Axis) and place.order is not None and place.order >= known:
+        place = Mixed("returns rows that are sorted across examples", "a program inside")
+    return State(place, state.param, state.known)
 
 
 def _stand_in(walk: Interpreter, value: Any, state: State) -> Traced:
@@ -116,11 +132,20 @@ def _stand_in(walk: Interpreter, value: Any, state: State) -> Traced:
     return Traced(value, state, received(value, zeros, frozenset()))
 
 
-@structure_rule("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_vmap_call")
+@structure_rule(
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+    "custom_vmap_call",
+    "custom_linear_solve",
+)
 def own_derivative(walk: Interpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Bind the equation, whose derivative is the user's."""
-    inner = _compat.inner_jaxpr(eqn)
-    states = states_of(walk, inner, [x.state for x in operands])
+    if eqn.primitive.name == "custom_linear_solve":
+        inner, given = _compat.linear_solver(eqn, operands)
+    else:
+        inner, given = _compat.inner_jaxpr(eqn), operands
+    states = states_of(walk, inner, [x.state for x in given])
     places: tuple[Place, ...] = tuple(state.place for state in states)
     if not any(isinstance(place, Mixed) for place in places):
         places = _separate_backwards(walk, eqn, operands, places)

@@ -37,6 +37,9 @@ def gather(eqn: Any, operands: Operands) -> Followed:
             if other == indices.dim and operand is None:
                 aligned[0] = indices.at(own)
     if isinstance(operand, Axis):
+        place = _by_order(eqn, dims, operands, operand, batch)
+        if place is not None:
+            return Followed((place,))
         place = _from_operand(eqn, dims, operands, operand, batch)
         if place is None:
             return all_mixed(eqn, _CHOOSES)
@@ -46,11 +49,29 @@ def gather(eqn: Any, operands: Operands) -> Followed:
     return Followed((found[0],), aligned)
 
 
+def _by_order(
+    eqn: Any, dims: _compat.Gather, operands: Operands, axis: Axis, batch: list[int]
+) -> Axis | None:
+    """Return where the output has rows that a permutation selects; None for another index."""
+    index, place = operands.indices[1], operands.places[1]
+    if index is None or not isinstance(place, Axis) or len(dims.indexed) != 1:
+        return None
+    if dims.indexed != (axis.dim,) or dims.collapsed != dims.indexed or place.dim != 0:
+        return None
+    if index.inverse:
+        rows = (axis.outer, axis.inner) == (place.outer, place.inner)
+        return place.at(batch[0]) if rows and axis.order == index.order else None
+    rows = axis.outer == place.outer and axis.inner * index.divisor == place.inner
+    return place.at(batch[0]) if rows and axis.order is None else None
+
+
 def _from_operand(
     eqn: Any, dims: _compat.Gather, operands: Operands, axis: Axis, batch: list[int]
 ) -> Axis | None:
     """Return where the examples of the operand are in the output; None if that is unknown."""
     whole = shape_of(eqn.invars, 0)
+    if axis.order is not None and axis.dim in dims.indexed:
+        return None
     for own, other in dims.batching:
         if own == axis.dim:
             return axis.at(batch[other])
@@ -102,7 +123,11 @@ def _divisors(number: int) -> list[int]:
     return sorted({*small, *(number // i for i in small)})
 
 
-@axis_rule("scatter", "scatter-add", "scatter_add", "scatter-mul", "scatter_mul", "scatter-min")
+@axis_rule(
+    "scatter",
+    *(f"scatter{mark}{kind}" for mark in "-_" for kind in ("add", "sub", "mul", "min", "max")),
+    sliceable=True,
+)
 def scatter(eqn: Any, operands: Operands) -> Followed:
     """Follow the examples of what is changed, of the indices, and of the updates."""
     dims = _compat.Scatter.read(eqn)
@@ -122,19 +147,30 @@ def scatter(eqn: Any, operands: Operands) -> Followed:
         if place is None:
             return all_mixed(eqn, "writes rows at an index that may be that of another example")
         found.append(place)
-    elif isinstance(operand, Axis) and not _whole(eqn, dims, operand, rank):
-        return all_mixed(eqn, "writes to some of the examples")
+    elif isinstance(operand, Axis):
+        update = _window_of(eqn, dims, operand, rank)
+        if update is None:
+            return all_mixed(eqn, "writes to some of the examples")
+        return Followed((operand,), {2: operand.at(update)})
     if len({*found}) > 1:
         return all_mixed(eqn, "writes every example of the batch for every other one")
-    return Followed((found[0],))
+    numbered = isinstance(updates, Axis) and not _is_direct(dims, updates, batch)
+    aligned = {0: found[0]} if operand is None and not numbered else {}
+    return Followed((found[0],), aligned, sliceable=not numbered)
 
 
-def _whole(eqn: Any, dims: _compat.Scatter, axis: Axis, rank: int) -> bool:
-    """Return whether updates without examples change all examples in the same way."""
+def _is_direct(dims: _compat.Scatter, axis: Axis, batch: list[int]) -> bool:
+    """Return whether the examples of updates are paired with dimensions, not by numbers."""
+    return axis.dim in dims.window or any(batch[other] == axis.dim for _, other in dims.batching)
+
+
+def _window_of(eqn: Any, dims: _compat.Scatter, axis: Axis, rank: int) -> int | None:
+    """Return the dimension of updates that changes all examples, each with its own slice."""
     if axis.dim in dims.inserted or axis.dim in {own for own, _ in dims.batching}:
-        return False
+        return None
     update = dims.window[_kept(dims, rank).index(axis.dim)]
-    return shape_of(eqn.invars, 2)[update] == shape_of(eqn.invars, 0)[axis.dim]
+    same = shape_of(eqn.invars, 2)[update] == shape_of(eqn.invars, 0)[axis.dim]
+    return update if same else None
 
 
 def _kept(dims: _compat.Scatter, rank: int) -> list[int]:
@@ -153,6 +189,8 @@ def _of_updates(
     for own, other in dims.batching:
         if batch[other] == axis.dim:
             return axis.at(own)
+    if axis.order is not None:
+        return _back_in_order(dims, operands, axis, batch, whole)
     known = operands.known[1]
     for column, own in enumerate(dims.indexed):
         size = whole[own]
@@ -163,3 +201,18 @@ def _of_updates(
             if _numbered(known, column, at, operands.examples, batch) == axis:
                 return at
     return None
+
+
+def _back_in_order(
+    dims: _compat.Scatter, operands: Operands, axis: Axis, batch: list[int], whole: tuple[int, ...]
+) -> Axis | None:
+    """Return where sorted rows are after they are written to where they came from."""
+    index = operands.indices[1]
+    if index is None or index.inverse or index.order != axis.order or len(dims.indexed) != 1:
+        return None
+    own = dims.indexed[0]
+    inner, rest = divmod(axis.inner, index.divisor)
+    fits = not rest and whole[own] == axis.outer * operands.examples * inner
+    if not fits or own not in dims.inserted or axis.dim != batch[0]:
+        return None
+    return Axis(own, axis.outer, inner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -61,6 +62,9 @@ def reshaped(axis: Axis, old: tuple[int, ...], new: tuple[int, ...], examples: i
         inner, more = divmod(after, max(math.prod(new[dim + 1 :]), 1))
         if not rest and not more and outer * examples * inner == size and size:
             found.append(Axis(dim, outer, inner))
+    if axis.order is not None:  # sorted rows can only stay as they are
+        found = [each for each in found if (each.outer, each.inner) == (axis.outer, axis.inner)]
+        found = [dataclasses.replace(each, order=axis.order) for each in found]
     if not found:
         return Mixed("splits the dimension of the examples, or there are no values")
     return min(found, key=lambda each: each.outer * each.inner)
@@ -83,7 +87,8 @@ def slice_(eqn: Any, operands: Operands) -> Followed:
     if (start, end, stride) == (0, shape_of(eqn.invars, 0)[axis.dim], 1):
         return Followed((axis,))
     period = operands.examples * axis.inner
-    if stride == 1 and start % period == 0 and end % period == 0 and end > start:
+    whole = stride == 1 and start % period == 0 and end % period == 0 and end > start
+    if whole and axis.order is None:
         return Followed((Axis(axis.dim, (end - start) // period, axis.inner),))
     return all_mixed(eqn, "selects some of the examples")
 
@@ -138,7 +143,7 @@ def concatenate(eqn: Any, operands: Operands) -> Followed:
         return Followed((axis,))
     if axis.dim != _compat.operated_axis(eqn):
         return Followed((axis,), aligned_dims(eqn, operands, axis))
-    if len(operands.axes) < len(operands.places):
+    if len(operands.axes) < len(operands.places) or axis.order is not None:
         return all_mixed(eqn, "adds rows that are not examples to the dimension of the examples")
     return Followed((Axis(axis.dim, axis.outer * len(operands.places), axis.inner),))
 

@@ -89,6 +89,7 @@ def conv(eqn: Any, operands: Operands) -> Followed:
         image, kernel = axes[0], axes[1]
         features = image.dim == dims.lhs[1] and kernel.dim == dims.rhs[0]
         # a kernel for each example: `vmap` makes the examples the outermost groups of features
-        if features and image.outer == kernel.outer == 1 and dims.groups % operands.examples == 0:
+        plain = image.order is None and kernel.order is None and image.outer == kernel.outer == 1
+        if features and plain and dims.groups % operands.examples == 0:
             return Followed((Axis(dims.out[1], 1, kernel.inner),))
     return all_mixed(eqn, "convolves over the examples of the batch")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from sawlog.jax import _compat
@@ -112,4 +113,4 @@ def as_summed(followed: Followed) -> Followed:
     outs = (
         Summed() if isinstance(out, Mixed) and out.why == SUM.why else out for out in followed.outs
     )
-    return Followed(tuple(outs), followed.aligned)
+    return dataclasses.replace(followed, outs=tuple(outs))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sawlog.jax import _compat
-from sawlog.jax._capture.axes import Axis, Known, Mixed, Place, Summed
+from sawlog.jax._capture.axes import Axis, Index, Known, Mixed, Place, Summed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,10 +26,12 @@ class Followed:
         outs: The place of each output.
         aligned: Operands without examples that each example sees one slice of, by position, and
             where the slice is: ``w`` in ``x + w`` with both of the shape ``[examples, n]``.
+        sliceable: Whether the equation can be bound for a single example; None if the table says.
     """
 
     outs: tuple[Place, ...]
     aligned: dict[int, Axis] = dataclasses.field(default_factory=dict)
+    sliceable: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,11 +42,13 @@ class Operands:
         places: Where the examples are in each of them.
         known: Their integers, as far as they are known.
         examples: The number of examples.
+        indices: Which of them are permutations.
     """
 
     places: tuple[Place, ...]
     known: tuple[Known | None, ...]
     examples: int
+    indices: tuple[Index | None, ...] = ()
 
     @property
     def axes(self) -> list[tuple[int, Axis]]:

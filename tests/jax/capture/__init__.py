@@ -1,0 +1,1 @@
+"""Per-example gradients of JAX functions, against ``vmap(grad)``."""

@@ -1,0 +1,48 @@
+"""The oracle: the gradient of each example as a batch of its own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from sawlog.factored import gradient
+from sawlog.jax._capture.parameters import leaf_names
+
+
+def gradients(loss: Callable[..., Any], params: Any, batch: Any) -> dict[str, Any]:
+    """Return ``[examples, *shape]`` for each parameter, by ``vmap(grad)``."""
+
+    def one(params: Any, example: Any) -> Any:
+        return loss(params, jax.tree.map(lambda x: x[None], example))[0]
+
+    found = jax.vmap(jax.grad(one), (None, 0))(params, batch)
+    return dict(zip(leaf_names(found), jax.tree.leaves(found), strict=True))
+
+
+def assert_equal(got: dict[str, Any], wanted: dict[str, Any], tolerance: float = 1e-9) -> None:
+    """Compare rows by name."""
+    assert {*got} == {*wanted}
+    for name, rows in wanted.items():
+        scale = np.abs(np.asarray(rows)).max(initial=1e-3)
+        np.testing.assert_allclose(got[name], rows, atol=tolerance * scale, rtol=0, err_msg=name)
+
+
+def assert_pairs(captured: Any, plan: Any, projected: Any, matrices: Any) -> None:
+    """Compare pairs with gradients element by element, and projected rows with pairs."""
+    assert {*captured.pairs} == {block.name for block in plan.blocks} == {*projected}
+    for block in plan.blocks:
+        rows = np.asarray(sum(gradient(pair) for pair in captured.pairs[block.name]))
+        assert rows.shape == (len(rows), *block.shape)
+        for name, part in block.parts(rows).items():
+            own, other = (_sorted(x) for x in (part, captured.grads[name]))
+            np.testing.assert_allclose(own, other, atol=1e-9 * max(np.abs(other).max(), 1e-3))
+        left, right = matrices[block.name]
+        made = rows if left is None else np.swapaxes(left, -1, -2) @ rows
+        made = made if right is None else made @ right
+        scale = max(np.abs(made).max(), 1e-3)
+        np.testing.assert_allclose(projected[block.name], made, atol=1e-6 * scale)
+
+
+def _sorted(rows: Any) -> np.ndarray:
+    return np.sort(np.asarray(rows).reshape(len(rows), -1), axis=1)
