@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import sawlog
+from sawlog.errors import ArgumentError
 from sawlog.testing import CASES, CaptureCase, assert_same_runs
 from tests.jax.capture_run.models import batch_of, loss_of, params_of
 
@@ -108,6 +109,22 @@ def test_equal_runs(name: str, options: str, tmp_path: Path) -> None:
     ]
     assert scores[0].shape == (3, len(CASES[name]().inputs))
     np.testing.assert_allclose(*scores, rtol=rtol, atol=rtol * np.abs(scores[1]).max())
+
+
+def test_a_loader_of_torch(tmp_path: Path) -> None:
+    """Its tensors are arrays; one that shuffles does not say which examples a batch has."""
+    case = CASES["linear"]()
+    x, y = (torch.tensor(np.asarray(part)) for part in batch_of(case))
+    data = torch.utils.data.TensorDataset(x, y)
+    run = sawlog.init("run", root=tmp_path)
+    params, loss_fn = params_of(case), loss_of(case)
+    shuffled = torch.utils.data.DataLoader(data, 3, shuffle=True)
+    with pytest.raises(ArgumentError, match=r"The loader shuffles.*data_id="):
+        run.extract(loss_fn, params, shuffled, quiet=True)
+    run.extract(loss_fn, params, torch.utils.data.DataLoader(data, 3), check=False, quiet=True)
+    with sawlog.store.open(run.store_path) as reader:
+        rows = reader.gather(range(6))["grad/fc.weight"]
+    np.testing.assert_allclose(rows[..., :-1], case.gradients["fc.weight"], rtol=1e-4, atol=1e-5)
 
 
 def test_a_difference_is_seen(tmp_path: Path) -> None:

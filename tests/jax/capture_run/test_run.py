@@ -202,6 +202,8 @@ def test_errors(run: Any) -> None:
         run.record(range(4, 8), PARAMS, X[4:] * np.nan)
     with pytest.raises(CaptureError, match=r"Hint: .*run\.record"), run(data_id=[9]):
         loss_fn(PARAMS, X[:1])
+    with pytest.raises(CaptureError, match=r"inside jax\.jit .*sawlog\.jax\.capture"):
+        jax.jit(lambda x: run.record(range(4), PARAMS, x))(X[:4])
     with pytest.raises(ArgumentError, match="another loss function"):
         run.extract(lambda params, x: loss_fn(params, x), PARAMS, [X])
     run.finalize()

@@ -147,6 +147,46 @@ def test_layers_in_a_scan() -> None:
         np.testing.assert_allclose(found["gradient/w"], np.sqrt(12**2 + 8**2 + 6**2), rtol=1e-6)
 
 
+def test_layer_norm_and_recurrence() -> None:
+    """A layer's output is the last one; a layer that is applied twice has two."""
+
+    def norm(params: Any, x: Any) -> Any:
+        centred = x - x.mean(-1, keepdims=True)
+        factor = jax.lax.rsqrt((centred**2).mean(-1, keepdims=True)) * params["scale"]
+        return centred * factor + params["bias"]
+
+    def model(params: Any, x: Any) -> Any:
+        h = norm(params["norm"], x)
+        for _ in range(2):
+            h = jnp.tanh(h @ params["cell"]["w"] + params["cell"]["b"])
+        return h
+
+    params = {
+        "norm": {"scale": np.float32([1, 2, 3]), "bias": np.float32([1, 0, 0])},
+        "cell": {"w": np.eye(3, dtype=np.float32), "b": np.float32([0, 1, 0])},
+    }
+    centred = X - X.mean(-1, keepdims=True)
+    h = centred / centred.std(-1, keepdims=True) * [1, 2, 3] + [1, 0, 0]
+    bias = params["cell"]["b"]
+    first = h + bias
+    second = np.tanh(first) + bias
+    _, logs = sawlog.spool(watch(model))(params, X)
+    assert set(logs) == {"activation/norm", "activation/cell"}
+    np.testing.assert_allclose(logs["activation/norm"], np.linalg.norm(h), rtol=1e-5)
+    norms = [np.linalg.norm(first), np.linalg.norm(second)]
+    np.testing.assert_allclose(logs["activation/cell"], norms, rtol=1e-5)
+
+
+def test_tangents_are_no_activations() -> None:
+    """A derivative of a gradient computes tangents with the same parameters."""
+
+    def product(params: Any, x: Any) -> Any:
+        return jax.jvp(lambda p: jax.grad(loss)(p, x), (params,), (params,))
+
+    _, logs = sawlog.spool(watch(product))(PARAMS, X)
+    assert not [name for name in logs if not name.startswith("gradient/")]
+
+
 def test_lanes() -> None:
     """Under vmap each lane has norms of its own."""
     scale = jnp.array([1.0, 2.0])

@@ -9,7 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from array_api_compat import is_torch_array
 
+from sawlog._array_device import to_numpy
 from sawlog.capture._backend import ActiveBatch, CutOne, Step
 from sawlog.capture._batches import BATCHES_HINT
 from sawlog.capture._check import Check
@@ -75,6 +77,8 @@ class JaxBackend:
         self._captures: dict[Any, Capture] = {}
         self._kept: list[Any] = []
         self._proven: set[Any] = set()
+        self._reductions: dict[Any, str] = {}
+        batch = as_arrays(batch)
         how = self._reduction(loss_fn, reduction, params, batch)
         plan = self._capture(loss_fn, how, ("grad",), {}).plan(params, batch)
         self._blocks = plan.blocks
@@ -143,6 +147,7 @@ class JaxBackend:
     def run_step(self, active: ActiveBatch, step: Step, batch: Any, size: int) -> Any:
         """Capture a batch; ``step`` is a loss function."""
         assert isinstance(active, JaxBatch)
+        batch = as_arrays(batch)
         self.check_size(batch, size)
         return active.run(step, self.params, batch)
 
@@ -159,7 +164,13 @@ class JaxBackend:
     ) -> Check:
         """Compare what is captured of a batch with its examples run alone."""
         del mask
-        return check_batch(self, step, run.options.reduction, batch, examples, one, tolerance)
+        cut = None if one is None else lambda batch, i: as_arrays(one(batch, i))
+        return check_batch(self, step, run.options.reduction, batch, examples, cut, tolerance)
+
+    @staticmethod
+    def as_arrays(batch: Any) -> Any:
+        """Return a batch with the tensors of PyTorch as numpy arrays."""
+        return as_arrays(batch)
 
     # -- captures ---------------------------------------------------------------------------------
 
@@ -171,8 +182,10 @@ class JaxBackend:
             ArgumentError: the loss function uses the parameters in another way than the watched
                 one.
         """
-        how = self._reduction(loss_fn, reduction, params, batch)
-        key = (loss_fn, how, _signature(params), _signature(batch))
+        key = (loss_fn, reduction, _signature(params), _signature(batch))
+        if key not in self._reductions:
+            self._reductions[key] = self._reduction(loss_fn, reduction, params, batch)
+        how = self._reductions[key]
         if key not in self._proven:
             self._check_blocks(loss_fn, how, params, batch)
             self.proof(loss_fn, how)(params, batch).check()
@@ -260,6 +273,11 @@ class JaxBackend:
                 f"{', '.join(odd[:3])}. Hint: run.watch a loss function that uses all of the "
                 "model, and compute other quantities from the same outputs."
             )
+
+
+def as_arrays(batch: Any) -> Any:
+    """Return a batch with the tensors of PyTorch as numpy arrays; other leaves are unchanged."""
+    return jax.tree.map(lambda x: to_numpy(x) if is_torch_array(x) else x, batch)
 
 
 def _signature(tree: Any) -> Any:

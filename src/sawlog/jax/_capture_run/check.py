@@ -29,17 +29,18 @@ def check_batch(
     tolerance: float | None,
 ) -> Check:
     """Compare captured gradients of some examples with ordinary differentiation of each alone."""
-    size = backend.size_of(batch)
+    arrays = backend.as_arrays(batch)
+    size = backend.size_of(arrays)
     if not size:
         raise ArgumentError("The batch to check has no examples.")
     params = backend.params
-    how = backend.reduction_of(loss_fn, reduction, batch)
+    how = backend.reduction_of(loss_fn, reduction, arrays)
     proof = backend.proof(loss_fn, how)
     count = min(size, max(1, examples))
     places = tuple(np.unique(np.linspace(0, size - 1, count).round().astype(int)).tolist())
     try:
-        logged = proof(params, batch)
-        cut = one or (lambda batch, i: _example(backend, batch, i))
+        logged = proof(params, arrays)
+        cut = one or (lambda _, i: _example(backend, arrays, i))
         alone = [proof(params, cut(batch, i)) for i in places]
     except CaptureError as error:
         return Check((), (), 0.0, "", (), str(error))

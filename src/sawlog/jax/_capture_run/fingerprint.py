@@ -35,6 +35,7 @@ class ParameterFingerprint:
 
     def __init__(self) -> None:
         self._hashed: dict[str, _Hashed] = {}
+        self._names: tuple[Any, list[str]] = (None, [])
 
     def now(self, params: Any, projection: str) -> Provenance:
         """Return what is computed with these parameters."""
@@ -57,7 +58,10 @@ class ParameterFingerprint:
 
     def _hash(self, params: Any) -> dict[str, _Hashed]:
         found = {}
-        for name, leaf in zip(leaf_names(params), jax.tree.leaves(params), strict=True):
+        leaves, tree = jax.tree.flatten(params)
+        if self._names[0] is None or self._names[0] != tree:
+            self._names = (tree, leaf_names(params))
+        for name, leaf in zip(self._names[1], leaves, strict=True):
             if is_array(leaf):
                 known = self._hashed.get(name)
                 same = known is not None and known.find() is leaf

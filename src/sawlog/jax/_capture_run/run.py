@@ -6,14 +6,17 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import jax
+
 from sawlog.capture._backend import CutOne
 from sawlog.capture._batches import DataId
 from sawlog.capture._data_ids import data_ids
 from sawlog.capture._extract import Extraction, ExtractionJob, Mask
 from sawlog.capture._run import CaptureRun
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, CaptureError
+from sawlog.jax import _compat
 from sawlog.jax._capture.parameters import Names
-from sawlog.jax._capture_run.backend import JaxBackend, LossFunction, WatchedFunction
+from sawlog.jax._capture_run.backend import JaxBackend, LossFunction, WatchedFunction, as_arrays
 from sawlog.jax._core.functions import check_callable
 from sawlog.run_files._blocks import Report
 
@@ -113,6 +116,13 @@ class JaxRun(CaptureRun):
         """
         backend = self._function()
         ids = data_ids(data_id)
+        batch = as_arrays(batch)
+        if any(map(_compat.is_tracer, jax.tree.leaves((params, batch)))):
+            raise CaptureError(
+                "run.record was called inside jax.jit or another transformation, where there are "
+                "no numbers to store. Hint: call it outside; inside, sawlog.jax.capture(loss_fn) "
+                "computes the gradients of each example as arrays."
+            )
         backend.check_size(batch, len(ids))
         self._use(params)
         losses = None

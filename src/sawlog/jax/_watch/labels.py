@@ -7,8 +7,8 @@ data       depends on other inputs; it may be the output of a layer, or an updat
 =========  =====================================================================================
 
 An equation that takes a parameter and data is a *use*: its output is the output of the layer that
-the parameter belongs to. A use of a layer's own output, such as adding a bias to a product,
-replaces the earlier one.
+the parameter belongs to. If the layer's own output gets there without another layer in between, and
+meets a parameter that was not applied to it yet, as a bias is, the new output replaces the old one.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ class LayerUse:
 
     Attributes:
         name: The name of the layer.
+        leaves: The parameters of the layer that were applied so far.
         order: Its number in program order.
         final: Whether its output is that of the layer.
     """
 
     name: str
+    leaves: frozenset[str]
     order: int
     final: bool = True
 
@@ -46,7 +48,6 @@ class Label:
         exact: Whether it is that parameter itself, apart from its dtype.
         data: Whether it depends on other inputs than parameters.
         use: Of data, the last layer on the way to this value.
-        direct: Whether the value is the output of ``use``, apart from shape and dtype.
         fresh: Whether the equation of ``use`` made it.
         axis: The axis of the features of ``use``, if known.
         updated: The name of the parameter to which something was added, if it is one.
@@ -56,7 +57,6 @@ class Label:
     exact: bool = False
     data: bool = False
     use: LayerUse | None = None
-    direct: bool = False
     fresh: bool = False
     axis: int | None = None
     updated: str = ""
@@ -144,7 +144,7 @@ def _from_data(eqn: Any, labels: Sequence[Label], data: list[int]) -> Label:
             axis = _compat.moved_axis(eqn, axis)
         elif eqn.invars[place].aval.shape != eqn.outvars[0].aval.shape:
             axis = None
-    return Label(data=True, use=last.use, direct=shapes and last.direct, axis=axis)
+    return Label(data=True, use=last.use, axis=axis)
 
 
 def _updated(eqn: Any, labels: Sequence[Label], parameters: list[int]) -> str:
@@ -169,14 +169,13 @@ def _used(
     eqn: Any, labels: Sequence[Label], parameters: list[int], data: list[int], order: int
 ) -> Label:
     leaves = [leaf for i in parameters for leaf in labels[i].leaves]
-    use = LayerUse(layer_of(leaves), order)
-    axis = _compat.feature_axis(eqn, parameters[0])
+    name, applied = layer_of(leaves), frozenset(leaves)
     for i in data:
-        before = labels[i]
-        if before.use is not None and before.direct and before.use.name == use.name:
-            before.use.final = False
-            if eqn.invars[i].aval.shape == eqn.outvars[0].aval.shape and axis is None:
-                axis = before.axis
+        before = labels[i].use
+        if before is not None and before.name == name and not before.leaves & frozenset(leaves):
+            before.final = False
+            applied |= before.leaves
+    axis = _compat.feature_axis(eqn, parameters[0])
     if axis is None:
         axis = _from_data(eqn, labels, data).axis
-    return Label(data=True, use=use, direct=True, fresh=True, axis=axis)
+    return Label(data=True, use=LayerUse(name, applied, order), fresh=True, axis=axis)

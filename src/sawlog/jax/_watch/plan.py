@@ -139,6 +139,9 @@ class Planner:
                 given[i] = DATA
 
 
+_KEEP_ZERO = frozenset({"broadcast_in_dim", "convert_element_type", "pvary", "pcast"})
+
+
 class _Zeros:
     """Knows which values of a program are constant zeros, to recognise a ReLU."""
 
@@ -148,7 +151,7 @@ class _Zeros:
 
     def add(self, eqn: Any) -> None:
         name = eqn.primitive.name
-        if name in ("broadcast_in_dim", "convert_element_type") and self._is_zero(eqn.invars[0]):
+        if name in _KEEP_ZERO and self._is_zero(eqn.invars[0]):
             self._zeros.add(eqn.outvars[0])
         if name in ("gt", "ge", "lt", "le"):
             left, right = eqn.invars
@@ -192,11 +195,13 @@ class _Zeros:
 
 
 def _mode(eqn: Any, around: str) -> str:
-    if around == "backward":
+    if around in ("backward", "other"):
         return around
     made_by = _compat.transforms(eqn)
     if "transpose" in made_by:
         return "backward"
+    if made_by.count("jvp") > 1:
+        return "other"  # a derivative of a derivative: values and tangents look alike
     return "forward" if "jvp" in made_by else around
 
 
