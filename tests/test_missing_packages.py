@@ -17,6 +17,8 @@ NEED_JAX = {
     *("concat", "spool", "strip", "tap", "jax", "loggers"),
 }
 NEED_TORCH = {
+    *("LogIX", "LogIXScheduler", "add_analysis", "add_lora", "initialize_from_log"),
+    *("accelerate", "analysis", "huggingface", "lightning", "logix", "utils"),
     "build_log_dataloader",
     "build_log_dataset",
     "check",

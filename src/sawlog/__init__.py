@@ -103,19 +103,19 @@ _SUBMODULES = (
     "torch",
     "utils",
 )
-# The extra that installs what a module needs, mostly a package of that name.
+# The packages that a module needs; each is also the name of the extra that installs it.
 _FRAMEWORK = {
-    "sawlog.accelerate": "accelerate",
-    "sawlog.analysis": "torch",
-    "sawlog.huggingface": "huggingface",
-    "sawlog.jax": "jax",
-    "sawlog.lightning": "lightning",
-    "sawlog.loggers": "jax",
-    "sawlog.logix": "torch",
-    "sawlog.torch": "torch",
-    "sawlog.utils": "torch",
+    "sawlog.accelerate": ("torch", "accelerate"),
+    "sawlog.analysis": ("torch",),
+    "sawlog.huggingface": ("torch", "transformers"),
+    "sawlog.jax": ("jax",),
+    "sawlog.lightning": ("torch", "lightning"),
+    "sawlog.loggers": ("jax",),
+    "sawlog.logix": ("torch",),
+    "sawlog.torch": ("torch",),
+    "sawlog.utils": ("torch",),
 }
-_PACKAGE = {"huggingface": "transformers"}  # where an extra has another name than its package
+_EXTRA = {"accelerate": "huggingface", "transformers": "huggingface"}  # but for these packages
 
 __all__ = [
     "LogIX",
@@ -160,9 +160,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(
             f"module 'sawlog' has no attribute {name!r}. Hint: it offers {', '.join(__all__)}"
         )
-    if home in _FRAMEWORK:
-        extra = _FRAMEWORK[home]
-        _optional.require(_PACKAGE.get(extra, extra), extra, f"sawlog.{name}")
+    for package in _FRAMEWORK.get(home, ()):
+        _optional.require(package, _EXTRA.get(package, package), f"sawlog.{name}")
     module = importlib.import_module(home)
     value = getattr(module, name) if name in _HOME else module
     globals()[name] = value
@@ -173,8 +172,8 @@ def __dir__() -> list[str]:
     # Leave out names that would raise: `help(sawlog)` and others read every one.
     missing = {
         home
-        for home, extra in _FRAMEWORK.items()
-        if not _optional.is_installed(_PACKAGE.get(extra, extra))
+        for home, packages in _FRAMEWORK.items()
+        if not all(map(_optional.is_installed, packages))
     }
     return sorted(
         name for name in {*globals(), *__all__, *_SUBMODULES} if _home(name) not in missing

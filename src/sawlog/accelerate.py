@@ -15,6 +15,7 @@ from typing import Any
 
 from sawlog._optional import require
 
+require("torch", "torch", "sawlog.accelerate")
 require("accelerate", "huggingface", "sawlog.accelerate")  # before anything below imports it
 
 import numpy as np

@@ -67,5 +67,7 @@ def test_projected_gradients(tmp_path):
     logs = Logs(trainer.logix.store_path)
     assert sorted(logs.ids) == list(range(7))
     assert {max(shape) for _, shape in logs.shapes().values()} == {4}
-    groups = made(tmp_path, blocks(2, 1), initialize_from_log=True, influence_groups=["attn", "mlp"])
+    groups = made(
+        tmp_path, blocks(2, 1), initialize_from_log=True, influence_groups=["attn", "mlp"]
+    )
     assert set(groups.influence()["influence"]) == {"total", "attn", "mlp"}

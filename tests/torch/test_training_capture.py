@@ -148,16 +148,17 @@ def test_what_is_refused(tmp_path):
         TrainingCapture(model, "a", root=tmp_path, config={"statistic": "kfac"})
     with pytest.raises(ArgumentError, match="`steps` must be"):
         TrainingCapture(model, "a", root=tmp_path, steps=-1)
+    part = torch.optim.Adam(model[0].parameters())
     with pytest.raises(ArgumentError, match="does not have the parameter"):
-        part = torch.optim.Adam(model[0].parameters())
         TrainingCapture(model, "a", root=tmp_path, optimizer=part, correct=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     capture = TrainingCapture(model, "b", root=tmp_path, optimizer=optimizer, correct=True)
     with capture(range(8), step=0):
         loss_of(model, x, y).backward()
     optimizer.step()
-    with pytest.raises(ArgumentError, match="neither Adam's nor that of Muon"), capture(
-        range(8), step=1
+    with (
+        pytest.raises(ArgumentError, match="neither Adam's nor that of Muon"),
+        capture(range(8), step=1),
     ):
         loss_of(model, x, y).backward()
     with pytest.raises(ArgumentError, match="No step was logged"):
@@ -165,8 +166,9 @@ def test_what_is_refused(tmp_path):
     unknown = TrainingCapture(model, "c", root=tmp_path)
     with unknown(range(8), step=0):
         loss_of(model, x, y).backward()
-    with pytest.warns(UserWarning, match="8 examples of a batch, such as 0"), unknown(
-        range(8), step=1
+    with (
+        pytest.warns(UserWarning, match="8 examples of a batch, such as 0"),
+        unknown(range(8), step=1),
     ):
         loss_of(model, x, y).backward()
     unknown.close()

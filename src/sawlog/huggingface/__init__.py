@@ -4,7 +4,7 @@
 >>> from transformers import Trainer
 >>> LogTrainer = patch_trainer(Trainer)
 
-``LogTrainer(log_args=LogArguments("my_project", lora=True), model=..., args=..., ...)`` is a Trainer
+``LogTrainer(log_args=LogArguments("my_project", lora=True), model=..., args=...)`` is a Trainer
 with ``extract_log()``, ``influence()`` and ``self_influence()``.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from sawlog._optional import require
 
+require("torch", "torch", "sawlog.huggingface")
 require("transformers", "huggingface", "sawlog.huggingface")  # before anything below imports it
 
 from sawlog.huggingface._arguments import LogArguments as LogArguments

@@ -112,7 +112,6 @@ class ExampleIds:
         own = own if self.positions is None else self.positions[own]
         return own if self._named is None else self._named[own]
 
-
     def restart(self) -> None:
         """Forget which contents were seen, at the start of a pass over the data."""
         self._times.clear()

@@ -46,7 +46,9 @@ class TrainerLogs:
         """Log all examples of a dataset, by default the one that is trained on."""
         dataset = self._trainer.train_dataset if dataset is None else dataset
         if dataset is None:
-            raise ArgumentError("The Trainer has no train_dataset. Hint: trainer.extract_log(data).")
+            raise ArgumentError(
+                "The Trainer has no train_dataset. Hint: trainer.extract_log(data)."
+            )
         run = self.run
         run.save(True)
         prepare = getattr(self.args, "prepare", None)

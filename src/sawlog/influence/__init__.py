@@ -34,9 +34,9 @@ from sawlog.influence._tasks import attribution_table as attribution_table
 from sawlog.influence._tasks import label_errors as label_errors
 from sawlog.influence._tasks import near_duplicates as near_duplicates
 from sawlog.influence._tasks import prune as prune
-from sawlog.influence._training import training_influence as training_influence
 from sawlog.influence._token_scores import token_scores as token_scores
 from sawlog.influence._token_table import token_table as token_table
+from sawlog.influence._training import training_influence as training_influence
 
 __all__ = [
     "Logs",
@@ -60,6 +60,6 @@ __all__ = [
     "token_table",
     "tracin",
     "trackstar",
-    "trak",
     "training_influence",
+    "trak",
 ]

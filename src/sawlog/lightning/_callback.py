@@ -1,4 +1,4 @@
-"""``SawlogCallback``: logs gradients while a ``lightning.Trainer`` fits a module."""
+"""``LightningCallback``, exported as ``SawlogCallback``: gradients while a module is fitted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PositionedBatch:
         self.batch, self.positions = batch, positions
 
 
-class SawlogCallback(Callback):
+class LightningCallback(Callback):
     """Logs the gradient of each example that a module is trained on.
 
     Each row is the gradient of a batch of one example, whatever the loss is divided by for gradient

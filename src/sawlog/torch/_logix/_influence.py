@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from sawlog.errors import ArgumentError
-from sawlog.influence import Influence, Logs, LogLoader, Ranking, Scores
+from sawlog.influence import Influence, LogLoader, Logs, Ranking, Scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,10 +88,14 @@ class LogixInfluence(Influence):
             ArgumentError: there are none.
         """
         if not self._saved:
-            raise ArgumentError("No scores were saved. Hint: compute_influence_all(..., save=True).")
+            raise ArgumentError(
+                "No scores were saved. Hint: compute_influence_all(..., save=True)."
+            )
         return joined(self._saved)
 
-    def _with_defaults(self, options: dict[str, Any], groups: Sequence[str] | None) -> dict[str, Any]:
+    def _with_defaults(
+        self, options: dict[str, Any], groups: Sequence[str] | None
+    ) -> dict[str, Any]:
         given = {**self.options, **options}
         given = {key: value for key, value in given.items() if value is not None}
         if given.get("hessian", "auto") == "auto" and "curvature" not in given:

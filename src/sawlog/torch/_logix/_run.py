@@ -166,8 +166,8 @@ class LogIX(Run):
         kept = load_options(self.path)
         if kept is None:
             raise ArgumentError(
-                f"There are no logs at {self.path}. Hint: log the training examples first, with the "
-                "same project and root_dir."
+                f"There are no logs at {self.path}. Hint: log the training examples first, with "
+                "the same project and root_dir."
             )
         evaluates = self.evaluates
         self._check_idle("initialize_from_log")
@@ -254,9 +254,7 @@ class LogIX(Run):
         if found is None:
             found = self.__dict__["_influence"] = LogixInfluence(self._stored, lambda: self.hessian)
         found.options = {
-            key: value
-            for key, value in self.config.influence.items()
-            if key in ("damping", "mode")
+            key: value for key, value in self.config.influence.items() if key in ("damping", "mode")
         }
         return found
 
@@ -287,8 +285,6 @@ class _PendingLog:
 
     def __deepcopy__(self, memo: Any) -> _PendingLog:
         return self
-
-
 
 
 def _layers() -> list[type[nn.Module]]:

@@ -53,9 +53,7 @@ class LossReader:
             return [Term(edge, edge, (), zero, 1.0) for edge in roots.edges]
         examples = Examples(self._batch.size, self._batch.axis, self._batch.views)
         try:
-            return terms_of(
-                roots.edges, examples, self.declared(), known, self.losses, self.items
-            )
+            return terms_of(roots.edges, examples, self.declared(), known, self.losses, self.items)
         except ArgumentError:
             self._check_sizes()
             raise

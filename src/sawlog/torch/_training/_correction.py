@@ -18,7 +18,6 @@ from sawlog.run_files._blocks import Block
 from sawlog.torch._proof._block_gradients import pair_of
 from sawlog.torch._rows._block_matrix import block_matrix
 
-
 _Sides = tuple[Tensor | None, Tensor | None]
 
 
@@ -30,8 +29,8 @@ class Correction:
             (``momentum_buffer`` of a matrix).
         parameters: the watched parameters by name.
 
-    Muon makes the momentum ``M`` orthogonal, ``(M M^T)^-1/2 M``, and its correction of a gradient is
-    the same product, ``(M M^T)^-1/2 g``.
+    Muon makes the momentum ``M`` orthogonal, ``(M M^T)^-1/2 M``, and its correction of a gradient
+    is the same product, ``(M M^T)^-1/2 g``.
 
     Raises:
         ArgumentError: the optimizer has another state.
@@ -112,7 +111,9 @@ class Correction:
         first, *_ = group.get("ns_coefficients", (3.4445,))
         most = float(first) ** int(group["ns_steps"]) / size
         tall = rows > cols
-        values, vectors = torch.linalg.eigh(momentum.T @ momentum if tall else momentum @ momentum.T)
+        values, vectors = torch.linalg.eigh(
+            momentum.T @ momentum if tall else momentum @ momentum.T
+        )
         inverse = values.clamp(min=most**-2).rsqrt()
         found = (vectors * inverse) @ vectors.T * (max(1.0, rows / cols) ** 0.5)
         return (None, found) if tall else (found, None)
