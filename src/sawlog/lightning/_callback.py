@@ -20,7 +20,7 @@ _HINT = "Hint: SawlogCallback(data_id=lambda batch: ...) names the examples of a
 
 
 class PositionedBatch:
-    """A batch with the positions of its examples, on its way to the training step."""
+    """A batch with the positions of its examples, until the training step gets it."""
 
     def __init__(self, batch: Any, positions: list[int]) -> None:
         self.batch, self.positions = batch, positions

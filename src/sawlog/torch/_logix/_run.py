@@ -66,7 +66,7 @@ class LogIX(Run):
         sinks: Sequence[Any] | None = None,
     ) -> None:
         if load(config) is None and Path(str(config)).name == "config.yaml":
-            config = None  # LogIX's default path, where there is none
+            config = None  # LogIX's default path, without a file
         self.config = read_config(config)
         if logging_config is not None:
             self.config.logging = logging_config
