@@ -56,7 +56,7 @@ def model(width: int, layers: int, positions: int) -> GPT2LMHeadModel:
 
 
 def train(steps: int, sizes: tuple[int, int, int], callbacks: list[Any], folder: Path) -> Clock:
-    width, layers, positions = sizes
+    positions = sizes[2]
     random = torch.Generator().manual_seed(0)
     many = 8 * steps
     tokens = torch.randint(0, 2048, (many, positions), generator=random)

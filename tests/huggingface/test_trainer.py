@@ -1,6 +1,7 @@
 """Rows of a Trainer, after training and while it trains, are those of batches of one example."""
 
 import contextlib
+import itertools
 
 import numpy as np
 import pytest
@@ -45,10 +46,14 @@ def labelled(kind):
 
 def flattened(items):
     """As collators without padding: all examples in one row, told apart by their positions."""
+
+    def row(parts):
+        return torch.tensor([[*itertools.chain.from_iterable(parts)]])
+
     return {
-        "input_ids": torch.tensor([sum((item["input_ids"] for item in items), [])]),
-        "labels": torch.tensor([sum(([-100, *item["labels"][1:]] for item in items), [])]),
-        "position_ids": torch.tensor([sum((list(range(len(i["input_ids"]))) for i in items), [])]),
+        "input_ids": row(item["input_ids"] for item in items),
+        "labels": row([-100, *item["labels"][1:]] for item in items),
+        "position_ids": row(range(len(item["input_ids"])) for item in items),
     }
 
 

@@ -116,19 +116,36 @@ def test_what_is_refused(tmp_path):
     model, x, y = program()
     run = opened(tmp_path, model)
     counts = (y != -100).sum(1)
-    with pytest.raises(CaptureError, match="no multiple of the loss"), run(data_id=range(4)):
+
+    def logs(does):
+        with run(data_id=range(4)):
+            does()
+
+    def other_loss():
         (run.declare_loss(mean(model, x, y)) + mean(model, x, y)).backward()
-    with pytest.raises(ArgumentError, match="sum divided by 12"), run(data_id=range(4)):
+
+    def other_number():
         run.declare_items(counts, total=35)
         (total(model, x, y) / 12).backward()
-    with pytest.raises(ArgumentError, match="not multiplied by 2"), run(data_id=range(4)):
+
+    def not_multiplied():
         run.declare_items(counts, total=35, times=2.0)
         (total(model, x, y) / 35).backward()
-    with pytest.raises(ArgumentError, match="one number for each of 4"), run(data_id=range(4)):
-        run.declare_items([1, 2])
-    with pytest.raises(ArgumentError, match="loss of one element"), run(data_id=range(4)):
-        run.declare_loss(model(x))
-    with pytest.raises(ArgumentError, match="counts other items"), run(data_id=range(4)):
+
+    def other_mask():
         logits = model(x).log_softmax(-1).sum(-1).masked_fill(y == -100, 0.0)
         run.declare_items(counts + 1, total=35)
         (logits.sum() / 35).backward()
+
+    with pytest.raises(CaptureError, match="no multiple of the loss"):
+        logs(other_loss)
+    with pytest.raises(ArgumentError, match="sum divided by 12"):
+        logs(other_number)
+    with pytest.raises(ArgumentError, match="not multiplied by 2"):
+        logs(not_multiplied)
+    with pytest.raises(ArgumentError, match="counts other items"):
+        logs(other_mask)
+    with pytest.raises(ArgumentError, match="one number for each of 4"):
+        logs(lambda: run.declare_items([1, 2]))
+    with pytest.raises(ArgumentError, match="loss of one element"):
+        logs(lambda: run.declare_loss(model(x)))

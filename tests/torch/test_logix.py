@@ -89,7 +89,7 @@ def test_a_yaml_file(tmp_path):
     assert not isinstance(sawlog.init("run", root=tmp_path, config={}), LogIX)
     with pytest.raises(ArgumentError, match="has no key 'ranks'"):
         LogIX("run", {"lora": {"ranks": 3}})
-    with pytest.raises(ArgumentError, match="other.yaml does not exist"):
+    with pytest.raises(ArgumentError, match=r"other\.yaml does not exist"):
         LogIX("run", tmp_path / "other.yaml")
 
 

@@ -148,8 +148,8 @@ def test_what_is_refused(tmp_path):
         TrainingCapture(model, "a", root=tmp_path, config={"statistic": "kfac"})
     with pytest.raises(ArgumentError, match="`steps` must be"):
         TrainingCapture(model, "a", root=tmp_path, steps=-1)
+    part = torch.optim.Adam(model[0].parameters())
     with pytest.raises(ArgumentError, match="does not have the parameter"):
-        part = torch.optim.Adam(model[0].parameters())
         TrainingCapture(model, "a", root=tmp_path, optimizer=part, correct=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     capture = TrainingCapture(model, "b", root=tmp_path, optimizer=optimizer, correct=True)

@@ -4,7 +4,7 @@
 >>> from transformers import Trainer
 >>> LogTrainer = patch_trainer(Trainer)
 
-``LogTrainer(log_args=LogArguments("my_project", lora=True), model=..., args=..., ...)`` is a Trainer
+``LogTrainer(log_args=LogArguments("my_project", lora=True), model=..., args=...)`` is a Trainer
 with ``extract_log()``, ``influence()`` and ``self_influence()``.
 """
 

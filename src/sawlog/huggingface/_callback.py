@@ -64,7 +64,7 @@ class SawlogCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         if project is None and sinks is None:
             raise ArgumentError(
-                "SawlogCallback() would log nothing. Hint: a project, for gradients, or sinks=[...]."
+                "SawlogCallback() would log nothing. Hint: a project, for gradients, or sinks=..."
             )
         self.project, self._root, self._data_id = project, absolute(root), data_id
         self._options = {

@@ -114,10 +114,12 @@ def _queries(trainer: Any, dataset: Any) -> Any:
         return trainer.train_dataset
     if isinstance(several, dict):
         raise ArgumentError(
-            f"The Trainer has several evaluation datasets. Hint: trainer.influence({next(iter(several))!r})."
+            "The Trainer has several evaluation datasets. Hint: "
+            f"trainer.influence({next(iter(several))!r})."
         )
     if several is None:
         raise ArgumentError(
-            "There are no queries: the Trainer has no eval_dataset. Hint: trainer.influence(dataset)."
+            "There are no queries: the Trainer has no eval_dataset. Hint: "
+            "trainer.influence(dataset)."
         )
     return several

@@ -14,7 +14,7 @@ from sawlog._optional import require
 require("torch", "torch", "sawlog.lightning")
 require("lightning", "lightning", "sawlog.lightning")  # before anything below imports it
 
-from sawlog.lightning._callback import SawlogCallback as SawlogCallback
+from sawlog.lightning._callback import LightningCallback as SawlogCallback
 from sawlog.lightning._extract import extract as extract
 from sawlog.lightning._logger import SawlogLogger as SawlogLogger
 from sawlog.lightning._logix import patch as patch

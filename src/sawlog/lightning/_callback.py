@@ -1,4 +1,4 @@
-"""``SawlogCallback``: logs gradients while a ``lightning.Trainer`` fits a module."""
+"""``LightningCallback``, exported as ``SawlogCallback``: gradients while a module is fitted."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _HINT = "Hint: SawlogCallback(data_id=lambda batch: ...) names the examples of a
 
 
 class PositionedBatch:
-    """A batch with the positions of its examples, on its way to the training step."""
+    """A batch with the positions of its examples, until the training step gets it."""
 
     def __init__(self, batch: Any, positions: list[int]) -> None:
         self.batch, self.positions = batch, positions
 
 
-class SawlogCallback(Callback):
+class LightningCallback(Callback):
     """Logs the gradient of each example that a module is trained on.
 
     Each row is the gradient of a batch of one example, whatever the loss is divided by for gradient

@@ -17,7 +17,7 @@ from sawlog.errors import ArgumentError
 Join = Callable[[Any, list[int]], Any]
 
 
-class Items(list[Any]):
+class PositionedItems(list[Any]):
     """The items of a batch, with the positions of the dataset that they come from."""
 
     positions: list[int]
@@ -39,10 +39,10 @@ class PositionedDataset(Dataset[Any]):
     def __getitem__(self, position: Any) -> Any:
         return self.dataset[position]
 
-    def __getitems__(self, positions: Sequence[int]) -> Items:
+    def __getitems__(self, positions: Sequence[int]) -> PositionedItems:
         several = getattr(self.dataset, "__getitems__", None)
         items = several(positions) if several else [self.dataset[each] for each in positions]
-        found = Items(items)
+        found = PositionedItems(items)
         found.positions = [int(each) for each in positions]
         return found
 
@@ -63,7 +63,7 @@ class PositionCollator:
     def __init__(self, collate: Callable[[Any], Any], join: Join) -> None:
         self.collate, self._join = collate, join
 
-    def __call__(self, items: Items) -> Any:
+    def __call__(self, items: PositionedItems) -> Any:
         return self._join(self.collate(list(items)), items.positions)
 
 

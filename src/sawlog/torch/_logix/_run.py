@@ -66,7 +66,7 @@ class LogIX(Run):
         sinks: Sequence[Any] | None = None,
     ) -> None:
         if load(config) is None and Path(str(config)).name == "config.yaml":
-            config = None  # LogIX's default path, where there is none
+            config = None  # LogIX's default path, without a file
         self.config = read_config(config)
         if logging_config is not None:
             self.config.logging = logging_config
@@ -166,8 +166,8 @@ class LogIX(Run):
         kept = load_options(self.path)
         if kept is None:
             raise ArgumentError(
-                f"There are no logs at {self.path}. Hint: log the training examples first, with the "
-                "same project and root_dir."
+                f"There are no logs at {self.path}. Hint: log the training examples first, with "
+                "the same project and root_dir."
             )
         evaluates = self.evaluates
         self._check_idle("initialize_from_log")

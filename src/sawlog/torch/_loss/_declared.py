@@ -138,7 +138,7 @@ class Items:
         """Leave out the product with ``times``.
 
         Raises:
-            Unclear: there is none.
+            Unclear: the loss is not multiplied by it.
         """
         if self.times == 1.0:
             return by

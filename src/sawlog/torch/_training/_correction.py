@@ -29,8 +29,8 @@ class Correction:
             (``momentum_buffer`` of a matrix).
         parameters: the watched parameters by name.
 
-    Muon makes the momentum ``M`` orthogonal, ``(M M^T)^-1/2 M``, and its correction of a gradient is
-    the same product, ``(M M^T)^-1/2 g``.
+    Muon makes the momentum ``M`` orthogonal, ``(M M^T)^-1/2 M``, and its correction of a gradient
+    is the same product, ``(M M^T)^-1/2 g``.
 
     Raises:
         ArgumentError: the optimizer has another state.

@@ -138,7 +138,8 @@ class TrainingCapture(CloseOnExit):
         with run(ids, mask=mask):
             yield self
             active = run._batch
-        assert isinstance(active, BatchCapture) and self._writer is not None
+        assert isinstance(active, BatchCapture)
+        assert self._writer is not None
         rate = self._rate() if learning_rate is None else float(learning_rate)
         size = int(own.sum())
         self._writer.append(
