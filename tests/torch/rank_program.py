@@ -206,19 +206,18 @@ def engine(folder, rank, size):
 
 
 def killed(folder, rank, size):
-    """The last rank is killed after two batches; the others tell so."""
+    """The last rank is killed after two batches; the others tell so, wherever they are."""
     model, data = model_and_data()
     run = sawlog.init("killed", root=folder)
     run.setup(OPTIONS)
     run.watch(model, quiet=True)
-    for turn, ids in enumerate(batches(rank, size)):
-        with run(data_id=ids):
-            loss_of(model, data[ids]).backward()
-        if turn == 1:
-            run.flush()
-            if rank == size - 1:
-                os.kill(os.getpid(), signal.SIGKILL)
     try:
+        for turn, ids in enumerate(batches(rank, size)):
+            with run(data_id=ids):
+                loss_of(model, data[ids]).backward()
+            run.flush()
+            if turn == 1 and rank == size - 1:
+                os.kill(os.getpid(), signal.SIGKILL)
         run.finalize()
     except sawlog.errors.ProcessLostError as error:
         (folder / f"killed-{rank}.txt").write_text(str(error))
