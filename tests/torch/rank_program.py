@@ -173,6 +173,29 @@ def extract(folder, rank, size):
     keep(folder / f"extract-{rank}", scores)
 
 
+def trained(folder, rank, size):
+    """Sharded: gradients are accumulated over two batches, and a step follows each pair."""
+    plain, data = model_and_data()
+    model = sharded(model_and_data()[0])
+    pairs = [(one, torch.optim.SGD(one.parameters(), 0.1)) for one in (model, plain)]
+    run = sawlog.init("trained", root=folder)
+    run.setup(OPTIONS | {"statistic": None, "weights": "any"})
+    run.watch(model, quiet=True)
+    every = [batches(each, size) for each in range(size)]
+    for turn in range(3):
+        model.set_requires_gradient_sync(turn != 0)
+        with run(data_id=every[rank][turn]):
+            loss_of(model, data[every[rank][turn]]).backward()
+        (sum(loss_of(plain, data[each[turn]]) for each in every) / size).backward()
+        if turn != 0:
+            for _, optimizer in pairs:
+                optimizer.step()
+                optimizer.zero_grad()
+        for (name, p), other in zip(model.named_parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(p.full_tensor(), other, msg=name)
+    run.finalize()
+
+
 def fsdp1(folder, rank, size):
     from torch.distributed.fsdp import FullyShardedDataParallel
 

@@ -20,7 +20,9 @@ from tests.thorough import THOROUGH
 from tests.torch import rank_program
 from tests.torch.rank_program import LORA, OPTIONS, SIZE, alone
 
-STEPS = ("ddp", "fsdp", "extract", "fsdp1", "engine")
+STEPS = ("ddp", "fsdp", "extract", "engine", *(("trained", "fsdp1") if THOROUGH else ()))
+
+MORE = ("trained", "fsdp1", "killed", "go_on")
 
 
 def launch(folder, size, *steps, patience=2.0):
@@ -178,4 +180,4 @@ def test_a_process_that_is_gone(two):
 
 
 def test_the_program_is_what_the_tests_name():
-    assert all(callable(getattr(rank_program, step)) for step in (*STEPS, "killed", "go_on"))
+    assert all(callable(getattr(rank_program, step)) for step in (*STEPS, *MORE))
