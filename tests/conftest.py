@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.left_out import FRAMEWORKS, LEFT_OUT, complaint
-from tests.thorough import THOROUGH
+from tests.thorough import THOROUGH, TURN
 from tests.xla_flags import DEVICES, joined, quick
 
 _MORE = [DEVICES] if THOROUGH else [DEVICES, *quick(version("jaxlib"))]
@@ -28,9 +28,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 # Most of the time of a store's test is spent waiting for the disk: `make test-thorough` uses it.
 _MEMORY_DISK, _BYTES_NEEDED = Path("/dev/shm"), 6 << 30
-if not THOROUGH and os.access(_MEMORY_DISK, os.W_OK):
-    if shutil.disk_usage(_MEMORY_DISK).free >= _BYTES_NEEDED:
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY_DISK))
+_usable = not THOROUGH and os.access(_MEMORY_DISK, os.W_OK)
+if _usable and shutil.disk_usage(_MEMORY_DISK).free >= _BYTES_NEEDED:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY_DISK))
 
 settings.register_profile("sawlog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sawlog")
@@ -45,16 +45,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
-def variants_left_out(items: list[pytest.Item]) -> list[pytest.Item]:
+def variants_left_out(items: list[pytest.Item], turn: int = TURN) -> list[pytest.Item]:
     """Of tests marked with ``turns(n)`` all variants but every n-th; n is 2 if not given."""
-    seen: dict[str, int] = {}
-    left_out = []
+    variants: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if (mark := item.get_closest_marker("turns")) is not None:
-            test = item.nodeid.partition("[")[0]
-            seen[test] = seen.get(test, -1) + 1
-            if seen[test] % (mark.args[0] if mark.args else 2):
-                left_out.append(item)
+        if item.get_closest_marker("turns") is not None:
+            variants.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = []
+    for alike in variants.values():
+        mark = alike[0].get_closest_marker("turns")
+        every = min(mark.args[0] if mark is not None and mark.args else 2, len(alike))
+        left_out += [item for i, item in enumerate(alike) if i % every != turn % every]
     return left_out
 
 

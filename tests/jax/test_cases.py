@@ -302,7 +302,7 @@ def same_shapes(found: PyTree, expected: PyTree) -> None:
 
 TURNS = (
     ("spool", "jit_spool", "spool", "spool_jit", "spool_spool", "spool", "strip", "round_trip"),
-    ("tap", "jit_tap"),
+    ("tap", "jit_tap", "", ""),
     ("vmap", "grad", "", ""),
 )
 """Ways that share most of what they do: by default a row goes through one of each.

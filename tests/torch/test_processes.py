@@ -1,10 +1,6 @@
 """Statistics and rows of several processes, of programs that were killed, and of wrapped models."""
 
-import os
 import signal
-import subprocess
-import sys
-import textwrap
 
 import numpy as np
 import pytest
@@ -123,18 +119,9 @@ KILLED = """
 """
 
 
-def run_script(text, *arguments, **more):
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    paths = os.pathsep.join([root, *filter(None, sys.path)])
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(text), *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **more},
-    )
-
-
-def test_killed_again_and_again(tmp_path, alone):
+def test_killed_again_and_again(tmp_path, alone, forks):
     kept, kills = (2, 3) if THOROUGH else (5, 1)  # so many are on disk each time
-    codes = [run_script(KILLED, tmp_path, kept).wait(300) for _ in range(kills + 1)]
+    codes = [forks.start(KILLED, tmp_path, kept).wait(300) for _ in range(kills + 1)]
     assert codes == [-signal.SIGKILL] * kills + [0]
     run, _ = start(tmp_path, mlp(size=SIZE), **OPTIONS)
     assert_same_statistics(run, alone)

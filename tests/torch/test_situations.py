@@ -1,11 +1,8 @@
 """Mixed precision, checkpointing, compiled models, kills: the ways in which models are trained."""
 
 import importlib
-import os
 import re
 import signal
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
@@ -249,19 +246,12 @@ PROGRAM = """
 """
 
 
-def test_killed_and_run_again(tmp_path):
-    def again(stop):
-        command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path), str(stop)]
-        return subprocess.run(
-            command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": _path()}
-        )
-
+def test_killed_and_run_again(tmp_path, forks):
     for stop in (4, 3):
-        assert again(stop).returncode == -signal.SIGKILL
-    ended = again(100)
-    assert ended.stdout.split() == ["[28,", "32,", "36]"] or "np.int64(28)" in ended.stdout, (
-        ended.stdout + ended.stderr
-    )
+        assert forks.start(PROGRAM, tmp_path, stop).wait(300) == -signal.SIGKILL
+    ended = forks.start(PROGRAM, tmp_path, 100)
+    assert ended.wait(300) == 0, ended.output()
+    assert "[28, 32, 36]" in ended.output().replace("np.int64(", "").replace(")", "")
     program = mlp(size=40)
     run, report = start(tmp_path, program, statistic=["kfac", "mean"], precision="float64")
     assert_alike(logged(run, report, range(40)), program.alone())
@@ -275,10 +265,6 @@ def test_killed_and_run_again(tmp_path):
     np.testing.assert_allclose(
         run.statistics.mean("grad/0.weight"), fresh.statistics.mean("grad/0.weight"), rtol=1e-6
     )
-
-
-def _path():
-    return os.pathsep.join(path for path in sys.path if path)
 
 
 def test_a_batch_that_is_stored_in_part(tmp_path):
