@@ -114,6 +114,56 @@ def test_ray(stored, tmp_path, monkeypatch):
         ray.shutdown()
 
 
+class FakeRay:
+    """What is used of the module ``ray``, with threads for workers."""
+
+    __name__ = "ray"
+
+    def __init__(self):
+        self.threads, self.put_count, self.started = ThreadPoolExecutor(2), 0, False
+
+    def is_initialized(self):
+        return self.started
+
+    def init(self, **options):
+        self.started = True
+
+    def cluster_resources(self):
+        return {"CPU": 2.0}
+
+    def put(self, value):
+        self.put_count += 1
+        return Reference(pickle.loads(pickle.dumps(value)))
+
+    def remote(self, function):
+        return Remote(self, function)
+
+
+class Reference:
+    def __init__(self, value):
+        self.value = value
+
+
+class Remote:
+    def __init__(self, ray, function):
+        self._ray, self._function = ray, function
+
+    def remote(self, *args):
+        given = [each.value if isinstance(each, Reference) else each for each in args]
+        self._found = self._ray.threads.submit(self._function, *given)
+        return self
+
+    def future(self):
+        return self._found
+
+
+def test_a_task_is_sent_to_ray_once(stored):
+    ray = FakeRay()
+    assert_same(stored, ray, ("fisher",))
+    assert ray.started
+    assert ray.put_count == 3  # fitting twice, since nothing is saved, and scoring
+
+
 def test_what_is_no_engine():
     with pytest.raises(ArgumentError, match=r"`executor` must be a concurrent\.futures\.Executor"):
         attribute({"w": np.eye(2)}, {"w": np.eye(2)}, curvature="diagonal", executor=3)

@@ -173,6 +173,29 @@ def extract(folder, rank, size):
     keep(folder / f"extract-{rank}", scores)
 
 
+def trained(folder, rank, size):
+    """Sharded: gradients are accumulated over two batches, and a step follows each pair."""
+    plain, data = model_and_data()
+    model = sharded(model_and_data()[0])
+    pairs = [(one, torch.optim.SGD(one.parameters(), 0.1)) for one in (model, plain)]
+    run = sawlog.init("trained", root=folder)
+    run.setup(OPTIONS | {"statistic": None, "weights": "any"})
+    run.watch(model, quiet=True)
+    every = [batches(each, size) for each in range(size)]
+    for turn in range(3):
+        model.set_requires_gradient_sync(turn != 0)
+        with run(data_id=every[rank][turn]):
+            loss_of(model, data[every[rank][turn]]).backward()
+        (sum(loss_of(plain, data[each[turn]]) for each in every) / size).backward()
+        if turn != 0:
+            for _, optimizer in pairs:
+                optimizer.step()
+                optimizer.zero_grad()
+        for (name, p), other in zip(model.named_parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(p.full_tensor(), other, msg=name)
+    run.finalize()
+
+
 def fsdp1(folder, rank, size):
     from torch.distributed.fsdp import FullyShardedDataParallel
 
@@ -206,19 +229,18 @@ def engine(folder, rank, size):
 
 
 def killed(folder, rank, size):
-    """The last rank is killed after two batches; the others tell so."""
+    """The last rank is killed after two batches; the others tell so, wherever they are."""
     model, data = model_and_data()
     run = sawlog.init("killed", root=folder)
     run.setup(OPTIONS)
     run.watch(model, quiet=True)
-    for turn, ids in enumerate(batches(rank, size)):
-        with run(data_id=ids):
-            loss_of(model, data[ids]).backward()
-        if turn == 1:
-            run.flush()
-            if rank == size - 1:
-                os.kill(os.getpid(), signal.SIGKILL)
     try:
+        for turn, ids in enumerate(batches(rank, size)):
+            with run(data_id=ids):
+                loss_of(model, data[ids]).backward()
+            run.flush()
+            if turn == 1 and rank == size - 1:
+                os.kill(os.getpid(), signal.SIGKILL)
         run.finalize()
     except sawlog.errors.ProcessLostError as error:
         (folder / f"killed-{rank}.txt").write_text(str(error))

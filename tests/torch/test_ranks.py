@@ -20,7 +20,9 @@ from tests.thorough import THOROUGH
 from tests.torch import rank_program
 from tests.torch.rank_program import LORA, OPTIONS, SIZE, alone
 
-STEPS = ("ddp", "fsdp", "extract", "fsdp1", "engine")
+STEPS = ("ddp", "fsdp", "extract", "engine", *(("trained", "fsdp1") if THOROUGH else ()))
+
+MORE = ("trained", "fsdp1", "killed", "go_on")
 
 
 def launch(folder, size, *steps, patience=2.0):
@@ -81,10 +83,10 @@ def test_ranks_give_what_one_process_gives(tmp_path, size):
 def test_a_killed_rank(tmp_path):
     codes = launch(tmp_path, 3, "killed", patience=60.0)
     assert codes == [7, 7, -signal.SIGKILL]
-    for rank in range(2):
-        said = (tmp_path / f"killed-{rank}.txt").read_text()
-        assert "Rank 2 of this job ended before run.finalize()" in said
-        assert "with any number of processes" in said
+    said = [(tmp_path / f"killed-{rank}.txt").read_text() for rank in range(2)]
+    assert all("with any number of processes" in each for each in said)
+    # The one that notices first ends as well, and may be the one that keeps what ranks agree on.
+    assert any("Rank 2 of this job ended before run.finalize()" in each for each in said)
     assert launch(tmp_path, 2, "go_on") == [0, 0]
     alone(tmp_path, "alone", OPTIONS)
     assert_same_run(tmp_path, "killed", "alone")
@@ -178,4 +180,4 @@ def test_a_process_that_is_gone(two):
 
 
 def test_the_program_is_what_the_tests_name():
-    assert all(callable(getattr(rank_program, step)) for step in (*STEPS, "killed", "go_on"))
+    assert all(callable(getattr(rank_program, step)) for step in (*STEPS, *MORE))

@@ -36,7 +36,7 @@ class ShardedModel:
 
     def __init__(self, model: nn.Module) -> None:
         _refuse_other_splits(model)
-        self._modules = [module for module in model.modules() if _is_sharded(module)]
+        self._modules: list[Any] = [each for each in model.modules() if _is_sharded(each)]
         self._is_whole = False
         self.split()
 
