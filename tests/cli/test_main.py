@@ -28,7 +28,8 @@ def test_help_lists_the_commands_and_the_exit_codes(sawlog_):
     done = sawlog_("--help")
     assert done.code == 0
     assert done.err == ""
-    kept = {"ls", "show", "verify", "compact", "repair", "export"}
+    kept = {"ls", "show", "verify", "compact", "repair", "export", "tail", "plot", "compare"}
+    kept |= {"describe", "report", "view", "sync"}
     assert set(COMMANDS) == kept | {"attribute", "self-influence", "validate"}
     for word in (*COMMANDS, "exit codes", "damaged", "130"):
         assert word in done.out, word
@@ -73,7 +74,10 @@ def test_bad_usage_is_2_on_standard_error(sawlog_, args):
     assert done.err
 
 
-@pytest.mark.parametrize("command", ["ls", "show", "verify", "compact", "repair"])
+@pytest.mark.parametrize(
+    "command",
+    ["ls", "show", "verify", "compact", "repair", "tail", "plot", "compare", "report", "view"],
+)
 def test_no_store_is_2_with_an_error_and_a_hint(sawlog_, tmp_path, command):
     done = sawlog_(command, tmp_path / "nowhere", "--json")
     assert done.code == 2

@@ -139,6 +139,14 @@ def test_describing_again_replaces_also_with_another_length(tmp_path):
     assert [len(batch) for batch in found.batches(1)] == [1, 1]
 
 
+def test_ids_of_the_other_kind_start_over(tmp_path):
+    describe(tmp_path, {"a": "wrong ids"})
+    describe(tmp_path, {1: "right", 2: "ids"})
+    assert load_examples(tmp_path).ids == [1, 2]
+    assert describe(tmp_path, []) == 0
+    assert load_examples(tmp_path).ids == [1, 2]
+
+
 def test_refusals_tell_what_to_type(tmp_path):
     cases = {
         "must be a Hugging Face dataset": lambda: list(examples_of(7)),

@@ -1,6 +1,7 @@
 """The parts of a page as data, each against values computed by hand."""
 
 import base64
+import dataclasses
 import json
 
 import numpy as np
@@ -43,6 +44,15 @@ def test_json_inside_a_page_cannot_end_it():
     text = safe_json({"</script>": "<!--\u2028&", "nan": float("nan")})
     assert not set("<>&\u2028") & set(text)
     assert json.loads(text) == {"</script>": "<!--\u2028&", "nan": "NaN"}
+
+
+def test_integers_that_javascript_would_round_are_texts():
+    scores = Scores(np.array([0]), np.array([2**60 + 1, 7]), np.array([[1.0, -1.0]]))
+    part = attribution_part(ScoredRun("t", dataclasses.replace(scores, about={"mode": "dot"})))
+    said = json.loads(safe_json(part))
+    assert said["overall"]["ids"] == ["1152921504606846977", 7]
+    assert said["overall"]["kind"] == "int"
+    assert said["queries"][0]["helpful"][0]["id"] == "1152921504606846977"
 
 
 def test_bm25_is_the_formula():

@@ -97,10 +97,14 @@ def test_looking_writes_nothing_and_does_not_follow_links(tmp_path, root, client
     for part in ("logs", "metrics", "curvature", "scores", "data"):
         (root / "run" / part).symlink_to(outside, target_is_directory=True)
     (root / "run" / "run.json").symlink_to(outside / "run.json")
+    with sawlog.store.create(root / "rows" / "logs" / "whole", interval=None) as writer:
+        writer.append([1, 2], {"grad/w": np.diag([1.0, 3.0])})
     before = files(root)
     index = client.get(f"/{TOKEN}/data/index").json()
-    assert [run["name"] for run in index["runs"]] == ["diverged", "run"]
-    assert "secret" not in json.dumps(index["runs"][1])
+    assert [run["name"] for run in index["runs"]] == ["diverged", "rows", "run"]
+    rows = client.get(f"/{TOKEN}/data/labels/{index['runs'][1]['id']}").json()
+    assert (rows["curvature"], [row["id"] for row in rows["rows"]]) == ("identity", [2, 1])
+    assert "secret" not in json.dumps(index["runs"][2])
     for run in index["runs"]:
         for kind in ("curves", "arrays", "store", "labels"):
             answer = client.get(f"/{TOKEN}/data/{kind}/{run['id']}")

@@ -7,6 +7,7 @@ enough for them.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -39,7 +40,9 @@ def describe(
 ) -> int:
     """Store what the examples of a run look like, and return how many there are.
 
-    Examples that were described before are replaced. See :func:`examples_of` for the arguments.
+    Examples that were described before are replaced: those of the same ids, or all of them if ids
+    were integers and are strings now, or the other way round. See :func:`examples_of` for the
+    arguments.
 
     Args:
         folder: the folder of the run.
@@ -48,14 +51,29 @@ def describe(
         ArgumentError: the data set is of an unknown kind, or ids of both kinds are mixed.
     """
     place = absolute(folder) / FOLDER
+    batches = _batches(examples_of(dataset, ids, text=text, image=image))
+    first = next(batches, None)
+    if first is None:
+        return 0
+    exists = "replace" if _has_other_ids(place, first) else "append"
     count = 0
     with store.create(
-        place, exists="append", duplicates="replace", meta={"examples": 1}, interval=None
+        place, exists=exists, duplicates="replace", meta={"examples": 1}, interval=None
     ) as writer:
-        for batch in _batches(examples_of(dataset, ids, text=text, image=image)):
+        for batch in itertools.chain([first], batches):
             _write(writer, batch)
             count += len(batch)
     return count
+
+
+def _has_other_ids(place: Path, batch: dict[int | str, bytes]) -> bool:
+    """Return whether examples were described before with ids of the other kind."""
+    try:
+        known = ExampleData(place)
+    except StoreNotFoundError:
+        return False
+    known.close()
+    return bool(known.ids) and type(known.ids[0]) is not type(next(iter(batch)))
 
 
 def _batches(

@@ -15,7 +15,7 @@ from sawlog.errors import SawlogError
 from sawlog.example_data import ExampleData
 from sawlog.influence import Logs, Scores, near_duplicates
 from sawlog.report._bm25 import bm25
-from sawlog.report._encode import example_json, histogram, listed, packed_values
+from sawlog.report._encode import example_json, histogram, listed, overall
 from sawlog.report._groups import GroupBuilder, group_sums
 
 TOP = 50  # examples on each side that are listed, before duplicates are folded
@@ -74,8 +74,7 @@ def attribution_part(scored: ScoredRun) -> dict[str, Any]:
         "examples": _examples(scored.data, shown),
     }
     if scores.whole and said["trust"]["mode"] == "dot" and len(scores.ids) <= MOST_OVERALL:
-        total = scores.values.sum(0)
-        said["overall"] = {"ids": listed(scores.ids), "values": packed_values(total)}
+        said["overall"] = overall(scores.ids, scores.values.sum(0))
     return said
 
 

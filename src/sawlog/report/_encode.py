@@ -12,6 +12,7 @@ from sawlog.example_data import Example
 from sawlog.inspect._values import jsonable
 
 MOST_TEXT = 4_000  # characters of an example's text on the page
+_MOST_INTEGER = 2**53 - 1  # of JavaScript
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
@@ -49,13 +50,28 @@ def packed_values(values: Any) -> Any:
     return {"f8": base64.b64encode(array.astype("<f8").tobytes()).decode()}
 
 
+def exact(value: Any) -> Any:
+    """Return a value of JSON in which integers that JavaScript would round are texts.
+
+    >>> exact({"id": 2**53 + 1, "n": 7})
+    {'id': '9007199254740993', 'n': 7}
+    """
+    if isinstance(value, dict):
+        return {name: exact(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [exact(inner) for inner in value]
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _MOST_INTEGER:
+        return str(value)
+    return value
+
+
 def safe_json(value: Any) -> str:
     """Return JSON that can be put into a ``script`` element whatever texts it contains.
 
     >>> safe_json({"a": "</script><b>"})
     '{"a":"\\\\u003c/script\\\\u003e\\\\u003cb\\\\u003e"}'
     """
-    text = json.dumps(jsonable(value), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(exact(jsonable(value)), separators=(",", ":"), allow_nan=False)
     for character, escape in _UNSAFE.items():
         text = text.replace(character, escape)
     return text
@@ -94,6 +110,13 @@ def histogram(values: Any, bins: int = 60) -> dict[str, Any]:
     high = high if high > low else low + (abs(low) or 1.0) * 1e-6
     counts = np.histogram(finite, bins, (low, high))[0].tolist()
     return {"low": low, "high": high, "counts": counts, "nonfinite": len(array) - len(finite)}
+
+
+def overall(ids: Any, values: Any) -> dict[str, Any]:
+    """Return one number for each example, with ids that can be downloaded as they are."""
+    own = listed(ids)
+    kind = "int" if own and isinstance(own[0], int) else "str"
+    return {"ids": own, "kind": kind, "values": packed_values(values)}
 
 
 def listed(ids: Any) -> list[Any]:

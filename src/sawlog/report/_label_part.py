@@ -12,7 +12,7 @@ from sawlog.errors import SawlogError
 from sawlog.example_data import ExampleData
 from sawlog.influence import Logs, Ranking, label_errors
 from sawlog.inspect._store_folders import stores_under
-from sawlog.report._encode import example_json, histogram, listed, packed_values
+from sawlog.report._encode import example_json, histogram, listed, overall
 from sawlog.run_files._folders import measured_with
 
 LISTED = 200
@@ -68,7 +68,7 @@ def _said(ranking: Ranking, kind: str, data: ExampleData | None) -> dict[str, An
             for each, value in zip(first, ranking.values[:LISTED], strict=False)
         ],
         "data": {str(each): example_json(example) for each, example in known.items()},
-        "overall": {"ids": ids, "values": packed_values(ranking.values)},
+        "overall": overall(ranking.ids, ranking.values),
     }
 
 

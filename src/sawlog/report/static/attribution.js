@@ -61,7 +61,7 @@ function trustCard(part) {
     ["validated", validatedText(t.validated)],
   ];
   const warnings = [];
-  if (!t.validated) warnings.push("Not validated: nobody compared these scores with retraining. Treat them as hints.");
+  if (!t.validated) warnings.push("Not validated: these scores were not compared with retraining. Treat them as hints.");
   if (t.same_weights === false) warnings.push("Queries and examples come from different weights.");
   if (t.coverage !== null && t.coverage < 0.5) warnings.push(`Only ${percent(t.coverage)} of the parameters were watched; the others may tell another story.`);
   if (t.method === "identity") warnings.push("No curvature: scores are plain dot products of gradients, so no change of the loss is predicted.");
@@ -85,7 +85,7 @@ function queryCard(part, query, draw) {
     const best = query.helpful[0];
     const worst = query.harmful[0];
     const marks = [best && { x: best.score, label: `1st: ${best.id}`, colour: "--good", side: "right" }, worst && { x: worst.score, label: `last: ${worst.id}`, colour: "--bad", side: "left" }].filter(Boolean);
-    card.append(histogramChart("How many examples have which score", query.histogram, marks, { log: true }));
+    card.append(histogramChart("How many examples have which score", query.histogram, marks, {}));
     if (query.histogram.nonfinite) card.append(problem(`${num(query.histogram.nonfinite)} scores are NaN or infinite.`));
   }
   card.append(el("div", { class: "sides" }, lists.map(([title, rows, kind]) => rankedList(title, rows, kind, part))));

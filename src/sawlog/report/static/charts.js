@@ -112,6 +112,7 @@ function dropCharts(root) {
 /** Bars of a histogram with marks at some values: [{x, label, colour}]. */
 function histogramChart(title, histogram, marks, options) {
   const { low, high, counts } = histogram;
+  const log = Math.max(...counts) > 200; // otherwise a single example would not be seen
   const width = (high - low) / counts.length;
   const x = counts.map((_, i) => low + width * (i + 0.5));
   return chart(title, () => ({
@@ -119,7 +120,7 @@ function histogramChart(title, histogram, marks, options) {
     layout: {
       hovermode: "closest",
       bargap: 0,
-      yaxis: { type: options.log ? "log" : "linear", title: { text: "examples" }, rangemode: "tozero" },
+      yaxis: { type: log ? "log" : "linear", dtick: log ? 1 : undefined, title: { text: "examples" }, rangemode: "tozero" },
       xaxis: { title: { text: options.x || "score" } },
       shapes: marks.map((mark) => ({ type: "line", x0: mark.x, x1: mark.x, yref: "paper", y0: 0, y1: 1, line: { color: css(mark.colour), width: 1.5, dash: "dot" } })),
       annotations: marks.filter((mark) => mark.label).map((mark) => ({ x: mark.x, yref: "paper", y: 1, yanchor: "top", xanchor: mark.side || "left", text: plotText(mark.label), showarrow: false, font: { size: 11, color: css(mark.colour) } })),

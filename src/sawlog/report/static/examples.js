@@ -54,7 +54,9 @@ function keepOrDrop(overall, options) {
   const save = (what) => {
     const out = new Set(order.slice(0, count()));
     const ids = what === "drop" ? order.slice(0, count()).map((at) => overall.ids[at]) : overall.ids.filter((_, at) => !out.has(at));
-    download(`${what}.json`, JSON.stringify(ids) + "\n", "application/json");
+    // Large integers are texts on the page, because JavaScript would round them.
+    const text = overall.kind === "int" ? `[${ids.join(",")}]` : JSON.stringify(ids);
+    download(`${what}.json`, text + "\n", "application/json");
   };
   const table = () => download("scores.csv", csv([["id", options.column], ...overall.ids.map((id, at) => [id, values[at]])]), "text/csv");
   const buttons = [["Save ids to drop", () => save("drop")], ["Save ids to keep", () => save("keep")], ["Save all as CSV", table]];

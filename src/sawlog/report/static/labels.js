@@ -32,7 +32,7 @@ function drawLabels(body, part) {
   const rows = part.rows.map((row, at) => ({ ...row, rank: at + 1 }));
   body.append(el("section", { class: "card" }, el("h2", {}, "Likely label errors"),
     el("p", {}, `${plural(part.examples, "example")}, ranked by ${about}. No other data explains the first ones: they are rare, hard or mislabelled.`),
-    histogramChart("How many examples have which value", part.histogram, marks, { log: true, x: "self-influence" }),
+    histogramChart("How many examples have which value", part.histogram, marks, { x: "self-influence" }),
     part.rows.length < part.examples ? el("p", { class: "muted" }, `The first ${num(part.rows.length)} are listed.`) : null,
     dataTable(columns, rows, { caption: "Likely label errors", page: 20, header: 1 })));
   body.append(keepOrDrop(part.overall, { title: "Keep or drop", column: "self_influence", state: state.labels, worst: (x, y) => y - x, about: "Examples with the greatest values are dropped first. Check some of them before: rare examples may be the ones you need." }));

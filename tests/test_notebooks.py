@@ -1,0 +1,87 @@
+"""What notebooks show: small static tables in which every text is escaped."""
+
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from sawlog._html import Markup, escaped, html_table
+from sawlog.influence import Ranking, Scores, token_table
+from sawlog.run_files._blocks import Block, Report
+from tests.left_out import LEFT_OUT
+
+ODD = '<img src=x onerror="alert(1)">\x1b[31m</td>'
+TAGS = {"div", "table", "caption", "thead", "tbody", "tr", "th", "td", "span", "p"}
+
+
+class Page(HTMLParser):
+    """Collects the tags, attributes and texts of a piece of HTML."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags, self.attributes, self.text = set(), set(), ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data):
+        self.text += data + "|"
+
+
+def check(text: str, *shown: str) -> Page:
+    page = Page(text)
+    assert page.tags <= TAGS
+    assert page.attributes <= {"style"}
+    assert len(text) < 20_000
+    for each in shown:
+        assert each in page.text
+    return page
+
+
+@pytest.mark.skipif("jax" in LEFT_OUT, reason="needs jax, which is left out")
+def test_a_logdict():
+    import jax.numpy as jnp
+
+    from sawlog import logdict
+
+    logs = logdict({ODD: jnp.array([3.0, 2.0])}, step={ODD: jnp.arange(2)})
+    check(logs._repr_html_(), "<img src=x", "\\x1b", "float32[2]", "[3., 2.]", "step [0, 1]")
+    many = logdict({f"k{i}": jnp.zeros(1) for i in range(60)})
+    check(many._repr_html_(), "60 keys", "and 10 more keys")
+
+
+def test_scores_and_rankings():
+    ids = np.array([f"{ODD}{i}" for i in range(20)])
+    values = np.arange(40.0).reshape(2, 20) - 5
+    scores = Scores(np.array([ODD, "q"]), ids, values, about={"curvature": "ekfac"})
+    page = check(scores._repr_html_(), "2 queries, 20 examples each", "score (ekfac)", "|14|")
+    assert page.text.count("onerror") == 1 + 2 * 5
+    check(scores.top(3, "negative")._repr_html_(), "|-5|")
+    check(Scores(np.array([1]), ids, np.full((1, 20), np.nan))._repr_html_(), "nan")
+    ranking = Ranking(ids, np.arange(20.0))
+    check(ranking._repr_html_(), "20 examples", f"{ODD}19".replace("\x1b", "\\x1b"), "|19|")
+    check(Ranking(ids[:0], values[0, :0])._repr_html_(), "no examples")
+
+
+def test_the_report_of_watched_layers():
+    block = Block(ODD, (ODD, "bias"), (4, 9), "right", (2, 2))
+    report = Report((block,), "float32", ((ODD, "no rule"),))
+    check(report._repr_html_(), "1 watched layers", "4 x 9", "2 x 2", "Not watched", "(no rule)")
+
+
+def test_token_tables_show_themselves():
+    table = token_table(np.array([[[3.0, -1.0]]]), [["<b>good ", "bad"]])
+    html = table._repr_mimebundle_([], [])["text/html"]
+    assert "<b>" not in html
+    assert "&lt;b&gt;good" in html
+    assert "background-color" in html
+
+
+def test_tables_escape_everything_but_markup():
+    text = html_table(ODD, [ODD], [[ODD], [Markup("<span></span>")]], note=ODD)
+    page = check(text)
+    assert page.text.count("onerror") == 4
+    assert "span" in page.tags
+    assert escaped("a\nb") == "a\nb"
