@@ -69,8 +69,8 @@ def mean_correlation(
 
     Subsets and queries are both taken as samples. The variance over subsets is that of a jackknife
     of the mean. The variance over queries is that of the correlations, less what the jackknife
-    attributes to the subsets of single queries. The interval is symmetric in ``atanh`` of the mean, with
-    quantiles of Student's distribution.
+    attributes to the subsets of single queries. The interval is symmetric in ``atanh`` of the
+    mean, with quantiles of Student's distribution.
 
     Args:
         predicted, found: ``[subsets, queries]``, with at least 3 subsets.
