@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
 
@@ -118,6 +119,7 @@ def _weights(parts: np.ndarray) -> np.ndarray:
     return np.clip(np.linalg.solve(square + ridge * np.eye(kinds), product), 0, 1)
 
 
+@functools.lru_cache(maxsize=256)
 def t_quantile(level: float, degrees: float) -> float:
     """Return ``t`` such that Student's distribution has a share ``level`` between ``-t`` and ``t``.
 
@@ -133,10 +135,15 @@ def t_quantile(level: float, degrees: float) -> float:
     if degrees > 1e6:
         return normal
     low, high = 0.0, 1e6
-    for _ in range(200):
+    for _ in range(80):
         middle = (low + high) / 2
         low, high = (middle, high) if _t_share(middle, degrees) < level else (low, middle)
     return high
+
+
+@functools.cache
+def _quadrature() -> tuple[np.ndarray, np.ndarray]:
+    return np.polynomial.legendre.leggauss(200)
 
 
 def _t_share(t: float, degrees: float) -> float:
@@ -144,7 +151,7 @@ def _t_share(t: float, degrees: float) -> float:
 
     With ``x = sqrt(degrees) tan(a)`` the density is a power of a cosine.
     """
-    nodes, weights = np.polynomial.legendre.leggauss(200)
+    nodes, weights = _quadrature()
     end = math.atan(t / math.sqrt(degrees))
     angles = end * (nodes + 1) / 2
     scale = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(math.pi)
