@@ -11,7 +11,8 @@ def runs(count, seed=0, *, tails=5.0, early=3.0, paired=0.0):
     random = np.random.default_rng([7, seed])
     signal = np.random.default_rng(3).normal(size=(2, 3, 150))
     noise = random.standard_t(tails, size=(count, 2, 3, 150))
-    noise[1::2] = paired * noise[::2] + np.sqrt(1 - paired**2) * noise[1::2]
+    if paired:
+        noise[1::2] = paired * noise[::2] + np.sqrt(1 - paired**2) * noise[1::2]
     return signal + noise * np.array([1.0, early])[:, None, None]
 
 
