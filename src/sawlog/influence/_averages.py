@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
 
@@ -49,8 +50,8 @@ def average(parts: np.ndarray, kind: str = "robust", paired: bool = False) -> Av
     """
     count, _, queries, _ = parts.shape
     robust = kind == "robust" and count >= FEWEST
-    weights = _weights(parts) if robust else np.ones(parts.shape[1])
     paired = paired and count >= FEWEST and count % 2 == 0
+    weights = _weights(parts, 2 if paired else 1) if robust else np.ones(parts.shape[1])
     found = [
         _one(parts[:, :, q].astype(np.float64), weights, robust, paired) for q in range(queries)
     ]
@@ -67,12 +68,11 @@ def _one(
     values = members.mean(0)
     if len(members) < 2:
         return values, np.full(values.shape, np.nan), members
-    variance = members.var(0, ddof=1) / len(members)
-    if paired:
-        variance *= 1 + _correlation(members)
+    share = (1 + _correlation(members) if paired else 1) / len(members)
+    variance = share * members.var(0, ddof=1)
     # Weights below 1 make the average smaller than the mean: their mean difference is an error too.
     gaps = members - clipped.sum(1)
-    bias = float(np.sum(gaps.mean(0) ** 2 - gaps.var(0, ddof=1) / len(members)))
+    bias = float(np.sum(gaps.mean(0) ** 2 - share * gaps.var(0, ddof=1)))
     total = float(np.sum(variance))
     ratio = 1 + max(0.0, bias) / total if total > 0 else 1.0
     return values, np.sqrt(ratio * variance), members
@@ -98,8 +98,16 @@ def _clipped(parts: np.ndarray) -> np.ndarray:
     return parts * np.minimum(1, usual / np.where(sizes > 0, sizes, 1))
 
 
-def _weights(parts: np.ndarray) -> np.ndarray:
-    """Return the weight of each part, pooled over queries of equal size."""
+def _sums(runs: np.ndarray, together: int) -> np.ndarray:
+    """Sum ``together`` successive runs."""
+    return runs.reshape(-1, together, *runs.shape[1:]).sum(1)
+
+
+def _weights(parts: np.ndarray, together: int) -> np.ndarray:
+    """Return the weight of each part, pooled over queries scaled to equal size.
+
+    Only products of independent runs count: not of ``together`` successive ones.
+    """
     count, kinds, queries, _ = parts.shape
     square, product = np.zeros((kinds, kinds)), np.zeros(kinds)
     for q in range(queries):
@@ -110,14 +118,16 @@ def _weights(parts: np.ndarray) -> np.ndarray:
             continue
         mean = clipped.mean(0)
         square += mean @ mean.T / size
-        same = np.einsum("man,mn->a", clipped, whole)
-        product += (count**2 * mean @ whole.mean(0) - same) / (count * (count - 1)) / size
+        same = np.einsum("man,mn->a", *(_sums(each, together) for each in (clipped, whole)))
+        pairs = count * (count - together)
+        product += (count**2 * mean @ whole.mean(0) - same) / pairs / size
     ridge = 1e-3 * np.trace(square) / kinds
     if ridge == 0:
         return np.ones(kinds)
     return np.clip(np.linalg.solve(square + ridge * np.eye(kinds), product), 0, 1)
 
 
+@functools.lru_cache(maxsize=256)
 def t_quantile(level: float, degrees: float) -> float:
     """Return ``t`` such that Student's distribution has a share ``level`` between ``-t`` and ``t``.
 
@@ -133,10 +143,15 @@ def t_quantile(level: float, degrees: float) -> float:
     if degrees > 1e6:
         return normal
     low, high = 0.0, 1e6
-    for _ in range(200):
+    for _ in range(80):
         middle = (low + high) / 2
         low, high = (middle, high) if _t_share(middle, degrees) < level else (low, middle)
     return high
+
+
+@functools.cache
+def _quadrature() -> tuple[np.ndarray, np.ndarray]:
+    return np.polynomial.legendre.leggauss(200)
 
 
 def _t_share(t: float, degrees: float) -> float:
@@ -144,7 +159,7 @@ def _t_share(t: float, degrees: float) -> float:
 
     With ``x = sqrt(degrees) tan(a)`` the density is a power of a cosine.
     """
-    nodes, weights = np.polynomial.legendre.leggauss(200)
+    nodes, weights = _quadrature()
     end = math.atan(t / math.sqrt(degrees))
     angles = end * (nodes + 1) / 2
     scale = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(math.pi)

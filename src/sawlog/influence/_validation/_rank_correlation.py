@@ -68,9 +68,9 @@ def mean_correlation(
     """Return the mean over queries of the rank correlation over subsets, with an interval.
 
     Subsets and queries are both taken as samples. The variance over subsets is that of a jackknife
-    of the mean. The variance over queries is that of the correlations, less the part of it that
-    the jackknife attributes to subsets. The interval is symmetric in ``atanh`` of the mean, with
-    quantiles of Student's distribution.
+    of the mean. The variance over queries is that of the correlations, less what the jackknife
+    attributes to the subsets of single queries. The interval is symmetric in ``atanh`` of the
+    mean, with quantiles of Student's distribution.
 
     Args:
         predicted, found: ``[subsets, queries]``, with at least 3 subsets.
@@ -84,10 +84,12 @@ def mean_correlation(
     left = np.stack([spearman(_without(predicted, p), _without(found, p)) for p in parts])
     factor = (blocks - 1) ** 2 / blocks
     of_subsets = factor * float(left.mean(1).var(ddof=1))
-    of_queries = 0.0
-    if len(per_query) > 1:
+    of_queries, queries = 0.0, len(per_query)
+    if queries > 1:
         noise = factor * float(left.var(0, ddof=1).mean())
-        of_queries = max(0.0, float(per_query.var(ddof=1)) - noise) / len(per_query)
+        common = max(0.0, (queries * of_subsets - noise) / (queries - 1))  # same for all queries
+        spread = float(per_query.var(ddof=1))
+        of_queries = max(0.0, spread - max(0.0, noise - common)) / queries
     error, quantile = math.sqrt(of_subsets + of_queries), _student(confidence, blocks - 1)
     low, high = _interval(mean, error, quantile, len(predicted))
     return MeanCorrelation(mean, low, high, per_query)
