@@ -100,11 +100,16 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("use", [twice, reversed_inside, mean_inside, pairs_inside, once_for_all])
+WRONG = [  # the output of a layer whose weight is used twice has the right gradient
+    (use, kind)
+    for use in (twice, reversed_inside, mean_inside, pairs_inside, once_for_all)
+    for kind in KINDS
+    if use is not twice or kind != "backward logs"
+]
+
+
+@pytest.mark.parametrize(("use", "kind"), WRONG)
 def test_reentrant_checkpointing_is_proven_or_refused(tmp_path, use, kind):
-    if kind == "backward logs" and use is twice:
-        pytest.skip("the gradient of the output of the layer is right")
     torch.manual_seed(0)
     program = Program(Hidden(use).double(), mlp().batch, mlp().loss)
     run, _ = start(tmp_path, program, **KINDS[kind])
