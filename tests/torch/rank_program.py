@@ -179,7 +179,7 @@ def trained(folder, rank, size):
     model = sharded(model_and_data()[0])
     pairs = [(one, torch.optim.SGD(one.parameters(), 0.1)) for one in (model, plain)]
     run = sawlog.init("trained", root=folder)
-    run.setup(OPTIONS | {"statistic": None, "weights": "any"})
+    run.setup(dtype="float64", weights="any")
     run.watch(model, quiet=True)
     every = [batches(each, size) for each in range(size)]
     for turn in range(3):

@@ -15,7 +15,7 @@ import pytest
 import sawlog
 from sawlog.capture._ranks import Ranks, is_gone
 from sawlog.errors import ArgumentError, ProcessLostError
-from tests.launched import environment, free_port, start, wait
+from tests.launched import environment, free_port
 from tests.thorough import THOROUGH
 from tests.torch import rank_program
 from tests.torch.rank_program import LORA, OPTIONS, SIZE, alone
@@ -25,13 +25,25 @@ STEPS = ("ddp", "fsdp", "extract", "engine", *(("trained", "fsdp1") if THOROUGH 
 MORE = ("trained", "fsdp1", "killed", "go_on")
 
 
-def launch(folder, size, *steps, patience=2.0):
-    """Run some steps of ``rank_program`` in so many processes; return their exit codes."""
+PROGRAM = """
+    import sys
+    from tests.torch.rank_program import main
+    main(*sys.argv[1:])
+"""
+
+
+def launch(forks, folder, size, *steps):
+    """Run some steps of ``rank_program`` in processes; return their exit codes."""
     port = str(free_port())
     job = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    program = "tests.torch.rank_program"
-    ranks = [start(program, folder, *steps, RANK=str(rank), **job) for rank in range(size)]
-    return wait(ranks, patience=patience)
+    ranks = [
+        forks.start(PROGRAM, folder, *steps, env={"RANK": str(rank), **job}) for rank in range(size)
+    ]
+    codes = [rank.wait(300) for rank in ranks]
+    for rank, code in zip(ranks, codes, strict=True):
+        if code:
+            print(rank.output())
+    return codes
 
 
 def rows_of(path):
@@ -57,8 +69,8 @@ def assert_same_run(folder, project, other):
 
 
 @pytest.mark.parametrize("size", [2, 3] if THOROUGH else [2])
-def test_ranks_give_what_one_process_gives(tmp_path, size):
-    assert launch(tmp_path, size, *STEPS) == [0] * size
+def test_ranks_give_what_one_process_gives(tmp_path, forks, size):
+    assert launch(forks, tmp_path, size, *STEPS) == [0] * size
     scores = {
         "fsdp": alone(tmp_path, "alone", OPTIONS),
         "extract": alone(tmp_path, "alone-extract", LORA),
@@ -80,14 +92,14 @@ def test_ranks_give_what_one_process_gives(tmp_path, size):
 
 
 @pytest.mark.skipif(not THOROUGH, reason="starts seven processes")
-def test_a_killed_rank(tmp_path):
-    codes = launch(tmp_path, 3, "killed", patience=60.0)
+def test_a_killed_rank(tmp_path, forks):
+    codes = launch(forks, tmp_path, 3, "killed")
     assert codes == [7, 7, -signal.SIGKILL]
     said = [(tmp_path / f"killed-{rank}.txt").read_text() for rank in range(2)]
     assert all("with any number of processes" in each for each in said)
     # The one that notices first ends as well, and may be the one that keeps what ranks agree on.
     assert any("Rank 2 of this job ended before run.finalize()" in each for each in said)
-    assert launch(tmp_path, 2, "go_on") == [0, 0]
+    assert launch(forks, tmp_path, 2, "go_on") == [0, 0]
     alone(tmp_path, "alone", OPTIONS)
     assert_same_run(tmp_path, "killed", "alone")
 
