@@ -1,5 +1,6 @@
 """``sawlog sync``: everything arrives once, in order, also after an interruption."""
 
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -74,6 +75,26 @@ def test_an_interrupted_upload_goes_on(sawlog_, run_, tmp_path, monkeypatch):
     assert sync(sawlog_, run_, tmp_path).json == [{"run": "run", "sent": 6, "before": 5}]
     assert trackers.values("loss") == [0, 1, 2, 3, 4]
     assert trackers.values("accuracy") == [0, 0.2, 0.4, 0.6, 0.8]
+
+
+def test_following_keeps_one_run_open(sawlog_, tmp_path, monkeypatch):
+    trackers = Trackers(monkeypatch)
+    monkeypatch.setattr(_sync, "_EVERY", 0.01)
+    writer = sawlog.store.create(tmp_path / "run", interval=None)
+    writer.log({"loss": 1.0}, step=0)
+    writer.flush()
+
+    def more():
+        writer.log({"loss": 0.5}, step=1)
+        writer.close()
+
+    timer = threading.Timer(0.05, more)
+    timer.start()
+    done = sync(sawlog_, tmp_path / "run", tmp_path, "--follow")
+    timer.join()
+    assert done.json == [{"run": "run", "sent": 2, "before": 0}]
+    assert trackers.values("loss") == [1.0, 0.5]
+    assert len(trackers.opened) == 1
 
 
 def test_tensorboard_reads_what_was_sent(sawlog_, run_, tmp_path):

@@ -199,6 +199,9 @@ def test_what_the_page_says_about_trust(tmp_path):
     other = {"weights": {"train": ["a"], "queries": ["b"]}, "validated": {"lds": 0.7}}
     trust = attribution_part(scored(tmp_path, **other))["trust"]
     assert (trust["same_weights"], trust["validated"]) == (False, {"lds": 0.7})
+    run = scored(tmp_path)
+    object.__setattr__(run.scores, "validation", "LDS 0.70")  # what retraining said
+    assert attribution_part(run)["trust"]["validated"] == "LDS 0.70"
 
 
 @pytest.mark.parametrize("about", [{"curvature": "identity"}, {"mode": "cosine"}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import multiprocessing
 import time
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from tyro.conf import Positional, arg
@@ -139,20 +140,45 @@ def _sync_all(arguments: Sync, runs: list[tuple[str, Path]]) -> list[_Sent]:
     """Send some runs one after the other; with --follow in turns, until all have ended."""
     found: dict[str, _Sent] = {}
     waiting = runs
-    while waiting:
-        going = []
-        for name, path in waiting:
-            sent, is_open = _sync_one(arguments, name, path)
-            first = found.get(name, _Sent(name, 0, sent.before))
-            found[name] = _Sent(name, first.sent + sent.sent, first.before)
-            going += [(name, path)] if is_open else []
-        waiting = going if arguments.follow else []
-        if waiting:
-            time.sleep(_EVERY)
+    with _OpenSinks() as sinks:
+        while waiting:
+            going = []
+            for name, path in waiting:
+                sent, is_open = _sync_one(arguments, name, path, sinks)
+                first = found.get(name, _Sent(name, 0, sent.before))
+                found[name] = _Sent(name, first.sent + sent.sent, first.before)
+                if is_open and arguments.follow:
+                    going.append((name, path))
+                else:
+                    sinks.close(name)
+            waiting = going
+            if waiting:
+                time.sleep(_EVERY)
     return list(found.values())
 
 
-def _sync_one(arguments: Sync, name: str, path: Path) -> tuple[_Sent, bool]:
+class _OpenSinks:
+    """The runs of the tracker that are open, by the name of the run."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Sink] = {}
+
+    def close(self, name: str) -> None:
+        """Close the sink of a run, if it was opened."""
+        sink = self.by_name.pop(name, None)
+        if sink is not None:
+            sink.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.ExitStack() as stack:
+            for name in list(self.by_name):
+                stack.callback(self.close, name)
+
+
+def _sync_one(arguments: Sync, name: str, path: Path, sinks: _OpenSinks) -> tuple[_Sent, bool]:
     """Send what is new of a run; return what was sent, and whether the run goes on."""
     summary = run_summary(path)
     place = summary.series_path
@@ -163,7 +189,11 @@ def _sync_one(arguments: Sync, name: str, path: Path) -> tuple[_Sent, bool]:
         state = SyncState(arguments.state or default_folder(), reader.id, _destination(arguments))
         before, pieces = sum(state.sent.values()), list(_pieces(reader, state.sent))
         if pieces:
-            _send(arguments, name, summary.config, pieces, reader, state, activity)
+            if name not in sinks.by_name:
+                sinks.by_name[name] = _open_sink(arguments, name, summary.config, reader.id, state)
+            _send(sinks.by_name[name], pieces, reader, state)
+        if activity == "failed" and name in sinks.by_name:
+            fail(sinks.by_name[name])
         sent = sum(state.sent.values()) - before
     return _Sent(name, sent, before), activity == "writing"
 
@@ -193,28 +223,14 @@ def _pieces(reader: Reader, sent: dict[str, int]) -> Iterator[Piece]:
         }
 
 
-def _send(
-    arguments: Sync,
-    name: str,
-    config: dict[str, Any],
-    pieces: list[Piece],
-    reader: Reader,
-    state: SyncState,
-    activity: str,
-) -> None:
+def _send(sink: Sink, pieces: list[Piece], reader: Reader, state: SyncState) -> None:
     everything = {each: reader.entries(each) for each in {n for p in pieces for n in p}}
-    sink = _open_sink(arguments, name, config, reader.id, state)
-    try:
-        for piece in pieces:
-            records = {n: _part(everything[n], *bounds) for n, bounds in piece.items()}
-            sink.write(Records(records))
-            sink.flush()
-            state.sent.update({each: stop for each, (_, stop) in piece.items()})
-            state.save()
-        if activity == "failed":
-            fail(sink)
-    finally:
-        sink.close()
+    for piece in pieces:
+        records = {n: _part(everything[n], *bounds) for n, bounds in piece.items()}
+        sink.write(Records(records))
+        sink.flush()
+        state.sent.update({each: stop for each, (_, stop) in piece.items()})
+        state.save()
 
 
 def _part(entries: Entries, start: int, stop: int) -> Entries:

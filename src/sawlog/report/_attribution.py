@@ -89,6 +89,7 @@ def trust(scored: ScoredRun) -> dict[str, Any]:
         kinds = {each for own in weights.values() for each in own}
     mode, kind = str(about.get("mode", "unknown")), str(about.get("curvature", "unknown"))
     count = about.get("examples") or (len(scored.scores.ids) if scored.scores.whole else None)
+    validation = getattr(scored.scores, "validation", None)
     return {
         "method": kind,
         "mode": mode,
@@ -97,7 +98,7 @@ def trust(scored: ScoredRun) -> dict[str, Any]:
         "weights": sorted(kinds),
         "same_weights": len(kinds) == 1 if kinds else None,
         "examples": count,
-        "validated": about.get("validated"),
+        "validated": about.get("validated") if validation is None else str(validation),
         "predicts": mode == "dot" and kind not in (*_UNCALIBRATED, "unknown") and bool(count),
     }
 
