@@ -3,8 +3,8 @@
 A GPT with 4 scanned layers of width 256 and a tied head, 8 sequences of 128 tokens, rank 64, all
 parameters, float32. The plain way is a jitted ``value_and_grad`` of the mean loss. ``vmap(grad)``
 computes the gradients of all examples and projects them afterwards; both must give the same rows.
-Memory is what the compiler plans for temporary arrays and outputs, per further example, as a ratio to
-that of the plain way.
+Memory is what the compiler plans for temporary arrays and outputs, per further example, as a ratio
+to that of the plain way.
 
 Run with --quick for fewer rounds.
 """

@@ -164,7 +164,15 @@ def _moved(eqn: Any, operands: Sequence[Traced], examples: int) -> Constant | No
 
 
 _SAME = frozenset(
-    "convert_element_type copy copy_p sharding_constraint reduce_precision name pvary".split()
+    [
+        "convert_element_type",
+        "copy",
+        "copy_p",
+        "sharding_constraint",
+        "reduce_precision",
+        "name",
+        "pvary",
+    ]
 )
 
 
