@@ -17,7 +17,7 @@ def test_rows_are_those_of_a_batch_of_one(name: str):
         one = jax.grad(lambda p, b: loss(p, b)[0])
 
         def both(params, batch):
-            parts = [jax.tree.map(lambda x: x[i : i + 1], batch) for i in range(EXAMPLES)]
+            parts = [jax.tree.map(lambda x, i=i: x[i : i + 1], batch) for i in range(EXAMPLES)]
             wanted = jax.tree.map(lambda *g: jnp.stack(g), *(one(params, b) for b in parts))
             return sawlog.jax.capture(loss, prove=True)(params, batch), wanted
 

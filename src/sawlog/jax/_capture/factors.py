@@ -1,8 +1,9 @@
 """Factors of uses: inputs and cotangents whose outer products are the gradients of examples.
 
-A factored use sees the constant as an array of the shape ``shape``, whose dimensions are ``groups``,
-``outs`` and ``ins``. Its gradient for each example is a sum over positions of outer products of
-``inputs [examples, positions, *groups, ins]`` and ``cotangents [examples, positions, *groups, outs]``.
+A factored use sees the constant as an array whose dimensions are groups, outputs and inputs. Its
+gradient for each example is a sum over positions of outer products of the inputs,
+``[examples, positions, *groups, ins]``, and the cotangents,
+``[examples, positions, *groups, outs]``.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ def conv(eqn: Any, use: ConstantUse) -> UseFactors | None:
 
 
 def _windows(image: Any, kernel: Sequence[int], dims: _compat.Conv) -> Any:
-    """Return the windows ``[images, channels * window, *pixels]`` of ``[images, channels, ...]``."""
+    """Return windows ``[images, channels * window, *pixels]`` of ``[images, channels, ...]``."""
     return jax.lax.conv_general_dilated_patches(
         image,
         kernel,

@@ -48,7 +48,10 @@ def _followed(aval: Any) -> bool:
     dtype = getattr(aval, "dtype", None)
     if dtype is None or jax.numpy.issubdtype(dtype, jax.dtypes.extended):
         return False
-    return bool((jax.numpy.issubdtype(dtype, np.integer) or dtype == bool) and aval.size <= _MOST)
+    return bool(
+        (jax.numpy.issubdtype(dtype, np.integer) or np.dtype(dtype).kind == "b")
+        and aval.size <= _MOST
+    )
 
 
 def _known(atom: Any, state: State) -> Known | None:

@@ -1,7 +1,7 @@
 """Rows that are sorted while the program runs, such as tokens by their expert.
 
-``argsort`` of one number for each row is a permutation. Rows that are gathered with it are along the
-dimension of the examples still, in another order, until they are gathered with its inverse or
+``argsort`` of one number for each row is a permutation. Rows that are gathered with it are still
+along the dimension of the examples, in another order, until they are gathered with its inverse or
 written back. Uses of parameters in between are attached in the order of the batch.
 """
 

@@ -370,7 +370,8 @@ def _checked(walk: CaptureInterpreter, losses: Traced, reduction: str) -> Traced
 
 def _interaction(place: Mixed) -> CaptureError:
     return CaptureError(
-        f"The loss of one example depends on other examples of the batch: {place.where} {place.why}. "
+        "The loss of one example depends on other examples of the batch: "
+        f"{place.where} {place.why}. "
         "Per-example gradients need losses that are separate. Hint: use running averages in place "
         "of statistics of the batch (batch norm in evaluation mode), return one loss for each "
         "example, or leave the examples along one axis until the end."

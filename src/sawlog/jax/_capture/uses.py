@@ -1,8 +1,8 @@
 """Gradients of one equation for each example, with respect to a constant that it uses.
 
 ``by_slices`` binds the equation for one example at a time, under ``vmap``: it costs what the
-gradient of the batch costs. ``by_masks`` works for any equation whose examples are separate: it pulls
-back the cotangents of one example after the other through the equation of the whole batch.
+gradient of the batch costs. ``by_masks`` works for any equation whose examples are separate: it
+pulls back the cotangents of one example after the other through the equation of the whole batch.
 """
 
 from __future__ import annotations

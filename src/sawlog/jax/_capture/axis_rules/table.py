@@ -24,8 +24,8 @@ class Followed:
 
     Args:
         outs: The place of each output.
-        aligned: FollowedOperands without examples that each example sees one slice of, by position, and
-            where the slice is: ``w`` in ``x + w`` with both of the shape ``[examples, n]``.
+        aligned: Constants that each example sees one slice of, by position, and where the slice is:
+            ``w`` in ``x + w`` with both of the shape ``[examples, n]``.
         sliceable: Whether the equation can be bound for a single example; None if the table says.
     """
 
