@@ -24,8 +24,8 @@ class Followed:
 
     Args:
         outs: The place of each output.
-        aligned: Operands without examples that each example sees one slice of, by position, and
-            where the slice is: ``w`` in ``x + w`` with both of the shape ``[examples, n]``.
+        aligned: Constants that each example sees one slice of, by position, and where the slice is:
+            ``w`` in ``x + w`` with both of the shape ``[examples, n]``.
         sliceable: Whether the equation can be bound for a single example; None if the table says.
     """
 
@@ -35,7 +35,7 @@ class Followed:
 
 
 @dataclasses.dataclass(frozen=True)
-class Operands:
+class FollowedOperands:
     """What a rule knows of the operands of an equation.
 
     Args:
@@ -56,7 +56,7 @@ class Operands:
         return [(i, place) for i, place in enumerate(self.places) if isinstance(place, Axis)]
 
 
-Rule = Callable[[Any, Operands], Followed]
+Rule = Callable[[Any, FollowedOperands], Followed]
 
 _rules: dict[str, tuple[Rule, bool]] = {}
 
@@ -89,7 +89,7 @@ def where(eqn: Any) -> str:
     return f"'{_compat.equation_name(eqn)}' at {_compat.source_line(eqn)}"
 
 
-def follow(eqn: Any, operands: Operands) -> Followed:
+def follow(eqn: Any, operands: FollowedOperands) -> Followed:
     """Apply the rule of an equation; name the equation where examples are mixed."""
     count = len(eqn.outvars)
     if all(place is None for place in operands.places):
@@ -133,7 +133,7 @@ _LINEAR = frozenset(
 )
 
 
-def summed(eqn: Any, operands: Operands) -> Followed:
+def summed(eqn: Any, operands: FollowedOperands) -> Followed:
     """Follow a sum over examples: it may be scaled by constants, and added to other sums."""
     name, places = eqn.primitive.name, operands.places
     sums = [isinstance(place, Summed) for place in places]
