@@ -476,6 +476,13 @@ def regularised(p, x):
     return total(x @ p["w"]) + 0.1 * (p["w"] ** 2).sum() + jnp.abs(p["r"]).sum()
 
 
+@case({"w": (3, 4), "a": (4,)}, (2, 3))
+def stacked_and_unpacked(p, x):
+    first, second = jnp.moveaxis(x @ p["w"], 1, 0)
+    token = jnp.broadcast_to(p["a"], first.shape)
+    return total(jnp.stack([first, token, second], axis=1)) + total(jnp.stack([second, first], -1))
+
+
 @case({"w": (2, 3, 3)}, (3,))
 def loop_over_indices(p, x):
     return total(lax.fori_loop(0, 2, lambda i, x: jnp.tanh(x @ p["w"][i]), x))

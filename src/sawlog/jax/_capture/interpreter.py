@@ -14,9 +14,15 @@ from typing import Any
 from sawlog.jax import _compat
 from sawlog.jax._capture import axis_rules as axis_rules
 from sawlog.jax._capture.attaching import Attacher, Origin
-from sawlog.jax._capture.axes import CONSTANT, Known, Mixed, State
+from sawlog.jax._capture.axes import CONSTANT, Known, Mixed, State, Summed
 from sawlog.jax._capture.axis_rules.reducing import as_summed
-from sawlog.jax._capture.axis_rules.table import Followed, FollowedOperands, follow, is_sliceable
+from sawlog.jax._capture.axis_rules.table import (
+    Followed,
+    FollowedOperands,
+    follow,
+    is_sliceable,
+    where,
+)
 from sawlog.jax._capture.constants import Constant, Traced, computed, full
 from sawlog.jax._capture.known import known_outputs
 from sawlog.jax._capture.permutations import index_outputs, is_negative
@@ -117,8 +123,11 @@ class CaptureInterpreter(Attacher):
     ) -> list[Traced]:
         """Bind an equation that has examples; attach the constants that it uses."""
         values = _compat.bind_equation(eqn, [x.value for x in operands])
-        states = self._states(eqn, operands, followed, known)
         used = [i for i, x in enumerate(operands) if x.constant is not None]
+        if used and any(isinstance(place, Summed) for place in followed.outs):
+            mixed = Mixed("multiplies a sum over examples by a parameter", where(eqn))
+            followed = Followed((mixed,) * len(values))
+        states = self._states(eqn, operands, followed, known)
         origin = None
         if used and any(state.param for state in states) and _separate(states):
             sliceable = followed.sliceable if sliceable is None else sliceable

@@ -157,6 +157,27 @@ def split(eqn: Any, operands: FollowedOperands) -> Followed:
     return Followed((axis,) * len(eqn.outvars))
 
 
+@axis_rule("stack", sliceable=True)
+def stack(eqn: Any, operands: FollowedOperands) -> Followed:
+    """Join along a new dimension."""
+    axis = shared_axis(operands)
+    if not isinstance(axis, Axis):
+        return Followed((axis,))
+    new = _compat.operated_axis(eqn)
+    constant = [i for i, place in enumerate(operands.places) if place is None]
+    return Followed((axis.at(axis.dim + (axis.dim >= new)),), dict.fromkeys(constant, axis))
+
+
+@axis_rule("unstack")
+def unstack(eqn: Any, operands: FollowedOperands) -> Followed:
+    """Return the slices along another dimension."""
+    ((_, axis),) = operands.axes
+    removed = _compat.operated_axis(eqn)
+    if axis.dim == removed:
+        return all_mixed(eqn, "splits the batch into single examples")
+    return Followed((axis.at(axis.dim - (axis.dim > removed)),) * len(eqn.outvars))
+
+
 @axis_rule("bitcast_convert_type")
 def bitcast(eqn: Any, operands: FollowedOperands) -> Followed:
     """Change the type of elements; the last dimension may appear or disappear."""

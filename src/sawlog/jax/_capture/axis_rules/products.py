@@ -69,6 +69,8 @@ def ragged_dot(eqn: Any, operands: FollowedOperands) -> Followed:
         return all_mixed(eqn, "multiplies with groups that belong to examples")
     if not isinstance(left, Axis):
         return all_mixed(eqn, "multiplies constants in groups whose sizes depend on examples")
+    if isinstance(operands.places[2], Mixed) and left.order is None:
+        return all_mixed(eqn, "has groups whose sizes depend on all examples, of unsorted rows")
     if any(dim in ragged.dot.contract[0] for dim in ragged.ragged):
         return all_mixed(eqn, "adds up products of rows of different examples")
     axes = FollowedOperands((left, None), operands.known[:2], operands.examples)
