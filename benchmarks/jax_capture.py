@@ -1,8 +1,10 @@
-"""Projected gradients of each example of a JAX function, against a plain gradient and ``vmap(grad)``.
+"""Projected gradients of each example of a JAX function: ``capture`` against ``vmap(grad)``.
 
 A GPT with 4 scanned layers of width 256 and a tied head, 8 sequences of 128 tokens, rank 64, all
-parameters, float32. ``vmap(grad)`` computes the same rows and projects them afterwards; it is
-checked that both agree. Memory is what the compiler plans for temporary arrays and outputs.
+parameters, float32. The plain way is a jitted ``value_and_grad`` of the mean loss. ``vmap(grad)``
+computes the gradients of all examples and projects them afterwards; both must give the same rows.
+Memory is what the compiler plans for temporary arrays and outputs, per further example, as a ratio to
+that of the plain way.
 
 Run with --quick for fewer rounds.
 """
@@ -22,23 +24,104 @@ from _jax_models import gpt_batch, gpt_losses, gpt_params
 from _timing import Contestant, Row, compare, report
 
 import sawlog.jax
-from sawlog.jax._capture.program import whole_rows_projected
+from sawlog.jax._capture.parameters import leaf_names
+from sawlog.jax._capture.program import random_matrices
+from sawlog.run_files._blocks import Block
 
 RANK, EXAMPLES = 64, 8
 
 
-def compiled(fun: Callable[..., Any], *args: Any) -> tuple[Callable[[], Any], float]:
-    """Return a call that waits for the result, and the megabytes of temporaries and outputs."""
+def plain(params: Any, batch: Any, matrices: Any) -> Any:
+    """Return loss and gradient of the batch."""
+    del matrices
+    return jax.value_and_grad(lambda p: gpt_losses(p, batch).mean())(params)
+
+
+def captured(params: Any, batch: Any, matrices: Any) -> Any:
+    """Return the projected rows of each block."""
+    return sawlog.jax.capture(gpt_losses, projection=matrices)(params, batch).grads
+
+
+def by_vmap(blocks: tuple[Block, ...]) -> Callable[..., Any]:
+    """Return a function that computes whole gradients of all examples and projects them."""
+
+    def one(params: Any, example: Any) -> Any:
+        return gpt_losses(params, jax.tree.map(lambda x: x[None], example))[0]
+
+    def rows(params: Any, batch: Any, matrices: Any) -> Any:
+        found = jax.vmap(jax.grad(one), (None, 0))(params, batch)
+        named = dict(zip(leaf_names(found), jax.tree.leaves(found), strict=True))
+        return {block.name: _projected(block, named, *matrices[block.name]) for block in blocks}
+
+    return rows
+
+
+def _projected(block: Block, rows: Any, left: Any, right: Any) -> Any:
+    matrix = rows[block.name]
+    if block.cols == 1:
+        matrix = matrix.reshape(len(matrix), -1, 1)
+    elif block.inputs == "right":
+        matrix = jnp.swapaxes(matrix, -1, -2)
+    if len(block.parameters) > 1:
+        matrix = jnp.concatenate([matrix, rows[block.parameters[1]][..., None]], axis=-1)
+    matrix = matrix if left is None else jnp.swapaxes(left, -1, -2) @ matrix
+    return matrix if right is None else matrix @ right
+
+
+def compiled(fun: Callable[..., Any], *args: Any) -> tuple[Callable[[], Any], int]:
+    """Return a call that waits for the result, and its bytes of temporaries and outputs."""
     program = jax.jit(fun).lower(*args).compile()
     memory = program.memory_analysis()
-    size = memory.temp_size_in_bytes + memory.output_size_in_bytes
 
     def call() -> Any:
         return jax.block_until_ready(program(*args))
 
-    return call, size / 2**20
+    return call, memory.temp_size_in_bytes + memory.output_size_in_bytes
 
 
-def plain(params: Any, batch: Any) -> Any:
-    """Return loss and gradient of the batch."""
-    return jax.value_and_grad(lambda p: gpt_losses(p, batch).mean())(params)
+def main() -> int:
+    """Measure everything and print one table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--save", type=Path, help="write the rows as JSON")
+    options = parser.parse_args()
+    params, batch = gpt_params(), gpt_batch(EXAMPLES)
+    blocks = sawlog.jax.capture(gpt_losses).plan(params, batch).blocks
+    matrices = jax.tree.map(jnp.asarray, random_matrices(blocks, RANK))
+    ways = {"plain": plain, "capture": captured, "vmap(grad)": by_vmap(blocks)}
+    calls: dict[str, Callable[[], Any]] = {}
+    growth: dict[str, float] = {}
+    for name, way in ways.items():
+        calls[name], small = compiled(way, params, batch, matrices)
+        _, large = compiled(way, params, gpt_batch(2 * EXAMPLES), matrices)
+        growth[name] = (large - small) / EXAMPLES
+    ours, theirs = calls["capture"](), calls["vmap(grad)"]()
+    for name, rows in theirs.items():
+        scale = float(jnp.abs(rows).max())
+        np.testing.assert_allclose(ours[name], rows, atol=1e-4 * scale, err_msg=name)
+    rounds = 5 if options.quick else 15
+    contestants = {name: Contestant(name, call) for name, call in calls.items()}
+    rows = [
+        *compare(
+            f"GPT, rank {RANK}",
+            [contestants["plain"], contestants["capture"]],
+            rounds=rounds,
+            limits={"capture": 1.0},
+        ),
+        *compare(
+            f"GPT, rank {RANK}",
+            [contestants["vmap(grad)"], contestants["capture"]],
+            rounds=max(rounds // 3, 2),
+            limits={"capture": 20.0},
+            speed=True,
+        ),
+    ]
+    for name, limit in (("capture", 1.2), ("vmap(grad)", None)):
+        ratio = growth[name] / growth["plain"]
+        who = f"{name} / plain"
+        rows.append(Row("memory of a further example", who, ratio, ratio, ratio, 0.0, limit))
+    return 0 if report(rows, "Per-example gradients of JAX functions", options.save) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -27,8 +27,27 @@ def leaf_names(tree: Any) -> list[str]:
     >>> leaf_names({"params": {"Dense_0": {"kernel": 1, "bias": 2}}})
     ['params/Dense_0/bias', 'params/Dense_0/kernel']
     """
-    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
+    names = []
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_box)[0]:
+        name = _joined(path)
+        inside = jax.tree_util.tree_flatten_with_path(leaf)[0] if _is_box(leaf) else ()
+        if len(inside) > 1:
+            names += ["/".join(filter(None, (name, _joined(inner)))) for inner, _ in inside]
+        elif inside or not _is_box(leaf):
+            names.append(name)
+    return names
+
+
+def _joined(path: Any) -> str:
+    return str(jax.tree_util.keystr(path, simple=True, separator="/"))
+
+
+def _is_box(value: Any) -> bool:
+    """Return whether this is a variable of flax, which holds an array as its ``value``."""
+    return any(
+        kind.__module__.startswith("flax.") and kind.__name__ in ("Variable", "AxisMetadata")
+        for kind in type(value).__mro__
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -352,11 +352,17 @@ def _checked(walk: Interpreter, losses: Traced, reduction: str) -> Traced:
     if reduction != "none":
         if isinstance(place, Summed):
             return losses
-        raise CaptureError("The loss is not a sum or mean over the examples of the batch.")
+        raise CaptureError(
+            f"With reduction={reduction!r} the loss must be a sum or mean over the examples of the "
+            "batch. Hint: return one loss for each example instead."
+        )
     if place is None:
         return walk.promoted(losses, Axis(0), "the losses")
     if place != Axis(0):
-        raise CaptureError("The losses do not have the examples in the order of the batch.")
+        raise CaptureError(
+            "The losses are not in the order of the batch. Hint: return the loss of the first "
+            "example first; undo a sort with the inverse permutation, jnp.argsort(order)."
+        )
     return losses
 
 

@@ -1,0 +1,178 @@
+"""What cannot be separated by example is refused, with the equation and its line."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import sawlog
+from sawlog.errors import ArgumentError, CaptureError
+
+W = {"w": jnp.ones((3, 3))}
+X = jnp.arange(12.0).reshape(4, 3) / 10
+
+
+def output(p, x):
+    return x @ p["w"]
+
+
+@jax.custom_vjp
+def normalised(y):
+    return y
+
+
+normalised.defvjp(lambda y: (y, None), lambda _, g: (g / jnp.linalg.norm(g),))
+
+MIXED = {
+    "batch norm": (lambda p, x: ((y := output(p, x)) - y.mean(0)).sum(1), "reduce_sum"),
+    "batch norm of the data": (lambda p, x: output(p, x / x.std(0)).sum(1), "reduce_sum"),
+    "every pair": (lambda p, x: (output(p, x) @ output(p, x).T).sum(1), "dot_general"),
+    "softmax over the batch": (lambda p, x: jax.nn.softmax(output(p, x), 0).sum(1), "reduce_max"),
+    "neighbours": (lambda p, x: jnp.roll(output(p, x), 1, 0).sum(1), "slice"),
+    "reversed": (lambda p, x: (output(p, x)[::-1]).sum(1), "rev"),
+    "shuffled": (lambda p, x: output(p, x)[jnp.argsort(x[:, 0])].sum(1), "order of the batch"),
+    "sorted": (lambda p, x: jnp.sort(output(p, x), axis=0).sum(1), "sort"),
+    "cumulative": (lambda p, x: jnp.cumsum(output(p, x), axis=0).sum(1), "cumsum"),
+    "one after the other": (
+        lambda p, x: lax.map(lambda one: (one @ p["w"]).sum(), x),
+        "loops over the examples",
+    ),
+    "microbatches": (lambda p, x: output(p, x.reshape(2, 2, 3)).sum(2).reshape(4), "reshape"),
+    "some examples": (
+        lambda p, x: output(p, x).sum(1) * output(p, x)[0].sum(),
+        "selects some of the examples",
+    ),
+    "own derivative": (lambda p, x: normalised(output(p, x)).sum(1), "derivative of its own"),
+    "callback": (
+        lambda p, x: (
+            output(p, x).sum(1)
+            * jax.pure_callback(lambda y: y, jax.ShapeDtypeStruct((4,), x.dtype), x[:, 0])
+        ),
+        "without a rule",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_examples_that_interact(name: str):
+    loss, word = MIXED[name]
+    with pytest.raises(CaptureError, match=re.escape(word)) as caught:
+        sawlog.jax.capture(loss).plan(W, X)
+    assert "Hint:" in str(caught.value)
+
+
+def test_the_line_is_that_of_the_user():
+    def loss(p, x):
+        return jnp.roll(output(p, x), 1, 0).sum(1)
+
+    line = loss.__code__.co_firstlineno + 1
+    with pytest.raises(CaptureError, match=rf"test_refusals\.py:{line}"):
+        sawlog.jax.capture(loss).plan(W, X)
+
+
+def test_metrics_of_the_batch_may_be_auxiliary():
+    def loss(p, x):
+        y = output(p, x)
+        return y.sum(1), {"mean": y.mean()}
+
+    captured = sawlog.jax.capture(loss, has_aux=True)(W, X)
+    np.testing.assert_allclose(captured.aux["mean"], output(W, X).mean(), rtol=1e-6)
+    np.testing.assert_allclose(captured.grads["w"], jnp.repeat(X[:, :, None], 3, 2), rtol=1e-6)
+
+
+SCALARS = {
+    "sum": (lambda p, x: (output(p, x) ** 2).sum(), 1.0),
+    "mean": (lambda p, x: (output(p, x) ** 2).mean() * 3, 1.0),
+}
+
+
+@pytest.mark.parametrize("reduction", SCALARS)
+def test_declared_sums_and_means(reduction: str):
+    loss, _ = SCALARS[reduction]
+    wanted = sawlog.jax.capture(lambda p, x: (output(p, x) ** 2).sum(1))(W, X).grads["w"]
+    captured = sawlog.jax.capture(loss, reduction=reduction)(W, X)
+    assert captured.losses.shape == ()
+    np.testing.assert_allclose(captured.grads["w"], wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda p, x: jnp.sqrt((output(p, x) ** 2).mean()),
+        lambda p, x: (output(p, x) ** 2).sum() / jnp.abs(x).sum(),
+        lambda p, x: (output(p, x) ** 2).sum() + (p["w"] ** 2).sum(),
+    ],
+)
+def test_other_scalars_are_refused(loss):
+    with pytest.raises(CaptureError, match="constant factor"):
+        sawlog.jax.capture(loss, reduction="mean").plan(W, X)
+
+
+def test_loops_of_unknown_length():
+    def loss(p, x):
+        return lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] @ p["w"]), (0, x))[1][
+            :, 0
+        ]
+
+    with pytest.raises(CaptureError, match="JAX cannot differentiate"):
+        sawlog.jax.capture(loss).plan(W, X)
+
+
+def test_arguments():
+    with pytest.raises(ArgumentError, match="one loss for each example"):
+        sawlog.jax.capture(lambda p, x: output(p, x).sum()).plan(W, X)
+    with pytest.raises(ArgumentError, match="different numbers of examples"):
+        sawlog.jax.capture(lambda p, b: output(p, b[0])[:, 0]).plan(W, (X, jnp.zeros(2)))
+    with pytest.raises(ArgumentError, match="The names are: w"):
+        sawlog.jax.capture(lambda p, x: output(p, x)[:, 0], names="v").plan(W, X)
+    with pytest.raises(ArgumentError, match="`what` must be"):
+        sawlog.jax.capture(output, what=("loss",))
+    with pytest.raises(ArgumentError, match="reduction"):
+        sawlog.jax.capture(output, reduction="average")
+    with pytest.raises(ArgumentError, match="the blocks are w"):
+        sawlog.jax.capture(lambda p, x: output(p, x)[:, 0], projection={"v": (None, None)})(W, X)
+
+
+def test_a_key_that_all_examples_share():
+    def loss(p, batch):
+        kept = jax.random.bernoulli(batch["key"], 0.5, batch["x"].shape)
+        return output(p, batch["x"] * kept).sum(1)
+
+    capture = sawlog.jax.capture(loss, batch_axes={"x": 0, "key": None})
+    rows = capture(W, {"x": X, "key": jax.random.PRNGKey(0)}).grads["w"]
+    kept = jax.random.bernoulli(jax.random.PRNGKey(0), 0.5, X.shape)
+    np.testing.assert_allclose(rows, jnp.repeat((X * kept)[:, :, None], 3, 2), rtol=1e-6)
+
+
+def test_logs_inside_still_work():
+    def loss(p, x):
+        y = output(p, x)
+        sawlog.log({"mean": y.mean()})
+        return y.sum(1)
+
+    capture = sawlog.jax.capture(loss)
+    rows, logs = sawlog.spool(lambda p, x: capture(p, x).grads["w"])(W, X)
+    assert {*logs} == {"mean"}
+    np.testing.assert_allclose(logs["mean"], output(W, X).mean(), rtol=1e-6)
+    np.testing.assert_allclose(rows, capture(W, X).grads["w"])
+
+
+def test_names_and_a_batch_of_one():
+    params = {"w": W["w"], "b": jnp.zeros(3)}
+    capture = sawlog.jax.capture(
+        lambda p, x: (output(p, x) + p["b"]).reshape(-1, 3).sum(1), names=["w*"], prove=True
+    )
+    captured = capture(params, X[:1])
+    assert {*captured.grads} == {"w"}
+    captured.check()
+
+
+def test_the_proof_can_fail():
+    captured = sawlog.jax.capture(lambda p, x: output(p, x).sum(1), prove=True)(W, X)
+    captured.check()
+    captured.grads["w"] = captured.grads["w"] * 1.1
+    with pytest.raises(CaptureError, match="do not add up"):
+        captured.check()
