@@ -7,7 +7,7 @@ from typing import Any
 
 from sawlog._current_run import set_current
 from sawlog.capture._run import CaptureRun
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, CaptureError
 from sawlog.run_files._blocks import Report
 
 
@@ -54,6 +54,18 @@ class UnboundRun(CaptureRun):
             )
         self.__class__ = _torch_run() if is_module else _jax_run()  # type: ignore[assignment]
         return self.watch(model, *args, **options)
+
+    def backward(self, loss: Any) -> None:
+        """Raise: only a run of PyTorch that watches a model can do this."""
+        del loss
+        raise CaptureError(
+            "Call run.backward(loss) inside `with run(data_id=ids):`, after run.watch(model)."
+        )
+
+    def record(self, *args: Any, **options: Any) -> Any:
+        """Raise: only a run that watches a JAX function can do this."""
+        del args, options
+        raise ArgumentError("No function is watched yet. Hint: run.watch(loss_fn, params, batch).")
 
     def extract(self, *args: Any, **options: Any) -> Any:
         """Log every example; a JAX function that is not watched yet is watched first.
