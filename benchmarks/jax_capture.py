@@ -3,8 +3,11 @@
 A GPT with 4 scanned layers of width 256 and a tied head, 8 sequences of 128 tokens, rank 64, all
 parameters, float32. The plain way is a jitted ``value_and_grad`` of the mean loss. ``vmap(grad)``
 computes the gradients of all examples and projects them afterwards; both must give the same rows.
-Memory is what the compiler plans for temporary arrays and outputs, per further example, as a ratio to
-that of the plain way.
+Memory is what the compiler plans for temporary arrays and outputs, per further example, as a ratio
+to that of the plain way.
+
+The sequences of the GPT have many positions, for which whole gradients are matrix products. A
+perceptron, where they are outer products, is measured as well.
 
 Run with --quick for fewer rounds.
 """
@@ -42,11 +45,13 @@ def captured(params: Any, batch: Any, matrices: Any) -> Any:
     return sawlog.jax.capture(gpt_losses, projection=matrices)(params, batch).grads
 
 
-def by_vmap(blocks: tuple[Block, ...]) -> Callable[..., Any]:
+def by_vmap(
+    blocks: tuple[Block, ...], losses: Callable[..., Any] = gpt_losses
+) -> Callable[..., Any]:
     """Return a function that computes whole gradients of all examples and projects them."""
 
     def one(params: Any, example: Any) -> Any:
-        return gpt_losses(params, jax.tree.map(lambda x: x[None], example))[0]
+        return losses(params, jax.tree.map(lambda x: x[None], example))[0]
 
     def rows(params: Any, batch: Any, matrices: Any) -> Any:
         found = jax.vmap(jax.grad(one), (None, 0))(params, batch)
@@ -77,6 +82,48 @@ def compiled(fun: Callable[..., Any], *args: Any) -> tuple[Callable[[], Any], in
         return jax.block_until_ready(program(*args))
 
     return call, memory.temp_size_in_bytes + memory.output_size_in_bytes
+
+
+def perceptron(rounds: int) -> list[Row]:
+    """Compare on a perceptron 784-512-512-10 with 256 examples, which have one position each."""
+    keys = jax.random.split(jax.random.key(0), 5)
+    sizes = (784, 512, 512, 10)
+    params = {
+        f"{i}": {
+            "w": 0.05 * jax.random.normal(keys[i], sizes[i : i + 2]),
+            "b": jnp.zeros(sizes[i + 1]),
+        }
+        for i in range(3)
+    }
+    batch = (
+        jax.random.normal(keys[3], (256, 784)),
+        jax.random.randint(keys[4], (256,), 0, 10),
+    )
+
+    def losses(params: Any, batch: Any) -> Any:
+        x, y = batch
+        for i in range(3):
+            x = (jax.nn.relu(x) if i else x) @ params[f"{i}"]["w"] + params[f"{i}"]["b"]
+        return -jnp.take_along_axis(jax.nn.log_softmax(x), y[:, None], axis=1)[:, 0]
+
+    blocks = sawlog.jax.capture(losses).plan(params, batch).blocks
+    matrices = jax.tree.map(jnp.asarray, random_matrices(blocks, RANK))
+    calls = {
+        "plain": lambda p, b, m: jax.value_and_grad(lambda p: losses(p, b).mean())(p),
+        "capture": lambda p, b, m: sawlog.jax.capture(losses, projection=m)(p, b).grads,
+        "vmap(grad)": by_vmap(blocks, losses),
+    }
+    plain, ours, theirs = (
+        Contestant(name, compiled(call, params, batch, matrices)[0]) for name, call in calls.items()
+    )
+    wanted = theirs.call()
+    for name, rows in ours.call().items():
+        np.testing.assert_allclose(rows, wanted[name], atol=1e-4 * float(jnp.abs(rows).max()))
+    what = f"MLP, rank {RANK}"
+    return [
+        *compare(what, [plain, ours], rounds=3 * rounds),
+        *compare(what, [theirs, ours], rounds=rounds, limits={"capture": 20.0}, speed=True),
+    ]
 
 
 def main() -> int:
@@ -112,9 +159,9 @@ def main() -> int:
             f"GPT, rank {RANK}",
             [contestants["vmap(grad)"], contestants["capture"]],
             rounds=max(rounds // 3, 2),
-            limits={"capture": 20.0},
             speed=True,
         ),
+        *perceptron(rounds),
     ]
     for name, limit in (("capture", 1.2), ("vmap(grad)", None)):
         ratio = growth[name] / growth["plain"]

@@ -9,6 +9,7 @@ from sawlog.jax import _versions as _versions  # isort: skip  (raises for an uns
 from sawlog.jax import _rules as _rules
 from sawlog.jax._capture.api import capture as capture
 from sawlog.jax._capture.captured import Captured as Captured
+from sawlog.jax._capture.registration import register_capture_rule as register_capture_rule
 from sawlog.jax._capture_run.run import JaxRun as JaxRun
 from sawlog.jax._core.primitive import log as log
 from sawlog.jax._core.registry import register_rule as register_rule
@@ -36,6 +37,7 @@ __all__ = [
     "log_cotangent",
     "logdict",
     "logify",
+    "register_capture_rule",
     "register_rule",
     "save",
     "source_text",

@@ -17,7 +17,7 @@ def test_rows_are_those_of_a_batch_of_one(name: str):
         one = jax.grad(lambda p, b: loss(p, b)[0])
 
         def both(params, batch):
-            parts = [jax.tree.map(lambda x: x[i : i + 1], batch) for i in range(EXAMPLES)]
+            parts = [jax.tree.map(lambda x, i=i: x[i : i + 1], batch) for i in range(EXAMPLES)]
             wanted = jax.tree.map(lambda *g: jnp.stack(g), *(one(params, b) for b in parts))
             return sawlog.jax.capture(loss, prove=True)(params, batch), wanted
 
@@ -36,4 +36,5 @@ def test_a_scanned_gpt_has_a_block_for_each_weight_with_its_bias():
     assert blocks["layers/down"] == (("layers/down_b",), (2, 4, 7))
     assert blocks["layers/out"] == ((), (2, 4, 4))
     assert blocks["e"] == ((), (7, 4))
-    assert not plan.slow and not plan.unused
+    assert not plan.slow
+    assert not plan.unused

@@ -21,8 +21,8 @@ from sawlog.jax._capture.parameters import (
     leaf_names,
     watched,
 )
-from sawlog.jax._capture.plan import Plan
-from sawlog.jax._capture.program import Key, Program, Request, random_matrices
+from sawlog.jax._capture.plan import CapturePlan
+from sawlog.jax._capture.program import CaptureProgram, Key, Request, random_matrices
 from sawlog.jax._core.user_frames import stack_level
 
 KINDS = ("grad", "pairs")
@@ -104,13 +104,13 @@ class Capture:
         key, arrays = self._key(params, batch)
         return self._jitted(key, *arrays, self._projection(key, *arrays))
 
-    def plan(self, params: Any, batch: Any) -> Plan:
+    def plan(self, params: Any, batch: Any) -> CapturePlan:
         """Return the blocks and the uses of all parameters; nothing is computed."""
         key, (own, others) = self._key(params, batch)
         return self._plan(key, own, others)
 
-    def _plan(self, key: Key, own: list[Any], others: list[Any]) -> Plan:
-        found: list[Plan] = []
+    def _plan(self, key: Key, own: list[Any], others: list[Any]) -> CapturePlan:
+        found: list[CapturePlan] = []
 
         def trace(own: Any, others: Any) -> Any:
             found.append(self._program(key, own, others).plan)
@@ -137,10 +137,10 @@ class Capture:
         names = of_params.of_arrays(leaf_names(params))
         return Key(of_params, of_batch, tuple(axes), tuple(names)), (own, others)
 
-    def _program(self, key: Key, own: Sequence[Any], others: Sequence[Any]) -> Program:
+    def _program(self, key: Key, own: Sequence[Any], others: Sequence[Any]) -> CaptureProgram:
         examples = examples_of(key.batch.merge(others), key.batch.spread(key.axes, None))
         chosen = watched(self._names, list(zip(key.names, own, strict=True)))
-        program = Program(self._request, key, own, others, examples, chosen)
+        program = CaptureProgram(self._request, key, own, others, examples, chosen)
         self._warn(program.plan)
         return program
 
@@ -148,7 +148,7 @@ class Capture:
         program = self._program(key, own, others)
         return program.compute(projection)
 
-    def _warn(self, plan: Plan) -> None:
+    def _warn(self, plan: CapturePlan) -> None:
         for name, where in plan.slow.items():
             if (name, where) not in self._warned:
                 self._warned.add((name, where))

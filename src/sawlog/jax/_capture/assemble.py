@@ -9,12 +9,14 @@ from typing import Any
 import jax.numpy as jnp
 
 from sawlog.factored import Dense, Factor, OneHot, Pair, rows, vector
-from sawlog.jax._capture.interpreter import Recorded
-from sawlog.jax._capture.plan import Layout, Plan
+from sawlog.jax._capture.attaching import Recorded
+from sawlog.jax._capture.plan import CapturePlan, Layout
 from sawlog.jax._capture.views import Atoms, in_order, size_of
 
 
-def make_pairs(plan: Plan, records: Sequence[Recorded], found: Any) -> dict[str, tuple[Pair, ...]]:
+def make_pairs(
+    plan: CapturePlan, records: Sequence[Recorded], found: Any
+) -> dict[str, tuple[Pair, ...]]:
     """Return the pairs of each block, one for each use.
 
     A block with a use that has no factors has one pair of its gradients instead: those of a vector
@@ -44,7 +46,8 @@ def _of_gradients(layout: Layout, whole: Any) -> Pair:
 
 
 def _pair(layout: Layout, record: Recorded, factors: Sequence[Any]) -> Pair:
-    assert record.zeros is not None and record.sides is not None
+    assert record.zeros is not None
+    assert record.sides is not None
     groups, outs, ins = record.sides
     inner = len(groups) - sum(record.loops)
     inputs, cotangents = (factors[i] for i in record.zeros)

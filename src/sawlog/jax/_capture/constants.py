@@ -1,9 +1,9 @@
 """Values of a traced program, and constants: values of parameters that have no examples.
 
 A constant carries *zeros*, ``[examples, *shape]``, that receive its gradient for each example. An
-equation of constants links the zeros of its output to those of its operands, with the vector-Jacobian
-product of the equation for each example, so whatever a program does to a parameter before it meets
-an example is covered: casts, reshapes, stacking, or a normalisation of weights.
+equation of constants links the zeros of its output to those of its operands, with the
+vector-Jacobian product of the equation for each example. So whatever a program does to a parameter
+before it meets an example is covered: casts, reshapes, stacking, or a normalisation of weights.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Traced:
         value: The array.
         state: What is known of it.
         constant: Set if it depends on watched parameters and has no examples.
-        origin: The use whose output it is, up to the order of dimensions: where a bias may be added.
+        origin: The use whose output it is, to which a bias may be added.
     """
 
     value: Any
@@ -164,7 +164,15 @@ def _moved(eqn: Any, operands: Sequence[Traced], examples: int) -> Constant | No
 
 
 _SAME = frozenset(
-    "convert_element_type copy copy_p sharding_constraint reduce_precision name pvary".split()
+    [
+        "convert_element_type",
+        "copy",
+        "copy_p",
+        "sharding_constraint",
+        "reduce_precision",
+        "name",
+        "pvary",
+    ]
 )
 
 

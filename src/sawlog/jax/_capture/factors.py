@@ -1,8 +1,9 @@
 """Factors of uses: inputs and cotangents whose outer products are the gradients of examples.
 
-A factored use sees the constant as an array of the shape ``shape``, whose dimensions are ``groups``,
-``outs`` and ``ins``. Its gradient for each example is a sum over positions of outer products of
-``inputs [examples, positions, *groups, ins]`` and ``cotangents [examples, positions, *groups, outs]``.
+A factored use sees the constant as an array whose dimensions are groups, outputs and inputs. Its
+gradient for each example is a sum over positions of outer products of the inputs,
+``[examples, positions, *groups, ins]``, and the cotangents,
+``[examples, positions, *groups, outs]``.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import jax.numpy as jnp
 from sawlog.jax import _compat
 from sawlog.jax._capture.axes import Axis
 from sawlog.jax._capture.slices import split
-from sawlog.jax._capture.uses import Rows, Use
+from sawlog.jax._capture.uses import ConstantUse, Rows
 
 
 @dataclasses.dataclass(frozen=True)
-class Factors:
+class UseFactors:
     """The factors of a use.
 
     Args:
@@ -51,7 +52,7 @@ class Factors:
     always: bool = False
 
 
-FactorRule = Callable[[Any, Use], Factors | None]
+FactorRule = Callable[[Any, ConstantUse], UseFactors | None]
 
 _rules: dict[str, FactorRule] = {}
 
@@ -66,7 +67,7 @@ def factor_rule(name: str) -> Callable[[FactorRule], FactorRule]:
     return register
 
 
-def factors_of(eqn: Any, use: Use) -> Factors | None:
+def factors_of(eqn: Any, use: ConstantUse) -> UseFactors | None:
     """Return the factors of a use; None if its primitive has no rule for it."""
     rule = _rules.get(eqn.primitive.name)
     own = use.places[use.index]
@@ -76,7 +77,7 @@ def factors_of(eqn: Any, use: Use) -> Factors | None:
 
 
 @factor_rule("dot_general")
-def dot_general(eqn: Any, use: Use) -> Factors | None:
+def dot_general(eqn: Any, use: ConstantUse) -> UseFactors | None:
     """Any product: free dimensions are positions, shared ones are groups."""
     w, x = use.index, 1 - use.index
     axis, at = use.places[x], use.outs[0]
@@ -102,7 +103,7 @@ def dot_general(eqn: Any, use: Use) -> Factors | None:
         del operands
         return _arranged(split(cotangent, at, use.examples), g_order)
 
-    return Factors(
+    return UseFactors(
         tuple(use.shapes[w]),
         tuple(each[0] for each in groups),
         tuple(outs),
@@ -127,7 +128,7 @@ def _arranged(array: Any, order: Sequence[Sequence[int]]) -> Any:
 
 
 @factor_rule("conv_general_dilated")
-def conv(eqn: Any, use: Use) -> Factors | None:
+def conv(eqn: Any, use: ConstantUse) -> UseFactors | None:
     """A kernel: inputs are the windows under it, and output pixels are positions."""
     dims, axis, at = _compat.Conv.read(eqn), use.places[0], use.outs[0]
     if use.index != 1 or dims.batch_groups != 1:
@@ -167,7 +168,7 @@ def conv(eqn: Any, use: Use) -> Factors | None:
         image = jnp.reshape(image, (sizes[0], math.prod(sizes[1:-1]), *features))
         return _positions(split(image, at.at(0), use.examples))
 
-    return Factors(
+    return UseFactors(
         tuple(shape),
         (dims.rhs[0],) if grouped else (),
         (moved[dims.rhs[0]] + grouped,),
@@ -179,7 +180,7 @@ def conv(eqn: Any, use: Use) -> Factors | None:
 
 
 def _windows(image: Any, kernel: Sequence[int], dims: _compat.Conv) -> Any:
-    """Return the windows ``[images, channels * window, *pixels]`` of ``[images, channels, ...]``."""
+    """Return windows ``[images, channels * window, *pixels]`` of ``[images, channels, ...]``."""
     return jax.lax.conv_general_dilated_patches(
         image,
         kernel,
@@ -198,7 +199,7 @@ def _positions(parts: Any) -> Any:
 
 
 @factor_rule("gather")
-def gather(eqn: Any, use: Use) -> Factors | None:
+def gather(eqn: Any, use: ConstantUse) -> UseFactors | None:
     """A lookup of whole rows of a table, along any dimension."""
     dims, axis, at = _compat.Gather.read(eqn), use.places[1], use.outs[0]
     table = use.shapes[0]
@@ -229,7 +230,7 @@ def gather(eqn: Any, use: Use) -> Factors | None:
         valid = (ids >= 0) & (ids < size)
         return jnp.where(valid[..., None], parts, jnp.zeros((), parts.dtype))
 
-    return Factors(
+    return UseFactors(
         tuple(table),
         (),
         tuple(rest),
@@ -243,7 +244,7 @@ def gather(eqn: Any, use: Use) -> Factors | None:
 
 
 @factor_rule("ragged_dot_general")
-def ragged_dot(eqn: Any, use: Use) -> Factors | None:
+def ragged_dot(eqn: Any, use: ConstantUse) -> UseFactors | None:
     """A matrix for each group of rows; operand 2 is the group of each row."""
     ragged, axis, at = _compat.RaggedDot.read(eqn), use.places[0], use.outs[0]
     plain = ragged.dot == _compat.Dot(((1,), (1,)), ((), ()))
@@ -258,7 +259,7 @@ def ragged_dot(eqn: Any, use: Use) -> Factors | None:
         own = split(groups, axis, use.examples)[..., None] == jnp.arange(count)
         return jnp.where(own[..., None], parts[:, :, None, :], jnp.zeros((), rows.dtype))
 
-    return Factors(
+    return UseFactors(
         tuple(use.shapes[1]),
         (0,),
         (2,),
@@ -270,7 +271,7 @@ def ragged_dot(eqn: Any, use: Use) -> Factors | None:
     )
 
 
-def by_factors(use: Use, factors: Factors) -> Rows:
+def by_factors(use: ConstantUse, factors: UseFactors) -> Rows:
     """Return the rows of a use from its factors."""
     dims = (*factors.groups, *factors.outs, *factors.ins)
     order = [0, *(dims.index(dim) + 1 for dim in range(len(dims)))]

@@ -31,24 +31,27 @@ def known_outputs(eqn: Any, states: Sequence[State]) -> list[Known | None]:
     if all(each is None for each in found) or not all(_followed(a.aval) for a in eqn.invars):
         return nothing
     filled = [each or _unknown(a.aval) for a, each in zip(eqn.invars, found, strict=True)]
-    values, masks = [each.values for each in filled], [each.mask for each in filled]
+    given, masks = [each.values for each in filled], [each.mask for each in filled]
     if compute is not None:
         with np.errstate(all="ignore"):
-            result = np.asarray(compute(*values)).astype(eqn.outvars[0].aval.dtype)
+            result = np.asarray(compute(*given)).astype(eqn.outvars[0].aval.dtype)
         mask = np.ones(result.shape, bool)
         for each in masks:
             mask = mask & each
     else:
         assert move is not None
-        result, mask = move(eqn, *values), move(eqn, *masks)
+        result, mask = np.asarray(move(eqn, *given)), np.asarray(move(eqn, *masks))
     return [Known(result, mask)] if mask.any() else nothing
 
 
 def _followed(aval: Any) -> bool:
     dtype = getattr(aval, "dtype", None)
-    if dtype is None or jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+    if dtype is None or jax.numpy.issubdtype(dtype, jax.dtypes.extended):
         return False
-    return bool((jax.numpy.issubdtype(dtype, np.integer) or dtype == bool) and aval.size <= _MOST)
+    return bool(
+        (jax.numpy.issubdtype(dtype, np.integer) or np.dtype(dtype).kind == "b")
+        and aval.size <= _MOST
+    )
 
 
 def _known(atom: Any, state: State) -> Known | None:

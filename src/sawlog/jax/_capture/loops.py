@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 
 from sawlog.jax import _compat
+from sawlog.jax._capture.attaching import Recorded
 from sawlog.jax._capture.axes import Axis, Mixed, State
 from sawlog.jax._capture.axis_rules.table import where
 from sawlog.jax._capture.constants import Constant, Traced
-from sawlog.jax._capture.interpreter import Interpreter, Recorded, structure_rule
-from sawlog.jax._capture.slots import Slot, Zeros
+from sawlog.jax._capture.interpreter import CaptureInterpreter, structure_rule
+from sawlog.jax._capture.slots import BlockSlot, Zeros
 from sawlog.jax._capture.structures import (
     agree,
     merged_state,
@@ -32,7 +33,7 @@ from sawlog.jax._capture.views import View
 
 
 @structure_rule("scan")
-def scan(walk: Interpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+def scan(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Evaluate the body with zeros for what it uses as further inputs."""
     loop = _compat.Scan.read(eqn.params)
     consts, carry, xs = loop.split(operands)
@@ -59,7 +60,7 @@ def _stacked_state(state: State) -> State:
 
 
 def _fixed_point(
-    walk: Interpreter,
+    walk: CaptureInterpreter,
     eqn: Any,
     loop: Any,
     consts: Sequence[Traced],
@@ -81,7 +82,7 @@ def _fixed_point(
 class _Body:
     """A ``scan`` that is being rebuilt."""
 
-    walk: Interpreter
+    walk: CaptureInterpreter
     eqn: Any
     loop: Any
     consts: list[Traced]
@@ -113,7 +114,8 @@ class _Body:
         extra = [each.arrays for each in self.stacked]
         types = self._types(start, start_zeros, xs, extra)
         first = 0 if walk.zeros is None else len(walk.zeros.types)
-        zeros = [walk.zeros.take((length, *t.shape), t.dtype) for t in types] if types else []
+        taken = walk.zeros or Zeros()
+        zeros = [taken.take((length, *t.shape), t.dtype) for t in types]
         (carry, carry_zeros), (ys, ys_zeros) = jax.lax.scan(
             self._step,
             (start, start_zeros),
@@ -208,11 +210,11 @@ class _Stacked:
 
     arrays: Any
     view: View | None = None
-    slot: Slot | None = None
+    slot: BlockSlot | None = None
     names: frozenset[str] | None = None
 
     @classmethod
-    def of(cls, walk: Interpreter, traced: Traced) -> _Stacked:
+    def of(cls, walk: CaptureInterpreter, traced: Traced) -> _Stacked:
         """Return what the iterations need of an operand."""
         constant = traced.constant
         if constant is None:
@@ -244,6 +246,6 @@ class _Stacked:
         return Constant(value, frozenset(), lambda: own.whole(shape, dtype), self.names, view, own)
 
 
-def _is_group(slot: Slot, view: View) -> bool:
+def _is_group(slot: BlockSlot, view: View) -> bool:
     """Return whether a loop over the first dimension is one over the first group of a block."""
     return bool(slot.groups) and view.dims[0] == slot.groups[:1]

@@ -1,7 +1,7 @@
 """Rows that are sorted while the program runs, such as tokens by their expert.
 
-``argsort`` of one number for each row is a permutation. Rows that are gathered with it are along the
-dimension of the examples still, in another order, until they are gathered with its inverse or
+``argsort`` of one number for each row is a permutation. Rows that are gathered with it are still
+along the dimension of the examples, in another order, until they are gathered with its inverse or
 written back. Uses of parameters in between are attached in the order of the batch.
 """
 
@@ -15,11 +15,11 @@ import numpy as np
 from sawlog.jax import _compat
 from sawlog.jax._capture.axes import Axis, Index, Known, State
 from sawlog.jax._capture.constants import Traced
-from sawlog.jax._capture.interpreter import Interpreter, structure_rule
+from sawlog.jax._capture.interpreter import CaptureInterpreter, structure_rule
 
 
 @structure_rule("sort")
-def sort(walk: Interpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+def sort(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Follow a sort of rows by one number each, with their positions as another operand."""
     followed = walk.follow(eqn, operands)
     key, place = operands[0], operands[0].state.place

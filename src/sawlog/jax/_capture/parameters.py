@@ -131,7 +131,7 @@ def batch_axes_of(batch: Any, axes: Any) -> list[int | None]:
     Raises:
         ArgumentError: ``axes`` does not fit the batch.
     """
-    leaves, tree = jax.tree.flatten(batch)
+    leaves = jax.tree.leaves(batch)
     if axes is None or isinstance(axes, int):
         found = [axes] * len(leaves)
         found = [None if np.ndim(x) == 0 else axis for x, axis in zip(leaves, found, strict=True)]
@@ -143,7 +143,7 @@ def batch_axes_of(batch: Any, axes: Any) -> list[int | None]:
                 batch,
                 is_leaf=lambda x: x is None,
             )
-            found = [box.axis for box in tree.flatten_up_to(spread)]
+            found = [box.axis for box in jax.tree.leaves(spread)]
         except ValueError as error:
             raise ArgumentError(
                 f"`batch_axes` must be an integer, None, or a pytree that is a prefix of the "

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sawlog.jax._capture.interpreter import Recorded
+from sawlog.jax._capture.attaching import Recorded
 from sawlog.jax._capture.views import Atoms, View, canonical, in_order, size_of
 from sawlog.run_files._blocks import Block
 
@@ -50,7 +50,7 @@ class Layout:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class CapturePlan:
     """What a capture does with each parameter.
 
     Attributes:
@@ -71,7 +71,7 @@ class Plan:
         return tuple(layout.block for layout in self.layouts)
 
 
-def make_plan(records: Sequence[Recorded], params: Mapping[str, Any]) -> Plan:
+def make_plan(records: Sequence[Recorded], params: Mapping[str, Any]) -> CapturePlan:
     """Return the plan for recorded uses of parameters, given by name with their shapes."""
     uses: dict[str, list[Recorded]] = {name: [] for name in params}
     for record in records:
@@ -84,7 +84,7 @@ def make_plan(records: Sequence[Recorded], params: Mapping[str, Any]) -> Plan:
         _with_bias(layout, biases.get(name)) for name, layout in alone.items() if name not in taken
     )
     slow = {name: record.where for name, found in uses.items() for record in found if record.slow}
-    return Plan(
+    return CapturePlan(
         layouts,
         {name: tuple(record.where for record in found) for name, found in uses.items()},
         slow,

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import jaxpr_as_fun
 
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.jax import _compat
@@ -15,13 +16,14 @@ from sawlog.jax._capture import loops as loops
 from sawlog.jax._capture import orders as orders
 from sawlog.jax._capture import structures as structures
 from sawlog.jax._capture.assemble import make_pairs
+from sawlog.jax._capture.attaching import Recorded
 from sawlog.jax._capture.axes import CONSTANT, Axis, Mixed, State, Summed
 from sawlog.jax._capture.captured import Captured
 from sawlog.jax._capture.constants import Constant, Traced
-from sawlog.jax._capture.interpreter import Interpreter, Recorded
+from sawlog.jax._capture.interpreter import CaptureInterpreter
 from sawlog.jax._capture.parameters import Static
-from sawlog.jax._capture.plan import Layout, Plan, make_plan
-from sawlog.jax._capture.slots import Slot, Zeros
+from sawlog.jax._capture.plan import CapturePlan, Layout, make_plan
+from sawlog.jax._capture.slots import BlockSlot, Zeros
 from sawlog.jax._capture.views import View
 from sawlog.run_files._blocks import Block, with_rank
 from sawlog.run_files._options import Compression
@@ -49,7 +51,7 @@ class Key:
     names: tuple[str, ...]
 
 
-class Program:
+class CaptureProgram:
     """A loss function, traced for one batch.
 
     Args:
@@ -104,7 +106,7 @@ class Program:
         _check_losses(closed.out_avals[0], self._request.reduction, self._examples)
         return closed, trees[-1]
 
-    def _survey(self) -> tuple[list[Any], Plan]:
+    def _survey(self) -> tuple[list[Any], CapturePlan]:
         """Find out every use of a parameter, and the types of the factors."""
         found: list[Any] = []
 
@@ -126,10 +128,10 @@ class Program:
 
     def _evaluate(
         self, zeros: Zeros | None, constants: Mapping[str, Constant]
-    ) -> tuple[Interpreter, Any, list[Any]]:
+    ) -> tuple[CaptureInterpreter, Any, list[Any]]:
         """Evaluate the loss function; return the losses and the leaves of its other output."""
         request = self._request
-        walk = Interpreter(self._examples, zeros, sums=request.reduction != "none")
+        walk = CaptureInterpreter(self._examples, zeros, sums=request.reduction != "none")
         operands = [
             Traced(x, State(None, name in constants), constants.get(name))
             for x, name in zip(self._params, self._key.names, strict=True)
@@ -228,12 +230,12 @@ class Program:
                     made[name] = _leaf(name, param, none)
         return made
 
-    def _slot(self, layout: Layout, zeros: Any, matrices: Any, name: str) -> Slot:
+    def _slot(self, layout: Layout, zeros: Any, matrices: Any, name: str) -> BlockSlot:
         left, right = (
             None if matrix is None else _grouped(jnp.asarray(matrix, zeros.dtype), layout)
             for matrix in matrices[layout.block.name]
         )
-        return Slot(
+        return BlockSlot(
             zeros,
             left,
             right,
@@ -282,7 +284,7 @@ class Program:
             for (i, _), value in zip(self._watched, params, strict=True):
                 own[i] = value
             arrays = [*own, *map(jnp.asarray, self._batch)]
-            losses = jax.extend.core.jaxpr_as_fun(self._closed)(*arrays)[0]
+            losses = jaxpr_as_fun(self._closed)(*arrays)[0]
             return (losses * self._seeds(losses)).sum()
 
         grads = jax.grad(total)([self._params[i] for i, _ in self._watched])
@@ -307,7 +309,7 @@ def _leaf(name: str, param: Any, zeros: Any) -> Constant:
     return Constant(param, frozenset(), lambda: zeros, frozenset({name}), view)
 
 
-def _slotted_leaf(name: str, param: Any, slot: Slot) -> Constant:
+def _slotted_leaf(name: str, param: Any, slot: BlockSlot) -> Constant:
     view, shape, dtype = View.of(name, param.shape), tuple(param.shape), param.dtype
 
     def make() -> Any:
@@ -344,7 +346,7 @@ def _check_losses(aval: Any, reduction: str, examples: int) -> None:
         )
 
 
-def _checked(walk: Interpreter, losses: Traced, reduction: str) -> Traced:
+def _checked(walk: CaptureInterpreter, losses: Traced, reduction: str) -> Traced:
     """Return the losses, whose examples must be separate."""
     place = losses.state.place
     if isinstance(place, Mixed):
@@ -368,7 +370,8 @@ def _checked(walk: Interpreter, losses: Traced, reduction: str) -> Traced:
 
 def _interaction(place: Mixed) -> CaptureError:
     return CaptureError(
-        f"The loss of one example depends on other examples of the batch: {place.where} {place.why}. "
+        "The loss of one example depends on other examples of the batch: "
+        f"{place.where} {place.why}. "
         "Per-example gradients need losses that are separate. Hint: use running averages in place "
         "of statistics of the batch (batch norm in evaluation mode), return one loss for each "
         "example, or leave the examples along one axis until the end."

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from sawlog.factored import Dense, Factor, OneHot, Pair, gradient
-from sawlog.jax._capture.factors import Factors
+from sawlog.jax._capture.factors import UseFactors
 from sawlog.jax._capture.links import link
 from sawlog.jax._capture.views import Atoms, View, canonical, in_order, size_of
 
 
 @dataclasses.dataclass(frozen=True)
-class Slot:
+class BlockSlot:
     """Receives the projected gradients of a block, from its weight or its bias.
 
     Args:
@@ -103,7 +103,7 @@ class Slot:
             return rows[..., :, None] * one[..., None, :]
         return one[..., :, None] * rows[..., None, :]
 
-    def sides(self, view: View, factors: Factors) -> tuple[Any, Any] | None:
+    def sides(self, view: View, factors: UseFactors) -> tuple[Any, Any] | None:
         """Return the projections of cotangents and inputs of a use, in the order of its features.
 
         Returns:
@@ -122,7 +122,7 @@ class Slot:
             return (_Side(right, outs), _Side(left, ins))
         return None
 
-    def swapped(self, view: View, factors: Factors) -> bool:
+    def swapped(self, view: View, factors: UseFactors) -> bool:
         """Return whether the cotangents of a use are columns of the block."""
         sides = partition(view, factors)
         return sides is not None and canonical(sides[1]) != canonical(self.lefts)
@@ -150,7 +150,7 @@ class _Side:
         return jnp.reshape(parts, self.matrix.shape)
 
 
-def partition(view: View, factors: Factors) -> tuple[Atoms, Atoms, Atoms] | None:
+def partition(view: View, factors: UseFactors) -> tuple[Atoms, Atoms, Atoms] | None:
     """Return the atoms of a parameter that are groups, outputs and inputs of a use."""
     split = view.reshaped(factors.shape)
     if split is None:
@@ -161,7 +161,7 @@ def partition(view: View, factors: Factors) -> tuple[Atoms, Atoms, Atoms] | None
     return groups, split.atoms(factors.outs), split.atoms(factors.ins)
 
 
-def factor(features: Any, factors: Factors, table: int, *, one: bool = False) -> Factor:
+def factor(features: Any, factors: UseFactors, table: int, *, one: bool = False) -> Factor:
     """Return inputs as a factor: ids are one-hot, and several groups are one."""
     if factors.lookup:
         return OneHot(features, table)
@@ -184,7 +184,7 @@ def _flat(matrix: Any) -> Any:
 
 
 def project_inputs(
-    slot: Slot, view: View, factors: Factors, operands: Sequence[Any], dtype: Any
+    slot: BlockSlot, view: View, factors: UseFactors, operands: Sequence[Any], dtype: Any
 ) -> Any:
     """Return the projected inputs of a use, as they are kept for the backward pass."""
     sides = slot.sides(view, factors)
@@ -197,7 +197,9 @@ def project_inputs(
     return made.array
 
 
-def projected_rows(slot: Slot, view: View, factors: Factors, cotangents: Any, inputs: Any) -> Any:
+def projected_rows(
+    slot: BlockSlot, view: View, factors: UseFactors, cotangents: Any, inputs: Any
+) -> Any:
     """Return what a slot receives from a use.
 
     Args:
@@ -214,11 +216,8 @@ def projected_rows(slot: Slot, view: View, factors: Factors, cotangents: Any, in
     left: Factor = Dense(grouped(cotangents))
     if matrix is not None:
         left = left.projected(matrix.astype(cotangents.dtype))
-    right: Factor
-    if into.matrix is None:
-        right = factor(inputs, factors, size_of(into.atoms))
-    else:
-        right = Dense(inputs)
+    whole = into.matrix is None
+    right = factor(inputs, factors, size_of(into.atoms)) if whole else Dense(inputs)
     pair = Pair(right, left) if slot.swapped(view, factors) else Pair(left, right)
     rows = gradient(pair)
     sizes = tuple(atom.size for atom in slot.groups)
@@ -227,7 +226,7 @@ def projected_rows(slot: Slot, view: View, factors: Factors, cotangents: Any, in
     return slot._padded(ordered)
 
 
-def _reordered(rows: Any, slot: Slot, sides: tuple[Any, Any], swapped: bool) -> Any:
+def _reordered(rows: Any, slot: BlockSlot, sides: tuple[Any, Any], swapped: bool) -> Any:
     """Return rows whose unprojected sides are in the order of the parameter."""
     first, second = (sides[1], sides[0]) if swapped else sides
     for axis, side in ((-2, first), (-1, second)):

@@ -14,12 +14,12 @@ from sawlog.jax import _compat
 from sawlog.jax._capture.axes import Axis, Mixed, Place, State, merge
 from sawlog.jax._capture.axis_rules.table import Followed, where
 from sawlog.jax._capture.constants import Constant, Traced
-from sawlog.jax._capture.interpreter import Interpreter, structure_rule
+from sawlog.jax._capture.interpreter import CaptureInterpreter, structure_rule
 from sawlog.jax._capture.permutations import index_outputs
 
 
 @structure_rule("jit", "pjit", "closed_call", "core_call", "remat_opt", "composite", "custom_lin")
-def call(walk: Interpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+def call(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Evaluate the function in place."""
     inner = _compat.inner_jaxpr(eqn)
     outs = [_located(out, eqn) for out in walk.run(inner.jaxpr, inner.consts, operands)]
@@ -39,7 +39,7 @@ def _located(traced: Traced, eqn: Any) -> Traced:
 
 
 @structure_rule("checkpoint", "remat", "remat2")
-def checkpoint(walk: Interpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+def checkpoint(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Evaluate the function inside of a checkpoint with the same policy."""
     inner = _compat.inner_jaxpr(eqn)
     packing = Packing(walk)
@@ -59,7 +59,7 @@ class Packing:
     trace counts.
     """
 
-    def __init__(self, walk: Interpreter) -> None:
+    def __init__(self, walk: CaptureInterpreter) -> None:
         self._walk = walk
         self._start = len(walk.records)
         self._outs: list[Traced] = []
@@ -76,7 +76,7 @@ class Packing:
         return unflatten(self._outs, arrays)
 
 
-def flatten(walk: Interpreter, outs: Sequence[Traced]) -> list[Any]:
+def flatten(walk: CaptureInterpreter, outs: Sequence[Traced]) -> list[Any]:
     """Return the values, and the zeros of those that are constants of parameters."""
     constants = [walk.full(out) for out in outs]
     return [*(out.value for out in outs), *(c.make_zeros() for c in constants if c is not None)]
@@ -99,7 +99,7 @@ def received(value: Any, zeros: Any, names: frozenset[str]) -> Constant:
     return Constant(value, frozenset(), lambda: zeros, names)
 
 
-def states_of(walk: Interpreter, inner: Any, states: Sequence[State]) -> list[State]:
+def states_of(walk: CaptureInterpreter, inner: Any, states: Sequence[State]) -> list[State]:
     """Return the states of the outputs of an inner program."""
     found: list[State] = []
     known = len(walk.orders)
@@ -124,7 +124,7 @@ def outside(state: State, known: int) -> State:
     return State(place, state.param, state.known)
 
 
-def _stand_in(walk: Interpreter, value: Any, state: State) -> Traced:
+def _stand_in(walk: CaptureInterpreter, value: Any, state: State) -> Traced:
     """Return a value in a state, with zeros that receive nothing if it is a constant."""
     if state.place is not None or not state.param:
         return Traced(value, state)
@@ -139,7 +139,7 @@ def _stand_in(walk: Interpreter, value: Any, state: State) -> Traced:
     "custom_vmap_call",
     "custom_linear_solve",
 )
-def own_derivative(walk: Interpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+def own_derivative(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Bind the equation, whose derivative is the user's."""
     if eqn.primitive.name == "custom_linear_solve":
         inner, given = _compat.linear_solver(eqn, operands)
@@ -153,7 +153,7 @@ def own_derivative(walk: Interpreter, eqn: Any, operands: list[Traced]) -> list[
 
 
 def _separate_backwards(
-    walk: Interpreter, eqn: Any, operands: Sequence[Traced], places: tuple[Place, ...]
+    walk: CaptureInterpreter, eqn: Any, operands: Sequence[Traced], places: tuple[Place, ...]
 ) -> tuple[Place, ...]:
     """Return the places of the outputs; mixed if the user's derivative combines examples."""
     floats = [i for i, x in enumerate(operands) if _compat.has_gradient(eqn.invars[i].aval)]
@@ -187,7 +187,7 @@ def _separate_backwards(
 
 
 @structure_rule("cond")
-def cond(walk: Interpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+def cond(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Evaluate every branch; what they return must have the examples at the same place."""
     index, *given = operands
     branches = _compat.branches_of(eqn)
@@ -231,14 +231,14 @@ def merged_state(states: Sequence[State], eqn: Any) -> State:
     return State(place, any(state.param for state in states))
 
 
-def agree(walk: Interpreter, traced: Traced, state: State, at: str) -> Traced:
+def agree(walk: CaptureInterpreter, traced: Traced, state: State, at: str) -> Traced:
     """Return a value in the state that all steps or branches share."""
     if isinstance(state.place, Axis) and traced.state.place is None:
         return walk.promoted(traced, state.place, at)
     return traced
 
 
-def zeros_of(walk: Interpreter, traced: Traced) -> Any:
+def zeros_of(walk: CaptureInterpreter, traced: Traced) -> Any:
     """Return the zeros of a constant; new ones, which receive nothing, without a parameter."""
     constant = walk.full(traced)
     if constant is not None:
@@ -247,7 +247,7 @@ def zeros_of(walk: Interpreter, traced: Traced) -> Any:
 
 
 @structure_rule("while")
-def while_loop(walk: Interpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+def while_loop(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Bind a loop of unknown length, through which no gradient can flow backwards."""
     loop = _compat.While.read(eqn.params)
     of_cond, of_body, carry = loop.split(operands)

@@ -1,8 +1,8 @@
 """Gradients of one equation for each example, with respect to a constant that it uses.
 
 ``by_slices`` binds the equation for one example at a time, under ``vmap``: it costs what the
-gradient of the batch costs. ``by_masks`` works for any equation whose examples are separate: it pulls
-back the cotangents of one example after the other through the equation of the whole batch.
+gradient of the batch costs. ``by_masks`` works for any equation whose examples are separate: it
+pulls back the cotangents of one example after the other through the equation of the whole batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Rows = Callable[[Sequence[Any], Sequence[Any]], Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Use:
+class ConstantUse:
     """An equation with examples that uses a constant.
 
     Args:
@@ -47,7 +47,7 @@ class Use:
     examples: int
 
 
-def by_slices(use: Use) -> Rows:
+def by_slices(use: ConstantUse) -> Rows:
     """Return the rows of a use whose equation can be bound for one example."""
     index, examples = use.index, use.examples
     own = use.places[index]
@@ -83,7 +83,7 @@ def by_slices(use: Use) -> Rows:
     return rows
 
 
-def _own_shape(use: Use, part: Any) -> tuple[int, ...]:
+def _own_shape(use: ConstantUse, part: Any) -> tuple[int, ...]:
     """Return the shape of the constant as one example sees it."""
     shape, own = list(use.shapes[use.index]), use.places[use.index]
     if isinstance(own, Axis):
@@ -93,7 +93,7 @@ def _own_shape(use: Use, part: Any) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def by_masks(use: Use) -> Rows:
+def by_masks(use: ConstantUse) -> Rows:
     """Return the rows of any use whose outputs have the examples separate."""
     index, examples = use.index, use.examples
 

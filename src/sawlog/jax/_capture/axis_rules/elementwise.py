@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sawlog.jax._capture.axes import Axis, Mixed, Place
-from sawlog.jax._capture.axis_rules.table import Followed, Operands, axis_rule, shape_of
+from sawlog.jax._capture.axis_rules.table import Followed, FollowedOperands, axis_rule, shape_of
 
 _ELEMENTWISE = (
     "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil "
@@ -19,7 +19,7 @@ _ELEMENTWISE = (
 )
 
 
-def shared_axis(operands: Operands) -> Place:
+def shared_axis(operands: FollowedOperands) -> Place:
     """Return the one place of all operands that have examples."""
     axes = [axis for _, axis in operands.axes]
     if any(axis != axes[0] for axis in axes) and operands.examples > 1:
@@ -27,7 +27,7 @@ def shared_axis(operands: Operands) -> Place:
     return axes[0]
 
 
-def aligned_dims(eqn: Any, operands: Operands, axis: Axis) -> dict[int, Axis]:
+def aligned_dims(eqn: Any, operands: FollowedOperands, axis: Axis) -> dict[int, Axis]:
     """Return the constants that extend along the dimension of the examples."""
     rank = len(shape_of(eqn.outvars, 0))
     found = {}
@@ -39,7 +39,7 @@ def aligned_dims(eqn: Any, operands: Operands, axis: Axis) -> dict[int, Axis]:
 
 
 @axis_rule(*_ELEMENTWISE.split(), sliceable=True)
-def elementwise(eqn: Any, operands: Operands) -> Followed:
+def elementwise(eqn: Any, operands: FollowedOperands) -> Followed:
     """Keep the dimension of the examples, which all operands must share."""
     axis = shared_axis(operands)
     if isinstance(axis, Axis):
@@ -48,7 +48,7 @@ def elementwise(eqn: Any, operands: Operands) -> Followed:
 
 
 @axis_rule("optimization_barrier")
-def barrier(eqn: Any, operands: Operands) -> Followed:
+def barrier(eqn: Any, operands: FollowedOperands) -> Followed:
     """Return every operand unchanged."""
     del eqn
     return Followed(operands.places)
@@ -65,7 +65,7 @@ def barrier(eqn: Any, operands: Operands) -> Followed:
     "random_gamma",
     "threefry2x32",
 )
-def random(eqn: Any, operands: Operands) -> Followed:
+def random(eqn: Any, operands: FollowedOperands) -> Followed:
     """Keep leading dimensions: there is a key for each example."""
     axis = shared_axis(operands)
     return Followed((axis,) * len(eqn.outvars))

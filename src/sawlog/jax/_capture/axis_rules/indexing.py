@@ -11,7 +11,7 @@ from sawlog.jax import _compat
 from sawlog.jax._capture.axes import Axis, Known, Place
 from sawlog.jax._capture.axis_rules.table import (
     Followed,
-    Operands,
+    FollowedOperands,
     all_mixed,
     axis_rule,
     shape_of,
@@ -21,7 +21,7 @@ _CHOOSES = "selects rows by an index that may be that of another example"
 
 
 @axis_rule("gather", sliceable=True)
-def gather(eqn: Any, operands: Operands) -> Followed:
+def gather(eqn: Any, operands: FollowedOperands) -> Followed:
     """Follow the examples of the operand, of the indices, or of both."""
     dims = _compat.Gather.read(eqn)
     operand, indices = operands.places
@@ -50,7 +50,7 @@ def gather(eqn: Any, operands: Operands) -> Followed:
 
 
 def _by_order(
-    eqn: Any, dims: _compat.Gather, operands: Operands, axis: Axis, batch: list[int]
+    eqn: Any, dims: _compat.Gather, operands: FollowedOperands, axis: Axis, batch: list[int]
 ) -> Axis | None:
     """Return where the output has rows that a permutation selects; None for another index."""
     index, place = operands.indices[1], operands.places[1]
@@ -66,7 +66,7 @@ def _by_order(
 
 
 def _from_operand(
-    eqn: Any, dims: _compat.Gather, operands: Operands, axis: Axis, batch: list[int]
+    eqn: Any, dims: _compat.Gather, operands: FollowedOperands, axis: Axis, batch: list[int]
 ) -> Axis | None:
     """Return where the examples of the operand are in the output; None if that is unknown."""
     whole = shape_of(eqn.invars, 0)
@@ -128,7 +128,7 @@ def _divisors(number: int) -> list[int]:
     *(f"scatter{mark}{kind}" for mark in "-_" for kind in ("add", "sub", "mul", "min", "max")),
     sliceable=True,
 )
-def scatter(eqn: Any, operands: Operands) -> Followed:
+def scatter(eqn: Any, operands: FollowedOperands) -> Followed:
     """Follow the examples of what is changed, of the indices, and of the updates."""
     dims = _compat.Scatter.read(eqn)
     operand, indices, updates = operands.places
@@ -179,7 +179,12 @@ def _kept(dims: _compat.Scatter, rank: int) -> list[int]:
 
 
 def _of_updates(
-    eqn: Any, dims: _compat.Scatter, operands: Operands, axis: Axis, batch: list[int], rank: int
+    eqn: Any,
+    dims: _compat.Scatter,
+    operands: FollowedOperands,
+    axis: Axis,
+    batch: list[int],
+    rank: int,
 ) -> Axis | None:
     """Return where the result has the examples of the updates; None if that is unknown."""
     whole = shape_of(eqn.invars, 0)
@@ -204,7 +209,11 @@ def _of_updates(
 
 
 def _back_in_order(
-    dims: _compat.Scatter, operands: Operands, axis: Axis, batch: list[int], whole: tuple[int, ...]
+    dims: _compat.Scatter,
+    operands: FollowedOperands,
+    axis: Axis,
+    batch: list[int],
+    whole: tuple[int, ...],
 ) -> Axis | None:
     """Return where sorted rows are after they are written to where they came from."""
     index = operands.indices[1]

@@ -11,7 +11,7 @@ from sawlog.jax._capture.axes import Axis, Mixed, Place
 from sawlog.jax._capture.axis_rules.elementwise import aligned_dims, shared_axis
 from sawlog.jax._capture.axis_rules.table import (
     Followed,
-    Operands,
+    FollowedOperands,
     all_mixed,
     axis_rule,
     shape_of,
@@ -19,21 +19,21 @@ from sawlog.jax._capture.axis_rules.table import (
 
 
 @axis_rule("broadcast_in_dim")
-def broadcast_in_dim(eqn: Any, operands: Operands) -> Followed:
+def broadcast_in_dim(eqn: Any, operands: FollowedOperands) -> Followed:
     """Move the examples to where the output has the dimension."""
     ((_, axis),) = operands.axes
     return Followed((axis.at(_compat.broadcast_dimensions(eqn)[axis.dim]),))
 
 
 @axis_rule("transpose")
-def transpose(eqn: Any, operands: Operands) -> Followed:
+def transpose(eqn: Any, operands: FollowedOperands) -> Followed:
     """Permute the dimensions."""
     ((_, axis),) = operands.axes
     return Followed((axis.at(_compat.permutation(eqn).index(axis.dim)),))
 
 
 @axis_rule("squeeze")
-def squeeze(eqn: Any, operands: Operands) -> Followed:
+def squeeze(eqn: Any, operands: FollowedOperands) -> Followed:
     """Remove dimensions of size 1."""
     ((_, axis),) = operands.axes
     removed = {dim % len(shape_of(eqn.invars, 0)) for dim in _compat.removed_dimensions(eqn)}
@@ -43,7 +43,7 @@ def squeeze(eqn: Any, operands: Operands) -> Followed:
 
 
 @axis_rule("reshape")
-def reshape(eqn: Any, operands: Operands) -> Followed:
+def reshape(eqn: Any, operands: FollowedOperands) -> Followed:
     """Split or merge dimensions; the examples must stay within one of them."""
     ((_, axis),) = operands.axes
     if _compat.reshape_order(eqn) is not None:
@@ -71,7 +71,7 @@ def reshaped(axis: Axis, old: tuple[int, ...], new: tuple[int, ...], examples: i
 
 
 @axis_rule("rev")
-def rev(eqn: Any, operands: Operands) -> Followed:
+def rev(eqn: Any, operands: FollowedOperands) -> Followed:
     """Reverse other dimensions."""
     ((_, axis),) = operands.axes
     if axis.dim in _compat.reversed_dimensions(eqn):
@@ -80,7 +80,7 @@ def rev(eqn: Any, operands: Operands) -> Followed:
 
 
 @axis_rule("slice")
-def slice_(eqn: Any, operands: Operands) -> Followed:
+def slice_(eqn: Any, operands: FollowedOperands) -> Followed:
     """Slice other dimensions, or take whole repetitions of the batch."""
     ((_, axis),) = operands.axes
     start, end, stride = _compat.slice_bounds(eqn)[axis.dim]
@@ -94,7 +94,7 @@ def slice_(eqn: Any, operands: Operands) -> Followed:
 
 
 @axis_rule("dynamic_slice")
-def dynamic_slice(eqn: Any, operands: Operands) -> Followed:
+def dynamic_slice(eqn: Any, operands: FollowedOperands) -> Followed:
     """Slice other dimensions at positions that all examples share."""
     ((i, axis), *more) = operands.axes
     if i or more:
@@ -105,7 +105,7 @@ def dynamic_slice(eqn: Any, operands: Operands) -> Followed:
 
 
 @axis_rule("dynamic_update_slice", sliceable=True)
-def dynamic_update_slice(eqn: Any, operands: Operands) -> Followed:
+def dynamic_update_slice(eqn: Any, operands: FollowedOperands) -> Followed:
     """Replace a part of an array, the same part for all examples."""
     if any(i > 1 for i, _ in operands.axes):
         return all_mixed(eqn, "writes at a position that belongs to one example")
@@ -118,14 +118,14 @@ def dynamic_update_slice(eqn: Any, operands: Operands) -> Followed:
     return Followed((axis,))
 
 
-def _aligned(eqn: Any, operands: Operands, axis: Axis, count: int) -> dict[int, Axis]:
+def _aligned(eqn: Any, operands: FollowedOperands, axis: Axis, count: int) -> dict[int, Axis]:
     """Return which of the first operands are constants, with a slice for each example."""
     found = aligned_dims(eqn, operands, axis)
     return {i: each for i, each in found.items() if i < count}
 
 
 @axis_rule("pad", sliceable=True)
-def pad(eqn: Any, operands: Operands) -> Followed:
+def pad(eqn: Any, operands: FollowedOperands) -> Followed:
     """Pad other dimensions."""
     ((i, axis), *more) = operands.axes
     if i or more:
@@ -136,7 +136,7 @@ def pad(eqn: Any, operands: Operands) -> Followed:
 
 
 @axis_rule("concatenate", sliceable=True)
-def concatenate(eqn: Any, operands: Operands) -> Followed:
+def concatenate(eqn: Any, operands: FollowedOperands) -> Followed:
     """Join along another dimension, or repeat the batch."""
     axis = shared_axis(operands)
     if not isinstance(axis, Axis):
@@ -149,7 +149,7 @@ def concatenate(eqn: Any, operands: Operands) -> Followed:
 
 
 @axis_rule("split")
-def split(eqn: Any, operands: Operands) -> Followed:
+def split(eqn: Any, operands: FollowedOperands) -> Followed:
     """Split another dimension."""
     ((_, axis),) = operands.axes
     if axis.dim == _compat.operated_axis(eqn):
@@ -158,7 +158,7 @@ def split(eqn: Any, operands: Operands) -> Followed:
 
 
 @axis_rule("bitcast_convert_type")
-def bitcast(eqn: Any, operands: Operands) -> Followed:
+def bitcast(eqn: Any, operands: FollowedOperands) -> Followed:
     """Change the type of elements; the last dimension may appear or disappear."""
     ((_, axis),) = operands.axes
     if axis.dim >= len(shape_of(eqn.outvars, 0)):

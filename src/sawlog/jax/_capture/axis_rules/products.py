@@ -8,7 +8,7 @@ from sawlog.jax import _compat
 from sawlog.jax._capture.axes import Axis, Mixed, Place
 from sawlog.jax._capture.axis_rules.table import (
     Followed,
-    Operands,
+    FollowedOperands,
     all_mixed,
     axis_rule,
     shape_of,
@@ -18,12 +18,12 @@ _CONTRACTS = "adds up products over the examples of the batch"
 
 
 @axis_rule("dot_general", sliceable=True)
-def dot_general(eqn: Any, operands: Operands) -> Followed:
+def dot_general(eqn: Any, operands: FollowedOperands) -> Followed:
     """Keep a free or a batch dimension."""
     return dot(eqn, operands, _compat.Dot.read(eqn))
 
 
-def dot(eqn: Any, operands: Operands, dims: _compat.Dot) -> Followed:
+def dot(eqn: Any, operands: FollowedOperands, dims: _compat.Dot) -> Followed:
     """Return where the output of a product has the examples of its operands."""
     found: list[tuple[Place, int]] = []
     aligned: dict[int, Axis] = {}
@@ -55,7 +55,7 @@ def _first(eqn: Any, dims: _compat.Dot, i: int) -> int:
 
 
 @axis_rule("ragged_dot_general")
-def ragged_dot(eqn: Any, operands: Operands) -> Followed:
+def ragged_dot(eqn: Any, operands: FollowedOperands) -> Followed:
     """Keep the rows of the left operand, whichever group they belong to.
 
     The sizes of groups count the rows of all examples; which group a row belongs to is data, as an
@@ -67,19 +67,19 @@ def ragged_dot(eqn: Any, operands: Operands) -> Followed:
         return Followed((left if isinstance(left, Mixed) else right,))
     if right is not None:
         return all_mixed(eqn, "multiplies with groups that belong to examples")
-    if left is None:
+    if not isinstance(left, Axis):
         return all_mixed(eqn, "multiplies constants in groups whose sizes depend on examples")
     if any(dim in ragged.dot.contract[0] for dim in ragged.ragged):
         return all_mixed(eqn, "adds up products of rows of different examples")
-    axes = Operands((left, None), operands.known[:2], operands.examples)
-    free = [dim for dim in _free(eqn, ragged.dot, 0)]
+    axes = FollowedOperands((left, None), operands.known[:2], operands.examples)
+    free = _free(eqn, ragged.dot, 0)
     if ragged.dot.batch[0] or left.dim not in free:
         return dot(eqn, axes, ragged.dot) if left.dim not in free else all_mixed(eqn, _CONTRACTS)
     return Followed((left.at(free.index(left.dim)),))
 
 
 @axis_rule("conv_general_dilated", sliceable=True)
-def conv(eqn: Any, operands: Operands) -> Followed:
+def conv(eqn: Any, operands: FollowedOperands) -> Followed:
     """Keep the batch dimension of the images, or examples that are groups of features."""
     dims = _compat.Conv.read(eqn)
     axes = dict(operands.axes)

@@ -10,7 +10,7 @@ from sawlog.jax._capture.axes import Axis, Mixed, Summed
 from sawlog.jax._capture.axis_rules.elementwise import aligned_dims, shared_axis
 from sawlog.jax._capture.axis_rules.table import (
     Followed,
-    Operands,
+    FollowedOperands,
     all_mixed,
     axis_rule,
     shape_of,
@@ -29,7 +29,7 @@ from sawlog.jax._capture.axis_rules.table import (
     "argmin",
     "reduce",
 )
-def reduce(eqn: Any, operands: Operands) -> Followed:
+def reduce(eqn: Any, operands: FollowedOperands) -> Followed:
     """Reduce other dimensions."""
     axis = shared_axis(operands)
     if not isinstance(axis, Axis):
@@ -47,7 +47,7 @@ SUM = Mixed("adds up the examples of the batch")
 
 
 @axis_rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "sort")
-def along(eqn: Any, operands: Operands) -> Followed:
+def along(eqn: Any, operands: FollowedOperands) -> Followed:
     """Accumulate or sort along another dimension."""
     axis = shared_axis(operands)
     if isinstance(axis, Axis) and axis.dim == _compat.operated_axis(eqn):
@@ -56,7 +56,7 @@ def along(eqn: Any, operands: Operands) -> Followed:
 
 
 @axis_rule("top_k", "approx_top_k")
-def top_k(eqn: Any, operands: Operands) -> Followed:
+def top_k(eqn: Any, operands: FollowedOperands) -> Followed:
     """Select along the last dimension."""
     ((_, axis),) = operands.axes
     shape, out = shape_of(eqn.invars, 0), shape_of(eqn.outvars, 0)
@@ -66,7 +66,7 @@ def top_k(eqn: Any, operands: Operands) -> Followed:
 
 
 @axis_rule("reduce_window_sum", "reduce_window_max", "reduce_window_min", "reduce_window", "cumred")
-def pooling(eqn: Any, operands: Operands) -> Followed:
+def pooling(eqn: Any, operands: FollowedOperands) -> Followed:
     """Pool over windows of other dimensions."""
     ((i, axis), *more) = operands.axes
     if i or more:
@@ -83,7 +83,7 @@ _MATRIX = (
 
 
 @axis_rule(*_MATRIX.split(), sliceable=True)
-def matrix(eqn: Any, operands: Operands) -> Followed:
+def matrix(eqn: Any, operands: FollowedOperands) -> Followed:
     """Compute with the matrices in the last two dimensions."""
     axis = shared_axis(operands)
     if not isinstance(axis, Axis):
@@ -100,7 +100,7 @@ def _own_dimensions(eqn: Any) -> int:
 
 
 @axis_rule("fft")
-def fft(eqn: Any, operands: Operands) -> Followed:
+def fft(eqn: Any, operands: FollowedOperands) -> Followed:
     """Transform the last dimensions."""
     ((_, axis),) = operands.axes
     if axis.dim >= len(shape_of(eqn.invars, 0)) - _compat.transformed_dimensions(eqn):

@@ -24,8 +24,8 @@ class Followed:
 
     Args:
         outs: The place of each output.
-        aligned: Operands without examples that each example sees one slice of, by position, and
-            where the slice is: ``w`` in ``x + w`` with both of the shape ``[examples, n]``.
+        aligned: Constants that each example sees one slice of, by position, and where the slice is:
+            ``w`` in ``x + w`` with both of the shape ``[examples, n]``.
         sliceable: Whether the equation can be bound for a single example; None if the table says.
     """
 
@@ -35,7 +35,7 @@ class Followed:
 
 
 @dataclasses.dataclass(frozen=True)
-class Operands:
+class FollowedOperands:
     """What a rule knows of the operands of an equation.
 
     Args:
@@ -56,7 +56,7 @@ class Operands:
         return [(i, place) for i, place in enumerate(self.places) if isinstance(place, Axis)]
 
 
-Rule = Callable[[Any, Operands], Followed]
+Rule = Callable[[Any, FollowedOperands], Followed]
 
 _rules: dict[str, tuple[Rule, bool]] = {}
 
@@ -89,7 +89,7 @@ def where(eqn: Any) -> str:
     return f"'{_compat.equation_name(eqn)}' at {_compat.source_line(eqn)}"
 
 
-def follow(eqn: Any, operands: Operands) -> Followed:
+def follow(eqn: Any, operands: FollowedOperands) -> Followed:
     """Apply the rule of an equation; name the equation where examples are mixed."""
     count = len(eqn.outvars)
     if all(place is None for place in operands.places):
@@ -118,17 +118,27 @@ def follow(eqn: Any, operands: Operands) -> Followed:
 _TAKES_MIXED = frozenset({"ragged_dot_general"})
 
 _LINEAR = frozenset(
-    "neg convert_element_type reshape squeeze broadcast_in_dim copy reduce_sum transpose "
-    "reduce_precision sharding_constraint".split()
+    [
+        "neg",
+        "convert_element_type",
+        "reshape",
+        "squeeze",
+        "broadcast_in_dim",
+        "copy",
+        "reduce_sum",
+        "transpose",
+        "reduce_precision",
+        "sharding_constraint",
+    ]
 )
 
 
-def summed(eqn: Any, operands: Operands) -> Followed:
+def summed(eqn: Any, operands: FollowedOperands) -> Followed:
     """Follow a sum over examples: it may be scaled by constants, and added to other sums."""
     name, places = eqn.primitive.name, operands.places
     sums = [isinstance(place, Summed) for place in places]
     rest = [place for place in places if not isinstance(place, Summed)]
-    scaled = name == "mul" and sum(sums) == 1 or name == "div" and sums == [True, False]
+    scaled = (name == "mul" and sum(sums) == 1) or (name == "div" and sums == [True, False])
     added = name in ("add", "sub", "add_any") and all(sums)
     if name in _LINEAR or added or (scaled and all(place is None for place in rest)):
         return Followed((Summed(),) * len(eqn.outvars))
