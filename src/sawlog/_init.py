@@ -73,16 +73,16 @@ class UnboundRun(CaptureRun):
         return self.watch(model, *args, **options)
 
     def backward(self, loss: Any) -> None:
-        """Refuse; see :meth:`sawlog.torch.Run.backward`."""
+        """Raise: only a run of PyTorch that watches a model can do this."""
+        del loss
         raise CaptureError(
-            "run.backward(loss) works inside `with run(data_id=...)`. Hint: run.watch(model) first."
+            "Call run.backward(loss) inside `with run(data_id=ids):`, after run.watch(model)."
         )
 
-    def record(self, *args: Any, **options: Any) -> None:
-        """Refuse; see :meth:`sawlog.jax.JaxRun.record`."""
-        raise ArgumentError(
-            "run.record needs a JAX function. Hint: run.watch(loss_fn, params, batch) first."
-        )
+    def record(self, *args: Any, **options: Any) -> Any:
+        """Raise: only a run that watches a JAX function can do this."""
+        del args, options
+        raise ArgumentError("No function is watched yet. Hint: run.watch(loss_fn, params, batch).")
 
     def extract(self, *args: Any, **options: Any) -> Any:
         """Log every example; a JAX function that is not watched yet is watched first.

@@ -241,6 +241,8 @@ def test_what_can_be_watched(tmp_path: Path) -> None:
     for what in ((PARAMS,), (loss_fn,), (loss_fn, PARAMS)):
         with pytest.raises(ArgumentError, match=r"Hint: run\.watch\(model\)"):
             run.watch(*what)
+    with pytest.raises(ArgumentError, match=r"Hint: run\.watch\(loss_fn, params, batch\)"):
+        run.record([1], PARAMS, X[:1])
     with pytest.raises(ArgumentError, match="No model is watched"):
         run.missing([1])
 
