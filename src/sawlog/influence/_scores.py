@@ -286,9 +286,15 @@ def load_scores(path: StrPath) -> Scores:
             arrays[name] = _decoded(arrays[name])
         layers = {n.removeprefix("layer/"): a for n, a in arrays.items() if n.startswith("layer/")}
         about = reader.meta["about"]
-        own = (arrays[name] for name in ("queries", "ids", "values"))
-        more = {name: arrays.get(name) for name in ("standard_errors", "members")}
-        return Scores(*own, layers=layers, about=about, **more)
+        return Scores(
+            arrays["queries"],
+            arrays["ids"],
+            arrays["values"],
+            layers,
+            about,
+            arrays.get("standard_errors"),
+            arrays.get("members"),
+        )
 
 
 def spread(members: np.ndarray) -> np.ndarray:
