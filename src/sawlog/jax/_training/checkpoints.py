@@ -57,7 +57,9 @@ class InFolder:
 
     def put(self, segment: int, arrays: Arrays) -> None:
         leaves = [*arrays[0], *arrays[1]]
-        named = {f"{i:06d}": np.asarray(_plain(leaf)) for i, leaf in enumerate(leaves)}
+        named: dict[str, Any] = {
+            f"{i:06d}": np.asarray(_plain(leaf)) for i, leaf in enumerate(leaves)
+        }
         np.savez(self._file(segment), **named)
         self._likes = arrays
 
@@ -86,5 +88,5 @@ def _plain(leaf: Any) -> Any:
 
 def _like(array: np.ndarray, like: Any) -> Any:
     if _is_key(like):
-        return jax.random.wrap_key_data(array, impl=jax.random.key_impl(like))
+        return jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like))
     return jnp.asarray(array)

@@ -172,7 +172,8 @@ def ages(plan: ReplayPlan) -> list[int]:
     What early steps contribute passes through more steps, and is rougher. Parts are reported
     separately so that averages can give them different weights.
     """
-    firsts, length = [], max(1, round(plan.segments / 2 ** (PARTS - 1)))
+    firsts: list[int] = []
+    length = max(1, round(plan.segments / 2 ** (PARTS - 1)))
     low = plan.segments
     while low > 0:
         low = max(0, low - length) if len(firsts) < PARTS - 1 else 0

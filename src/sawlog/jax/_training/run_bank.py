@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sawlog import store
@@ -58,8 +59,9 @@ class RunBank:
             ids = sorted(reader.ids().tolist())
             rows = reader.gather(ids)
             for at, run in enumerate(ids):
-                own = (np.array(rows[name][at]) for name in _ARRAYS)
-                self._runs[run] = RunScores(run, *own, float(rows["seconds"][at]))
+                parts, metrics, weights = (np.array(rows[name][at]) for name in _ARRAYS)
+                seconds = float(rows["seconds"][at])
+                self._runs[run] = RunScores(run, parts, metrics, weights, seconds)
 
     def __contains__(self, run: int) -> bool:
         return run in self._runs
@@ -100,6 +102,6 @@ def digest(*trees: Any) -> str:
 
 
 def _plain(leaf: Any) -> Any:
-    if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jax.random.key_data(leaf)
     return leaf
