@@ -19,7 +19,7 @@ require("torch", "torch", "sawlog.accelerate")
 require("accelerate", "huggingface", "sawlog.accelerate")  # before anything below imports it
 
 import numpy as np
-from accelerate.tracking import GeneralTracker, on_main_process
+from accelerate.tracking import GeneralTracker, on_main_process  # type: ignore[import-untyped]
 
 from sawlog._arrays import to_numpy
 from sawlog._atomic import replacing
@@ -29,7 +29,7 @@ from sawlog.capture._metrics import RunMetrics
 __all__ = ["SawlogTracker"]
 
 
-class SawlogTracker(GeneralTracker):  # type: ignore[misc]
+class SawlogTracker(GeneralTracker):
     """Writes what ``accelerator.log`` logs to sinks.
 
     Args:
@@ -57,20 +57,20 @@ class SawlogTracker(GeneralTracker):  # type: ignore[misc]
         """What writes to the sinks."""
         return self._metrics
 
-    @on_main_process  # type: ignore[untyped-decorator]
+    @on_main_process
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         """Write the configuration to ``hyperparameters.json`` in the folder of the run."""
         self.path.mkdir(parents=True, exist_ok=True)
         with replacing(self.path / "hyperparameters.json") as file:
             file.write(json.dumps(values, default=str, indent=2).encode())
 
-    @on_main_process  # type: ignore[untyped-decorator]
+    @on_main_process
     def log(self, values: Mapping[str, Any], step: int | None = None, **options: Any) -> None:
         """Write the numbers and arrays among the values; texts are left out."""
         numbers = {name: value for name, value in values.items() if _is_number(value)}
         self._metrics.log((numbers,), {} if step is None else {"step": step})
 
-    @on_main_process  # type: ignore[untyped-decorator]
+    @on_main_process
     def finish(self) -> None:
         """Close the sinks."""
         self._metrics.close()

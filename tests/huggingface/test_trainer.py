@@ -263,6 +263,43 @@ def test_an_interrupted_extraction_continues(tmp_path):
     assert_rows(again.log_run.store_path, again.log_run._blocks(), range(7), alone(model, items))
 
 
+def test_training_that_is_resumed(tmp_path):
+    """Batches that a resumed Trainer skips do not shift the ids of the others."""
+    model, items = gpt(), texts(8)
+    expected = alone(model, items)
+    options = {"per_device_train_batch_size": 2, "num_train_epochs": 2}
+    saves = {"save_strategy": "steps", "save_steps": 3, "max_steps": 5}
+    made(tmp_path, model, items, **options, **saves).train()
+    callback = SawlogCallback("training", root=tmp_path)
+    trainer = made(tmp_path, model, items, callbacks=[callback], **options)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "output" / "checkpoint-3"))
+    folder = tmp_path / "training"
+    assert len(Logs(folder.joinpath(*ROWS))) == 2  # of the fourth step
+    for epoch in ("epoch-0", "epoch-1"):
+        logs = Logs(folder / epoch / "logs" / "whole-float32")
+        ids = np.asarray(logs.ids)
+        own = {name: each[ids] for name, each in expected.items()}
+        assert_rows(logs.path, trainer.log_run._blocks(), ids, own)
+    steps = sawlog.store.open(folder / "epoch-1" / "steps")
+    assert sorted({*np.asarray(steps.gather(range(8), ["step"])["step"]).tolist()}) == [4, 5, 6, 7]
+
+
+def test_a_stream_has_ids_of_a_column(tmp_path):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return ({**text, "id": f"t{i}"} for i, text in enumerate(texts()))
+
+    model = gpt()
+    options = {"remove_unused_columns": False, "max_steps": 1}
+    trainer = made(tmp_path, model, Stream(), log={"data_id": "id"}, **options)
+    trainer.extract_log()
+    names = [f"t{i}" for i in range(7)]
+    blocks = trainer.log_run._blocks()
+    assert_rows(trainer.log_run.store_path, blocks, names, alone(model, texts()))
+    with pytest.raises(ArgumentError, match="stream, whose rows have no numbers"):
+        made(tmp_path, model, Stream(), **options).extract_log()
+
+
 def test_rows_without_padding(tmp_path):
     """Examples that a collator joins into one row are logged one by one, or refused."""
     model, items = llama(), texts(4)

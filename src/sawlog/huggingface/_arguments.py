@@ -79,7 +79,7 @@ class LogArguments:
             self.project,
             root=self.root,
             exists=self.exists,
-            config=self.options(),
+            config=self.options().to_json(),
             sinks=self.sinks,
         )
 

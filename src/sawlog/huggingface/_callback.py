@@ -22,7 +22,7 @@ from sawlog.torch import TrainingCapture
 _PATCHED = ("training_step", "compute_loss")
 
 
-class SawlogCallback(TrainerCallback):  # type: ignore[misc]
+class SawlogCallback(TrainerCallback):
     """Logs the gradient of each example that a Trainer trains on, and the Trainer's metrics.
 
     Each row is the gradient of a batch of one example, whatever the Trainer divides its loss by.

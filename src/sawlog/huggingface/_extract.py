@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, Subset
-from tqdm.auto import tqdm
+from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
 from sawlog.capture._extract import Extraction
 from sawlog.errors import ArgumentError

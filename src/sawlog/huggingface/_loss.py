@@ -8,6 +8,7 @@ many tokens each example has, and which tensor is the loss before anything else 
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -75,7 +76,7 @@ def alone(trainer: Any) -> Iterator[None]:
     """Keep a Trainer from gathering metrics of all processes, which may have other batches."""
     accelerator = trainer.accelerator
     metrics = getattr(trainer, "_metrics", None)
-    kept = None if metrics is None else {mode: {**own} for mode, own in metrics.items()}
+    kept = None if metrics is None else {m: copy.deepcopy(dict(own)) for m, own in metrics.items()}
     names = ("gather", "gather_for_metrics")
     for name in names:
         setattr(accelerator, name, _same)
@@ -84,7 +85,7 @@ def alone(trainer: Any) -> Iterator[None]:
     finally:
         for name in names:
             delattr(accelerator, name)
-        if kept is not None:
+        if metrics is not None and kept is not None:
             for mode, own in kept.items():
                 metrics[mode].clear()
                 metrics[mode].update(own)

@@ -30,7 +30,7 @@ def patch_trainer(trainer_class: type[Any]) -> type[Any]:
     'LogTrainer'
     """
 
-    class LogTrainer(trainer_class):  # type: ignore[misc]
+    class LogTrainer(trainer_class):
         """A Trainer that logs per-example gradients; see :func:`patch_trainer`."""
 
         def __init__(

@@ -32,7 +32,7 @@ def patch(
     run = logix_args.open()
     names = data_id_extractor or _hashes()
 
-    class PatchedModule(module_cls):  # type: ignore[misc]
+    class PatchedModule(module_cls):
         """The module, watched by the run."""
 
         def __init__(self, *args: Any, **options: Any) -> None:
@@ -44,7 +44,7 @@ def patch(
             """The run."""
             return run
 
-    class PatchedTrainer(trainer_cls):  # type: ignore[misc]
+    class PatchedTrainer(trainer_cls):
         """The trainer, which logs instead of fitting."""
 
         def __init__(self, *args: Any, **options: Any) -> None:

@@ -62,7 +62,8 @@ class DeclaredLosses:
         Raises:
             CaptureError: the root is no multiple of a declared loss.
         """
-        edge, path = root, ()
+        edge = root
+        path: Path = ()
         while edge not in self._edges:
             node = edge[0]
             children = [

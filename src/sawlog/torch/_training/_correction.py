@@ -138,7 +138,7 @@ def _times_left(pair: Pair, left: Tensor) -> Pair:
     """Multiply the rows of gradients by a matrix."""
     if isinstance(pair.left, OneHot) or pair.left.groups is not None:
         pair = pair_of(gradient(pair))
-    own = pair.left.full()  # type: ignore[union-attr]
+    own = pair.left.full()
     return Pair(Dense(own @ left.to(own).T), pair.right)
 
 
@@ -146,7 +146,7 @@ def _times_right(pair: Pair, right: Tensor) -> Pair:
     """Multiply the columns of gradients by a symmetric matrix."""
     if isinstance(pair.right, OneHot) or pair.right.groups is not None:
         pair = pair_of(gradient(pair))
-    own = pair.right.full()  # type: ignore[union-attr]
+    own = pair.right.full()
     return Pair(pair.left, Dense(own @ right.to(own)))
 
 

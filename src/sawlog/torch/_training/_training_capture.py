@@ -191,7 +191,7 @@ class TrainingCapture(CloseOnExit):
         if self._run is None or epoch != self._epoch:
             self.close()
             exists, name = self._exists, f"epoch-{int(epoch)}"
-            run = Run(name, root=self.path, exists=exists, config=self._options)
+            run = Run(name, root=self.path, exists=exists, config=self._options.to_json())
             run._watch(self._backend, True)
             self._run, self._epoch = run, epoch
             self._writer = store.create(
