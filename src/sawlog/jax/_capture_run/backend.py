@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -25,7 +26,6 @@ from sawlog.jax._capture_run.capturer import JaxBatch, JaxCapturer
 from sawlog.jax._capture_run.check import check_batch
 from sawlog.jax._capture_run.fingerprint import ParameterFingerprint
 from sawlog.jax._capture_run.finite import nonfinite_rows, nonfinite_sums
-from sawlog.jax._capture_run.processes import JaxProcessGroup, process_group
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._options import Options
 from sawlog.run_files._provenance import Provenance
@@ -140,9 +140,10 @@ class JaxBackend:
             )
         return None
 
-    def process_group(self) -> JaxProcessGroup | None:
-        """Return the processes of the running ``jax.distributed`` job; None outside of one."""
-        return process_group()
+    def gathered(self, *, for_pass: bool = False) -> contextlib.AbstractContextManager[None]:
+        """Do nothing: parameters are those that the user passes."""
+        del for_pass
+        return contextlib.nullcontext()
 
     def run_step(self, active: ActiveBatch, step: Step, batch: Any, size: int) -> Any:
         """Capture a batch; ``step`` is a loss function."""

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
-
 import jax
 
 from sawlog.jax import _compat
-
-_barriers = itertools.count()
 
 
 class JaxProcessGroup:
     """All processes of a job, which share the key-value store of its coordinator."""
 
+    def __init__(self) -> None:
+        self.rank: int = jax.process_index()
+        self.size: int = jax.process_count()
+
     def claim(self, key: str) -> bool:
         """Return whether this process is the first of the job to claim a key."""
         return _compat.claim_key(key)
 
-    def wait(self) -> None:
-        """Wait until all processes have reached this point."""
-        _compat.wait_at_barrier(f"sawlog/{next(_barriers)}")
+    def put(self, key: str, value: str) -> None:
+        """Set the value of a key for all processes."""
+        _compat.put_key(key, value)
+
+    def get(self, key: str) -> str | None:
+        """Return the value of a key; None if no process has set it yet."""
+        return _compat.get_key(key)
 
 
 def process_group() -> JaxProcessGroup | None:

@@ -17,6 +17,7 @@ from sawlog.errors import ArgumentError, CaptureError
 from sawlog.jax import _compat
 from sawlog.jax._capture.parameters import Names
 from sawlog.jax._capture_run.backend import JaxBackend, LossFunction, WatchedFunction, as_arrays
+from sawlog.jax._capture_run.processes import JaxProcessGroup, process_group
 from sawlog.jax._core.functions import check_callable
 from sawlog.run_files._blocks import Report
 
@@ -44,6 +45,10 @@ class JaxRun(CaptureRun):
     >>> sawlog.store.open(run.store_path).gather(["b"])["grad/w"].shape
     (1, 2, 4)
     """
+
+    def _process_group(self) -> JaxProcessGroup | None:
+        """Return the processes of the running ``jax.distributed`` job; None outside of one."""
+        return process_group()
 
     def watch(
         self,

@@ -13,8 +13,9 @@ each name says what it promises, not where JAX keeps it:
 """
 
 from sawlog.jax._compat.distributed import claim_key as claim_key
+from sawlog.jax._compat.distributed import get_key as get_key
 from sawlog.jax._compat.distributed import is_distributed as is_distributed
-from sawlog.jax._compat.distributed import wait_at_barrier as wait_at_barrier
+from sawlog.jax._compat.distributed import put_key as put_key
 from sawlog.jax._compat.effects import Effect as Effect
 from sawlog.jax._compat.effects import guards_transfers as guards_transfers
 from sawlog.jax._compat.effects import is_split_over_processes as is_split_over_processes
