@@ -17,6 +17,7 @@ from sawlog.capture._data_ids import data_ids
 from sawlog.capture._extract import Extraction, ExtractionJob, Mask
 from sawlog.capture._run_core import RunCore
 from sawlog.errors import CaptureError
+from sawlog.example_data import check_described, describe
 from sawlog.run_files._options import Options
 
 
@@ -38,6 +39,44 @@ class CaptureRun(RunCore):
             that only one of them has.
         timeout: seconds to wait for a process of the job that shows no sign of life.
     """
+
+    def describe(
+        self,
+        dataset: Any,
+        ids: Any = None,
+        *,
+        text: str | None = None,
+        image: str | None = None,
+    ) -> int:
+        """Store what the examples of the run look like, so that pages and tables can show them.
+
+        Examples that were described before are replaced.
+
+        Args:
+            dataset: a Hugging Face dataset, a pandas DataFrame, a dict from ids to examples, a list
+                or torch dataset, the path of a file (``.jsonl``, ``.csv``, ``.tsv``, ``.parquet``,
+                ``.txt``), or the path of a folder of images. An example is a text, an image, a
+                dict of columns, or a pair ``(example, label)``.
+            ids: the ids that the run logs: a list, the name of a column, a function of an example,
+                or ``"position"``. None takes the keys of a dict, the column ``id``, the index of
+                a data frame, or else positions from 0.
+            text, image: the columns with the text and the image; None finds them.
+
+        Returns:
+            How many examples were described.
+
+        Raises:
+            ArgumentError: the data set is of an unknown kind, or none of its ids is stored in the
+                run.
+
+        >>> import tempfile, sawlog
+        >>> run = sawlog.init(project="example", root=tempfile.mkdtemp())
+        >>> run.describe([{"text": "a cat", "label": 1}, {"text": "a dog", "label": 0}])
+        2
+        """
+        described = describe(self.path, dataset, ids, text=text, image=image)
+        check_described(self.path)
+        return described
 
     def missing(self, data_id: Any) -> np.ndarray:
         """Return the ids that are not logged yet, in order."""

@@ -23,7 +23,6 @@ from sawlog.capture._metrics import RunMetrics
 from sawlog.capture._query_pass import QueryPass
 from sawlog.capture._ranks import Ranks
 from sawlog.errors import ArgumentError, CaptureError
-from sawlog.example_data import check_described, describe
 from sawlog.influence import Influence, Logs
 from sawlog.run_files._blocks import Block, Report, compressed
 from sawlog.run_files._folders import label_of, logs_of, measured
@@ -144,44 +143,6 @@ class RunCore(LogixMethods, CloseOnExit):
         array([0.5])
         """
         self._metrics.log(args, options)
-
-    def describe(
-        self,
-        dataset: Any,
-        ids: Any = None,
-        *,
-        text: str | None = None,
-        image: str | None = None,
-    ) -> int:
-        """Store what the examples of the run look like, so that pages and tables can show them.
-
-        Examples that were described before are replaced.
-
-        Args:
-            dataset: a Hugging Face dataset, a pandas DataFrame, a dict from ids to examples, a list
-                or torch dataset, the path of a file (``.jsonl``, ``.csv``, ``.tsv``, ``.parquet``,
-                ``.txt``), or the path of a folder of images. An example is a text, an image, a
-                dict of columns, or a pair ``(example, label)``.
-            ids: the ids that the run logs: a list, the name of a column, a function of an example,
-                or ``"position"``. None takes the keys of a dict, the column ``id``, the index of
-                a data frame, or else positions from 0.
-            text, image: the columns with the text and the image; None finds them.
-
-        Returns:
-            How many examples were described.
-
-        Raises:
-            ArgumentError: the data set is of an unknown kind, or none of its ids is stored in the
-                run.
-
-        >>> import tempfile, sawlog
-        >>> run = sawlog.init(project="example", root=tempfile.mkdtemp())
-        >>> run.describe([{"text": "a cat", "label": 1}, {"text": "a dog", "label": 0}])
-        2
-        """
-        described = describe(self.path, dataset, ids, text=text, image=image)
-        check_described(self.path)
-        return described
 
     # -- what to log ------------------------------------------------------------------------------
 
