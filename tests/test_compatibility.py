@@ -44,6 +44,7 @@ def test_every_cell_has_tests_that_exist():
 
 def test_everything_has_a_row():
     things = ["DDP", "FSDP2", "AMP", "checkpointing", "torch.compile", "PEFT", "MoE", "Dask", "Ray"]
+    things += ["Trainer", "TRL", "Lightning", "Accelerate"]
     things += ["jit", "shard_map", "several processes", "flax", "equinox", "haiku"]
     names = [row[0] for row in rows(PAGE)]
     assert [each for each in things if not any(each in name for name in names)] == []
