@@ -3,10 +3,12 @@
 Hypothesis has no deadlines, and does not mind a machine that is busy.
 """
 
+import atexit
 import gc
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -29,8 +31,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # Most of the time of a store's test is spent waiting for the disk: `make test-thorough` uses it.
 _MEMORY_DISK, _BYTES_NEEDED = Path("/dev/shm"), 6 << 30
 _usable = not THOROUGH and os.access(_MEMORY_DISK, os.W_OK)
-if _usable and shutil.disk_usage(_MEMORY_DISK).free >= _BYTES_NEEDED:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY_DISK))
+_TEMPORARY = "PYTEST_DEBUG_TEMPROOT"  # workers inherit it
+if _usable and _TEMPORARY not in os.environ:
+    if shutil.disk_usage(_MEMORY_DISK).free >= _BYTES_NEEDED:
+        os.environ[_TEMPORARY] = tempfile.mkdtemp(prefix="sawlog-tests-", dir=_MEMORY_DISK)
+        atexit.register(shutil.rmtree, os.environ[_TEMPORARY], ignore_errors=True)
 
 settings.register_profile("sawlog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sawlog")

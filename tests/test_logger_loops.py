@@ -473,6 +473,8 @@ import jax.numpy as jnp
 from sawlog.loggers import Logger
 from sawlog.sinks import Async, MemorySink
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
+
 class Hangs(MemorySink):
     def _write(self, records):
         print("hangs", flush=True)

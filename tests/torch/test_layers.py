@@ -757,7 +757,7 @@ def test_the_fallback_covers_layers_without_rules(make):
 def test_the_fallback_goes_one_by_one_where_values_decide():
     module, signs = double(Asking()), torch.tensor([[1.0], [1.0], [-1.0]]).double()
     x, grad = signs * normal(3, 5).abs(), normal(3, 5)
-    with pytest.raises(ArgumentError, match="do not sum up"):  # the batch has one answer for all
+    with pytest.raises(ArgumentError, match="do not add up"):  # the batch has one answer for all
         general().pairs(module, Use((x,), {}, grad, 3))
     compare(general(), Call(module, (x.abs(),)))
 
@@ -797,7 +797,7 @@ def test_the_fallback_says_what_it_cannot_do(module, args, message):
 def test_the_fallback_notices_a_tensor_that_it_split_by_chance():
     module = Tabled()
     use = Use((torch.randn(3, 5), torch.randn(3, 5)), {}, torch.randn(3, 5), 3)
-    with pytest.raises(ArgumentError, match="happens to have as many places"):
+    with pytest.raises(ArgumentError, match="happens to be as long as there are"):
         general().pairs(module, use)
     use = Use((torch.randn(3, 5), torch.randn(4, 5)), {}, torch.randn(3, 5), 3)
     assert set(general().pairs(module, use)) == {"weight"}

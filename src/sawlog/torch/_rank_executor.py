@@ -20,7 +20,7 @@ class RankExecutor(Executor):
     """Divides tasks among the ranks of a job, and gives all results to all ranks.
 
     Every rank creates one, and calls the same analysis with the same arguments. Tasks are
-    computed by turns: the first by rank 0, the second by rank 1, and so on. Logs must be on a
+    computed in rotation: the first by rank 0, the second by rank 1, and so on. Logs must be on a
     disk that all ranks can read.
 
     Args:

@@ -109,7 +109,7 @@ class Run(CaptureRun):
             counts: the number of items of each example, ``[batch]``.
             total: by what the loss divides: the number of items of several micro-batches or
                 processes; by default the sum of ``counts``.
-            times: by what the loss is multiplied besides, as by the number of processes.
+            times: by what the loss is multiplied besides, such as the number of processes.
         """
         if isinstance(self._batch, BatchCapture):
             self._batch.declare_items(counts, total, times)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from sawlog.jax import _compat
 from sawlog.jax._capture.axes import State
 from sawlog.jax._capture.links import link
-from sawlog.jax._capture.views import View
+from sawlog.jax._capture.views import ParameterView
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Constant:
     uniform: frozenset[int]
     make_zeros: Callable[[], Any]
     names: frozenset[str]
-    view: View | None = None
+    view: ParameterView | None = None
     slot: Any = None
 
 

@@ -29,7 +29,7 @@ from sawlog.jax._capture.structures import (
     states_of,
     zeros_of,
 )
-from sawlog.jax._capture.views import View
+from sawlog.jax._capture.views import ParameterView
 
 
 @structure_rule("scan")
@@ -209,7 +209,7 @@ class _Stacked:
     """
 
     arrays: Any
-    view: View | None = None
+    view: ParameterView | None = None
     slot: BlockSlot | None = None
     names: frozenset[str] | None = None
 
@@ -246,6 +246,6 @@ class _Stacked:
         return Constant(value, frozenset(), lambda: own.whole(shape, dtype), self.names, view, own)
 
 
-def _is_group(slot: BlockSlot, view: View) -> bool:
+def _is_group(slot: BlockSlot, view: ParameterView) -> bool:
     """Return whether a loop over the first dimension is one over the first group of a block."""
     return bool(slot.groups) and view.dims[0] == slot.groups[:1]

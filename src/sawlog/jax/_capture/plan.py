@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sawlog.jax._capture.attaching import Recorded
-from sawlog.jax._capture.views import Atoms, View, canonical, in_order, size_of
+from sawlog.jax._capture.views import Atoms, ParameterView, canonical, in_order, size_of
 from sawlog.run_files._blocks import Block
 
 
@@ -117,7 +117,9 @@ def _biases(
         size = size_of(sides[0]) * size_of(sides[1])
         if (
             alone
-            and size_of(View.of(bias, params[bias].shape).atoms(range(len(params[bias].shape))))
+            and size_of(
+                ParameterView.of(bias, params[bias].shape).atoms(range(len(params[bias].shape)))
+            )
             == size
         ):
             found[name] = bias
@@ -125,7 +127,7 @@ def _biases(
 
 
 def _layout(name: str, shape: Sequence[int], uses: Sequence[Recorded]) -> Layout:
-    whole = View.of(name, shape)
+    whole = ParameterView.of(name, shape)
     everything = whole.atoms(range(len(shape)))
     first = next((record for record in uses if _is_matrix(record, everything)), None)
     if first is None or first.sides is None:
@@ -152,7 +154,7 @@ def _with_bias(layout: Layout, bias: str | None) -> Layout:
     return dataclasses.replace(layout, block=block)
 
 
-def _plain_layout(name: str, whole: View, everything: Atoms) -> Layout:
+def _plain_layout(name: str, whole: ParameterView, everything: Atoms) -> Layout:
     """Return a parameter whose uses do not divide it: its last dimension are rows."""
     lefts = next((dim for dim in reversed(whole.dims) if dim), ())
     rights = tuple(atom for atom in everything if atom not in lefts)

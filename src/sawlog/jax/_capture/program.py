@@ -24,7 +24,7 @@ from sawlog.jax._capture.interpreter import CaptureInterpreter
 from sawlog.jax._capture.parameters import Static
 from sawlog.jax._capture.plan import CapturePlan, Layout, make_plan
 from sawlog.jax._capture.slots import BlockSlot, Zeros
-from sawlog.jax._capture.views import View
+from sawlog.jax._capture.views import ParameterView
 from sawlog.run_files._blocks import Block, with_rank
 from sawlog.run_files._options import Compression
 from sawlog.run_files._projections import projection_of
@@ -305,12 +305,12 @@ def random_matrices(blocks: Sequence[Block], rank: int) -> dict[str, tuple[Any, 
 
 
 def _leaf(name: str, param: Any, zeros: Any) -> Constant:
-    view = View.of(name, param.shape)
+    view = ParameterView.of(name, param.shape)
     return Constant(param, frozenset(), lambda: zeros, frozenset({name}), view)
 
 
 def _slotted_leaf(name: str, param: Any, slot: BlockSlot) -> Constant:
-    view, shape, dtype = View.of(name, param.shape), tuple(param.shape), param.dtype
+    view, shape, dtype = ParameterView.of(name, param.shape), tuple(param.shape), param.dtype
 
     def make() -> Any:
         return slot.whole(shape, dtype)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from sawlog.factored import Dense, Factor, OneHot, Pair, gradient
 from sawlog.jax._capture.factors import UseFactors
 from sawlog.jax._capture.links import link
-from sawlog.jax._capture.views import Atoms, View, canonical, in_order, size_of
+from sawlog.jax._capture.views import Atoms, ParameterView, canonical, in_order, size_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +103,7 @@ class BlockSlot:
             return rows[..., :, None] * one[..., None, :]
         return one[..., :, None] * rows[..., None, :]
 
-    def sides(self, view: View, factors: UseFactors) -> tuple[Any, Any] | None:
+    def sides(self, view: ParameterView, factors: UseFactors) -> tuple[Any, Any] | None:
         """Return the projections of cotangents and inputs of a use, in the order of its features.
 
         Returns:
@@ -122,7 +122,7 @@ class BlockSlot:
             return (_Side(right, outs), _Side(left, ins))
         return None
 
-    def swapped(self, view: View, factors: UseFactors) -> bool:
+    def swapped(self, view: ParameterView, factors: UseFactors) -> bool:
         """Return whether the cotangents of a use are columns of the block."""
         sides = partition(view, factors)
         return sides is not None and canonical(sides[1]) != canonical(self.lefts)
@@ -150,7 +150,7 @@ class _Side:
         return jnp.reshape(parts, self.matrix.shape)
 
 
-def partition(view: View, factors: UseFactors) -> tuple[Atoms, Atoms, Atoms] | None:
+def partition(view: ParameterView, factors: UseFactors) -> tuple[Atoms, Atoms, Atoms] | None:
     """Return the atoms of a parameter that are groups, outputs and inputs of a use."""
     split = view.reshaped(factors.shape)
     if split is None:
@@ -184,7 +184,7 @@ def _flat(matrix: Any) -> Any:
 
 
 def project_inputs(
-    slot: BlockSlot, view: View, factors: UseFactors, operands: Sequence[Any], dtype: Any
+    slot: BlockSlot, view: ParameterView, factors: UseFactors, operands: Sequence[Any], dtype: Any
 ) -> Any:
     """Return the projected inputs of a use, as they are kept for the backward pass."""
     sides = slot.sides(view, factors)
@@ -198,7 +198,7 @@ def project_inputs(
 
 
 def projected_rows(
-    slot: BlockSlot, view: View, factors: UseFactors, cotangents: Any, inputs: Any
+    slot: BlockSlot, view: ParameterView, factors: UseFactors, cotangents: Any, inputs: Any
 ) -> Any:
     """Return what a slot receives from a use.
 

@@ -30,7 +30,7 @@ Atoms = tuple[Atom, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class View:
+class ParameterView:
     """The elements of a parameter in another arrangement.
 
     Args:
@@ -46,15 +46,15 @@ class View:
     looped: Atoms = ()
 
     @classmethod
-    def of(cls, name: str, shape: Sequence[int]) -> View:
+    def of(cls, name: str, shape: Sequence[int]) -> ParameterView:
         """Return a parameter as it is."""
         return cls(name, tuple(((Atom(i, 1, n),) if n != 1 else ()) for i, n in enumerate(shape)))
 
-    def transposed(self, order: Sequence[int]) -> View:
+    def transposed(self, order: Sequence[int]) -> ParameterView:
         """Permute the dimensions."""
         return self._with(tuple(self.dims[dim] for dim in order))
 
-    def reshaped(self, shape: Sequence[int]) -> View | None:
+    def reshaped(self, shape: Sequence[int]) -> ParameterView | None:
         """Split and merge dimensions; None if a dimension would contain a part of an atom."""
         rest = [atom for dim in self.dims for atom in dim]
         dims = []
@@ -80,11 +80,13 @@ class View:
         """Return the atoms of some dimensions, in this order."""
         return tuple(atom for dim in dims for atom in self.dims[dim])
 
-    def iterated(self, depth: int) -> View:
+    def iterated(self, depth: int) -> ParameterView:
         """Return what the iterations of a loop over the first dimension see."""
-        return View(self.name, self.dims[1:], (*self.loops, depth), (*self.looped, *self.dims[0]))
+        return ParameterView(
+            self.name, self.dims[1:], (*self.loops, depth), (*self.looped, *self.dims[0])
+        )
 
-    def _with(self, dims: tuple[Atoms, ...]) -> View:
+    def _with(self, dims: tuple[Atoms, ...]) -> ParameterView:
         return dataclasses.replace(self, dims=dims)
 
 

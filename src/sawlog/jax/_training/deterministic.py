@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sawlog.errors import ReplayError
-from sawlog.jax._training.states import Arrays, Layout
+from sawlog.jax._training.states import Arrays, StateLayout
 
 _HINT = (
     "Hint: a step may only depend on its arguments: draw random numbers from `key`, and use no "
@@ -18,7 +18,7 @@ _HINT = (
 )
 
 
-def check_same(recorded: Arrays, again: Arrays, layout: Layout, span: tuple[int, int]) -> None:
+def check_same(recorded: Arrays, again: Arrays, layout: StateLayout, span: tuple[int, int]) -> None:
     """Raise unless two states are equal bit for bit."""
     if bool(_equal(recorded, again)):
         return
@@ -26,7 +26,7 @@ def check_same(recorded: Arrays, again: Arrays, layout: Layout, span: tuple[int,
     raise ReplayError(f"{where}: {_differences(recorded, again, layout)}. {_HINT}")
 
 
-def check_final(given: Any, found: Arrays, layout: Layout) -> None:
+def check_final(given: Any, found: Arrays, layout: StateLayout) -> None:
     """Raise unless the run ended in the state that the user recorded, bit for bit."""
     recorded = layout.split(given)
     if bool(_equal(recorded, found)):
@@ -53,7 +53,7 @@ def _same_bits(x: Any, y: Any) -> Any:
     return jnp.all(same)
 
 
-def _differences(recorded: Arrays, again: Arrays, layout: Layout) -> str:
+def _differences(recorded: Arrays, again: Arrays, layout: StateLayout) -> str:
     found = []
     names = [name for part in layout.arrays_names() for name in part]
     pairs = zip([*recorded[0], *recorded[1]], [*again[0], *again[1]], strict=True)

@@ -20,12 +20,12 @@ import jax.numpy as jnp
 
 from sawlog.errors import ArgumentError
 from sawlog.jax._training.safe_roots import with_safe_roots
-from sawlog.jax._training.states import Arrays, Layout, check_precision
+from sawlog.jax._training.states import Arrays, StateLayout, check_precision
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingProgram:
-    """The functions of a training program, on arrays as :class:`Layout` splits them.
+    """The functions of a training program, on arrays as :class:`StateLayout` splits them.
 
     Args:
         layout: Where the arrays are in the user's state.
@@ -35,7 +35,7 @@ class TrainingProgram:
         model: ``model(state)`` returns what metrics take: the parameters, or the whole state.
     """
 
-    layout: Layout
+    layout: StateLayout
     begin: Callable[[Any], Any]
     advance: Callable[[Arrays, Any, Any, Any], Arrays]
     pull_back: Callable[[Arrays, Any, Any, Any, list[Any]], tuple[list[Any], Any]]
@@ -60,7 +60,7 @@ def from_step(step: Callable[..., Any], init: Callable[[Any], Any], key: Any) ->
     """Build a program from ``step(state, batch, weights[, key]) -> state``."""
     state = init(key)
     check_precision(state)
-    layout = Layout.of(state)
+    layout = StateLayout.of(state)
     keyed = takes_key(step, 3)
 
     def advance(arrays: Arrays, batch: Any, weights: Any, step_key: Any) -> Arrays:
@@ -80,14 +80,14 @@ def from_loss(
 
     def begin(own_key: Any) -> Any:
         params = init(own_key)
-        trained = Layout.of(params).split(params)[0]
-        names = Layout.of(params)
+        trained = StateLayout.of(params).split(params)[0]
+        names = StateLayout.of(params)
         return params, begin_optimizer(_trainable(names, params, trained))
 
     state = begin(key)
     check_precision(state[0], "params")
     check_precision(state[1], "optimizer state")
-    layout, own = Layout.of(state), Layout.of(state[0])
+    layout, own = StateLayout.of(state), StateLayout.of(state[0])
     keyed = takes_key(loss, 2)
 
     def total(trained: list[Any], weights: Any, rest: list[Any], batch: Any, step_key: Any) -> Any:
@@ -147,7 +147,9 @@ def from_loss(
     return TrainingProgram(layout, begin, advance, pull_back, lambda state: state[0])
 
 
-def _add_to_params(layout: Layout, own: Layout, of_arrays: list[Any], more: list[Any]) -> list[Any]:
+def _add_to_params(
+    layout: StateLayout, own: StateLayout, of_arrays: list[Any], more: list[Any]
+) -> list[Any]:
     """Add to the leaves of the parameters, which are the first ones of the state."""
     count = len(more)
     return [a + b for a, b in zip(of_arrays[:count], more, strict=True)] + of_arrays[count:]
@@ -168,7 +170,7 @@ def _reverse(advance: Callable[..., Arrays]) -> Callable[..., tuple[list[Any], A
     return pull_back
 
 
-def _trainable(layout: Layout, params: Any, leaves: list[Any]) -> Any:
+def _trainable(layout: StateLayout, params: Any, leaves: list[Any]) -> Any:
     """Return the parameters with None for each leaf that is not trained, as optimizers take it."""
     source = iter(leaves)
     return jax.tree.unflatten(

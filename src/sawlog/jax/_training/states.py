@@ -18,7 +18,7 @@ Arrays = tuple[list[Any], list[Any]]  # with a derivative; without one
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class StateLayout:
     """Where the leaves of a state are.
 
     Args:
@@ -34,7 +34,7 @@ class Layout:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, state: Any) -> Layout:
+    def of(cls, state: Any) -> StateLayout:
         """Read the layout of a state."""
         paths, tree = jax.tree_util.tree_flatten_with_path(state)
         kinds = tuple(_kind(leaf) for _, leaf in paths)

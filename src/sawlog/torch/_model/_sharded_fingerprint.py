@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sawlog.run_files._provenance import Provenance, fingerprint_of
 from sawlog.torch._model._fingerprint import digest_of, places_of
 
-_LOOKED_AT = 4  # tensors that are hashed for each batch, by turns
+_LOOKED_AT = 4  # tensors that are hashed for each batch, in rotation
 
 
 class ShardedFingerprint:
