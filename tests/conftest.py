@@ -32,10 +32,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 _MEMORY_DISK, _BYTES_NEEDED = Path("/dev/shm"), 6 << 30
 _usable = not THOROUGH and os.access(_MEMORY_DISK, os.W_OK)
 _TEMPORARY = "PYTEST_DEBUG_TEMPROOT"  # workers inherit it
-if _usable and _TEMPORARY not in os.environ:
-    if shutil.disk_usage(_MEMORY_DISK).free >= _BYTES_NEEDED:
-        os.environ[_TEMPORARY] = tempfile.mkdtemp(prefix="sawlog-tests-", dir=_MEMORY_DISK)
-        atexit.register(shutil.rmtree, os.environ[_TEMPORARY], ignore_errors=True)
+_usable = _usable and _TEMPORARY not in os.environ
+if _usable and shutil.disk_usage(_MEMORY_DISK).free >= _BYTES_NEEDED:
+    os.environ[_TEMPORARY] = tempfile.mkdtemp(prefix="sawlog-tests-", dir=_MEMORY_DISK)
+    atexit.register(shutil.rmtree, os.environ[_TEMPORARY], ignore_errors=True)
 
 settings.register_profile("sawlog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sawlog")
