@@ -45,12 +45,17 @@ class UnboundRun(CaptureRun):
     """A run before it watches anything: everything of a run that needs no framework."""
 
     def _process_group(self) -> ProcessGroup | None:
-        """Return the processes of a ``torch.distributed`` job, if one is running."""
-        if "torch.distributed" not in sys.modules:
-            return None
-        from sawlog.torch._processes import process_group
+        """Return the processes of a job of ``torch.distributed`` or ``jax.distributed``."""
+        jax = sys.modules.get("jax")
+        if jax is not None and jax.distributed.is_initialized():
+            from sawlog.jax._capture_run.processes import process_group as of_jax
 
-        return process_group()
+            return of_jax()
+        if "torch.distributed" in sys.modules:
+            from sawlog.torch._processes import process_group as of_torch
+
+            return of_torch()
+        return None
 
     def watch(self, model: Any, *args: Any, **options: Any) -> Report:
         """Watch a model, and become a run of its framework.
