@@ -140,7 +140,8 @@ def test_looking_around_without_frameworks():
 @pytest.mark.parametrize(("there", "gone"), [("jax", "torch"), ("torch", "jax")])
 def test_without_one_framework_the_other_is_listed(tmp_path, there, gone):
     names = {"jax": NEED_JAX, "torch": NEED_TORCH}
-    (tmp_path / f"{there}.py").touch()  # looked for, and not imported
+    for package in (there, "accelerate", "lightning", "transformers"):
+        (tmp_path / f"{package}.py").touch()  # looked for, and not imported
     statements = [
         f"import sawlog; assert set(dir(sawlog)) >= set({sorted(names[there] | NEED_NEITHER)})",
         f"import sawlog; assert not set(dir(sawlog)) & set({sorted(names[gone])})",
