@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+import ml_dtypes
 import numpy as np
 
 from sawlog.errors import CaptureError
 from sawlog.run_files._options import Options
+
+# Half a step above the largest number of a dtype: numbers below round to a finite one.
+LIMITS = {
+    "float16": 65520.0,
+    "bfloat16": float(ml_dtypes.finfo(ml_dtypes.bfloat16).max) * (1 + 2.0**-9),
+    "float32": float(np.finfo(np.float32).max) * (1 + 2.0**-25),
+    "int8": float(np.finfo(np.float32).max),
+    "float64": math.inf,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,3 +91,23 @@ def nonfinite_error(found: NonFiniteRows, ids: np.ndarray, options: Options) -> 
 def listed(ids: np.ndarray) -> str:
     """Return up to five ids as text."""
     return ", ".join(map(repr, ids[:5].tolist())) + (", ..." if len(ids) > 5 else "")
+
+
+def rows_at_or_above(limit: float, logs: Iterable[tuple[str, np.ndarray]]) -> NonFiniteRows | None:
+    """Return the examples with a number that is NaN or not below a limit; None without any.
+
+    Args:
+        limit: one of ``LIMITS``.
+        logs: names, and their values ``[examples, ...]``.
+    """
+    found: dict[str, np.ndarray] = {}
+    overflows = True
+    for name, rows in logs:
+        flat = rows.reshape(len(rows), -1)
+        odd = ~(np.abs(flat) < limit).all(1)
+        if odd.any():
+            found[name] = odd
+            overflows = overflows and bool(np.isfinite(flat).all())
+    if not found:
+        return None
+    return NonFiniteRows(np.any(list(found.values()), axis=0), tuple(found), overflows)

@@ -6,44 +6,27 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import torch
 from torch import Tensor
 
 from sawlog._array_device import to_numpy
-from sawlog.capture._nonfinite import NonFiniteRows
+from sawlog.capture._nonfinite import LIMITS, NonFiniteRows, rows_at_or_above
 from sawlog.errors import CaptureError
 from sawlog.run_files._statistics import Staged
 from sawlog.torch._rows._outer_product_rows import OuterProductRows
 
-# Half a step above the greatest number of a dtype: numbers below round to a finite one.
-_LIMITS = {
-    "float16": 65520.0,
-    "bfloat16": float(ml_dtypes.finfo(ml_dtypes.bfloat16).max) * (1 + 2.0**-9),
-    "float32": float(np.finfo(np.float32).max) * (1 + 2.0**-25),
-    "int8": float(np.finfo(np.float32).max),
-    "float64": math.inf,
-}
-
 
 def nonfinite_rows(logs: Mapping[str, Any], dtype: str) -> NonFiniteRows | None:
     """Return the examples whose logs are not finite once stored; None if all are finite."""
-    limit = _LIMITS[dtype]
-    found: dict[str, np.ndarray] = {}
-    overflows = True
-    for name, rows in logs.items():
-        if _below(rows, limit):
-            continue
-        made = rows.multiplied() if isinstance(rows, OuterProductRows) else rows
-        flat = to_numpy(made.reshape(len(made), -1))
-        odd = ~(np.abs(flat) < limit).all(1)
-        if odd.any():
-            found[name] = odd
-            overflows = overflows and bool(np.isfinite(flat).all())
-    if not found:
-        return None
-    return NonFiniteRows(np.any(list(found.values()), axis=0), tuple(found), overflows)
+    limit = LIMITS[dtype]
+    doubtful = ((name, rows) for name, rows in logs.items() if not _below(rows, limit))
+    return rows_at_or_above(limit, ((name, _array(rows)) for name, rows in doubtful))
+
+
+def _array(rows: Any) -> np.ndarray:
+    made = rows.multiplied() if isinstance(rows, OuterProductRows) else rows
+    return to_numpy(made.reshape(len(made), -1))
 
 
 def _below(rows: Any, limit: float) -> bool:
