@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sawlog._atomic import AsideFile, discard, new_name
+from sawlog.store._disk._page_cache import in_memory
 from sawlog.store._disk._protocol import FileStatus, Lease, Mapped
 
 _TMP = "tmp"
@@ -86,7 +87,8 @@ class _MemoryMap:
         self._advise(start, stop, _DONTNEED)
 
     def prefetch(self, start: int, stop: int) -> None:
-        self._advise(start, stop, _WILLNEED)
+        if not (in_memory(self.data, stop - 1) and in_memory(self.data, (start + stop) // 2)):
+            self._advise(start, stop, _WILLNEED)
 
     def _advise(self, start: int, stop: int, advice: int | None) -> None:
         first = start // mmap.PAGESIZE * mmap.PAGESIZE

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Literal
 
@@ -107,6 +106,18 @@ def shown_ids(ids: Sequence[Any] | np.ndarray) -> str:
     return ", ".join(map(repr, shown)) + (f", ... ({len(ids)} in all)" if len(ids) > 5 else "")
 
 
+def hashes_of(ids: list[str]) -> np.ndarray:
+    """Return the hash of each string, which is that of its UTF-8 bytes."""
+    return np.fromiter(map(hash_of, map(str.encode, ids)), np.uint64, len(ids))
+
+
+def _encoded(ids: list[str]) -> tuple[bytes, np.ndarray]:
+    """Return the UTF-8 bytes of all strings, joined, and the size of each."""
+    joined = "".join(ids)
+    sizes = map(len, ids) if joined.isascii() else (len(text.encode()) for text in ids)
+    return joined.encode(), np.fromiter(sizes, np.int64, len(ids))
+
+
 @dataclasses.dataclass(frozen=True)
 class StringIds:
     """String ids as they are stored: all bytes, the end of each string, and the hashes."""
@@ -118,11 +129,8 @@ class StringIds:
     @classmethod
     def of(cls, ids: list[str]) -> StringIds:
         """Encode strings."""
-        texts = [text.encode() for text in ids]
-        ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
-        data = np.frombuffer(b"".join(texts), dtype=np.uint8)
-        hashes = np.array([hash_of(text) for text in texts], dtype=np.uint64)
-        return cls(data, ends.reshape(len(texts)), hashes)
+        data, sizes = _encoded(ids)
+        return cls(np.frombuffer(data, np.uint8), np.cumsum(sizes), hashes_of(ids))
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -143,13 +151,15 @@ class StringIds:
         pairs = zip((starts - low).tolist(), (ends - low).tolist(), strict=True)
         return [data[start:end].decode() for start, end in pairs]
 
-    def same(self, rows: np.ndarray, others: list[bytes]) -> np.ndarray:
+    def same(self, rows: np.ndarray, others: list[str]) -> np.ndarray:
         """Return for each row whether its string equals the other."""
         starts, ends = self._bounds(rows)
-        sizes = np.fromiter(map(len, others), dtype=np.int64, count=len(others))
+        joined, sizes = _encoded(others)
         good = ends - starts == sizes
+        own = np.frombuffer(joined, np.uint8)
+        if not good.all():
+            own = own[np.repeat(good, sizes)]
         number = np.repeat(np.arange(len(rows)), np.where(good, sizes, 0))
-        own = np.frombuffer(b"".join(itertools.compress(others, good.tolist())), np.uint8)
         begins = np.cumsum(np.where(good, sizes, 0)) - sizes
         at = np.arange(len(number)) + (starts - begins)[number]
         good[number[self.data[at] != own]] = False

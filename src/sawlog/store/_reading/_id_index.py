@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from sawlog.errors import DuplicateIdError
-from sawlog.store._format._checksum import hash_of
-from sawlog.store._format._ids import StringIds, shown_ids
+from sawlog.store._format._ids import StringIds, hashes_of, shown_ids
 
 
 class IdIndex:
@@ -119,8 +118,7 @@ class IdIndex:
 
     def find(self, ids: np.ndarray | list[str]) -> np.ndarray:
         """Return the row of each id, or -1."""
-        texts = [text.encode() for text in ids] if isinstance(ids, list) else []
-        keys = np.array(list(map(hash_of, texts)), np.uint64) if isinstance(ids, list) else ids
+        keys = hashes_of(ids) if isinstance(ids, list) else ids
         if not len(self._keys):
             rows = np.full(len(ids), -1, dtype=np.int64)
         else:
@@ -131,12 +129,12 @@ class IdIndex:
             rows = at if self._at is None else self._at[at]
             rows = np.where(self._keys[at] == keys, rows, -1)
         if isinstance(ids, list):
-            self._drop_other_texts(rows, texts)
+            self._drop_other_texts(rows, ids)
             if self._clashes:
                 rows[:] = [self._clashes.get(x, r) for x, r in zip(ids, rows, strict=True)]
         return rows
 
-    def _drop_other_texts(self, rows: np.ndarray, texts: list[bytes]) -> None:
+    def _drop_other_texts(self, rows: np.ndarray, texts: list[str]) -> None:
         """Set rows to -1 that were found by hash and have another string."""
         there = np.flatnonzero(rows >= 0)
         for chunk, where, own in self.split(rows[there]):
