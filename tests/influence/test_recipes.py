@@ -11,6 +11,7 @@ from sawlog import influence
 from sawlog.curvature import Curvature, FullMatrix, choose_damping
 from sawlog.errors import ArgumentError
 from sawlog.influence import Components, Logs, attribute, less, relatif, self_influence, trackstar
+from sawlog.torch._optimizer_state import adam_second_moments
 from tests.influence.stores import written
 
 RNG = np.random.default_rng(0)
@@ -147,6 +148,18 @@ def test_moments_of_adam(tmp_path):
         [(rows[n] / (np.sqrt(found[n]) + 1e-8)).reshape(6, -1) for n in found], 1
     )
     np.testing.assert_allclose(scores.values, scaled @ scaled.T, rtol=1e-5)
+
+
+def test_moments_that_adam_divides_by():
+    """The largest so far with ``amsgrad``; Adafactor has no betas and does not divide by them."""
+    weight = torch.nn.Parameter(torch.ones(1))
+    state = {"exp_avg_sq": torch.tensor([2.0]), "step": torch.tensor(3.0)}
+    optimizer = torch.optim.Adam([weight], betas=(0.9, 0.5))
+    group = optimizer.param_groups[0]
+    assert adam_second_moments(state, group).item() == pytest.approx(2.0 / (1 - 0.5**3))
+    largest = {**state, "max_exp_avg_sq": torch.tensor([4.0])}
+    assert adam_second_moments(largest, group).item() == pytest.approx(4.0 / (1 - 0.5**3))
+    assert adam_second_moments(state, {"decay_rate": -0.8}).item() == 2.0
 
 
 # ---- queries' own curvature

@@ -21,6 +21,7 @@ from sawlog.errors import (
     StoreExistsError,
     StoreFullError,
     StorePermissionError,
+    StoreWriteError,
 )
 from sawlog.records import Entries, Records
 from sawlog.sinks import CsvSink, JsonlSink, StoreSink, _lines
@@ -355,6 +356,16 @@ def test_a_folder_that_may_not_be_written_to(path, kind, monkeypatch):
     monkeypatch.setattr(os, "open", denied)  # root, who may run this, is never denied anything
     with pytest.raises(StorePermissionError, match=r"Not permitted while opening.*Hint"):
         KINDS[kind](path)
+
+
+def test_a_path_that_cannot_exist(path, kind):
+    """It is no failure of the disk, and waiting does not help."""
+    path.write_text("")
+    for bad in (path / "below" / "a.file", path.parent):
+        with pytest.raises(StoreWriteError, match="Hint: choose another path"):
+            KINDS[kind](bad)
+    with pytest.raises(StoreWriteError, match="Hint: choose another path"):
+        store.create(path / "below")
 
 
 @settings(

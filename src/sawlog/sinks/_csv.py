@@ -20,17 +20,16 @@ from sawlog._text import unguarded
 from sawlog._validate import positive_integer
 from sawlog.errors import ArgumentError, LogMismatchError
 from sawlog.records import Entries, Records
-from sawlog.sinks._base import BaseSink
 from sawlog.sinks._entries import deepened, logged
 from sawlog.sinks._jsonl import OURS, check_axes
-from sawlog.sinks._lines import LineFile, foreign
-from sawlog.sinks._notes import Shown, is_news
+from sawlog.sinks._lines import LineSink, foreign
+from sawlog.sinks._notes import is_news
 from sawlog.store._views._cells import Cells, Field
 from sawlog.store._views._text import _csv_columns as csv_columns
 from sawlog.store._views._text import _titles_of as titles_of
 
 
-class CsvSink(BaseSink):
+class CsvSink(LineSink):
     """A CSV file with the columns ``name``, one for each step axis, and ``value``.
 
     A row is one number or text. ``{"loss": {"policy": x}}``, logged from JAX, has the name
@@ -74,24 +73,9 @@ class CsvSink(BaseSink):
     def __init__(
         self, path: str | os.PathLike[str], *, exists: str = "append", limit: int = 1024
     ) -> None:
-        super().__init__()
         self._limit = positive_integer("limit", limit)
-        self._file = LineFile(path, exists, _whole)
+        super().__init__(path, exists, _whole)
         self._axes = _axes_of(self._file.path)
-        self._shown = Shown()
-
-    def __repr__(self) -> str:
-        return f"CsvSink({str(self.path)!r})"
-
-    @property
-    def appends(self) -> bool:
-        """Whether the file had entries before."""
-        return self._file.resumed
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._file.path
 
     def _write(self, records: Records) -> None:
         records = self._shown.records(records)
@@ -124,12 +108,6 @@ class CsvSink(BaseSink):
 
         self._file.replace(write)
         self._axes = axes
-
-    def _flush(self) -> None:
-        self._file.sync()
-
-    def _close(self) -> None:
-        self._file.close()
 
 
 def _header(axes: list[str]) -> str:

@@ -9,17 +9,16 @@ from typing import Any
 
 from sawlog.errors import LogMismatchError
 from sawlog.records import Entries, Records
-from sawlog.sinks._base import BaseSink
 from sawlog.sinks._entries import logged, step_mask
-from sawlog.sinks._lines import LineFile, foreign
-from sawlog.sinks._notes import Shown, is_news
+from sawlog.sinks._lines import LineSink, foreign
+from sawlog.sinks._notes import is_news
 from sawlog.store._views._cells import Cells
 from sawlog.store._views._text import _json_cells as json_cells
 
 OURS = ("name", "value")
 
 
-class JsonlSink(BaseSink):
+class JsonlSink(LineSink):
     """A file of JSON lines, one for each entry: ``{"name": "loss", "step": 3, "value": 0.5}``.
 
     A key for each step axis follows the name. ``{"loss": {"policy": x}}``, logged from JAX, has the
@@ -54,34 +53,13 @@ class JsonlSink(BaseSink):
     """
 
     def __init__(self, path: str | os.PathLike[str], *, exists: str = "append") -> None:
-        super().__init__()
-        self._file = LineFile(path, exists, _whole)
-        self._shown = Shown()
-
-    def __repr__(self) -> str:
-        return f"JsonlSink({str(self.path)!r})"
-
-    @property
-    def appends(self) -> bool:
-        """Whether the file had entries before."""
-        return self._file.resumed
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._file.path
+        super().__init__(path, exists, _whole)
 
     def _write(self, records: Records) -> None:
         records = self._shown.records(records)
         there = {name: logged(entries) for name, entries in records.items() if is_news(entries)}
         lines = "".join(_lines(name, entries) for name, entries in there.items())
         self._file.append(lines.encode())
-
-    def _flush(self) -> None:
-        self._file.sync()
-
-    def _close(self) -> None:
-        self._file.close()
 
 
 def check_axes(name: str, entries: Entries) -> None:

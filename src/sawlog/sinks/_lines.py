@@ -19,6 +19,8 @@ from sawlog._atomic import replacing, sync_folder, write_all
 from sawlog._paths import absolute
 from sawlog._validate import one_of
 from sawlog.errors import ForeignStoreError, StoreExistsError, StoreWriteError
+from sawlog.sinks._base import BaseSink
+from sawlog.sinks._notes import Shown
 from sawlog.store._format._json_files import write_error
 
 try:
@@ -166,7 +168,35 @@ def _explaining(doing: str, path: Path) -> Any:
     except (StoreExistsError, StoreWriteError):
         raise
     except OSError as error:
-        raise write_error(error, doing, path) from error
+        raise write_error(error, doing, path, new=doing == "opening") from error
+
+
+class LineSink(BaseSink):
+    """A sink that writes lines to one file; a subclass defines ``_write``."""
+
+    def __init__(self, path: str | os.PathLike[str], exists: str, whole: Whole) -> None:
+        super().__init__()
+        self._file = LineFile(path, exists, whole)
+        self._shown = Shown()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r})"
+
+    @property
+    def appends(self) -> bool:
+        """Whether the file had entries before."""
+        return self._file.resumed
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
+
+    def _flush(self) -> None:
+        self._file.sync()
+
+    def _close(self) -> None:
+        self._file.close()
 
 
 def foreign(path: Path, what: str, first: bytes) -> ForeignStoreError:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sawlog.errors import ArgumentError
 from sawlog.torch._gauss_newton import watched_of
+from sawlog.torch._optimizer_state import adam_second_moments, bare_optimizer
 from sawlog.torch._rows._block_matrix import block_matrix
 from sawlog.torch._run import Run
 
@@ -19,7 +20,8 @@ def second_moments(model: Run | nn.Module, optimizer: Any) -> dict[str, np.ndarr
     Args:
         model: A run, of which what is watched is used, or a model.
         optimizer: An Adam, AdamW or similar optimizer of its parameters, after at least one step.
-            Moments are divided by ``1 - beta2 ** step``, as Adam does.
+            Moments are divided by ``1 - beta2 ** step``, as Adam does; with ``amsgrad`` they are
+            the largest so far.
 
     Raises:
         ArgumentError: The optimizer has no second moments of a parameter.
@@ -33,7 +35,7 @@ def second_moments(model: Run | nn.Module, optimizer: Any) -> dict[str, np.ndarr
     array([[1., 1., 1.]], dtype=float32)
     """
     network, blocks = watched_of(model)
-    parameters = dict(network.named_parameters())
+    parameters, optimizer = dict(network.named_parameters()), bare_optimizer(optimizer)
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     found = {}
     for block in blocks:
@@ -52,8 +54,4 @@ def _moments(name: str, parameter: Tensor, optimizer: Any, groups: dict[int, Any
             f"The optimizer has no second moments of {name!r}. Hint: use Adam or AdamW, after a "
             "step, with the parameters of the watched model."
         )
-    done = 1.0
-    if "step" in state and "betas" in groups.get(id(parameter), {}):
-        done = 1.0 - float(groups[id(parameter)]["betas"][1]) ** float(state["step"])
-    moments: Tensor = state["exp_avg_sq"].detach() / done
-    return moments
+    return adam_second_moments(state, groups.get(id(parameter), {}))

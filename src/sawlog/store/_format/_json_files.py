@@ -20,6 +20,7 @@ from sawlog.store._format._checksum import hash_of
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 BAD_PATH = {errno.ENAMETOOLONG, errno.ELOOP}  # no file can have such a path
+_NO_PLACE = {errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.EISDIR}  # for a new file
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _MOST_BITS = 12_000  # below the default limit of Python's int/str conversion
 _ZEROS = b"0" * 16
@@ -124,8 +125,11 @@ def read_error(error: OSError, path: Path) -> OSError:
     return error
 
 
-def write_error(error: OSError, doing: str, path: Path) -> OSError:
-    """Return the store error for an ``OSError`` that occurred while ``doing`` something."""
+def write_error(error: OSError, doing: str, path: Path, *, new: bool = False) -> OSError:
+    """Return the store error for an ``OSError`` that occurred while ``doing`` something.
+
+    ``new`` says that the path was to be created, so that nothing was written before.
+    """
     why = f"{doing} {path}: {error.strerror or error}"
     if error.errno in _FULL:
         return StoreFullError(
@@ -136,7 +140,7 @@ def write_error(error: OSError, doing: str, path: Path) -> OSError:
         return StorePermissionError(
             f"Not permitted while {why}. Hint: check who owns the folder and how it is mounted."
         )
-    if error.errno in BAD_PATH:
+    if error.errno in BAD_PATH or (new and error.errno in _NO_PLACE):
         return StoreWriteError(f"Failed while {why[:600]}. Hint: choose another path.")
     return StoreWriteError(
         f"The disk failed while {why}. Published data is safe. "

@@ -102,7 +102,7 @@ class Folder:
         try:
             self.disk.make(FOLDERS)
         except OSError as error:
-            raise write_error(error, "creating the store", self.path) from error
+            raise write_error(error, "creating the store", self.path, new=True) from error
 
     def check(self) -> None:
         """Check that the store has its segments; one without them is damaged, not empty.
@@ -192,7 +192,7 @@ def declare_store(folder: Folder, config: Config, meta: dict[str, Any]) -> bool:
     try:
         return folder.disk.put_new(IDENTITY, to_json(said))
     except OSError as error:
-        raise write_error(error, "creating", folder.identity) from error
+        raise write_error(error, "creating", folder.identity, new=True) from error
 
 
 def is_store(path: str | os.PathLike[str]) -> bool:

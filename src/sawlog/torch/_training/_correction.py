@@ -15,6 +15,7 @@ from torch import Tensor
 from sawlog.errors import ArgumentError
 from sawlog.factored import Dense, OneHot, Pair, gradient
 from sawlog.run_files._blocks import Block
+from sawlog.torch._optimizer_state import adam_second_moments, bare_optimizer
 from sawlog.torch._proof._block_gradients import pair_of
 from sawlog.torch._rows._block_matrix import block_matrix
 
@@ -119,19 +120,9 @@ class Correction:
         return (None, found) if tall else (found, None)
 
 
-def bare_optimizer(optimizer: Any) -> Any:
-    """Return the optimizer that others, such as accelerate's, wrap."""
-    while hasattr(optimizer, "optimizer"):
-        optimizer = optimizer.optimizer
-    return optimizer
-
-
 def _adam(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
-    """Return one over the root of the second moments, without their bias."""
-    moments = state.get("max_exp_avg_sq", state["exp_avg_sq"]).detach().float()
-    betas, eps = group.get("betas", (0.9, 0.999)), float(group.get("eps", 1e-8))
-    done = 1.0 - float(betas[1]) ** float(state["step"])
-    return 1.0 / ((moments / done).sqrt() + eps)
+    """Return what Adam multiplies its momentum by, except for the learning rate."""
+    return 1.0 / (adam_second_moments(state, group).sqrt() + float(group.get("eps", 1e-8)))
 
 
 def _times_left(pair: Pair, left: Tensor) -> Pair:
