@@ -15,6 +15,8 @@ from sawlog.errors import ArgumentError, CaptureError
 from sawlog.run_files._options import Options
 
 CURVATURE = {"kfac", "ekfac"}
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 def samples_labels(options: Options) -> bool:
@@ -47,7 +49,7 @@ class LabelSampling:
 
     def __init__(self, seed: int, ids: np.ndarray) -> None:
         self._seed, self._ids = seed, ids
-        self.used = False
+        self._calls = 0
 
     @property
     def size(self) -> int:
@@ -57,23 +59,33 @@ class LabelSampling:
     def uniforms(self, count: int) -> np.ndarray:
         """Return ``count`` random numbers in [0, 1) for each example, ``[batch, count]``.
 
+        Every call returns others.
+
         >>> two = LabelSampling(0, np.array([7, 8])).uniforms(3)
         >>> bool((two[1:] == LabelSampling(0, np.array([8])).uniforms(2 + 1)).all())
         True
         """
-        self.used = True
-        found = np.empty((len(self._ids), count))
-        for row, name in zip(found, self._ids.tolist(), strict=True):
-            key = xxhash.xxh3_128_intdigest(f"{self._seed}\0{type(name).__name__}\0{name}")
-            np.random.Generator(np.random.Philox(key=key)).random(out=row)
-        return found
+        about = f"{self._seed}\0{self._calls}\0{self._ids.dtype.kind}\0"
+        keys = [xxhash.xxh3_64_intdigest(f"{about}{name}".encode()) for name in self._ids.tolist()]
+        numbers = (
+            np.array(keys, np.uint64)[:, None] + np.arange(1, count + 1, dtype=np.uint64) * _STEP
+        )
+        self._calls += 1
+        return (_mixed(numbers) >> np.uint64(11)) * 2.0**-53
 
     def check_used(self) -> None:
         """Raise a CaptureError if the loss of the batch was computed without sampled labels."""
-        if not self.used:
+        if not self._calls:
             raise CaptureError(
                 'fisher="true" needs labels that are drawn from the outputs of the model, and '
                 "run.labels was not called in this batch. Nothing of it was measured. Hint: "
                 "compute the loss with run.labels(logits, labels) in place of labels: outside of "
                 "such a pass it returns the labels that it is given."
             )
+
+
+def _mixed(numbers: np.ndarray) -> np.ndarray:
+    """Return well-mixed bits of 64-bit counters: the output function of SplitMix64."""
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * _FACTORS[0]
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * _FACTORS[1]
+    return numbers ^ (numbers >> np.uint64(31))
