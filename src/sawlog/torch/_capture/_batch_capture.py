@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sawlog.errors import CaptureError, SawlogError
 from sawlog.run_files._options import Options
@@ -33,6 +34,7 @@ from sawlog.torch._loss._roots import Roots
 from sawlog.torch._loss._terms import Scale, Term
 from sawlog.torch._model._watched import Watched
 from sawlog.torch._proof._passes import Passes
+from sawlog.torch._proof._plan import Plan
 from sawlog.torch._proof._prover import Prover
 from sawlog.torch._rows._batch_statistics import BatchStatistics
 from sawlog.torch._rows._row_builder import RowBuilder
@@ -140,7 +142,8 @@ class BatchCapture:
             return backward.run()
         self._check_kept()
         self._loss.check_grads(backward)
-        self._capture(Roots(backward.losses, backward.grads), backward.run)
+        run = functools.partial(backward.run, self._hooks.probes)
+        self._capture(Roots(backward.losses, backward.grads), run)
         self._left = grad_state(self._first_parameter())
         return None
 
@@ -176,9 +179,11 @@ class BatchCapture:
         self._logs.factor = self._factor_of(roots)
         if plan is None or not plan.holds_for(graph, batch.size, batch.axis):
             self._prove(roots, graph)
+            self._confirm_regions(self._watched.plans.get(graph.structure))
             if run is not None:
                 run()
             return
+        self._confirm_regions(plan)
         planned = PlannedPass(plan, graph, self._hooks, self._watched, batch.size, self._logs)
         scale, terms = self._loss.scale(roots, plan.even)
         self.scales.append(scale)
@@ -195,6 +200,28 @@ class BatchCapture:
                 roots.backward_to(planned.ends())
             else:
                 run()
+
+    def _confirm_regions(self, plan: Plan | None) -> None:
+        """Let compiled modules stay compiled in further batches, where the plan allows it."""
+        if self._hooks.regions is None:
+            return
+        names = () if plan is None else [name for use in plan.uses for name in use.parameters]
+        parameters = self._watched.parameters
+
+        def problem(module: nn.Module) -> str | None:
+            inside = {id(each) for each in module.parameters()}
+            if self._checkpointed:
+                return "it is checkpointed, and would be computed again outside of compiled code"
+            if plan is None:
+                return "where its examples are has to be found out anew for every batch"
+            if plan.picks:
+                return "it picks by values, which may belong to other examples in another batch"
+            for name in names:
+                if id(parameters[name]) in inside:
+                    return f"the parameter {name} is used outside of the layers that have rules"
+            return None
+
+        self._hooks.regions.confirm(problem)
 
     def _factor_of(self, roots: Roots) -> float:
         """Return by what the loss was multiplied where the backward pass starts."""
