@@ -22,7 +22,7 @@ from sawlog.torch._batch_spec import BatchSpec
 from sawlog.torch._capture._batch_logs import BatchLogs, PairMap
 from sawlog.torch._capture._planned_pass import PlannedPass, ends_of
 from sawlog.torch._capture._reentrant_pass import ReentrantPass
-from sawlog.torch._graph._autograd_graph import Graph, graph_of
+from sawlog.torch._graph._autograd_graph import Graph, graph_of, root_of
 from sawlog.torch._graph._mixing import refuse_mixing
 from sawlog.torch._hooks._autograd_patches import Backward, Listener, patched
 from sawlog.torch._hooks._grad_state import grad_state
@@ -30,6 +30,7 @@ from sawlog.torch._hooks._hooks import Hooks, in_backward
 from sawlog.torch._loss._declared import Items
 from sawlog.torch._loss._grad_scaler import ScaledLosses
 from sawlog.torch._loss._loss_reader import LossReader
+from sawlog.torch._loss._quotients import refuse_quotient
 from sawlog.torch._loss._roots import Roots
 from sawlog.torch._loss._terms import Scale, Term
 from sawlog.torch._model._watched import Watched
@@ -71,7 +72,7 @@ class BatchCapture:
         self._loss = LossReader(batch, options.reduction, self._hooks)
         self._scaled = ScaledLosses(batch.factor)
         self.scales: list[Scale | None] = []
-        self._checkpointed = False
+        self._checkpointed = self._refuses_quotients = False
         self._left: tuple[Any, ...] | None = None
         self._reentrant = ReentrantPass(watched, self._hooks, self._loss, batch, self._logs)
 
@@ -89,6 +90,10 @@ class BatchCapture:
     def declare_sum(self) -> None:
         """Declare that the loss is a sum over the examples, so that its graph is not read."""
         self._loss.reduction = "sum"
+
+    def refuse_quotients(self) -> None:
+        """Refuse a loss that is divided by what may be a number of micro-batches."""
+        self._refuses_quotients = True
 
     def declare_loss(self, loss: Tensor) -> None:
         """Declare which tensor is the loss, whatever it is multiplied with afterwards."""
@@ -142,6 +147,9 @@ class BatchCapture:
             return backward.run()
         self._check_kept()
         self._loss.check_grads(backward)
+        if self._refuses_quotients and not self._loss.losses and self._loss.items is None:
+            for loss in backward.losses:
+                refuse_quotient(root_of(loss))
         run = functools.partial(backward.run, self._hooks.probes)
         self._capture(Roots(backward.losses, backward.grads), run)
         self._left = grad_state(self._first_parameter())
