@@ -221,7 +221,7 @@ class BatchCapture:
             if self._checkpointed:
                 return "it is checkpointed, and would be computed again outside of compiled code"
             if plan is None:
-                return "where its examples are has to be found out anew for every batch"
+                return "where its examples are has to be found again in every batch"
             if plan.picks:
                 return "it picks by values, which may belong to other examples in another batch"
             for name in names:

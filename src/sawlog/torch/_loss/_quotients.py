@@ -1,4 +1,4 @@
-"""Refuse a mean that training divides by a whole number, which may be that of micro-batches."""
+"""Refuse a mean that training divides by an integer, which may be that of micro-batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SHAPES = {"View", "ReshapeAlias", "UnsafeView", "Squeeze", "Unsqueeze", "ToCopy
 
 
 def refuse_quotient(root: Edge) -> None:
-    """Raise a CaptureError if a loss is a mean that is divided by a whole number.
+    """Raise a CaptureError if a loss is a mean that is divided by an integer.
 
     The gradient of one example has that factor, or not, depending on what the number is.
     """
