@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +16,7 @@ from sawlog.capture._check import Check
 from sawlog.capture._nonfinite import NonFiniteRows
 from sawlog.capture._pass_matrices import PassMatrices
 from sawlog.capture._run import CaptureRun
-from sawlog.errors import ArgumentError, CompiledModelWarning
+from sawlog.errors import ArgumentError
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._options import Options
 from sawlog.run_files._provenance import Provenance
@@ -26,6 +26,7 @@ from sawlog.torch._capture._batch_capture import BatchCapture
 from sawlog.torch._capture._batch_logs import PairMap
 from sawlog.torch._check._check_batch import check_batch
 from sawlog.torch._check._plain_gradients import loss_of
+from sawlog.torch._compiled._regions import CompiledRegions
 from sawlog.torch._model._fingerprint import Fingerprint
 from sawlog.torch._model._names import bare, compiled_parts
 from sawlog.torch._model._search import Names, find_watched
@@ -59,10 +60,12 @@ class TorchBackend:
         axis: int = 0,
     ) -> None:
         self.model = bare(model) if isinstance(model, nn.Module) else model
-        if isinstance(model, nn.Module):
-            _warn_if_compiled(model)
         self._sharded = ShardedModel(model) if isinstance(model, nn.Module) else None
         self.watched = find_watched(self.model, names, types, uncovered)
+        if not self._sharded:
+            self.watched = dataclasses.replace(
+                self.watched, regions=compiled_regions(model, self.watched)
+            )
         self.axis = axis
         self._fingerprint = (ShardedFingerprint if self._sharded else Fingerprint)(self.model)
         self.correction: PairMap | None = None
@@ -154,6 +157,14 @@ class TorchBackend:
             return check_batch(self, run, step, batch, mask, examples, one, tolerance)
 
 
+def compiled_regions(model: nn.Module, watched: Watched) -> CompiledRegions | None:
+    """Return the modules that stay compiled; None if ``torch.compile`` was not called."""
+    if not compiled_parts(model):
+        return None
+    units = [unit.module for unit in watched.units]
+    return CompiledRegions(model, units, [norm for _, norm in watched.norms])
+
+
 class TorchCapturer:
     """Captures the batches of one pass.
 
@@ -193,24 +204,6 @@ class TorchCapturer:
         capture = BatchCapture(self._watched, self._options, spec, rows, statistics)
         capture.correct(self._correction())
         return capture
-
-
-def _warn_if_compiled(model: nn.Module) -> None:
-    """Say once that a compiled model is not compiled while it is captured."""
-    global _warned
-    parts = compiled_parts(model)
-    if parts and not _warned:
-        _warned = True
-        warnings.warn(
-            f"torch.compile was called on {', '.join(parts[:3])}{', ...' if parts[3:] else ''}. "
-            "Compiled code calls no hooks, so inside of `with run(...)` it runs as it was written; "
-            "elsewhere it stays compiled.",
-            CompiledModelWarning,
-            stacklevel=5,
-        )
-
-
-_warned = False
 
 
 def _mask(mask: Any, batch: int) -> Tensor | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sawlog.errors import CaptureError, SawlogError
 from sawlog.run_files._options import Options
@@ -21,7 +22,7 @@ from sawlog.torch._batch_spec import BatchSpec
 from sawlog.torch._capture._batch_logs import BatchLogs, PairMap
 from sawlog.torch._capture._planned_pass import PlannedPass, ends_of
 from sawlog.torch._capture._reentrant_pass import ReentrantPass
-from sawlog.torch._graph._autograd_graph import Graph, graph_of
+from sawlog.torch._graph._autograd_graph import Graph, graph_of, root_of
 from sawlog.torch._graph._mixing import refuse_mixing
 from sawlog.torch._hooks._autograd_patches import Backward, Listener, patched
 from sawlog.torch._hooks._grad_state import grad_state
@@ -29,10 +30,12 @@ from sawlog.torch._hooks._hooks import Hooks, in_backward
 from sawlog.torch._loss._declared import Items
 from sawlog.torch._loss._grad_scaler import ScaledLosses
 from sawlog.torch._loss._loss_reader import LossReader
+from sawlog.torch._loss._quotients import refuse_quotient
 from sawlog.torch._loss._roots import Roots
 from sawlog.torch._loss._terms import Scale, Term
 from sawlog.torch._model._watched import Watched
 from sawlog.torch._proof._passes import Passes
+from sawlog.torch._proof._plan import Plan
 from sawlog.torch._proof._prover import Prover
 from sawlog.torch._rows._batch_statistics import BatchStatistics
 from sawlog.torch._rows._row_builder import RowBuilder
@@ -69,7 +72,7 @@ class BatchCapture:
         self._loss = LossReader(batch, options.reduction, self._hooks)
         self._scaled = ScaledLosses(batch.factor)
         self.scales: list[Scale | None] = []
-        self._checkpointed = False
+        self._checkpointed = self._refuses_quotients = False
         self._left: tuple[Any, ...] | None = None
         self._reentrant = ReentrantPass(watched, self._hooks, self._loss, batch, self._logs)
 
@@ -80,9 +83,17 @@ class BatchCapture:
         with self._hooks.installed(), patched(listener):
             yield
 
+    def ignoring(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which forward passes are not captured."""
+        return self._hooks.listening(None)
+
     def declare_sum(self) -> None:
         """Declare that the loss is a sum over the examples, so that its graph is not read."""
         self._loss.reduction = "sum"
+
+    def refuse_quotients(self) -> None:
+        """Refuse a loss that is divided by what may be a number of micro-batches."""
+        self._refuses_quotients = True
 
     def declare_loss(self, loss: Tensor) -> None:
         """Declare which tensor is the loss, whatever it is multiplied with afterwards."""
@@ -136,7 +147,11 @@ class BatchCapture:
             return backward.run()
         self._check_kept()
         self._loss.check_grads(backward)
-        self._capture(Roots(backward.losses, backward.grads), backward.run)
+        if self._refuses_quotients and not self._loss.losses and self._loss.items is None:
+            for loss in backward.losses:
+                refuse_quotient(root_of(loss))
+        run = functools.partial(backward.run, self._hooks.probes)
+        self._capture(Roots(backward.losses, backward.grads), run)
         self._left = grad_state(self._first_parameter())
         return None
 
@@ -172,9 +187,11 @@ class BatchCapture:
         self._logs.factor = self._factor_of(roots)
         if plan is None or not plan.holds_for(graph, batch.size, batch.axis):
             self._prove(roots, graph)
+            self._confirm_regions(self._watched.plans.get(graph.structure))
             if run is not None:
                 run()
             return
+        self._confirm_regions(plan)
         planned = PlannedPass(plan, graph, self._hooks, self._watched, batch.size, self._logs)
         scale, terms = self._loss.scale(roots, plan.even)
         self.scales.append(scale)
@@ -191,6 +208,28 @@ class BatchCapture:
                 roots.backward_to(planned.ends())
             else:
                 run()
+
+    def _confirm_regions(self, plan: Plan | None) -> None:
+        """Let compiled modules stay compiled in further batches, where the plan allows it."""
+        if self._hooks.regions is None:
+            return
+        names = () if plan is None else [name for use in plan.uses for name in use.parameters]
+        parameters = self._watched.parameters
+
+        def problem(module: nn.Module) -> str | None:
+            inside = {id(each) for each in module.parameters()}
+            if self._checkpointed:
+                return "it is checkpointed, and would be computed again outside of compiled code"
+            if plan is None:
+                return "where its examples are has to be found again in every batch"
+            if plan.picks:
+                return "it picks by values, which may belong to other examples in another batch"
+            for name in names:
+                if id(parameters[name]) in inside:
+                    return f"the parameter {name} is used outside of the layers that have rules"
+            return None
+
+        self._hooks.regions.confirm(problem)
 
     def _factor_of(self, roots: Roots) -> float:
         """Return by what the loss was multiplied where the backward pass starts."""

@@ -27,13 +27,13 @@ class Backward:
         losses: the tensors that it starts from.
         grads: the gradient of each; None for a scalar.
         inputs: the tensors whose gradients are requested; None is all leaves.
-        run: runs the original function.
+        run: runs the original function; with the gradients of further tensors, if given.
     """
 
     losses: Sequence[Tensor]
     grads: Sequence[Tensor | None]
     inputs: Any
-    run: Callable[[], Any]
+    run: Callable[..., Any]
 
 
 _CHECKPOINT = "_checkpoint_without_reentrant_generator"
@@ -125,12 +125,15 @@ def _reporting_backward(original: Any) -> Any:
         grad_variables: Any = None,
         inputs: Any = None,
     ) -> Any:
-        def run() -> Any:
+        def run(more: Sequence[Tensor] = ()) -> Any:
+            wanted = inputs
+            if inputs is not None and more:
+                wanted = [*([inputs] if isinstance(inputs, Tensor) else inputs), *more]
             with contextlib.ExitStack() as stack:
                 for each in _around:
                     stack.enter_context(each())
                 return original(
-                    tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs
+                    tensors, grad_tensors, retain_graph, create_graph, grad_variables, wanted
                 )
 
         listener = getattr(_local, "listener", None)

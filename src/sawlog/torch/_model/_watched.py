@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sawlog.factored import Dense, Factor, OneHot, Pair
 from sawlog.run_files._blocks import Block
+from sawlog.torch._compiled._regions import CompiledRegions
 from sawlog.torch._graph._autograd_graph import GraphLeaves
 from sawlog.torch._layers import Part, Rule
 from sawlog.torch._model._sharded import LiveParameters
@@ -67,6 +68,7 @@ class Watched:
         scattered: structures without a layout of the examples, such as routed tokens.
         rounded: structures in which rounding makes examples appear mixed.
         buffers: tensors of the model, which do not belong to any example.
+        regions: the modules that stay compiled; None if ``torch.compile`` was not called.
     """
 
     units: tuple[Unit, ...]
@@ -78,6 +80,7 @@ class Watched:
     scattered: set[Any] = dataclasses.field(default_factory=set, compare=False)
     rounded: set[Any] = dataclasses.field(default_factory=set, compare=False)
     buffers: Sequence[Tensor] = ()
+    regions: CompiledRegions | None = dataclasses.field(default=None, compare=False)
 
     @property
     def leaves(self) -> GraphLeaves:

@@ -48,7 +48,8 @@ class MeasuredGradients:
             with hooks.listening(self._record):
                 passes.plain(last_edges(graph.nodes[: graph.roots], edges) or edges)
                 for factors in self.codes.factors:
-                    found = passes.weighted(list(self._parameters.values()), factors)
+                    wanted = [*self._parameters.values(), *hooks.probes]
+                    found = passes.weighted(wanted, factors)[: len(self._parameters)]
                     self.totals.append(dict(zip(self._parameters, found, strict=True)))
                     check_finite(self.totals[-1])
         finally:
