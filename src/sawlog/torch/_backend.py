@@ -29,7 +29,8 @@ from sawlog.torch._check._plain_gradients import loss_of
 from sawlog.torch._compiled._regions import CompiledRegions
 from sawlog.torch._model._fingerprint import Fingerprint
 from sawlog.torch._model._names import bare, compiled_parts
-from sawlog.torch._model._search import Names, find_watched
+from sawlog.torch._model._places import ModelPlaces
+from sawlog.torch._model._search import FROZEN, Names, find_watched
 from sawlog.torch._model._sharded import ShardedModel
 from sawlog.torch._model._sharded_fingerprint import ShardedFingerprint
 from sawlog.torch._model._watched import Watched
@@ -67,6 +68,8 @@ class TorchBackend:
                 self.watched, regions=compiled_regions(model, self.watched)
             )
         self.axis = axis
+        frozen = [name for name, why in self.watched.skipped if why == FROZEN]
+        self._places = ModelPlaces(self.model, self.watched.parameters, frozen)
         self._fingerprint = (ShardedFingerprint if self._sharded else Fingerprint)(self.model)
         self.correction: PairMap | None = None
         """Applied to the gradients of each block before they are projected."""
@@ -105,7 +108,7 @@ class TorchBackend:
         projectors = Projectors(matrices.projections, matrices.bases)
         memory: dict[Any, Tensor] | None = {} if reuse_memory else None
         return TorchCapturer(
-            watched, options, projectors, self.axis, memory, lambda: self.correction
+            watched, options, projectors, self.axis, memory, self._places, lambda: self.correction
         )
 
     def nonfinite_rows(self, logs: Mapping[str, Any], dtype: str) -> NonFiniteRows | None:
@@ -174,6 +177,7 @@ class TorchCapturer:
         projectors: the matrices of the blocks.
         axis: the axis of the examples.
         memory: buffers that batches share; None if rows must stay valid.
+        places: where the model has what is watched.
         correction: returns what is applied to gradients before they are projected.
     """
 
@@ -184,13 +188,20 @@ class TorchCapturer:
         projectors: Projectors,
         axis: int,
         memory: dict[Any, Tensor] | None,
+        places: ModelPlaces,
         correction: Callable[[], PairMap | None] = lambda: None,
     ) -> None:
         self._watched, self._options, self.projectors = watched, options, projectors
-        self._axis, self._memory, self._correction = axis, memory, correction
+        self._axis, self._memory, self._places = axis, memory, places
+        self._correction = correction
 
     def batch(self, request: BatchRequest) -> BatchCapture:
-        """Prepare the capture of one batch."""
+        """Prepare the capture of one batch.
+
+        Raises:
+            CaptureError: the model has other modules or parameters than when it was watched.
+        """
+        self._places.check()
         spec = BatchSpec(
             size=request.size,
             todo=None if request.todo is None else torch.from_numpy(request.todo),

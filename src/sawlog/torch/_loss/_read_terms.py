@@ -8,7 +8,15 @@ from typing import Any
 from torch import Tensor, nn
 
 from sawlog.errors import ArgumentError, CaptureError
-from sawlog.torch._graph._autograd_graph import ACCUMULATE, Edge, Node, operation, shape_of, signed
+from sawlog.torch._graph._autograd_graph import (
+    ACCUMULATE,
+    BUILT_IN,
+    Edge,
+    Node,
+    operation,
+    shape_of,
+    signed,
+)
 from sawlog.torch._loss._declared import DeclaredLosses, Items
 from sawlog.torch._loss._example_order import check_order
 from sawlog.torch._loss._examples import Examples
@@ -16,7 +24,7 @@ from sawlog.torch._loss._masks import is_number
 from sawlog.torch._loss._scale import JOINS, plain_scale, scale_of
 from sawlog.torch._loss._terms import Scale, Term, Unclear
 
-_THROUGH = {"Neg", "Add", "Sub"}
+_THROUGH = {"Neg", "Add", "Sub", "Rsub"}
 
 
 _SHAPES = {"View", "ReshapeAlias", "UnsafeView", "Squeeze", "Unsqueeze", "ToCopy", "Clone", "Alias",
@@ -24,6 +32,19 @@ _SHAPES = {"View", "ReshapeAlias", "UnsafeView", "Squeeze", "Unsqueeze", "ToCopy
 
 
 _SINK = "_DDPSink"
+
+
+_LINEAR_JOINS = {
+    "Addmm", "Addmv", "AsStrided", "Bmm", "Cumsum", "Diagonal", "Flip", "Gather", "Index",
+    "IndexAdd", "IndexCopy", "IndexPut", "IndexSelect", "MaskedFill", "MaskedSelect", "Mm", "Mv",
+    "NanToNum", "Nansum", "Permute", "Repeat", "Roll", "Scatter", "ScatterAdd", "Select", "Slice",
+    "Split", "SplitWithSizes", "T", "Take", "Trace", "Transpose", "Unbind", "UnsafeSplit", "Where",
+}  # fmt: skip
+"""Operations that are linear in each input; any other may mix the examples that were joined."""
+
+
+_CLASSES = {"NllLoss", "NllLoss2D", "MultiMarginLoss", "MultilabelMarginLoss"}
+"""Losses that compare the elements of an axis: the second, or the only one."""
 
 
 _LOOKUPS = {"Embedding", "EmbeddingBag", "Index", "IndexSelect", "Gather"}
@@ -98,6 +119,8 @@ class _Reader:
             self._each(node, path, by)
         elif name in ("Div", "Mul"):
             self._factor(node, path, by)
+        elif self.batch > 1 and not self._is_linear(node):
+            raise _not_a_sum(node)
         elif self.declared is not None:
             self._join(node, path, by)
         else:
@@ -108,8 +131,16 @@ class _Reader:
             if child[0] is not None:
                 self.read(child, (*path, (node, place)), by)
 
+    def _is_linear(self, node: Node) -> bool:
+        """Whether an operation is linear in what it joins; functions of users are, if declared."""
+        if type(node) not in BUILT_IN:
+            return True
+        return operation(node) in _LINEAR_JOINS and _has_one_of_examples(node)
+
     def _factor(self, node: Node, path: Any, by: Any) -> None:
         """A product with a number, or a quotient."""
+        if self.batch > 1 and not _has_one_of_examples(node):
+            raise _not_a_sum(node)
         if sum(child is not None for child, _ in node.next_functions) > 1 and self.declared is None:
             raise Unclear("it is divided or multiplied by a tensor that depends on parameters")
         other = getattr(node, "_saved_other", None)
@@ -125,6 +156,7 @@ class _Reader:
         labels = self._labels(edge)
         assert labels is not None
         self._refuse_penalty(edge[0])
+        self._refuse_softmax(edge, labels)
         if not self.known:
             check_order(edge, self.examples)
         scale = scale if self.declared is None else self.declared
@@ -162,6 +194,7 @@ class _Reader:
                     f"its elements belong to which of {self.batch} examples"
                 )
             self._refuse_twice(child)
+            self._refuse_classes(node, child, labels)
             scale: Scale = 1.0
             if self.declared is None:
                 scale = self._scale(node, child, labels, by)
@@ -184,6 +217,23 @@ class _Reader:
         """Whether the examples could be part of some axis of a tensor."""
         return any(size % self.batch == 0 for size in shape) and self.batch > 1
 
+    def _refuse_classes(self, node: Node, edge: Edge, labels: Tensor) -> None:
+        """Refuse a loss that compares the examples, because they are on the axis of its classes."""
+        if operation(node) not in _CLASSES or self.batch == 1:
+            return
+        axis = min(1, len(shape_of(edge)) - 1)
+        if labels.dim() > axis and bool(labels.diff(dim=axis).any()):
+            raise _not_a_sum(node, "has the examples along the axis of the classes")
+
+    def _refuse_softmax(self, edge: Edge, labels: Tensor) -> None:
+        """Refuse a softmax over the examples, of which the loss may use one element only."""
+        node, _ = edge
+        if operation(node) not in ("LogSoftmax", "Softmax") or self.batch == 1:
+            return
+        axis = signed(node._saved_dim) % len(shape_of(edge))
+        if axis < labels.dim() and bool(labels.diff(dim=axis).any()):
+            raise _not_a_sum(node, "compares the examples")
+
     def _refuse_twice(self, edge: Edge) -> None:
         """Refuse an axis of the length of the batch that is left after the examples were summed."""
         node, _ = edge
@@ -205,6 +255,24 @@ def _through_sink(edge: Edge) -> Edge:
     if below[0] is None or shape_of(below) != shape_of(edge):
         raise Unclear(f"it comes from {node.name()}")
     return below
+
+
+def _has_one_of_examples(node: Node) -> bool:
+    """Whether at most one input of a product depends on examples, so that it is linear in them."""
+    children = [child for child, _ in node.next_functions if child is not None]
+    return len(children) < 2 or sum(not _of_parameters_alone(each) for each in children) < 2
+
+
+def _not_a_sum(
+    node: Node, why: str = "is not linear in the losses of the examples"
+) -> CaptureError:
+    """Return the error for a loss that is no sum or mean over examples."""
+    return CaptureError(
+        f"The loss is no sum or mean over the examples: {node.name()} {why}, so what one example "
+        "does changes the gradients of others, and they have no gradients of their own. Hint: "
+        "compute the loss of each example, and take their sum or mean; or log batches of one "
+        "example."
+    )
 
 
 def _rows(shape: Sequence[int]) -> int:

@@ -23,6 +23,9 @@ Names = str | Sequence[str] | Callable[[str], bool] | None
 
 UNCOVERED = ("error", "skip", "func")
 
+FROZEN = "frozen"
+"""Why a parameter is not watched: it does not require a gradient."""
+
 
 def find_watched(
     model: nn.Module,
@@ -118,7 +121,7 @@ class _Search:
         if self._types is not None and not isinstance(module, self._types):
             return False
         if not tensor.requires_grad:
-            self._skipped.append((full, "frozen"))
+            self._skipped.append((full, FROZEN))
             return False
         return is_lazy(tensor) or self._has_real_numbers(full, tensor)
 

@@ -14,6 +14,7 @@ from sawlog.torch._graph._last_edges import last_edges
 from sawlog.torch._graph._operations._weight_use import WeightUse
 from sawlog.torch._hooks._hooks import Hooks, LayerCall
 from sawlog.torch._proof._passes import Passes
+from sawlog.torch._proof._summands import Summands
 from sawlog.torch._rows._nonfinite import check_finite
 
 
@@ -39,15 +40,19 @@ class MeasuredGradients:
         graph: Graph,
         uses: Sequence[WeightUse],
         more: Mapping[int, Node],
+        summands: Summands,
     ) -> None:
         """Run a plain backward pass, and one for each code; ``more`` are other nodes to record."""
         nodes = {use.number: use.node for use in uses} | dict(more)
         handles = [node.register_prehook(self._recorder(number)) for number, node in nodes.items()]
+        handles += summands.hooks()
         edges = [*hooks.edges, *(GradientEdge(*use.weight) for use in uses)]
         try:
             with hooks.listening(self._record):
+                summands.next_pass()
                 passes.plain(last_edges(graph.nodes[: graph.roots], edges) or edges)
                 for factors in self.codes.factors:
+                    summands.next_pass()
                     wanted = [*self._parameters.values(), *hooks.probes]
                     found = passes.weighted(wanted, factors)[: len(self._parameters)]
                     self.totals.append(dict(zip(self._parameters, found, strict=True)))

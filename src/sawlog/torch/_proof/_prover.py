@@ -5,8 +5,8 @@ and with a different factor for each example. The ratios tell where the examples
 gradient. The resulting rows, multiplied by the same factors and summed, must equal the gradient
 of the parameters in that pass. Where a layer rule does not pass this test, the operations that use
 the parameter are differentiated example by example. If that does not pass it either, or if examples
-are mixed, it is an error. A structure in which the examples always have the same layout is proven
-once.
+are mixed, it is an error. A structure in which the examples always have the same layout, and in
+which the gradient of every path was seen, is proven once.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from sawlog.torch._proof._operation_rows import operation_rows, single_rows
 from sawlog.torch._proof._passes import Passes
 from sawlog.torch._proof._plan import Plan, PlannedUse, picks_of
 from sawlog.torch._proof._row_check import RowCheck
+from sawlog.torch._proof._summands import Summands
 from sawlog.torch._proof._use_layouts import UseLayouts
 from sawlog.torch._rows._row_builder import RowBuilder
 
@@ -141,13 +142,17 @@ class Prover:
             count = 2 if structure in watched.scattered else 1
             every = codes(self._batch, dtypes, count, powers=structure in watched.rounded)
             measured = MeasuredGradients(every, watched.parameters)
+            summands = Summands(self._graph, finder.is_weight)
             measured.run(
                 passes,
                 hooks,
                 self._graph,
                 [use for each in uses.values() for use in each],
                 finder.numbers(finder.unsure),
+                summands,
             )
+            seen = self._batch == 1 or summands.are_apart(every, self._axis)
+            self._lasting = self._lasting and seen
             found = self._read(measured, uses, finder)
             rest = [block for block in watched.blocks if block.name not in found.by_rule]
             if not rest:

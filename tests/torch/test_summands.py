@@ -1,0 +1,61 @@
+"""Examples that are mixed by a term or a gate that was zero when the structure was proven."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from sawlog.errors import CaptureError
+from sawlog.torch._capture import _batch_capture
+from tests.torch.programs import Program, assert_alike, logged, mlp
+from tests.torch.test_run import go, start
+
+
+def _variance(model, x, weight):
+    out = model(x)
+    return out.pow(2).mean() + weight * (out - out.mean(0)).pow(2).mean()
+
+
+def _pairs(model, x, weight):
+    out = model(x)
+    return out.pow(2).mean() + (torch.full((len(x), len(x)), weight).to(x) * (out @ out.T)).mean()
+
+
+def _gate(model, x, weight):
+    hidden = model[0](x).tanh()
+    hidden = hidden + torch.tensor(weight) * (hidden - hidden.mean(0))
+    return F.softplus(model[2](hidden)).mean()
+
+
+@pytest.mark.parametrize("first", [0.0, 1e-12])
+@pytest.mark.parametrize("loss", [_variance, _pairs, _gate])
+def test_what_was_not_seen_is_not_proven(tmp_path, loss, first):
+    base, weight = mlp(), [first]
+    program = Program(base.model, base.batch[:1], lambda model, x: loss(model, x, weight[0]))
+    run, _ = start(tmp_path, program)
+    go(run, program)
+    weight[0] = 1.0
+    with pytest.raises(CaptureError, match="mixes examples"):
+        go(run, program, range(100, 100 + program.size))
+    run.finalize()
+
+
+@pytest.mark.parametrize(("residual", "proofs"), [(1.0, 1), (0.0, 2)])
+def test_a_structure_is_proven_once_if_all_of_it_was_seen(tmp_path, monkeypatch, residual, proofs):
+    """A path that never has a gradient is proven again in every batch, and right."""
+    proven, prove = [], _batch_capture.BatchCapture._prove
+    monkeypatch.setattr(
+        _batch_capture.BatchCapture, "_prove", lambda *args: proven.append(prove(*args))
+    )
+    base = mlp()
+
+    def loss(model, x):
+        hidden = model[0](x).tanh()
+        return F.softplus(model[2](hidden + residual * hidden.sin())).mean()
+
+    program = Program(base.model, base.batch[:1], loss)
+    run, report = start(tmp_path, program)
+    go(run, program, range(program.size))
+    go(run, program, range(100, 100 + program.size))
+    run.finalize()
+    assert len(proven) == proofs
+    assert_alike(logged(run, report, range(100, 100 + program.size)), program.alone())
