@@ -97,7 +97,7 @@ class CompiledRegions:
     def _add_parts(
         self, module: nn.Module, reason: str, backend: Any, dynamic: bool | None
     ) -> None:
-        """Add the modules in a module as regions, and say that the module itself runs as it is written."""
+        """Add the modules in a module as regions, and say why the module itself is not one."""
         added = [each for each in _parts(module) if self._add(each, backend, dynamic) is None]
         rest = f". {len(added)} modules in it stay compiled" if added else ""
         self.said.append(
