@@ -14,15 +14,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
 from sawlog.errors import CaptureError, SawlogError
 from sawlog.run_files._options import Options
 from sawlog.run_files._statistics import RunStatistics
 from sawlog.torch._batch_spec import BatchSpec
 from sawlog.torch._capture._batch_logs import BatchLogs, PairMap
-from sawlog.torch._capture._planned_pass import PlannedPass, ends_of
+from sawlog.torch._capture._planned_pass import PlannedPass, ends_of, watched_edges
 from sawlog.torch._capture._reentrant_pass import ReentrantPass
-from sawlog.torch._graph._autograd_graph import Graph, graph_of, root_of
+from sawlog.torch._graph._autograd_graph import Graph, gradients, graph_of, root_of
 from sawlog.torch._graph._mixing import refuse_mixing
 from sawlog.torch._hooks._autograd_patches import Backward, Listener, patched
 from sawlog.torch._hooks._grad_state import grad_state
@@ -34,6 +35,7 @@ from sawlog.torch._loss._quotients import refuse_quotient
 from sawlog.torch._loss._roots import Roots
 from sawlog.torch._loss._terms import Scale, Term
 from sawlog.torch._model._watched import Watched
+from sawlog.torch._proof._measured_gradients import is_zero
 from sawlog.torch._proof._passes import Passes
 from sawlog.torch._proof._plan import Plan
 from sawlog.torch._proof._prover import Prover
@@ -79,6 +81,7 @@ class BatchCapture:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Capture forward and backward passes inside the ``with``."""
+        self._watched.check_parameters()
         listener = Listener(self._on_backward, self._scaled.add, self._on_checkpoint)
         with self._hooks.installed(), patched(listener):
             yield
@@ -185,7 +188,8 @@ class BatchCapture:
         if plan is None and not self._is_visible(roots, graph, run):
             return
         self._logs.factor = self._factor_of(roots)
-        if plan is None or not plan.holds_for(graph, batch.size, batch.axis):
+        holds = plan is not None and plan.holds_for(graph, batch.size, batch.axis)
+        if plan is None or not holds or not self._still_zero(plan, graph, roots):
             self._prove(roots, graph)
             self._confirm_regions(self._watched.plans.get(graph.structure))
             if run is not None:
@@ -209,6 +213,28 @@ class BatchCapture:
             else:
                 run()
 
+    def _still_zero(self, plan: Plan, graph: Graph, roots: Roots) -> bool:
+        """Whether the gradients that were zero in the proof, so that it shows nothing, still are.
+
+        An example is a term of the loss whose weight was zero then.
+        """
+        if not plan.zeros:
+            return True
+        found: list[bool] = []
+        handles = [
+            graph.nodes[number].register_prehook(lambda grads: found.append(not is_zero(grads)))
+            for number in plan.zeros
+        ]
+        starts = roots.starts()
+        outputs = [GradientEdge(*edge) for edge in starts]
+        edges = watched_edges(plan, graph, self._hooks)
+        try:
+            gradients(outputs, [edges[number] for number in plan.ends], list(starts.values()))
+        finally:
+            for handle in handles:
+                handle.remove()
+        return not any(found)
+
     def _confirm_regions(self, plan: Plan | None) -> None:
         """Let compiled modules stay compiled in further batches, where the plan allows it."""
         if self._hooks.regions is None:
@@ -222,6 +248,8 @@ class BatchCapture:
                 return "it is checkpointed, and would be computed again outside of compiled code"
             if plan is None:
                 return "where its examples are has to be found again in every batch"
+            if plan.zeros:
+                return "some gradients in it were zero, so that their proof showed nothing"
             if plan.picks:
                 return "it picks by values, which may belong to other examples in another batch"
             for name in names:

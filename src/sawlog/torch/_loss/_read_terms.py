@@ -26,6 +26,14 @@ _SHAPES = {"View", "ReshapeAlias", "UnsafeView", "Squeeze", "Unsqueeze", "ToCopy
 _SINK = "_DDPSink"
 
 
+_CURVED = {  # of all examples, which is neither a sum nor a mean of something of each
+    "Sqrt", "Rsqrt", "Log", "Log1P", "Log2", "Log10", "Exp", "Expm1", "Pow", "Reciprocal", "Tanh",
+    "Sigmoid", "LogSigmoid", "Softplus", "Relu", "Abs", "Clamp", "ClampMin", "ClampMax", "Max",
+    "Min", "Maximum", "Minimum", "Amax", "Amin", "Median", "Kthvalue", "Topk", "Sort", "Logsumexp",
+    "Prod", "Var", "Std", "VarMean", "StdMean", "Norm", "LinalgVectorNorm",
+}  # fmt: skip
+
+
 _LOOKUPS = {"Embedding", "EmbeddingBag", "Index", "IndexSelect", "Gather"}
 
 
@@ -99,6 +107,7 @@ class _Reader:
         elif name in ("Div", "Mul"):
             self._factor(node, path, by)
         elif self.declared is not None:
+            self._refuse_curved(node)
             self._join(node, path, by)
         else:
             raise Unclear(f"it is computed by {node.name()}")
@@ -110,8 +119,10 @@ class _Reader:
 
     def _factor(self, node: Node, path: Any, by: Any) -> None:
         """A product with a number, or a quotient."""
-        if sum(child is not None for child, _ in node.next_functions) > 1 and self.declared is None:
-            raise Unclear("it is divided or multiplied by a tensor that depends on parameters")
+        if sum(child is not None for child, _ in node.next_functions) > 1:
+            self._refuse_curved(node)
+            if self.declared is None:
+                raise Unclear("it is divided or multiplied by a tensor that depends on parameters")
         other = getattr(node, "_saved_other", None)
         other = getattr(node, "_saved_self", None) if other is None else other
         number = float(other) if other is not None and is_number(other) else float("nan")
@@ -129,6 +140,17 @@ class _Reader:
             check_order(edge, self.examples)
         scale = scale if self.declared is None else self.declared
         self.terms.append(Term(self.root, edge, path, labels, scale))
+
+    def _refuse_curved(self, node: Node) -> None:
+        """Refuse a function of all examples that is declared to be a sum or a mean of them."""
+        curved = operation(node) in _CURVED or operation(node) in ("Mul", "Div")
+        if self.declared is not None and self.batch > 1 and curved:
+            raise CaptureError(
+                f"The loss was declared to be a sum or a mean over the examples, but it is "
+                f"computed by {node.name()} from all {self.batch} of them, so they have no "
+                "gradients of their own. Hint: compute it for each example before they are "
+                "joined, or leave this term out of the loss inside `with run(...)`."
+            )
 
     def _refuse_penalty(self, node: Node) -> None:
         if not self.known and _of_parameters_alone(node):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -201,6 +201,9 @@ class _Search:
         others: Sequence[Tensor] = (*self._model.buffers(), *self._model.parameters())
         if any(map(is_split, self._model.parameters())):  # whole only while a batch is logged
             watched, others = LiveParameters(self._model, names), LiveTensors(self._model)
+        owners: tuple[tuple[str, nn.Module, str], ...] = ()
+        if not isinstance(watched, LiveParameters):
+            owners = tuple(_owners(self._model, watched))
         kinds = nn.modules.batchnorm._BatchNorm
         norms = [(n, m) for n, m in self._model.named_modules() if isinstance(m, kinds)]
         return Watched(
@@ -210,6 +213,7 @@ class _Search:
             watched,
             tuple(norms),
             buffers=others,
+            owners=owners,
         )
 
     def _shares(
@@ -254,3 +258,14 @@ class _Search:
                 "by names=."
             )
         return Share(part, block, weight, bias)
+
+
+def _owners(
+    model: nn.Module, parameters: Mapping[str, Tensor]
+) -> Iterator[tuple[str, nn.Module, str]]:
+    """Yield the names of parameters, each module that has one, and its name there."""
+    names = {id(tensor): name for name, tensor in parameters.items()}
+    for module in model.modules():
+        for key, tensor in module._parameters.items():
+            if id(tensor) in names:
+                yield names[id(tensor)], module, key

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sawlog.errors import CaptureError
 from sawlog.factored import Dense, Factor, OneHot, Pair
 from sawlog.run_files._blocks import Block
 from sawlog.torch._compiled._regions import CompiledRegions
@@ -69,6 +70,7 @@ class Watched:
         rounded: structures in which rounding makes examples appear mixed.
         buffers: tensors of the model, which do not belong to any example.
         regions: the modules that stay compiled; None if ``torch.compile`` was not called.
+        owners: for each parameter, its name, the module that has it, and its name there.
     """
 
     units: tuple[Unit, ...]
@@ -81,6 +83,28 @@ class Watched:
     rounded: set[Any] = dataclasses.field(default_factory=set, compare=False)
     buffers: Sequence[Tensor] = ()
     regions: CompiledRegions | None = dataclasses.field(default=None, compare=False)
+    owners: tuple[tuple[str, nn.Module, str], ...] = ()
+
+    def check_parameters(self) -> None:
+        """Check that the model has the parameters that were watched.
+
+        Raises:
+            CaptureError: one of them was replaced by another tensor, or frozen.
+        """
+        for name, module, key in self.owners:
+            watched, now = self.parameters[name], module._parameters.get(key)
+            if now is not watched:
+                raise CaptureError(
+                    f"The parameter {name!r} was replaced by another tensor, or removed, since "
+                    "run.watch(model) was called, so its gradients would not be seen. Hint: call "
+                    "run.finalize() and run.watch(model) again, after the model was changed."
+                )
+            if not now.requires_grad:
+                raise CaptureError(
+                    f"The parameter {name!r} was frozen since run.watch(model) was called. Hint: "
+                    "call run.finalize() and run.watch(model) again, or leave the parameter "
+                    "trainable."
+                )
 
     @property
     def leaves(self) -> GraphLeaves:

@@ -1,0 +1,139 @@
+"""Programs whose rows were wrong without a word: they are right now, or refused."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sawlog.errors import ArgumentError, CaptureError
+from tests.torch.programs import Program, assert_alike, logged, mlp
+from tests.torch.test_run import go, start
+
+
+def centred(out):
+    return (out - out.mean(0)).pow(2).mean()
+
+
+INTERACTIONS = {  # zero when a weight is zero, and a mixture of examples otherwise
+    "a term": lambda model, x, y, weight: F.cross_entropy(model(x), y) + weight * centred(model(x)),
+    "a mask": lambda model, x, y, weight: (
+        F.cross_entropy(model(x), y)
+        + (torch.full((len(x), len(x)), weight) * (model(x) @ model(x).T)).mean()
+    ),
+    "a hinge": lambda model, x, y, weight: (
+        F.cross_entropy(model(x), y)
+        + torch.relu((model(x) @ model(x).T) - 1e6 * (1 - weight)).mean()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INTERACTIONS)
+def test_an_interaction_that_is_zero_in_the_first_batch(name, tmp_path):
+    base = mlp()
+    program = Program(base.model, base.batch, None)
+    loss = INTERACTIONS[name]
+    run, report = start(tmp_path, program)
+    for first in (0, 100):  # proven, and by its plan
+        with run(data_id=np.arange(5) + first):
+            loss(program.model, *program.batch, 0.0).backward()
+    with pytest.raises(CaptureError, match="mixes examples"), run(data_id=range(200, 205)):
+        loss(program.model, *program.batch, 1.0).backward()
+    run.finalize()
+    assert_alike(logged(run, report, np.arange(5) + 100), base.alone())
+
+
+class Adapted(nn.Module):
+    """A low-rank adapter whose second factor is zero, as adapters begin."""
+
+    def __init__(self):
+        super().__init__()
+        self.whole, self.down, self.up = nn.Linear(4, 3), nn.Linear(4, 2), nn.Linear(2, 3)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x):
+        return self.whole(x) + self.up(self.down(x))
+
+
+def test_gradients_that_are_zero_and_stay_so(tmp_path):
+    base = mlp()
+    program = Program(Adapted().double(), base.batch, base.loss)
+    run, report = start(tmp_path, program)
+    for first in (0, 100, 200):
+        go(run, program, ids=np.arange(5) + first)
+    run.finalize()
+    assert_alike(logged(run, report, np.arange(5) + 200), program.alone())
+
+
+CURVED = {
+    "root": lambda losses: losses.mean().sqrt(),
+    "logarithm": lambda losses: losses.mean().log(),
+    "square": lambda losses: losses.mean() ** 2,
+    "maximum": lambda losses: losses.max(),
+    "logsumexp": lambda losses: losses.logsumexp(0),
+    "exponential": lambda losses: losses.mean().exp(),
+    "with a variance": lambda losses: losses.mean() + losses.var(),
+    "with a deviation": lambda losses: losses.mean() + losses.std(),
+    "product": lambda losses: losses.prod(),
+    "product of means": lambda losses: losses.mean() * (losses**2).mean(),
+    "ratio": lambda losses: losses.sum() / (1 + losses**2).sum(),
+    "best": lambda losses: losses.topk(2).values.mean(),
+    "median": lambda losses: losses.median(),
+    "flooding": lambda losses: (losses.mean() - 0.1).abs(),
+}
+
+
+@pytest.mark.parametrize("declared", ["mean", "sum"])
+@pytest.mark.parametrize("name", CURVED)
+def test_a_function_of_all_examples_is_no_mean(name, declared, tmp_path):
+    def loss(model, x, y):
+        return CURVED[name](F.cross_entropy(model(x), y, reduction="none"))
+
+    base = mlp()
+    program = Program(base.model, base.batch, loss)
+    run, _ = start(tmp_path, program, reduction=declared)
+    with pytest.raises((CaptureError, ArgumentError)):
+        go(run, program)
+
+
+def test_a_softmax_over_the_examples_is_refused(tmp_path):
+    def loss(model, x, y):
+        return F.cross_entropy(model(x)[:, 0][None], torch.tensor([0]))
+
+    base = mlp()
+    program = Program(base.model, base.batch, loss)
+    run, _ = start(tmp_path, program)
+    with pytest.raises((CaptureError, ArgumentError)):
+        go(run, program)
+
+
+def replace(model):
+    model[0].weight = nn.Parameter(model[0].weight.detach().clone())
+
+
+def replace_all(model):
+    model.load_state_dict(model.state_dict(), assign=True)
+
+
+def freeze(model):
+    model[3].weight.requires_grad_(False)
+
+
+CHANGES = {
+    "one": (replace, "'0.weight' was replaced by another tensor"),
+    "all": (replace_all, "'0.weight' was replaced by another tensor"),
+    "frozen": (freeze, "'3.weight' was frozen since"),
+}
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("name", CHANGES)
+def test_parameters_that_are_replaced_after_watch(name, later, tmp_path):
+    change, message = CHANGES[name]
+    program = mlp()
+    run, _ = start(tmp_path, program)
+    if later:
+        go(run, program)
+    change(program.model)
+    with pytest.raises(CaptureError, match=message):
+        go(run, program, ids=np.arange(5) + 100)
