@@ -59,6 +59,11 @@ class TorchBackend:
         uncovered: str = "error",
         axis: int = 0,
     ) -> None:
+        if isinstance(model, torch.jit.ScriptModule):
+            raise ArgumentError(
+                "A model of torch.jit has no modules whose calls can be seen. Hint: watch the "
+                "model before torch.jit.script or torch.jit.trace."
+            )
         self.model = bare(model) if isinstance(model, nn.Module) else model
         self._sharded = ShardedModel(model) if isinstance(model, nn.Module) else None
         self.watched = find_watched(self.model, names, types, uncovered)

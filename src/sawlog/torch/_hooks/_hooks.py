@@ -45,6 +45,23 @@ class LayerCall:
     of_inputs: bool = False
 
 
+class _Hook:
+    """A hook on a module, of which a copy of the module has a copy that does nothing."""
+
+    def __init__(self, call: Callable[..., None], of: Any) -> None:
+        self._call, self._of = call, of
+
+    def __call__(self, *args: Any) -> None:
+        self._call(self._of, *args)
+
+    def __reduce__(self) -> Any:
+        return _Hook, (_nothing, None)
+
+
+def _nothing(*args: Any) -> None:
+    del args
+
+
 OnTensor = Callable[[LayerCall, Tensor], None]
 """Receives a call, and its output or the gradient of its output."""
 
@@ -81,14 +98,12 @@ class Hooks:
     def installed(self) -> Iterator[None]:
         """Install the hooks inside the ``with``, where compiled models run eagerly."""
         handles = [
-            unit.module.register_forward_hook(
-                functools.partial(self._on_call, unit), with_kwargs=True
-            )
+            unit.module.register_forward_hook(_Hook(self._on_call, unit), with_kwargs=True)
             for unit in self._watched.units
         ]
         if self._batch > 1:
             handles += [
-                norm.register_forward_hook(functools.partial(self._on_norm, name))
+                norm.register_forward_hook(_Hook(self._on_norm, name))
                 for name, norm in self._watched.norms
             ]
         self._handles = {handle.id for handle in handles}
