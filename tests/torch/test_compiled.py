@@ -1,6 +1,7 @@
 """Compiled modules stay compiled while they are captured, and give the rows of batches of one.
 
-The backend runs what AOTAutograd traces; the thorough tests compile it by inductor.
+By default most tests run what is traced as it is, which is fast, and one lets AOTAutograd trace
+the backward pass as well. The thorough tests compile by inductor.
 """
 
 import warnings
@@ -17,7 +18,7 @@ from tests.thorough import THOROUGH
 from tests.torch.programs import Program, assert_alike, language, logged, mlp
 from tests.torch.test_run import assert_clean, start
 
-BACKEND = "inductor" if THOROUGH else "aot_eager"
+BACKEND = "inductor" if THOROUGH else "eager"
 
 
 class Block(nn.Module):
@@ -95,14 +96,16 @@ def check(tmp_path, program, expected, *, compiled, names=None, way=None, said=(
 LATER = [False, True, True]  # the first batch runs as it is written
 
 
-def test_a_model(tmp_path):
-    program = stack()
+@pytest.mark.parametrize("backend", [BACKEND, "aot_eager"])
+def test_a_model(backend, tmp_path):
+    program = stack() if THOROUGH else mlp()
     expected, plain = program.alone(), program.model
     program.of().backward()
     grads = [p.grad.clone() for p in plain.parameters()]
-    program.model = torch.compile(plain, backend=BACKEND)
-    program.of().backward()  # it was compiled before it is watched
-    check(tmp_path, program, expected, compiled=LATER, names=["Stack"])
+    program.model = torch.compile(plain, backend=backend)
+    if THOROUGH:
+        program.of().backward()  # it was compiled before it is watched
+    check(tmp_path, program, expected, compiled=LATER, names=[type(plain).__name__])
     for grad, p in zip(grads, plain.parameters(), strict=True):
         torch.testing.assert_close(p.grad, grad)
     assert "_compiled_call_impl" not in plain.__dict__

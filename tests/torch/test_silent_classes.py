@@ -137,3 +137,38 @@ def test_parameters_that_are_replaced_after_watch(name, later, tmp_path):
     change(program.model)
     with pytest.raises(CaptureError, match=message):
         go(run, program, ids=np.arange(5) + 100)
+
+
+class Small(nn.Module):
+    """A layer with gradients much smaller than those of others, used outside of its module."""
+
+    def __init__(self, twice, scale):
+        super().__init__()
+        self.a, self.b, self.c, self.o = (nn.Linear(4, n) for n in (4, 4, 4, 3))
+        self.twice, self.scale = twice, scale
+
+    def forward(self, x):
+        h = self.a(x).tanh()
+        if self.twice:
+            inner = self.b(h).tanh() + F.linear(h.sin(), self.b.weight)
+        else:
+            inner = F.linear(h, self.b.weight, self.b.bias).tanh()
+        return self.o(h + self.scale * self.c(inner))
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.float32, 1e-6), (torch.float64, 1e-9)])
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_layer_with_small_gradients_is_proven_by_itself(twice, dtype, scale, tmp_path):
+    torch.manual_seed(0)
+    base = mlp()
+    batch = (base.batch[0].to(dtype), base.batch[1])
+    program = Program(Small(twice, scale).to(dtype), batch, base.loss)
+    run, report = start(tmp_path, program, dtype="float64")
+    for first in (0, 100):
+        go(run, program, ids=np.arange(5) + first)
+    run.finalize()
+    expected = program.alone()["b.weight"]
+    for first in (0, 100):
+        found = logged(run, report, np.arange(5) + first)["b.weight"]
+        error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+        assert error < (1e-3 if dtype == torch.float32 else 1e-6)

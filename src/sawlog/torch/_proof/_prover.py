@@ -187,7 +187,7 @@ class Prover:
         found = {}
         for block in self._watched.blocks:
             each = pairs[block.name]
-            if each is not None and check.holds(block, each):
+            if each is not None and check.holds(block, each, check.is_complete(block, each)):
                 found[block.name] = each
         return _Measurement(measured, sure, axis, check, layouts, found)
 
