@@ -139,6 +139,7 @@ class TorchBackend:
     def run_step(self, active: ActiveBatch, step: Step, batch: Any, size: int) -> None:
         """Call ``step(model, batch)`` and differentiate the loss, if gradients are logged."""
         assert isinstance(active, BatchCapture)
+        active.compute_logs_only()
         value = step(self.step_model, batch)
         if active.needs_gradients:
             loss, each = loss_of(value, size)
