@@ -1,6 +1,7 @@
 """Compiled modules stay compiled while they are captured, and give the rows of batches of one.
 
-The backend runs what AOTAutograd traces; the thorough tests compile it by inductor.
+By default most tests run what is traced as it is, which is fast, and one lets AOTAutograd trace
+the backward pass as well. The thorough tests compile by inductor.
 """
 
 import warnings
@@ -12,12 +13,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from sawlog.errors import ArgumentError, CompiledModelWarning
+from sawlog.errors import ArgumentError, CaptureError, CompiledModelWarning
 from tests.thorough import THOROUGH
 from tests.torch.programs import Program, assert_alike, language, logged, mlp
 from tests.torch.test_run import assert_clean, start
 
-BACKEND = "inductor" if THOROUGH else "aot_eager"
+BACKEND = "inductor" if THOROUGH else "eager"
+slow = pytest.mark.skipif(not THOROUGH, reason="compiles a model, which takes seconds")
 
 
 class Block(nn.Module):
@@ -95,37 +97,40 @@ def check(tmp_path, program, expected, *, compiled, names=None, way=None, said=(
 LATER = [False, True, True]  # the first batch runs as it is written
 
 
-def test_a_model(tmp_path):
-    program = stack()
+@pytest.mark.parametrize("backend", [BACKEND, "aot_eager"])
+def test_a_model(backend, tmp_path):
+    program = stack() if THOROUGH else mlp()
     expected, plain = program.alone(), program.model
     program.of().backward()
     grads = [p.grad.clone() for p in plain.parameters()]
-    program.model = torch.compile(plain, backend=BACKEND)
-    program.of().backward()  # it was compiled before it is watched
-    check(tmp_path, program, expected, compiled=LATER, names=["Stack"])
+    program.model = torch.compile(plain, backend=backend)
+    if THOROUGH:
+        program.of().backward()  # it was compiled before it is watched
+    check(tmp_path, program, expected, compiled=LATER, names=[type(plain).__name__])
     for grad, p in zip(grads, plain.parameters(), strict=True):
         torch.testing.assert_close(p.grad, grad)
     assert "_compiled_call_impl" not in plain.__dict__
     assert not any(module._forward_hooks for module in plain.modules())
 
 
+@slow
 def test_tied_weights_and_a_layer_that_is_called_twice(tmp_path):
     program = language()
     expected, program.model = program.alone(), torch.compile(program.model, backend=BACKEND)
     check(tmp_path, program, expected, compiled=LATER, names=["Language"])
 
 
-def test_statistics_forward_and_backward_logs_without_weight_gradients(tmp_path):
+@slow
+def test_statistics_forward_and_backward_logs(tmp_path):
     program = mlp()
     expected, plain = program.alone(), program.model
     program.model = torch.compile(plain, backend=BACKEND)
     log = ["forward", "backward", "grad"]
 
     def way(run, loss):
-        run.backward(loss)
+        loss.backward()
 
     run = check(tmp_path, program, expected, compiled=LATER, way=way, log=log, statistic="kfac")
-    assert all(p.grad is None for p in plain.parameters())
     other = mlp()
     with_eager, _ = start(tmp_path / "eager", other, log=log, statistic="kfac")
     log_three_times(with_eager, other, way=way)
@@ -147,6 +152,50 @@ def torch_store(run):
         return reader.gather(np.arange(5) + 200)
 
 
+def test_extract_computes_only_what_logs_need(tmp_path):
+    """Three passes, each of which is proven as written; then weights have no gradients."""
+    program = stack() if THOROUGH else mlp()
+    expected, plain = program.alone(), program.model
+    model = torch.compile(plain, backend=BACKEND if THOROUGH else "aot_eager")
+    run, report = start(tmp_path, Program(model, None, None), statistic="ekfac")
+    seen = []
+
+    def step(model, ids):
+        seen.append(run._batch._hooks.regions)
+        batch = tuple(each[ids % 5] for each in program.batch)
+        return program.loss(model, *batch)
+
+    ids = torch.arange(20)
+    assert run.extract(step, ids.split(5), check=False, quiet=True).examples == (20, 20)
+    assert [each.ran_light for each in seen] == [False, True, True, True] * 2
+    assert all(p.requires_grad and p.grad is None for p in plain.parameters())
+    for first in range(0, 20, 5):
+        assert_alike(logged(run, report, ids[first : first + 5].numpy()), expected)
+    left, _ = run.statistics.kfac("0.weight" if not THOROUGH else "first.weight")
+    other = program.model[0] if not THOROUGH else program.model.first
+    bias = expected["0.bias" if not THOROUGH else "first.bias"]
+    assert other.out_features == len(left)
+    np.testing.assert_allclose(left, bias.T @ bias / 5, rtol=1e-5, atol=1e-9)
+
+
+def test_a_backward_pass_in_a_step_is_refused(tmp_path):
+    program = mlp()
+    model = torch.compile(program.model, backend=BACKEND)
+    run, _ = start(tmp_path, Program(model, None, None))
+    calls = []
+
+    def step(model, ids):
+        calls.append(ids)
+        loss = program.loss(model, *(each[ids % 5] for each in program.batch))
+        if len(calls) > 1:
+            loss.backward(retain_graph=True)
+        return loss
+
+    with pytest.raises(CaptureError, match="A step of .* called backward"):
+        run.extract(step, torch.arange(15).split(5), check=False, quiet=True)
+
+
+@slow
 def test_parts_of_a_model(tmp_path):
     """Modules that are compiled in place, among others that are not."""
     program = stack()
@@ -202,6 +251,7 @@ def test_checkpointed_modules_run_as_written(tmp_path):
     assert not run._backend.watched.regions
 
 
+@slow
 def test_dropout_has_the_random_numbers_of_the_model_as_written(tmp_path):
     program, other = stack(drop=0.5), stack(drop=0.5)
     program.model = torch.compile(program.model, backend=BACKEND)
@@ -218,6 +268,7 @@ def test_dropout_has_the_random_numbers_of_the_model_as_written(tmp_path):
     assert torch.equal(found[0][2], found[1][2])
 
 
+@slow
 def test_other_shapes_and_modes(tmp_path):
     program = stack()
     expected, plain = program.alone(), program.model
@@ -237,6 +288,7 @@ def test_other_shapes_and_modes(tmp_path):
         assert_alike(rows, {name: each[:size] for name, each in expected.items()})
 
 
+@slow
 def test_gradients_of_chosen_tensors(tmp_path):
     program = stack()
     expected, plain = program.alone(), program.model
@@ -252,6 +304,7 @@ def test_gradients_of_chosen_tensors(tmp_path):
     assert plain.first.weight.grad is None
 
 
+@slow
 def test_a_batch_norm_in_train_mode_is_refused(tmp_path):
     program = stack(norm=True)
     program.model = torch.compile(program.model.eval(), backend=BACKEND)
@@ -262,6 +315,7 @@ def test_a_batch_norm_in_train_mode_is_refused(tmp_path):
         program.of().backward()
 
 
+@slow
 def test_an_error_of_the_model_is_its_own(tmp_path):
     program = stack()
     program.model = torch.compile(program.model, backend=BACKEND)
@@ -304,6 +358,18 @@ def test_code_that_computes_something_else_is_noticed(tmp_path):
         assert log_three_times(run, program) == [False] * 3
     run.finalize()
     assert_alike(logged(run, report, np.arange(5) + 200), expected)
+
+
+def test_a_pass_without_weight_gradients_is_faster_as_written(tmp_path):
+    program = mlp()
+    expected, program.model = program.alone(), torch.compile(program.model, backend=BACKEND)
+    check(
+        tmp_path,
+        program,
+        expected,
+        compiled=[False] * 3,
+        way=lambda run, loss: run.backward(loss),
+    )
 
 
 def test_eager_stance_is_kept(tmp_path):

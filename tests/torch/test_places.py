@@ -24,8 +24,12 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("batches", [0, 1])
-@pytest.mark.parametrize("name", CHANGES)
+LATER = set(CHANGES) - {"module", "parametrized"}  # their weights differ, which is another error
+
+
+@pytest.mark.parametrize(
+    ("name", "batches"), [*((each, 0) for each in CHANGES), *((each, 1) for each in sorted(LATER))]
+)
 def test_a_changed_model_is_refused(tmp_path, name, batches):
     change, what = CHANGES[name]
     program = mlp()
@@ -41,7 +45,7 @@ def test_a_changed_model_is_refused(tmp_path, name, batches):
 def test_a_layer_that_is_trained_later(tmp_path):
     program = mlp()
     program.model[0].requires_grad_(False)
-    run, report = start(tmp_path, program)
+    run, _ = start(tmp_path, program)
     go(run, program)
     program.model[0].requires_grad_(True)
     with pytest.raises(

@@ -18,7 +18,7 @@ import sawlog
 from sawlog.errors import ArgumentError, CaptureError
 from tests.sinks import _terminal as terminal
 from tests.torch.programs import Program, assert_alike, logged, mlp
-from tests.torch.test_run import assert_clean, go, start
+from tests.torch.test_run import go, start
 
 
 class Checkpointed(nn.Module):

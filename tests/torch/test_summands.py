@@ -20,14 +20,20 @@ def _pairs(model, x, weight):
     return out.pow(2).mean() + (torch.full((len(x), len(x)), weight).to(x) * (out @ out.T)).mean()
 
 
+def _gate_below(model, x, weight):
+    hidden = model[0](x).tanh()
+    gated = weight * hidden
+    return F.softplus(model[3](model[2](hidden + gated - gated.mean(0)))).mean()
+
+
 def _gate(model, x, weight):
     hidden = model[0](x).tanh()
     hidden = hidden + torch.tensor(weight) * (hidden - hidden.mean(0))
-    return F.softplus(model[2](hidden)).mean()
+    return F.softplus(model[3](model[2](hidden))).mean()
 
 
 @pytest.mark.parametrize("first", [0.0, 1e-12])
-@pytest.mark.parametrize("loss", [_variance, _pairs, _gate])
+@pytest.mark.parametrize("loss", [_variance, _pairs, _gate, _gate_below])
 def test_what_was_not_seen_is_not_proven(tmp_path, loss, first):
     base, weight = mlp(), [first]
     program = Program(base.model, base.batch[:1], lambda model, x: loss(model, x, weight[0]))
@@ -39,9 +45,16 @@ def test_what_was_not_seen_is_not_proven(tmp_path, loss, first):
     run.finalize()
 
 
-@pytest.mark.parametrize(("residual", "proofs"), [(1.0, 1), (0.0, 2)])
-def test_a_structure_is_proven_once_if_all_of_it_was_seen(tmp_path, monkeypatch, residual, proofs):
-    """A path that never has a gradient is proven again in every batch, and right."""
+@pytest.mark.parametrize(
+    ("more", "proofs"),
+    [
+        (lambda hidden: hidden.sin(), 1),
+        (lambda hidden: 0.0 * hidden.sin(), 1),  # whether it is still zero is seen at the sine
+        (lambda hidden: 0.0 * hidden, 2),
+    ],
+)
+def test_a_structure_is_proven_once_if_all_of_it_was_seen(tmp_path, monkeypatch, more, proofs):
+    """A summand that is always zero is proven again in every batch, and right."""
     proven, prove = [], _batch_capture.BatchCapture._prove
     monkeypatch.setattr(
         _batch_capture.BatchCapture, "_prove", lambda *args: proven.append(prove(*args))
@@ -50,7 +63,7 @@ def test_a_structure_is_proven_once_if_all_of_it_was_seen(tmp_path, monkeypatch,
 
     def loss(model, x):
         hidden = model[0](x).tanh()
-        return F.softplus(model[2](hidden + residual * hidden.sin())).mean()
+        return F.softplus(model[3](model[2](hidden + more(hidden)))).mean()
 
     program = Program(base.model, base.batch[:1], loss)
     run, report = start(tmp_path, program)

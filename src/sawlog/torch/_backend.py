@@ -60,6 +60,11 @@ class TorchBackend:
         uncovered: str = "error",
         axis: int = 0,
     ) -> None:
+        if isinstance(model, torch.jit.ScriptModule):
+            raise ArgumentError(
+                "A model of torch.jit has no modules whose calls can be seen. Hint: watch the "
+                "model before torch.jit.script or torch.jit.trace."
+            )
         self.model = bare(model) if isinstance(model, nn.Module) else model
         self._sharded = ShardedModel(model) if isinstance(model, nn.Module) else None
         self.watched = find_watched(self.model, names, types, uncovered)
@@ -137,6 +142,7 @@ class TorchBackend:
     def run_step(self, active: ActiveBatch, step: Step, batch: Any, size: int) -> None:
         """Call ``step(model, batch)`` and differentiate the loss, if gradients are logged."""
         assert isinstance(active, BatchCapture)
+        active.compute_logs_only()
         value = step(self.step_model, batch)
         if active.needs_gradients:
             loss, each = loss_of(value, size)

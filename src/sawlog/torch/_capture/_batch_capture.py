@@ -9,20 +9,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
 from sawlog.errors import CaptureError, SawlogError
 from sawlog.run_files._options import Options
 from sawlog.run_files._statistics import RunStatistics
 from sawlog.torch._batch_spec import BatchSpec
 from sawlog.torch._capture._batch_logs import BatchLogs, PairMap
-from sawlog.torch._capture._planned_pass import PlannedPass, ends_of
+from sawlog.torch._capture._planned_pass import PlannedPass, ends_of, watched_edges
 from sawlog.torch._capture._reentrant_pass import ReentrantPass
-from sawlog.torch._graph._autograd_graph import Graph, graph_of, root_of
+from sawlog.torch._graph._autograd_graph import Graph, gradients, graph_of, root_of
 from sawlog.torch._graph._mixing import refuse_mixing
 from sawlog.torch._hooks._autograd_patches import Backward, Listener, patched
 from sawlog.torch._hooks._grad_state import grad_state
@@ -37,6 +38,7 @@ from sawlog.torch._model._watched import Watched
 from sawlog.torch._proof._passes import Passes
 from sawlog.torch._proof._plan import Plan
 from sawlog.torch._proof._prover import Prover
+from sawlog.torch._proof._summands import is_zero
 from sawlog.torch._rows._batch_statistics import BatchStatistics
 from sawlog.torch._rows._row_builder import RowBuilder
 
@@ -86,6 +88,10 @@ class BatchCapture:
     def ignoring(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which forward passes are not captured."""
         return self._hooks.listening(None)
+
+    def compute_logs_only(self) -> None:
+        """Declare that :meth:`backward` runs the backward pass of this batch, and nothing else."""
+        self._hooks.logs_only = True
 
     def declare_sum(self) -> None:
         """Declare that the loss is a sum over the examples, so that its graph is not read."""
@@ -145,6 +151,11 @@ class BatchCapture:
             return backward.run()
         if not self._is_ours(backward):
             return backward.run()
+        if self._hooks.regions is not None and self._hooks.regions.ran_light:
+            raise CaptureError(
+                "A step of run.extract called backward, and compiled modules computed only what "
+                "logs need. Hint: return the loss, which run.extract differentiates."
+            )
         self._check_kept()
         self._loss.check_grads(backward)
         if self._refuses_quotients and not self._loss.losses and self._loss.items is None:
@@ -178,20 +189,26 @@ class BatchCapture:
 
     def _capture(self, roots: Roots, run: Any) -> None:
         """Capture one loss; ``run`` is the backward pass of the user, None for ``run.backward``."""
-        batch = self._batch
+        batch, regions = self._batch, self._watched.regions
         key = (batch.size, batch.axis, batch.views, *self._hooks.calls, *self._hooks.axes)
         graph = graph_of(roots.nodes, key, self._hooks.edges, self._watched.leaves)
-        plan = self._watched.plans.get(graph.structure)
+        if regions is not None:
+            regions.prefers_eager = run is None and not self._hooks.logs_only
+        plan = self._light_plan(key, graph, roots)
+        light = plan is not None
+        plan = self._watched.plans.get(graph.structure) if plan is None else plan
         if plan is None and not self._is_visible(roots, graph, run):
             return
         self._logs.factor = self._factor_of(roots)
-        if plan is None or not plan.holds_for(graph, batch.size, batch.axis):
+        holds = plan is not None and plan.holds_for(graph, batch.size, batch.axis)
+        if plan is None or not holds or not self._still_zero(plan, graph, roots):
             self._prove(roots, graph)
-            self._confirm_regions(self._watched.plans.get(graph.structure))
+            self._confirm_regions(key, self._watched.plans.get(graph.structure))
             if run is not None:
                 run()
             return
-        self._confirm_regions(plan)
+        if not light:
+            self._confirm_regions(key, plan)
         planned = PlannedPass(plan, graph, self._hooks, self._watched, batch.size, self._logs)
         scale, terms = self._loss.scale(roots, plan.even)
         self.scales.append(scale)
@@ -209,10 +226,55 @@ class BatchCapture:
             else:
                 run()
 
-    def _confirm_regions(self, plan: Plan | None) -> None:
+    def _still_zero(self, plan: Plan, graph: Graph, roots: Roots) -> bool:
+        """Whether the gradients that were zero in the proof, so that it shows nothing, still are.
+
+        An example is a term of the loss whose weight was zero then.
+        """
+        if not plan.zeros:
+            return True
+        found: list[bool] = []
+        handles = [
+            graph.nodes[number].register_prehook(lambda grads: found.append(not is_zero(grads)))
+            for number in plan.zeros
+        ]
+        starts = roots.starts()
+        outputs = [GradientEdge(*edge) for edge in starts]
+        edges = watched_edges(plan, graph, self._hooks)
+        try:
+            gradients(outputs, [edges[number] for number in plan.ends], list(starts.values()))
+        finally:
+            for handle in handles:
+                handle.remove()
+        return not any(found)
+
+    def _light_plan(self, key: Hashable, graph: Graph, roots: Roots) -> Plan | None:
+        """Return the plan of a batch whose compiled regions computed only what logs need.
+
+        Their layers were called as in a batch that was proven, and their code was compared with
+        the modules as written, so the plan of that batch holds.
+        """
+        regions = self._hooks.regions
+        if regions is None or not regions.ran_light:
+            return None
+        plan: Plan | None = self._watched.light_plans.get(key)
+        if plan is None:
+            raise CaptureError(
+                "Layers of compiled modules were called in another order, or with outputs of other "
+                "shapes, than in the batch that was proven. Hint: "
+                'torch.compiler.set_stance("force_eager") runs the model as it is written.'
+            )
+        ends = ends_of(plan, graph, self._hooks, roots.nodes)
+        return dataclasses.replace(plan, ends=ends)
+
+    def _confirm_regions(self, key: Hashable, plan: Plan | None) -> None:
         """Let compiled modules stay compiled in further batches, where the plan allows it."""
         if self._hooks.regions is None:
             return
+        if self._hooks.logs_only:
+            if plan is None or plan.uses or plan.picks or plan.zeros or self._checkpointed:
+                return  # as written, which is faster than to compute the gradients of weights
+            self._watched.light_plans[key] = plan
         names = () if plan is None else [name for use in plan.uses for name in use.parameters]
         parameters = self._watched.parameters
 
@@ -222,6 +284,8 @@ class BatchCapture:
                 return "it is checkpointed, and would be computed again outside of compiled code"
             if plan is None:
                 return "where its examples are has to be found again in every batch"
+            if plan.zeros:
+                return "some gradients in it were zero, so that their proof showed nothing"
             if plan.picks:
                 return "it picks by values, which may belong to other examples in another batch"
             for name in names:
@@ -229,7 +293,7 @@ class BatchCapture:
                     return f"the parameter {name} is used outside of the layers that have rules"
             return None
 
-        self._hooks.regions.confirm(problem)
+        self._watched.confirmed.update(self._hooks.regions.confirm(problem))
 
     def _factor_of(self, roots: Roots) -> float:
         """Return by what the loss was multiplied where the backward pass starts."""

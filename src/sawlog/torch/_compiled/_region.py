@@ -54,6 +54,21 @@ class CompiledCall:
     probe: Tensor | None
 
 
+@dataclasses.dataclass(frozen=True)
+class RegionOptions:
+    """What is captured in a region.
+
+    Args:
+        own_hooks: the ids of hooks that belong to the capture.
+        keeps_outputs: whether outputs of layers are logged.
+        light: whether the gradients of parameters are not needed, only those of layer outputs.
+    """
+
+    own_hooks: frozenset[int]
+    keeps_outputs: bool
+    light: bool
+
+
 class Region:
     """A module that is compiled for capture, and what is known about its calls.
 
@@ -106,15 +121,14 @@ class Region:
         return any(each.training or _has_no_statistics(each) for each in self._norms)
 
     def run(
-        self, key: Hashable, args: Any, kwargs: Any, keeps_outputs: bool, own: set[int]
+        self, key: Hashable, args: Any, kwargs: Any, how: RegionOptions
     ) -> tuple[Any, list[CompiledCall]] | None:
         """Run the compiled module; None, and a reason in ``rejected``, if it cannot be.
 
         Args:
             key: the signature of the call.
             args, kwargs: the arguments of the module.
-            keeps_outputs: whether outputs of layers are logged.
-            own: the ids of hooks that belong to the capture.
+            how: what is captured.
         """
         template = self.templates[key]
         state = _random_state()
@@ -122,12 +136,12 @@ class Region:
             if key not in self._verified:
                 with warnings.catch_warnings():  # PyTorch warns about its own tracing
                     warnings.simplefilter("ignore", DeprecationWarning)
-                    self._verify(template, args, kwargs, keeps_outputs, own)
+                    self._verify(template, args, kwargs, how)
                 _set_random_state(state)
                 if self.rejected is not None:
                     return None
                 self._verified.add(key)
-            return self._run(template, args, kwargs, keeps_outputs, own)
+            return self._run(template, args, kwargs, how)
         except Exception as error:  # of the compiler, or of the module, which then raises it again
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"
             self.rejected = f"it cannot be compiled with hooks: {text[:200]}"
@@ -139,12 +153,11 @@ class Region:
         template: Sequence[CallTemplate],
         args: Any,
         kwargs: Any,
-        keeps_outputs: bool,
-        own: set[int],
+        how: RegionOptions,
     ) -> tuple[Any, list[CompiledCall]] | None:
         probes = [None if each.output is None else new_probe(each.output) for each in template]
-        with self._hooked(own), _compiling():
-            output, calls = self._function(args, kwargs, probes, keeps_outputs)
+        with self._hooked(how.own_hooks), self._light(how.light), _compiling():
+            output, calls = self._function(args, kwargs, probes, how.keeps_outputs)
         found = [(number, shape) for number, _, _, shape, _ in calls]
         wanted = [(e.number, s if e.output is None else e.output[0])
                   for e, (_, s) in zip(template, found, strict=False)]  # fmt: skip
@@ -164,13 +177,12 @@ class Region:
         template: Sequence[CallTemplate],
         args: Any,
         kwargs: Any,
-        keeps_outputs: bool,
-        own: set[int],
+        how: RegionOptions,
     ) -> None:
         """Compare outputs, inputs of layers and gradients with those of the module as written."""
 
         def by_probes(args: Any, kwargs: Any) -> Any:
-            found = self._run(template, args, kwargs, keeps_outputs, own)
+            found = self._run(template, args, kwargs, how)
             if found is None:
                 return None
             output, calls = found
@@ -180,21 +192,36 @@ class Region:
             probes = [None if each.output is None else new_probe(each.output) for each in template]
             trace = self._trace
             trace.probes, trace.calls, trace.keeps_outputs = probes, [], False
-            with self._hooked(own):
+            with self._hooked(how.own_hooks):
                 output = self.module._call_impl(*args, **kwargs)
             several = zip(trace.calls, probes, strict=True)
             return output, [(call[1], call[2], probe) for call, probe in several]
 
         state = _random_state()
-        parameters = [each for each in self.module.parameters() if each.requires_grad]
+        parameters = [] if how.light else self._trained()
         expected = measured(as_written, args, kwargs, parameters)
         _set_random_state(state)
         found = measured(by_probes, args, kwargs, parameters)
         if self.rejected is None:
             self.rejected = difference(found, expected)
 
+    def _trained(self) -> list[nn.Parameter]:
+        return [each for each in self.module.parameters() if each.requires_grad]
+
     @contextlib.contextmanager
-    def _hooked(self, own: set[int]) -> Iterator[None]:
+    def _light(self, light: bool) -> Iterator[None]:
+        """Compute no gradients of parameters of what runs inside the ``with``."""
+        trained = self._trained() if light else []
+        for each in trained:
+            each.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for each in trained:
+                each.requires_grad_(True)
+
+    @contextlib.contextmanager
+    def _hooked(self, own: frozenset[int]) -> Iterator[None]:
         """Replace the hooks of the capture by those that are traced, inside the ``with``."""
         hooked: dict[int, tuple[nn.Module, Any]] = {
             id(module): (module, self._hooks[number]) for number, module in self._units.items()

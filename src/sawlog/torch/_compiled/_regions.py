@@ -12,7 +12,7 @@ from torch import nn
 
 from sawlog.errors import CompiledModelWarning
 from sawlog.torch._compiled._probes import tensors_in
-from sawlog.torch._compiled._region import CallTemplate, CompiledCall, Region
+from sawlog.torch._compiled._region import CallTemplate, CompiledCall, Region, RegionOptions
 from sawlog.torch._compiled._signature import signature_of
 from sawlog.torch._model._names import inside_of, named_modules
 
@@ -24,11 +24,11 @@ class RegionListener(Protocol):
 
     quiet: bool
 
-    def own_hooks(self) -> set[int]:
-        """Return the ids of the hooks on modules that belong to the capture."""
+    def region_options(self) -> RegionOptions:
+        """Return what is captured."""
 
-    def keeps_outputs(self) -> bool:
-        """Return whether outputs of layers are logged."""
+    def is_confirmed(self, key: Hashable) -> bool:
+        """Return whether a signature was proven in this pass, for light regions."""
 
     def started(self) -> int:
         """Return the number of layer calls so far."""
@@ -59,6 +59,8 @@ class CompiledRegions:
         self._names = {id(module): name for name, module in named_modules(model)}
         self.regions: list[Region] = []
         self.said: list[str] = []
+        self.prefers_eager = False
+        """Whether the last backward pass computed only logs, which eager code does faster."""
         for module, compiled in compiled_modules(model):
             if not any(_contains(region.module, module) for region in self.regions):
                 options = _options_of(compiled)
@@ -97,7 +99,7 @@ class CompiledRegions:
     def _add_parts(
         self, module: nn.Module, reason: str, backend: Any, dynamic: bool | None
     ) -> None:
-        """Add the modules in a module as regions, and say that the module itself runs as it is written."""
+        """Add the modules in a module as regions, and say why the module itself is not one."""
         added = [each for each in _parts(module) if self._add(each, backend, dynamic) is None]
         rest = f". {len(added)} modules in it stay compiled" if added else ""
         self.said.append(
@@ -143,7 +145,7 @@ class BatchRegions:
     def __init__(self, regions: CompiledRegions, listener: RegionListener) -> None:
         self._regions, self._listener = regions, listener
         self._pending: list[tuple[Region, Hashable, list[CallTemplate]]] = []
-        self.ran_compiled = False
+        self.ran_compiled = self.ran_light = False
 
     def caller(self, region: Region) -> Callable[..., Any]:
         """Return what runs in place of the module of a region."""
@@ -158,13 +160,16 @@ class BatchRegions:
         again = torch._C._current_graph_task_id() != -1
         if region.rejected or again or listener.quiet or not torch.is_grad_enabled():
             return module._call_impl(*args, **kwargs)
-        key = signature_of(module, args, kwargs, listener.keeps_outputs())
-        if key is not None and key in region.templates and not region.mixes():
-            found = region.run(key, args, kwargs, listener.keeps_outputs(), listener.own_hooks())
+        how = listener.region_options()
+        key = signature_of(module, args, kwargs, (how.keeps_outputs, how.light))
+        known = key is not None and key in region.templates and not region.mixes()
+        chosen = listener.is_confirmed(key) if how.light else not self._regions.prefers_eager
+        if known and chosen:
+            found = region.run(key, args, kwargs, how)
             if found is not None:
                 output, calls = found
                 listener.add_compiled(calls)
-                self.ran_compiled = True
+                self.ran_compiled, self.ran_light = True, how.light
                 return output
             self._regions.reject(region, region.rejected or "")
             return module._call_impl(*args, **kwargs)
@@ -191,19 +196,25 @@ class BatchRegions:
         region.rejected = reason
         self._regions.reject(region, reason)
 
-    def confirm(self, problem: Callable[[nn.Module], str | None]) -> None:
+    def confirm(self, problem: Callable[[nn.Module], str | None]) -> list[Hashable]:
         """Allow the regions of this batch to run compiled from now on, unless there is a problem.
 
         Args:
             problem: returns why a module must run as it is written; None if it need not.
+
+        Returns:
+            The signatures of regions that are allowed.
         """
+        allowed = []
         for region, key, template in self._pending:
             reason = problem(region.module)
             if reason is None:
                 region.templates[key] = template
+                allowed.append(key)
             elif region.rejected is None:
                 self._reject(region, reason)
         self._pending.clear()
+        return allowed
 
 
 def compiled_modules(model: nn.Module) -> Iterator[tuple[nn.Module, Any]]:

@@ -18,6 +18,8 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor
 
+from sawlog.errors import CaptureError
+
 
 @dataclasses.dataclass(frozen=True)
 class Backward:
@@ -63,13 +65,17 @@ class Listener:
 @contextlib.contextmanager
 def patched(listener: Listener) -> Iterator[None]:
     """Call ``listener`` for the events of this thread, inside the ``with``."""
-    before = getattr(_local, "listener", None)
+    if getattr(_local, "listener", None) is not None:
+        raise CaptureError(
+            "Another run is logging a batch, and a backward pass can be logged by one run only. "
+            "Hint: log the batch with one run after the other."
+        )
     _install()
     _local.listener = listener
     try:
         yield
     finally:
-        _local.listener = before
+        _local.listener = None
         _uninstall()
 
 

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from sawlog.errors import ArgumentError, CaptureError
-from sawlog.torch._compiled._region import CallTemplate, CompiledCall
+from sawlog.torch._compiled._region import CallTemplate, CompiledCall, RegionOptions
 from sawlog.torch._compiled._regions import BatchRegions
 from sawlog.torch._model._watched import Unit, Watched
 
@@ -43,6 +43,23 @@ class LayerCall:
     kwargs: Any
     output: tuple[int, ...]
     of_inputs: bool = False
+
+
+class _Hook:
+    """A hook on a module, of which a copy of the module has a copy that does nothing."""
+
+    def __init__(self, call: Callable[..., None], of: Any) -> None:
+        self._call, self._of = call, of
+
+    def __call__(self, *args: Any) -> None:
+        self._call(self._of, *args)
+
+    def __reduce__(self) -> Any:
+        return _Hook, (_nothing, None)
+
+
+def _nothing(*args: Any) -> None:
+    del args
 
 
 OnTensor = Callable[[LayerCall, Tensor], None]
@@ -74,24 +91,24 @@ class Hooks:
         self.probes: list[Tensor] = []
         """Leaves of compiled regions whose gradients are those of layer outputs."""
         self.regions: BatchRegions | None = None
-        self._handles: set[int] = set()
+        self._handles: frozenset[int] = frozenset()
+        self.logs_only = False
+        """Whether nothing but logs is computed, so that parameters need no gradients."""
         self._templates: list[CallTemplate | None] = []
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """Install the hooks inside the ``with``, where compiled models run eagerly."""
         handles = [
-            unit.module.register_forward_hook(
-                functools.partial(self._on_call, unit), with_kwargs=True
-            )
+            unit.module.register_forward_hook(_Hook(self._on_call, unit), with_kwargs=True)
             for unit in self._watched.units
         ]
         if self._batch > 1:
             handles += [
-                norm.register_forward_hook(functools.partial(self._on_norm, name))
+                norm.register_forward_hook(_Hook(self._on_norm, name))
                 for name, norm in self._watched.norms
             ]
-        self._handles = {handle.id for handle in handles}
+        self._handles = frozenset(handle.id for handle in handles)
         try:
             with contextlib.ExitStack() as stack:
                 regions = self._watched.regions
@@ -178,13 +195,13 @@ class Hooks:
 
     # -- compiled regions ------------------------------------------------------------------------
 
-    def own_hooks(self) -> set[int]:
-        """Return the ids of the hooks on modules that belong to the capture."""
-        return self._handles
+    def region_options(self) -> RegionOptions:
+        """Return what is captured of compiled regions."""
+        return RegionOptions(self._handles, self._forward is not None, self.logs_only)
 
-    def keeps_outputs(self) -> bool:
-        """Return whether outputs of layers are logged."""
-        return self._forward is not None
+    def is_confirmed(self, key: Hashable) -> bool:
+        """Return whether a signature was proven in this pass, for light regions."""
+        return key in self._watched.confirmed
 
     def started(self) -> int:
         """Return the number of layer calls so far."""

@@ -19,7 +19,7 @@ from sawlog.torch._graph._autograd_graph import (
 )
 from sawlog.torch._loss._declared import DeclaredLosses, Items
 from sawlog.torch._loss._example_order import check_order
-from sawlog.torch._loss._examples import Examples
+from sawlog.torch._loss._examples import Examples, normalises
 from sawlog.torch._loss._masks import is_number
 from sawlog.torch._loss._scale import JOINS, plain_scale, scale_of
 from sawlog.torch._loss._terms import Scale, Term, Unclear
@@ -156,7 +156,7 @@ class _Reader:
         labels = self._labels(edge)
         assert labels is not None
         self._refuse_penalty(edge[0])
-        self._refuse_softmax(edge, labels)
+        self._refuse_softmax(edge)
         if not self.known:
             check_order(edge, self.examples)
         scale = scale if self.declared is None else self.declared
@@ -184,6 +184,7 @@ class _Reader:
             labels = self._labels(child)
             if labels is None:
                 shape = shape_of(child)
+                self._refuse_softmax(child)
                 if hasattr(node, "_saved_reduction"):
                     raise Unclear(f"the loss has {_rows(shape)} targets for {self.batch} examples")
                 if not shape or not self._has_room(shape):
@@ -225,13 +226,13 @@ class _Reader:
         if labels.dim() > axis and bool(labels.diff(dim=axis).any()):
             raise _not_a_sum(node, "has the examples along the axis of the classes")
 
-    def _refuse_softmax(self, edge: Edge, labels: Tensor) -> None:
+    def _refuse_softmax(self, edge: Edge) -> None:
         """Refuse a softmax over the examples, of which the loss may use one element only."""
         node, _ = edge
         if operation(node) not in ("LogSoftmax", "Softmax") or self.batch == 1:
             return
-        axis = signed(node._saved_dim) % len(shape_of(edge))
-        if axis < labels.dim() and bool(labels.diff(dim=axis).any()):
+        labels = self._labels(node.next_functions[0])
+        if labels is not None and normalises(node, labels):
             raise _not_a_sum(node, "compares the examples")
 
     def _refuse_twice(self, edge: Edge) -> None:

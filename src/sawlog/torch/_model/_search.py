@@ -49,6 +49,12 @@ def find_watched(
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"`model` must be a torch.nn.Module; got {type(model).__name__}.")
     one_of("uncovered", uncovered, UNCOVERED)
+    lazy = [name for name, each in model.named_parameters() if is_lazy(each)]
+    if lazy:
+        raise ArgumentError(
+            f"The parameter {lazy[0]!r} has no shape yet. Hint: run a batch through the model "
+            "before run.watch(model)."
+        )
     search = _Search(model, _chooser(names), _types(types), uncovered)
     search.walk()
     return search.result()

@@ -69,6 +69,9 @@ class Watched:
         rounded: structures in which rounding makes examples appear mixed.
         buffers: tensors of the model, which do not belong to any example.
         regions: the modules that stay compiled; None if ``torch.compile`` was not called.
+        confirmed: signatures of compiled regions whose structure was proven.
+        light_plans: the plans of structures whose regions compute no gradients of parameters, by
+            their layer calls.
     """
 
     units: tuple[Unit, ...]
@@ -81,6 +84,8 @@ class Watched:
     rounded: set[Any] = dataclasses.field(default_factory=set, compare=False)
     buffers: Sequence[Tensor] = ()
     regions: CompiledRegions | None = dataclasses.field(default=None, compare=False)
+    confirmed: set[Any] = dataclasses.field(default_factory=set, compare=False)
+    light_plans: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
     def leaves(self) -> GraphLeaves:
@@ -115,4 +120,6 @@ class Watched:
             plans={},
             scattered=set(),
             rounded=set(),
+            confirmed=set(),
+            light_plans={},
         )

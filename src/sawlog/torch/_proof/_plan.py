@@ -45,6 +45,7 @@ class Plan:
         uses: where the gradients of the other blocks are taken.
         picks: the numbers of nodes that pick by values, which may differ in another batch.
         ends: which of the watched edges a backward pass has to reach.
+        zeros: the numbers of the first nodes whose gradients were zero in the proof.
         even: whether the loss is one tensor with a row for each example, joined by one operation.
     """
 
@@ -54,6 +55,7 @@ class Plan:
     picks: tuple[int, ...]
     ends: tuple[int, ...] = ()
     even: bool = False
+    zeros: tuple[int, ...] = ()
 
     def holds_for(self, graph: Graph, batch: int, axis: int) -> bool:
         """Return whether a graph of the structure picks within examples, as the proven one."""

@@ -123,6 +123,7 @@ class Prover:
         plan = Plan(found.layouts, frozenset(pairs), planned, picks_of(self._graph))
         lasting = self._lasting and plan.holds_for(self._graph, self._batch, self._axis)
         measured = found.measured
+        plan = dataclasses.replace(plan, zeros=measured.zeros)
         calls = {n: (call, measured.of_calls[n][0]) for n, call in measured.calls.items()}
         return Proof(pairs | own, found.layouts, calls, plan if lasting else None)
 
@@ -191,7 +192,7 @@ class Prover:
         found = {}
         for block in self._watched.blocks:
             each = pairs[block.name]
-            if each is not None and check.holds(block, each):
+            if each is not None and check.holds(block, each, check.is_complete(block, each)):
                 found[block.name] = each
         return _Measurement(measured, sure, axis, check, layouts, found)
 

@@ -44,7 +44,9 @@ class Summands:
         self._passes.append({})
 
     def _recorder(self, node: Node) -> Any:
-        def record(grads: Sequence[Tensor | None], _: Any) -> None:
+        def record(grads: Sequence[Tensor | None], above: Sequence[Tensor | None]) -> None:
+            if is_zero(above):  # a plan remembers these nodes
+                return
             for place in self._places[node]:
                 self._passes[-1][node, place] = grads[place]
 
@@ -63,6 +65,11 @@ class Summands:
             for key, grad in plain.items()
             if all(key in each for each in coded)  # others are above the terms of the loss
         )
+
+
+def is_zero(grads: Sequence[Tensor | None]) -> bool:
+    """Return whether all elements of gradients are zero."""
+    return not any(each is not None and bool(each.any()) for each in grads)
 
 
 def _is_apart(
