@@ -1,5 +1,6 @@
 """Losses that are no sum or mean over examples: refused, also if a reduction is declared."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -76,3 +77,27 @@ def test_a_declared_mean_is_a_mean(tmp_path, name):
     go(run, program)
     run.finalize()
     assert_alike(logged(run, report, range(program.size)), program.alone())
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("ignored", [-100, 1])
+def test_smoothed_labels_with_class_weights_and_ignored_targets(tmp_path, reduction, ignored):
+    base, weight = mlp(), torch.tensor([1.0, 2.0, 5.0]).double()
+    labels = torch.tensor([0, 2, 2, ignored, 0])
+
+    def loss(model, x, y):
+        return F.cross_entropy(
+            model(x),
+            y,
+            weight=weight,
+            ignore_index=ignored,
+            label_smoothing=0.1,
+            reduction=reduction,
+        )
+
+    program = Program(base.model, (base.batch[0], labels), loss)
+    run, report = start(tmp_path, program)
+    go(run, program)
+    run.finalize()
+    alone = {name: np.nan_to_num(rows) for name, rows in program.alone().items()}
+    assert_alike(logged(run, report, range(program.size)), alone)

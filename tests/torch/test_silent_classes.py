@@ -98,3 +98,33 @@ def test_a_layer_with_small_gradients_is_proven_by_itself(twice, dtype, scale, t
         found = logged(run, report, np.arange(5) + first)["b.weight"]
         error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
         assert error < (1e-3 if dtype == torch.float32 else 1e-6)
+
+
+PARTS = {  # the model is called on parts of the batch, or of its positions
+    "two parts": lambda model, x: torch.cat([model(x[:2]), model(x[2:])]),
+    "examples": lambda model, x: torch.stack([model(each) for each in x]),
+    "single rows": lambda model, x: torch.cat([model(each[None]) for each in x]),
+    "a solved system": lambda model, x: model(
+        torch.linalg.solve_triangular(torch.tril(torch.ones(4, 4).to(x)), x.T, upper=False).T
+    ),
+    "chunks of positions": lambda model, x: (
+        torch.cat([model(each) for each in x[:, None].expand(-1, 2, -1).flatten(0, 1).split(3)])
+        .unflatten(0, (-1, 2))
+        .mean(1)
+    ),
+}
+
+
+@pytest.mark.parametrize("size", [4, 5])
+@pytest.mark.parametrize("name", PARTS)
+def test_a_model_that_is_called_on_parts_of_the_batch(name, size, tmp_path):
+    base = mlp(size=size)
+    program = Program(
+        base.model, base.batch, lambda model, x, y: F.cross_entropy(PARTS[name](model, x), y)
+    )
+    run, report = start(tmp_path, program)
+    for first in (0, 100):
+        go(run, program, ids=np.arange(size) + first)
+    run.finalize()
+    for first in (0, 100):
+        assert_alike(logged(run, report, np.arange(size) + first), program.alone())

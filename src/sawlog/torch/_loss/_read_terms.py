@@ -21,7 +21,7 @@ from sawlog.torch._loss._declared import DeclaredLosses, Items
 from sawlog.torch._loss._example_order import check_order
 from sawlog.torch._loss._examples import Examples, normalises
 from sawlog.torch._loss._masks import is_number
-from sawlog.torch._loss._scale import JOINS, plain_scale, scale_of
+from sawlog.torch._loss._scale import JOINS, class_weights, plain_scale, scale_of
 from sawlog.torch._loss._terms import Scale, Term, Unclear
 
 _THROUGH = {"Neg", "Add", "Sub", "Rsub"}
@@ -45,6 +45,9 @@ _LINEAR_JOINS = {
 
 _CLASSES = {"NllLoss", "NllLoss2D", "MultiMarginLoss", "MultilabelMarginLoss"}
 """Losses that compare the elements of an axis: the second, or the only one."""
+
+
+_NEAR = 60  # how many edges of the graph are near the loss
 
 
 _LOOKUPS = {"Embedding", "EmbeddingBag", "Index", "IndexSelect", "Gather"}
@@ -212,7 +215,32 @@ class _Reader:
                     return counted / times
         even = labels is self.examples.each
         found = plain_scale(node, edge, by, self.batch) if even else None
-        return (scale_of(node, edge, labels, by, self.batch) if found is None else found) / times
+        if found is None:
+            weights = self._class_weights() if by else ()
+            found = scale_of(node, edge, labels, by, self.batch, weights)
+        return found / times
+
+    def _class_weights(self) -> list[Tensor]:
+        """Return the weights of the examples in each term that weights classes.
+
+        A cross entropy with label smoothing divides another sum by their total.
+        """
+        found, nodes = [], list(dict.fromkeys(child for child, _ in self._near_root()))
+        for node in nodes:
+            if operation(node) == "NllLoss" and node._saved_weight is not None:
+                labels = self._labels(node.next_functions[0])
+                if labels is not None:
+                    found.append(class_weights(node, labels, self.batch))
+        return found
+
+    def _near_root(self) -> list[Edge]:
+        """Return the edges near the loss."""
+        edges = [self.root]
+        for node, _ in edges:  # grows inside the loop
+            if len(edges) > _NEAR:
+                break
+            edges += [edge for edge in node.next_functions if edge[0] is not None]
+        return edges
 
     def _has_room(self, shape: Sequence[int]) -> bool:
         """Whether the examples could be part of some axis of a tensor."""
