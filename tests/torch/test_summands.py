@@ -1,5 +1,6 @@
 """Examples that are mixed by a term or a gate that was zero when the structure was proven."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -72,3 +73,29 @@ def test_a_structure_is_proven_once_if_all_of_it_was_seen(tmp_path, monkeypatch,
     run.finalize()
     assert len(proven) == proofs
     assert_alike(logged(run, report, range(100, 100 + program.size)), program.alone())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("share", [1e-3, 1e-9])
+def test_what_is_small_for_the_batch_may_be_large_for_an_example(tmp_path, dtype, share):
+    """One example hardly counts, and is changed by a term that hardly changes the others."""
+    base = mlp()
+    counts = torch.tensor([1.0, 1.0, 1.0, 1.0, 1e-4], dtype=dtype)[:, None]
+
+    def loss(model, x):
+        out = model(x)
+        own = (counts[: len(x)] if len(x) > 1 else counts[-1:]) * out.pow(2)
+        return own.mean() + share * (counts[: len(x)] * (out - out.mean(0)) ** 2).mean()
+
+    program = Program(base.model.to(dtype), (base.batch[0].to(dtype),), loss)
+    run, report = start(tmp_path, program, dtype="float64")
+    if share == 1e-3:
+        with pytest.raises(CaptureError, match="mixes examples"):
+            go(run, program)
+        run.finalize()
+        return
+    go(run, program)
+    run.finalize()
+    found = logged(run, report, range(5))["0.weight"][-1]
+    alone = program.alone()["0.weight"][-1]
+    assert np.linalg.norm(found - alone) <= 2e-3 * np.linalg.norm(alone)

@@ -155,6 +155,8 @@ class Prover:
             seen = self._batch == 1 or summands.are_apart(every, self._axis)
             self._lasting = self._lasting and seen
             found = self._read(measured, uses, finder)
+            if not seen:
+                found.axis.check_each(found.layouts)
             rest = [block for block in watched.blocks if block.name not in found.by_rule]
             if not rest:
                 return found
