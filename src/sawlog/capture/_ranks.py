@@ -98,8 +98,8 @@ class Ranks:
     def begin(self) -> None:
         """Announce that this process logs examples in the current pass, in a loop of the user.
 
-        Passes of ``run.extract`` are not announced: every process comes to their end anyway, and one
-        that is late must not take the pass of another process for one that it has missed.
+        Passes of ``run.extract`` are not announced: every process comes to their end anyway, and
+        one that is late must not take the pass of another process for one that it has missed.
         """
         self.group.put(self._key("begun", self._meetings), "")
 
