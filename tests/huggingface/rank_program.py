@@ -4,10 +4,12 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from transformers import Trainer
 
+from sawlog.errors import ArgumentError
 from sawlog.huggingface import LogArguments, SawlogCallback, patch_trainer
 from tests.huggingface.small import alone, arguments, assert_rows, gpt, llama, padded, texts
 
@@ -37,7 +39,6 @@ VARIANTS = {  # the model, how many examples, the loss of one, the tolerance, op
     "checkpointing": (gpt, 11, None, 2e-5, {"gradient_checkpointing": True, **ACCUMULATED}),
     "bf16": (gpt, 11, mixed, 5e-2, {"bf16": True, **ACCUMULATED}),
     "an adapter": (adapted, 11, None, 2e-5, ACCUMULATED),
-    "a static graph": (gpt, 12, None, 2e-5, {"ddp_static_graph": True}),
     "unused parameters": (gpt, 11, None, 2e-5, {"ddp_find_unused_parameters": True}),
     "tokens of one process": (
         gpt,
@@ -74,6 +75,19 @@ def check(path: Path, name: str) -> None:
     dist.barrier()
 
 
+def refuse_static_graph(path: Path) -> None:
+    trainer = Trainer(
+        model=gpt(),
+        args=arguments(path, ddp_backend="gloo", ddp_static_graph=True),
+        train_dataset=texts(4),
+        data_collator=padded,
+        callbacks=[SawlogCallback("training", root=path)],
+    )
+    with pytest.raises(ArgumentError, match=r"ddp_static_graph=False"):
+        trainer.train()
+
+
 if __name__ == "__main__":
     for variant in VARIANTS:
         check(Path(sys.argv[1]) / variant, variant)
+    refuse_static_graph(Path(sys.argv[1]) / "static")
