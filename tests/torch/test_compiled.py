@@ -191,7 +191,7 @@ def test_a_backward_pass_in_a_step_is_refused(tmp_path):
             loss.backward(retain_graph=True)
         return loss
 
-    with pytest.raises(CaptureError, match="A step of .* called backward"):
+    with pytest.raises(CaptureError, match=r"A step of .* called backward"):
         run.extract(step, torch.arange(15).split(5), check=False, quiet=True)
 
 

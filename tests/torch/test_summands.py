@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sawlog.errors import CaptureError
+from sawlog.errors import ArgumentError, CaptureError
 from sawlog.torch._capture import _batch_capture
 from tests.torch.programs import Program, assert_alike, logged, mlp
 from tests.torch.test_run import go, start
@@ -99,3 +99,40 @@ def test_what_is_small_for_the_batch_may_be_large_for_an_example(tmp_path, dtype
     found = logged(run, report, range(5))["0.weight"][-1]
     alone = program.alone()["0.weight"][-1]
     assert np.linalg.norm(found - alone) <= 2e-3 * np.linalg.norm(alone)
+
+
+def test_a_proof_is_repeated(tmp_path):
+    """A mask lets examples see each other later: nothing in the structure of the graph shows it."""
+    base, mask = mlp(size=2), [torch.eye(2).double()]
+
+    def loss(model, x):
+        hidden = model[0](x)
+        return F.softplus(model[3](model[2]((mask[0] @ hidden).relu()))).mean()
+
+    program = Program(base.model, base.batch[:1], loss)
+    run, _ = start(tmp_path, program)
+    for number in range(15):
+        go(run, program, [2 * number, 2 * number + 1])
+    mask[0] = torch.ones(2, 2).double()
+    with pytest.raises(CaptureError, match="mixes examples"):
+        go(run, program, [100, 101])
+    run.finalize()
+
+
+def test_a_batch_norm_that_is_trained_later(tmp_path):
+    """By its function, so that no module shows it."""
+    base, training = mlp(), [False]
+
+    def loss(model, x):
+        hidden = F.batch_norm(
+            model[0](x), torch.zeros(6).to(x), torch.ones(6).to(x), training=training[0]
+        )
+        return F.softplus(model[3](model[2](hidden))).mean()
+
+    program = Program(base.model, base.batch[:1], loss)
+    run, _ = start(tmp_path, program)
+    go(run, program)
+    training[0] = True
+    with pytest.raises(ArgumentError, match="batch norm in train mode"):
+        go(run, program, range(100, 105))
+    run.finalize()

@@ -263,7 +263,7 @@ class RunCore(LogixMethods, CloseOnExit):
             options = self._remembered_options or self._options
             save_options(self.path, options, blocks, backend.skipped, total)
             ranks = self._ranks()
-            if ranks is not None:
+            if ranks is not None and self._remembered_options is None:  # not in run.extract
                 ranks.begin()
             self._is_finished = False
             self._pass = CapturePass(self.path, self.project, self._options, backend, blocks, ranks)

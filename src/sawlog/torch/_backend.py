@@ -65,6 +65,12 @@ class TorchBackend:
                 "A model of torch.jit has no modules whose calls can be seen. Hint: watch the "
                 "model before torch.jit.script or torch.jit.trace."
             )
+        if isinstance(model, nn.parallel.DistributedDataParallel) and model.static_graph:
+            raise ArgumentError(
+                "DistributedDataParallel(static_graph=True) counts the backward passes of its "
+                "first step, and a proof runs several. Hint: static_graph=False; in a Trainer, "
+                "TrainingArguments(ddp_static_graph=False)."
+            )
         self.model = bare(model) if isinstance(model, nn.Module) else model
         self._sharded = ShardedModel(model) if isinstance(model, nn.Module) else None
         self.watched = find_watched(self.model, names, types, uncovered)

@@ -42,6 +42,9 @@ from sawlog.torch._proof._summands import is_zero
 from sawlog.torch._rows._batch_statistics import BatchStatistics
 from sawlog.torch._rows._row_builder import RowBuilder
 
+_PROVEN_AGAIN = 16
+"""From this batch of a structure on, the proof is repeated each time that the count has doubled."""
+
 
 class BatchCapture:
     """The hooks of one batch, and the logs that they collect.
@@ -200,8 +203,7 @@ class BatchCapture:
         if plan is None and not self._is_visible(roots, graph, run):
             return
         self._logs.factor = self._factor_of(roots)
-        holds = plan is not None and plan.holds_for(graph, batch.size, batch.axis)
-        if plan is None or not holds or not self._still_zero(plan, graph, roots):
+        if plan is None or not self._holds(plan, graph, roots, light):
             self._prove(roots, graph)
             self._confirm_regions(key, self._watched.plans.get(graph.structure))
             if run is not None:
@@ -225,6 +227,18 @@ class BatchCapture:
                 roots.backward_to(planned.ends())
             else:
                 run()
+
+    def _holds(self, plan: Plan, graph: Graph, roots: Roots, light: bool) -> bool:
+        """Whether a plan holds for another graph of its structure, and needs no new proof."""
+        batch, counts = self._batch, self._watched.batches
+        counts[graph.structure] = count = counts.get(graph.structure, 1) + 1
+        compiled = light or self._hooks.regions is not None
+        if not compiled and count >= _PROVEN_AGAIN and count & (count - 1) == 0:
+            return False
+        plan.refuse_mixing(graph, batch.size)
+        return plan.holds_for(graph, batch.size, batch.axis) and self._still_zero(
+            plan, graph, roots
+        )
 
     def _still_zero(self, plan: Plan, graph: Graph, roots: Roots) -> bool:
         """Whether the gradients that were zero in the proof, so that it shows nothing, still are.
@@ -321,7 +335,7 @@ class BatchCapture:
 
     def _prove(self, roots: Roots, graph: Graph) -> None:
         """Take the gradients of a new structure, and prove them."""
-        refuse_mixing(graph, self._batch.size)
+        refuse_mixing(graph.nodes, self._batch.size)
         with torch.no_grad():
             terms = self._loss.terms(roots)
             self._loss.check_weights(terms)

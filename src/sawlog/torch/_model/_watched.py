@@ -65,6 +65,7 @@ class Watched:
         parameters: the parameters of the blocks, by name.
         norms: modules that mix the examples of a batch in train mode, watched or not.
         plans: how gradients are taken, by structure of the graph; see ``_proof``.
+        batches: how many batches of a structure were logged.
         scattered: structures without a layout of the examples, such as routed tokens.
         rounded: structures in which rounding makes examples appear mixed.
         buffers: tensors of the model, which do not belong to any example.
@@ -80,6 +81,7 @@ class Watched:
     parameters: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
     norms: tuple[tuple[str, nn.Module], ...] = ()
     plans: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
+    batches: dict[Any, int] = dataclasses.field(default_factory=dict, compare=False)
     scattered: set[Any] = dataclasses.field(default_factory=set, compare=False)
     rounded: set[Any] = dataclasses.field(default_factory=set, compare=False)
     buffers: Sequence[Tensor] = ()
@@ -118,6 +120,7 @@ class Watched:
             units=units,
             blocks=tuple(blocks),
             plans={},
+            batches={},
             scattered=set(),
             rounded=set(),
             confirmed=set(),

@@ -33,7 +33,7 @@ from sawlog.torch._proof._measured_gradients import MeasuredGradients
 from sawlog.torch._proof._mixed_examples import MixedError, mixed_in_loss
 from sawlog.torch._proof._operation_rows import operation_rows, single_rows
 from sawlog.torch._proof._passes import Passes
-from sawlog.torch._proof._plan import Plan, PlannedUse, picks_of
+from sawlog.torch._proof._plan import Plan, PlannedUse, norms_of, picks_of
 from sawlog.torch._proof._row_check import RowCheck
 from sawlog.torch._proof._summands import Summands
 from sawlog.torch._proof._use_layouts import UseLayouts
@@ -123,7 +123,7 @@ class Prover:
         plan = Plan(found.layouts, frozenset(pairs), planned, picks_of(self._graph))
         lasting = self._lasting and plan.holds_for(self._graph, self._batch, self._axis)
         measured = found.measured
-        plan = dataclasses.replace(plan, zeros=measured.zeros)
+        plan = dataclasses.replace(plan, zeros=measured.zeros, norms=norms_of(self._graph))
         calls = {n: (call, measured.of_calls[n][0]) for n, call in measured.calls.items()}
         return Proof(pairs | own, found.layouts, calls, plan if lasting else None)
 
