@@ -4,6 +4,7 @@ import pytest
 
 from sawlog.errors import ArgumentError
 from sawlog.run_files._options import Compression, Options, read
+from sawlog.run_files._saved_options import load_options
 
 GOOD = [
     ({}, Options()),
@@ -115,3 +116,9 @@ def test_yaml(tmp_path):
         read(path)
     with pytest.raises(ArgumentError, match="cannot be read"):
         read(tmp_path / "nowhere.yaml")
+
+
+def test_a_file_where_the_folder_of_a_run_should_be(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArgumentError, match="cannot be the folder of a run: Not a directory"):
+        load_options(tmp_path / "file" / "run")

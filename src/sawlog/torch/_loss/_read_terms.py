@@ -214,11 +214,11 @@ class _Reader:
                 if counted is not None:
                     return counted / times
         even = labels is self.examples.each
-        found = plain_scale(node, edge, by, self.batch) if even else None
-        if found is None:
-            weights = self._class_weights() if by else ()
-            found = scale_of(node, edge, labels, by, self.batch, weights)
-        return found / times
+        plain = plain_scale(node, edge, by, self.batch) if even else None
+        if plain is not None:
+            return plain / times
+        weights = self._class_weights() if by else ()
+        return scale_of(node, edge, labels, by, self.batch, weights) / times
 
     def _class_weights(self) -> list[Tensor]:
         """Return the weights of the examples in each term that weights classes.
