@@ -56,8 +56,8 @@ def load_options(path: Path) -> tuple[Options, list[Block]] | None:
         return None
     except OSError as error:
         raise ArgumentError(
-            f"{path} cannot be the folder of a run: {error.strerror or error}. Hint: choose another "
-            "`root` or `project`."
+            f"{path} cannot be the folder of a run: {error.strerror or error}. Hint: choose "
+            "another `root` or `project`."
         ) from error
     try:
         values = json.loads(text)
