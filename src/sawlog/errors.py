@@ -67,7 +67,7 @@ class AppendWarning(UserWarning):
 
 
 class CompiledModelWarning(UserWarning):
-    """A model compiled by ``torch.compile`` runs uncompiled while its batches are logged."""
+    """A module compiled by ``torch.compile`` runs as it is written while its batches are logged."""
 
 
 class SinkTimeoutError(SawlogError, TimeoutError):

@@ -4,6 +4,7 @@ import pytest
 
 from sawlog.errors import ArgumentError
 from sawlog.run_files._options import Compression, Options, read
+from sawlog.run_files._saved_options import load_options
 
 GOOD = [
     ({}, Options()),
@@ -22,6 +23,10 @@ GOOD = [
     (
         {"log": "forward", "forward": "output", "dtype": "int8"},
         Options(("forward",), forward="output", dtype="int8"),
+    ),
+    (
+        {"statistic": "kfac", "fisher": "true", "fisher_seed": 3},
+        Options(statistic=("kfac",), fisher="true", fisher_seed=3),
     ),
 ]
 
@@ -66,6 +71,13 @@ BAD = [
     ({"reduction": "none"}, "`reduction` must be one of 'auto', 'mean', 'sum', 'tokens'"),
     ({"interval": 0}, "`interval` must be a positive number of seconds"),
     ({"forward": "both"}, "`forward` must be one of 'input', 'output'"),
+    ({"fisher": "exact"}, "`fisher` must be one of 'empirical', 'true'; got 'exact'"),
+    ({"fisher": "true"}, r"applies to statistic=\"kfac\" and .*got statistic=\[\]"),
+    (
+        {"fisher": "true", "statistic": ["kfac", "mean"]},
+        r"got statistic=\['mean', 'kfac'\]. Hint: leave it out, or measure \['mean'\]",
+    ),
+    ({"fisher_seed": 0.5}, "`fisher_seed` must be an integer; got 0.5"),
     (7, "setup needs a dict or the path of a YAML file; got int"),
 ]
 
@@ -104,3 +116,9 @@ def test_yaml(tmp_path):
         read(path)
     with pytest.raises(ArgumentError, match="cannot be read"):
         read(tmp_path / "nowhere.yaml")
+
+
+def test_a_file_where_the_folder_of_a_run_should_be(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArgumentError, match="cannot be the folder of a run: Not a directory"):
+        load_options(tmp_path / "file" / "run")

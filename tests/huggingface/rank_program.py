@@ -1,27 +1,63 @@
-"""One process of a Trainer under torchrun; started by test_ranks.py."""
+"""One process of Trainers under torchrun; started by test_ranks.py."""
 
 import os
 import sys
 from pathlib import Path
 
+import pytest
+import torch
+import torch.distributed as dist
 from transformers import Trainer
 
+from sawlog.errors import ArgumentError
 from sawlog.huggingface import LogArguments, SawlogCallback, patch_trainer
-from tests.huggingface.small import alone, arguments, assert_rows, gpt, padded, texts
+from tests.huggingface.small import alone, arguments, assert_rows, gpt, llama, padded, texts
 
 
-def main(path: Path) -> None:
-    model, items = gpt(), texts(11)
-    expected = alone(model, items)
+def adapted():
+    """LoRA on a Llama, whose second factors are no longer zero."""
+    import peft
+
+    config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
+    model = peft.get_peft_model(llama(), config)
+    torch.manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def mixed(model, batch):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return model(**batch).loss
+
+
+ACCUMULATED = {"gradient_accumulation_steps": 2}
+VARIANTS = {  # the model, how many examples, the loss of one, the tolerance, options
+    "accumulated": (gpt, 11, None, 2e-5, ACCUMULATED),
+    "an uneven last batch": (gpt, 7, None, 2e-5, ACCUMULATED),
+    "checkpointing": (gpt, 11, None, 2e-5, {"gradient_checkpointing": True, **ACCUMULATED}),
+    "bf16": (gpt, 11, mixed, 5e-2, {"bf16": True, **ACCUMULATED}),
+    "an adapter": (adapted, 11, None, 2e-5, ACCUMULATED),
+    "unused parameters": (gpt, 11, None, 2e-5, {"ddp_find_unused_parameters": True}),
+    "tokens of one process": (
+        gpt,
+        11,
+        None,
+        2e-5,
+        {"average_tokens_across_devices": False, **ACCUMULATED},
+    ),
+}
+
+
+def check(path: Path, name: str) -> None:
+    make, many, loss, tolerance, options = VARIANTS[name]
+    model, items = make(), texts(many)
+    expected = alone(model, items, loss)
     trainer = patch_trainer(Trainer)(
         log_args=LogArguments("run", {"statistic": "kfac"}, root=path),
         model=model,
-        args=arguments(
-            path,
-            ddp_backend="gloo",
-            gradient_accumulation_steps=2,
-            per_device_train_batch_size=2,
-        ),
+        args=arguments(path, ddp_backend="gloo", per_device_train_batch_size=2, **options),
         train_dataset=items,
         data_collator=padded,
         callbacks=[SawlogCallback("training", root=path)],
@@ -29,14 +65,29 @@ def main(path: Path) -> None:
     trainer.train()
     trainer.extract_log()
     scores = trainer.influence(items[:2], curvature="identity")
-    assert scores.values.shape == (2, 11)
+    assert scores.values.shape == (2, many), name
     if os.environ["RANK"] == "0":
         blocks = trainer.log_run._blocks()
-        assert_rows(trainer.log_run.store_path, blocks, range(11), expected)
+        assert_rows(trainer.log_run.store_path, blocks, range(many), expected, tolerance)
         folder = path / "training" / "epoch-0" / "logs" / "whole-float32"
-        assert_rows(folder, blocks, range(11), expected)
-        assert trainer.log_run.statistics.examples == 11
+        assert_rows(folder, blocks, range(many), expected, tolerance)
+        assert trainer.log_run.statistics.examples == many
+    dist.barrier()
+
+
+def refuse_static_graph(path: Path) -> None:
+    trainer = Trainer(
+        model=gpt(),
+        args=arguments(path, ddp_backend="gloo", ddp_static_graph=True),
+        train_dataset=texts(4),
+        data_collator=padded,
+        callbacks=[SawlogCallback("training", root=path)],
+    )
+    with pytest.raises(ArgumentError, match=r"ddp_static_graph=False"):
+        trainer.train()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    for variant in VARIANTS:
+        check(Path(sys.argv[1]) / variant, variant)
+    refuse_static_graph(Path(sys.argv[1]) / "static")

@@ -12,7 +12,7 @@ import pytest
 import sawlog
 from sawlog import curvature
 from sawlog.errors import ArgumentError
-from sawlog.influence import Logs, attribute, curvature_for
+from sawlog.influence import Logs, attribute, curvature_for, self_influence
 from sawlog.influence import _engines as engines
 from tests.thorough import THOROUGH
 
@@ -42,6 +42,11 @@ def assert_same(stored, executor, kinds=KINDS, **options):
     for kind in kinds:
         fitted = curvature_for(Logs(path), kind, executor=executor)
         expected = curvature_for(Logs(rows), kind)
+        ranked = self_influence(path, curvature=kind, executor=executor)
+        other = self_influence(rows, curvature=kind)
+        assert ranked.ids.tolist() == other.ids.tolist()
+        np.testing.assert_allclose(ranked.values, other.values, rtol=1e-6)
+        assert {*ranked.layers} == {*SHAPES}
         found = attribute(path, queries, curvature=kind, executor=executor, **options)
         alone = attribute(rows, queries, curvature=kind, **options)
         np.testing.assert_allclose(found.values, alone.values, rtol=1e-6, atol=1e-9)
@@ -161,7 +166,7 @@ def test_a_task_is_sent_to_ray_once(stored):
     ray = FakeRay()
     assert_same(stored, ray, ("fisher",))
     assert ray.started
-    assert ray.put_count == 3  # fitting twice, since nothing is saved, and scoring
+    assert ray.put_count == 5  # fitting, three times as nothing is saved; scores; self-influence
 
 
 def test_what_is_no_engine():

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -171,6 +172,23 @@ def extract(folder, rank, size):
     run.extract(lambda model, b: loss_of(model, b["x"]), loader, lambda b: b["id"], quiet=True)
     scores = queried(run, model, data)
     keep(folder / f"extract-{rank}", scores)
+
+
+def late(folder, rank, size):
+    """Ranks that call ``run.extract`` while the first one is in the middle of it."""
+    model, data = model_and_data()
+    run = sawlog.init("late", root=folder, timeout=60)
+    run.setup({"dtype": "float64"})
+    run.watch(model, quiet=True)
+    until = time.monotonic() + 60
+    while rank and not (folder / "late" / "logs").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    mine = np.arange(SIZE)[rank::size]
+    loader = [{"id": mine, "x": data[mine]}]
+    run.extract(lambda model, b: loss_of(model, b["x"]), loader, lambda b: b["id"], quiet=True)
+    with sawlog.store.open(run.store_path) as reader:
+        (name, *_) = [each for each in reader.names if each.startswith("grad/")]
+        assert sorted(reader.ids(name).tolist()) == list(range(SIZE))
 
 
 def trained(folder, rank, size):

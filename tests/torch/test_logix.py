@@ -338,3 +338,22 @@ def test_reading_influence_does_not_end_the_pass(tmp_path):
     with run(data_id=[2]):  # the pass goes on, and its ids with it
         model(torch.ones(1, 3)).sum().backward()
     assert len(own.compute_self_influence(hessian="none").values) == 3
+
+
+def test_scores_are_a_tensor_for_functions_of_pytorch(tmp_path):
+    """As programs for earlier versions of LogIX use them."""
+    program = mlp(size=6)
+    run = LogIX("run", {"root_dir": str(tmp_path)})
+    run.watch(program.model)
+    run.setup({"log": "grad", "save": "grad"})
+    with run(data_id=list("abcdef")):
+        program.of().backward()
+    run.finalize()
+    run.eval()
+    with run(data_id=["q"]):
+        program.of(program.part(slice(0, 1))).backward()
+    scores = run.influence.compute_influence_all(run.get_log(), hessian="none")
+    values, places = torch.topk(scores, k=2)
+    np.testing.assert_array_equal(values, np.sort(scores.values)[:, :-3:-1])
+    assert places.numpy().tolist() == np.argsort(-scores.values)[:, :2].tolist()
+    assert scores.numpy().tolist() == scores["influence"].cpu().numpy().tolist()

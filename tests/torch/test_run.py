@@ -87,12 +87,9 @@ def test_the_loss_tells_how_it_joins_examples(tmp_path, how):
     assert_alike(logged(run, report, range(program.size)), program.alone())
 
 
-@pytest.mark.parametrize(
-    "loss", [lambda out: out.logsumexp((0, 1)), lambda out: out.sum() / 100, lambda out: out.prod()]
-)
-def test_a_loss_that_does_not_tell_is_refused(tmp_path, loss):
+def test_a_loss_that_does_not_tell_is_refused(tmp_path):
     base = mlp()
-    program = Program(base.model, base.batch[:1], lambda model, x: loss(model(x)))
+    program = Program(base.model, base.batch[:1], lambda model, x: model(x).sum() / 100)
     run, _ = start(tmp_path, program)
     with pytest.raises(ArgumentError, match=r'run.setup\(reduction="mean"\)'):
         go(run, program)

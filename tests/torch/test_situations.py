@@ -15,10 +15,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import sawlog
-from sawlog.errors import ArgumentError, CaptureError, CompiledModelWarning
+from sawlog.errors import ArgumentError, CaptureError
 from tests.sinks import _terminal as terminal
 from tests.torch.programs import Program, assert_alike, logged, mlp
-from tests.torch.test_run import assert_clean, go, start
+from tests.torch.test_run import go, start
 
 
 class Checkpointed(nn.Module):
@@ -229,23 +229,6 @@ def test_a_scaled_loss_is_logged_unscaled(tmp_path):
     np.testing.assert_allclose(
         run.statistics.kfac("3.weight")[0], outputs.T @ outputs / 5, rtol=1e-4, atol=1e-9
     )
-
-
-def test_a_compiled_model(tmp_path, monkeypatch):
-    program = mlp()
-    plain = program.model
-    program.model = torch.compile(plain, backend="eager")
-    program.of().backward()  # it was compiled before it is watched
-    monkeypatch.setattr("sawlog.torch._backend._warned", False)
-    with pytest.warns(CompiledModelWarning, match=r"called on Sequential\. .* as it was written"):
-        run, report = start(tmp_path, program)
-    start(tmp_path, program)  # which is said once
-    go(run, program)
-    run.finalize()
-    expected = Program(plain, program.batch, program.loss).alone()
-    assert_alike(logged(run, report, range(5)), expected)
-    program.of()
-    assert_clean(plain)
 
 
 def test_eval_mode_and_batch_norm(tmp_path):

@@ -7,7 +7,7 @@ from torch import nn
 
 import sawlog
 import sawlog.store
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, CaptureError
 from sawlog.influence import Logs, training_influence
 from sawlog.torch import TrainingCapture
 
@@ -176,3 +176,31 @@ def test_what_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match="learning rate, or the share"):
         training_influence(unknown.path, query)
     assert training_influence(unknown.path, query, weigh=False).values.shape == (1, 8)
+
+
+WAYS = {  # of dividing a loss, and by what rows are multiplied; None is refused
+    "divided": (lambda capture, loss: loss / 4, None),
+    "divided and reshaped": (lambda capture, loss: (loss.reshape(1) / 2).squeeze(), None),
+    "declared before": (lambda capture, loss: capture.declare_loss(loss) / 4, 1.0),
+    "declared after": (lambda capture, loss: capture.declare_loss(loss / 4), 0.25),
+    "a part of the loss": (lambda capture, loss: loss * 0.5, 0.5),
+}
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("name", WAYS)
+def test_a_mean_that_is_divided(name, size, tmp_path):
+    way, factor = WAYS[name]
+    model, x, y = program()
+    capture = TrainingCapture(model, "loop", root=tmp_path)
+    if factor is None:
+        message = "a mean that is divided by [24]. .* number of micro-batches"
+        with pytest.raises(CaptureError, match=message), capture(range(size), step=0):
+            way(capture, loss_of(model, x[:size], y[:size])).backward()
+        return
+    with capture(range(size), step=0):
+        way(capture, loss_of(model, x[:size], y[:size])).backward()
+    capture.close()
+    _, rows = rows_of(capture.path)
+    expected = grads(model, x[:size], y[:size])[1]
+    np.testing.assert_allclose(rows["2.weight"], expected * factor, rtol=1e-5, atol=1e-7)

@@ -96,11 +96,15 @@ class Ranks:
     # -- all together -----------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Announce that this process logs examples in the current pass."""
+        """Announce that this process logs examples in the current pass, in a loop of the user.
+
+        Passes of ``run.extract`` are not announced: every process comes to their end anyway, and
+        one that is late must not take the pass of another process for one that it has missed.
+        """
         self.group.put(self._key("begun", self._meetings), "")
 
     def has_begun(self) -> bool:
-        """Return whether any process logs examples in the current pass."""
+        """Return whether any process logs examples of a loop in the current pass."""
         return self.group.get(self._key("begun", self._meetings)) is not None
 
     def beat(self) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from sawlog.errors import ArgumentError
 from sawlog.influence._attribute import attribute
+from sawlog.influence._engines import as_executor
 from sawlog.influence._ensemble import ensemble
 from sawlog.influence._fitted_curvature import curvature_for
 from sawlog.influence._logs import Logs
@@ -26,12 +27,14 @@ def relatif(train: Any, queries: Any, *, curvature: Any = "ekfac", **options: An
 
     Args:
         train, queries, curvature: As for :func:`attribute`.
-        options: ``damping``, ``names``, ``top_k``, ``sign``, ``budget``, ``device``, ``weights``,
-            ``nonfinite``, as for :func:`attribute`.
+        options: ``damping``, ``names``, ``top_k``, ``sign``, ``budget``, ``executor``, ``device``,
+            ``weights``, ``nonfinite``, as for :func:`attribute`.
     """
     k, sign = options.pop("top_k", None), options.pop("sign", "positive")
     logs = Logs(train, names=options.pop("names", None))
-    fitted = curvature_for(logs, curvature, weights=options.get("weights", "same"))
+    engine = as_executor(options.get("executor"))
+    weights = options.get("weights", "same")
+    fitted = curvature_for(logs, curvature, weights=weights, executor=engine)
     scores = attribute(logs, Logs(queries, names=logs.layers), curvature=fitted, **options)
     own = self_influence(logs, curvature=fitted, **options)
     divided = _divided(scores, np.sqrt(own.values), {"method": "relatif"})
@@ -54,8 +57,8 @@ def less(
         learning_rates: The learning rate of each checkpoint; 1 by default.
         second_moments: Those of the optimizer at each checkpoint, as for :func:`attribute`. None
             for gradients that were corrected when they were logged.
-        options: ``names``, ``top_k``, ``sign``, ``budget``, ``weights``, ``nonfinite``, as for
-            :func:`attribute`.
+        options: ``names``, ``top_k``, ``sign``, ``budget``, ``executor``, ``weights``,
+            ``nonfinite``, as for :func:`attribute`.
 
     Raises:
         ArgumentError: There are no checkpoints, or other numbers of rates or moments.

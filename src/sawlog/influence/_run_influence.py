@@ -8,6 +8,7 @@ from typing import Any
 from sawlog.errors import ArgumentError
 from sawlog.influence._attribute import attribute
 from sawlog.influence._compatibility import check_weights
+from sawlog.influence._engines import as_executor
 from sawlog.influence._fitted_curvature import curvature_for
 from sawlog.influence._log_loader import LogLoader
 from sawlog.influence._logix import translate_options
@@ -66,7 +67,8 @@ class Influence:
         options = translate_options(options)
         kind, weights = options.pop("curvature", "ekfac"), options.get("weights", "same")
         own = Logs(self._train())
-        fitted = curvature_for(own, kind, weights=weights)
+        engine = as_executor(options.get("executor"))
+        fitted = curvature_for(own, kind, weights=weights, executor=engine)
         check_weights(own, Logs(src_log), weights)
         return attribute(tgt_log, src_log, curvature=fitted, **options)
 
@@ -79,7 +81,8 @@ class Influence:
         options = translate_options(options)
         kind, weights = options.pop("curvature", "ekfac"), options.get("weights", "same")
         own = Logs(self._train())
-        fitted = curvature_for(own, kind, weights=weights)
+        engine = as_executor(options.get("executor"))
+        fitted = curvature_for(own, kind, weights=weights, executor=engine)
         if test_log is not None:
             check_weights(own, Logs(test_log), weights)
         return self_influence(own if test_log is None else test_log, curvature=fitted, **options)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
 
-from sawlog._array_device import device_named, to_numpy
+from sawlog._array_device import ArrayDevice, device_named, to_numpy
 from sawlog._optional import require
 from sawlog._validate import one_of
 from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
 from sawlog.influence._compatibility import check_weights
+from sawlog.influence._engines import as_executor, in_order, parts_for, threads_for
 from sawlog.influence._fitted_curvature import curvature_for
+from sawlog.influence._fitting import MOST_PARTS
 from sawlog.influence._logs import BUDGET, Logs
 from sawlog.influence._scoring_job import NONFINITE, check_finite
+from sawlog.influence._threads import cores, limited_to
 from sawlog.influence._top_k import check_top_k
 
 
@@ -67,6 +71,7 @@ def self_influence(
     damping: Damping = None,
     names: Sequence[str] | None = None,
     budget: int = BUDGET,
+    executor: Any = None,
     device: Any = None,
     weights: str = "same",
     nonfinite: str = "error",
@@ -74,7 +79,7 @@ def self_influence(
     """Compute ``g^T (H + d)^-1 g`` for each example of a store.
 
     Examples that are rare, hard or mislabelled have large values, because no other example
-    supports the same prediction. See :func:`attribute` for the options.
+    supports the same prediction. See :func:`attribute` for the options, ``executor`` among them.
 
     Raises:
         ArgumentError: There are no examples, or as for :func:`attribute`.
@@ -85,15 +90,63 @@ def self_influence(
     at = rows.usable_device(device_named(device))
     one_of("nonfinite", nonfinite, NONFINITE)
     check_weights(rows, rows, weights)
-    fitted = curvature_for(rows, curvature, budget=budget, device=at, weights=weights)
-    ids: list[np.ndarray] = []
-    layers: dict[str, list[np.ndarray]] = {name: [] for name in rows.layers}
-    for part in rows.parts(budget, copies=32):
-        ids.append(np.asarray(part.ids))
-        for name, values in fitted.quadratic_all(part.rows(at), damping).items():
-            layers[name].append(to_numpy(values))
-    joined = {name: np.concatenate(values) for name, values in layers.items()}
-    total, named = np.sum(list(joined.values()), axis=0), np.concatenate(ids)
+    engine = as_executor(executor)
+    how: dict[str, Any] = {"budget": budget, "device": at, "weights": weights}
+    fitted = curvature_for(rows, curvature, **how, executor=engine)
+    task = SelfInfluenceTask(rows, fitted, damping, budget, at, rows.state())
+    parts = [task.run((0, 1))] if engine is None else _run_on(engine, task)
+    named = np.concatenate([ids for ids, _ in parts])
+    joined = {name: np.concatenate([own[name] for _, own in parts]) for name in rows.layers}
+    total = np.sum(list(joined.values()), axis=0)
     if nonfinite == "error":
         check_finite(total, named)
     return Ranking(named, total, joined)
+
+
+@dataclasses.dataclass(frozen=True)
+class SelfInfluenceTask:
+    """Everything that the self-influence of some files needs; can be sent to another process.
+
+    Args:
+        logs: The rows.
+        curvature, damping: Of the quadratic form.
+        budget: Approximate bytes of memory to use.
+        device: Where products are computed.
+        state: The state of the store when the task was made, to notice later writes.
+        threads: How many threads a matrix product may use; None is as many as usual.
+    """
+
+    logs: Logs
+    curvature: Curvature
+    damping: Damping
+    budget: int
+    device: ArrayDevice
+    state: str
+    threads: int | None = None
+
+    def run(self, part: tuple[int, int]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the ids of the i-th of n parts of the rows, and the values of each layer.
+
+        Raises:
+            StoreError: The store changed since the task was made.
+        """
+        self.logs.check_state(self.state)
+        ids: list[np.ndarray] = [np.asarray(self.logs.ids[:0])]
+        layers: dict[str, list[np.ndarray]] = {name: [np.zeros(0)] for name in self.logs.layers}
+        with limited_to(self.threads):
+            for rows in self.logs.parts(self.budget, part, copies=32):
+                ids.append(np.asarray(rows.ids))
+                found = self.curvature.quadratic_all(rows.rows(self.device), self.damping)
+                for name, values in found.items():
+                    layers[name].append(to_numpy(values))
+        return np.concatenate(ids), {name: np.concatenate(own) for name, own in layers.items()}
+
+
+def _run_on(
+    executor: Executor, task: SelfInfluenceTask
+) -> list[tuple[np.ndarray, dict[str, np.ndarray]]]:
+    """Return the results of all parts in order."""
+    count = parts_for(executor, min(task.logs.files, MOST_PARTS), MOST_PARTS)
+    own = dataclasses.replace(task, threads=threads_for(executor, cores(task.device)))
+    parts = [(index, count) for index in range(count)]
+    return list(in_order(executor, own.run, parts, count))

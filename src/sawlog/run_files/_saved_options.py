@@ -48,12 +48,17 @@ def load_options(path: Path) -> tuple[Options, list[Block]] | None:
     """Return the options and blocks that a run was last set up with; None for a new run.
 
     Raises:
-        ArgumentError: the file is damaged.
+        ArgumentError: the file is damaged, or the path is none of a folder.
     """
     try:
         text = (path / NAME).read_text()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise ArgumentError(
+            f"{path} cannot be the folder of a run: {error.strerror or error}. Hint: choose "
+            "another `root` or `project`."
+        ) from error
     try:
         values = json.loads(text)
         return read(values["options"]), [Block.from_json(each) for each in values["blocks"]]

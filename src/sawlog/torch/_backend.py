@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +16,7 @@ from sawlog.capture._check import Check
 from sawlog.capture._nonfinite import NonFiniteRows
 from sawlog.capture._pass_matrices import PassMatrices
 from sawlog.capture._run import CaptureRun
-from sawlog.errors import ArgumentError, CompiledModelWarning
+from sawlog.errors import ArgumentError
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._options import Options
 from sawlog.run_files._provenance import Provenance
@@ -26,9 +26,11 @@ from sawlog.torch._capture._batch_capture import BatchCapture
 from sawlog.torch._capture._batch_logs import PairMap
 from sawlog.torch._check._check_batch import check_batch
 from sawlog.torch._check._plain_gradients import loss_of
+from sawlog.torch._compiled._regions import CompiledRegions
 from sawlog.torch._model._fingerprint import Fingerprint
 from sawlog.torch._model._names import bare, compiled_parts
-from sawlog.torch._model._search import Names, find_watched
+from sawlog.torch._model._places import ModelPlaces
+from sawlog.torch._model._search import FROZEN, Names, find_watched
 from sawlog.torch._model._sharded import ShardedModel
 from sawlog.torch._model._sharded_fingerprint import ShardedFingerprint
 from sawlog.torch._model._watched import Watched
@@ -58,12 +60,27 @@ class TorchBackend:
         uncovered: str = "error",
         axis: int = 0,
     ) -> None:
+        if isinstance(model, torch.jit.ScriptModule):
+            raise ArgumentError(
+                "A model of torch.jit has no modules whose calls can be seen. Hint: watch the "
+                "model before torch.jit.script or torch.jit.trace."
+            )
+        if isinstance(model, nn.parallel.DistributedDataParallel) and model.static_graph:
+            raise ArgumentError(
+                "DistributedDataParallel(static_graph=True) counts the backward passes of its "
+                "first step, and a proof runs several. Hint: static_graph=False; in a Trainer, "
+                "TrainingArguments(ddp_static_graph=False)."
+            )
         self.model = bare(model) if isinstance(model, nn.Module) else model
-        if isinstance(model, nn.Module):
-            _warn_if_compiled(model)
         self._sharded = ShardedModel(model) if isinstance(model, nn.Module) else None
         self.watched = find_watched(self.model, names, types, uncovered)
+        if not self._sharded:
+            self.watched = dataclasses.replace(
+                self.watched, regions=compiled_regions(model, self.watched)
+            )
         self.axis = axis
+        frozen = [name for name, why in self.watched.skipped if why == FROZEN]
+        self._places = ModelPlaces(self.model, self.watched.parameters, frozen)
         self._fingerprint = (ShardedFingerprint if self._sharded else Fingerprint)(self.model)
         self.correction: PairMap | None = None
         """Applied to the gradients of each block before they are projected."""
@@ -102,7 +119,7 @@ class TorchBackend:
         projectors = Projectors(matrices.projections, matrices.bases)
         memory: dict[Any, Tensor] | None = {} if reuse_memory else None
         return TorchCapturer(
-            watched, options, projectors, self.axis, memory, lambda: self.correction
+            watched, options, projectors, self.axis, memory, self._places, lambda: self.correction
         )
 
     def nonfinite_rows(self, logs: Mapping[str, Any], dtype: str) -> NonFiniteRows | None:
@@ -131,6 +148,7 @@ class TorchBackend:
     def run_step(self, active: ActiveBatch, step: Step, batch: Any, size: int) -> None:
         """Call ``step(model, batch)`` and differentiate the loss, if gradients are logged."""
         assert isinstance(active, BatchCapture)
+        active.compute_logs_only()
         value = step(self.step_model, batch)
         if active.needs_gradients:
             loss, each = loss_of(value, size)
@@ -154,6 +172,14 @@ class TorchBackend:
             return check_batch(self, run, step, batch, mask, examples, one, tolerance)
 
 
+def compiled_regions(model: nn.Module, watched: Watched) -> CompiledRegions | None:
+    """Return the modules that stay compiled; None if ``torch.compile`` was not called."""
+    if not compiled_parts(model):
+        return None
+    units = [unit.module for unit in watched.units]
+    return CompiledRegions(model, units, [norm for _, norm in watched.norms])
+
+
 class TorchCapturer:
     """Captures the batches of one pass.
 
@@ -163,6 +189,7 @@ class TorchCapturer:
         projectors: the matrices of the blocks.
         axis: the axis of the examples.
         memory: buffers that batches share; None if rows must stay valid.
+        places: where the model has what is watched.
         correction: returns what is applied to gradients before they are projected.
     """
 
@@ -173,13 +200,20 @@ class TorchCapturer:
         projectors: Projectors,
         axis: int,
         memory: dict[Any, Tensor] | None,
+        places: ModelPlaces,
         correction: Callable[[], PairMap | None] = lambda: None,
     ) -> None:
         self._watched, self._options, self.projectors = watched, options, projectors
-        self._axis, self._memory, self._correction = axis, memory, correction
+        self._axis, self._memory, self._places = axis, memory, places
+        self._correction = correction
 
     def batch(self, request: BatchRequest) -> BatchCapture:
-        """Prepare the capture of one batch."""
+        """Prepare the capture of one batch.
+
+        Raises:
+            CaptureError: the model has other modules or parameters than when it was watched.
+        """
+        self._places.check()
         spec = BatchSpec(
             size=request.size,
             todo=None if request.todo is None else torch.from_numpy(request.todo),
@@ -193,24 +227,6 @@ class TorchCapturer:
         capture = BatchCapture(self._watched, self._options, spec, rows, statistics)
         capture.correct(self._correction())
         return capture
-
-
-def _warn_if_compiled(model: nn.Module) -> None:
-    """Say once that a compiled model is not compiled while it is captured."""
-    global _warned
-    parts = compiled_parts(model)
-    if parts and not _warned:
-        _warned = True
-        warnings.warn(
-            f"torch.compile was called on {', '.join(parts[:3])}{', ...' if parts[3:] else ''}. "
-            "Compiled code calls no hooks, so inside of `with run(...)` it runs as it was written; "
-            "elsewhere it stays compiled.",
-            CompiledModelWarning,
-            stacklevel=5,
-        )
-
-
-_warned = False
 
 
 def _mask(mask: Any, batch: int) -> Tensor | None:

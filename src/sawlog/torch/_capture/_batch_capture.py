@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
 from sawlog.errors import CaptureError, SawlogError
 from sawlog.run_files._options import Options
 from sawlog.run_files._statistics import RunStatistics
 from sawlog.torch._batch_spec import BatchSpec
 from sawlog.torch._capture._batch_logs import BatchLogs, PairMap
-from sawlog.torch._capture._planned_pass import PlannedPass, ends_of
+from sawlog.torch._capture._planned_pass import PlannedPass, ends_of, watched_edges
 from sawlog.torch._capture._reentrant_pass import ReentrantPass
-from sawlog.torch._graph._autograd_graph import Graph, graph_of
+from sawlog.torch._graph._autograd_graph import Graph, gradients, graph_of, root_of
 from sawlog.torch._graph._mixing import refuse_mixing
 from sawlog.torch._hooks._autograd_patches import Backward, Listener, patched
 from sawlog.torch._hooks._grad_state import grad_state
@@ -29,13 +31,19 @@ from sawlog.torch._hooks._hooks import Hooks, in_backward
 from sawlog.torch._loss._declared import Items
 from sawlog.torch._loss._grad_scaler import ScaledLosses
 from sawlog.torch._loss._loss_reader import LossReader
+from sawlog.torch._loss._quotients import refuse_quotient
 from sawlog.torch._loss._roots import Roots
 from sawlog.torch._loss._terms import Scale, Term
 from sawlog.torch._model._watched import Watched
 from sawlog.torch._proof._passes import Passes
+from sawlog.torch._proof._plan import Plan
 from sawlog.torch._proof._prover import Prover
+from sawlog.torch._proof._summands import is_zero
 from sawlog.torch._rows._batch_statistics import BatchStatistics
 from sawlog.torch._rows._row_builder import RowBuilder
+
+_PROVEN_AGAIN = 16
+"""From this batch of a structure on, the proof is repeated each time that the count has doubled."""
 
 
 class BatchCapture:
@@ -69,7 +77,7 @@ class BatchCapture:
         self._loss = LossReader(batch, options.reduction, self._hooks)
         self._scaled = ScaledLosses(batch.factor)
         self.scales: list[Scale | None] = []
-        self._checkpointed = False
+        self._checkpointed = self._refuses_quotients = False
         self._left: tuple[Any, ...] | None = None
         self._reentrant = ReentrantPass(watched, self._hooks, self._loss, batch, self._logs)
 
@@ -80,9 +88,21 @@ class BatchCapture:
         with self._hooks.installed(), patched(listener):
             yield
 
+    def ignoring(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which forward passes are not captured."""
+        return self._hooks.listening(None)
+
+    def compute_logs_only(self) -> None:
+        """Declare that :meth:`backward` runs the backward pass of this batch, and nothing else."""
+        self._hooks.logs_only = True
+
     def declare_sum(self) -> None:
         """Declare that the loss is a sum over the examples, so that its graph is not read."""
         self._loss.reduction = "sum"
+
+    def refuse_quotients(self) -> None:
+        """Refuse a loss that is divided by what may be a number of micro-batches."""
+        self._refuses_quotients = True
 
     def declare_loss(self, loss: Tensor) -> None:
         """Declare which tensor is the loss, whatever it is multiplied with afterwards."""
@@ -134,9 +154,18 @@ class BatchCapture:
             return backward.run()
         if not self._is_ours(backward):
             return backward.run()
+        if self._hooks.regions is not None and self._hooks.regions.ran_light:
+            raise CaptureError(
+                "A step of run.extract called backward, and compiled modules computed only what "
+                "logs need. Hint: return the loss, which run.extract differentiates."
+            )
         self._check_kept()
         self._loss.check_grads(backward)
-        self._capture(Roots(backward.losses, backward.grads), backward.run)
+        if self._refuses_quotients and not self._loss.losses and self._loss.items is None:
+            for loss in backward.losses:
+                refuse_quotient(root_of(loss))
+        run = functools.partial(backward.run, self._hooks.probes)
+        self._capture(Roots(backward.losses, backward.grads), run)
         self._left = grad_state(self._first_parameter())
         return None
 
@@ -163,18 +192,25 @@ class BatchCapture:
 
     def _capture(self, roots: Roots, run: Any) -> None:
         """Capture one loss; ``run`` is the backward pass of the user, None for ``run.backward``."""
-        batch = self._batch
+        batch, regions = self._batch, self._watched.regions
         key = (batch.size, batch.axis, batch.views, *self._hooks.calls, *self._hooks.axes)
         graph = graph_of(roots.nodes, key, self._hooks.edges, self._watched.leaves)
-        plan = self._watched.plans.get(graph.structure)
+        if regions is not None:
+            regions.prefers_eager = run is None and not self._hooks.logs_only
+        plan = self._light_plan(key, graph, roots)
+        light = plan is not None
+        plan = self._watched.plans.get(graph.structure) if plan is None else plan
         if plan is None and not self._is_visible(roots, graph, run):
             return
         self._logs.factor = self._factor_of(roots)
-        if plan is None or not plan.holds_for(graph, batch.size, batch.axis):
+        if plan is None or not self._holds(plan, graph, roots, light):
             self._prove(roots, graph)
+            self._confirm_regions(key, self._watched.plans.get(graph.structure))
             if run is not None:
                 run()
             return
+        if not light:
+            self._confirm_regions(key, plan)
         planned = PlannedPass(plan, graph, self._hooks, self._watched, batch.size, self._logs)
         scale, terms = self._loss.scale(roots, plan.even)
         self.scales.append(scale)
@@ -191,6 +227,87 @@ class BatchCapture:
                 roots.backward_to(planned.ends())
             else:
                 run()
+
+    def _holds(self, plan: Plan, graph: Graph, roots: Roots, light: bool) -> bool:
+        """Whether a plan holds for another graph of its structure, and needs no new proof."""
+        batch, counts = self._batch, self._watched.batches
+        counts[graph.structure] = count = counts.get(graph.structure, 1) + 1
+        compiled = light or self._hooks.regions is not None
+        if not compiled and count >= _PROVEN_AGAIN and count & (count - 1) == 0:
+            return False
+        plan.refuse_mixing(graph, batch.size)
+        return plan.holds_for(graph, batch.size, batch.axis) and self._still_zero(
+            plan, graph, roots
+        )
+
+    def _still_zero(self, plan: Plan, graph: Graph, roots: Roots) -> bool:
+        """Whether the gradients that were zero in the proof, so that it shows nothing, still are.
+
+        An example is a term of the loss whose weight was zero then.
+        """
+        if not plan.zeros:
+            return True
+        found: list[bool] = []
+        handles = [
+            graph.nodes[number].register_prehook(lambda grads: found.append(not is_zero(grads)))
+            for number in plan.zeros
+        ]
+        starts = roots.starts()
+        outputs = [GradientEdge(*edge) for edge in starts]
+        edges = watched_edges(plan, graph, self._hooks)
+        try:
+            gradients(outputs, [edges[number] for number in plan.ends], list(starts.values()))
+        finally:
+            for handle in handles:
+                handle.remove()
+        return not any(found)
+
+    def _light_plan(self, key: Hashable, graph: Graph, roots: Roots) -> Plan | None:
+        """Return the plan of a batch whose compiled regions computed only what logs need.
+
+        Their layers were called as in a batch that was proven, and their code was compared with
+        the modules as written, so the plan of that batch holds.
+        """
+        regions = self._hooks.regions
+        if regions is None or not regions.ran_light:
+            return None
+        plan: Plan | None = self._watched.light_plans.get(key)
+        if plan is None:
+            raise CaptureError(
+                "Layers of compiled modules were called in another order, or with outputs of other "
+                "shapes, than in the batch that was proven. Hint: "
+                'torch.compiler.set_stance("force_eager") runs the model as it is written.'
+            )
+        ends = ends_of(plan, graph, self._hooks, roots.nodes)
+        return dataclasses.replace(plan, ends=ends)
+
+    def _confirm_regions(self, key: Hashable, plan: Plan | None) -> None:
+        """Let compiled modules stay compiled in further batches, where the plan allows it."""
+        if self._hooks.regions is None:
+            return
+        if self._hooks.logs_only:
+            if plan is None or plan.uses or plan.picks or plan.zeros or self._checkpointed:
+                return  # as written, which is faster than to compute the gradients of weights
+            self._watched.light_plans[key] = plan
+        names = () if plan is None else [name for use in plan.uses for name in use.parameters]
+        parameters = self._watched.parameters
+
+        def problem(module: nn.Module) -> str | None:
+            inside = {id(each) for each in module.parameters()}
+            if self._checkpointed:
+                return "it is checkpointed, and would be computed again outside of compiled code"
+            if plan is None:
+                return "where its examples are has to be found again in every batch"
+            if plan.zeros:
+                return "some gradients in it were zero, so that their proof showed nothing"
+            if plan.picks:
+                return "it picks by values, which may belong to other examples in another batch"
+            for name in names:
+                if id(parameters[name]) in inside:
+                    return f"the parameter {name} is used outside of the layers that have rules"
+            return None
+
+        self._watched.confirmed.update(self._hooks.regions.confirm(problem))
 
     def _factor_of(self, roots: Roots) -> float:
         """Return by what the loss was multiplied where the backward pass starts."""
@@ -218,7 +335,7 @@ class BatchCapture:
 
     def _prove(self, roots: Roots, graph: Graph) -> None:
         """Take the gradients of a new structure, and prove them."""
-        refuse_mixing(graph, self._batch.size)
+        refuse_mixing(graph.nodes, self._batch.size)
         with torch.no_grad():
             terms = self._loss.terms(roots)
             self._loss.check_weights(terms)

@@ -84,7 +84,7 @@ class ReentrantPass:
                 "Gradients cannot be corrected by the state of the optimizer through reentrant "
                 f"checkpointing. {_HINT}"
             )
-        refuse_mixing(graph, self._batch.size)
+        refuse_mixing(graph.nodes, self._batch.size)
         with torch.no_grad():
             terms = self._loss.terms(roots)
             self._loss.check_weights(terms)

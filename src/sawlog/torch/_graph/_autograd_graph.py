@@ -17,7 +17,7 @@ Edge = tuple[Node, int]
 ACCUMULATE = "torch::autograd::AccumulateGrad"
 _LEAF = vars(torch._C._functions)["AccumulateGrad"]
 
-_BUILT_IN = {each for each in vars(torch._C._functions).values() if isinstance(each, type)}
+BUILT_IN = {each for each in vars(torch._C._functions).values() if isinstance(each, type)}
 """Node types of PyTorch itself, one for each operation; other nodes are identified by name."""
 
 
@@ -112,7 +112,7 @@ def graph_of(
             add(kind)
             add(leaves.number_of(node) if number is _UNKNOWN else number)
             continue
-        add(kind if kind in _BUILT_IN else node.name())
+        add(kind if kind in BUILT_IN else _own_kind(node))
         for child, output in node.next_functions:
             place = place_of(child, size)
             if place == size:
@@ -124,6 +124,20 @@ def graph_of(
     for edge in edges:
         add((order.get(edge.node), edge.output_nr))
     return Graph(tuple(nodes), hash(tuple(parts)), count)
+
+
+def _own_kind(node: Node) -> Any:
+    """Return what identifies a node that is no operation of PyTorch; each compiled graph differs.
+
+    The types of compiled graphs are kept, because the hash of a type may be used again.
+    """
+    name = node.name()
+    if not name.startswith("CompiledFunction"):
+        return name
+    return name, _compiled.setdefault(type(node), len(_compiled))
+
+
+_compiled: dict[type[Any], int] = {}
 
 
 def operation(node: Node) -> str:

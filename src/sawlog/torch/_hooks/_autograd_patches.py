@@ -18,6 +18,8 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor
 
+from sawlog.errors import CaptureError
+
 
 @dataclasses.dataclass(frozen=True)
 class Backward:
@@ -27,13 +29,13 @@ class Backward:
         losses: the tensors that it starts from.
         grads: the gradient of each; None for a scalar.
         inputs: the tensors whose gradients are requested; None is all leaves.
-        run: runs the original function.
+        run: runs the original function; with the gradients of further tensors, if given.
     """
 
     losses: Sequence[Tensor]
     grads: Sequence[Tensor | None]
     inputs: Any
-    run: Callable[[], Any]
+    run: Callable[..., Any]
 
 
 _CHECKPOINT = "_checkpoint_without_reentrant_generator"
@@ -63,13 +65,17 @@ class Listener:
 @contextlib.contextmanager
 def patched(listener: Listener) -> Iterator[None]:
     """Call ``listener`` for the events of this thread, inside the ``with``."""
-    before = getattr(_local, "listener", None)
+    if getattr(_local, "listener", None) is not None:
+        raise CaptureError(
+            "Another run is logging a batch, and a backward pass can be logged by one run only. "
+            "Hint: log the batch with one run after the other."
+        )
     _install()
     _local.listener = listener
     try:
         yield
     finally:
-        _local.listener = before
+        _local.listener = None
         _uninstall()
 
 
@@ -125,12 +131,15 @@ def _reporting_backward(original: Any) -> Any:
         grad_variables: Any = None,
         inputs: Any = None,
     ) -> Any:
-        def run() -> Any:
+        def run(more: Sequence[Tensor] = ()) -> Any:
+            wanted = inputs
+            if inputs is not None and more:
+                wanted = [*([inputs] if isinstance(inputs, Tensor) else inputs), *more]
             with contextlib.ExitStack() as stack:
                 for each in _around:
                     stack.enter_context(each())
                 return original(
-                    tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs
+                    tensors, grad_tensors, retain_graph, create_graph, grad_variables, wanted
                 )
 
         listener = getattr(_local, "listener", None)

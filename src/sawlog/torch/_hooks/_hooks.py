@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from sawlog.errors import ArgumentError, CaptureError
+from sawlog.torch._compiled._region import CallTemplate, CompiledCall, RegionOptions
+from sawlog.torch._compiled._regions import BatchRegions
 from sawlog.torch._model._watched import Unit, Watched
 
 
@@ -41,6 +43,23 @@ class LayerCall:
     kwargs: Any
     output: tuple[int, ...]
     of_inputs: bool = False
+
+
+class _Hook:
+    """A hook on a module, of which a copy of the module has a copy that does nothing."""
+
+    def __init__(self, call: Callable[..., None], of: Any) -> None:
+        self._call, self._of = call, of
+
+    def __call__(self, *args: Any) -> None:
+        self._call(self._of, *args)
+
+    def __reduce__(self) -> Any:
+        return _Hook, (_nothing, None)
+
+
+def _nothing(*args: Any) -> None:
+    del args
 
 
 OnTensor = Callable[[LayerCall, Tensor], None]
@@ -69,28 +88,39 @@ class Hooks:
         self.calls: list[str] = []
         self.axes: list[tuple[int, ...]] = []
         self.dtypes: set[torch.dtype] = set()
+        self.probes: list[Tensor] = []
+        """Leaves of compiled regions whose gradients are those of layer outputs."""
+        self.regions: BatchRegions | None = None
+        self._handles: frozenset[int] = frozenset()
+        self.logs_only = False
+        """Whether nothing but logs is computed, so that parameters need no gradients."""
+        self._templates: list[CallTemplate | None] = []
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """Install the hooks inside the ``with``, where compiled models run eagerly."""
         handles = [
-            unit.module.register_forward_hook(
-                functools.partial(self._on_call, unit), with_kwargs=True
-            )
+            unit.module.register_forward_hook(_Hook(self._on_call, unit), with_kwargs=True)
             for unit in self._watched.units
         ]
         if self._batch > 1:
             handles += [
-                norm.register_forward_hook(functools.partial(self._on_norm, name))
+                norm.register_forward_hook(_Hook(self._on_norm, name))
                 for name, norm in self._watched.norms
             ]
+        self._handles = frozenset(handle.id for handle in handles)
         try:
-            with _eager():
+            with contextlib.ExitStack() as stack:
+                regions = self._watched.regions
+                if regions and not is_eager():
+                    self.regions = stack.enter_context(regions.installed(self))
+                stack.enter_context(_eager())
                 yield
         finally:
             for handle in handles:
                 handle.remove()
             self.edges.clear()
+            self.probes.clear()
 
     @contextlib.contextmanager
     def listening(self, listener: OnTensor | None) -> Iterator[None]:
@@ -134,14 +164,20 @@ class Hooks:
         self.calls.append(unit.name)
         self.dtypes.add(tensor.dtype)
         self.axes.append(tuple([i for i, n in enumerate(call.output) if n == self._batch]))
+        if self.regions is not None:
+            self._templates.append(self._template(call, output, tensor))
         if self._forward is not None and not again:
             self._forward(call, tensor.detach())
         if not self._backward or not tensor.requires_grad:
             return
-        versions = [(each, each._version) for each in _tensors((args, kwargs))]
-        tensor.register_hook(functools.partial(self._on_gradient, call, versions))
+        self._listen(call, tensor)
         if not again:
             self.edges.append(get_gradient_edge(tensor))
+
+    def _listen(self, call: LayerCall, tensor: Tensor) -> None:
+        """Pass the gradient of a tensor to the listener, as that of a call."""
+        versions = [(each, each._version) for each in _tensors((call.args, call.kwargs))]
+        tensor.register_hook(functools.partial(self._on_gradient, call, versions))
 
     def _on_gradient(
         self, call: LayerCall, versions: list[tuple[Tensor, int]], grad: Tensor
@@ -156,6 +192,67 @@ class Hooks:
             )
         with torch.no_grad(), torch.autocast(grad.device.type, enabled=False):
             self.listener(call, grad.detach())
+
+    # -- compiled regions ------------------------------------------------------------------------
+
+    def region_options(self) -> RegionOptions:
+        """Return what is captured of compiled regions."""
+        return RegionOptions(self._handles, self._forward is not None, self.logs_only)
+
+    def is_confirmed(self, key: Hashable) -> bool:
+        """Return whether a signature was proven in this pass, for light regions."""
+        return key in self._watched.confirmed
+
+    def started(self) -> int:
+        """Return the number of layer calls so far."""
+        return len(self.calls)
+
+    def templates_since(self, start: int) -> list[CallTemplate] | None:
+        """Return the calls since then as templates; None if some call cannot be repeated."""
+        own = self._templates[start:]
+        found = [each for each in own if each is not None]
+        return found if len(found) == len(own) else None
+
+    def _template(self, call: LayerCall, output: Any, tensor: Tensor) -> CallTemplate | None:
+        if tensor is not output and not (type(output) is tuple and tensor is output[0]):
+            return None
+        meta = (call.output, tensor.dtype, tensor.device)
+        needed = self._backward and tensor.requires_grad
+        return CallTemplate(self._numbers[id(call.unit)], meta if needed else None, call.of_inputs)
+
+    @functools.cached_property
+    def _numbers(self) -> dict[int, int]:
+        return {id(unit): number for number, unit in enumerate(self._watched.units)}
+
+    def add_compiled(self, calls: Sequence[CompiledCall]) -> None:
+        """Add layer calls of compiled code, whose gradients probes receive."""
+        for each in calls:
+            unit, shape = self._watched.units[each.template.number], each.shape
+            number, of_inputs = len(self.calls), each.template.of_inputs
+            call = LayerCall(number, unit, each.args, each.kwargs, shape, of_inputs)
+            self.calls.append(unit.name)
+            self._templates.append(each.template)
+            self.axes.append(tuple([i for i, n in enumerate(shape) if n == self._batch]))
+            if self._forward is not None and each.output is not None:
+                self._forward(call, each.output)
+            if each.probe is not None:
+                self.dtypes.add(each.probe.dtype)
+                self._listen(call, each.probe)
+                each.probe.register_post_accumulate_grad_hook(_forget)
+                self.edges.append(get_gradient_edge(each.probe))
+                self.probes.append(each.probe)
+
+
+def _forget(probe: Tensor) -> None:
+    """Free the gradient of a probe, which its hook has passed on."""
+    probe.grad = None
+
+
+def is_eager() -> bool:
+    """Return whether the user lets compiled code run as it was written."""
+    if "torch._dynamo" not in sys.modules:
+        return True
+    return bool(torch._dynamo.eval_frame._stance.stance == "force_eager")
 
 
 def _eager() -> contextlib.AbstractContextManager[Any]:

@@ -37,6 +37,28 @@ class LogixScores(Scores):
             return {"total": total, **parts}
         return super().__getitem__(query)
 
+    # Programs written for earlier versions of LogIX use the scores as the tensor itself.
+
+    def cpu(self) -> torch.Tensor:
+        """Return the scores as a tensor."""
+        return torch.from_numpy(np.ascontiguousarray(self.values))
+
+    def numpy(self) -> np.ndarray:
+        """Return the scores as an array."""
+        return self.values
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Let functions of PyTorch, such as ``torch.topk``, take the scores as a tensor."""
+        del types
+
+        def tensor(value: Any) -> Any:
+            return value.cpu() if isinstance(value, cls) else value
+
+        return func(*map(tensor, args), **{k: tensor(v) for k, v in (kwargs or {}).items()})
+
 
 class LogixInfluence(Influence):
     """Influence of the examples of a run, as LogIX's ``InfluenceFunction`` computes it.

@@ -92,7 +92,7 @@ def _puts_in_order(node: Any, labels: Tensor) -> bool:
         first = node._saved_indices[0]
     else:
         first = node._saved_index if signed(node._saved_dim) == 0 else None
-    if first is None or first.dtype == torch.bool:
+    if first is None or first.dtype == torch.bool or not first.numel():
         return True
     first = first.reshape(first.shape[0], -1) if first.dim() else first.reshape(1, 1)
     labels = labels if labels.dim() == 1 else labels[:, 0]

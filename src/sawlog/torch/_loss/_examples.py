@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sawlog.torch._graph._autograd_graph import ACCUMULATE, Edge, operation, shape_of
+from sawlog.torch._graph._autograd_graph import ACCUMULATE, Edge, operation, shape_of, signed
 
 RESHAPES = {"View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze"}
 KEEPS_ROWS = {  # the output has the rows of every input that is as long
@@ -124,7 +124,7 @@ class Examples:
                 return None if found is None else _reshaped(found, shape_of(child), shape)
             if name in KEEPS_ROWS:
                 found = self.of(child, depth + 1)
-                if found is not None and _fits(found, shape):
+                if found is not None and _fits(found, shape) and not normalises(node, found):
                     return found
         if name in _ROWS_OF_INPUT:
             child = node.next_functions[_ROWS_OF_INPUT[name]]
@@ -153,6 +153,14 @@ class Examples:
             )
             there = [] if child[0] is None else [child]
         return bool(there) and all(self.is_table(each, depth + 1) for each in there)
+
+
+def normalises(node: Any, labels: Tensor) -> bool:
+    """Return whether a node is a softmax over several examples."""
+    if operation(node) not in ("Softmax", "LogSoftmax"):
+        return False
+    dim = signed(node._saved_dim) % max(1, len(shape_of((node, 0))))
+    return dim < labels.dim() and bool((labels.diff(dim=dim) != 0).any())
 
 
 def _fits(labels: Tensor, shape: Sequence[int]) -> bool:

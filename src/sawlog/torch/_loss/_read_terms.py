@@ -8,15 +8,23 @@ from typing import Any
 from torch import Tensor, nn
 
 from sawlog.errors import ArgumentError, CaptureError
-from sawlog.torch._graph._autograd_graph import ACCUMULATE, Edge, Node, operation, shape_of, signed
+from sawlog.torch._graph._autograd_graph import (
+    ACCUMULATE,
+    BUILT_IN,
+    Edge,
+    Node,
+    operation,
+    shape_of,
+    signed,
+)
 from sawlog.torch._loss._declared import DeclaredLosses, Items
 from sawlog.torch._loss._example_order import check_order
-from sawlog.torch._loss._examples import Examples
+from sawlog.torch._loss._examples import Examples, normalises
 from sawlog.torch._loss._masks import is_number
-from sawlog.torch._loss._scale import JOINS, plain_scale, scale_of
+from sawlog.torch._loss._scale import JOINS, class_weights, plain_scale, scale_of
 from sawlog.torch._loss._terms import Scale, Term, Unclear
 
-_THROUGH = {"Neg", "Add", "Sub"}
+_THROUGH = {"Neg", "Add", "Sub", "Rsub"}
 
 
 _SHAPES = {"View", "ReshapeAlias", "UnsafeView", "Squeeze", "Unsqueeze", "ToCopy", "Clone", "Alias",
@@ -24,6 +32,22 @@ _SHAPES = {"View", "ReshapeAlias", "UnsafeView", "Squeeze", "Unsqueeze", "ToCopy
 
 
 _SINK = "_DDPSink"
+
+
+_LINEAR_JOINS = {
+    "Addmm", "Addmv", "AsStrided", "Bmm", "Cumsum", "Diagonal", "Flip", "Gather", "Index",
+    "IndexAdd", "IndexCopy", "IndexPut", "IndexSelect", "MaskedFill", "MaskedSelect", "Mm", "Mv",
+    "NanToNum", "Nansum", "Permute", "Repeat", "Roll", "Scatter", "ScatterAdd", "Select", "Slice",
+    "Split", "SplitWithSizes", "T", "Take", "Trace", "Transpose", "Unbind", "UnsafeSplit", "Where",
+}  # fmt: skip
+"""Operations that are linear in each input; any other may mix the examples that were joined."""
+
+
+_CLASSES = {"NllLoss", "NllLoss2D", "MultiMarginLoss", "MultilabelMarginLoss"}
+"""Losses that compare the elements of an axis: the second, or the only one."""
+
+
+_NEAR = 60  # how many edges of the graph are near the loss
 
 
 _LOOKUPS = {"Embedding", "EmbeddingBag", "Index", "IndexSelect", "Gather"}
@@ -98,6 +122,8 @@ class _Reader:
             self._each(node, path, by)
         elif name in ("Div", "Mul"):
             self._factor(node, path, by)
+        elif self.batch > 1 and not self._is_linear(node):
+            raise _not_a_sum(node)
         elif self.declared is not None:
             self._join(node, path, by)
         else:
@@ -108,8 +134,16 @@ class _Reader:
             if child[0] is not None:
                 self.read(child, (*path, (node, place)), by)
 
+    def _is_linear(self, node: Node) -> bool:
+        """Whether an operation is linear in what it joins; functions of users are, if declared."""
+        if type(node) not in BUILT_IN:
+            return True
+        return operation(node) in _LINEAR_JOINS and _has_one_of_examples(node)
+
     def _factor(self, node: Node, path: Any, by: Any) -> None:
         """A product with a number, or a quotient."""
+        if self.batch > 1 and not _has_one_of_examples(node):
+            raise _not_a_sum(node)
         if sum(child is not None for child, _ in node.next_functions) > 1 and self.declared is None:
             raise Unclear("it is divided or multiplied by a tensor that depends on parameters")
         other = getattr(node, "_saved_other", None)
@@ -125,6 +159,7 @@ class _Reader:
         labels = self._labels(edge)
         assert labels is not None
         self._refuse_penalty(edge[0])
+        self._refuse_softmax(edge)
         if not self.known:
             check_order(edge, self.examples)
         scale = scale if self.declared is None else self.declared
@@ -152,6 +187,7 @@ class _Reader:
             labels = self._labels(child)
             if labels is None:
                 shape = shape_of(child)
+                self._refuse_softmax(child)
                 if hasattr(node, "_saved_reduction"):
                     raise Unclear(f"the loss has {_rows(shape)} targets for {self.batch} examples")
                 if not shape or not self._has_room(shape):
@@ -162,6 +198,7 @@ class _Reader:
                     f"its elements belong to which of {self.batch} examples"
                 )
             self._refuse_twice(child)
+            self._refuse_classes(node, child, labels)
             scale: Scale = 1.0
             if self.declared is None:
                 scale = self._scale(node, child, labels, by)
@@ -177,12 +214,54 @@ class _Reader:
                 if counted is not None:
                     return counted / times
         even = labels is self.examples.each
-        found = plain_scale(node, edge, by, self.batch) if even else None
-        return (scale_of(node, edge, labels, by, self.batch) if found is None else found) / times
+        plain = plain_scale(node, edge, by, self.batch) if even else None
+        if plain is not None:
+            return plain / times
+        weights = self._class_weights() if by else ()
+        return scale_of(node, edge, labels, by, self.batch, weights) / times
+
+    def _class_weights(self) -> list[Tensor]:
+        """Return the weights of the examples in each term that weights classes.
+
+        A cross entropy with label smoothing divides another sum by their total.
+        """
+        found, nodes = [], list(dict.fromkeys(child for child, _ in self._near_root()))
+        for node in nodes:
+            if operation(node) == "NllLoss" and node._saved_weight is not None:
+                labels = self._labels(node.next_functions[0])
+                if labels is not None:
+                    found.append(class_weights(node, labels, self.batch))
+        return found
+
+    def _near_root(self) -> list[Edge]:
+        """Return the edges near the loss."""
+        edges = [self.root]
+        for node, _ in edges:  # grows inside the loop
+            if len(edges) > _NEAR:
+                break
+            edges += [edge for edge in node.next_functions if edge[0] is not None]
+        return edges
 
     def _has_room(self, shape: Sequence[int]) -> bool:
         """Whether the examples could be part of some axis of a tensor."""
         return any(size % self.batch == 0 for size in shape) and self.batch > 1
+
+    def _refuse_classes(self, node: Node, edge: Edge, labels: Tensor) -> None:
+        """Refuse a loss that compares the examples, because they are on the axis of its classes."""
+        if operation(node) not in _CLASSES or self.batch == 1:
+            return
+        axis = min(1, len(shape_of(edge)) - 1)
+        if labels.dim() > axis and bool(labels.diff(dim=axis).any()):
+            raise _not_a_sum(node, "has the examples along the axis of the classes")
+
+    def _refuse_softmax(self, edge: Edge) -> None:
+        """Refuse a softmax over the examples, of which the loss may use one element only."""
+        node, _ = edge
+        if operation(node) not in ("LogSoftmax", "Softmax") or self.batch == 1:
+            return
+        labels = self._labels(node.next_functions[0])
+        if labels is not None and normalises(node, labels):
+            raise _not_a_sum(node, "compares the examples")
 
     def _refuse_twice(self, edge: Edge) -> None:
         """Refuse an axis of the length of the batch that is left after the examples were summed."""
@@ -205,6 +284,24 @@ def _through_sink(edge: Edge) -> Edge:
     if below[0] is None or shape_of(below) != shape_of(edge):
         raise Unclear(f"it comes from {node.name()}")
     return below
+
+
+def _has_one_of_examples(node: Node) -> bool:
+    """Whether at most one input of a product depends on examples, so that it is linear in them."""
+    children = [child for child, _ in node.next_functions if child is not None]
+    return len(children) < 2 or sum(not _of_parameters_alone(each) for each in children) < 2
+
+
+def _not_a_sum(
+    node: Node, why: str = "is not linear in the losses of the examples"
+) -> CaptureError:
+    """Return the error for a loss that is no sum or mean over examples."""
+    return CaptureError(
+        f"The loss is no sum or mean over the examples: {node.name()} {why}, so what one example "
+        "does changes the gradients of others, and they have no gradients of their own. Hint: "
+        "compute the loss of each example, and take their sum or mean; or log batches of one "
+        "example."
+    )
 
 
 def _rows(shape: Sequence[int]) -> int:

@@ -59,7 +59,14 @@ def _counts_all(node: Node, batch: int) -> bool:
     return bool((node._saved_target != signed(node._saved_ignore_index)).all())
 
 
-def scale_of(node: Node, edge: Edge, labels: Tensor, by: Sequence[Any], batch: int) -> Scale:
+def scale_of(
+    node: Node,
+    edge: Edge,
+    labels: Tensor,
+    by: Sequence[Any],
+    batch: int,
+    weights: Sequence[Tensor] = (),
+) -> Scale:
     """Return the scale of each example of a tensor.
 
     Args:
@@ -68,6 +75,7 @@ def scale_of(node: Node, edge: Edge, labels: Tensor, by: Sequence[Any], batch: i
         labels: the example of each row of the tensor.
         by: the products and quotients between the loss and the node, the nearest last.
         batch: the number of examples.
+        weights: weights of the examples that other terms have, whose sum may divide this one.
 
     Raises:
         Unclear: a factor may come from the batch or be a constant.
@@ -78,7 +86,7 @@ def scale_of(node: Node, edge: Edge, labels: Tensor, by: Sequence[Any], batch: i
         raise Unclear(f"{node.name()} does not join the examples")
     shape = shape_of(edge)
     if name in ("NllLoss", "NllLoss2D"):
-        own = _nll_weights(node, labels, batch)
+        own = class_weights(node, labels, batch)
     else:
         own = _counts(labels, batch)
     size = 1
@@ -86,7 +94,7 @@ def scale_of(node: Node, edge: Edge, labels: Tensor, by: Sequence[Any], batch: i
         size *= each
     if name == "Mean" or reduction == 1:
         return _of_mean(edge, labels, own, by, batch, size)
-    return _of_sum(edge, labels, [own, own * size], by, batch)
+    return _of_sum(edge, labels, [own, own * size, *weights], by, batch)
 
 
 def _counts(labels: Tensor, batch: int) -> Tensor:
@@ -100,7 +108,7 @@ def _share(own: Tensor) -> Scale:
     return torch.where(own > 0, own.sum() / own, torch.zeros_like(own))
 
 
-def _nll_weights(node: Node, labels: Tensor, batch: int) -> Tensor:
+def class_weights(node: Node, labels: Tensor, batch: int) -> Tensor:
     """Return the weight of each example: the class weights of its targets, unless ignored."""
     target, weight = node._saved_target, node._saved_weight
     counted = target != signed(node._saved_ignore_index)

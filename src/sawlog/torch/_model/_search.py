@@ -23,6 +23,9 @@ Names = str | Sequence[str] | Callable[[str], bool] | None
 
 UNCOVERED = ("error", "skip", "func")
 
+FROZEN = "frozen"
+"""Why a parameter is not watched: it does not require a gradient."""
+
 
 def find_watched(
     model: nn.Module,
@@ -46,6 +49,12 @@ def find_watched(
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"`model` must be a torch.nn.Module; got {type(model).__name__}.")
     one_of("uncovered", uncovered, UNCOVERED)
+    lazy = [name for name, each in model.named_parameters() if is_lazy(each)]
+    if lazy:
+        raise ArgumentError(
+            f"The parameter {lazy[0]!r} has no shape yet. Hint: run a batch through the model "
+            "before run.watch(model)."
+        )
     search = _Search(model, _chooser(names), _types(types), uncovered)
     search.walk()
     return search.result()
@@ -118,7 +127,7 @@ class _Search:
         if self._types is not None and not isinstance(module, self._types):
             return False
         if not tensor.requires_grad:
-            self._skipped.append((full, "frozen"))
+            self._skipped.append((full, FROZEN))
             return False
         return is_lazy(tensor) or self._has_real_numbers(full, tensor)
 

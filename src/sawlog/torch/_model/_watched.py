@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sawlog.factored import Dense, Factor, OneHot, Pair
 from sawlog.run_files._blocks import Block
+from sawlog.torch._compiled._regions import CompiledRegions
 from sawlog.torch._graph._autograd_graph import GraphLeaves
 from sawlog.torch._layers import Part, Rule
 from sawlog.torch._model._sharded import LiveParameters
@@ -64,9 +65,14 @@ class Watched:
         parameters: the parameters of the blocks, by name.
         norms: modules that mix the examples of a batch in train mode, watched or not.
         plans: how gradients are taken, by structure of the graph; see ``_proof``.
+        batches: how many batches of a structure were logged.
         scattered: structures without a layout of the examples, such as routed tokens.
         rounded: structures in which rounding makes examples appear mixed.
         buffers: tensors of the model, which do not belong to any example.
+        regions: the modules that stay compiled; None if ``torch.compile`` was not called.
+        confirmed: signatures of compiled regions whose structure was proven.
+        light_plans: the plans of structures whose regions compute no gradients of parameters, by
+            their layer calls.
     """
 
     units: tuple[Unit, ...]
@@ -75,9 +81,13 @@ class Watched:
     parameters: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
     norms: tuple[tuple[str, nn.Module], ...] = ()
     plans: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
+    batches: dict[Any, int] = dataclasses.field(default_factory=dict, compare=False)
     scattered: set[Any] = dataclasses.field(default_factory=set, compare=False)
     rounded: set[Any] = dataclasses.field(default_factory=set, compare=False)
     buffers: Sequence[Tensor] = ()
+    regions: CompiledRegions | None = dataclasses.field(default=None, compare=False)
+    confirmed: set[Any] = dataclasses.field(default_factory=set, compare=False)
+    light_plans: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
     def leaves(self) -> GraphLeaves:
@@ -110,6 +120,9 @@ class Watched:
             units=units,
             blocks=tuple(blocks),
             plans={},
+            batches={},
             scattered=set(),
             rounded=set(),
+            confirmed=set(),
+            light_plans={},
         )

@@ -22,6 +22,10 @@ from sawlog.torch._graph._example_layout import (
 )
 from sawlog.torch._graph._operations._example_labels import labels_along
 from sawlog.torch._proof._measured_gradients import MeasuredGradients
+from sawlog.torch._proof._mixed_examples import mixed_in_example
+
+_RIGHT = 5e-4  # how much others may change the gradient of an example, relative
+_NOTHING = 1e-9  # of the greatest gradient: rounding
 
 
 class ExampleAxis:
@@ -78,6 +82,25 @@ class ExampleAxis:
                 seen |= others
             if len(seen) > 1:
                 raise self.unclear_axis(name, plain)
+
+    def check_each(self, layouts: Mapping[int, ExampleLayout]) -> None:
+        """Check the gradients of each example by itself, where a small term mixes examples.
+
+        Raises:
+            MixedError: the gradient of an example does not change by its factor alone.
+        """
+        every = self.measured.codes
+        for number, layout in layouts.items():
+            plain, *coded = self.measured.of_calls[number]
+            rows = layout.split(plain, self.batch).flatten(1).double()
+            size = rows.norm(dim=1)
+            allowed = max(_RIGHT, every.tolerance) * size + _NOTHING * size.amax()
+            for scaled, factors in zip(coded, every.factors, strict=True):
+                own = layout.split(scaled, self.batch).flatten(1).double()
+                apart = (own / factors.to(own.device)[:, None] - rows).norm(dim=1)
+                if bool((apart > allowed).any()):
+                    unit = self.measured.calls[number].unit
+                    raise mixed_in_example(unit.name or type(unit.module).__name__)
 
     def has_examples(self, grad: Tensor) -> bool:
         """Return whether a gradient at the inputs has the examples on the expected axis."""

@@ -28,6 +28,14 @@ def mixed_by_use(use: WeightUse, names: Sequence[str]) -> MixedError:
     )
 
 
+def mixed_in_example(layer: str) -> MixedError:
+    """Return the error for a term that is small for the batch, and not for one of its examples."""
+    return MixedError(
+        f"What other examples do changes the gradient of an example in the layer {layer!r}, whose "
+        f"own gradient is small: an operation mixes examples. {_REMEDY}"
+    )
+
+
 def mixed_in_loss(name: str) -> MixedError:
     """Return the error for a parameter that meets mixed examples just before the loss."""
     return MixedError(

@@ -9,6 +9,7 @@ import torch
 
 from sawlog.torch._graph._autograd_graph import Graph, Node, operation, shape_of, signed
 from sawlog.torch._graph._example_layout import ExampleLayout
+from sawlog.torch._graph._mixing import refuse_mixing
 from sawlog.torch._graph._operations._example_labels import Where
 
 _PICKS = {
@@ -45,6 +46,8 @@ class Plan:
         uses: where the gradients of the other blocks are taken.
         picks: the numbers of nodes that pick by values, which may differ in another batch.
         ends: which of the watched edges a backward pass has to reach.
+        zeros: the numbers of the first nodes whose gradients were zero in the proof.
+        norms: the numbers of batch norms, which mix examples in train mode.
         even: whether the loss is one tensor with a row for each example, joined by one operation.
     """
 
@@ -54,6 +57,12 @@ class Plan:
     picks: tuple[int, ...]
     ends: tuple[int, ...] = ()
     even: bool = False
+    zeros: tuple[int, ...] = ()
+    norms: tuple[int, ...] = ()
+
+    def refuse_mixing(self, graph: Graph, batch: int) -> None:
+        """Raise an ArgumentError for a batch norm that is in train mode now."""
+        refuse_mixing([graph.nodes[each] for each in self.norms], batch)
 
     def holds_for(self, graph: Graph, batch: int, axis: int) -> bool:
         """Return whether a graph of the structure picks within examples, as the proven one."""
@@ -64,6 +73,11 @@ def picks_of(graph: Graph) -> tuple[int, ...]:
     """Return the numbers of the nodes that pick by values."""
     nodes = enumerate(graph.nodes)
     return tuple(number for number, node in nodes if operation(node) in _PICKS)
+
+
+def norms_of(graph: Graph) -> tuple[int, ...]:
+    """Return the numbers of batch norms."""
+    return tuple(n for n, node in enumerate(graph.nodes) if "BatchNorm" in node.name())
 
 
 def _picks_inside(node: Node, batch: int, axis: int) -> bool:

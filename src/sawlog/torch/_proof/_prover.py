@@ -5,8 +5,8 @@ and with a different factor for each example. The ratios tell where the examples
 gradient. The resulting rows, multiplied by the same factors and summed, must equal the gradient
 of the parameters in that pass. Where a layer rule does not pass this test, the operations that use
 the parameter are differentiated example by example. If that does not pass it either, or if examples
-are mixed, it is an error. A structure in which the examples always have the same layout is proven
-once.
+are mixed, it is an error. A structure in which the examples always have the same layout, and in
+which the gradient of every path was seen, is proven once.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from sawlog.torch._proof._measured_gradients import MeasuredGradients
 from sawlog.torch._proof._mixed_examples import MixedError, mixed_in_loss
 from sawlog.torch._proof._operation_rows import operation_rows, single_rows
 from sawlog.torch._proof._passes import Passes
-from sawlog.torch._proof._plan import Plan, PlannedUse, picks_of
+from sawlog.torch._proof._plan import Plan, PlannedUse, norms_of, picks_of
 from sawlog.torch._proof._row_check import RowCheck
+from sawlog.torch._proof._summands import Summands
 from sawlog.torch._proof._use_layouts import UseLayouts
 from sawlog.torch._rows._row_builder import RowBuilder
 
@@ -122,6 +123,7 @@ class Prover:
         plan = Plan(found.layouts, frozenset(pairs), planned, picks_of(self._graph))
         lasting = self._lasting and plan.holds_for(self._graph, self._batch, self._axis)
         measured = found.measured
+        plan = dataclasses.replace(plan, zeros=measured.zeros, norms=norms_of(self._graph))
         calls = {n: (call, measured.of_calls[n][0]) for n, call in measured.calls.items()}
         return Proof(pairs | own, found.layouts, calls, plan if lasting else None)
 
@@ -141,14 +143,20 @@ class Prover:
             count = 2 if structure in watched.scattered else 1
             every = codes(self._batch, dtypes, count, powers=structure in watched.rounded)
             measured = MeasuredGradients(every, watched.parameters)
+            summands = Summands(self._graph, finder.is_weight)
             measured.run(
                 passes,
                 hooks,
                 self._graph,
                 [use for each in uses.values() for use in each],
                 finder.numbers(finder.unsure),
+                summands,
             )
+            seen = self._batch == 1 or summands.are_apart(every, self._axis)
+            self._lasting = self._lasting and seen
             found = self._read(measured, uses, finder)
+            if not seen:
+                found.axis.check_each(found.layouts)
             rest = [block for block in watched.blocks if block.name not in found.by_rule]
             if not rest:
                 return found
@@ -186,7 +194,7 @@ class Prover:
         found = {}
         for block in self._watched.blocks:
             each = pairs[block.name]
-            if each is not None and check.holds(block, each):
+            if each is not None and check.holds(block, each, check.is_complete(block, each)):
                 found[block.name] = each
         return _Measurement(measured, sure, axis, check, layouts, found)
 

@@ -96,6 +96,8 @@ class UseLayouts:
         if number not in self._measured.of_nodes or self._batch == 1:
             return False
         plain, *coded = self._measured.of_nodes[number]
+        if len(coded) < len(self._measured.codes.factors):  # not reached by every pass
+            return False
         for place, grad in enumerate(plain):
             if grad is None or not bool(grad.any()):
                 continue

@@ -136,9 +136,10 @@ class TrainingCapture(CloseOnExit):
             yield self
             return
         with run(ids, mask=mask):
-            yield self
             active = run._batch
-        assert isinstance(active, BatchCapture)
+            assert isinstance(active, BatchCapture)
+            active.refuse_quotients()
+            yield self
         assert self._writer is not None
         rate = self._rate() if learning_rate is None else float(learning_rate)
         size = int(own.sum())
