@@ -14,7 +14,7 @@ trl = pytest.importorskip("trl")
 pytestmark = [
     pytest.mark.long,
     pytest.mark.filterwarnings("ignore"),  # of trl, about itself
-    pytest.mark.skipif(not THOROUGH, reason="takes seconds"),
+    pytest.mark.thorough,
 ]
 OPTIONS = {
     "per_device_train_batch_size": 3,
