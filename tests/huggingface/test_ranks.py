@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.thorough import THOROUGH
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -6,7 +6,6 @@ import pytest
 from sawlog.huggingface import LogArguments, SawlogCallback, patch_trainer
 from tests.huggingface.small import VOCABULARY, alone, assert_rows, llama
 from tests.huggingface.test_logix_trainer import tokenizer
-from tests.thorough import THOROUGH
 
 datasets = pytest.importorskip("datasets")
 trl = pytest.importorskip("trl")

@@ -79,9 +79,7 @@ def moves_files(modules):
         for path, tree in modules.items()
         if not path.startswith(AT_HOME)
         for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        and node.attr in MOVED
-        and ast.unparse(node) in MOVES
+        if isinstance(node, ast.Attribute) and node.attr in MOVED and ast.unparse(node) in MOVES
     ]
 
 
