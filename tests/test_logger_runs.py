@@ -326,6 +326,7 @@ with SaveLogger(sys.argv[1] + "-spool") as logger:
 """
 
 
+@pytest.mark.thorough
 def test_a_second_process_finds_the_program_in_the_cache(tmp_path: Any) -> None:
     own = {
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),

@@ -759,7 +759,9 @@ run(jax.device_put(keys, jax.NamedSharding(mesh, P("d"))))  # on several devices
 """
 
 
-@pytest.mark.parametrize("end", ["del logger, run", "raise SystemExit(3)"])
+@pytest.mark.parametrize(
+    "end", ["del logger, run", pytest.param("raise SystemExit(3)", marks=pytest.mark.thorough)]
+)
 def test_runs_are_closed_when_the_program_ends(end: str, tmp_path: pathlib.Path) -> None:
     """Nobody waited for the result, and nobody closed the logger."""
     done = subprocess.run(

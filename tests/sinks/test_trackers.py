@@ -406,7 +406,7 @@ class TestWandb:
         assert defined == {"loss": "step", "epoch": "step"}
         assert seen.scalars["step"] == [(1, 1.0), (2, 2.0)]
 
-    @pytest.mark.parametrize("rows", [1, 3000])
+    @pytest.mark.parametrize("rows", [1, pytest.param(3000, marks=pytest.mark.thorough)])
     def test_close_waits_for_the_end_of_the_file(self, tmp_path, monkeypatch, rows):
         """W&B's own process closes the file when it gets to it, and nobody is told."""
         tracker = Wandb(tmp_path)
