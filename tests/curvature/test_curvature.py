@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sawlog import curvature as curvatures
@@ -27,6 +27,7 @@ from sawlog.curvature import (
 from sawlog.curvature import _row_sums as row_sums
 from sawlog.errors import ArgumentError, StoreNotFoundError, UnknownNameError
 from sawlog.influence import attribute
+from tests.thorough import examples
 
 
 class Factored:
@@ -393,7 +394,7 @@ def test_fisher_of_too_many_elements(monkeypatch):
         fit("fisher", scan)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(15, 40)
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=6),
     st.sampled_from([(1,), (7,), (3, 4)]),

@@ -191,7 +191,7 @@ USES = {
 }
 
 
-@pytest.mark.turns
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("use", USES)
 def test_functions_are_not_kept_alive(use: str) -> None:
     f = looping()
@@ -954,6 +954,7 @@ def squares(n: int, name: str, x: Any) -> Any:
     return x
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("options", "args", "kwargs"),
     [

@@ -400,7 +400,7 @@ def agrees_reduced(logs: logdict, table: Table, modes: dict[str, str]) -> None:
                 assert got.dtype.kind == "f"
 
 
-@pytest.mark.turns
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("mode", MODES)
 @FEWER
 @given(table=tables(), device=st.booleans())
@@ -836,7 +836,7 @@ def spooled_lanes() -> logdict:
     return jax.vmap(sawlog.spool(loop))(BATCH)[1]
 
 
-@pytest.mark.turns
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("mode", OTHERS_FIRST)
 def test_reduce_under_an_outer_vmap(mode: str) -> None:
     """Both ways: on the mapped logs, and inside of the mapped function."""
@@ -1089,6 +1089,7 @@ def test_reduce_option_respects_the_mask(mode: str, on: np.ndarray) -> None:
     assert gaps(logs) == set()
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("index", INDICES, ids=str)
 @FEWER
 @given(on=PATTERNS)
@@ -1206,7 +1207,7 @@ def test_a_ragged_lane_taken_out_settles(on: np.ndarray) -> None:
 WAYS = ["spool of vmap", "inside jit", "vmap of spool", "inside vmap"]
 
 
-@pytest.mark.turns
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("mode", "way"), pairs([m for m in MODES if m != "append"], WAYS, few=1))
 @examples(2, 3)
 @given(on=LANE_PATTERNS)

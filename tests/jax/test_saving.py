@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 from jax import numpy as jnp
@@ -33,12 +33,13 @@ from sawlog.errors import (
 from sawlog.jax._saving.disk import LogSink
 from sawlog.jax._saving.records import from_records, to_records
 from sawlog.records import Entries, Records
+from tests.thorough import examples
 
 from .cases import CASES
 from .saved import DTYPES, assert_same, kinds, logdicts
 
-EXAMPLES = settings(max_examples=60, deadline=None)
-FEWER = settings(max_examples=25, deadline=None)
+EXAMPLES = examples(15, 60)
+FEWER = examples(8, 25)
 
 
 def program(x: Any) -> Any:

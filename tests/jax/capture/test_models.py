@@ -9,8 +9,13 @@ from sawlog.jax._capture.parameters import leaf_names
 from tests.jax.capture.models import EXAMPLES, MODELS, NAMES
 from tests.jax.capture.oracle import assert_equal
 
+#: Their layers are fragments, or those of other models.
+SLOW = {"linen_lstm", "linen_cnn", "nnx_perceptron", "haiku_perceptron"}
 
-@pytest.mark.parametrize("name", MODELS)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.thorough][: each in SLOW]) for each in MODELS]
+)
 def test_rows_are_those_of_a_batch_of_one(name: str):
     with jax.enable_x64(True):
         loss, params, batch = MODELS[name]()
@@ -22,6 +27,10 @@ def test_rows_are_those_of_a_batch_of_one(name: str):
         assert NAMES.get(name, next(iter(named))) in named
         assert_equal(captured.grads, named)
         captured.check()
+
+
+def test_slow_models_exist():
+    assert set(MODELS) > SLOW
 
 
 def test_a_scanned_gpt_has_a_block_for_each_weight_with_its_bias():

@@ -86,6 +86,7 @@ def line_of(fun: Any) -> int:
     return first + next(i for i, line in enumerate(lines) if line.rstrip().endswith("# here"))
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("fun", MADE, ids=lambda fun: fun.__name__)
 def test_line(fun: Any) -> None:
     _, logs = sawlog.spool(watch(fun, activations=False, gradients=False))(jnp.zeros(2))
