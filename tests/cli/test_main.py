@@ -260,6 +260,7 @@ def test_no_color_is_respected_by_help_and_usage(args):
     assert "\x1b" not in shown
 
 
+@pytest.mark.thorough
 def test_json_at_a_terminal_has_no_colours_on_standard_output(tmp_path):
     make_run(tmp_path / "a")
     code, shown = at_terminal("ls", tmp_path, "--json")

@@ -92,7 +92,7 @@ def made(tmp_path, model, items, *, log=None, **options):
     )
 
 
-SLOW = {"another causal model", "checkpointing", "masked"}
+SLOW = {"another causal model", "checkpointing", "masked", "one example a batch"}
 
 
 @pytest.mark.parametrize(

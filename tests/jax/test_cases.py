@@ -302,8 +302,8 @@ def same_shapes(found: PyTree, expected: PyTree) -> None:
 
 TURNS = (
     ("spool", "jit_spool", "spool", "spool_jit", "spool_spool", "spool", "strip", "round_trip"),
-    ("tap", "jit_tap", "", ""),
-    ("vmap", "grad", "", ""),
+    ("tap", "jit_tap", "", "", ""),
+    ("vmap", "grad", "", "", ""),
 )
 """Ways that share most of what they do: by default a row goes through one of each.
 
@@ -324,7 +324,9 @@ def ways_of(case: Case, *, thorough: bool = THOROUGH) -> list[str]:
 
 
 #: Rows that take seconds to compile; others have the same loops inside.
-SLOW = frozenset({"blackjax_nuts", "diffrax_checkpointed_lanes_grad", "diffrax_backsolve_grad"})
+SLOW = frozenset(
+    {"blackjax_nuts", "numpyro_nuts", "diffrax_checkpointed_lanes_grad", "diffrax_backsolve_grad"}
+)
 
 
 @pytest.mark.parametrize(

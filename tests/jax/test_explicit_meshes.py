@@ -22,7 +22,7 @@ from sawlog.loggers import SaveLogger
 
 from .cases_explicit import M48, line, placed, square
 
-pytestmark = pytest.mark.turns
+pytestmark = pytest.mark.turns(3)
 
 
 STEPS = 5

@@ -203,7 +203,8 @@ print(f"mean {losses.mean():#.4g}")
 """
 
 
-@pytest.mark.parametrize("fails", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("fails", [False, True])
 def test_eight_seeds_in_one_program(fails):
     seen = run(JAX.replace("END", "raise ValueError('the end')" if fails else "pass"), rows=40)
     lines = seen.text.splitlines()

@@ -163,6 +163,7 @@ class TestReadBack:
 
     __test__ = bool(INSTALLED)
 
+    @pytest.mark.thorough
     def test_runs_at_once_have_every_value_in_order_and_their_own_config(self, tracker):
         found = written_at_once(tracker)
         assert [seen.name for seen in found] == [f"seed-{i}" for i in range(RUNS)]

@@ -150,6 +150,7 @@ def where(x: Any) -> Any:
     return jnp.where(x > 0, x, 0)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("switch", [jax.nn.relu, jax.nn.relu6, where, lambda x: jnp.maximum(0, x)])
 def test_dead_units(switch: Any) -> None:
     """Of four units two are zero for the whole batch, one for half of it."""
