@@ -59,7 +59,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def variants_left_out(items: list[pytest.Item], turn: int = TURN) -> list[pytest.Item]:
-    """Of tests marked with ``turns(n)`` all variants but every n-th; n is 2 if not given."""
+    """Return all but one of every n variants of each test marked ``turns(n)``; n is 2 by default.
+
+    Which one it is differs from one n to the next, so that no parameter always has the same value.
+    """
     variants: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("turns") is not None:
@@ -68,7 +71,10 @@ def variants_left_out(items: list[pytest.Item], turn: int = TURN) -> list[pytest
     for alike in variants.values():
         mark = alike[0].get_closest_marker("turns")
         every = min(mark.args[0] if mark is not None and mark.args else 2, len(alike))
-        left_out += [item for i, item in enumerate(alike) if i % every != turn % every]
+        blocks = [alike[i : i + every] for i in range(0, len(alike), every)]
+        for number, block in enumerate(blocks):
+            own = block[(turn + number) % every % len(block)]
+            left_out += [item for item in block if item is not own]
     return left_out
 
 

@@ -48,3 +48,14 @@ def test_all_that_is_chosen(monkeypatch, how):
     assert sorted(names) == sorted(NAMES)
     assert names[0] == "d-long"
     assert len(marked) == 3  # pytest itself selects these for -m thorough
+
+
+def test_no_parameter_always_has_the_same_value():
+    items = [Item(f"t[{x}{y}]-turns") for y in "abcd" for x in "uvw"]
+    gone = [item.nodeid for item in conftest.variants_left_out(items, turn=0)]
+    assert {item.nodeid[2:4] for item in items if item.nodeid not in gone} == {
+        "ua",
+        "vb",
+        "wc",
+        "ud",
+    }

@@ -207,7 +207,7 @@ def multi(path):
     return MultiLogger(memory, JsonlLogger(path), TensorBoardLogger(path)), memory
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.skipif(TensorBoard not in INSTALLED, reason="needs tensorboard")
 @pytest.mark.parametrize(("wrap", "options"), [("spool", {}), ("tap", {"buffer": 7})])
 @pytest.mark.parametrize("way", MAPPED)

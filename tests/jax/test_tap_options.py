@@ -588,7 +588,7 @@ def test_within_another_transformation(around: str) -> None:
 # --- The rest ------------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("buffer", [None, 2])
 @pytest.mark.parametrize("mode", [None, "sum"])
 def test_shard_map(mode: str | None, buffer: int | None) -> None:

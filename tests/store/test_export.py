@@ -807,7 +807,7 @@ for kind in ("csv", "jsonl", "safetensors"):
     assert run_python(code).split() == ["out.csv", "out.jsonl", "out.safetensors"]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(3)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("kind", ["arrow", "safetensors"])
 @pytest.mark.parametrize("name", ["rows", "entries"])
