@@ -210,6 +210,8 @@ def test_an_ensemble_of_other_orders():
     for several in ([first, second], [first, shuffled]):
         mean = ensemble(several)
         np.testing.assert_allclose(mean.values, (first.values + second.values) / 2)
+        apart = np.abs(first.values - second.values)
+        np.testing.assert_allclose(mean.standard_errors, apart / 2)  # over sqrt(2), twice
         assert mean.ids.tolist() == first.ids.tolist()
         assert mean.queries.tolist() == first.queries.tolist()
         assert set(mean.layers) == {"a", "b"}

@@ -58,6 +58,13 @@ def test_equal_hashes_and_equal_ids(policy: str, rows: list[int]) -> None:
         IdIndex(chunks, "error", "'x'")
 
 
+def test_a_string_with_the_hash_of_another_in_another_segment(monkeypatch: Any) -> None:
+    for module in (_ids, _id_index):
+        monkeypatch.setattr(module, "hash_of", len)
+    index = IdIndex([StringIds.of(["a"]), StringIds.of(["bb", "ccc"])], "error", "'x'")
+    assert index.find(["zz", "a", "ccc", "z"]).tolist() == [-1, 0, 2, -1]
+
+
 def test_a_set_of_numbers_that_grows() -> None:
     known, there = IdSet("int"), set()
     edge = [-(2**63), 2**63 - 1, 0]
