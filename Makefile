@@ -13,13 +13,14 @@ NEWEST_TESTS := \
 	tests/jax tests/sinks $(wildcard tests/test_*loggers*.py) tests/test_logger_options.py tests/test_ppo.py \
 	tests/test_docs.py tests/test_imports.py tests/test_missing_packages.py
 
-.PHONY: help demo test test-browser test-newest test-thorough mutants fuzz bench lint clean
+.PHONY: help demo test test-browser test-long test-newest test-thorough mutants fuzz bench lint clean
 .NOTPARALLEL: # there is one .venv
 
 help:
 	@echo "make demo           train a small model and look inside it"
-	@echo "make test           lint, then all the tests"
+	@echo "make test           lint and the tests"
 	@echo "make test-browser   the pages of report and view, in Chromium"
+	@echo "make test-long      the tests that make test leaves out, because others cover most of them"
 	@echo "make test-newest    the tests of the JAX half, on the newest Python and JAX"
 	@echo "make test-thorough  the same as make test, with all random examples, kills and pairs"
 	@echo "make mutants MODULE=src/sawlog/...    break one place at a time: do the tests notice?"
@@ -46,8 +47,18 @@ $(DEMO): pyproject.toml
 demo: $(if $(wildcard $(DEV)),$(DEV),$(DEMO))
 	@$(BIN)/python examples/demo.py
 
-test: lint
-	$(BIN)/python -m pytest
+# The tests run beside mypy, which uses one core, for minutes when its cache is empty.
+SAID := .mypy_cache/said.txt
+test: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@mkdir -p $(dir $(SAID))
+	@$(BIN)/mypy >$(SAID) 2>&1 & types=$$!; \
+	$(BIN)/python -m pytest; tests=$$?; \
+	wait $$types; types=$$?; cat $(SAID); exit $$((tests | types))
+
+test-long: $(DEV)
+	$(BIN)/python -m pytest -m thorough
 
 BROWSER := .venv/.browser
 $(BROWSER): $(DEV)

@@ -41,17 +41,28 @@ settings.register_profile("sawlog", deadline=None, suppress_health_check=[Health
 settings.load_profile("sawlog")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Variants take turns; long tests come first, so that no worker is left alone with one."""
-    if not THOROUGH and "::" not in "".join(config.args):
-        left_out = set(variants_left_out(items))
-        config.hook.pytest_deselected(items=list(left_out))
-        items[:] = [item for item in items if item not in left_out]
+    """Leave out what is marked ``thorough``, unless tests are chosen; long tests come first.
+
+    Variants that are not in turn are marked here, so ``-m thorough`` runs all that is left out.
+    """
+    for item in variants_left_out(items):
+        item.add_marker("thorough")
+    chosen = THOROUGH or config.option.markexpr or "::" in "".join(config.args)
+    left_out = [] if chosen else [item for item in items if item.get_closest_marker("thorough")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 def variants_left_out(items: list[pytest.Item], turn: int = TURN) -> list[pytest.Item]:
-    """Of tests marked with ``turns(n)`` all variants but every n-th; n is 2 if not given."""
+    """Return all but one of every n variants of each test marked ``turns(n)``; n is 2 by default.
+
+    Which one it is differs from one n to the next, so that no parameter always has the same value.
+    """
     variants: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("turns") is not None:
@@ -60,7 +71,10 @@ def variants_left_out(items: list[pytest.Item], turn: int = TURN) -> list[pytest
     for alike in variants.values():
         mark = alike[0].get_closest_marker("turns")
         every = min(mark.args[0] if mark is not None and mark.args else 2, len(alike))
-        left_out += [item for i, item in enumerate(alike) if i % every != turn % every]
+        blocks = [alike[i : i + every] for i in range(0, len(alike), every)]
+        for number, block in enumerate(blocks):
+            own = block[(turn + number) % every % len(block)]
+            left_out += [item for item in block if item is not own]
     return left_out
 
 
@@ -109,11 +123,12 @@ def _no_current_run() -> Iterator[None]:
         sys.modules["sawlog._current_run"].set_current(None)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Refuse to run where a framework is missing by accident; set up the compilation cache."""
     if wrong := complaint():
         raise pytest.UsageError(wrong)
-    if "jax" not in LEFT_OUT and not THOROUGH:
+    runs_none = getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput")
+    if "jax" not in LEFT_OUT and not THOROUGH and not runs_none:
         keep_compiled_programs()
 
 

@@ -26,6 +26,7 @@ def example(monkeypatch):
 # -- words ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_words(example, capsys):
     found = example("words").main(["--quick"])
     says, finds = ({name: both[i] for name, both in found.rates.items()} for i in (0, 1))
@@ -94,6 +95,7 @@ def test_agreement_of_groups(example):
 # -- pruning --------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_pruning(example, capsys, tmp_path):
     pytest.importorskip("sklearn")
     pytest.importorskip("matplotlib")

@@ -154,7 +154,9 @@ def test_a_store_notes_that_its_program_failed(tmp_path):
         assert not reader.failed
 
 
-@pytest.mark.parametrize("how", ["raise RuntimeError('boom')", "pass"])
+@pytest.mark.parametrize(
+    "how", ["raise RuntimeError('boom')", pytest.param("pass", marks=pytest.mark.thorough)]
+)
 def test_the_end_of_the_program(tmp_path, how):
     program = f"""
         import jax, jax.numpy as jnp, sawlog
@@ -191,6 +193,7 @@ def messages(caught):
     return [str(each.message) for each in caught]
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("when", ["write", "flush", "close"])
 @pytest.mark.parametrize("way", ["spool", "tap", "buffered tap"])
 def test_the_program_goes_on_and_nothing_is_lost(tmp_path, way, when):
@@ -300,6 +303,7 @@ def test_a_missing_tracker_is_named(monkeypatch):
         WandbLogger("project")
 
 
+@pytest.mark.thorough
 def test_wandb_killed_in_the_middle(tmp_path):
     """The process of W&B is killed: the program goes on, and every value is in the store."""
     program = f"""

@@ -5,13 +5,13 @@ can be turned on the real tree (nothing may be found) and on small bad ones (it 
 """
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1] / "src" / "sawlog"
+from tests.source_tree import Modules, own_modules, read_modules
 
 # Top to bottom. A unit (a file or folder of src/sawlog) may import any unit of a lower layer, and
 # nothing of its own layer but itself. `__init__` is the package's face, `from sawlog import log`.
@@ -101,7 +101,6 @@ COMPAT = "jax/_compat/"
 PRIVATE = COMPAT + "private.py"  # the imports of private modules
 VERSIONS = "jax/_versions.py"  # may ask for the version
 
-Modules = dict[str, ast.Module]
 Check = Callable[[Modules], list[str]]
 
 
@@ -126,45 +125,49 @@ class Import:
         return second[0] if second and second[0] in HEIGHT else "__init__"
 
 
-def read_modules(root: Path) -> Modules:
-    return {
-        path.relative_to(root).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-        for path in sorted(root.rglob("*.py"))
-    }
-
-
 def unit_of(path: str) -> str:
     return path.partition("/")[0].removesuffix(".py")
 
 
-def imports_of(path: str, tree: ast.Module) -> Iterator[Import]:
+def imports_of(path: str, tree: ast.Module) -> list[Import]:
     package = ["sawlog", *path.split("/")[:-1]]
-    for node, at_module_level in _walk(tree, True):
+    found = []
+    for node, at_module_level in _imports(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = package[: len(package) - node.level + 1] if node.level else []
             parts = base + ([node.module] if node.module else [])
             names = [".".join([*parts, alias.name]) for alias in node.names]
-        else:
-            continue
-        for name in names:
-            yield Import(name, node.lineno, at_module_level)
+        found += [Import(name, node.lineno, at_module_level) for name in names]
+    return found
 
 
-def _walk(node: ast.AST, at_module_level: bool) -> Iterator[tuple[ast.AST, bool]]:
-    """Every node, and whether it runs when the module is imported."""
-    yield node, at_module_level
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-        at_module_level = False
-    unrun = node.body if _is_type_checking(node) else []
-    for child in ast.iter_child_nodes(node):
-        yield from _walk(child, at_module_level and child not in unrun)
+def _imports(tree: ast.Module) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Every import, and whether it runs when the module is imported."""
+    found, left = [], [(tree, True)]
+    while left:  # a list, because generators within generators take seconds
+        node, at_module_level = left.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append((node, at_module_level))
+        if isinstance(node, ast.expr):
+            continue  # no statement inside
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            at_module_level = False
+        unrun = node.body if _is_type_checking(node) else []
+        left += [
+            (child, at_module_level and child not in unrun) for child in ast.iter_child_nodes(node)
+        ]
+    return sorted(found, key=lambda each: each[0].lineno)
 
 
 def _is_type_checking(node: ast.AST) -> bool:
-    names = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
-    return isinstance(node, ast.If) and ast.unparse(node.test) in names
+    match node:
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            return True
+        case ast.If(test=ast.Attribute(value=ast.Name(id="typing"), attr="TYPE_CHECKING")):
+            return True
+    return False
 
 
 # ---- the checks
@@ -206,11 +209,14 @@ def check_internals(modules: Modules) -> list[str]:
                 found.append(f"{path}:{item.line}: {item.name} belongs in {PRIVATE}")
         if path.startswith(COMPAT):
             continue
-        docstrings = _docstrings(tree)
-        for node in ast.walk(tree):
+        nodes = [*ast.walk(tree)]
+        docstrings = _docstrings(nodes)
+        for node in nodes:
+            if not isinstance(node, ast.Attribute | ast.Constant | ast.Call):
+                continue
             if path == VERSIONS and _is_version(node):
                 continue
-            if node not in docstrings and _mentions_internal(node):
+            if _mentions_internal(node) and node not in docstrings:
                 found.append(f"{path}:{node.lineno}: {ast.unparse(node)} belongs in {COMPAT}")
     return found
 
@@ -277,11 +283,11 @@ def _mentions_internal(node: ast.AST) -> bool:
     return False
 
 
-def _docstrings(tree: ast.Module) -> set[ast.AST]:
+def _docstrings(nodes: list[ast.AST]) -> set[ast.AST]:
     """Docstrings are prose: they may say why `_compat` exists."""
     return {
         node.value
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
 
@@ -291,7 +297,7 @@ def _docstrings(tree: ast.Module) -> set[ast.AST]:
 
 @pytest.fixture(scope="module")
 def modules() -> Modules:
-    found = read_modules(ROOT)
+    found = own_modules()
     assert {"__init__.py", "errors.py", "jax/__init__.py", PRIVATE} <= set(found)
     return found
 

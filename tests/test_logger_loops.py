@@ -30,7 +30,6 @@ from sawlog.loggers import Logger, MemoryLogger, SaveLogger
 from sawlog.sinks import Fallback, MemorySink, Timeout, _timeout
 
 from .sinks.failing import PATIENCE
-from .thorough import often
 
 
 class Device:
@@ -505,7 +504,13 @@ INTERRUPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "where"), INTERRUPTIONS[: often(2, 8)])
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        INTERRUPTIONS[0],
+        *(pytest.param(*each, marks=pytest.mark.thorough) for each in INTERRUPTIONS[1:]),
+    ],
+)
 def test_ctrl_c_works_while_a_place_hangs(kind: str, where: str) -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(INTERRUPTED), kind, where],

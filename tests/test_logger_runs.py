@@ -135,6 +135,7 @@ def numbers(kind: str, path: Any) -> list[float]:
     return [json.loads(line)["value"] for line in (path / "seed-0.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_logger_never_deletes_what_it_wrote(kind: str, tmp_path: Any) -> None:
     for _ in range(2):
@@ -150,7 +151,7 @@ def test_a_logger_never_deletes_what_it_wrote(kind: str, tmp_path: Any) -> None:
         assert numbers(kind, tmp_path) == [1, 2, 3]
 
 
-@pytest.mark.turns
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("around", ["plain", "multi first", "multi second", "link"])
 def test_a_run_is_replaced_when_the_one_before_is_closed(
@@ -179,7 +180,7 @@ def test_a_run_is_replaced_when_the_one_before_is_closed(
     assert numbers(kind, tmp_path / "runs") == [3]
 
 
-@pytest.mark.turns
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", ["loop", "vmap"])
 def test_a_cell_of_a_notebook_is_run_again(kind: str, way: str, tmp_path: Any) -> None:
@@ -326,6 +327,7 @@ with SaveLogger(sys.argv[1] + "-spool") as logger:
 """
 
 
+@pytest.mark.thorough
 def test_a_second_process_finds_the_program_in_the_cache(tmp_path: Any) -> None:
     own = {
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),

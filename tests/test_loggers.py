@@ -114,6 +114,7 @@ WAYS: dict[str, Callable[[Callable[..., Any]], Any]] = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_init_and_spool_inside(way: str, tmp_path: pathlib.Path) -> None:
     with SaveLogger(tmp_path, interval=None) as logger:
@@ -139,6 +140,7 @@ def of_tap(fun: Callable[..., Any], *args: Any, **options: Any) -> logdict:
     return functools.reduce(operator.add, seen)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("buffer", [None, 2])
 @pytest.mark.parametrize("way", ["one by one", "jit of vmap", "nested vmap", "grad"])
 def test_init_and_tap_inside(way: str, buffer: int | None, tmp_path: pathlib.Path) -> None:
@@ -491,6 +493,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("option", OPTIONS)
 def test_options_of_spool(option: str, tmp_path: pathlib.Path) -> None:
     options, keys = OPTIONS[option], KEYS[5:7]
@@ -502,6 +505,7 @@ def test_options_of_spool(option: str, tmp_path: pathlib.Path) -> None:
         assert_same(found, sawlog.spool(train, **options)(key)[1])
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("option", "buffer"), [("argnames", None), ("tags", None), ("prefix", None), ("prefix", 2)]
 )
@@ -759,7 +763,9 @@ run(jax.device_put(keys, jax.NamedSharding(mesh, P("d"))))  # on several devices
 """
 
 
-@pytest.mark.parametrize("end", ["del logger, run", "raise SystemExit(3)"])
+@pytest.mark.parametrize(
+    "end", ["del logger, run", pytest.param("raise SystemExit(3)", marks=pytest.mark.thorough)]
+)
 def test_runs_are_closed_when_the_program_ends(end: str, tmp_path: pathlib.Path) -> None:
     """Nobody waited for the result, and nobody closed the logger."""
     done = subprocess.run(
@@ -811,6 +817,7 @@ class _Slow:
         self.inside -= 1
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("what", ["write", "flush", "close"])
 def test_calls_of_one_run_wait_for_each_other(what: str) -> None:
     """A sink of a user need not be safe to share: its run calls it from one thread at a time."""

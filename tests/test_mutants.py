@@ -79,6 +79,7 @@ def test_tests_of_a_line() -> None:
     assert seen.tests("n.py", 1, 1) == []
 
 
+@pytest.mark.thorough
 def test_survivors_are_found(tmp_path: Path) -> None:
     """A small project whose tests see one of two functions."""
     files = {

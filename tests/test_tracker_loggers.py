@@ -42,7 +42,7 @@ from tests.sinks._trackers import (
 from tests.thorough import often
 
 pytestmark = pytest.mark.long
-SEEDS, STEPS, BUFFER = 8, often(120, 1000), often(50, 100)
+SEEDS, STEPS, BUFFER = often(4, 8), often(60, 1000), often(25, 100)
 NAMES = [f"seed-{seed}" for seed in range(SEEDS)]
 
 _numbers = itertools.count()
@@ -172,7 +172,7 @@ CASES += [(kind, *WAYS[1]) for kind in INSTALLED if kind in (TensorBoard, Tracki
 @pytest.mark.parametrize(
     ("kind", "wrap", "options"), CASES, ids=[f"{kind.package}-{wrap}" for kind, wrap, _ in CASES]
 )
-def test_eight_seeds_are_eight_runs_with_every_value_in_order(kind, wrap, options, environment):
+def test_every_seed_is_a_run_with_every_value_in_order(kind, wrap, options, environment):
     returned, runs = written(kind, environment, wrap, **options)
     assert set(returned) == {"loss", "accuracy"}
     assert returned["loss"].shape == (SEEDS, STEPS)
@@ -197,7 +197,7 @@ def over_devices(run, seeds):
 
 
 MAPPED = {
-    "nested vmap": lambda run, seeds: jax.jit(jax.vmap(jax.vmap(run)))(seeds.reshape(2, 4)),
+    "nested vmap": lambda run, seeds: jax.jit(jax.vmap(jax.vmap(run)))(seeds.reshape(2, -1)),
     "shard_map": over_devices,
 }
 
@@ -207,6 +207,7 @@ def multi(path):
     return MultiLogger(memory, JsonlLogger(path), TensorBoardLogger(path)), memory
 
 
+@pytest.mark.turns(3)
 @pytest.mark.skipif(TensorBoard not in INSTALLED, reason="needs tensorboard")
 @pytest.mark.parametrize(("wrap", "options"), [("spool", {}), ("tap", {"buffer": 7})])
 @pytest.mark.parametrize("way", MAPPED)

@@ -95,11 +95,11 @@ def pattern_of(phrase: str) -> re.Pattern[str]:
 
 
 PATTERNS = {phrase: pattern_of(phrase) for phrase in CALQUES}
+LONGEST = {phrase: max(phrase.lower().split(), key=len).strip("*") for phrase in CALQUES}
 
 
-def prose_of(path: Path) -> list[tuple[int, str]]:
+def prose_of(path: Path, text: str) -> list[tuple[int, str]]:
     """Return the sentences of a file with their lines: all of a page, strings and comments."""
-    text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
         return [(1, re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))]
     found = tokenize.generate_tokens(io.StringIO(text).readline)
@@ -108,11 +108,17 @@ def prose_of(path: Path) -> list[tuple[int, str]]:
 
 def calques_in(path: Path) -> list[str]:
     """Return the phrases to avoid in a file, each with its place and a better one."""
+    text = path.read_text(encoding="utf-8")
+    lowered = text.lower()
+    some = {phrase: PATTERNS[phrase] for phrase, word in LONGEST.items() if word in lowered}
+    some = {phrase: pattern for phrase, pattern in some.items() if pattern.search(text)}
+    if not some:
+        return []  # reading the tokens of a file takes longer
     return [
         f"{path.name}:{line + prose.count(chr(10), 0, match.start())}: {match[0]!r}; "
         f"better: {CALQUES[phrase]}"
-        for line, prose in prose_of(path)
-        for phrase, pattern in PATTERNS.items()
+        for line, prose in prose_of(path, text)
+        for phrase, pattern in some.items()
         for match in pattern.finditer(prose)
     ]
 

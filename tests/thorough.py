@@ -1,9 +1,10 @@
 """How much a run of the tests does.
 
 By default every program, every option and every check is tried, but not every pair of them: those
-that differ little take turns. `SAWLOG_THOROUGH=1`, which `make test-thorough` sets, tries all of
-them, repeats more, and lets XLA optimise as it does for users. `SAWLOG_EXAMPLES=10` makes random
-tests ten times as long, and no longer the same ones every time.
+that differ little take turns, and tests marked ``thorough`` are left out; `make test-long` runs
+these. `SAWLOG_THOROUGH=1`, which `make test-thorough` sets, tries all of them, repeats more, and
+lets XLA optimise as it does for users. `SAWLOG_EXAMPLES=10` makes random tests ten times as long,
+and no longer the same ones every time.
 """
 
 from __future__ import annotations

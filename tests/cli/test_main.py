@@ -194,6 +194,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
     assert process.wait(timeout=300) == 141
 
 
+@pytest.mark.thorough
 def test_a_table_whose_reader_goes_away_is_no_error(tmp_path):
     with sawlog.store.create(tmp_path / "many") as writer:
         writer.log({f"name{i}" * 50: float(i) for i in range(400)}, step=0)
@@ -244,7 +245,14 @@ def test_no_color_is_respected(run):
     assert "verifying run" in shown
 
 
-@pytest.mark.parametrize("args", [("show", "--help"), ("show",), ("--help",)])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("show", "--help"),
+        pytest.param(("show",), marks=pytest.mark.thorough),
+        pytest.param(("--help",), marks=pytest.mark.thorough),
+    ],
+)
 def test_no_color_is_respected_by_help_and_usage(args):
     code, shown = at_terminal(*args, NO_COLOR="1")
     assert code == (0 if "--help" in args else 2)
@@ -252,6 +260,7 @@ def test_no_color_is_respected_by_help_and_usage(args):
     assert "\x1b" not in shown
 
 
+@pytest.mark.thorough
 def test_json_at_a_terminal_has_no_colours_on_standard_output(tmp_path):
     make_run(tmp_path / "a")
     code, shown = at_terminal("ls", tmp_path, "--json")

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sawlog import curvature as curvatures
@@ -27,6 +27,8 @@ from sawlog.curvature import (
 from sawlog.curvature import _row_sums as row_sums
 from sawlog.errors import ArgumentError, StoreNotFoundError, UnknownNameError
 from sawlog.influence import attribute
+from tests.influence.dense import hessian
+from tests.thorough import examples
 
 
 class Factored:
@@ -95,10 +97,12 @@ def test_it_does_not_matter_in_which_blocks_the_rows_come(kind):
     np.testing.assert_allclose(dense(fitted(kind, rows, blocks=12).layers["w"]), alone, rtol=1e-9)
 
 
-def test_fisher_is_exact():
-    rows = random_rows(9, 2, 3)
-    flat = rows.reshape(9, -1)
-    np.testing.assert_allclose(dense(fitted("fisher", rows).layers["w"]), flat.T @ flat / 9)
+@pytest.mark.parametrize("shape", ["matrix", "vector", "groups"])
+@pytest.mark.parametrize("kind", ["diagonal", "fisher", "shampoo"])
+def test_it_is_the_dense_matrix_by_hand(kind, shape):
+    rows = random_rows(9, *SHAPES[shape])
+    found = dense(fitted(kind, rows).layers["w"])
+    np.testing.assert_allclose(found, hessian(kind, rows), rtol=1e-9, atol=1e-12)
 
 
 def test_kfac_of_a_diagonal_factor():
@@ -393,7 +397,7 @@ def test_fisher_of_too_many_elements(monkeypatch):
         fit("fisher", scan)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(15, 40)
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=6),
     st.sampled_from([(1,), (7,), (3, 4)]),

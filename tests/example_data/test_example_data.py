@@ -99,6 +99,16 @@ def test_images_keep_their_pixels(tmp_path):
     assert found[2].fields == {"label": 4}
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_texts_and_lists_are_cut_where_they_are_longer(tmp_path, more):
+    row = {"text": "x" * (MOST_TEXT + more), "numbers": list(range(MOST_ITEMS + more))}
+    describe(tmp_path, [(row, "cat")])  # a pair of an example and its label
+    (found,) = load_examples(tmp_path).get([0]).values()
+    assert (len(found.text), found.cut) == (MOST_TEXT, bool(more))
+    told = [f"... {MOST_ITEMS + 1} in all"] if more else []
+    assert found.fields == {"numbers": [*range(MOST_ITEMS), *told], "label": "cat"}
+
+
 def test_a_folder_of_images_and_encoded_images(tmp_path):
     from PIL import Image
 

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.thorough import THOROUGH
-
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not THOROUGH, reason="imports transformers in two more processes")
+@pytest.mark.thorough
 def test_two_ranks(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -92,7 +92,12 @@ def made(tmp_path, model, items, *, log=None, **options):
     )
 
 
-@pytest.mark.parametrize("name", CASES)
+SLOW = {"another causal model", "checkpointing", "masked", "one example a batch"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.thorough][: each in SLOW]) for each in CASES]
+)
 def test_rows(name, tmp_path):
     make, items, loss, options = CASES[name]
     model = make()

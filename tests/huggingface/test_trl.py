@@ -6,7 +6,6 @@ import pytest
 from sawlog.huggingface import LogArguments, SawlogCallback, patch_trainer
 from tests.huggingface.small import VOCABULARY, alone, assert_rows, llama
 from tests.huggingface.test_logix_trainer import tokenizer
-from tests.thorough import THOROUGH
 
 datasets = pytest.importorskip("datasets")
 trl = pytest.importorskip("trl")
@@ -14,7 +13,7 @@ trl = pytest.importorskip("trl")
 pytestmark = [
     pytest.mark.long,
     pytest.mark.filterwarnings("ignore"),  # of trl, about itself
-    pytest.mark.skipif(not THOROUGH, reason="takes seconds"),
+    pytest.mark.thorough,
 ]
 OPTIONS = {
     "per_device_train_batch_size": 3,

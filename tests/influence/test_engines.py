@@ -88,7 +88,7 @@ def test_engines_give_what_one_process_gives(stored, engine):
             assert_same(stored, pool, ("shampoo",))
 
 
-@pytest.mark.skipif(not THOROUGH, reason="starts a cluster of two processes")
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_of_dask(stored):
     distributed = pytest.importorskip("distributed")
@@ -103,7 +103,7 @@ def test_a_cluster_of_dask(stored):
             engines.as_executor(client).submit(divmod, 1, 0).result()
 
 
-@pytest.mark.skipif(not THOROUGH, reason="starts Ray")
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 def test_ray(stored, tmp_path, monkeypatch):
     (tmp_path / "token").write_text(secrets.token_hex(32))  # else Ray keeps one in the home folder

@@ -36,6 +36,7 @@ WAYS = {
 }
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("way", "kind"),
     [(way, "random") for way in WAYS]

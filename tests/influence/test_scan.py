@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sawlog import store
@@ -19,6 +19,7 @@ from sawlog.influence import _threads as threads
 from sawlog.influence._scoring_job import ScoringJob
 from sawlog.influence._top_k import TopK
 from tests.influence.stores import by_hand, flat, segments, written
+from tests.thorough import examples
 
 SHAPES = [(3, 2), (4,), (), (2, 2, 3)]
 
@@ -46,7 +47,7 @@ def situations(draw):
     }
 
 
-@settings(max_examples=30, deadline=None)
+@examples(12, 30)
 @given(situations())
 def test_a_store_is_like_memory_and_like_all_pairs_by_hand(it):
     random = np.random.default_rng(it["seed"])
@@ -92,6 +93,7 @@ def test_a_store_is_like_memory_and_like_all_pairs_by_hand(it):
                 assert values[query].tolist() == expected[name][query, places].tolist()
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16", "int8"])
 @pytest.mark.parametrize("kind", ["diagonal", "fisher", "shampoo"])
 @pytest.mark.parametrize("mode", ["dot", "cosine", "l2"])
@@ -413,7 +415,7 @@ def test_queries_come_in_batches_that_fit(tmp_path, monkeypatch):
             np.testing.assert_allclose(some.layers[name], whole.layers[name], rtol=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20, 60)
 @given(
     st.integers(1, 6),
     st.lists(st.integers(0, 9), max_size=8),

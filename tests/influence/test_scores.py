@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from rich.console import Console
@@ -21,6 +21,7 @@ from sawlog.influence import (
     self_influence,
 )
 from tests.influence.stores import by_hand, written
+from tests.thorough import examples
 
 
 def made(queries=("p", "q"), ids=(5, 3, 8), layers=("a", "b"), seed=0, **about):
@@ -123,7 +124,7 @@ def assert_same(found, expected):
 IDS = [st.integers(-(2**63), 2**63 - 1), st.text(max_size=5).filter(lambda t: "\0" not in t)]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(8, 25)
 @given(st.data(), st.sampled_from(IDS), st.sampled_from(IDS), st.booleans(), st.booleans())
 def test_save_and_load_bit_for_bit(tmp_path_factory, data, one, other, whole, layers):
     q, n = data.draw(st.integers(1, 3)), data.draw(st.integers(0, 4))
@@ -209,6 +210,8 @@ def test_an_ensemble_of_other_orders():
     for several in ([first, second], [first, shuffled]):
         mean = ensemble(several)
         np.testing.assert_allclose(mean.values, (first.values + second.values) / 2)
+        apart = np.abs(first.values - second.values)
+        np.testing.assert_allclose(mean.standard_errors, apart / 2)  # over sqrt(2), twice
         assert mean.ids.tolist() == first.ids.tolist()
         assert mean.queries.tolist() == first.queries.tolist()
         assert set(mean.layers) == {"a", "b"}

@@ -325,14 +325,21 @@ def test_some_rows_with_their_scales():
     np.testing.assert_allclose(cosines.values, np.full((1, 4), np.sqrt(0.5)), rtol=1e-6)
 
 
-def test_a_table_of_the_best_and_the_worst():
+@pytest.mark.parametrize(
+    ("k", "ids", "values"),
+    [
+        (2, ["2", "0", "4", "1"], ["+3", "+1", "-2", "-4"]),
+        (3, ["2", "0", "3"], ["+3", "+1", "+0.5"]),  # the worst three would have one of the best
+    ],
+)
+def test_a_table_of_the_best_and_the_worst(k, ids, values):
     scores = Scores(np.array(["q"]), np.arange(5), np.array([[1.0, -4.0, 3.0, 0.5, -2.0]]))
     console = Console(width=100, color_system=None)
     with console.capture() as caught:
-        console.print(influence.attribution_table(scores, [f"text{i}" for i in range(5)], k=2))
+        console.print(influence.attribution_table(scores, [f"text{i}" for i in range(5)], k=k))
     lines = [line for line in caught.get().splitlines() if "text" in line]
-    assert [line.split("│")[3].strip() for line in lines] == ["2", "0", "4", "1"]
-    assert [line.split("│")[2].strip() for line in lines] == ["+3", "+1", "-2", "-4"]
+    assert [line.split("│")[3].strip() for line in lines] == ids
+    assert [line.split("│")[2].strip() for line in lines] == values
 
 
 # -- what is compared, and what is kept -----------------------------------------------------------

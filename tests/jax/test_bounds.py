@@ -76,7 +76,7 @@ BOUNDS: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
 }
 
 
-@pytest.mark.turns
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("place", "bounds"), rows_of(BOUNDS, often(2, 4)))
 def test_bounds(place: str, bounds: str) -> None:
     row, (options, keep) = PLACES[place], BOUNDS[bounds]

@@ -302,8 +302,8 @@ def same_shapes(found: PyTree, expected: PyTree) -> None:
 
 TURNS = (
     ("spool", "jit_spool", "spool", "spool_jit", "spool_spool", "spool", "strip", "round_trip"),
-    ("tap", "jit_tap", "", ""),
-    ("vmap", "grad", "", ""),
+    ("tap", "jit_tap", "", "", ""),
+    ("vmap", "grad", "", "", ""),
 )
 """Ways that share most of what they do: by default a row goes through one of each.
 
@@ -323,10 +323,16 @@ def ways_of(case: Case, *, thorough: bool = THOROUGH) -> list[str]:
     return names
 
 
+#: Rows that take seconds to compile; others have the same loops inside.
+SLOW = frozenset(
+    {"blackjax_nuts", "numpyro_nuts", "diffrax_checkpointed_lanes_grad", "diffrax_backsolve_grad"}
+)
+
+
 @pytest.mark.parametrize(
     ("case", "name"),
     [
-        pytest.param(case, name, id=f"{row}-{name}")
+        pytest.param(case, name, id=f"{row}-{name}", marks=[pytest.mark.thorough][: row in SLOW])
         for row, case in CASES.items()
         for name in ways_of(case)
     ],
@@ -341,6 +347,10 @@ def test_case(case: Case, name: str) -> None:
             check_output(case, call(case.fun, case), f"a plain call after {ways_of(case)}")
         else:
             assert jaxpr_of(case, case.fun) == jaxpr_without_logs(case)
+
+
+def test_slow_rows_exist() -> None:
+    assert set(CASES) >= SLOW
 
 
 def test_every_way_gets_its_turn() -> None:

@@ -22,7 +22,7 @@ from sawlog.loggers import SaveLogger
 
 from .cases_explicit import M48, line, placed, square
 
-pytestmark = pytest.mark.turns
+pytestmark = pytest.mark.turns(3)
 
 
 STEPS = 5
@@ -363,6 +363,7 @@ def test_automatic_part(chosen: dict) -> None:
     assert spec_of(logs["x"])[-2:] == ("x", None)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("entered", [True, False], ids=["context", "no_context"])
 def test_logdict(entered: bool) -> None:
     """Operations on logs, outside of any program."""

@@ -191,7 +191,7 @@ USES = {
 }
 
 
-@pytest.mark.turns
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("use", USES)
 def test_functions_are_not_kept_alive(use: str) -> None:
     f = looping()
@@ -202,6 +202,7 @@ def test_functions_are_not_kept_alive(use: str) -> None:
     assert ref() is None
 
 
+@pytest.mark.thorough
 def test_objects_of_methods_and_partials_are_not_kept_alive() -> None:
     class Thing:
         def method(self, x: Any) -> Any:
@@ -228,6 +229,7 @@ def test_a_transformed_function_keeps_its_function() -> None:
     assert tapped(1.0) is None
 
 
+@pytest.mark.thorough
 def test_callbacks_are_not_kept_alive() -> None:
     f = looping()
     callback = lambda logs: None
@@ -709,6 +711,7 @@ PROGRAMS = (
 )  # fmt: skip
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_without_a_transformation_nothing_is_there(kind: str) -> None:
     """The same HLO and the same jaxpr, without effects, as without the logs."""
@@ -733,6 +736,7 @@ def test_no_effect_is_left_after_spool(kind: str) -> None:
     assert not equations(closed.jaxpr, "log")
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_strip_leaves_nothing(kind: str) -> None:
     fun = program(kind, sawlog.log)
@@ -751,6 +755,7 @@ def test_a_plain_jitted_call_after_spool_has_no_effects() -> None:
     assert "custom_call" not in fun.lower(1.0).as_text()
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("kind", ["scan", "cond", "nested", "grad", "vmap"])
 def test_export(kind: str) -> None:
     """Of a program with logs, and of the spooled one."""
@@ -954,6 +959,7 @@ def squares(n: int, name: str, x: Any) -> Any:
     return x
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("options", "args", "kwargs"),
     [

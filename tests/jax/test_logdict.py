@@ -400,7 +400,7 @@ def agrees_reduced(logs: logdict, table: Table, modes: dict[str, str]) -> None:
                 assert got.dtype.kind == "f"
 
 
-@pytest.mark.turns
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("mode", MODES)
 @FEWER
 @given(table=tables(), device=st.booleans())
@@ -420,6 +420,7 @@ def test_reduce_by_key(table: Table, modes: dict[str, str]) -> None:
     agrees_reduced(to_logs(table).reduce(modes), table, modes)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("mode", [m for m in MODES if m != "append"])
 def test_reduce_leaves_one_entry_without_axis(mode: str) -> None:
     """A single entry as it was logged: the axes of its own are not entries."""
@@ -836,7 +837,7 @@ def spooled_lanes() -> logdict:
     return jax.vmap(sawlog.spool(loop))(BATCH)[1]
 
 
-@pytest.mark.turns
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("mode", OTHERS_FIRST)
 def test_reduce_under_an_outer_vmap(mode: str) -> None:
     """Both ways: on the mapped logs, and inside of the mapped function."""
@@ -1069,7 +1070,7 @@ DOUBLED = inside(lambda logs: logs + logs.filter(lambda key, value: key == "a"))
 CHAINED = inside(lambda logs: (logs + logs).slice[1:-1].prefix("p/").reduce("sum"))
 
 
-@pytest.mark.turns
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("mode", OTHERS_FIRST)
 @FEWER
 @given(on=PATTERNS)
@@ -1078,7 +1079,7 @@ def test_reduce_inside_jit_respects_the_mask(mode: str, on: np.ndarray) -> None:
     agrees_reduced(REDUCED[mode](XS, on), table, dict.fromkeys(table, mode))
 
 
-@pytest.mark.turns
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("mode", MODES)
 @FEWER
 @given(on=PATTERNS)
@@ -1089,6 +1090,7 @@ def test_reduce_option_respects_the_mask(mode: str, on: np.ndarray) -> None:
     assert gaps(logs) == set()
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("index", INDICES, ids=str)
 @FEWER
 @given(on=PATTERNS)
@@ -1101,6 +1103,7 @@ def test_slice_inside_jit_respects_the_mask(index: slice, on: np.ndarray) -> Non
     assert all(jax.tree.leaves(logs[key])[0].shape[0] == 0 for key in logs.keys() - full.keys())
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("interval", [1, 2, 3])
 @FEWER
 @given(on=PATTERNS)
@@ -1206,7 +1209,7 @@ def test_a_ragged_lane_taken_out_settles(on: np.ndarray) -> None:
 WAYS = ["spool of vmap", "inside jit", "vmap of spool", "inside vmap"]
 
 
-@pytest.mark.turns
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("mode", "way"), pairs([m for m in MODES if m != "append"], WAYS, few=1))
 @examples(2, 3)
 @given(on=LANE_PATTERNS)

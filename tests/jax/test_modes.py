@@ -17,7 +17,7 @@ from tests.thorough import THOROUGH, one_of
 from .cases import CASES
 from .test_cases import WAYS, ways_of
 
-pytestmark = pytest.mark.turns(5)  # eight modes: each with every fifth option and row
+pytestmark = pytest.mark.turns(9)  # eight modes: each with every ninth option and row
 
 MODES: dict[str, Callable[[], Any]] = {
     "strict promotion": lambda: jax.numpy_dtype_promotion("strict"),

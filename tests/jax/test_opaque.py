@@ -134,6 +134,7 @@ def in_any_order(vectors: Any) -> np.ndarray:
     return np.array(sorted(np.asarray(vectors).tolist()))
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", SOLVERS)
 def test_lineax(name: str) -> None:
     expected = products(solver=SOLVERS[name])
@@ -374,6 +375,7 @@ USES: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("name", HIDING)
 def test_logs_in_primitives_that_hide_effects_are_refused(name: str, use: str) -> None:

@@ -476,7 +476,7 @@ def test_tap_of_lanes(program: Program, xs: tuple[float, ...]) -> None:
 # --- Reductions --------------------------------------------------------------------------------
 
 
-@pytest.mark.turns
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("mode", MODES)
 @examples(4)
 @given(program=programs(reduced=True), xs=lanes, way=ways_of_lanes)
@@ -643,6 +643,7 @@ def test_forward_mode(way: str, program: Program, x: float) -> None:
     same_logs(logs, expected.entries)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("way", REVERSE)
 @examples(5)
 @given(program=programs(loops=False), x=starts)
@@ -710,6 +711,7 @@ COTANGENTS = {
 with_cotangents = programs(loops=False, derivatives=False, cotangents=True)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("way", COTANGENTS)
 @examples(6)
 @given(program=with_cotangents, x=starts)

@@ -36,7 +36,7 @@ from .places import (
 )
 
 
-@pytest.mark.turns
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("place", "mode"), rows_of(FOLDS, often(2, 4)))
 def test_reduction(place: str, mode: str) -> None:
     row = PLACES[place]

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 from jax import numpy as jnp
@@ -33,12 +33,13 @@ from sawlog.errors import (
 from sawlog.jax._saving.disk import LogSink
 from sawlog.jax._saving.records import from_records, to_records
 from sawlog.records import Entries, Records
+from tests.thorough import examples
 
 from .cases import CASES
 from .saved import DTYPES, assert_same, kinds, logdicts
 
-EXAMPLES = settings(max_examples=60, deadline=None)
-FEWER = settings(max_examples=25, deadline=None)
+EXAMPLES = examples(15, 60)
+FEWER = examples(8, 25)
 
 
 def program(x: Any) -> Any:
@@ -82,6 +83,7 @@ def test_a_program(tmp_path: pathlib.Path) -> None:
     assert found["tree"]["a"][1][0] == 2
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", list(CASES)[::12])
 def test_programs_of_the_table(name: str, tmp_path: pathlib.Path) -> None:
     case = CASES[name]
@@ -104,7 +106,7 @@ WAYS = {
 }
 
 
-@pytest.mark.turns
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_lanes_that_differ(way: str, tmp_path: pathlib.Path) -> None:
     """Masks of ragged lanes, outer axes, batch axes."""

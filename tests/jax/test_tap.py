@@ -122,6 +122,7 @@ def labelled(x: Any) -> Any:
     return x
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -481,6 +482,7 @@ def sharded(size: int, kind: AxisType = AxisType.Auto) -> tuple[Any, Any]:
 axis_types = pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
 
 
+@pytest.mark.turns(2)
 @axis_types
 @pytest.mark.parametrize("jit", ["none", "inside", "outside"])
 def test_shard_map_calls_once_for_each_shard(jit: str, kind: AxisType) -> None:
@@ -541,6 +543,7 @@ def test_an_exception_in_shard_map() -> None:
     assert len(tapped(fun, x)[1]) == 4
 
 
+@pytest.mark.turns(2)
 @axis_types
 @pytest.mark.parametrize("jit", ["none", "inside", "outside"])
 def test_sharded_arguments_call_once_with_the_whole_value(jit: str, kind: AxisType) -> None:
@@ -704,7 +707,7 @@ AROUND = {
 }
 
 
-@pytest.mark.turns
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("around", "jit"), pairs(AROUND, [False, True], few=1))
 def test_derivatives_call_once_and_in_order(around: str, jit: bool) -> None:
     """With tap inside of the derivative, and outside."""

@@ -310,6 +310,7 @@ SOME_REDUCED = [
 """Of names that are always logged together, one is reduced and the other is not."""
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("program", "options"), [*pairs(list(PROGRAMS)[:5], 0), *SOME_REDUCED], ids=str
 )
@@ -326,6 +327,7 @@ LANES_ONE_BY_ONE = [("ragged", Options(2)), ("halving", Options(3)), ("once", Op
 """Lanes that log at different times, or never, with nothing that waits on the device."""
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("program", "options"), [*pairs(list(PROGRAMS)[2:], 5), *LANES_ONE_BY_ONE], ids=str
 )
@@ -338,6 +340,7 @@ def test_vmap_inside(program: str, options: Options) -> None:
             same(seen.batches(name, lane), options.callbacks(name, entries))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("program", "options"), pairs(list(PROGRAMS), 9), ids=str)
 def test_vmap_outside(program: str, options: Options) -> None:
     """Every lane has callbacks of its own."""
@@ -407,6 +410,7 @@ def steps(n: int) -> Callable[[Any], Any]:
     return fun
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("around", "options", "calls"),
     [
@@ -568,6 +572,7 @@ AROUND: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
 }
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("around", AROUND)
 def test_within_another_transformation(around: str) -> None:
     """Each call of the tapped function counts anew."""
@@ -583,6 +588,7 @@ def test_within_another_transformation(around: str) -> None:
 # --- The rest ------------------------------------------------------------------------------------
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("buffer", [None, 2])
 @pytest.mark.parametrize("mode", [None, "sum"])
 def test_shard_map(mode: str | None, buffer: int | None) -> None:

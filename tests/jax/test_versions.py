@@ -83,6 +83,7 @@ GONE = {
 }
 
 
+@pytest.mark.thorough
 def test_private_names_are_looked_for_at_import() -> None:
     *without, with_all = imported([*GONE.values(), ""])
     assert with_all == "imported"

@@ -47,7 +47,7 @@ AROUND = {
 }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("around", AROUND)
 def test_spool_as_if_by_cond(around, options) -> None:
@@ -57,6 +57,7 @@ def test_spool_as_if_by_cond(around, options) -> None:
     same_logs_as(ours, theirs)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "options", [{}, {"buffer": 2}, {"interval": 2}, {"reduce": "max"}], ids=str
 )

@@ -16,6 +16,7 @@ from sawlog.report import PageOptions, PageSource
 from sawlog.report._attribution import ScoredRun, attribution_part
 from sawlog.report._bm25 import bm25
 from sawlog.report._encode import packed, packed_values, safe_json
+from sawlog.report._groups import MOST_GROUPS, GroupBuilder, group_sums
 from tests.report.runs import make_failed, make_hostile, make_seeds
 
 
@@ -221,3 +222,29 @@ def test_a_top_k_has_no_histogram_and_no_groups(tmp_path):
     assert "overall" not in part
     assert part["trust"]["examples"] is None
     assert not part["trust"]["predicts"]
+
+
+def test_sums_of_groups():
+    """Groups of few values, greatest sum first; scores that are not finite do not count."""
+    builder = GroupBuilder(np.arange(6))
+    kinds = ["b", "a", "b", "c", "a"]
+    for each, kind in enumerate(kinds):
+        fields = {"kind": kind, "same": 1, "each": f"{each}", "number": 0.5}
+        builder.add(each, fields)
+    builder.add(77, {"kind": "not scored"})
+    columns = builder.columns()
+    assert {name: names for name, (names, _) in columns.items()} == {
+        "kind": ["b", "a", "c"],
+        "each": ["0", "1", "2", "3", "4"],
+    }
+    values = np.array([1.0, 5.0, 1.0, 9.0, np.nan, 100.0])  # the last has no columns
+    found = group_sums({"kind": columns["kind"]}, values)
+    assert found == {"kind": [["c", 1, 9.0], ["a", 1, 5.0], ["b", 2, 2.0]]}
+
+
+@pytest.mark.parametrize("many", [MOST_GROUPS, MOST_GROUPS + 1])
+def test_a_column_of_many_values_is_not_a_grouping(many):
+    builder = GroupBuilder(list(range(many)))
+    for each in range(many):
+        builder.add(each, {"name": each})
+    assert bool(builder.columns()) == (many == MOST_GROUPS)

@@ -6,7 +6,7 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sawlog._reductions import KINDS
@@ -34,6 +34,7 @@ from sawlog.sinks import (
 from sawlog.sinks._entries import joined, logged
 from sawlog.sinks._values import Kind, groups
 from sawlog.testing import assert_same
+from tests.thorough import examples
 
 from .failing import Failing
 
@@ -102,7 +103,7 @@ def test_fanout_needs_sinks():
 # ---- Every
 
 
-@settings(max_examples=60, deadline=None)
+@examples(25, 60)
 @given(chunks(), st.integers(1, 5))
 def test_every_counts_what_was_logged(cut, n):
     ends, mask = cut
@@ -222,7 +223,7 @@ def test_every_reduction_is_checked():
     assert set(NUMPY) == set(KINDS)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(30, 80)
 @given(chunks(), st.integers(1, 5), st.sampled_from(sorted(NUMPY)), st.sampled_from("fi"))
 def test_reduce_is_numpy_on_blocks(cut, n, how, kind):
     ends, mask = cut
@@ -245,7 +246,7 @@ def test_reduce_is_numpy_on_blocks(cut, n, how, kind):
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(25, 60)
 @given(st.integers(0, 2**16 - 1), st.sampled_from(sorted(NUMPY)))
 def test_reduce_with_a_mask_of_parts(bits, how):
     """Each item is reduced over the entries that have it; items that none has are masked."""

@@ -12,7 +12,7 @@ import types
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
@@ -25,6 +25,7 @@ from sawlog.sinks._console import _dashboard, _digest, _output, _view
 from sawlog.sinks._console._running_trend import BINS, RunningTrend
 from sawlog.sinks._console._runs import RunStatus
 from sawlog.testing import SinkContract
+from tests.thorough import examples
 
 from ._terminal import SOURCE, Seen
 from .failing import wait_until
@@ -111,7 +112,7 @@ def trend_of(series):
     return out
 
 
-@settings(max_examples=40, deadline=None)
+@examples(15, 40)
 @given(st.data())
 def test_any_chunks_give_the_same_trend(data):
     numbers = st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf, -math.inf])

@@ -101,6 +101,7 @@ def test_a_program_that_fails():
     assert "after" not in seen.text
 
 
+@pytest.mark.thorough
 def test_a_program_that_is_killed():
     """Nothing can be tidied up then, so nothing may be out of order before."""
     killed = "if step == 20: import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
@@ -110,7 +111,14 @@ def test_a_program_that_is_killed():
     assert "3 runs running" in seen.text
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(40, 30), (100, 10), (20, 5)])
+@pytest.mark.parametrize(
+    ("columns", "rows"),
+    [
+        pytest.param(40, 30, marks=pytest.mark.thorough),
+        (100, 10),
+        pytest.param(20, 5, marks=pytest.mark.thorough),
+    ],
+)
 def test_small_terminals(columns, rows):
     seen = run(TRAINING.replace("EXTRA", "pass"), columns=columns, rows=rows)
     assert seen.code == 0, seen.text
@@ -195,6 +203,7 @@ print(f"mean {losses.mean():#.4g}")
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fails", [False, True])
 def test_eight_seeds_in_one_program(fails):
     seen = run(JAX.replace("END", "raise ValueError('the end')" if fails else "pass"), rows=40)

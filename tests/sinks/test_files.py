@@ -25,6 +25,7 @@ from sawlog.errors import (
 )
 from sawlog.records import Entries, Records
 from sawlog.sinks import CsvSink, JsonlSink, StoreSink, _lines
+from tests.thorough import often
 
 from .reading import from_csv, from_jsonl
 
@@ -248,7 +249,7 @@ def write_one_by_one(path):
 
 
 @settings(
-    max_examples=60,
+    max_examples=often(20, 60),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.integers(0, 250))
@@ -369,7 +370,7 @@ def test_a_path_that_cannot_exist(path, kind):
 
 
 @settings(
-    max_examples=40,
+    max_examples=often(15, 40),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(

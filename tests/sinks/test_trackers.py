@@ -163,6 +163,7 @@ class TestReadBack:
 
     __test__ = bool(INSTALLED)
 
+    @pytest.mark.thorough
     def test_runs_at_once_have_every_value_in_order_and_their_own_config(self, tracker):
         found = written_at_once(tracker)
         assert [seen.name for seen in found] == [f"seed-{i}" for i in range(RUNS)]
@@ -406,7 +407,7 @@ class TestWandb:
         assert defined == {"loss": "step", "epoch": "step"}
         assert seen.scalars["step"] == [(1, 1.0), (2, 2.0)]
 
-    @pytest.mark.parametrize("rows", [1, 3000])
+    @pytest.mark.parametrize("rows", [1, pytest.param(3000, marks=pytest.mark.thorough)])
     def test_close_waits_for_the_end_of_the_file(self, tmp_path, monkeypatch, rows):
         """W&B's own process closes the file when it gets to it, and nobody is told."""
         tracker = Wandb(tmp_path)

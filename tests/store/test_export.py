@@ -36,6 +36,7 @@ from sawlog.errors import (
 from sawlog.records import Entries
 from sawlog.store._views._export import export
 from sawlog.testing import assert_same, sample
+from tests.thorough import often
 
 SRC = Path(__file__).parents[2] / "src"
 ARROW = ["parquet", "arrow", "feather"]
@@ -165,7 +166,7 @@ finite_shapes = hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=4)
 number_dtypes = st.sampled_from([*NUMBERS, "complex64", "bfloat16"]).map(DTYPES.get)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=often(12, 40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), dtype=number_dtypes, shape=finite_shapes, small=st.booleans())
 def test_any_shape_comes_back(tmp_path_factory, data, dtype, shape, small):
     folder = tmp_path_factory.mktemp("any")
@@ -806,6 +807,7 @@ for kind in ("csv", "jsonl", "safetensors"):
     assert run_python(code).split() == ["out.csv", "out.jsonl", "out.safetensors"]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("kind", ["arrow", "safetensors"])
 @pytest.mark.parametrize("name", ["rows", "entries"])
@@ -842,7 +844,7 @@ print(peak - before)
 axis = st.lists(st.integers(0, 5), max_size=8)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=often(12, 40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     steps=st.dictionaries(st.sampled_from("abc"), axis, min_size=1),
     seed=st.integers(0, 9),

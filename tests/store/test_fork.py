@@ -52,6 +52,7 @@ def test_every_call_of_a_writer_is_refused_at_once(tmp_path):
             number += 1
             if number % 10 == 0:
                 reader.refresh()
+                time.sleep(0.005)  # the children read all of it
 
     def work():
         calls = [
@@ -77,7 +78,7 @@ def test_every_call_of_a_writer_is_refused_at_once(tmp_path):
         writer.append([10**6], {"x": np.zeros((1, 100))})
     thread = threading.Thread(target=write)
     thread.start()
-    good = [child(work) for _ in range(often(20, 300))]
+    good = [child(work) for _ in range(often(6, 300))]
     stop.set()
     thread.join()
     writer.close()

@@ -20,6 +20,7 @@ from sawlog.store._views._join import join
 from sawlog.store._views._stored import windows
 from sawlog.store._views._widen import widened
 from sawlog.testing import assert_same, sample
+from tests.thorough import often
 
 NUMBERS = [
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -526,7 +527,7 @@ def plainly_joined(steps):
 pairs = st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 1)), max_size=8)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=often(60, 200), deadline=None)
 @given(steps=st.lists(st.one_of(pairs, pairs.map(sorted)), min_size=1, max_size=4))
 def test_the_join_is_that_of_a_dict(steps):
     arrays = [np.array(own, np.int64).reshape(-1, 2) for own in steps]
@@ -544,7 +545,7 @@ def test_the_join_is_that_of_a_dict(steps):
         assert any(entries is None for entries in together.entries)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=often(12, 40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     steps=st.dictionaries(st.sampled_from("abc"), pairs, min_size=1),
     depth=st.integers(0, 2),
@@ -594,7 +595,7 @@ def _all_none(row):
     return isinstance(row, list) and all(item is None for item in row)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=often(30, 100), deadline=None)
 @given(
     rows=st.integers(0, 50),
     row_bytes=st.integers(0, 9),

@@ -38,8 +38,9 @@ def test_equal_hashes(tmp_path: Path) -> None:
         asked = [IDS[i] for i in order]
         assert reader.gather(asked)["x"].tolist() == order.tolist()
     assert reader.ids() == IDS
-    with pytest.raises(UnknownIdError, match=r"1 of 2 ids: 'zz'"):
-        reader.gather(["a", "zz"])
+    for unknown in ("zz", "zzz"):  # by length as one of the first segment, and of the second
+        with pytest.raises(UnknownIdError, match=rf"1 of 2 ids: '{unknown}'"):
+            reader.gather(["a", unknown])
 
 
 @pytest.mark.usefixtures("clashing")
@@ -53,6 +54,13 @@ def test_equal_hashes_and_equal_ids(policy: str, rows: list[int]) -> None:
     assert np.flatnonzero(~index.superseded).tolist() == sorted(rows)
     with pytest.raises(DuplicateIdError, match=r"2 ids more than once.*'a', 'c'"):
         IdIndex(chunks, "error", "'x'")
+
+
+def test_a_string_with_the_hash_of_another_in_another_segment(monkeypatch: Any) -> None:
+    for module in (_ids, _id_index):
+        monkeypatch.setattr(module, "hash_of", len)
+    index = IdIndex([StringIds.of(["a"]), StringIds.of(["bb", "ccc"])], "error", "'x'")
+    assert index.find(["zz", "a", "ccc", "z"]).tolist() == [-1, 0, 2, -1]
 
 
 def test_a_set_of_numbers_that_grows() -> None:

@@ -201,7 +201,7 @@ def check(call, path: Path, taken: dict, number: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CALLS)
 def test_every_line_of_a_call(tmp_path, name, kind):
-    step = 1 if THOROUGH or name == "int" else 5 if name == "many segments" else 3
+    step = 1 if THOROUGH else 2 if name == "int" else 5 if name == "many segments" else 3
     count = storm(CALLS[name], tmp_path / "s", kind, "sawlog", 1000, step)
     assert count > 50
 

@@ -228,7 +228,10 @@ def labels(number):
     return (number * 7) % 10
 
 
-@pytest.mark.parametrize(("workers", "as_tensors"), [(0, True), (0, False), (2, True)])
+@pytest.mark.parametrize(
+    ("workers", "as_tensors"),
+    [(0, True), (0, False), pytest.param(2, True, marks=pytest.mark.thorough)],
+)
 def test_a_data_loader(tmp_path, workers, as_tensors):
     with store.create(tmp_path / "store", segment_bytes=2000) as writer:
         ids = np.arange(100)

@@ -57,7 +57,7 @@ def test_kills_and_interrupts_mixed(tmp_path):
     path, chance, safe = tmp_path / "s", random.Random(7), set()
     store.create(path, duplicates="first").close()
     running = [Process(path, number, number) for number in range(3)]
-    reader, kills = store.open(path), often(6, 150)
+    reader, kills = store.open(path), often(4, 150)
     for kill in range(kills):
         place = kill % len(running)
         running[place].wait_for(chance.randrange(3, 12))

@@ -461,6 +461,7 @@ def from_the_future(path):
     os.utime(path / "store.json", (time.time() + 1e6,) * 2)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "change",
     [
@@ -716,7 +717,7 @@ def check_random(sound, folder, kind, number, new):
     ask_everything(folder)
 
 
-@seeded_examples(15, 400)
+@seeded_examples(8, 400)
 @given(
     kind=st.sampled_from(["segment", "segment", "store.json", "schema", "writers"]),
     number=st.integers(0, 10_000),
@@ -726,7 +727,7 @@ def test_random_values(sound, kind, number, new):
     check_random(sound, sound.parent / "random", kind, number, new)
 
 
-@seeded_examples(8, 200)
+@seeded_examples(5, 200)
 @given(
     files=st.dictionaries(
         st.sampled_from(

@@ -226,7 +226,7 @@ def test_what_a_killed_compaction_left_is_reclaimed(tmp_path, how):
     check(path, 4)
 
 
-@pytest.mark.turns
+@pytest.mark.turns(3)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("number", range(1, 60, 3))
 def test_killed_while_it_merges(tmp_path, number):
@@ -275,7 +275,7 @@ ranges = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 6)), max_size=8).
 )
 
 
-@seeded_examples(60, 500)
+@seeded_examples(25, 500)
 @given(one=ranges, two=ranges, end=st.integers(0, 40))
 def test_ranges_are_sets(one, two, end):
     def numbers(pairs):

@@ -91,7 +91,7 @@ def test_ranks_give_what_one_process_gives(tmp_path, forks, size):
                 )
 
 
-@pytest.mark.skipif(not THOROUGH, reason="starts seven processes")
+@pytest.mark.thorough
 def test_a_killed_rank(tmp_path, forks):
     codes = launch(forks, tmp_path, 3, "killed")
     assert codes == [7, 7, -signal.SIGKILL]
@@ -104,7 +104,7 @@ def test_a_killed_rank(tmp_path, forks):
     assert_same_run(tmp_path, "killed", "alone")
 
 
-@pytest.mark.skipif(not THOROUGH, reason="the same as above, started by torchrun")
+@pytest.mark.thorough
 def test_torchrun(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command += ["-m", "tests.torch.rank_program", str(tmp_path), "ddp", "fsdp"]

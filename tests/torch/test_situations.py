@@ -379,6 +379,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.thorough
 def test_killed_and_run_again(tmp_path, forks):
     for stop in (4, 3):
         assert forks.start(PROGRAM, tmp_path, stop).wait(300) == -signal.SIGKILL
@@ -438,6 +439,7 @@ def test_other_options_or_layers_are_refused(tmp_path):
     fourth.finalize()
 
 
+@pytest.mark.thorough
 def test_progress_at_a_terminal(tmp_path):
     seen = terminal.run(
         textwrap.dedent(f"""

@@ -1,5 +1,7 @@
 """Gradients that a plain training loop computes, with steps, and corrected by the optimizer."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -94,16 +96,50 @@ def test_chosen_steps(tmp_path):
         assert rows_of(path)[0].tolist() == [0, 1, 2, 3]
 
 
-def test_second_moments_of_adam(tmp_path):
-    path, expected = trained(tmp_path, adam, correct=True)
-    stored, rows = rows_of(path)
-    assert stored.tolist() == [4, 5, 6, 7]
-    ids, own, state, parameters = expected[0, 1]
-    assert ids.tolist() == stored.tolist()
-    for name, want, parameter in zip(("0.weight", "2.weight"), own, parameters, strict=True):
-        moments = state[parameter]["exp_avg_sq"] / (1 - 0.99)
-        scaled = want / (moments.sqrt() + 1e-6).numpy()
-        np.testing.assert_allclose(rows[name], scaled, rtol=1e-4, atol=1e-6)
+@pytest.mark.parametrize("greatest", [False, True])
+def test_second_moments_of_adam(tmp_path, greatest):
+    """Those of each step, without the bias of the first ones; of AMSGrad the greatest so far."""
+
+    def optimizer(model):
+        options = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-6, "amsgrad": greatest}
+        return torch.optim.AdamW(model.parameters(), **options)
+
+    path, expected = trained(tmp_path, optimizer, epochs=2, correct=True)
+    assert rows_of(path)[0].tolist() == [4, 5, 6, 7]  # there are no moments before the first step
+    kind = "max_exp_avg_sq" if greatest else "exp_avg_sq"
+    for (epoch, step), (ids, own, state, parameters) in list(expected.items())[1:]:
+        stored, rows = rows_of(path, epoch)
+        order = [stored.tolist().index(i) for i in ids]
+        for name, want, parameter in zip(("0.weight", "2.weight"), own, parameters, strict=True):
+            moments = state[parameter][kind] / (1 - 0.99**step)
+            scaled = want / (moments.sqrt() + 1e-6).numpy()
+            np.testing.assert_allclose(rows[name][order], scaled, rtol=1e-4, atol=1e-6)
+
+
+def test_a_batch_that_was_logged_in_part(tmp_path):
+    """Shares are those of the examples that are new, in a batch whose examples count unevenly."""
+    model, x, y = program()
+    weight = torch.tensor([1.0, 2.0, 5.0])
+    y = torch.tensor([0, 1, 2, 0, 2, 1, 0, 0])
+    capture = TrainingCapture(model, "loop", root=tmp_path, optimizer=sgd(model))
+    for step, ids in enumerate(([0, 1, 2, 3], [3, 4, 1, 5])):
+        rate = {"learning_rate": 0.125} if step else {}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with capture(ids, step=step, **rate):
+                nn.functional.cross_entropy(model(x[ids]), y[ids], weight).backward()
+        assert len(caught) == step
+    capture.close()
+    ids, rows = rows_of(capture.path)
+    for name, want in zip(("0.weight", "2.weight"), grads(model, x[ids], y[ids]), strict=True):
+        np.testing.assert_allclose(rows[name], want, rtol=1e-5, atol=1e-7)
+    steps = sawlog.store.open(capture.path / "epoch-0" / "steps").gather(range(6))
+    found = {name: np.asarray(steps[name]).tolist() for name in steps}
+    assert found["step"] == [0, 0, 0, 0, 1, 1]
+    assert found["learning_rate"] == [0.5] * 4 + [0.125] * 2
+    np.testing.assert_allclose(found["share"], [1 / 9, 2 / 9, 5 / 9, 1 / 9, 5 / 10, 2 / 10])
+    query = {name: each[:2] for name, each in rows.items()}
+    assert training_influence(capture.path, query, steps=range(1, 2)).ids.tolist() == [4, 5]
 
 
 def test_projections_of_corrected_gradients(tmp_path):

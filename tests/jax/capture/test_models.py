@@ -1,7 +1,7 @@
 """Whole models give the gradient of each example, in float64."""
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import sawlog.jax
@@ -9,23 +9,28 @@ from sawlog.jax._capture.parameters import leaf_names
 from tests.jax.capture.models import EXAMPLES, MODELS, NAMES
 from tests.jax.capture.oracle import assert_equal
 
+#: Their layers are fragments, or those of other models.
+SLOW = {"linen_lstm", "linen_cnn", "nnx_perceptron", "haiku_perceptron"}
 
-@pytest.mark.parametrize("name", MODELS)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.thorough][: each in SLOW]) for each in MODELS]
+)
 def test_rows_are_those_of_a_batch_of_one(name: str):
     with jax.enable_x64(True):
         loss, params, batch = MODELS[name]()
-        one = jax.grad(lambda p, b: loss(p, b)[0])
-
-        def both(params, batch):
-            parts = [jax.tree.map(lambda x, i=i: x[i : i + 1], batch) for i in range(EXAMPLES)]
-            wanted = jax.tree.map(lambda *g: jnp.stack(g), *(one(params, b) for b in parts))
-            return sawlog.jax.capture(loss, prove=True)(params, batch), wanted
-
-        captured, wanted = jax.jit(both)(params, batch)
+        one = jax.jit(jax.grad(lambda p, b: loss(p, b)[0]))
+        parts = [jax.tree.map(lambda x, i=i: x[i : i + 1], batch) for i in range(EXAMPLES)]
+        wanted = jax.tree.map(lambda *g: np.stack(g), *(one(params, part) for part in parts))
+        captured = jax.jit(sawlog.jax.capture(loss, prove=True))(params, batch)
         named = dict(zip(leaf_names(wanted), jax.tree.leaves(wanted), strict=True))
         assert NAMES.get(name, next(iter(named))) in named
         assert_equal(captured.grads, named)
         captured.check()
+
+
+def test_slow_models_exist():
+    assert set(MODELS) > SLOW
 
 
 def test_a_scanned_gpt_has_a_block_for_each_weight_with_its_bias():

@@ -123,26 +123,27 @@ class Case:
     rtol: float = 1e-5
 
     def ends(self, key: Any, keys: Any, weights: Any, order: Any, examples: Any, asked: Any) -> Any:
-        """Train by a plain loop, and return the metrics of the queries."""
-        step = self.options.get("step")
-        begin = self.options.get("init", init)
-        if step is not None:
-            state = begin(key)
-            for rows in order:
-                batch = tuple(jnp.asarray(a)[rows] for a in examples)
-                state = step(state, batch, weights[rows])
-            return self.metric(state, asked)
-        params, optimizer = begin(key), self.options["optimizer"]
-        memory, own = optimizer.init(params), self.options["loss"]
+        """Train by a plain loop for each row of weights; return the metrics of the queries."""
+        begin, advance = self._begin(key), jax.jit(jax.vmap(self._advance, (0, None, None, 0)))
+        state = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(weights), *a.shape)), begin)
         for at, rows in enumerate(order):
             batch = tuple(jnp.asarray(a)[rows] for a in examples)
-            more = (keys[at],) if own is dropped else ()
-            grads = jax.grad(
-                lambda p, b=batch, m=more, r=rows: weighted(own(p, b, *m), weights[r])
-            )(params)
-            updates, memory = optimizer.update(grads, memory, params)
-            params = optax.apply_updates(params, updates)
-        return self.metric(params, asked)
+            state = advance(state, batch, keys[at], weights[:, rows])
+        last = state if "step" in self.options else state[0]
+        return jax.jit(jax.vmap(lambda one: self.metric(one, asked)))(last)
+
+    def _begin(self, key: Any) -> Any:
+        state = self.options["init"](key)
+        return state if "step" in self.options else (state, self.options["optimizer"].init(state))
+
+    def _advance(self, state: Any, batch: Any, key: Any, weights: Any) -> Any:
+        if "step" in self.options:
+            return self.options["step"](state, batch, weights)
+        (params, memory), own = state, self.options["loss"]
+        more = (key,) if own is dropped else ()
+        grads = jax.grad(lambda p: weighted(own(p, batch, *more), weights))(params)
+        updates, memory = self.options["optimizer"].update(grads, memory, params)
+        return optax.apply_updates(params, updates), memory
 
 
 def by_loss(optimizer: Any, own: Callable[..., Any] = loss) -> Case:

@@ -21,9 +21,7 @@ def differences(case, weights=WEIGHTS, order=ORDER, seed=0):
     begin, _, own = run_keys(seed, 0)
     keys = jax.random.split(own, len(order))
     moved = np.concatenate([weights + step * np.eye(COUNT), weights - step * np.eye(COUNT)])
-    ends = jax.jit(jax.vmap(lambda w: case.ends(begin, keys, w, order, examples, asked)))(
-        jnp.asarray(moved)
-    )
+    ends = case.ends(begin, keys, jnp.asarray(moved), order, examples, asked)
     return -COUNT * np.asarray((ends[:COUNT] - ends[COUNT:]) / (2 * step)).T
 
 
@@ -37,7 +35,13 @@ def scored(case, order=ORDER, weights=WEIGHTS, **options):
     )
 
 
-@pytest.mark.parametrize("name", CASES)
+#: Their parts are in other cases.
+SLOW = {"adamw", "momentum, clipping, weight decay", "accumulation by optax"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.thorough][: each in SLOW]) for each in CASES]
+)
 def test_scores_equal_central_differences(name):
     with jax.enable_x64(True):
         expected = differences(CASES[name])
@@ -131,6 +135,7 @@ def test_half_precision_inside_of_the_loss():
     assert full @ half / np.linalg.norm(full) / np.linalg.norm(half) > 0.99
 
 
+@pytest.mark.thorough
 def test_models_of_equinox_and_flax():
     import equinox
     import flax.linen

@@ -100,6 +100,7 @@ def test_stopping_by_error_and_by_time():
     assert scored(runs=7, error=1e-9).about["runs"] == 7
 
 
+@pytest.mark.thorough
 def test_runs_on_several_devices():
     together = scored(runs=4, devices=jax.devices()[:2])
     np.testing.assert_allclose(together.values, scored(runs=4).values, rtol=1e-5, atol=1e-7)

@@ -26,7 +26,10 @@ def simulated(plan, kept):
     return advanced, most
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 7, 100, 1000, 10_000])
+MOST = pytest.param(10_000, marks=pytest.mark.thorough)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 7, 100, 300, 1000, MOST])
 @pytest.mark.parametrize("memory", ["sqrt", "log", 4 * STATE, 60 * STATE, 10**9])
 def test_all_segments_backwards_within_memory(steps, memory):
     plan = plan_for(steps, memory, STATE)
