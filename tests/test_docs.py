@@ -2,6 +2,8 @@
 
 The blocks of a page share one namespace, from top to bottom. A block with `>>>` prompts is a
 doctest. Any other block is run as it is; a `text` block right below it shows what it prints.
+A `console` block has commands after `$`, each with its output; if all of them are `sawlog ...`, they
+are run. A `py3` block is Python that is only shown: code of other libraries, for comparison.
 Where a framework is left out (see `left_out.py`), a page runs down to the block that imports it.
 """
 
@@ -9,6 +11,7 @@ import contextlib
 import doctest
 import io
 import re
+import shlex
 from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,23 +36,24 @@ FENCE = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """A Python block, the line it starts on (from 0), and the output shown below it, if any."""
+    """A block, the line it starts on (from 0), the output shown below it, and its language."""
 
     source: str
     line: int
     shown: str | None
+    language: str = "python"
 
 
 def blocks_of(text: str) -> list[Block]:
     fences = list(FENCE.finditer(text))
     blocks = []
     for fence, below in zip(fences, [*fences[1:], None], strict=False):
-        if fence["language"] not in ("python", "py", "pycon", "python3"):
+        if fence["language"] not in ("python", "py", "pycon", "python3", "console"):
             continue
         adjacent = below and not text[fence.end() : below.start()].strip()
         shown = dedent(below["body"]) if adjacent and below["language"] == "text" else None
         line = text.count("\n", 0, fence.start("body"))
-        blocks.append(Block(dedent(fence["body"]), line, shown))
+        blocks.append(Block(dedent(fence["body"]), line, shown, fence["language"]))
     return blocks
 
 
@@ -60,6 +64,9 @@ def check_page(text: str, name: str, left_out: Set[str] = frozenset()) -> int:
     for block in blocks:
         if needed := imports_of(block.source) & left_out:
             pytest.skip(f"{name} from line {block.line + 1}: {', '.join(needed)} is left out")
+        if block.language == "console":
+            _run_console(block, name)
+            continue
         run = _run_doctest if re.search(r"^\s*>>>", block.source, re.MULTILINE) else _run_plain
         run(block, name, namespace)
     return len(blocks)
@@ -85,12 +92,30 @@ def _run_plain(block: Block, name: str, namespace: dict[str, object]) -> None:
     code = compile("\n" * block.line + block.source, name, "exec")
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(code, namespace)
-    if block.shown is None:
+    if block.shown is not None:
+        _check_output(block, name, block.source, block.shown, printed.getvalue())
+
+
+def _run_console(block: Block, name: str) -> None:
+    from sawlog.cli import main
+
+    pairs = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.source, re.MULTILINE)
+    assert pairs, f"{name}, line {block.line + 1}: no command after `$ `"
+    if not all(command.startswith("sawlog ") for command, _ in pairs):
         return
-    example = doctest.Example(block.source, block.shown)
+    for command, shown in pairs:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            main(shlex.split(command)[1:])
+        if shown.strip():
+            _check_output(block, name, command, shown, printed.getvalue())
+
+
+def _check_output(block: Block, name: str, source: str, shown: str, printed: str) -> None:
+    printed = re.sub(r"[ ]+$", "", printed, flags=re.MULTILINE)
+    example = doctest.Example(source, shown)
     checker = doctest.OutputChecker()
-    true = checker.check_output(example.want, printed.getvalue(), FLAGS)
-    difference = checker.output_difference(example, printed.getvalue(), FLAGS)
+    true = checker.check_output(example.want, printed, FLAGS)
+    difference = checker.output_difference(example, printed, FLAGS)
     assert true, f"{name}, line {block.line + 1}\n{difference}"
 
 
