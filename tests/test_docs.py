@@ -12,7 +12,8 @@ import doctest
 import io
 import re
 import shlex
-from collections.abc import Set
+import sys
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -50,7 +51,7 @@ def blocks_of(text: str) -> list[Block]:
     for fence, below in zip(fences, [*fences[1:], None], strict=False):
         if fence["language"] not in ("python", "py", "pycon", "python3", "console"):
             continue
-        adjacent = below and not text[fence.end() : below.start()].strip()
+        adjacent = below and not text[fence.end() : below.start()].strip(" \n:")
         shown = dedent(below["body"]) if adjacent and below["language"] == "text" else None
         line = text.count("\n", 0, fence.start("body"))
         blocks.append(Block(dedent(fence["body"]), line, shown, fence["language"]))
@@ -79,13 +80,30 @@ def imports_of(source: str) -> set[str]:
 
 
 def _run_doctest(block: Block, name: str, namespace: dict[str, object]) -> None:
-    test = doctest.DocTestParser().get_doctest(block.source, {}, name, name, block.line)
+    own = f"{name} line {block.line}"  # tracebacks find the source of a block by its name
+    test = doctest.DocTestParser().get_doctest(block.source, {}, own, name, block.line)
     test.globs = namespace
     report: list[str] = []
     runner = doctest.DocTestRunner(optionflags=FLAGS)
-    result = runner.run(test, out=report.append, clear_globs=False)
+    with _without_notes_of_jax():
+        result = runner.run(test, out=report.append, clear_globs=False)
     assert result.attempted
     assert not result.failed, "".join(report)
+
+
+@contextlib.contextmanager
+def _without_notes_of_jax() -> Iterator[None]:
+    """Leave out what JAX adds to messages about the frames that it removed from tracebacks."""
+    if "jax" not in sys.modules:
+        yield
+        return
+    config = sys.modules["jax"].config
+    before = config.jax_traceback_filtering
+    config.update("jax_traceback_filtering", "off")
+    try:
+        yield
+    finally:
+        config.update("jax_traceback_filtering", before)
 
 
 def _run_plain(block: Block, name: str, namespace: dict[str, object]) -> None:
@@ -138,6 +156,8 @@ TRUE_PAGES = [
     "-\n\n  ```python\n  for i in (0, 1):\n      print(i)\n  ```\n  ```text\n  0\n  1\n  ```\n",
     "```python\nprint(1)\n```\nsome words\n```text\n2\n```\n",
     "```python title='a'\nimport math\n```\n",
+    ":::{container}\n```py3\nundefined\n```\n```python\nprint(1)\n```\n:::\n```text\n1\n```\n",
+    "```console\n$ pip install sawlog\n```\n```console\n$ sawlog ls nowhere\n```\n",
 ]
 
 FALSE_PAGES = [
@@ -145,6 +165,9 @@ FALSE_PAGES = [
     ("```python\n>>> 1 + 1\n```\n", AssertionError),
     ("```python\n>>> undefined\n```\n", AssertionError),
     ("```python\nx = 1\n```\n```python\n>>> x\n2\n```\n", AssertionError),
+    (":::\n```python\nprint(1)\n```\n:::\n```text\n2\n```\n", AssertionError),
+    ("```console\n$ sawlog --version\n0\n```\n", AssertionError),
+    ("```console\nsawlog ls\n```\n", AssertionError),
     ("```sh\nls\n```\n```pycon\n>>> 2\n1\n```\n", AssertionError),
     ("```python\nprint(1)\n```\n\n```text\n2\n```\n", AssertionError),
     ("1. item\n\n   ```python\n   >>> 1\n   2\n   ```\n", AssertionError),
@@ -155,7 +178,7 @@ FALSE_PAGES = [
 
 @pytest.mark.parametrize("text", TRUE_PAGES)
 def test_true_output_passes(text):
-    assert check_page(text, "page.md") == text.count("```python")
+    assert check_page(text, "page.md") == len(re.findall("```(?:python|console)", text))
 
 
 @pytest.mark.parametrize(("text", "error"), FALSE_PAGES)

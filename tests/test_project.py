@@ -86,7 +86,7 @@ def test_readme_names_the_two_commands():
 def test_makefile_has_the_targets():
     makefile = text_of(ROOT / "Makefile")
     targets = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
-    expected = {"demo", "test", "test-browser", "test-newest", "test-thorough"}
+    expected = {"demo", "docs", "test", "test-browser", "test-newest", "test-thorough"}
     expected |= {"mutants", "fuzz", "bench", "lint"}
     expected |= {"clean"}
     assert expected <= targets
@@ -101,7 +101,7 @@ def test_tests_for_the_newest_jax_exist():
     assert [pattern for pattern in patterns if not list(ROOT.glob(pattern))] == []
 
 
-def test_ci_runs_both_sets_of_tests(tmp_path):
+def test_ci_runs_the_tests_and_builds_the_documentation(tmp_path):
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     fake = tmp_path / "make"
@@ -109,9 +109,10 @@ def test_ci_runs_both_sets_of_tests(tmp_path):
     fake.chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     for fails, calls in {
-        "": ["test", "test-newest"],
+        "": ["test", "docs", "test-newest"],
         "test": ["test"],
-        "test-newest": ["test", "test-newest"],
+        "docs": ["test", "docs"],
+        "test-newest": ["test", "docs", "test-newest"],
     }.items():
         (tmp_path / "calls").unlink(missing_ok=True)
         done = subprocess.run([script], env={**os.environ, "PATH": path, "FAILS": fails})
