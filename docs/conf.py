@@ -44,6 +44,7 @@ napoleon_use_ivar = True
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
+pygments_dark_style = "github-dark"
 html_theme = "furo"
 html_title = f"sawlog {release}"
 html_static_path = ["_static"]

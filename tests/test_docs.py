@@ -2,8 +2,8 @@
 
 The blocks of a page share one namespace, from top to bottom. A block with `>>>` prompts is a
 doctest. Any other block is run as it is; a `text` block right below it shows what it prints.
-A `console` block has commands after `$`, each with its output; if all of them are `sawlog ...`, they
-are run. A `py3` block is Python that is only shown: code of other libraries, for comparison.
+A `console` block has commands after `$`, each with its output; if all of them are `sawlog ...`,
+they are run. A `py3` block is Python that is only shown: code of other libraries, to compare.
 Where a framework is left out (see `left_out.py`), a page runs down to the block that imports it.
 """
 

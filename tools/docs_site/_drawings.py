@@ -23,5 +23,5 @@ def inline_drawings(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         path = Path(app.srcdir, image["uri"])
         if path.suffix == ".svg" and path.parent.name == FOLDER:
             svg = path.read_text(encoding="utf-8")
-            html = f'<div class="drawing">{svg}</div>'
+            html = f'<div class="drawing" tabindex="0">{svg}</div>'
             image.replace_self(nodes.raw("", html, format="html"))
