@@ -125,7 +125,8 @@ def _run_console(block: Block, name: str) -> None:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             main(shlex.split(command)[1:])
         if shown.strip():
-            _check_output(block, name, command, shown, printed.getvalue())
+            own = printed.getvalue().rstrip() + "\n"
+            _check_output(block, name, command, shown.rstrip() + "\n", own)
 
 
 def _check_output(block: Block, name: str, source: str, shown: str, printed: str) -> None:
