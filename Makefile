@@ -52,7 +52,7 @@ test: lint
 
 # Warnings are errors. Nothing is downloaded, and the pages load nothing from the network.
 docs: $(DEV)
-	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
+	$(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet docs build/docs
 	@echo "Open build/docs/index.html"
 
 BROWSER := .venv/.browser

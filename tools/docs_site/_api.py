@@ -22,32 +22,7 @@ from docutils.statemachine import StringList
 from sphinx.errors import SphinxError
 from sphinx.util.docutils import SphinxDirective
 
-#: The public modules. The first that offers an object is its home.
-MODULES = (
-    "sawlog",
-    "sawlog.jax",
-    "sawlog.loggers",
-    "sawlog.torch",
-    "sawlog.capture",
-    "sawlog.huggingface",
-    "sawlog.lightning",
-    "sawlog.accelerate",
-    "sawlog.influence",
-    "sawlog.curvature",
-    "sawlog.factored",
-    "sawlog.store",
-    "sawlog.sinks",
-    "sawlog.records",
-    "sawlog.inspect",
-    "sawlog.report",
-    "sawlog.example_data",
-    "sawlog.testing",
-    "sawlog.errors",
-    "sawlog.logix",
-    "sawlog.analysis",
-    "sawlog.utils",
-    "sawlog.cli",
-)
+from tools.docs_site._public import MODULES
 
 #: Names of ``sawlog`` that are there for programs of LogIX.
 LOGIX = ("LogIX", "LogIXScheduler", "add_analysis", "add_lora", "initialize_from_log")
