@@ -3,6 +3,7 @@
 - ``{public-api} MODULE`` documents everything in the ``__all__`` of a module (``_api.py``).
 - Drawings are put into the page, so that they have its colours (``_drawings.py``).
 - Links to pages outside of ``docs/`` lead to the pages that include them (``_links.py``).
+- Blocks of code end without empty lines (``_trim.py``).
 - A built page that would load something from the network is an error (``_offline.py``).
 """
 
@@ -16,6 +17,7 @@ from tools.docs_site._api import PublicApi
 from tools.docs_site._drawings import inline_drawings
 from tools.docs_site._links import include_read, source_read
 from tools.docs_site._offline import check_pages
+from tools.docs_site._trim import trim_code
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -23,6 +25,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("public-api", PublicApi)
     app.connect("source-read", source_read)
     app.connect("include-read", include_read)
+    app.connect("doctree-read", trim_code)
     app.connect("doctree-resolved", inline_drawings)
     app.connect("build-finished", check_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -29,6 +29,8 @@ LOGIX = ("LogIX", "LogIXScheduler", "add_analysis", "add_lora", "initialize_from
 
 #: Public constants, which have no docstrings.
 CONSTANTS = {
+    "sawlog.curvature.Damping": "What ``damping=`` takes: a number, :class:`Relative`, "
+    ":class:`Typical`, :class:`Sampled`, a dict of numbers by layer, or None for the default.",
     "sawlog.curvature.IDENTITY": "The curvature that leaves gradients as they are.",
     "sawlog.curvature.KINDS": "The names of all kinds of curvature.",
     "sawlog.testing.CASES": "The models of :class:`CaptureContract`: a function for each name.",
@@ -66,6 +68,8 @@ def directive_for(value: Any) -> tuple[str, list[str]]:
         if issubclass(value, BaseException):
             return "autoexception", [":show-inheritance:"]
         return "autoclass", [":members:", ":show-inheritance:"]
+    if not callable(value):
+        raise SphinxError(f"public-api: describe the constant {value!r:.80} in CONSTANTS")
     return "autofunction", []
 
 

@@ -31,8 +31,8 @@ def gradient_of_a_layer() -> str:
     pen.text(416, 142, "project", "small soft", "middle")
     pen.box(466, 98, 42, 42, "cell")
     pen.text(487, 160, "8 x 8", "small soft", "middle")
-    pen.line([(516, 119), (556, 119)])
-    pen.box(566, 92, 62, 54)
+    pen.line([(516, 119), (550, 119)])
+    pen.box(558, 92, 78, 54)
     pen.text(597, 115, "row in", "small", "middle")
     pen.text(597, 133, "the store", "small", "middle")
     pen.text(466, 196, "the large matrix", "small soft")
@@ -81,8 +81,8 @@ def gradient_to_score() -> str:
     pen.text(566, 59, "helps", "small good")
     pen.text(566, 131, "hurts", "small bad")
     pen.text(438, 168, "scores, best first", "small soft")
-    pen.text(175, 276, "same model, same layers,", "small soft", "middle")
-    pen.text(175, 292, "same projection", "small soft", "middle")
+    pen.text(16, 276, "the same model, layers", "small soft")
+    pen.text(16, 292, "and projection", "small soft")
     return pen.svg()
 
 
