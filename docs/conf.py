@@ -49,6 +49,7 @@ html_theme = "furo"
 html_title = f"sawlog {release}"
 html_static_path = ["_static"]
 html_css_files = ["sawlog.css"]
+html_js_files = ["sawlog.js"]
 html_extra_path = ["llms.txt"]
 html_show_sphinx = False
 html_copy_source = False
