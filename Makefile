@@ -13,12 +13,13 @@ NEWEST_TESTS := \
 	tests/jax tests/sinks $(wildcard tests/test_*loggers*.py) tests/test_logger_options.py tests/test_ppo.py \
 	tests/test_docs.py tests/test_imports.py tests/test_missing_packages.py
 
-.PHONY: help demo test test-browser test-long test-newest test-thorough mutants fuzz bench lint clean
+.PHONY: help demo docs test test-browser test-long test-newest test-thorough mutants fuzz bench lint clean
 .NOTPARALLEL: # there is one .venv
 
 help:
 	@echo "make demo           train a small model and look inside it"
 	@echo "make test           lint and the tests"
+	@echo "make docs           the documentation, as pages in build/docs"
 	@echo "make test-browser   the pages of report and view, in Chromium"
 	@echo "make test-long      the tests that make test leaves out, because others cover most of them"
 	@echo "make test-newest    the tests of the JAX half, on the newest Python and JAX"
@@ -59,6 +60,11 @@ test: $(DEV)
 
 test-long: $(DEV)
 	$(BIN)/python -m pytest -m thorough
+
+# Warnings are errors. Nothing is downloaded, and the pages load nothing from the network.
+docs: $(DEV)
+	$(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet docs build/docs
+	@echo "Open build/docs/index.html"
 
 BROWSER := .venv/.browser
 $(BROWSER): $(DEV)

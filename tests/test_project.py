@@ -87,7 +87,7 @@ def test_readme_names_the_two_commands():
 def test_makefile_has_the_targets():
     makefile = text_of(ROOT / "Makefile")
     targets = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
-    expected = {"demo", "test", "test-browser", "test-long", "test-newest", "test-thorough"}
+    expected = {"demo", "docs", "test", "test-browser", "test-long", "test-newest", "test-thorough"}
     expected |= {"mutants", "fuzz", "bench", "lint"}
     expected |= {"clean"}
     assert expected <= targets
@@ -110,10 +110,11 @@ def test_ci_runs_all_sets_of_tests(tmp_path):
     fake.chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     for fails, calls in {
-        "": ["test", "test-newest", "test-long"],
+        "": ["test", "docs", "test-newest", "test-long"],
         "test": ["test"],
-        "test-newest": ["test", "test-newest"],
-        "test-long": ["test", "test-newest", "test-long"],
+        "docs": ["test", "docs"],
+        "test-newest": ["test", "docs", "test-newest"],
+        "test-long": ["test", "docs", "test-newest", "test-long"],
     }.items():
         (tmp_path / "calls").unlink(missing_ok=True)
         done = subprocess.run([script], env={**os.environ, "PATH": path, "FAILS": fails})
