@@ -83,4 +83,9 @@ COMMANDS = {
     "validate": Command(
         "_validate", "Validate", "Compare scores with what retraining on subsets of the data does."
     ),
+    "completion": Command(
+        "_completion",
+        "Completion",
+        "Print a script that completes commands, options and paths in a shell.",
+    ),
 }

@@ -35,6 +35,10 @@ class Compact:
 
     The store can be read and written meanwhile. Merged segments are kept for readers that are open,
     and removed by the first compaction after the grace period.
+
+    examples:
+      sawlog compact runs/seed-0
+      sawlog compact runs/* --segment-mb 512
     """
 
     paths: Stores

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
 from sawlog import influence
 from sawlog._format import size
 from sawlog._table import folded
 from sawlog._text import printable
-from sawlog.cli._arguments import Json
+from sawlog.cli._arguments import Json, Overwrite, Queries, Runs
 from sawlog.cli._exit_codes import OK
 from sawlog.cli._output import CommandOutput
 from sawlog.cli._scoring import open_logs, with_ids
@@ -42,16 +42,7 @@ class WriteReport:
       sawlog report sawlog/mnist --data train.jsonl --queries sawlog/mnist-test -o report.html
     """
 
-    runs: Positional[
-        Annotated[
-            tuple[Path, ...],
-            arg(
-                metavar="RUN [RUN ...]",
-                help="Runs, stores, or folders that have some in them.",
-                help_behavior_hint="",
-            ),
-        ]
-    ]
+    runs: Runs
     out: Annotated[Path, arg(aliases=["-o"], metavar="FILE", help="The file to write.")] = Path(
         "report.html"
     )
@@ -79,10 +70,7 @@ class WriteReport:
             help_behavior_hint="",
         ),
     ] = None
-    query: Annotated[
-        tuple[str, ...],
-        arg(metavar="ID [ID ...]", help="Only these queries.", help_behavior_hint="(default: all)"),
-    ] = ()
+    query: Queries = ()
     data: Annotated[
         Path | None,
         arg(
@@ -112,7 +100,7 @@ class WriteReport:
             help_behavior_hint="",
         ),
     ] = False
-    overwrite: Annotated[bool, arg(help="Replace an existing file.", help_behavior_hint="")] = False
+    overwrite: Overwrite = False
     json: Json = False
 
 

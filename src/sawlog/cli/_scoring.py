@@ -92,9 +92,6 @@ TextOption: TypeAlias = Annotated[
         help_behavior_hint="",
     ),
 ]
-OverwriteOption: TypeAlias = Annotated[
-    bool, arg(help="Replace the existing file or scores at --out.", help_behavior_hint="")
-]
 WeightsOption: TypeAlias = Annotated[
     Literal["same", "any"],
     arg(help="same: refuse rows of different weights of the model; any: compare them."),
