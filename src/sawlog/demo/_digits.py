@@ -1,0 +1,153 @@
+"""PyTorch: the gradient of every example, wrong labels, and what made the model err."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import sawlog
+from sawlog import influence
+from sawlog.demo._drawings import ANNOTATORS, CARELESS, SIDE, Digits, draw_digits
+from sawlog.demo._sizes import Sizes
+
+_QUERIES = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Watched:
+    """A trained model, the run with the gradients of its examples, and its data."""
+
+    model: nn.Module
+    run: Any
+    train: Digits
+    test: Digits
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run."""
+        return Path(self.run.path)
+
+
+def train_and_log(console: Console, root: Path, sizes: Sizes) -> Watched:
+    """Train on digits with wrong labels; store the gradient and the image of every example."""
+    console.rule("PyTorch: the gradient of every single example")
+    train = draw_digits(sizes.digits, seed=0, careless=True)
+    test = draw_digits(max(100, sizes.digits // 3), seed=1, careless=False)
+    run = sawlog.init(project="digits", root=root)
+    model = _trained(train, sizes.epochs, seed=0, run=run)
+    loss, accuracy = _measured(model, test)
+    console.print(
+        f"Trained on {len(train.labels):,} drawn digits, {int(train.wrong.sum())} of them with a "
+        f"wrong label; test loss {loss:.3f}, accuracy {accuracy:.1%}."
+    )
+    run.setup(log="grad", statistic="kfac", compress=24)
+    report = run.watch(model, quiet=True)
+    for ids in torch.arange(len(train.labels)).split(200):
+        with run(data_id=ids):
+            run.backward(_loss(model, train, ids))
+    run.describe(train.described())
+    run.finalize()
+    console.print(
+        f"Stored {report.bytes_per_example:,} bytes for each example: a projection of its gradient "
+        "in every layer. The model is not changed.\n"
+    )
+    return Watched(model, run, train, test)
+
+
+def find_wrong_labels(console: Console, watched: Watched, sizes: Sizes) -> None:
+    """Rank examples by self-influence, and train again without the first of them."""
+    train, suspects = watched.train, influence.label_errors(watched.run.store_path).ids
+    looked = max(1, len(train.labels) // 10)
+    found = train.wrong[suspects[:looked]].sum() / train.wrong.sum()
+    console.print(
+        f"\nLooking at the first {looked} of {len(train.labels):,} examples finds {found:.0%} of "
+        "the wrong labels."
+    )
+    before = _measured(watched.model, watched.test)
+    kept = np.delete(np.arange(len(train.labels)), suspects[:looked])
+    after = _measured(_trained(_chosen(train, kept), sizes.epochs, seed=0), watched.test)
+    console.print(
+        f"Trained again without them: test loss {before[0]:.3f} -> {after[0]:.3f}, "
+        f"accuracy {before[1]:.1%} -> {after[1]:.1%}.\n"
+    )
+
+
+def ask_about_mistakes(console: Console, watched: Watched) -> Path:
+    """Score all training examples for test images with a high loss; return the run of queries."""
+    model, test = watched.model, watched.test
+    with torch.no_grad():
+        logits = model(_pixels(test))
+        losses = cross_entropy(logits, torch.as_tensor(test.labels), reduction="none")
+    hardest = losses.argsort(descending=True)[:_QUERIES]
+    said = logits.argmax(1).numpy()
+    names = [f"test-{i}" for i in hardest.tolist()]
+    asked = sawlog.init(project="digits-asked", root=watched.folder.parent)
+    asked.setup(log="grad", compress=24)
+    asked.watch(model, quiet=True)
+    with asked(data_id=names):
+        asked.backward(_loss(model, test, hardest))
+    looks = test.described()
+    own = [{**looks[i], "model says": int(said[i])} for i in hardest.tolist()]
+    asked.describe(dict(zip(names, own, strict=True)))
+    asked.finalize()
+    scores = influence.attribute(
+        watched.run.store_path, asked.store_path, curvature="ekfac", per_layer=True
+    )
+    scores.save(watched.folder / "scores" / "hardest test digits")
+    _drop_each_annotator(console, scores, watched.train)
+    return Path(asked.path)
+
+
+def _drop_each_annotator(console: Console, scores: Any, train: Digits) -> None:
+    groups = {who: np.flatnonzero(train.annotators == who) for who in ANNOTATORS}
+    change = scores.of_groups(groups).values.mean(0) / len(train.labels)
+    console.print("\nEstimated change of the loss of these test digits without one annotator:")
+    for who, value in zip(groups, change.tolist(), strict=True):
+        note = "   who gave the wrong labels" if who == CARELESS else ""
+        console.print(f"  without {who}  {value:+.4f}{note}")
+
+
+def _trained(data: Digits, epochs: int, seed: int, run: Any = None) -> nn.Module:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(SIDE * SIDE, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU())
+    model.append(nn.Linear(32, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), 2e-3, weight_decay=0.01)
+    step = 0
+    for epoch in range(epochs):
+        for ids in torch.randperm(len(data.labels)).split(50):
+            optimizer.zero_grad()
+            loss = _loss(model, data, ids)
+            loss.backward()
+            optimizer.step()
+            if run is not None:
+                run.log({"train/loss": loss.item()}, step=step, epoch=epoch)
+            step += 1
+    return model
+
+
+def _pixels(data: Digits) -> torch.Tensor:
+    return torch.as_tensor(data.images.reshape(len(data.images), -1))
+
+
+def _loss(model: nn.Module, data: Digits, ids: torch.Tensor) -> torch.Tensor:
+    return cross_entropy(model(_pixels(data)[ids]), torch.as_tensor(data.labels)[ids])
+
+
+def _measured(model: nn.Module, data: Digits) -> tuple[float, float]:
+    with torch.no_grad():
+        logits = model(_pixels(data))
+        labels = torch.as_tensor(data.labels)
+        right = (logits.argmax(1) == labels).float().mean()
+        return float(cross_entropy(logits, labels)), float(right)
+
+
+def _chosen(data: Digits, rows: np.ndarray) -> Digits:
+    values = (getattr(data, field.name)[rows] for field in dataclasses.fields(data))
+    return Digits(*values)
