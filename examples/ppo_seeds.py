@@ -78,9 +78,8 @@ def advantages(seen: Any, last: Any) -> Any:
     def back(carry: Any, now: Any) -> tuple[Any, Any]:
         advantage, following = carry
         alive = 1.0 - now["done"]
-        advantage = (
-            1 + GAMMA * following * alive - now["value"] + GAMMA * LAMBDA * alive * advantage
-        )
+        surprise = 1 + GAMMA * following * alive - now["value"]
+        advantage = surprise + GAMMA * LAMBDA * alive * advantage
         return (advantage, now["value"]), advantage
 
     return lax.scan(back, (jnp.zeros(ENVS), last), seen, reverse=True)[1]
@@ -115,8 +114,8 @@ def trainer(updates: int) -> Callable[[Any], Any]:
             key, play_key, order_key = jax.random.split(key, 3)
 
             def step(envs: Any, own: Any) -> tuple[Any, Any]:
-                one = lambda env, k: play(params, env, k, number)
-                return jax.vmap(one)(envs, jax.random.split(own, ENVS))
+                keys = jax.random.split(own, ENVS)
+                return jax.vmap(play, (None, 0, 0, None))(params, envs, keys, number)
 
             envs, seen = lax.scan(step, envs, jax.random.split(play_key, STEPS))
             gained = advantages(seen, act(params, envs[0])[1])
@@ -131,10 +130,9 @@ def trainer(updates: int) -> Callable[[Any], Any]:
                 changes, memory = optimizer.update(grads, memory, params)
                 return (optax.apply_updates(params, changes), memory), None
 
-            orders = [
-                jax.random.permutation(k, STEPS * ENVS) for k in jax.random.split(order_key, EPOCHS)
-            ]
-            rows = jnp.stack(orders).reshape(EPOCHS * MINIBATCHES, -1)
+            keys = jax.random.split(order_key, EPOCHS)
+            orders = jax.vmap(lambda k: jax.random.permutation(k, STEPS * ENVS))(keys)
+            rows = orders.reshape(EPOCHS * MINIBATCHES, -1)
             (params, memory), _ = lax.scan(learn, (params, memory), rows)
             return (params, memory, envs, key), None
 

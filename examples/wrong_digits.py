@@ -11,6 +11,7 @@ wrong_digits_jax.py does the same in JAX, with the same answer.
 from __future__ import annotations
 
 import argparse
+import itertools
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -47,10 +48,9 @@ def digits(seed: int = 0) -> tuple[np.ndarray, ...]:
 def initial(seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
     """The weight and bias of each layer before training; wrong_digits_jax.py has the same."""
     random = np.random.default_rng(seed)
-    pairs = zip(SIZES, SIZES[1:], strict=False)
     return [
         (random.normal(0, i**-0.5, (o, i)).astype(np.float32), np.zeros(o, np.float32))
-        for i, o in pairs
+        for i, o in itertools.pairwise(SIZES)
     ]
 
 
@@ -63,7 +63,7 @@ def batches(epochs: int, seed: int = 0) -> Iterator[np.ndarray]:
 
 def trained(x: torch.Tensor, y: torch.Tensor, epochs: int) -> nn.Module:
     """A small MLP, after Adam with weight decay."""
-    first, second, last = (nn.Linear(i, o) for i, o in zip(SIZES, SIZES[1:], strict=False))
+    first, second, last = (nn.Linear(i, o) for i, o in itertools.pairwise(SIZES))
     with torch.no_grad():
         for layer, (weight, bias) in zip((first, second, last), initial(), strict=True):
             layer.weight.copy_(torch.as_tensor(weight))

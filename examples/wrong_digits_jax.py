@@ -10,6 +10,7 @@ and those with a large influence on themselves are inspected first.
 from __future__ import annotations
 
 import argparse
+import itertools
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -43,13 +44,12 @@ def digits(seed: int = 0) -> tuple[np.ndarray, ...]:
 def initial(seed: int = 0) -> dict[str, Any]:
     """The weight and bias of each layer before training; wrong_digits.py has the same."""
     random = np.random.default_rng(seed)
-    pairs = enumerate(zip(SIZES, SIZES[1:], strict=False))
     return {
         f"layer{at}": {
             "w": jnp.asarray(random.normal(0, i**-0.5, (o, i)), jnp.float32).T,
             "b": jnp.zeros(o),
         }
-        for at, (i, o) in pairs
+        for at, (i, o) in enumerate(itertools.pairwise(SIZES))
     }
 
 
@@ -99,11 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> influence.Ranking:
     params, logs = sawlog.spool(lambda: train(x, y, options.epochs))()
     loss = logs["train/loss"]
     accuracy = float((logits_of(params, test_x).argmax(1) == test_y).mean())
-    print(
-        f"Trained with {int(wrong.sum())} wrong labels; loss {loss[0]:.2f} -> {loss[-1]:.2f}, ",
-        end="",
-    )
-    print(f"test accuracy {accuracy:.1%}.")
+    print(f"Trained with {int(wrong.sum())} wrong labels; test accuracy {accuracy:.1%}.")
+    print(f"  loss {loss[0]:.2f} -> {loss[-1]:.2f}")
 
     with tempfile.TemporaryDirectory() as folder:
         run = sawlog.init(project="digits", root=folder)
