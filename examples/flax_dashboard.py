@@ -3,9 +3,9 @@
     python examples/flax_dashboard.py              # the dashboard of the console
     python examples/flax_dashboard.py --view       # a page in the browser, live while it trains
 
-A convolutional network learns to tell drawn bars from crosses and rings. The model logs from inside:
-activations, the norm of each gradient, a histogram of the logits. Two loggers take it: one draws the
-dashboard, one writes the run to disk, which is what the page shows.
+A convolutional network learns to tell drawn bars from crosses and rings. The model logs from
+inside: activations, the norm of each gradient, a histogram of the logits. Two loggers take it: one
+draws the dashboard, one writes the run to disk, which is what the page shows.
 """
 
 from __future__ import annotations
