@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Annotated, Literal
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
-import tyro
 from tyro.conf import Positional, arg
 
 from sawlog.cli._arguments import Json
 from sawlog.cli._commands import COMMANDS
 from sawlog.cli._exit_codes import OK
 from sawlog.cli._output import CommandOutput
+
+_POSITIONAL = typing.get_args(Positional[int])[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,20 +57,34 @@ class _Option:
 
 
 def _options(command: str) -> list[_Option]:
+    """Return the options of a command, as its dataclass annotates them."""
     kind = COMMANDS[command].arguments_class()
-    parser = tyro.extras.get_parser(kind, config=(tyro.conf.FlagCreatePairsOff,))
-    return list(_listed(parser))
+    hints = typing.get_type_hints(kind, include_extras=True)
+    listed = [_option(field.name, hints[field.name]) for field in dataclasses.fields(kind)]
+    helps = _Option(("--help", "-h"), (), False, "Show this help")
+    return [*(option for option in listed if option.flags or option.choices), helps]
 
 
-def _listed(parser: argparse.ArgumentParser) -> Iterator[_Option]:
-    for action in parser._actions:
-        flags = tuple(f for f in action.option_strings if f.startswith("-"))
-        choices = tuple(map(str, action.choices or ()))
-        if "None" in choices:  # tyro's order is not that of the program then
-            choices = tuple(sorted(set(choices) - {"None"}))
-        if flags or choices:
-            plain = " ".join((action.help or "").split("(")[0].split())
-            yield _Option(flags, choices, action.nargs != 0, plain.partition(". ")[0].rstrip("."))
+def _option(name: str, hint: Any) -> _Option:
+    plain, *notes = typing.get_args(hint)
+    said = next((note for note in notes if hasattr(note, "aliases")), None)
+    flags = (
+        f"--{(said and said.name) or name}".replace("_", "-"),
+        *((said and said.aliases) or ()),
+    )
+    choices = _choices(plain)
+    text = " ".join(((said and said.help) or "").split())
+    short = text.partition(". ")[0].rstrip(".")
+    positional = any(note is _POSITIONAL for note in notes)
+    return _Option(() if positional else flags, choices, plain is not bool, short)
+
+
+def _choices(kind: Any) -> tuple[str, ...]:
+    """Return the values of a ``Literal``, which may be in a union with None."""
+    if typing.get_origin(kind) is Literal:
+        return tuple(map(str, typing.get_args(kind)))
+    parts = typing.get_args(kind) if type(None) in typing.get_args(kind) else ()
+    return next((found for found in map(_choices, parts) if found), ())
 
 
 Options = dict[str, list[_Option]]  # by command
