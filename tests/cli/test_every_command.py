@@ -60,8 +60,8 @@ def calls(root: Path, new: Path) -> dict[str, tuple[list, list]]:
         "describe": ([run, root / "run.jsonl"], [none, root / "run.jsonl"]),
         "report": ([store, "-o", new / "a.html"], [none, "-o", new / "b.html"]),
         "view": ([root, "--no-open"], [none, "--no-open"]),
-        "attribute": ([run, asked, "--curvature", "kfac"], [run, none]),
-        "self-influence": ([run, "--curvature", "kfac"], [none]),
+        "attribute": ([run, asked, "--curvature", "fisher"], [run, none]),
+        "self-influence": ([run, "--curvature", "fisher"], [none]),
         "validate": ([root / "scores", root / "bank", "--groups", -1], [none, root / "bank"]),
         "demo": (["--no-open", "-o", new / "demo"], ["-o", root]),
         "completion": (["bash"], ["tcsh"]),
@@ -95,7 +95,8 @@ def test_a_command(sawlog_, world, tmp_path, without_waiting, command):
     arguments, missing = calls(world, tmp_path)[command]
     done = sawlog_(command, *arguments)
     assert done.code == 0, done.err
-    assert printed(done.out + done.err)
+    assert done.err == ""
+    assert printed(done.out)
     made = [path for path in (tmp_path / "a.csv", tmp_path / "a.html") if path.exists()]
     for path in (*made, tmp_path / "demo" / "report.html"):
         path.unlink(missing_ok=True)
@@ -114,6 +115,30 @@ def test_a_command(sawlog_, world, tmp_path, without_waiting, command):
     assert "Traceback" not in done.err
     if command != "completion":  # whose mistake is one of usage, which tyro explains
         assert [line.partition(":")[0] for line in done.err.splitlines()] == ["error", "hint"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "why"),
+    [
+        (["describe", "run", "empty.jsonl"], "has no examples"),
+        (["describe", "run", "large.jsonl"], "integers of 64 bits"),
+        (["report", "run", "-o", "p.html", "--data", "empty.jsonl"], "has no examples"),
+        (["report", "run", "-o", "p.html", "--points", "1"], "at least 2"),
+        (["report", "run", "-o", "p.html", "--queries", "asked"], "EK-FAC needs the covariances"),
+        (["compact", "store", "--grace", "nan"], "--grace must be a non-negative number"),
+        (["view", ".", "--port", "-1", "--no-open"], "Port -1 cannot be used"),
+        (["tail", "run"], "no run with logs of steps"),
+        (["demo", "-o", "store"], "is not empty"),
+    ],
+)
+def test_a_mistake(sawlog_, world, monkeypatch, typed, why):
+    monkeypatch.chdir(world)
+    Path("empty.jsonl").write_text("\n")
+    Path("large.jsonl").write_text('{"id": 1000000000000000000000, "text": "a"}')
+    done = sawlog_(*typed)
+    assert (done.code, done.out) == (2, "")
+    assert why in done.err
+    assert done.err.startswith("error: ")
 
 
 def printed(text: str) -> bool:
