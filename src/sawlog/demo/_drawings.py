@@ -8,7 +8,7 @@ import numpy as np
 
 SIDE = 12
 ANNOTATORS = ("A", "B", "C", "D")
-CARELESS, WRONG = "D", 0.25  # who labels, and the share of wrong labels
+CARELESS, WRONG = "D", 0.4  # who labels, and the share of wrong labels
 
 # The strokes of a seven-segment display, as (row, column) of both ends.
 _STROKES = {
@@ -77,8 +77,8 @@ def _drawn(digit: int, random: np.random.Generator) -> np.ndarray:
     for name, (start, end) in _STROKES.items():
         if name in _OFF[digit]:
             continue
-        points = np.linspace(start, end, 12) + random.normal(0, 0.5, (2, 2))[[0] * 6 + [1] * 6]
+        points = np.linspace(start, end, 12) + random.normal(0, 0.35, 2)
         rows, columns = np.rint(points).astype(int).T.clip(0, SIDE - 1)
         image[rows, columns] = random.uniform(0.6, 1)
-    image = np.roll(image, random.integers(-1, 2, 2), (0, 1))
+    image = np.roll(image, int(random.integers(0, 2)), 1)
     return np.clip(image + random.normal(0, 0.15, image.shape), 0, 1)

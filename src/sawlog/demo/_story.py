@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -34,8 +36,9 @@ def run_demo(
     sizes = sizes or Sizes()
 
     def type_in(*arguments: str) -> None:
-        shown = [each.replace(f"{folder}/", "") for each in arguments]
-        console.print(f"$ sawlog {' '.join(shown)}", style="bold", markup=False, highlight=False)
+        shown = [os.path.relpath(a, folder) if os.path.isabs(a) else a for a in arguments]
+        typed = f"$ sawlog {shlex.join(shown)}"
+        console.print(typed, style="bold", markup=False, highlight=False)
         code = command_line(arguments)
         if code:
             raise AssertionError(f"sawlog {' '.join(arguments)} ended with {code}")
