@@ -24,6 +24,18 @@ with sawlog.store.create(sys.argv[1], exists="append", segment_bytes=1 << 20) as
 """
 
 
+def _wait_for_progress(path: Path, writer: subprocess.Popen[str]) -> None:
+    """Wait until the writer has published something more, and is in the middle of the rest."""
+
+    def published() -> int:
+        return sum(1 for _ in (path / "segments").glob("*"))
+
+    before = published()
+    while published() == before and writer.poll() is None:
+        time.sleep(0.005)
+    time.sleep(0.03)
+
+
 def kill_and_resume(console: Console, path: Path, sizes: Sizes) -> None:
     """Kill a writer in the middle of its work, again and again, until it finishes."""
     console.rule("Killed, and resumed")
@@ -34,7 +46,7 @@ def kill_and_resume(console: Console, path: Path, sizes: Sizes) -> None:
             missing = int(writer.stdout.readline())
             said = f"  a writer starts; {missing:>6,} of {sizes.rows:,} examples are missing"
             if attempt < _KILLS:
-                time.sleep(0.12)
+                _wait_for_progress(path, writer)
                 writer.kill()
             console.print(said + ("   kill -9" if attempt < _KILLS else "   it finishes"))
     with sawlog.store.open(path) as reader:
