@@ -168,7 +168,11 @@ def test_runs_are_searched_sorted_and_compared(root, opened):
     assert [row for row in rows if row.startswith("lr")] == ["lr\t0.1\t0.2"]
     assert "2 runs chosen" in page.inner_text("#panel")
     show(page, "curves")
-    assert "of 2 runs." in page.inner_text("#panel [role=status]")
+    said = page.inner_text("#panel [role=status]")
+    assert "of 2 runs." in said
+    assert "thinned to 100 points" in said
+    assert "up to 1,500 entries" in said
+    assert "the band their range" in said
     show(page, "runs")
     page.get_by_role("button", name="Choose none").click()
     page.get_by_role("button", name="Choose all").click()

@@ -17,7 +17,7 @@ from sawlog import influence
 from sawlog.demo._drawings import ANNOTATORS, CARELESS, SIDE, Digits, draw_digits
 from sawlog.demo._sizes import Sizes
 
-_QUERIES = 6
+_QUERIES, _RANK = 6, 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ def train_and_log(console: Console, root: Path, sizes: Sizes) -> Watched:
         f"Trained on {len(train.labels):,} drawn digits, {int(train.wrong.sum())} of them with a "
         f"wrong label; test loss {loss:.3f}, accuracy {accuracy:.1%}."
     )
-    run.setup(log="grad", statistic="kfac", compress=24)
+    run.setup(log="grad", statistic="kfac", compress=_RANK)
     report = run.watch(model, quiet=True)
     for ids in torch.arange(len(train.labels)).split(200):
         with run(data_id=ids):
@@ -79,39 +79,57 @@ def find_wrong_labels(console: Console, watched: Watched, sizes: Sizes) -> None:
     )
 
 
-def ask_about_mistakes(console: Console, watched: Watched) -> Path:
-    """Score all training examples for test images with a high loss; return the run of queries."""
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """The run of the queries, their scores, and those with the greatest loss."""
+
+    folder: Path
+    scores: influence.Scores
+    hardest: list[str]
+
+
+def ask(watched: Watched) -> Asked:
+    """Log all test digits as queries; save the scores of those with the greatest loss."""
     model, test = watched.model, watched.test
+    names = [f"test-{i}" for i in range(len(test.labels))]
+    run = sawlog.init(project="digits-asked", root=watched.folder.parent)
+    run.setup(log="grad", compress=_RANK)
+    run.watch(model, quiet=True)
+    for ids in torch.arange(len(names)).split(200):
+        with run(data_id=[names[i] for i in ids.tolist()]):
+            run.backward(_loss(model, test, ids))
     with torch.no_grad():
         logits = model(_pixels(test))
         losses = cross_entropy(logits, torch.as_tensor(test.labels), reduction="none")
-    hardest = losses.argsort(descending=True)[:_QUERIES]
-    said = logits.argmax(1).numpy()
-    names = [f"test-{i}" for i in hardest.tolist()]
-    asked = sawlog.init(project="digits-asked", root=watched.folder.parent)
-    asked.setup(log="grad", compress=24)
-    asked.watch(model, quiet=True)
-    with asked(data_id=names):
-        asked.backward(_loss(model, test, hardest))
-    looks = test.described()
-    own = [{**looks[i], "model says": int(said[i])} for i in hardest.tolist()]
-    asked.describe(dict(zip(names, own, strict=True)))
-    asked.finalize()
-    scores = influence.attribute(
-        watched.run.store_path, asked.store_path, curvature="ekfac", per_layer=True
-    )
-    scores.save(watched.folder / "scores" / "hardest test digits")
-    _drop_each_annotator(console, scores, watched.train)
-    return Path(asked.path)
+    said = logits.argmax(1).tolist()
+    looks = [{**own, "model says": said[i]} for i, own in enumerate(test.described())]
+    run.describe(dict(zip(names, looks, strict=True)))
+    run.finalize()
+    scores = influence.attribute(watched.run.store_path, run.store_path, per_layer=True)
+    hardest = losses.argsort(descending=True)[:_QUERIES].tolist()
+    dataclasses.replace(
+        scores,
+        queries=scores.queries[hardest],
+        values=scores.values[hardest],
+        layers={name: values[hardest] for name, values in scores.layers.items()},
+    ).save(watched.folder / "scores" / "hardest test digits")
+    return Asked(Path(run.path), scores, [names[i] for i in hardest])
 
 
-def _drop_each_annotator(console: Console, scores: Any, train: Digits) -> None:
+def drop_each_annotator(console: Console, watched: Watched, asked: Asked, sizes: Sizes) -> None:
+    """Estimate how the test loss would change without one annotator, and measure it."""
+    train = watched.train
     groups = {who: np.flatnonzero(train.annotators == who) for who in ANNOTATORS}
-    change = scores.of_groups(groups).values.mean(0) / len(train.labels)
-    console.print("\nEstimated change of the loss of these test digits without one annotator:")
-    for who, value in zip(groups, change.tolist(), strict=True):
+    estimated = asked.scores.of_groups(groups).values.mean(0) / len(train.labels)
+    before, _ = _measured(watched.model, watched.test)
+    console.print("\nHow would the test loss change without the labels of one annotator?")
+    for (who, own), value in zip(groups.items(), estimated.tolist(), strict=True):
+        kept = np.setdiff1d(np.arange(len(train.labels)), own)
+        after, _ = _measured(_trained(_chosen(train, kept), sizes.epochs, seed=0), watched.test)
         note = "   who gave the wrong labels" if who == CARELESS else ""
-        console.print(f"  without {who}  {value:+.4f}{note}")
+        console.print(
+            f"  without {who}  estimated {value:+.2f}, trained again {after - before:+.2f}{note}"
+        )
 
 
 def _trained(data: Digits, epochs: int, seed: int, run: Any = None) -> nn.Module:

@@ -53,8 +53,10 @@ def run_demo(
     type_in("self-influence", str(watched.folder), "--top", "5")
     _digits.find_wrong_labels(console, watched, sizes)
     console.rule("Which examples made the model err?")
-    asked = _digits.ask_about_mistakes(console, watched)
-    type_in("attribute", str(watched.folder), str(asked), "--top", "2", "--sign", "negative")
+    asked = _digits.ask(watched)
+    two = ["--query", *asked.hardest[:2], "--top", "3", "--sign", "negative"]
+    type_in("attribute", str(watched.folder), str(asked.folder), *two)
+    _digits.drop_each_annotator(console, watched, asked, sizes)
     console.rule("All of it on one page")
     page = folder / "report.html"
     type_in("report", str(folder), "--title", "sawlog demo", "-o", str(page), "--overwrite")
