@@ -102,8 +102,9 @@ def radius_of(start: Any, params: Any, key: Any) -> Any:
 
 
 def by_level(values: Any, levels: Any) -> np.ndarray:
-    """The mean of values at each level."""
-    return np.array([np.mean(values[levels == level]) for level in range(LEVELS)])
+    """The mean of values at each level, NaN for a level that was not drawn."""
+    chosen = [values[levels == level] for level in range(LEVELS)]
+    return np.array([own.mean() if len(own) else np.nan for own in chosen])
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, np.ndarray]:
@@ -118,16 +119,16 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, np.ndarray]:
     table = {}
     for name in ("layer0", "layer1", "layer2", "layer3"):
         size = np.linalg.norm(logs[name].reshape(options.steps, -1), axis=1)
-        level = logs.steps[name]["level"].reshape(options.steps, -1)[:, 0]
+        level = logs.steps["level"][name].reshape(options.steps, -1)[:, 0]
         table[name] = by_level(size, level)
-    table["loss"] = by_level(logs["loss"], logs.steps["loss"]["level"])
+    table["loss"] = by_level(logs["loss"], logs.steps["level"]["loss"])
 
     start = jax.random.normal(start_key, (options.samples, 2))
     grad = jax.grad(radius_of)
     _, back = sawlog.spool(grad, argnames=["x"])(start, params, sample_key)
     back = back.to_numpy()
     pull = np.linalg.norm(back["x"], axis=-1).mean(1)  # in the order of the backward pass
-    table["x"] = by_level(pull, back.steps["x"]["level"].reshape(LEVELS, -1)[:, 0])
+    table["x"] = by_level(pull, back.steps["level"]["x"].reshape(LEVELS, -1)[:, 0])
 
     print("noise   loss   gradient that reaches the output of a layer     of the end of a sample,")
     print(

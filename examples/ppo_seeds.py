@@ -65,7 +65,7 @@ def play(params: Any, env: Any, key: Any, update: Any) -> tuple[Any, Any]:
     action = jax.random.categorical(act_key, logits)
     after, length = push(obs, action), length + 1
     done = (jnp.abs(after[0]) > 2.4) | (jnp.abs(after[2]) > 0.21) | (length >= LONGEST)
-    lax.cond(done, lambda: sawlog.log({"episode/return": length}, update=update), lambda: None)
+    sawlog.log({"episode/return": length}, where=done, update=update)
     fresh = jax.random.uniform(reset_key, (4,), minval=-0.05, maxval=0.05)
     log_prob = jax.nn.log_softmax(logits)[action]
     seen = {"obs": obs, "action": action, "log_prob": log_prob, "value": value, "done": done}
@@ -162,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         jax.jit(jax.vmap(run))(jnp.arange(options.seeds))
     for seed in range(options.seeds):
         logs = sawlog.load(folder / f"seed-{seed}")
-        returns = logs["episode/return"]
+        returns = logs["episode/return"][logs.mask["episode/return"]]  # of all environments
         tenth = max(1, len(returns) // 10)
         print(
             f"seed {seed}: {len(returns):>5} episodes, mean return "

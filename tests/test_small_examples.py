@@ -30,12 +30,12 @@ def test_ppo_has_a_run_for_each_seed(example, tmp_path):
     runs = [sawlog.load(path) for path in sorted(tmp_path.iterdir())]
     for logs in runs:
         assert logs["loss/policy"].shape == (2 * 4 * 4,)
-        assert set(logs.steps["loss/policy"]["update"].tolist()) == {0, 1}
-        lengths = logs["episode/return"]
+        assert set(logs.steps["update"]["loss/policy"].tolist()) == {0, 1}
+        lengths = logs["episode/return"][logs.mask["episode/return"]]
         assert len(lengths) > 5
         assert (lengths >= 8).all()  # a pole does not fall faster
         assert lengths.sum() <= 2 * 64 * 8  # no step is counted twice
-    assert not np.array_equal(runs[0]["episode/return"], runs[1]["episode/return"])
+    assert not np.array_equal(runs[0]["grad_norm"], runs[1]["grad_norm"])
 
 
 def test_the_flax_dashboard(example, tmp_path, capsys):
@@ -51,7 +51,7 @@ def test_gradients_of_a_diffusion_model(example):
     found = module.main(["--steps", "60", "--samples", "8"])
     assert found["x"].shape == (module.LEVELS,)
     assert np.isfinite(found["x"]).all()
-    assert found["x"][0] == pytest.approx(found["x"][0])
+    assert (found["x"] > 0).all()
     assert np.nanmax(found["layer3"]) < 1
 
 
