@@ -70,7 +70,7 @@ def logits_of(params: Any, x: Any) -> Any:
 def loss_of(params: Any, batch: Any) -> Any:
     """The loss of each image."""
     x, y = batch
-    return optax.softmax_cross_entropy_with_integer_labels(logits_of(params, x), y)
+    return optax.softmax_cross_entropy(logits_of(params, x), jax.nn.one_hot(y, SIZES[-1]))
 
 
 def train(x: Any, y: Any, epochs: int) -> Any:

@@ -138,7 +138,7 @@ _ZSH = """\
 autoload -U +X bashcompinit && bashcompinit
 """
 
-# Without a word of its own, the shell completes paths, as for any other command.
+# Where the script has nothing to offer, the shell completes paths, as for any other command.
 _BASH = """\
 # Completion of sawlog for bash.
 _sawlog() {{

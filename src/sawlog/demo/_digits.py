@@ -21,7 +21,7 @@ _QUERIES, _RANK = 6, 24
 
 
 @dataclasses.dataclass(frozen=True)
-class Watched:
+class TrainedDigits:
     """A trained model, the run with the gradients of its examples, and its data."""
 
     model: nn.Module
@@ -35,7 +35,7 @@ class Watched:
         return Path(self.run.path)
 
 
-def train_and_log(console: Console, root: Path, sizes: Sizes) -> Watched:
+def train_and_log(console: Console, root: Path, sizes: Sizes) -> TrainedDigits:
     """Train on digits with wrong labels; store the gradient and the image of every example."""
     console.rule("PyTorch: the gradient of every single example")
     train = draw_digits(sizes.digits, seed=0, careless=True)
@@ -58,10 +58,10 @@ def train_and_log(console: Console, root: Path, sizes: Sizes) -> Watched:
         f"Stored {report.bytes_per_example:,} bytes for each example: a projection of its gradient "
         "in every layer. The model is not changed.\n"
     )
-    return Watched(model, run, train, test)
+    return TrainedDigits(model, run, train, test)
 
 
-def find_wrong_labels(console: Console, watched: Watched, sizes: Sizes) -> None:
+def find_wrong_labels(console: Console, watched: TrainedDigits, sizes: Sizes) -> None:
     """Rank examples by self-influence, and train again without the first of them."""
     train, suspects = watched.train, influence.label_errors(watched.run.store_path).ids
     looked = max(1, len(train.labels) // 10)
@@ -80,7 +80,7 @@ def find_wrong_labels(console: Console, watched: Watched, sizes: Sizes) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class DigitQueries:
     """The run of the queries, their scores, and those with the greatest loss."""
 
     folder: Path
@@ -88,7 +88,7 @@ class Asked:
     hardest: list[str]
 
 
-def ask(watched: Watched) -> Asked:
+def ask(watched: TrainedDigits) -> DigitQueries:
     """Log all test digits as queries; save the scores of those with the greatest loss."""
     model, test = watched.model, watched.test
     names = [f"test-{i}" for i in range(len(test.labels))]
@@ -113,10 +113,12 @@ def ask(watched: Watched) -> Asked:
         values=scores.values[hardest],
         layers={name: values[hardest] for name, values in scores.layers.items()},
     ).save(watched.folder / "scores" / "hardest test digits")
-    return Asked(Path(run.path), scores, [names[i] for i in hardest])
+    return DigitQueries(Path(run.path), scores, [names[i] for i in hardest])
 
 
-def drop_each_annotator(console: Console, watched: Watched, asked: Asked, sizes: Sizes) -> None:
+def drop_each_annotator(
+    console: Console, watched: TrainedDigits, asked: DigitQueries, sizes: Sizes
+) -> None:
     """Estimate how the test loss would change without one annotator, and measure it."""
     train = watched.train
     groups = {who: np.flatnonzero(train.annotators == who) for who in ANNOTATORS}
