@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,17 @@ class TrainedDigits:
     def folder(self) -> Path:
         """The folder of the run."""
         return Path(self.run.path)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Let PyTorch use one thread inside the block: matrices this small are slower with more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def train_and_log(console: Console, root: Path, sizes: Sizes) -> TrainedDigits:

@@ -48,15 +48,16 @@ def run_demo(
     type_in("show", str(first))
     _crash.kill_and_resume(console, folder / "rows", sizes)
     type_in("verify", str(folder / "rows"))
-    watched = _digits.train_and_log(console, folder, sizes)
-    console.rule("Which labels are wrong?")
-    type_in("self-influence", str(watched.folder), "--top", "5")
-    _digits.find_wrong_labels(console, watched, sizes)
-    console.rule("Which examples made the model err?")
-    asked = _digits.ask(watched)
-    two = ["--query", *asked.hardest[:2], "--top", "3", "--sign", "negative"]
-    type_in("attribute", str(watched.folder), str(asked.folder), *two)
-    _digits.drop_each_annotator(console, watched, asked, sizes)
+    with _digits.one_thread():
+        watched = _digits.train_and_log(console, folder, sizes)
+        console.rule("Which labels are wrong?")
+        type_in("self-influence", str(watched.folder), "--top", "5")
+        _digits.find_wrong_labels(console, watched, sizes)
+        console.rule("Which examples made the model err?")
+        asked = _digits.ask(watched)
+        two = ["--query", *asked.hardest[:2], "--top", "3", "--sign", "negative"]
+        type_in("attribute", str(watched.folder), str(asked.folder), *two)
+        _digits.drop_each_annotator(console, watched, asked, sizes)
     console.rule("All of it on one page")
     page = folder / "report.html"
     type_in("report", str(folder), "--title", "sawlog demo", "-o", str(page), "--overwrite")
