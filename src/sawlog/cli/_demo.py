@@ -12,6 +12,7 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import arg
 
+from sawlog._optional import is_installed
 from sawlog._text import printable
 from sawlog.cli._arguments import Json
 from sawlog.cli._browser import open_in_browser
@@ -65,7 +66,8 @@ def run(arguments: Demo, output: CommandOutput) -> int:
     opened = not arguments.quiet and sys.stdout.isatty() and open_in_browser(page.as_uri())
     said = "The page is open in your browser" if opened else "Open this page in a browser"
     output.print(f"{said}: {printable(page.as_uri())}")
-    output.print(f"or see it live: sawlog view {printable(str(folder))}")
+    if is_installed("starlette") and is_installed("uvicorn"):
+        output.print(f"or see it live: sawlog view {printable(str(folder))}")
     return OK
 
 
