@@ -36,7 +36,7 @@ def work(folder: Path, examples: int, batches: int) -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
     x, y = torch.randn(examples, 8), torch.randn(examples, 1)
     run = sawlog.init(project="killed", root=folder, exists="append")
-    run.setup(log="grad", statistic="kfac", flush_every=1)
+    run.setup(log="grad", statistic="kfac")
     run.watch(model, quiet=True)
     missing = torch.as_tensor(run.missing(range(examples)))
     print(f"  starts; {len(missing)} of {examples} examples are missing", flush=True)
@@ -45,13 +45,14 @@ def work(folder: Path, examples: int, batches: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         with run(data_id=ids):
             run.backward(mse_loss(model(x[ids]), y[ids]))
-        run.flush()
+        run.flush()  # what was logged so far survives; without it, segments are written in between
     run.finalize()
 
 
 def rows_of(folder: Path, examples: int) -> dict[str, np.ndarray]:
     """All rows of the run, in the order of their ids; each example must be there once."""
-    with sawlog.store.open(folder / "killed" / "logs" / "train") as reader:
+    (place,) = (folder / "killed" / "logs").iterdir()
+    with sawlog.store.open(place) as reader:
         assert sorted(reader.ids().tolist()) == list(range(examples))
         return {name: np.asarray(rows) for name, rows in reader.gather(range(examples)).items()}
 
