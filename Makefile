@@ -17,7 +17,7 @@ NEWEST_TESTS := \
 .NOTPARALLEL: # there is one .venv
 
 help:
-	@echo "make demo           train a small model and look inside it"
+	@echo "make demo           train small models, look inside, and end with a page about them"
 	@echo "make test           lint and the tests"
 	@echo "make docs           the documentation, as pages in build/docs"
 	@echo "make test-browser   the pages of report and view, in Chromium"

@@ -18,6 +18,7 @@ from tests.source_tree import Modules, own_modules, read_modules
 LAYERS = (
     ("__main__",),
     ("accelerate", "cli", "huggingface", "lightning", "testing"),
+    ("demo",),
     ("report",),
     ("analysis", "utils"),
     ("__init__",),
@@ -53,9 +54,9 @@ HEIGHT = {unit: -depth for depth, units in enumerate(LAYERS) for unit in units}
 # Optional package -> the units that may import it at module level. All others import it inside the
 # function that needs it, through `_optional.require`.
 OPTIONAL = {
-    "jax": {"jax", "loggers"},
+    "jax": {"demo", "jax", "loggers"},
     "jaxlib": {"jax"},
-    "torch": {"torch", "huggingface", "lightning"},
+    "torch": {"demo", "torch", "huggingface", "lightning"},
     "accelerate": {"accelerate"},
     "transformers": {"huggingface"},
     "datasets": {"huggingface"},
@@ -75,7 +76,7 @@ OPTIONAL = {
     "trackio": set(),
     "uvicorn": set(),
     "wandb": set(),
-    "rich": {"_table", "cli", "sinks"},
+    "rich": {"_table", "cli", "demo", "sinks"},
     "tyro": {"cli"},
 }
 

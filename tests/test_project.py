@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -105,25 +106,31 @@ def test_tests_for_the_newest_jax_exist():
 def test_ci_runs_all_sets_of_tests(tmp_path):
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    fake = tmp_path / "make"
-    fake.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/calls\ntest "$*" != "$FAILS"\n')
-    fake.chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    for fails, calls in {
-        "": ["test", "docs", "test-newest", "test-long"],
-        "test": ["test"],
-        "docs": ["test", "docs"],
-        "test-newest": ["test", "docs", "test-newest"],
-        "test-long": ["test", "docs", "test-newest", "test-long"],
-    }.items():
-        (tmp_path / "calls").unlink(missing_ok=True)
-        done = subprocess.run([script], env={**os.environ, "PATH": path, "FAILS": fails})
-        assert (done.returncode != 0) == bool(fails)
-        assert text_of(tmp_path / "calls").split() == calls
+    everything = ["test", "docs", "test-newest", "test-long", "test-browser"]
+    for browser in (True, False):
+        tools = with_fake_tools(tmp_path / str(browser), browser)
+        for fails, calls in {
+            "": everything if browser else everything[:4],
+            **{name: everything[: place + 1] for place, name in enumerate(everything[:4])},
+            "test-browser": everything if browser else everything[:4],
+        }.items():
+            (tools / "calls").unlink(missing_ok=True)
+            env = {"PATH": str(tools), "FAILS": fails}
+            done = subprocess.run([script], env=env, capture_output=True, text=True)
+            assert (done.returncode != 0) == (fails in calls)
+            assert text_of(tools / "calls").split() == calls
+            assert ("NOT RUN: make test-browser" in done.stderr) == (
+                not browser and fails not in calls
+            )
 
 
-@pytest.mark.parametrize("script", [".ci/run", "tools/newest_python.sh", "tools/in_venv.sh"])
-def test_shell_scripts_are_sound(script):
-    assert os.access(ROOT / script, os.X_OK)
-    assert "\nset -euo pipefail\n" in text_of(ROOT / script)
-    subprocess.run(["bash", "-n", ROOT / script], check=True)
+def with_fake_tools(folder, browser):
+    """A PATH with a `make` that notes its calls, a `chromium` if asked for, and little else."""
+    folder.mkdir()
+    for name in ("bash", "dirname", "env", "id", "sh"):
+        (folder / name).symlink_to(shutil.which(name))
+    make = f'#!/bin/sh\necho "$@" >>{folder}/calls\ntest "$*" != "$FAILS"\n'
+    for name in ("make", "chromium") if browser else ("make",):
+        (folder / name).write_text(make)
+        (folder / name).chmod(0o755)
+    return folder

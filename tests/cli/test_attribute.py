@@ -175,7 +175,10 @@ def test_texts_that_are_not_there_and_odd_ones(sawlog_, stores, tmp_path):
         ("t.jsonl", '{"id": 1, "text": "a"}\n{"id"', "example 1"),
         ("t.jsonl", '{"id": 1, "words": "a"}', "fields are: id, words"),
         ("t.csv", "id,words\n1,a\n", "no field 'text'"),
-        ("none.txt", None, "No such file"),
+        ("none.txt", None, "does not exist"),
+        ("t.parquet", "no table", "cannot be read as Parquet"),
+        ("t.jsonl", "[" * 100_000, "not a file of JSON lines"),
+        ("t.xlsx", "PK", "unknown suffix"),
     ],
 )
 def test_files_that_are_no_texts(sawlog_, stores, tmp_path, name, text, why):

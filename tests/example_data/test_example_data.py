@@ -122,7 +122,7 @@ def test_a_folder_of_images_and_encoded_images(tmp_path):
     ((_, example),) = examples_of([encoded])
     assert np.array_equal(pixels(example.image), grey)
     (tmp_path / "cats" / "b.png").write_text("<svg onload=alert(1)>")
-    with pytest.raises(ArgumentError, match=r"b\.png is not an image"):
+    with pytest.raises(ArgumentError, match=r"b\.png cannot be read as an image"):
         list(examples_of(tmp_path))
 
 

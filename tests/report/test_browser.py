@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 
 import sawlog.store
+from sawlog.example_data import describe, load_examples
+from sawlog.influence import Scores
 from sawlog.report import PageOptions, write_report
+from sawlog.report._attribution import ScoredRun
 from sawlog.report._server import served
 from tests.report.runs import ESCAPES, HOSTILE, make_capture, make_failed, make_hostile, make_seeds
 
@@ -168,7 +171,11 @@ def test_runs_are_searched_sorted_and_compared(root, opened):
     assert [row for row in rows if row.startswith("lr")] == ["lr\t0.1\t0.2"]
     assert "2 runs chosen" in page.inner_text("#panel")
     show(page, "curves")
-    assert "of 2 runs." in page.inner_text("#panel [role=status]")
+    said = page.inner_text("#panel [role=status]")
+    assert "of 2 runs." in said
+    assert "thinned to 100 points" in said
+    assert "up to 1,500 entries" in said
+    assert "the band their range" in said
     show(page, "runs")
     page.get_by_role("button", name="Choose none").click()
     page.get_by_role("button", name="Choose all").click()
@@ -276,6 +283,27 @@ def test_attribution_and_its_controls(root, opened, tmp_path):
         page.get_by_role("button", name="Save all as CSV").click()
     sheet.value.save_as(tmp_path / "scores.csv")
     assert len((tmp_path / "scores.csv").read_text().splitlines()) == 61
+
+
+def test_tokens_are_shaded_by_their_scores(opened, tmp_path):
+    run = tmp_path / "train"
+    tokens = ["a ", "<b> ", "c"]
+    describe(run, {1: {"text": "".join(tokens), "tokens": tokens}})
+    with sawlog.store.create(run / "metrics") as writer:
+        writer.log({"loss": 1.0}, step=0)
+    about = {"mode": "dot", "curvature": "ekfac", "examples": 1}
+    scores = Scores(np.array(["q"]), np.array([1]), np.array([[2.1]]), about=about)
+    said = {"q": {1: [0.1, 4.0, -2.0]}}
+    scored = ScoredRun("tokens", scores, load_examples(run), tokens=said)
+    write_report([run], tmp_path / "page.html", scores=[scored])
+    page = opened((tmp_path / "page.html").as_uri())
+    show(page, "attribution")
+    found = page.locator("#panel .tokens .token").evaluate_all(
+        "all => all.map(each => [each.textContent, each.className, each.title])"
+    )
+    kinds = ["token", "token helps level-4", "token hurts level-2"]
+    titles = ["score 0.1", "score 4", "score -2"]
+    assert found == [list(each) for each in zip(tokens, kinds, titles, strict=True)]
 
 
 def test_the_keyboard_and_the_theme(root, opened):

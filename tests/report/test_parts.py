@@ -59,7 +59,7 @@ def test_integers_that_javascript_would_round_are_texts():
 def test_bm25_is_the_formula():
     texts = [("a", "x x y"), ("b", "y"), ("c", "z z z z")]
     rare = np.log(1 + (3 - 1 + 0.5) / 1.5)
-    by_hand = rare * 2 * 2.5 / (2 + 1.5 * (0.25 + 0.75 * 3 / (8 / 3)))
+    by_hand = rare * 2 * 2.2 / (2 + 1.2 * (0.25 + 0.75 * 3 / (8 / 3)))
     ((name, score),) = bm25({"q": "x"}, texts)["q"]
     assert (name, score) == ("a", pytest.approx(by_hand))
     assert [each for each, _ in bm25({"q": "Y z"}, texts)["q"]] == ["c", "b", "a"]
@@ -187,6 +187,24 @@ def test_attribution_of_a_query(tmp_path):
     assert first["groups"]["source"] == [["a", 3, 6.0], ["b", 2, 4.0]]
     assert part["overall"]["ids"] == [10, 11, 12, 13, 14]
     assert unpacked(part["overall"]["values"]).tolist() == [5, 1, 0, 2, -2]
+
+
+def test_parallel_gradients_are_folded_in_every_list(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(32, 6))
+    rows[1::2] = 3 * rows[::2]  # pairs
+    with sawlog.store.create(tmp_path / "rows", interval=None) as writer:
+        writer.append(np.arange(32), {"grad/w": rows})
+    values = np.zeros((8, 32))
+    for query in range(8):
+        values[query, 4 * query : 4 * query + 4] = [4, 3, -2, -1]
+    scores = Scores(np.arange(8), np.arange(32), values, about={"mode": "dot"})
+    part = attribution_part(ScoredRun("t", scores, rows=tmp_path / "rows"))
+    assert len(part["queries"]) == 8
+    for query in part["queries"]:
+        for side in ("helpful", "harmful"):
+            one, other = query[side]
+            assert one["like"] == other["like"] in (one["id"], other["id"])
 
 
 def test_what_the_page_says_about_trust(tmp_path):

@@ -13,6 +13,48 @@ Json: TypeAlias = Annotated[
     bool,
     arg(help="Print JSON, and nothing else, on standard output.", help_behavior_hint=""),
 ]
+Overwrite: TypeAlias = Annotated[bool, arg(help="Replace what exists.", help_behavior_hint="")]
+Names: TypeAlias = Annotated[
+    tuple[str, ...],
+    arg(
+        metavar="NAME [NAME ...]",
+        help="Only these names, or those that match a pattern such as 'eval/*'.",
+        help_behavior_hint="(default: all)",
+    ),
+]
+PositionalNames: TypeAlias = Positional[
+    Annotated[
+        tuple[str, ...],
+        arg(
+            metavar="[NAME ...]",
+            help="Only these names, or those that match a pattern such as 'eval/*'.",
+            help_behavior_hint="(default: all)",
+        ),
+    ]
+]
+NamesAgain: TypeAlias = Annotated[
+    tuple[str, ...],
+    arg(
+        name="names",
+        metavar="NAME [NAME ...]",
+        help="The same, as an option that other commands have, too.",
+        help_behavior_hint="",
+    ),
+]
+Queries: TypeAlias = Annotated[
+    tuple[str, ...],
+    arg(metavar="ID [ID ...]", help="Only these queries.", help_behavior_hint="(default: all)"),
+]
+Runs: TypeAlias = Positional[
+    Annotated[
+        tuple[Path, ...],
+        arg(
+            metavar="RUN [RUN ...]",
+            help="Runs, stores, or folders that have some in them.",
+            help_behavior_hint="",
+        ),
+    ]
+]
 Store: TypeAlias = Positional[Annotated[Path, arg(metavar="PATH", help="The folder of the store.")]]
 Stores: TypeAlias = Positional[
     Annotated[tuple[Path, ...], arg(metavar="PATH [PATH ...]", help="The folders of the stores.")]

@@ -21,7 +21,7 @@ from sawlog._table import Cell, TableColumn, folded, table
 from sawlog._text import printable
 from sawlog._validate import integer
 from sawlog.cli import _sheet
-from sawlog.cli._arguments import Json
+from sawlog.cli._arguments import Json, Overwrite, Queries
 from sawlog.cli._exit_codes import OK
 from sawlog.cli._output import CommandOutput
 from sawlog.cli._scoring import (
@@ -30,7 +30,6 @@ from sawlog.cli._scoring import (
     DampingOption,
     LayersOption,
     NonfiniteOption,
-    OverwriteOption,
     RelativeOption,
     TextOption,
     Train,
@@ -67,6 +66,10 @@ class Attribute:
 
     Queries are rows, too: log them as a run of their own, with the same layers and compression, or
     select examples of any run with --query. Examples with a positive score helped the model.
+
+    examples:
+      sawlog attribute sawlog/mnist sawlog/mnist-test --top 5
+      sawlog attribute sawlog/mnist sawlog/mnist-test --query 7 --sign negative -o scores.csv
     """
 
     train: Train
@@ -93,10 +96,7 @@ class Attribute:
         Literal["positive", "negative", "absolute"],
         arg(help="Which scores come first: the greatest, the least, or the farthest from 0."),
     ] = "positive"
-    query: Annotated[
-        tuple[str, ...],
-        arg(metavar="ID [ID ...]", help="Only these queries.", help_behavior_hint="(default: all)"),
-    ] = ()
+    query: Queries = ()
     names: LayersOption = ()
     per_layer: Annotated[
         bool, arg(help="Include the scores of each layer.", help_behavior_hint="")
@@ -104,17 +104,22 @@ class Attribute:
     out: Annotated[
         Path | None,
         arg(
+            aliases=["-o"],
             metavar="PATH",
             help="Save the scores: a .csv or .parquet file, or else a folder that "
             "sawlog.influence.load_scores reads.",
             help_behavior_hint="",
         ),
     ] = None
-    overwrite: OverwriteOption = False
+    overwrite: Overwrite = False
     budget: BudgetOption = None
     workers: Annotated[
         int,
-        arg(metavar="N", help="How many processes share the work; 0: no further process."),
+        arg(
+            aliases=["--jobs"],
+            metavar="N",
+            help="How many processes share the work; 0: no further process.",
+        ),
     ] = 0
     checkpoint: Annotated[
         Path | None,

@@ -83,4 +83,14 @@ COMMANDS = {
     "validate": Command(
         "_validate", "Validate", "Compare scores with what retraining on subsets of the data does."
     ),
+    "demo": Command(
+        "_demo",
+        "Demo",
+        "Train small models, log and attribute them, and end with a page that shows it.",
+    ),
+    "completion": Command(
+        "_completion",
+        "Completion",
+        "Print a script that completes commands, options and paths in a shell.",
+    ),
 }

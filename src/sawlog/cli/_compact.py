@@ -12,7 +12,7 @@ import sawlog.store
 from sawlog._format import size
 from sawlog._table import Cell, TableColumn, table
 from sawlog._text import printable
-from sawlog._validate import positive_integer
+from sawlog._validate import non_negative_number, positive_integer
 from sawlog.cli._arguments import Json, Stores, given_paths
 from sawlog.cli._exit_codes import OK, report, worse
 from sawlog.cli._output import CommandOutput
@@ -35,6 +35,10 @@ class Compact:
 
     The store can be read and written meanwhile. Merged segments are kept for readers that are open,
     and removed by the first compaction after the grace period.
+
+    examples:
+      sawlog compact runs/seed-0
+      sawlog compact runs/* --segment-mb 512
     """
 
     paths: Stores
@@ -50,6 +54,7 @@ class Compact:
 
 def run(arguments: Compact, output: CommandOutput) -> int:
     """Run ``sawlog compact``; a store that fails does not stop it."""
+    non_negative_number("--grace", arguments.grace)
     segment_bytes = positive_integer("--segment-mb", arguments.segment_mb) << 20
     code, done = OK, []
     for path in given_paths(arguments.paths):

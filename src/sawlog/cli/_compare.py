@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
-from typing import Annotated, Any
-
-from tyro.conf import Positional, arg
+from typing import Any
 
 from sawlog._format import number, shortened
 from sawlog._table import Cell, TableColumn, folded, table
 from sawlog._text import printable
-from sawlog.cli._arguments import Json
+from sawlog.cli._arguments import Json, Names, Runs
 from sawlog.cli._exit_codes import DAMAGED, OK
 from sawlog.cli._output import CommandOutput
 from sawlog.cli._run_paths import given_runs
@@ -31,24 +28,8 @@ class Compare:
       sawlog compare runs --names 'eval/*' --json
     """
 
-    runs: Positional[
-        Annotated[
-            tuple[Path, ...],
-            arg(
-                metavar="RUN [RUN ...]",
-                help="Runs, stores, or folders that have some in them.",
-                help_behavior_hint="",
-            ),
-        ]
-    ]
-    names: Annotated[
-        tuple[str, ...],
-        arg(
-            metavar="NAME [NAME ...]",
-            help="Only these names, or those that match a pattern such as 'eval/*'.",
-            help_behavior_hint="(default: all)",
-        ),
-    ] = ()
+    runs: Runs
+    names: Names = ()
     json: Json = False
 
 

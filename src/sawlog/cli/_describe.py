@@ -62,6 +62,8 @@ def run(arguments: Describe, output: CommandOutput) -> int:
     described = describe(
         arguments.path, arguments.data, arguments.ids, text=arguments.text, image=arguments.image
     )
+    if not described:
+        raise ArgumentError(f"{arguments.data} has no examples.")
     check_described(arguments.path)
     if arguments.json:
         output.print_json({"path": str(arguments.path), "examples": described})

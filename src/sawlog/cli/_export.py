@@ -12,7 +12,7 @@ import sawlog.store
 from sawlog._format import size
 from sawlog._table import TableColumn, table
 from sawlog._text import printable
-from sawlog.cli._arguments import Json, Store
+from sawlog.cli._arguments import Json, Names, Overwrite, Store
 from sawlog.cli._exit_codes import OK
 from sawlog.cli._output import CommandOutput
 from sawlog.inspect._patterns import matching_names
@@ -34,18 +34,15 @@ class Export:
     The suffix of TARGET decides the format: .safetensors for everything in one file, or for one
     table parquet, arrow, feather, csv or jsonl. With --format, TARGET may be a folder, which gets a
     file for each table.
+
+    examples:
+      sawlog export runs/seed-0 seed-0.csv
+      sawlog export runs/seed-0 tables --format parquet --names loss 'eval/*'
     """
 
     path: Store
     target: Positional[Annotated[Path, arg(metavar="TARGET", help="The file or folder to write.")]]
-    names: Annotated[
-        tuple[str, ...],
-        arg(
-            metavar="NAME [NAME ...]",
-            help="Only these names, or those that match a pattern such as 'grad/*'.",
-            help_behavior_hint="(default: all)",
-        ),
-    ] = ()
+    names: Names = ()
     format: Annotated[
         Format | None,
         arg(
@@ -58,7 +55,7 @@ class Export:
         bool,
         arg(help="Long format: one row for each entry of each name.", help_behavior_hint=""),
     ] = False
-    overwrite: Annotated[bool, arg(help="Replace existing files.", help_behavior_hint="")] = False
+    overwrite: Overwrite = False
     json: Json = False
 
 

@@ -37,6 +37,10 @@ class Ls:
     States: writing (a writer is open and published within the last ten minutes), closed, failed
     (closed after an error), unfinished (not closed, and silent: killed or waiting), empty, damaged
     (only headers are checked: use verify for all data), newer (than this sawlog), unreadable.
+
+    examples:
+      sawlog ls
+      sawlog ls runs --json
     """
 
     path: Positional[

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
 from sawlog._optional import require
 from sawlog._table import folded
 from sawlog._text import printable
-from sawlog.cli._arguments import Json
+from sawlog.cli._arguments import Json, Overwrite, Runs
 from sawlog.cli._dots import draw
 from sawlog.cli._exit_codes import OK
 from sawlog.cli._output import CommandOutput
@@ -35,16 +35,7 @@ class Plot:
       sawlog plot runs --names loss 'eval/*' --log -o curves.svg
     """
 
-    runs: Positional[
-        Annotated[
-            tuple[Path, ...],
-            arg(
-                metavar="RUN [RUN ...]",
-                help="Runs, stores, or folders that have some in them.",
-                help_behavior_hint="",
-            ),
-        ]
-    ]
+    runs: Runs
     names: Annotated[
         tuple[str, ...],
         arg(
@@ -71,7 +62,7 @@ class Plot:
             help_behavior_hint="",
         ),
     ] = None
-    overwrite: Annotated[bool, arg(help="Replace an existing file.", help_behavior_hint="")] = False
+    overwrite: Overwrite = False
     json: Json = False
 
 

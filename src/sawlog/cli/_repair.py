@@ -28,6 +28,10 @@ class Repair:
 
     Damaged files are moved to the folder damaged/ of the store. Without --yes nothing is changed:
     the command lists what would be set aside, and exits with 2.
+
+    examples:
+      sawlog repair runs/seed-0
+      sawlog repair runs/seed-0 --yes
     """
 
     path: Store

@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
 from sawlog import influence
 from sawlog._format import size
 from sawlog._table import folded
 from sawlog._text import printable
-from sawlog.cli._arguments import Json
+from sawlog._validate import integer
+from sawlog.cli._arguments import Json, Overwrite, Queries, Runs
 from sawlog.cli._exit_codes import OK
 from sawlog.cli._output import CommandOutput
-from sawlog.cli._scoring import open_logs, with_ids
+from sawlog.cli._scoring import CurvatureOption, open_logs, with_ids
 from sawlog.errors import ArgumentError, StoreExistsError
 from sawlog.example_data import check_described, describe
 from sawlog.influence import Logs, Scores
@@ -42,16 +43,7 @@ class WriteReport:
       sawlog report sawlog/mnist --data train.jsonl --queries sawlog/mnist-test -o report.html
     """
 
-    runs: Positional[
-        Annotated[
-            tuple[Path, ...],
-            arg(
-                metavar="RUN [RUN ...]",
-                help="Runs, stores, or folders that have some in them.",
-                help_behavior_hint="",
-            ),
-        ]
-    ]
+    runs: Runs
     out: Annotated[Path, arg(aliases=["-o"], metavar="FILE", help="The file to write.")] = Path(
         "report.html"
     )
@@ -75,14 +67,12 @@ class WriteReport:
         Path | None,
         arg(
             metavar="RUN",
-            help="Score the examples of the first run for the rows of this one, by EK-FAC.",
+            help="Score the examples of the first run for the rows of this one.",
             help_behavior_hint="",
         ),
     ] = None
-    query: Annotated[
-        tuple[str, ...],
-        arg(metavar="ID [ID ...]", help="Only these queries.", help_behavior_hint="(default: all)"),
-    ] = ()
+    query: Queries = ()
+    curvature: CurvatureOption = "ekfac"
     data: Annotated[
         Path | None,
         arg(
@@ -112,7 +102,7 @@ class WriteReport:
             help_behavior_hint="",
         ),
     ] = False
-    overwrite: Annotated[bool, arg(help="Replace an existing file.", help_behavior_hint="")] = False
+    overwrite: Overwrite = False
     json: Json = False
 
 
@@ -125,6 +115,8 @@ def run(arguments: WriteReport, output: CommandOutput) -> int:
         raise StoreExistsError(f"{out} is a folder. Hint: -o {out / 'report.html'}.")
     if out.exists() and not arguments.overwrite:
         raise StoreExistsError(f"{out} exists. Hint: --overwrite replaces it.")
+    if arguments.points is not None:
+        integer("--points", arguments.points, least=2)
     _describe(arguments.runs[0], arguments.data)
     more: list[Path | ScoredRun] = [path.absolute() for path in arguments.scores]
     for path in arguments.scores:
@@ -153,7 +145,8 @@ def _describe(folder: Path, data: Path | None) -> None:
             f"{folder} is not the folder of one run, so data cannot be stored with it. Hint: give "
             "the run itself first."
         )
-    describe(folder, data)
+    if not describe(folder, data):
+        raise ArgumentError(f"{data} has no examples.")
     check_described(folder)
 
 
@@ -161,7 +154,7 @@ def _scored(arguments: WriteReport, queries: Path) -> ScoredRun:
     first = arguments.runs[0]
     train, asked = map(open_logs, matching_row_stores(first, queries))
     selected = with_ids(asked, arguments.query)
-    kind = "ekfac"
+    kind = arguments.curvature
     scores = influence.attribute(train, selected, curvature=kind, per_layer=True)
     tokens = _token_scores(train, selected, scores)
     title = f"{first.absolute().name}, queries of {queries.absolute().name}"

@@ -86,14 +86,11 @@ TextOption: TypeAlias = Annotated[
     Path | None,
     arg(
         metavar="FILE",
-        help="The texts of the examples, to show with them: JSON lines or CSV with a field text, "
-        "and a field id unless ids are line numbers from 0 on; or one text a line. Without it, the "
-        "examples are shown as sawlog describe stored them.",
+        help="The texts of the examples, to show with them: JSON lines, CSV or Parquet with a "
+        "field text, and a field id unless ids are line numbers from 0 on; or one text a line. "
+        "Without it, the examples are shown as sawlog describe stored them.",
         help_behavior_hint="",
     ),
-]
-OverwriteOption: TypeAlias = Annotated[
-    bool, arg(help="Replace the existing file or scores at --out.", help_behavior_hint="")
 ]
 WeightsOption: TypeAlias = Annotated[
     Literal["same", "any"],

@@ -16,7 +16,7 @@ from sawlog._table import Cell, TableColumn, folded, table
 from sawlog._text import printable
 from sawlog._validate import integer
 from sawlog.cli import _sheet
-from sawlog.cli._arguments import Json
+from sawlog.cli._arguments import Json, Overwrite
 from sawlog.cli._exit_codes import OK
 from sawlog.cli._output import CommandOutput
 from sawlog.cli._scoring import (
@@ -25,7 +25,6 @@ from sawlog.cli._scoring import (
     DampingOption,
     LayersOption,
     NonfiniteOption,
-    OverwriteOption,
     RelativeOption,
     TextOption,
     Train,
@@ -54,6 +53,10 @@ class SelfInfluence:
     """Rank the examples of a run by self-influence: likely label errors first.
 
     No other data explains an example with a high self-influence: it is rare, hard or mislabelled.
+
+    examples:
+      sawlog self-influence sawlog/mnist --top 50
+      sawlog self-influence sawlog/mnist -o ranking.csv
     """
 
     train: Train
@@ -69,12 +72,13 @@ class SelfInfluence:
     out: Annotated[
         Path | None,
         arg(
+            aliases=["-o"],
             metavar="PATH",
             help="Save the whole ranking as a .csv or .parquet file.",
             help_behavior_hint="",
         ),
     ] = None
-    overwrite: OverwriteOption = False
+    overwrite: Overwrite = False
     budget: BudgetOption = None
     text: TextOption = None
     weights: WeightsOption = "same"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rich.text import Text
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
 import sawlog.store
 from sawlog._format import age, count, number, short, size
@@ -16,7 +16,7 @@ from sawlog._table import Cell, TableColumn, fits, folded, labelled, table
 from sawlog._text import printable
 from sawlog._trend import sparkline
 from sawlog._validate import integer
-from sawlog.cli._arguments import Json, Store
+from sawlog.cli._arguments import Json, NamesAgain, PositionalNames, Store
 from sawlog.cli._exit_codes import DAMAGED, OK
 from sawlog.cli._ls import state_style
 from sawlog.cli._output import CommandOutput
@@ -64,19 +64,15 @@ class Show:
 
     A trend shows a series from its first entry to its last: each block is the mean of some entries,
     and x marks those of which none is a finite number.
+
+    examples:
+      sawlog show runs/seed-0
+      sawlog show runs/seed-0 loss 'grad/*' --json
     """
 
     path: Store
-    names: Positional[
-        Annotated[
-            tuple[str, ...],
-            arg(
-                metavar="[NAME ...]",
-                help="Only these names, or those that match a pattern such as 'grad/*'.",
-                help_behavior_hint="(default: all)",
-            ),
-        ]
-    ] = ()
+    names: PositionalNames = ()
+    more_names: NamesAgain = ()
     limit: Annotated[
         int, arg(help="Show at most this many names, 0 for all. JSON always has all.")
     ] = 200
@@ -88,7 +84,7 @@ def run(arguments: Show, output: CommandOutput) -> int:
     limit = integer("--limit", arguments.limit, least=0)
     with _opened(arguments.path, output) as reader:
         most = None if arguments.json else limit or None
-        summary = store_summary(reader, arguments.names, limit=most)
+        summary = store_summary(reader, arguments.names + arguments.more_names, limit=most)
     if arguments.json:
         output.print_json(summary.to_json())
     else:

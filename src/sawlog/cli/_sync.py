@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
 import sawlog.store
 from sawlog._format import count
 from sawlog._table import TableColumn, table
 from sawlog._text import printable
 from sawlog._validate import positive_integer
-from sawlog.cli._arguments import Json
+from sawlog.cli._arguments import Json, Runs
 from sawlog.cli._exit_codes import OK
 from sawlog.cli._output import CommandOutput
 from sawlog.cli._run_paths import given_runs
@@ -54,16 +54,7 @@ class Sync:
       sawlog sync runs/seed-0 --to tensorboard --out tensorboard --follow
     """
 
-    runs: Positional[
-        Annotated[
-            tuple[Path, ...],
-            arg(
-                metavar="RUN [RUN ...]",
-                help="Runs, stores, or folders that have some in them.",
-                help_behavior_hint="",
-            ),
-        ]
-    ]
+    runs: Runs
     to: Annotated[Literal["wandb", "mlflow", "tensorboard", "trackio"], arg(help="The tracker.")]
     project: Annotated[
         str | None,
@@ -75,13 +66,20 @@ class Sync:
     ] = None
     out: Annotated[
         Path | None,
-        arg(metavar="FOLDER", help="The folder for TensorBoard's files.", help_behavior_hint=""),
+        arg(
+            aliases=["-o"],
+            metavar="FOLDER",
+            help="The folder for TensorBoard's files.",
+            help_behavior_hint="",
+        ),
     ] = None
     follow: Annotated[
         bool,
         arg(aliases=["-f"], help="Send what is logged until the runs end.", help_behavior_hint=""),
     ] = False
-    jobs: Annotated[int, arg(metavar="N", help="How many processes send runs.")] = 1
+    jobs: Annotated[
+        int, arg(aliases=["--workers"], metavar="N", help="How many processes send runs.")
+    ] = 1
     state: Annotated[
         Path | None,
         arg(

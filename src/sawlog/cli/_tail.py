@@ -17,7 +17,7 @@ import sawlog.store
 from sawlog._format import number, step
 from sawlog._text import printable
 from sawlog._validate import integer
-from sawlog.cli._arguments import Json
+from sawlog.cli._arguments import Json, NamesAgain, PositionalNames
 from sawlog.cli._exit_codes import OK
 from sawlog.cli._output import CommandOutput
 from sawlog.errors import StoreNotFoundError
@@ -45,16 +45,8 @@ class Tail:
     """
 
     path: Positional[Annotated[Path, arg(metavar="RUN", help="The folder of a run or store.")]]
-    names: Positional[
-        Annotated[
-            tuple[str, ...],
-            arg(
-                metavar="[NAME ...]",
-                help="Only these names, or those that match a pattern such as 'eval/*'.",
-                help_behavior_hint="(default: all)",
-            ),
-        ]
-    ] = ()
+    names: PositionalNames = ()
+    more_names: NamesAgain = ()
     lines: Annotated[int, arg(aliases=["-n"], help="How many steps to print first.")] = 10
     follow: Annotated[
         bool,
@@ -72,15 +64,16 @@ def run(arguments: Tail, output: CommandOutput) -> int:
             f"There is no run with logs of steps at {arguments.path}. Hint: sawlog ls FOLDER lists "
             "the stores under a folder."
         )
+    names = arguments.names + arguments.more_names
     with sawlog.store.open(path) as reader:
         seen: dict[str, int] = {}
-        lines = list(_new_lines(reader, arguments.names, seen, arguments.lines))
+        lines = list(_new_lines(reader, names, seen, arguments.lines))
         for each in lines[len(lines) - arguments.lines :] if arguments.lines else []:
             _print(each, arguments.json, output)
         while arguments.follow:
             open_ = writer_activity(path).state == "writing"
             reader.refresh()  # after the state: what a writer published before it closed is read
-            for each in _new_lines(reader, arguments.names, seen, None):
+            for each in _new_lines(reader, names, seen, None):
                 _print(each, arguments.json, output)
             if not open_:
                 output.remark(f"the run is {writer_activity(path).state}")

@@ -39,6 +39,10 @@ class Validate:
     Prints the linear datamodeling score (LDS) with its interval: the rank correlation of the sum
     of the scores of a subset with the metric after training on it. With --train, models that the
     bank lacks are trained first; the command may run several times at once.
+
+    examples:
+      sawlog validate sawlog/mnist/scores/test bank
+      sawlog validate scores bank --train my_project.training:train --subsets 50
     """
 
     scores: Positional[

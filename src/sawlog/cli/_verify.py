@@ -31,6 +31,10 @@ class Verify:
     """Check every byte of stores against its checksum.
 
     Lists each damaged or missing file, and what can still be read.
+
+    examples:
+      sawlog verify runs/seed-0
+      sawlog verify runs/* --json
     """
 
     paths: Stores

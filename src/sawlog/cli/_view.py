@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import webbrowser
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ from tyro.conf import Positional, arg
 
 from sawlog._text import printable
 from sawlog.cli._arguments import Json
+from sawlog.cli._browser import open_in_browser
 from sawlog.cli._exit_codes import OK
 from sawlog.cli._output import CommandOutput
 from sawlog.report._server import make_server
@@ -48,6 +48,6 @@ def run(arguments: View, output: CommandOutput) -> int:
         else:
             output.print(f"{printable(str(arguments.path))} is shown at {address} (Ctrl-C ends it)")
         if not arguments.quiet:
-            webbrowser.open(address)
+            open_in_browser(address)
         server.run(sockets=[bound])
     return OK

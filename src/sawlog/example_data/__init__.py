@@ -15,10 +15,19 @@ an example beside its id. Nothing here needs a framework.
 from __future__ import annotations
 
 from sawlog.example_data._example import Example as Example
+from sawlog.example_data._files import rows_of_file as rows_of_file
 from sawlog.example_data._sources import examples_of as examples_of
 from sawlog.example_data._table import ExampleData as ExampleData
 from sawlog.example_data._table import check_described as check_described
 from sawlog.example_data._table import describe as describe
 from sawlog.example_data._table import load_examples as load_examples
 
-__all__ = ["Example", "ExampleData", "check_described", "describe", "examples_of", "load_examples"]
+__all__ = [
+    "Example",
+    "ExampleData",
+    "check_described",
+    "describe",
+    "examples_of",
+    "load_examples",
+    "rows_of_file",
+]

@@ -130,7 +130,8 @@ def _picture(value: Any) -> tuple[bytes, str] | None:
         images: Any = require("PIL.Image", "report", "An encoded image")
         try:
             value = images.open(io.BytesIO(value))
-        except OSError as error:
+            value.load()
+        except Exception as error:  # of many kinds, by the format of the image
             raise ArgumentError(f"An image cannot be decoded: {error}.") from None
     if _is_pil(value):
         return _small(value)

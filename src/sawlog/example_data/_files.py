@@ -19,6 +19,9 @@ _MOST = 1 << 30  # characters of a CSV field; texts can be longer than csv's def
 def rows_of_file(path: Path) -> Iterator[tuple[Any, Any]]:
     """Yield ``(id or None, example)`` for each example of a file, or image of a folder.
 
+    A line of JSON is what it says, a line of CSV or a row of Parquet is a dict, and a line of a
+    text file is a text. Only images have ids of their own: their paths in the folder.
+
     Raises:
         ArgumentError: the path does not exist, the file is not in the format of its suffix, or the
             folder has no images.
@@ -54,7 +57,7 @@ def _of_json(path: Path, lines: Iterable[str]) -> Iterator[tuple[Any, Any]]:
     for number, line in enumerate(filled):
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ArgumentError(
                 f"{path} is not a file of JSON lines: example {number} (from 0 on): {error}. Hint: "
                 'write one object a line, such as {"id": 7, "text": "..."}.'
@@ -88,14 +91,15 @@ def _number(text: str) -> Any:
 
 
 def _of_parquet(path: Path) -> Iterator[tuple[Any, Any]]:
+    arrow: Any = require("pyarrow", "arrow", "A .parquet file of examples")
     parquet: Any = require("pyarrow.parquet", "arrow", "A .parquet file of examples")
-    file = parquet.ParquetFile(path)
     try:
-        for batch in file.iter_batches(1000):
-            for row in batch.to_pylist():
-                yield None, row
-    finally:
-        file.close()
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(1000):
+                for row in batch.to_pylist():
+                    yield None, row
+    except (arrow.ArrowException, OSError) as error:
+        raise ArgumentError(f"{path} cannot be read as Parquet: {error}.") from None
 
 
 def _of_folder(path: Path) -> Iterator[tuple[Any, Any]]:
@@ -105,8 +109,8 @@ def _of_folder(path: Path) -> Iterator[tuple[Any, Any]]:
     images: Any = require("PIL.Image", "report", "A folder of images")
     for file in files:
         try:
-            with images.open(file) as picture:
-                picture.load()
-                yield file.relative_to(path).as_posix(), picture
-        except OSError as error:
-            raise ArgumentError(f"{file} is not an image: {error}.") from None
+            with images.open(file) as opened:
+                picture = opened.copy()
+        except Exception as error:  # of many kinds, by the format of the file
+            raise ArgumentError(f"{file} cannot be read as an image: {error}.") from None
+        yield file.relative_to(path).as_posix(), picture

@@ -97,6 +97,8 @@ def _checked_id(found: Any) -> int | str:
         found = found.item()
     if isinstance(found, bool) or not isinstance(found, (int, str)):
         refuse("ids", "integers or strings, one for each example", found)
+    if isinstance(found, int) and not -(2**63) <= found < 2**63:
+        refuse("ids", "integers of 64 bits, or strings", found)
     return found
 
 

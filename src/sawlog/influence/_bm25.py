@@ -16,6 +16,7 @@ from sawlog.influence._scores import Scores
 
 Texts = Mapping[Any, str] | Sequence[str]
 
+K1, B = 1.2, 0.75
 _WORD = re.compile(r"\w+")
 
 
@@ -28,12 +29,60 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
+class LexicalIndex:
+    """How often texts contain the words of queries; texts are read once, and not kept.
+
+    Args:
+        queries: the texts of the queries that will be asked for.
+        texts: the texts to score.
+        k1, b, words: as for :func:`bm25`.
+    """
+
+    def __init__(
+        self,
+        queries: Iterable[str],
+        texts: Iterable[str],
+        *,
+        k1: float = K1,
+        b: float = B,
+        words: Callable[[str], Iterable[str]] = words_of,
+    ) -> None:
+        self._k1, self._words = k1, words
+        places: dict[str, list[int]] = {word: [] for text in queries for word in words(text)}
+        times: dict[str, list[int]] = {word: [] for word in places}
+        lengths: list[int] = []
+        for place, text in enumerate(texts):
+            own = list(words(text))
+            for word, count in Counter(word for word in own if word in places).items():
+                places[word].append(place)
+                times[word].append(count)
+            lengths.append(len(own))
+        self._found = {
+            word: (np.array(places[word], int), np.array(times[word], float)) for word in places
+        }
+        sizes = np.array(lengths, float)
+        mean = sizes.mean() if lengths else 0.0
+        self._length = k1 * (1 - b + b * (sizes / mean if mean else sizes))
+
+    def scores(self, query: str) -> np.ndarray:
+        """Return the score of each text for a query; a word that is repeated counts repeatedly."""
+        total = len(self._length)
+        values = np.zeros(total)
+        for word, times in Counter(self._words(query)).items():
+            where, often = self._found[word]
+            if len(where):
+                rare = math.log(1 + (total - len(where) + 0.5) / (len(where) + 0.5))
+                gain = often * (self._k1 + 1) / (often + self._length[where])
+                values[where] += times * rare * gain
+        return values
+
+
 def bm25(
     train: Texts,
     queries: Texts,
     *,
-    k1: float = 1.2,
-    b: float = 0.75,
+    k1: float = K1,
+    b: float = B,
     words: Callable[[str], Iterable[str]] = words_of,
 ) -> Scores:
     """Score training texts by the words that they share with query texts: a lexical baseline.
@@ -60,23 +109,8 @@ def bm25(
     named, asked = _split(queries)
     if not documents or not asked:
         raise ArgumentError("There are no texts to score, or no queries to score them for.")
-    counts = [Counter(words(text)) for text in documents]
-    lengths = np.array([own.total() for own in counts], float)
-    mean = lengths.mean()
-    length = k1 * (1 - b + b * (lengths / mean if mean else lengths))
-    questions = [Counter(words(text)) for text in asked]
-    found: dict[str, list[int]] = {word: [] for own in questions for word in own}
-    for place, own in enumerate(counts):
-        for word in own.keys() & found.keys():
-            found[word].append(place)
-    values = np.zeros((len(asked), len(documents)))
-    for row, own in enumerate(questions):
-        for word, times in own.items():
-            places = found[word]
-            if places:
-                rare = math.log(1 + (len(counts) - len(places) + 0.5) / (len(places) + 0.5))
-                often = np.array([counts[place][word] for place in places], float)
-                values[row, places] += times * rare * often * (k1 + 1) / (often + length[places])
+    index = LexicalIndex(asked, documents, k1=k1, b=b, words=words)
+    values = np.stack([index.scores(text) for text in asked])
     return Scores(named, ids, values, about={"method": "bm25", "unit": None})
 
 

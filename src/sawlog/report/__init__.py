@@ -2,8 +2,9 @@
 
 ``write_report(paths, "report.html")`` writes one HTML file that needs no network, with curves,
 arrays, stores and attributions. ``view_app(folder)`` is the application that ``sawlog view`` serves
-on the loopback interface. Both show what :mod:`sawlog.inspect` and :mod:`sawlog.influence` know as
-plain data: ``PageSource`` computes it in named parts, and the page asks for the parts it shows.
+on the loopback interface; ``with served(folder) as address:`` serves it from a thread. They show
+what :mod:`sawlog.inspect` and :mod:`sawlog.influence` know as plain data: ``PageSource`` computes
+it in named parts, and the page asks for the parts it shows.
 
 The extra ``report`` installs plotly and Jinja2, and ``view`` Starlette and uvicorn as well.
 """
@@ -11,8 +12,9 @@ The extra ``report`` installs plotly and Jinja2, and ``view`` Starlette and uvic
 from __future__ import annotations
 
 from sawlog.report._page import write_report as write_report
+from sawlog.report._server import served as served
 from sawlog.report._server import view_app as view_app
 from sawlog.report._source import PageOptions as PageOptions
 from sawlog.report._source import PageSource as PageSource
 
-__all__ = ["PageOptions", "PageSource", "view_app", "write_report"]
+__all__ = ["PageOptions", "PageSource", "served", "view_app", "write_report"]

@@ -21,7 +21,6 @@ from sawlog.report._groups import GroupBuilder, group_sums
 TOP = 50  # examples on each side that are listed, before duplicates are folded
 MOST_QUERIES = 60
 MOST_OVERALL = 500_000  # examples whose total score is on the page
-MOST_GRADIENTS = 4_000  # listed examples whose gradients are compared
 DUPLICATE = 0.99  # the least cosine of near-duplicates
 _UNCALIBRATED = ("identity",)
 
@@ -54,11 +53,12 @@ def attribution_part(scored: ScoredRun) -> dict[str, Any]:
     scores = scored.scores
     queries = listed(scores.queries)[:MOST_QUERIES]
     sides = {query: _sides(scores, place) for place, query in enumerate(queries)}
-    shown = {each for own in sides.values() for side in own for each, _, _ in side}
+    lists = [{each for side in own for each, _, _ in side} for own in sides.values()]
+    shown = set().union(*lists)
     groups = GroupBuilder(scores.ids) if scores.whole else None
     lexical = _lexical(scored, queries, groups)
     shown |= {each for pairs in lexical.values() for each, _ in pairs}
-    folded = _duplicates(scored, shown)
+    folded = _duplicates(scored, lists)
     columns = {} if groups is None else groups.columns()
     said: dict[str, Any] = {
         "title": scored.title,
@@ -215,33 +215,33 @@ def _texts(data: ExampleData, groups: GroupBuilder | None) -> Iterator[tuple[Any
                 yield each, example.text
 
 
-def _duplicates(scored: ScoredRun, shown: set[Any]) -> dict[Any, Any]:
-    """Return for each listed near-duplicate the id that represents its group.
+def _duplicates(scored: ScoredRun, lists: Sequence[set[Any]]) -> dict[Any, Any]:
+    """Return for each near-duplicate in a list the id that represents its group.
 
     Examples are near-duplicates if their data is equal, or if their gradients are parallel.
     """
     groups: dict[Any, list[Any]] = {}
     if scored.data is not None:
+        shown = set().union(*lists)
         for each, example in scored.data.get(sorted(shown, key=str)).items():
             if example.text or example.image:
                 groups.setdefault((example.text, example.image), []).append(each)
     found = list(groups.values())
-    if scored.rows is not None and 1 < len(shown) <= MOST_GRADIENTS:
+    if scored.rows is not None:
         # Rows may be gone, or hold no gradients: then only equal data is folded.
-        with contextlib.suppress(SawlogError, OSError):
-            found += _parallel(scored.rows, shown)
+        with contextlib.suppress(SawlogError, OSError), store.open(scored.rows) as reader:
+            logs = Logs(reader)
+            known = set(listed(logs.ids))
+            for own in lists:  # list by list, so that the work grows with their number only
+                found += _parallel(logs, sorted(own & known, key=str))
     return _representatives(found)
 
 
-def _parallel(rows: Path, shown: set[Any]) -> list[list[Any]]:
-    with store.open(rows) as reader:
-        logs = Logs(reader)
-        known = set(listed(logs.ids))
-        own = sorted((each for each in shown if each in known), key=str)
-        if len(own) < 2:
-            return []
-        some = logs.of(logs.gather(own))
-        return near_duplicates(some, threshold=DUPLICATE, neighbours=min(8, len(own) - 1))
+def _parallel(logs: Logs, own: list[Any]) -> list[list[Any]]:
+    if len(own) < 2:
+        return []
+    some = logs.of(logs.gather(own))
+    return near_duplicates(some, threshold=DUPLICATE, neighbours=min(8, len(own) - 1))
 
 
 def _representatives(groups: Sequence[Sequence[Any]]) -> dict[Any, Any]:

@@ -141,8 +141,9 @@ def loopback_socket(port: int) -> socket.socket:
         bound.bind(("127.0.0.1", port))
     except (OSError, OverflowError) as error:
         bound.close()
+        why = str(error).rstrip(".")
         raise ArgumentError(
-            f"Port {port} cannot be used: {error}. Hint: --port 0 chooses a free one."
+            f"Port {port} cannot be used: {why}. Hint: --port 0 chooses a free one."
         ) from None
     return bound
 

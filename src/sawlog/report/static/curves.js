@@ -38,7 +38,8 @@ async function loadCurves() {
       byName.get(series.name).push({ run: runs[at], series });
     }
   });
-  return { runs, byName, axes: [...axes], problems, leftOut };
+  const points = Math.max(0, ...parts.map((part) => part.points || 0));
+  return { runs, byName, axes: [...axes], problems, leftOut, points };
 }
 
 function drawControls(root, loaded, draw) {
@@ -67,14 +68,10 @@ function drawCurves(loaded, notes, grid, pager) {
   const names = [...loaded.byName.keys()].filter((name) => name.toLowerCase().includes(wanted));
   const pages = Math.max(1, Math.ceil(names.length / PER_PAGE));
   c.page = Math.min(c.page, pages - 1);
-  const thinned = [...loaded.byName.values()].flat().some(({ series }) => series.curves.some((curve) => curve.least));
   clear(notes);
   for (const text of loaded.problems.slice(0, 5)) notes.append(problem(text));
-  const said = [`${plural(names.length, "name")} of ${plural(loaded.runs.length, "run")}.`];
-  if (thinned) said.push("Long series are thinned: a point is the mean of consecutive entries, and the band their range.");
-  if (loaded.leftOut) said.push(`${num(loaded.leftOut)} names are left out.`);
-  notes.append(el("p", { class: "muted", role: "status" }, said.join(" ")));
   const all = [...new Set(names.flatMap((name) => loaded.byName.get(name).map((each) => each.run)))];
+  notes.append(el("p", { class: "muted", role: "status" }, curveNotes(loaded, names, all).join(" ")));
   notes.append(legendOf(all));
   dropCharts(grid);
   clear(grid);
@@ -84,6 +81,24 @@ function drawCurves(loaded, notes, grid, pager) {
   }
   if (!grid.children.length) grid.append(el("p", { class: "muted" }, loaded.byName.size ? "No name matches." : "These runs logged no numbers by step."));
   drawPager(pager, c.page, pages, names.length, (page) => { c.page = page; drawCurves(loaded, notes, grid, pager); document.getElementById("main").scrollIntoView(); });
+}
+
+/** What is drawn, and what is thinned or left out. */
+function curveNotes(loaded, names, all) {
+  const c = state.curves;
+  const total = state.index.runs.filter((run) => run.entries).length;
+  const some = loaded.runs.length < total && !state.selected.size ? `the first ${num(loaded.runs.length)} of ${plural(total, "run")}` : plural(loaded.runs.length, "run");
+  const said = [`${plural(names.length, "name")} of ${some}.`];
+  const grouped = isGrouped(all);
+  if (grouped) said.push(`A line is the mean over the runs of a folder, and the band their ${c.band === "range" ? "range" : "standard deviation"}.`);
+  const curves = [...loaded.byName.values()].flat().flatMap(({ series }) => series.curves);
+  if (curves.some((curve) => curve.least)) {
+    const longest = curves.reduce((most, curve) => Math.max(most, curve.entries), 0);
+    const range = grouped ? "" : all.length <= MOST_BANDS ? ", and the band their range" : "; their ranges are in the tables";
+    said.push(`Long series (up to ${num(longest)} entries) are thinned to ${num(loaded.points)} points: a point is the mean of consecutive entries${range}.`);
+  }
+  if (loaded.leftOut) said.push(`${num(loaded.leftOut)} names are left out.`);
+  return said;
 }
 
 /** The curve of each run over the chosen axis, as numbers. */

@@ -41,7 +41,8 @@ function shadedTokens(tokens, scores) {
 /** Controls to split examples by a number each, and save the ids to keep and to drop. */
 function keepOrDrop(overall, options) {
   const values = unpacked(overall.values);
-  const order = values.map((_, at) => at).sort((a, b) => options.worst(values[a], values[b]));
+  const missing = (at) => Number(Number.isNaN(values[at])); // what has no number is dropped last
+  const order = values.map((_, at) => at).sort((a, b) => missing(a) - missing(b) || options.worst(values[a], values[b]));
   const number = el("input", { type: "number", min: "0", max: "100", step: "0.5", value: String(options.state.drop) });
   const told = el("p", { class: "muted", role: "status" });
   const count = () => Math.round((Math.min(100, Math.max(0, Number(number.value) || 0)) / 100) * order.length);
