@@ -43,7 +43,7 @@ def through_training(
     seconds: float | None = None,
     ids: Sequence[Any] | None = None,
     query_ids: Sequence[Any] | None = None,
-    memory: Literal["sqrt", "log"] | int | str = "sqrt",
+    memory: Literal["auto", "sqrt", "log"] | int | str = "auto",
     query_batch: int | None = None,
     spill: StrPath | None = None,
     path: StrPath | None = None,
@@ -99,7 +99,8 @@ def through_training(
         ids: The id of each example; 0, 1, ... by default.
         query_ids: The id of each query; 0, 1, ... by default.
         memory: How many states are kept: ``"sqrt"`` or ``"log"`` of the number of steps, or a
-            number of bytes such as ``"2GB"``.
+            number of bytes such as ``"2GB"``. ``"auto"`` keeps the state before each step if all
+            of them fit into 1 GB, else ``"sqrt"``.
         query_batch: How many queries are read backwards at once. The default is 256 MB of states.
         spill: A folder for checkpoints. By default, they are kept in memory.
         path: A store for the scores of each run. A second call resumes, or adds more runs.

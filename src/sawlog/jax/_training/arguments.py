@@ -32,7 +32,7 @@ def runner_of(
     batches: Any = None,
     subset: Any = 0.5,
     seed: int = 0,
-    memory: Any = "sqrt",
+    memory: Any = "auto",
     query_batch: Any = None,
     spill: Any = None,
     loop: str = "scan",
@@ -51,11 +51,17 @@ def runner_of(
         count,
         metric_of(metric, loss, queries),
         queries,
-        memory if memory in ("sqrt", "log") else _validate.byte_size("memory", memory),
+        _memory(memory, spill),
         _validate.optional(_validate.positive_integer, "query_batch", query_batch),
         None if spill is None else absolute(spill),
         final_state,
     )
+
+
+def _memory(memory: Any, spill: Any) -> Any:
+    if memory == "auto":
+        return "auto" if spill is None else "sqrt"
+    return memory if memory in ("sqrt", "log") else _validate.byte_size("memory", memory)
 
 
 def program_of(loss: Any, optimizer: Any, step: Any, init: Any, key: Any) -> TrainingProgram:

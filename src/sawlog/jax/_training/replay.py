@@ -35,9 +35,10 @@ class Course:
     weights: Any
     keys: Any
 
-    def part(self, begin: int, end: int) -> tuple[Any, Any]:
-        """Return the order and the keys of some steps."""
-        return self.order[begin:end], self.keys[begin:end]
+    @property
+    def arrays(self) -> tuple[Any, Any, Any]:
+        """The order, the weights and the keys."""
+        return self.order, self.weights, self.keys
 
 
 class Replay:
@@ -52,8 +53,9 @@ class Replay:
     def __init__(self, program: TrainingProgram, data: Any, by_hand: bool = False) -> None:
         self.program, self.by_hand = program, by_hand
         self.data = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), data)
-        self._forward = self._loop if by_hand else jax.jit(self._scan)
-        self._backward = jax.jit(self._reverse, donate_argnums=(1, 2))
+        # Recorded and replayed by one compiled function: others could round differently.
+        self._forward = self._loop if by_hand else jax.jit(self._scan, static_argnums=4)
+        self._backward = jax.jit(self._reverse, static_argnums=6, donate_argnums=(1, 2))
 
     # -- forwards -----------------------------------------------------------------------------
 
@@ -63,24 +65,24 @@ class Replay:
         return jax.tree.map(lambda x: x[safe], data), jnp.where(there, weights[safe], 0)
 
     def _scan(
-        self, arrays: Arrays, order: Any, keys: Any, weights: Any, data: Any
+        self, arrays: Arrays, course: tuple[Any, Any, Any], data: Any, begin: Any, length: int
     ) -> tuple[Arrays, Arrays]:
         """Return the state after some steps, and the states before each of them."""
 
         def body(arrays: Arrays, step: tuple[Any, Any]) -> tuple[Arrays, Arrays]:
-            batch, own = self._batch(data, weights, step[0])
+            batch, own = self._batch(data, course[1], step[0])
             return self.program.advance(arrays, batch, own, step[1]), arrays
 
-        return jax.lax.scan(body, arrays, (order, keys))
+        return jax.lax.scan(body, arrays, _part(course, begin, length))
 
     def _loop(
-        self, arrays: Arrays, order: Any, keys: Any, weights: Any, data: Any
+        self, arrays: Arrays, course: tuple[Any, Any, Any], data: Any, begin: int, length: int
     ) -> tuple[Arrays, Arrays]:
         before = []
-        for rows, key in zip(order, keys, strict=True):
+        for step in range(begin, begin + length):
             before.append(arrays)
-            batch, own = self._batch(data, weights, rows)
-            arrays = self.program.advance(arrays, batch, own, key)
+            batch, own = self._batch(data, course[1], course[0][step])
+            arrays = self.program.advance(arrays, batch, own, course[2][step])
         return arrays, jax.tree.map(lambda *leaves: jnp.stack(leaves), *before)
 
     def train(self, arrays: Arrays, course: Course, plan: ReplayPlan) -> Arrays:
@@ -92,8 +94,8 @@ class Replay:
     def _segment(
         self, arrays: Arrays, course: Course, plan: ReplayPlan, segment: int
     ) -> tuple[Arrays, Arrays]:
-        order, keys = course.part(*plan.span(segment))
-        return self._forward(arrays, order, keys, course.weights, self.data)
+        begin, end = plan.span(segment)
+        return self._forward(arrays, course.arrays, self.data, begin, end - begin)
 
     # -- backwards ----------------------------------------------------------------------------
 
@@ -102,22 +104,22 @@ class Replay:
         before: Arrays,
         cotangents: list[Any],
         scores: Any,
-        order: Any,
-        keys: Any,
-        weights: Any,
+        course: tuple[Any, Any, Any],
         data: Any,
+        begin: Any,
+        length: int,
     ) -> tuple[list[Any], Any]:
         """Move cotangents ``[Q, ...]`` from the end of a segment to its start; add to scores."""
 
         def body(carry: tuple[list[Any], Any], step: Any) -> tuple[tuple[list[Any], Any], None]:
             cotangents, scores = carry
             arrays, rows, key = step
-            batch, own = self._batch(data, weights, rows)
+            batch, own = self._batch(data, course[1], rows)
             cotangents, slopes = self.program.pull_back(arrays, batch, own, key, cotangents)
             slopes = jnp.where(rows >= 0, slopes, 0).astype(scores.dtype)
             return (cotangents, scores.at[:, jnp.where(rows >= 0, rows, 0)].add(slopes)), None
 
-        xs = (before, order, keys)
+        xs = (before, *_part(course, begin, length))
         return jax.lax.scan(body, (cotangents, scores), xs, reverse=True)[0]
 
     def derivatives(
@@ -152,11 +154,13 @@ class Replay:
                 recording.forget(first)
             else:
                 start = kept.get(first)
-                again, before = self._segment(start, course, plan, first)
-                check_same(ends, again, self.program.layout, plan.span(first))
-                order, keys = course.part(*plan.span(first))
+                before = recording.inside.get(first)
+                if before is None or first == plan.segments - 1:
+                    again, before = self._segment(start, course, plan, first)
+                    check_same(ends, again, self.program.layout, plan.span(first))
+                begin, end = plan.span(first)
                 cotangents, scores = self._backward(
-                    before, cotangents, scores, order, keys, course.weights, self.data
+                    before, cotangents, scores, course.arrays, self.data, begin, end - begin
                 )
                 ends = start
                 if first in firsts:
@@ -164,6 +168,12 @@ class Replay:
                     scores = zeros()
                 progress()
         return np.stack(parts)
+
+
+def _part(course: tuple[Any, Any, Any], begin: Any, length: int) -> tuple[Any, Any]:
+    """Return the order and the keys of some steps."""
+    order, _, keys = course
+    return tuple(jax.lax.dynamic_slice_in_dim(each, begin, length) for each in (order, keys))
 
 
 def ages(plan: ReplayPlan) -> list[int]:
@@ -186,7 +196,8 @@ class Recording:
     """A run that was trained once, with the checkpoints to replay it.
 
     Checkpoints of the forward pass are kept for further batches of queries, if all segments have
-    one. Otherwise reading backwards overwrites them, and they are computed again.
+    one. Otherwise reading backwards overwrites them, and they are computed again. If there is room,
+    the states before all steps are kept as well.
     """
 
     def __init__(
@@ -200,13 +211,16 @@ class Recording:
         self.course, self.plan, self.checkpoints = course, plan, checkpoints
         self._marks = set(plan.recorded())
         self._there = {0}
+        self.inside: dict[int, Arrays] = {}
         checkpoints.put(0, start)
         arrays = start
         for segment in range(plan.segments):
             if segment in self._marks:
                 checkpoints.put(segment, arrays)
                 self._there.add(segment)
-            arrays, _ = replay._segment(arrays, course, plan, segment)
+            arrays, before = replay._segment(arrays, course, plan, segment)
+            if plan.every:
+                self.inside[segment] = before
         self.last = arrays
 
     def at_start(self) -> list[int]:
