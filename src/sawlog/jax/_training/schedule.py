@@ -3,8 +3,8 @@
 A run of ``T`` steps is divided into segments of ``k`` steps. The states at the start of segments
 are checkpoints; the states inside of one are computed again when the segment is read backwards.
 With a checkpoint for each segment every step is computed twice. With fewer, segments in between are
-computed again from an earlier checkpoint; binomial splitting needs the fewest steps for that. If there
-is room for the state before each step, nothing is computed again.
+computed again from an earlier checkpoint; binomial splitting needs the fewest steps for that. If
+there is room for the state before each step, nothing is computed again.
 """
 
 from __future__ import annotations
