@@ -39,6 +39,7 @@ MANY = 10  # queries at once
 def quality(task: tasks.Task, runs: int) -> None:
     """Print the linear datamodeling scores of runs, and of influence functions."""
     print(f"\n{task.name}: attainable {tasks.attainable(task):.3f}")
+    path = tasks.CACHE / f"runs-{task.name}-{task.draw}-{len(task.queries[0])}"
     begun = time.process_time()
     scores = influence.through_training(
         task.data,
@@ -49,14 +50,16 @@ def quality(task: tasks.Task, runs: int) -> None:
         batch_size=task.batch_size,
         epochs=task.epochs,
         runs=runs,
-        path=tasks.CACHE / f"runs-{task.name}-{task.draw}-{len(task.queries[0])}",
+        path=path,
     )
     spent = (time.process_time() - begun) / runs
     print(f"  {scores.about['trust']}")
     for count in sorted({1, 3, 10, 30, runs}):
         if count <= runs:
-            some = through_runs(task, count)
-            robust, plain = (tasks.lds(task, some[kind]) for kind in ("robust", "mean"))
+            robust, plain = (
+                tasks.lds(task, averaged(path, range(count), kind).values)
+                for kind in ("robust", "mean")
+            )
             print(f"  {count:3d} runs: {robust:.3f}   (plain mean {plain:.3f})")
     print(f"  {spent:.1f} CPU seconds a run")
     found = influence_functions(task, min(runs, 10))
@@ -64,12 +67,13 @@ def quality(task: tasks.Task, runs: int) -> None:
     print(f"  influence functions, {min(runs, 10)} runs: {tasks.lds(task, found[best]):.3f}")
 
 
-def through_runs(task: tasks.Task, count: int) -> dict[str, np.ndarray]:
-    """Return the averages of the first runs in the store."""
-    path = tasks.CACHE / f"runs-{task.name}-{task.draw}-{len(task.queries[0])}"
+def averaged(path: Any, runs: range, kind: str) -> averages.Average:
+    """Return the average of some of the runs in a store."""
     with store.open(path) as reader:
-        parts = np.array(reader.gather(list(range(count)))["parts"])
-    return {kind: averages.average(parts, kind, True).values for kind in ("robust", "mean")}
+        rows = reader.gather(list(runs))
+    parts = np.array(rows["parts"])
+    own = parts.shape[1] - int(rows["guesses"][0])
+    return averages.average(parts[:, :own], kind, True, parts[:, own:])
 
 
 def influence_functions(task: tasks.Task, runs: int) -> dict[float, np.ndarray]:
@@ -101,14 +105,12 @@ def coverage(task: tasks.Task, groups: int = 10, runs: int = 10, further: int = 
         check=False,
         path=path,
     )
-    with store.open(path) as reader:
-        parts = np.array(reader.gather(list(range(total)))["parts"])
     print(f"\n{task.name}: 90 % intervals of {runs} runs that hold the value of {further} others")
     for kind in ("robust", "mean"):
-        value = averages.average(parts[:further], kind, True).values
+        value = averaged(path, range(further), kind).values
         held = []
         for first in range(further, total, runs):
-            found = averages.average(parts[first : first + runs], kind, True)
+            found = averaged(path, range(first, first + runs), kind)
             reach = averages.t_quantile(0.9, runs - 1) * found.errors
             held.append(float(np.mean(np.abs(found.values - value) <= reach)))
         print(f"  {kind}: {np.mean(held):.1%} (groups from {min(held):.1%} to {max(held):.1%})")

@@ -7,8 +7,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-import numpy as np
-
 from sawlog import _validate
 from sawlog._paths import absolute
 from sawlog.errors import RoughTrainingWarning
@@ -153,6 +151,7 @@ def through_training(
         spill=spill,
         loop=loop,
         final_state=final_state,
+        guess=average == "robust" and (runs >= averages.FEWEST or path is not None),
     )
     about = {} if path is None else arguments.fingerprint(runner, data, queries)
     bank = RunBank(None if path is None else absolute(path), about)
@@ -162,7 +161,7 @@ def through_training(
     finally:
         bank.close()
     done = bank.results(runs)
-    found = averages.average(np.stack([each.parts for each in done]), average, budget.paired)
+    found = bank.average(runs, average, budget.paired)
     notes = _trust(runner, done[0], len(done)) if check else {}
     return Scores(
         arguments.ids_of("query_ids", query_ids, len(found.values)),

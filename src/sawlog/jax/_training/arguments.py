@@ -37,6 +37,7 @@ def runner_of(
     spill: Any = None,
     loop: str = "scan",
     final_state: Any = None,
+    guess: bool = False,
 ) -> Runner:
     """Return what finishes one run after another, for the arguments of ``through_training``."""
     _validate.one_of("loop", loop, ("scan", "python"))
@@ -55,6 +56,7 @@ def runner_of(
         _validate.optional(_validate.positive_integer, "query_batch", query_batch),
         None if spill is None else absolute(spill),
         final_state,
+        guess,
     )
 
 
@@ -151,6 +153,7 @@ def fingerprint(runner: Runner, data: Any, queries: Any) -> dict[str, Any]:
 
     metric = jax.make_jaxpr(measured)([a for a, n in zip(arrays, numeric, strict=True) if n], *one)
     return {
+        "format": 2,
         "data": digest(data),
         "queries": digest(queries),
         "program": digest(str(jaxpr), jaxpr.consts, start),
