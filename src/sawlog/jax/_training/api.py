@@ -88,9 +88,10 @@ def through_training(
             ``[runs, n]``, or a function that returns the weights of run ``i``, ``[n]``. With 0.5,
             runs are pairs of complementary halves.
         seed: The seed of all runs.
-        average: ``"robust"`` scales down runs with extreme derivatives, and gives smaller weights
-            to what early steps contribute as long as runs disagree on it. It ranks best with few
-            runs. ``"mean"`` has no bias: choose it to predict the effect of a group.
+        average: ``"robust"`` scales down runs with extreme derivatives. As long as runs disagree,
+            it gives smaller weights to what early steps contribute, and adds influence functions
+            at the end of each run. It ranks best with few runs. ``"mean"`` has no bias: choose it
+            to predict the effect of a group.
         error: Stop if standard errors are below this share of the scores (of their root mean
             square over examples, median over queries).
         seconds: Start no further run after this time.
