@@ -31,9 +31,7 @@ def test_the_guess_for_a_squared_error_is_gauss_newton():
         found = runner.run(0)
         start, course, plan = runner.begin(0, found.weights)
         w = np.asarray(runner.replay.train(start, course, plan)[0][0])
-    present = found.weights > 0
-    assert present.sum() == 6
-    matrix = 2 * X[present].T @ X[present] / 6
+    matrix = 2 * X.T @ X / 12
     slopes, asked = (2 * (x @ w - y)[:, None] * x for x, y in ((X, Y), OPTIONS["queries"]))
     assert found.guesses.shape == (3, 2, 12)
     for damping, guess in zip(DAMPINGS, found.guesses, strict=True):
@@ -41,10 +39,16 @@ def test_the_guess_for_a_squared_error_is_gauss_newton():
         np.testing.assert_allclose(guess, asked @ np.linalg.solve(damped, slopes.T), rtol=1e-6)
 
 
+def sixes(params, batch):
+    """A loss for batches of six examples only."""
+    return ((batch[0] * params["w"]).sum(1).reshape(2, 3) - batch[1].reshape(2, 3)).ravel() ** 2
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"guess": False},
+        {"loss": sixes, "metric": OPTIONS["loss"]},
         {"loss": programs.dropped, "init": programs.init, "metric": programs.loss},  # takes a key
         {
             "step": programs.accumulated_step,
@@ -53,7 +57,7 @@ def test_the_guess_for_a_squared_error_is_gauss_newton():
             **dict.fromkeys(("loss", "optimizer")),
         },
     ],
-    ids=["not wanted", "dropout", "step"],
+    ids=["not wanted", "not for one example", "dropout", "step"],
 )
 def test_no_guess(options):
     data = {"data": programs.data(12), "queries": programs.data(2)} if "init" in options else {}

@@ -4,9 +4,10 @@ Derivatives through many steps can be rough, and an average over few runs noisy.
 function at the last state is biased, but smooth. Averages give it a weight that is large as long as
 runs disagree, and tends to 0 with the number of runs.
 
-The curvature is the sum of ``g g^T / (2 loss)`` over the examples of the run, with the gradient
-``g`` of the loss of one example. For a squared error of one output this is the Gauss-Newton matrix;
-for other losses whose minimum is 0 it is the part of it along the gradient of each example.
+The curvature is the mean of ``g g^T / (2 loss)`` over all examples, with the gradient ``g`` of the
+loss of one example. For a squared error of one output this is the Gauss-Newton matrix; for other
+losses whose minimum is 0 it is the part of it along the gradient of each example. Examples that the
+run did not use count as well: the average is over runs that use others.
 """
 
 from __future__ import annotations
@@ -42,31 +43,37 @@ class EndInfluence:
         self._program, self._data = program, data
         self._compiled = jax.jit(self._scores)
 
-    def scores(self, last: Arrays, weights: np.ndarray, slopes: list[Any]) -> np.ndarray | None:
+    def scores(self, last: Arrays, slopes: list[Any]) -> np.ndarray | None:
         """Return scores of each damping, ``[3, q, n]``, or None if there are none.
 
         Args:
             last: The last state of the run.
-            weights: The weight of each example, ``[n]``.
             slopes: The derivatives of the queries by the last state, ``[q, *shape]`` each.
         """
         if self._program.losses is None:
             return None
         size = sum(leaf.size for leaf in last[0][: self._program.trained])
-        if size * (len(weights) + len(slopes[0])) > LARGEST or not weights.any():
+        count = len(jax.tree.leaves(self._data)[0])
+        if size * (count + len(slopes[0])) > LARGEST or not self._takes_one(last):
             return None
-        present = np.flatnonzero(weights > 0)
-        chosen = present[:: -(-len(present) // ROWS)]
-        own = np.asarray(weights / weights[chosen].sum(), last[0][0].dtype)
-        found = np.asarray(self._compiled(last, own, chosen, slopes, self._data))
+        found = np.asarray(self._compiled(last, slopes, self._data))
         return found if np.isfinite(found).all() else None
 
-    def _scores(self, last: Arrays, weights: Any, chosen: Any, slopes: list[Any], data: Any) -> Any:
+    def _takes_one(self, last: Arrays) -> bool:
+        """Return whether the loss can be computed for a batch of one example."""
+        first = jax.tree.map(lambda a: a[:1], self._data)
+        try:
+            return jax.eval_shape(self._program.losses, last, first).shape == (1,)
+        except Exception:  # a loss may be written for one size of batches only
+            return False
+
+    def _scores(self, last: Arrays, slopes: list[Any], data: Any) -> Any:
         losses, g = self._gradients(last, data)
         q = _rows(slopes[: self._program.trained])
         # Gradients shrink with the loss; without this, examples that fit would not count.
         usual = jnp.where((losses >= 0).all(), jnp.sqrt(2 * jnp.abs(losses) + 1e-12), 1)
-        root = (jnp.sqrt(weights) / usual).astype(g.dtype)[chosen, None] * g[chosen]
+        root = (g / usual[:, None].astype(g.dtype))[:: -(-len(g) // ROWS)]
+        root = root / len(root) ** 0.5
         gram = root @ root.T
         size = (gram**2).sum() / jnp.maximum(jnp.trace(gram), 1e-30)
         of_q, of_g, plain = q @ root.T, root @ g.T, q @ g.T

@@ -124,7 +124,7 @@ class Runner:
                 end = min(asked.count, first + self._together(start, asked.count))
                 slopes = asked.cotangents(recording.last, first, end)
                 if self.guess:
-                    guesses.append(self._end_influence().scores(recording.last, weights, slopes))
+                    guesses.append(self._end_influence().scores(recording.last, slopes))
                 parts.append(self.replay.derivatives(recording, slopes, progress))
             metrics = np.asarray(asked.values(recording.last, asked.queries))
         finally:
