@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -103,6 +103,7 @@ def improved(train: Data, validation: Data, weights: np.ndarray, runs: int, seed
         runs=runs,
         seed=seed,
         subset=lambda run: weights,  # all examples, with the weights so far
+        average="mean",
         check=False,
         query_ids=["validation loss"],
     )
@@ -130,26 +131,29 @@ def trained(train: Data, weights: Any, key: Any) -> Any:
     return jax.lax.scan(step, (params, OPTIMIZER.init(params)), order)[0][0]
 
 
-def tested(train: Data, test: Data, weights: np.ndarray, wrong: np.ndarray, models: int) -> Round:
-    """Train models with new seeds, and test them."""
+def testing(train: Data, test: Data, wrong: np.ndarray, models: int) -> Callable[..., Round]:
+    """Return a function that trains models with new seeds and some weights, and tests them."""
+    asked = jax.tree.map(jnp.asarray, test)
 
-    @jax.jit
-    @jax.vmap
-    def one(key: Any) -> Any:
-        params = trained(train, jnp.asarray(weights, jnp.float32), key)
-        right = logits(params, jnp.asarray(test[0])).argmax(-1) == jnp.asarray(test[1])
-        return loss(params, jax.tree.map(jnp.asarray, test)).mean(), right.mean()
+    def one(key: Any, weights: Any) -> Any:
+        params = trained(train, weights, key)
+        right = logits(params, asked[0]).argmax(-1) == asked[1]
+        return loss(params, asked).mean(), right.mean()
 
-    losses, right = (
-        np.asarray(found) for found in one(jax.random.split(jax.random.key(9), models))
-    )
-    return Round(
-        float(losses.mean()),
-        float(losses.std(ddof=1) / np.sqrt(models)),
-        float(right.mean()),
-        float(weights[~wrong].mean()),
-        float(weights[wrong].mean()),
-    )
+    together = jax.jit(jax.vmap(one, (0, None)))
+    keys = jax.random.split(jax.random.key(9), models)
+
+    def tested(weights: np.ndarray) -> Round:
+        losses, right = map(np.asarray, together(keys, weights.astype(np.float32)))
+        return Round(
+            float(losses.mean()),
+            float(losses.std(ddof=1) / np.sqrt(models)),
+            float(right.mean()),
+            float(weights[~wrong].mean()),
+            float(weights[wrong].mean()),
+        )
+
+    return tested
 
 
 def main(arguments: Sequence[str] | None = None) -> list[Round]:
@@ -157,17 +161,18 @@ def main(arguments: Sequence[str] | None = None) -> list[Round]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer models")
     quick = parser.parse_args(arguments).quick
-    runs, models = (3, 4) if quick else (6, 20)
+    runs, models = (2, 4) if quick else (4, 12)
     train, validation, test, wrong = digits()
     weights = np.ones(TRAIN)
     print(f"{TRAIN} examples, {wrong.sum()} with a wrong label; {VALIDATION} to validate")
-    found = [tested(train, test, weights, wrong, models)]
+    tested = testing(train, test, wrong, models)
+    found = [tested(weights)]
     for number in range(ROUNDS):
         weights, _ = improved(train, validation, weights, runs, seed=number)
-        found.append(tested(train, test, weights, wrong, models))
+        found.append(tested(weights))
     for number, each in enumerate(found):
         print(
-            f"after {number} rounds: test loss {each.loss:.3f} (standard error {each.error:.3f}), "
+            f"round {number}: test loss {each.loss:.3f} (standard error {each.error:.3f}), "
             f"accuracy {each.accuracy:.1%}, mean weight of right labels {each.right:.2f}, of "
             f"wrong labels {each.wrong:.2f}"
         )
