@@ -73,7 +73,8 @@ def averaged(path: Any, runs: range, kind: str) -> averages.Average:
         rows = reader.gather(list(runs))
     parts = np.array(rows["parts"])
     own = parts.shape[1] - int(rows["guesses"][0])
-    return averages.average(parts[:, :own], kind, True, parts[:, own:])
+    present = np.array(rows["weights"]) > 0
+    return averages.average(parts[:, :own], kind, True, parts[:, own:], present)
 
 
 def influence_functions(task: tasks.Task, runs: int) -> dict[float, np.ndarray]:

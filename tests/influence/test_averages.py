@@ -53,6 +53,30 @@ def test_nine_of_ten_intervals_hold_the_value_of_further_runs(kind, paired, gues
     assert 0.85 < np.mean(held) < 0.95
 
 
+def test_what_differs_between_runs_with_and_without_an_example_is_no_error():
+    from sawlog.influence._averages import t_quantile
+
+    def halves(count, seed):
+        random = np.random.default_rng([9, seed])
+        present = np.zeros((count, 150), bool)
+        for run in range(0, count, 2):
+            present[run, random.permutation(150)[:75]] = True
+            present[run + 1] = ~present[run]
+        effect = np.linspace(-8, 8, 150)  # large for some examples only
+        return runs(count, seed) + np.where(present, effect, 0)[:, None, None], present
+
+    parts, present = halves(200, 99)
+    many = average(parts, "mean", True, present=present).values
+    held = []
+    for seed in range(8):
+        parts, present = halves(10, seed)
+        found = average(parts, "mean", True, present=present)
+        assert found.errors.mean() < 0.8 * average(parts, "mean").errors.mean()
+        held.append(np.abs(found.values - many) < t_quantile(0.9, 9) * found.errors)
+    assert 0.85 < np.mean(held) < 0.95
+    assert np.mean(held, 0).min(0)[:10].mean() > 0.5  # also where the effect is large
+
+
 def test_parts_that_disagree_have_smaller_weights_with_few_runs():
     few, many = average(runs(6)), average(runs(400))
     assert few.weights[1] < 0.7 < few.weights[0]

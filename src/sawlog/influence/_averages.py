@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import statistics
+from collections.abc import Callable
 
 import numpy as np
 
@@ -41,6 +42,7 @@ def average(
     kind: str = "robust",
     paired: bool = False,
     guesses: np.ndarray | None = None,
+    present: np.ndarray | None = None,
 ) -> Average:
     """Average the scores of independent runs, each given as a sum of parts.
 
@@ -58,6 +60,9 @@ def average(
         paired: Whether runs ``2 j`` and ``2 j + 1`` belong together, as those on complementary
             halves of the data do: one errs where the other does not.
         guesses: ``[m, k, q, n]``: scores of other methods for each run, which may be biased.
+        present: ``[m, n]``: whether each run has used an example, for pairs of complementary
+            halves. Its scores differ between runs with and without it; this is no error, because
+            half of the runs have it.
     """
     count, own, queries, _ = parts.shape
     robust = kind == "robust" and count >= FEWEST
@@ -65,8 +70,9 @@ def average(
     if robust and guesses is not None and guesses.shape[1]:
         parts = np.concatenate([parts, guesses], 1)
     weights = _weights(parts, own, 2 if paired else 1) if robust else np.ones(own)
+    variance_of = functools.partial(_variance, paired=paired, present=present)
     found = [
-        _one(parts[:, :, q].astype(np.float64), own, weights, robust, paired)
+        _one(parts[:, :, q].astype(np.float64), own, weights, robust, variance_of)
         for q in range(queries)
     ]
     members, variance, bias = (np.stack(each) for each in zip(*found, strict=True))
@@ -78,23 +84,34 @@ def average(
 
 
 def _one(
-    parts: np.ndarray, own: int, weights: np.ndarray, robust: bool, paired: bool
+    parts: np.ndarray,
+    own: int,
+    weights: np.ndarray,
+    robust: bool,
+    variance_of: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Return members, variance of their mean and squared bias of one query, from ``[m, a, n]``."""
     clipped = _clipped(parts) if robust else parts
     members = np.einsum("a,man->mn", weights, clipped)
     if len(members) < 2:
         return members, members[0], 0.0
-    variance = _share(members, paired) * members.var(0, ddof=1)
     # Weights other than 1 move the average away from the mean: the mean distance is an error too.
     gaps = members - clipped[:, :own].sum(1)
-    bias = gaps.mean(0) ** 2 - _share(gaps, paired) * gaps.var(0, ddof=1)
-    return members, variance, float(np.sum(bias))
+    bias = gaps.mean(0) ** 2 - variance_of(gaps)
+    return members, variance_of(members), float(np.sum(bias))
 
 
-def _share(members: np.ndarray, paired: bool) -> float:
-    """Return the variance of the mean as a share of the variance of one member."""
-    return (1 + _correlation(members) if paired else 1) / len(members)
+def _variance(members: np.ndarray, paired: bool, present: np.ndarray | None) -> np.ndarray:
+    """Return the variance of the mean of members ``[m, n]``."""
+    count = len(members)
+    if paired and present is not None:
+        with_it, without = (
+            np.where(chosen, members, 0).sum(0) / (count / 2) for chosen in (present, ~present)
+        )
+        gaps = members - np.where(present, with_it, without)
+        return (gaps**2).sum(0) / (count - 2) / count
+    share = (1 + _correlation(members) if paired else 1) / count
+    return share * members.var(0, ddof=1)
 
 
 def _spread(bias: np.ndarray, variance: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -94,7 +94,8 @@ class RunBank:
         guesses = None
         if all(len(each.guesses) for each in done):
             guesses = np.stack([each.guesses for each in done])
-        return average(np.stack([each.parts for each in done]), kind, paired, guesses)
+        present = np.stack([each.weights > 0 for each in done])
+        return average(np.stack([each.parts for each in done]), kind, paired, guesses, present)
 
     def close(self) -> None:
         """Close the store."""
