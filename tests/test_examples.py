@@ -150,6 +150,35 @@ def test_what_a_difference_says(example):
     assert "a 10%, test accuracy 95.0%" in pruning.chosen(found)
 
 
+# -- through training -----------------------------------------------------------------------------
+
+
+def test_data_weights(example, capsys):
+    pytest.importorskip("sklearn")
+    before, _, after = example("data_weights").main(["--quick"])
+    assert after.loss < 0.8 * before.loss - 3 * after.error
+    assert after.wrong < 0.5 < 1 < after.right
+    assert f"test loss {after.loss:.3f}" in capsys.readouterr().out
+
+
+def test_sentence_sources(example, capsys):
+    found = example("sentence_sources").main(["--quick"])
+    assert found.stated == found.questions
+    assert found.changes["the 2 best"] > max(0.1, 3 * found.changes["2 at random"])
+    assert found.changes["the worst, question 1"] < 0
+    assert "trained without the 2 best" in capsys.readouterr().out
+
+
+def test_sentences_to_complete_are_not_among_those_read(example):
+    text = example("sentence_sources").corpus(5)
+    assert not set(text.texts) & set(text.asked)
+    for asked, fact in zip(text.asked, text.asked_facts, strict=True):
+        stated = [each for each, own in zip(text.texts, text.facts, strict=True) if own == fact]
+        assert sum(each.split()[-1] == asked.split()[-1] for each in stated) == 2
+    assert text.facts[text.wrong] == text.asked_facts[0]
+    assert text.texts[text.wrong].split()[:-1] == text.asked[0].split()[:-1]
+
+
 # -- tables ---------------------------------------------------------------------------------------
 
 
