@@ -142,20 +142,21 @@ def retraining(data: Any, asked: Any, init: Any, models: int) -> Callable[..., n
     """Return a function that trains without some sentences, and returns losses ``[models, q]``."""
     data, asked = jax.tree.map(jnp.asarray, (data, asked))
 
-    def one(key: Any, rows: Any) -> Any:
+    count = len(data[0]) // BATCH * BATCH
+
+    def one(key: Any, weights: Any) -> Any:
         start, shuffle = jax.random.split(key)
         params = init(start)
-        steps = len(rows) // BATCH
 
         def epoch(own: Any) -> Any:
-            return jax.random.permutation(own, rows)[: steps * BATCH].reshape(steps, BATCH)
+            return jax.random.permutation(own, len(data[0]))[:count].reshape(-1, BATCH)
 
         order = jax.vmap(epoch)(jax.random.split(shuffle, EPOCHS)).reshape(-1, BATCH)
 
-        def step(state: Any, own: Any) -> tuple[Any, None]:
+        def step(state: Any, rows: Any) -> tuple[Any, None]:
             params, memory = state
-            batch = jax.tree.map(lambda a: a[own], data)
-            grads = jax.grad(lambda p: loss(p, batch).mean())(params)
+            batch, own = jax.tree.map(lambda a: a[rows], data), weights[rows]
+            grads = jax.grad(lambda p: (own * loss(p, batch)).sum() / own.sum())(params)
             updates, memory = OPTIMIZER.update(grads, memory, params)
             return (optax.apply_updates(params, updates), memory), None
 
@@ -166,7 +167,9 @@ def retraining(data: Any, asked: Any, init: Any, models: int) -> Callable[..., n
     keys = jax.random.split(jax.random.key(7), models)
 
     def without(left_out: np.ndarray) -> np.ndarray:
-        return np.asarray(together(keys, np.setdiff1d(np.arange(len(data[0])), left_out)))
+        weights = np.ones(len(data[0]), np.float32)
+        weights[left_out] = 0
+        return np.asarray(together(keys, weights))
 
     return without
 
