@@ -179,7 +179,7 @@ class Result:
     """What was found.
 
     Args:
-        stated: For how many questions the best sentence states the fact that was asked for.
+        stated: For how many questions the best sentence states the fact in question.
         questions: The number of questions.
         wrong_found: Whether the sentence with the lowest score is the wrong one, for question 0.
         changes: By what was left out, the mean change of the loss of the questions.
