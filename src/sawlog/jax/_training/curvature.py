@@ -41,6 +41,7 @@ class EndInfluence:
 
     def __init__(self, program: TrainingProgram, data: Any) -> None:
         self._program, self._data = program, data
+        self._losses: Any = program.losses
         self._compiled = jax.jit(self._scores)
 
     def scores(self, last: Arrays, slopes: list[Any]) -> np.ndarray | None:
@@ -50,7 +51,7 @@ class EndInfluence:
             last: The last state of the run.
             slopes: The derivatives of the queries by the last state, ``[q, *shape]`` each.
         """
-        if self._program.losses is None:
+        if self._losses is None:
             return None
         size = sum(leaf.size for leaf in last[0][: self._program.trained])
         count = len(jax.tree.leaves(self._data)[0])
@@ -63,7 +64,7 @@ class EndInfluence:
         """Return whether the loss can be computed for a batch of one example."""
         first = jax.tree.map(lambda a: a[:1], self._data)
         try:
-            return jax.eval_shape(self._program.losses, last, first).shape == (1,)
+            return jax.eval_shape(self._losses, last, first).shape == (1,)
         except Exception:  # a loss may be written for one size of batches only
             return False
 
@@ -92,7 +93,7 @@ class EndInfluence:
             def value(trained: list[Any]) -> Any:
                 arrays = ([*trained, *last[0][count:]], last[1])
                 batch = jax.tree.map(lambda a: a[None], example)
-                return self._program.losses(arrays, batch)[0]
+                return self._losses(arrays, batch)[0]
 
             loss, slopes = jax.value_and_grad(value)(last[0][:count])
             return loss, jnp.concatenate([leaf.ravel() for leaf in slopes])

@@ -180,7 +180,8 @@ class Replay:
 def _part(course: tuple[Any, Any, Any], begin: Any, length: int) -> tuple[Any, Any]:
     """Return the order and the keys of some steps."""
     order, _, keys = course
-    return tuple(jax.lax.dynamic_slice_in_dim(each, begin, length) for each in (order, keys))
+    cut = jax.lax.dynamic_slice_in_dim
+    return cut(order, begin, length), cut(keys, begin, length)
 
 
 def ages(plan: ReplayPlan) -> list[int]:

@@ -131,8 +131,10 @@ class Runner:
             checkpoints.close()
         scores = -self.count * np.concatenate(parts, 1)
         check_finite(run, metrics, scores.sum(0), len(course.order))
-        none = not guesses or any(each is None for each in guesses)
-        guessed = np.zeros((0, *scores.shape[1:])) if none else np.concatenate(guesses, 1)
+        known = [each for each in guesses if each is not None]
+        guessed = np.zeros((0, *scores.shape[1:]))
+        if known and len(known) == len(guesses):
+            guessed = np.concatenate(known, 1)
         return RunScores(run, scores, guessed, metrics, weights, time.monotonic() - begun)
 
     def _end_influence(self) -> EndInfluence:
