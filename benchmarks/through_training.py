@@ -2,13 +2,15 @@
 
     python benchmarks/through_training.py                        # all, 15 minutes on two cores
     python benchmarks/through_training.py --speed-only           # time and memory, about a minute
+    python benchmarks/through_training.py --coverage-only        # standard errors, 5 minutes
     python benchmarks/through_training.py --queries 50 --runs 10 # fewer queries and runs
 
 Two tasks, each with the answer by retraining on random halves: digits with wrong labels (ReLU,
 momentum), and a noisy regression (tanh, Adam), on a ``--draw`` of data and subsets. Scores have the
 default options. The influence function beside them is the exact damped Gauss-Newton matrix
 (regression) or the Fisher matrix (digits), averaged over as many runs on random halves, with the
-best of several dampings. Times are ratios to training alone, in one process, by CPU time.
+best of several dampings. Intervals of 90 % by ten runs are compared with the value of 200 further
+runs. Times are ratios to training alone, in one process, by CPU time.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from sawlog import influence
+from sawlog import influence, store
 from sawlog.influence import _averages as averages
 from sawlog.jax._training.arguments import runner_of
 from sawlog.jax._training.courses import run_keys, subset_weights
@@ -37,6 +39,7 @@ MANY = 10  # queries at once
 def quality(task: tasks.Task, runs: int) -> None:
     """Print the linear datamodeling scores of runs, and of influence functions."""
     print(f"\n{task.name}: attainable {tasks.attainable(task):.3f}")
+    path = tasks.CACHE / f"runs-{task.name}-{task.draw}-{len(task.queries[0])}"
     begun = time.process_time()
     scores = influence.through_training(
         task.data,
@@ -47,14 +50,16 @@ def quality(task: tasks.Task, runs: int) -> None:
         batch_size=task.batch_size,
         epochs=task.epochs,
         runs=runs,
-        path=tasks.CACHE / f"runs-{task.name}-{task.draw}-{len(task.queries[0])}",
+        path=path,
     )
     spent = (time.process_time() - begun) / runs
     print(f"  {scores.about['trust']}")
     for count in sorted({1, 3, 10, 30, runs}):
         if count <= runs:
-            some = through_runs(task, count)
-            robust, plain = (tasks.lds(task, some[kind]) for kind in ("robust", "mean"))
+            robust, plain = (
+                tasks.lds(task, averaged(path, range(count), kind).values)
+                for kind in ("robust", "mean")
+            )
             print(f"  {count:3d} runs: {robust:.3f}   (plain mean {plain:.3f})")
     print(f"  {spent:.1f} CPU seconds a run")
     found = influence_functions(task, min(runs, 10))
@@ -62,14 +67,14 @@ def quality(task: tasks.Task, runs: int) -> None:
     print(f"  influence functions, {min(runs, 10)} runs: {tasks.lds(task, found[best]):.3f}")
 
 
-def through_runs(task: tasks.Task, count: int) -> dict[str, np.ndarray]:
-    """Return the averages of the first runs in the store."""
-    from sawlog import store
-
-    path = tasks.CACHE / f"runs-{task.name}-{task.draw}-{len(task.queries[0])}"
+def averaged(path: Any, runs: range, kind: str) -> averages.Average:
+    """Return the average of some of the runs in a store."""
     with store.open(path) as reader:
-        parts = np.array(reader.gather(list(range(count)))["parts"])
-    return {kind: averages.average(parts, kind, True).values for kind in ("robust", "mean")}
+        rows = reader.gather(list(runs))
+    parts = np.array(rows["parts"])
+    own = parts.shape[1] - int(rows["guesses"][0])
+    present = np.array(rows["weights"]) > 0
+    return averages.average(parts[:, :own], kind, True, parts[:, own:], present)
 
 
 def influence_functions(task: tasks.Task, runs: int) -> dict[float, np.ndarray]:
@@ -83,6 +88,33 @@ def influence_functions(task: tasks.Task, runs: int) -> dict[float, np.ndarray]:
         for damping in DAMPINGS:
             found[damping].append(scores(task, params, damping, weights))
     return {damping: np.mean(each, 0) for damping, each in found.items()}
+
+
+def coverage(task: tasks.Task, groups: int = 10, runs: int = 10, further: int = 200) -> None:
+    """Print how many 90 % intervals contain the value of further runs."""
+    total = further + groups * runs
+    path = tasks.CACHE / f"coverage-{task.name}-{task.draw}-{len(task.queries[0])}"
+    influence.through_training(
+        task.data,
+        task.queries,
+        init=task.init,
+        loss=task.loss,
+        optimizer=task.optimizer,
+        batch_size=task.batch_size,
+        epochs=task.epochs,
+        runs=total,
+        check=False,
+        path=path,
+    )
+    print(f"\n{task.name}: 90 % intervals of {runs} runs that hold the value of {further} others")
+    for kind in ("robust", "mean"):
+        value = averaged(path, range(further), kind).values
+        held = []
+        for first in range(further, total, runs):
+            found = averaged(path, range(first, first + runs), kind)
+            reach = averages.t_quantile(0.9, runs - 1) * found.errors
+            held.append(float(np.mean(np.abs(found.values - value) <= reach)))
+        print(f"  {kind}: {np.mean(held):.1%} (groups from {min(held):.1%} to {max(held):.1%})")
 
 
 # -- time and memory ------------------------------------------------------------------------------
@@ -117,7 +149,7 @@ def speed(steps: int, width: int = 64) -> None:
         return jax.lax.scan(step, (params, optimizer.init(params)), jnp.asarray(order))[0][0]
 
     def scored(queries: int, memory: str) -> Callable[[], Any]:
-        runner = runner_of(  # compiled once, called twice
+        runner = runner_of(  # compiled once
             (x, y),
             (x[:queries], y[:queries]),
             init=init,
@@ -129,11 +161,15 @@ def speed(steps: int, width: int = 64) -> None:
         )
         return lambda: runner.run(0)
 
-    alone = _cpu(lambda: jax.block_until_ready(train(jax.random.key(0))))
+    programs = {("training", 0): lambda: jax.block_until_ready(train(jax.random.key(0)))}
+    for memory in ("auto", "sqrt", "log"):
+        programs |= {(memory, queries): scored(queries, memory) for queries in (1, MANY)}
+    found = _cpu(programs)
+    alone = found.pop(("training", 0))
     state_bytes = 3 * 4 * (32 * width + width)
     print(f"\n{steps:,} steps: training alone {alone:.2f} CPU seconds")
-    for memory in ("sqrt", "log"):
-        one, many = (_cpu(scored(queries, memory)) / alone for queries in (1, MANY))
+    for memory in ("auto", "sqrt", "log"):
+        one, many = (found[memory, queries] / alone for queries in (1, MANY))
         states = plan_for(steps, memory, state_bytes).states
         print(
             f"  {memory:4s}  one query {one:.1f}x, of {MANY} queries each {many / MANY:.2f}x, "
@@ -141,12 +177,15 @@ def speed(steps: int, width: int = 64) -> None:
         )
 
 
-def _cpu(function: Callable[[], Any]) -> float:
-    """Return the CPU time of the second call: the first one compiles."""
-    function()
-    begun = time.process_time()
-    function()
-    return time.process_time() - begun
+def _cpu(programs: dict[Any, Callable[[], Any]], rounds: int = 3) -> dict[Any, float]:
+    """Return the least CPU time of each program, in turns, after a first call that compiles."""
+    spent: dict[Any, list[float]] = {name: [] for name in programs}
+    for _ in range(rounds + 1):
+        for name, program in programs.items():
+            begun = time.process_time()
+            program()
+            spent[name].append(time.process_time() - begun)
+    return {name: min(times[1:]) for name, times in spent.items()}
 
 
 def main() -> None:
@@ -157,10 +196,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=30)
     parser.add_argument("--task", choices=["digits", "regression"], help="only one task")
     parser.add_argument("--speed-only", action="store_true")
+    parser.add_argument("--coverage-only", action="store_true")
     args = parser.parse_args()
-    for steps in (1000, 10_000):
-        speed(steps)
-    if args.speed_only:
+    if not args.coverage_only:
+        for steps in (1000, 10_000):
+            speed(steps)
+    if not args.speed_only:
+        coverage(tasks.regression(args.draw, test=40))
+    if args.speed_only or args.coverage_only:
         return
     for make in (tasks.digits, tasks.regression):
         if args.task in (None, make.__name__):

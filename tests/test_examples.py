@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sawlog import influence
+from tests.thorough import THOROUGH
 
 torch = pytest.importorskip("torch")
 
@@ -150,6 +151,36 @@ def test_what_a_difference_says(example):
     none = "no clear difference"
     assert said == {"nothing": (none, none), "a": ("better", "worse"), "b": (none, none)}
     assert "a 10%, test accuracy 95.0%" in pruning.chosen(found)
+
+
+# -- through training -----------------------------------------------------------------------------
+
+
+def test_data_weights(example, capsys):
+    pytest.importorskip("sklearn")
+    before, _, after = example("data_weights").main(["--quick"])
+    assert after.loss < 0.8 * before.loss - 3 * after.error
+    assert after.wrong < 0.5 < 1 < after.right
+    assert f"test loss {after.loss:.3f}" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not THOROUGH, reason="compiles for a minute; SAWLOG_THOROUGH=1 runs it")
+def test_retrain_without_sources(example, capsys):
+    found = example("retrain_without_sources").main(["--quick"])
+    assert found.stated > 0
+    assert found.changes["the 2 best"] > max(0.1, 3 * found.changes["2 at random"])
+    assert found.changes["the worst, question 1"] < 0
+    assert "trained without the 2 best" in capsys.readouterr().out
+
+
+def test_sentences_to_complete_are_not_among_those_read(example):
+    text = example("retrain_without_sources").corpus(5)
+    assert not set(text.texts) & set(text.asked)
+    for asked, fact in zip(text.asked, text.asked_facts, strict=True):
+        stated = [each for each, own in zip(text.texts, text.facts, strict=True) if own == fact]
+        assert sum(each.split()[-1] == asked.split()[-1] for each in stated) == 2
+    assert text.facts[text.wrong] == text.asked_facts[0]
+    assert text.texts[text.wrong].split()[:-1] == text.asked[0].split()[:-1]
 
 
 # -- tables ---------------------------------------------------------------------------------------

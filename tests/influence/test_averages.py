@@ -16,19 +16,65 @@ def runs(count, seed=0, *, tails=5.0, early=3.0, paired=0.0):
     return signal + noise * np.array([1.0, early])[:, None, None]
 
 
-@pytest.mark.parametrize("kind", ["robust", "mean"])
-@pytest.mark.parametrize("paired", [False, True])
-def test_nine_of_ten_intervals_hold_the_value_of_further_runs(kind, paired):
+def guesses(count, seed=0, off=0.7):
+    """Scores of another method for each run, ``[m, 1, q, n]``: near the signal, but not there."""
+    random = np.random.default_rng([8, seed])
+    signal = np.random.default_rng(3).normal(size=(2, 3, 150)).sum(0)
+    bias = off * np.random.default_rng(4).normal(size=(3, 150))
+    return 5 * (signal + bias + 0.5 * random.normal(size=(count, 1, 3, 150)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "paired", "guessed"),
+    [
+        ("robust", False, False),
+        ("robust", True, False),
+        ("robust", False, True),
+        ("robust", True, True),
+        ("mean", False, True),
+        ("mean", True, False),
+    ],
+)
+def test_nine_of_ten_intervals_hold_the_value_of_further_runs(kind, paired, guessed):
     from sawlog.influence._averages import t_quantile
 
     correlation = -0.4 if paired else 0.0
-    many = average(runs(200, 99, paired=correlation), kind, paired).values
+
+    def averaged(count, seed):
+        more = guesses(count, seed) if guessed else None
+        return average(runs(count, seed, paired=correlation), kind, paired, more)
+
+    many = averaged(400, 99).values
     held = []
     for seed in range(12):
-        found = average(runs(10, seed, paired=correlation), kind, paired)
+        found = averaged(10, seed)
         reach = t_quantile(0.9, 9) * found.errors
         held.append(np.abs(found.values - many) < reach)
     assert 0.85 < np.mean(held) < 0.95
+
+
+def test_what_differs_between_runs_with_and_without_an_example_is_no_error():
+    from sawlog.influence._averages import t_quantile
+
+    def halves(count, seed):
+        random = np.random.default_rng([9, seed])
+        present = np.zeros((count, 150), bool)
+        for run in range(0, count, 2):
+            present[run, random.permutation(150)[:75]] = True
+            present[run + 1] = ~present[run]
+        effect = np.linspace(-8, 8, 150)  # large for some examples only
+        return runs(count, seed) + np.where(present, effect, 0)[:, None, None], present
+
+    parts, present = halves(200, 99)
+    many = average(parts, "mean", True, present=present).values
+    held = []
+    for seed in range(8):
+        parts, present = halves(10, seed)
+        found = average(parts, "mean", True, present=present)
+        assert found.errors.mean() < 0.8 * average(parts, "mean").errors.mean()
+        held.append(np.abs(found.values - many) < t_quantile(0.9, 9) * found.errors)
+    assert 0.85 < np.mean(held) < 0.95
+    assert np.mean(held, 0).min(0)[:10].mean() > 0.5  # also where the effect is large
 
 
 def test_parts_that_disagree_have_smaller_weights_with_few_runs():
@@ -42,6 +88,23 @@ def test_parts_that_disagree_have_smaller_weights_with_few_runs():
 
     assert off(few) < 0.9 * off(average(runs(6), "mean"))
     np.testing.assert_allclose(few.members.mean(0), few.values)
+
+
+def test_guesses_help_as_long_as_runs_disagree():
+    truth = np.random.default_rng(3).normal(size=(2, 3, 150)).sum(0)
+
+    def off(found):
+        return np.linalg.norm(found.values - truth)
+
+    few = average(runs(8), guesses=guesses(8))
+    assert off(few) < 0.8 * off(average(runs(8)))
+    assert off(few) < 0.8 * np.linalg.norm(guesses(8)[:, 0].mean(0) / 5 - truth)
+    many = average(runs(600), guesses=guesses(600))
+    assert 5 * many.weights[2] < 0.2 < 5 * few.weights[2]
+    useless = average(runs(8), guesses=np.random.default_rng(0).normal(size=(8, 1, 3, 150)))
+    assert off(useless) < 1.05 * off(average(runs(8)))
+    plain = average(runs(8), "mean", guesses=guesses(8))
+    np.testing.assert_array_equal(plain.values, average(runs(8), "mean").values)
 
 
 def test_one_extreme_run_does_little_harm():

@@ -312,6 +312,7 @@ def test_a_validation_travels_with_its_scores(tmp_path):
         ({"train": lambda ids, seed: {"q0": 1.0}}, "lack the queries 'q1'"),
         ({"train": lambda ids, seed: np.full(Q, np.nan)}, "infinite or NaN, of the queries 'q0'"),
         ({"train": lambda ids, seed: np.ones((2, 4)), "together": 2}, r"= \[2, 5\]; got"),
+        ({"train": lambda ids, seed: np.ones(Q)}, "same for all 5 subsets.*Hint: does `train"),
     ],
 )
 def test_refused(options, message):
@@ -326,6 +327,7 @@ def test_refused(options, message):
         (np.ones(3), r"array \[queries, examples\]"),
         (np.array([["a"]]), r"array \[queries, examples\]"),
         (np.full((Q, N), np.inf), "infinite or NaN"),
+        (np.full((Q, N), 0.1), "All examples have the same score"),
         (Scores(QUERIES, np.zeros(N), np.ones((Q, N))), "Some examples have the same id"),
         (Scores(np.zeros(Q), np.arange(N), np.ones((Q, N))), "Some queries have the same id"),
     ],
@@ -336,13 +338,13 @@ def test_scores_that_cannot_be_validated(scores, message):
 
 
 def test_arrays_from_elsewhere_need_matching_ids(tmp_path):
-    validate(exact_scores(), train, bank=tmp_path / "bank", **FEW)
+    same = validate(exact_scores(), train, bank=tmp_path / "bank", **FEW)
     with pytest.raises(ArgumentError, match="has 39 columns, but there are 40 ids"):
         validate(np.ones((Q, N - 1)), bank=tmp_path / "bank")
     with pytest.raises(ArgumentError, match="has 5 rows, but there are 2 queries"):
         validate(np.ones((Q, N)), train, queries=["a", "b"])
-    found = validate(np.ones((Q, N)), bank=tmp_path / "bank")
-    assert found.validation.lds == 0
+    found = validate(exact_scores().values, bank=tmp_path / "bank")
+    assert found.validation.lds == same.validation.lds
     assert found.queries.tolist() == QUERIES.tolist()
 
 

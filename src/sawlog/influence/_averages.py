@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import statistics
+from collections.abc import Callable
 
 import numpy as np
 
@@ -13,6 +14,10 @@ from sawlog import _validate
 
 #: With fewer runs, ``"robust"`` is the mean: too few to tell which are rough.
 FEWEST = 4
+#: How much the size of a part is increased, for stable weights.
+RIDGE = 1e-3
+#: How often each weight is improved. There are about ten.
+SWEEPS = 500
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +28,7 @@ class Average:
         values: The average, ``[q, n]``.
         errors: Its standard error, ``[q, n]``.
         members: What each member contributes, ``[m, q, n]``; their mean is ``values``.
-        weights: The weight of each part of a member.
+        weights: The weight of each part of a member, then of each guess.
     """
 
     values: np.ndarray
@@ -32,50 +37,96 @@ class Average:
     weights: np.ndarray
 
 
-def average(parts: np.ndarray, kind: str = "robust", paired: bool = False) -> Average:
+def average(
+    parts: np.ndarray,
+    kind: str = "robust",
+    paired: bool = False,
+    guesses: np.ndarray | None = None,
+    present: np.ndarray | None = None,
+) -> Average:
     """Average the scores of independent runs, each given as a sum of parts.
 
     ``"mean"`` is the mean. ``"robust"`` has a smaller error if runs are rough, in two steps:
 
     1. The scores of a run for a query are scaled down if they are larger than those of most runs.
-    2. Parts that agree less between runs get smaller weights, from 0 to 1. The weights minimize
-       the expected squared distance to the mean of infinitely many runs, which products of
-       different runs estimate without bias. With many runs, all weights tend to 1.
+    2. Parts that agree less between runs get smaller weights, from 0 to 1, and guesses get a
+       weight, from 0. The weights minimize the expected squared distance to the mean of
+       infinitely many runs, which products of different runs estimate without bias. With many
+       runs, the weights of all parts tend to 1, and those of guesses to 0.
 
     Args:
         parts: ``[m, a, q, n]``: for each run, what each part contributes to the scores.
         kind: ``"robust"`` or ``"mean"``.
         paired: Whether runs ``2 j`` and ``2 j + 1`` belong together, as those on complementary
             halves of the data do: one errs where the other does not.
+        guesses: ``[m, k, q, n]``: scores of other methods for each run, which may be biased.
+        present: ``[m, n]``: whether each run has used an example, for pairs of complementary
+            halves. Its scores differ between runs with and without it; this is no error, because
+            half of the runs have it.
     """
-    count, _, queries, _ = parts.shape
+    count, own, queries, _ = parts.shape
     robust = kind == "robust" and count >= FEWEST
     paired = paired and count >= FEWEST and count % 2 == 0
-    weights = _weights(parts, 2 if paired else 1) if robust else np.ones(parts.shape[1])
+    if robust and guesses is not None and guesses.shape[1]:
+        parts = np.concatenate([parts, guesses], 1)
+    weights = _weights(parts, own, 2 if paired else 1) if robust else np.ones(own)
+    variance_of = functools.partial(_variance, paired=paired, present=present)
     found = [
-        _one(parts[:, :, q].astype(np.float64), weights, robust, paired) for q in range(queries)
+        _one(parts[:, :, q].astype(np.float64), own, weights, robust, variance_of)
+        for q in range(queries)
     ]
-    values, errors, members = (np.stack(each, -2) for each in zip(*found, strict=True))
-    return Average(values, errors, members, weights)
+    members, variance, bias = (np.stack(each) for each in zip(*found, strict=True))
+    values = members.mean(1)
+    if count < 2:
+        return Average(values, np.full(values.shape, np.nan), members.swapaxes(0, 1), weights)
+    errors = np.sqrt(variance + _spread(bias, variance, values))
+    return Average(values, errors, members.swapaxes(0, 1), weights)
 
 
 def _one(
-    parts: np.ndarray, weights: np.ndarray, robust: bool, paired: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return values, errors and members of one query, from its parts ``[m, a, n]``."""
+    parts: np.ndarray,
+    own: int,
+    weights: np.ndarray,
+    robust: bool,
+    variance_of: Callable[[np.ndarray], np.ndarray],
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return members, variance of their mean and squared bias of one query, from ``[m, a, n]``."""
     clipped = _clipped(parts) if robust else parts
     members = np.einsum("a,man->mn", weights, clipped)
-    values = members.mean(0)
     if len(members) < 2:
-        return values, np.full(values.shape, np.nan), members
-    share = (1 + _correlation(members) if paired else 1) / len(members)
-    variance = share * members.var(0, ddof=1)
-    # Weights below 1 make the average smaller than the mean: their mean difference is an error too.
-    gaps = members - clipped.sum(1)
-    bias = float(np.sum(gaps.mean(0) ** 2 - share * gaps.var(0, ddof=1)))
-    total = float(np.sum(variance))
-    ratio = 1 + max(0.0, bias) / total if total > 0 else 1.0
-    return values, np.sqrt(ratio * variance), members
+        return members, members[0], 0.0
+    # Weights other than 1 move the average away from the mean: the mean distance is an error too.
+    gaps = members - clipped[:, :own].sum(1)
+    bias = gaps.mean(0) ** 2 - variance_of(gaps)
+    return members, variance_of(members), float(np.sum(bias))
+
+
+def _variance(members: np.ndarray, paired: bool, present: np.ndarray | None) -> np.ndarray:
+    """Return the variance of the mean of members ``[m, n]``."""
+    count = len(members)
+    if paired and present is not None:
+        with_it, without = (
+            np.where(chosen, members, 0).sum(0) / (count / 2) for chosen in (present, ~present)
+        )
+        gaps = members - np.where(present, with_it, without)
+        return (gaps**2).sum(0) / (count - 2) / count
+    share = (1 + _correlation(members) if paired else 1) / count
+    return share * members.var(0, ddof=1)
+
+
+def _spread(bias: np.ndarray, variance: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return the squared bias of each score, ``[q, n]``, from that of each query, ``[q]``.
+
+    Of single scores it is not known. One half is spread evenly over the examples of a query, one
+    half as their variance is.
+    """
+    size = (values**2).sum(1)
+    known = size > 0
+    total = float(np.sum(variance.sum(1)[known] / size[known]))
+    if total <= 0:
+        return np.zeros_like(variance)
+    ratio = max(0.0, float(np.sum(bias[known] / size[known])) / total)
+    return ratio * (variance + variance.mean(1, keepdims=True)) / 2
 
 
 def _correlation(members: np.ndarray) -> float:
@@ -103,16 +154,17 @@ def _sums(runs: np.ndarray, together: int) -> np.ndarray:
     return runs.reshape(-1, together, *runs.shape[1:]).sum(1)
 
 
-def _weights(parts: np.ndarray, together: int) -> np.ndarray:
+def _weights(parts: np.ndarray, own: int, together: int) -> np.ndarray:
     """Return the weight of each part, pooled over queries scaled to equal size.
 
-    Only products of independent runs count: not of ``together`` successive ones.
+    The target is the sum of the first ``own`` parts. Only products of independent runs count: not
+    of ``together`` successive ones.
     """
     count, kinds, queries, _ = parts.shape
     square, product = np.zeros((kinds, kinds)), np.zeros(kinds)
     for q in range(queries):
         clipped = _clipped(parts[:, :, q].astype(np.float64))
-        whole = clipped.sum(1)
+        whole = clipped[:, :own].sum(1)
         size = np.median((whole**2).mean(1))
         if size == 0:
             continue
@@ -121,10 +173,21 @@ def _weights(parts: np.ndarray, together: int) -> np.ndarray:
         same = np.einsum("man,mn->a", *(_sums(each, together) for each in (clipped, whole)))
         pairs = count * (count - together)
         product += (count**2 * mean @ whole.mean(0) - same) / pairs / size
-    ridge = 1e-3 * np.trace(square) / kinds
-    if ridge == 0:
-        return np.ones(kinds)
-    return np.clip(np.linalg.solve(square + ridge * np.eye(kinds), product), 0, 1)
+    if not np.trace(square):
+        return (np.arange(kinds) < own).astype(float)
+    upper = np.where(np.arange(kinds) < own, 1, np.inf)
+    return _least_squares(square, product, upper)
+
+
+def _least_squares(square: np.ndarray, product: np.ndarray, upper: np.ndarray) -> np.ndarray:
+    """Minimize ``w' square w / 2 - w' product`` for ``w`` from 0 to ``upper``, one by one."""
+    sizes = np.diag(square) * (1 + RIDGE)
+    weights = np.zeros(len(product))
+    for _ in range(SWEEPS):
+        for at in np.flatnonzero(sizes > 0):
+            rest = product[at] - square[at] @ weights + square[at, at] * weights[at]
+            weights[at] = min(max(rest / sizes[at], 0), upper[at])
+    return weights
 
 
 @functools.lru_cache(maxsize=256)

@@ -75,6 +75,7 @@ def test_equal_for_each_memory_and_batch_of_queries(tmp_path):
         expected = scored(case, order).values
         for options in (
             {"memory": 900, "query_batch": 1},  # four states
+            {"memory": "sqrt"},
             {"memory": "log", "spill": tmp_path, "loop": "python"},
         ):
             found = scored(case, order, **options).values

@@ -30,7 +30,7 @@ MOST = pytest.param(10_000, marks=pytest.mark.thorough)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 7, 100, 300, 1000, MOST])
-@pytest.mark.parametrize("memory", ["sqrt", "log", 4 * STATE, 60 * STATE, 10**9])
+@pytest.mark.parametrize("memory", ["auto", "sqrt", "log", 4 * STATE, 60 * STATE, 10**9])
 def test_all_segments_backwards_within_memory(steps, memory):
     plan = plan_for(steps, memory, STATE)
     spans = [plan.span(segment) for segment in range(plan.segments)]
@@ -39,7 +39,7 @@ def test_all_segments_backwards_within_memory(steps, memory):
         _, most = simulated(plan, kept)
         assert most + plan.length <= plan.states
         if isinstance(memory, int):
-            assert plan.states * STATE <= memory or plan.segments == 1
+            assert plan.states * STATE <= memory
 
 
 def test_the_square_root_computes_every_step_twice_and_the_logarithm_not_much_more():
@@ -49,6 +49,15 @@ def test_the_square_root_computes_every_step_twice_and_the_logarithm_not_much_mo
     plan = plan_for(10_000, "log", STATE)
     assert plan.states <= 2 * 14 + 2
     assert simulated(plan, plan.recorded())[0] <= 3 * plan.segments
+
+
+def test_the_states_of_all_steps_are_kept_if_they_fit():
+    assert plan_for(10_000, "auto", STATE).every
+    assert not plan_for(10_000, "auto", 10**6).every
+    plan = plan_for(1000, 1100 * STATE, STATE)
+    assert plan.every
+    assert plan.states == 1000 + 32 + 31 + 2
+    assert not plan_for(1000, (plan.states - 1) * STATE, STATE).every
 
 
 def test_too_little_memory():

@@ -180,6 +180,11 @@ def _check_scores(scores: Scores) -> None:
             raise ArgumentError(f"Some {what} have the same id, so they cannot be told apart.")
     if not np.isfinite(scores.values).all():
         raise ArgumentError("Some scores are infinite or NaN. Hint: leave those examples out.")
+    if scores.values.size and not np.ptp(scores.values, axis=1).any():
+        raise ArgumentError(
+            "All examples have the same score, so that the scores do not rank them, and a rank "
+            "correlation does not exist."
+        )
 
 
 def in_order_of(bank: Bank, scores: Scores) -> Scores:
@@ -221,6 +226,12 @@ def validation_on(
     left_out = np.stack([models.subsets[own[0]].left_out for own in places])
     predicted = -_sums(left_out, scores.values)
     measured = np.stack([sign * models.answers[own].mean(0) for own in places])
+    if not np.ptp(measured, axis=0).any():
+        raise ArgumentError(
+            f"The metrics are the same for all {len(places)} subsets, so that a rank correlation "
+            "does not exist. Hint: does `train(ids, seed)` use `ids`, and return the metrics of "
+            "the model that it trained?"
+        )
     found = mean_correlation(predicted, measured, confidence)
     seeds = min(map(len, places))
     each = np.stack([models.answers[own[:seeds]] for own in places], 1)

@@ -5,6 +5,7 @@
 - ``courses``: batches, subsets and keys of each run; ``queries``: metrics at its end
 - ``schedule``, ``checkpoints``, ``replay``, ``deterministic``: forwards, then backwards
 - ``runner``, ``run_bank``, ``stopping``: one run after another, resumable
+- ``curvature``: influence functions at the end of a run, for averages over few runs
 - ``roughness``: whether one run can be trusted
 """
 

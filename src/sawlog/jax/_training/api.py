@@ -7,8 +7,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-import numpy as np
-
 from sawlog import _validate
 from sawlog._paths import absolute
 from sawlog.errors import RoughTrainingWarning
@@ -43,7 +41,7 @@ def through_training(
     seconds: float | None = None,
     ids: Sequence[Any] | None = None,
     query_ids: Sequence[Any] | None = None,
-    memory: Literal["sqrt", "log"] | int | str = "sqrt",
+    memory: Literal["auto", "sqrt", "log"] | int | str = "auto",
     query_batch: int | None = None,
     spill: StrPath | None = None,
     path: StrPath | None = None,
@@ -90,16 +88,18 @@ def through_training(
             ``[runs, n]``, or a function that returns the weights of run ``i``, ``[n]``. With 0.5,
             runs are pairs of complementary halves.
         seed: The seed of all runs.
-        average: ``"robust"`` scales down runs with extreme derivatives, and gives smaller weights
-            to what early steps contribute as long as runs disagree on it. It ranks best with few
-            runs. ``"mean"`` has no bias: choose it to predict the effect of a group.
+        average: ``"robust"`` scales down runs with extreme derivatives. As long as runs disagree,
+            it gives smaller weights to what early steps contribute, and adds influence functions
+            at the end of each run. It ranks best with few runs. ``"mean"`` has no bias: choose it
+            to predict the effect of a group.
         error: Stop if standard errors are below this share of the scores (of their root mean
             square over examples, median over queries).
         seconds: Start no further run after this time.
         ids: The id of each example; 0, 1, ... by default.
         query_ids: The id of each query; 0, 1, ... by default.
         memory: How many states are kept: ``"sqrt"`` or ``"log"`` of the number of steps, or a
-            number of bytes such as ``"2GB"``.
+            number of bytes such as ``"2GB"``. ``"auto"`` keeps the state before each step if all
+            of them fit into 1 GB, else ``"sqrt"``.
         query_batch: How many queries are read backwards at once. The default is 256 MB of states.
         spill: A folder for checkpoints. By default, they are kept in memory.
         path: A store for the scores of each run. A second call resumes, or adds more runs.
@@ -152,6 +152,7 @@ def through_training(
         spill=spill,
         loop=loop,
         final_state=final_state,
+        guess=average == "robust" and (runs >= averages.FEWEST or path is not None),
     )
     about = {} if path is None else arguments.fingerprint(runner, data, queries)
     bank = RunBank(None if path is None else absolute(path), about)
@@ -161,7 +162,7 @@ def through_training(
     finally:
         bank.close()
     done = bank.results(runs)
-    found = averages.average(np.stack([each.parts for each in done]), average, budget.paired)
+    found = bank.average(runs, average, budget.paired)
     notes = _trust(runner, done[0], len(done)) if check else {}
     return Scores(
         arguments.ids_of("query_ids", query_ids, len(found.values)),

@@ -32,11 +32,12 @@ def runner_of(
     batches: Any = None,
     subset: Any = 0.5,
     seed: int = 0,
-    memory: Any = "sqrt",
+    memory: Any = "auto",
     query_batch: Any = None,
     spill: Any = None,
     loop: str = "scan",
     final_state: Any = None,
+    guess: bool = False,
 ) -> Runner:
     """Return what finishes one run after another, for the arguments of ``through_training``."""
     _validate.one_of("loop", loop, ("scan", "python"))
@@ -51,11 +52,18 @@ def runner_of(
         count,
         metric_of(metric, loss, queries),
         queries,
-        memory if memory in ("sqrt", "log") else _validate.byte_size("memory", memory),
+        _memory(memory, spill),
         _validate.optional(_validate.positive_integer, "query_batch", query_batch),
         None if spill is None else absolute(spill),
         final_state,
+        guess,
     )
+
+
+def _memory(memory: Any, spill: Any) -> Any:
+    if memory == "auto":
+        return "auto" if spill is None else "sqrt"
+    return memory if memory in ("sqrt", "log") else _validate.byte_size("memory", memory)
 
 
 def program_of(loss: Any, optimizer: Any, step: Any, init: Any, key: Any) -> TrainingProgram:
@@ -145,6 +153,7 @@ def fingerprint(runner: Runner, data: Any, queries: Any) -> dict[str, Any]:
 
     metric = jax.make_jaxpr(measured)([a for a, n in zip(arrays, numeric, strict=True) if n], *one)
     return {
+        "format": 2,
         "data": digest(data),
         "queries": digest(queries),
         "program": digest(str(jaxpr), jaxpr.consts, start),

@@ -33,6 +33,8 @@ class TrainingProgram:
         advance: One step.
         pull_back: The derivative of one step, from its end to its start, for all queries.
         model: ``model(state)`` returns what metrics take: the parameters, or the whole state.
+        losses: ``losses(arrays, batch) -> [B]`` is the loss of each example, if it is known.
+        trained: How many arrays of the state are parameters: the first ones with a derivative.
     """
 
     layout: StateLayout
@@ -40,6 +42,8 @@ class TrainingProgram:
     advance: Callable[[Arrays, Any, Any, Any], Arrays]
     pull_back: Callable[[Arrays, Any, Any, Any, list[Any]], tuple[list[Any], Any]]
     model: Callable[[Any], Any]
+    losses: Callable[[Arrays, Any], Any] | None = None
+    trained: int = 0
 
     def start(self, key: Any) -> Arrays:
         """Return the arrays before the first step."""
@@ -144,7 +148,18 @@ def from_loss(
 
         return jax.vmap(one)(cotangents)
 
-    return TrainingProgram(layout, begin, advance, pull_back, lambda state: state[0])
+    def losses(arrays: Arrays, batch: Any) -> Any:
+        return loss(layout.join(arrays)[0], batch)
+
+    return TrainingProgram(
+        layout,
+        begin,
+        advance,
+        pull_back,
+        lambda state: state[0],
+        None if keyed else losses,  # with dropout, each example would need a key
+        own.kinds.count(0),
+    )
 
 
 def _add_to_params(

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sawlog.jax._training.checkpoints import Checkpoints
-from sawlog.jax._training.deterministic import check_same
+from sawlog.jax._training.deterministic import check_same, equal, refuse
 from sawlog.jax._training.program import TrainingProgram
 from sawlog.jax._training.schedule import ReplayPlan, backwards
 from sawlog.jax._training.states import Arrays
@@ -35,9 +35,10 @@ class Course:
     weights: Any
     keys: Any
 
-    def part(self, begin: int, end: int) -> tuple[Any, Any]:
-        """Return the order and the keys of some steps."""
-        return self.order[begin:end], self.keys[begin:end]
+    @property
+    def arrays(self) -> tuple[Any, Any, Any]:
+        """The order, the weights and the keys."""
+        return self.order, self.weights, self.keys
 
 
 class Replay:
@@ -52,8 +53,9 @@ class Replay:
     def __init__(self, program: TrainingProgram, data: Any, by_hand: bool = False) -> None:
         self.program, self.by_hand = program, by_hand
         self.data = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), data)
-        self._forward = self._loop if by_hand else jax.jit(self._scan)
-        self._backward = jax.jit(self._reverse, donate_argnums=(1, 2))
+        # Recorded and replayed by one compiled function: others could round differently.
+        self._forward = self._loop if by_hand else jax.jit(self._scan, static_argnums=4)
+        self._backward = jax.jit(self._reverse, static_argnums=6, donate_argnums=(1, 2))
 
     # -- forwards -----------------------------------------------------------------------------
 
@@ -63,24 +65,24 @@ class Replay:
         return jax.tree.map(lambda x: x[safe], data), jnp.where(there, weights[safe], 0)
 
     def _scan(
-        self, arrays: Arrays, order: Any, keys: Any, weights: Any, data: Any
+        self, arrays: Arrays, course: tuple[Any, Any, Any], data: Any, begin: Any, length: int
     ) -> tuple[Arrays, Arrays]:
         """Return the state after some steps, and the states before each of them."""
 
         def body(arrays: Arrays, step: tuple[Any, Any]) -> tuple[Arrays, Arrays]:
-            batch, own = self._batch(data, weights, step[0])
+            batch, own = self._batch(data, course[1], step[0])
             return self.program.advance(arrays, batch, own, step[1]), arrays
 
-        return jax.lax.scan(body, arrays, (order, keys))
+        return jax.lax.scan(body, arrays, _part(course, begin, length))
 
     def _loop(
-        self, arrays: Arrays, order: Any, keys: Any, weights: Any, data: Any
+        self, arrays: Arrays, course: tuple[Any, Any, Any], data: Any, begin: int, length: int
     ) -> tuple[Arrays, Arrays]:
         before = []
-        for rows, key in zip(order, keys, strict=True):
+        for step in range(begin, begin + length):
             before.append(arrays)
-            batch, own = self._batch(data, weights, rows)
-            arrays = self.program.advance(arrays, batch, own, key)
+            batch, own = self._batch(data, course[1], course[0][step])
+            arrays = self.program.advance(arrays, batch, own, course[2][step])
         return arrays, jax.tree.map(lambda *leaves: jnp.stack(leaves), *before)
 
     def train(self, arrays: Arrays, course: Course, plan: ReplayPlan) -> Arrays:
@@ -92,8 +94,8 @@ class Replay:
     def _segment(
         self, arrays: Arrays, course: Course, plan: ReplayPlan, segment: int
     ) -> tuple[Arrays, Arrays]:
-        order, keys = course.part(*plan.span(segment))
-        return self._forward(arrays, order, keys, course.weights, self.data)
+        begin, end = plan.span(segment)
+        return self._forward(arrays, course.arrays, self.data, begin, end - begin)
 
     # -- backwards ----------------------------------------------------------------------------
 
@@ -102,22 +104,22 @@ class Replay:
         before: Arrays,
         cotangents: list[Any],
         scores: Any,
-        order: Any,
-        keys: Any,
-        weights: Any,
+        course: tuple[Any, Any, Any],
         data: Any,
+        begin: Any,
+        length: int,
     ) -> tuple[list[Any], Any]:
         """Move cotangents ``[Q, ...]`` from the end of a segment to its start; add to scores."""
 
         def body(carry: tuple[list[Any], Any], step: Any) -> tuple[tuple[list[Any], Any], None]:
             cotangents, scores = carry
             arrays, rows, key = step
-            batch, own = self._batch(data, weights, rows)
+            batch, own = self._batch(data, course[1], rows)
             cotangents, slopes = self.program.pull_back(arrays, batch, own, key, cotangents)
             slopes = jnp.where(rows >= 0, slopes, 0).astype(scores.dtype)
             return (cotangents, scores.at[:, jnp.where(rows >= 0, rows, 0)].add(slopes)), None
 
-        xs = (before, order, keys)
+        xs = (before, *_part(course, begin, length))
         return jax.lax.scan(body, (cotangents, scores), xs, reverse=True)[0]
 
     def derivatives(
@@ -140,7 +142,7 @@ class Replay:
         course, plan, kept = recording.course, recording.plan, recording.checkpoints
         count = cotangents[0].shape[0]
         zeros = functools.partial(jnp.zeros, (count, len(course.weights)), course.weights.dtype)
-        scores, parts, firsts = zeros(), [], ages(plan)
+        scores, parts, firsts, checks = zeros(), [], ages(plan), []
         ends = recording.last
         for action, first, second in backwards(0, plan.segments, plan.slots, recording.at_start()):
             if action == "advance":
@@ -152,18 +154,34 @@ class Replay:
                 recording.forget(first)
             else:
                 start = kept.get(first)
-                again, before = self._segment(start, course, plan, first)
-                check_same(ends, again, self.program.layout, plan.span(first))
-                order, keys = course.part(*plan.span(first))
+                before = recording.inside.get(first)
+                if before is None or first == plan.segments - 1:
+                    again, before = self._segment(start, course, plan, first)
+                    if recording.complete:  # do not wait for the answer
+                        checks.append((first, equal(ends, again)))
+                    else:
+                        check_same(ends, again, self.program.layout, plan.span(first))
+                begin, end = plan.span(first)
                 cotangents, scores = self._backward(
-                    before, cotangents, scores, order, keys, course.weights, self.data
+                    before, cotangents, scores, course.arrays, self.data, begin, end - begin
                 )
                 ends = start
                 if first in firsts:
                     parts.append(np.asarray(scores))
                     scores = zeros()
                 progress()
+        for segment, same in checks:
+            if not bool(same):
+                again, _ = self._segment(kept.get(segment), course, plan, segment)
+                refuse(recording.end_of(segment), again, self.program.layout, plan.span(segment))
         return np.stack(parts)
+
+
+def _part(course: tuple[Any, Any, Any], begin: Any, length: int) -> tuple[Any, Any]:
+    """Return the order and the keys of some steps."""
+    order, _, keys = course
+    cut = jax.lax.dynamic_slice_in_dim
+    return cut(order, begin, length), cut(keys, begin, length)
 
 
 def ages(plan: ReplayPlan) -> list[int]:
@@ -186,7 +204,8 @@ class Recording:
     """A run that was trained once, with the checkpoints to replay it.
 
     Checkpoints of the forward pass are kept for further batches of queries, if all segments have
-    one. Otherwise reading backwards overwrites them, and they are computed again.
+    one. Otherwise reading backwards overwrites them, and they are computed again. If there is room,
+    the states before all steps are kept as well.
     """
 
     def __init__(
@@ -199,23 +218,32 @@ class Recording:
     ) -> None:
         self.course, self.plan, self.checkpoints = course, plan, checkpoints
         self._marks = set(plan.recorded())
+        self.complete = len(self._marks) == plan.segments - 1
         self._there = {0}
+        self.inside: dict[int, Arrays] = {}
         checkpoints.put(0, start)
         arrays = start
         for segment in range(plan.segments):
             if segment in self._marks:
                 checkpoints.put(segment, arrays)
                 self._there.add(segment)
-            arrays, _ = replay._segment(arrays, course, plan, segment)
+            arrays, before = replay._segment(arrays, course, plan, segment)
+            if plan.every:
+                self.inside[segment] = before
         self.last = arrays
 
     def at_start(self) -> list[int]:
         """Return the checkpoints that exist, without the first."""
         return sorted(self._there - {0})
 
+    def end_of(self, segment: int) -> Arrays:
+        """Return the recorded state after a segment."""
+        last = segment == self.plan.segments - 1
+        return self.last if last else self.checkpoints.get(segment + 1)
+
     def forget(self, segment: int) -> None:
         """Drop a checkpoint, unless there is room for all of them."""
-        if len(self._marks) == self.plan.segments - 1:
+        if self.complete:
             return
         self._there.discard(segment)
         self.checkpoints.drop(segment)

@@ -13,9 +13,11 @@ import numpy as np
 
 from sawlog import store
 from sawlog.errors import ArgumentError
+from sawlog.influence._averages import Average, average
 from sawlog.jax._training.runner import RunScores
 
 _ARRAYS = ("parts", "metrics", "weights")
+_GUESSES = "guesses"  # how many of the parts are guesses: the last ones
 
 
 class RunBank:
@@ -60,8 +62,11 @@ class RunBank:
             rows = reader.gather(ids)
             for at, run in enumerate(ids):
                 parts, metrics, weights = (np.array(rows[name][at]) for name in _ARRAYS)
+                own = len(parts) - int(rows[_GUESSES][at])
                 seconds = float(rows["seconds"][at])
-                self._runs[run] = RunScores(run, parts, metrics, weights, seconds)
+                self._runs[run] = RunScores(
+                    run, parts[:own], parts[own:], metrics, weights, seconds
+                )
 
     def __contains__(self, run: int) -> bool:
         return run in self._runs
@@ -74,12 +79,23 @@ class RunBank:
         self._runs[result.run] = result
         if self._writer is not None:
             rows = {name: getattr(result, name)[None] for name in _ARRAYS}
+            rows["parts"] = np.concatenate([result.parts, result.guesses])[None]
+            rows[_GUESSES] = np.array([len(result.guesses)])
             self._writer.append([result.run], {**rows, "seconds": np.array([result.seconds])})
             self._writer.flush()
 
     def results(self, runs: int) -> list[RunScores]:
         """Return the finished runs below ``runs``, in order."""
         return [self._runs[run] for run in sorted(self._runs) if run < runs]
+
+    def average(self, runs: int, kind: str, paired: bool) -> Average:
+        """Average the finished runs below ``runs``."""
+        done = self.results(runs)
+        guesses = None
+        if all(len(each.guesses) for each in done):
+            guesses = np.stack([each.guesses for each in done])
+        present = np.stack([each.weights > 0 for each in done])
+        return average(np.stack([each.parts for each in done]), kind, paired, guesses, present)
 
     def close(self) -> None:
         """Close the store."""

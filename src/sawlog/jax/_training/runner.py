@@ -14,6 +14,7 @@ import numpy as np
 from sawlog.errors import ArgumentError
 from sawlog.jax._training.checkpoints import Checkpoints, InFolder, InMemory
 from sawlog.jax._training.courses import Order, course_of, run_keys, subset_weights
+from sawlog.jax._training.curvature import EndInfluence
 from sawlog.jax._training.deterministic import check_final
 from sawlog.jax._training.program import TrainingProgram
 from sawlog.jax._training.queries import Queries
@@ -30,6 +31,8 @@ class RunScores:
         run: The number of the run.
         parts: Minus ``n`` times the derivative by the weights, ``[a, q, n]``: what each part of
             the run contributes, the last steps first. Their sum is the score.
+        guesses: Scores of influence functions at the last state, ``[k, q, n]``, or none, with
+            ``k = 0``.
         metrics: The metric of each query at the end of the run, ``[q]``.
         weights: The weight of each example, ``[n]``.
         seconds: How long it took.
@@ -37,6 +40,7 @@ class RunScores:
 
     run: int
     parts: np.ndarray
+    guesses: np.ndarray
     metrics: np.ndarray
     weights: np.ndarray
     seconds: float
@@ -64,6 +68,7 @@ class Runner:
         query_batch: How many queries are read backwards at once; None to choose.
         spill: A folder for checkpoints, or None to keep them in memory.
         final_state: The state that run 0 must end in, or None.
+        guess: Whether to compute influence functions at the last state.
     """
 
     program: TrainingProgram
@@ -78,6 +83,7 @@ class Runner:
     query_batch: int | None
     spill: Path | None
     final_state: Any = None
+    guess: bool = False
 
     def on(self, device: Any) -> Runner:
         """Return a runner whose arrays are on another device."""
@@ -113,17 +119,28 @@ class Runner:
             if run == 0 and self.final_state is not None:
                 check_final(self.final_state, recording.last, self.program.layout)
             asked = self._asked(recording.last)
-            parts = []
+            parts, guesses = [], []
             for first in range(0, asked.count, self._together(start, asked.count)):
                 end = min(asked.count, first + self._together(start, asked.count))
                 slopes = asked.cotangents(recording.last, first, end)
+                if self.guess:
+                    guesses.append(self._end_influence().scores(recording.last, slopes))
                 parts.append(self.replay.derivatives(recording, slopes, progress))
             metrics = np.asarray(asked.values(recording.last, asked.queries))
         finally:
             checkpoints.close()
         scores = -self.count * np.concatenate(parts, 1)
         check_finite(run, metrics, scores.sum(0), len(course.order))
-        return RunScores(run, scores, metrics, weights, time.monotonic() - begun)
+        known = [each for each in guesses if each is not None]
+        guessed = np.zeros((0, *scores.shape[1:]))
+        if known and len(known) == len(guesses):
+            guessed = np.concatenate(known, 1)
+        return RunScores(run, scores, guessed, metrics, weights, time.monotonic() - begun)
+
+    def _end_influence(self) -> EndInfluence:
+        if not hasattr(self, "_ends"):
+            self._ends = EndInfluence(self.program, self.replay.data)
+        return self._ends
 
     def _asked(self, last: Arrays) -> Queries:
         if not hasattr(self, "_queries"):

@@ -3,7 +3,8 @@
 A run of ``T`` steps is divided into segments of ``k`` steps. The states at the start of segments
 are checkpoints; the states inside of one are computed again when the segment is read backwards.
 With a checkpoint for each segment every step is computed twice. With fewer, segments in between are
-computed again from an earlier checkpoint; binomial splitting needs the fewest steps for that.
+computed again from an earlier checkpoint; binomial splitting needs the fewest steps for that. If
+there is room for the state before each step, nothing is computed again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from typing import Literal
 
 from sawlog.errors import ArgumentError
 
+#: The state before each step is kept by default, if all of them fit into as many bytes.
+AUTO = 10**9
+
 
 @dataclasses.dataclass(frozen=True)
 class ReplayPlan:
@@ -24,11 +28,13 @@ class ReplayPlan:
         steps: The number of steps of the run.
         length: The number of steps of a segment.
         slots: How many checkpoints are kept at once, besides the first state.
+        every: Whether the state before each step is kept, so that no step is computed again.
     """
 
     steps: int
     length: int
     slots: int
+    every: bool = False
 
     @property
     def segments(self) -> int:
@@ -42,7 +48,8 @@ class ReplayPlan:
     @property
     def states(self) -> int:
         """The largest number of states in memory."""
-        return self.length + self.slots + 2
+        # One segment is replayed in any case, to compare it with the recorded one.
+        return self.length + self.slots + 2 + (self.steps if self.every else 0)
 
     def recorded(self) -> list[int]:
         """The segments whose first state is kept while the run is recorded, in order."""
@@ -54,11 +61,17 @@ class ReplayPlan:
         return kept
 
 
-def plan_for(steps: int, memory: Literal["sqrt", "log"] | int, state_bytes: int) -> ReplayPlan:
+def plan_for(
+    steps: int, memory: Literal["auto", "sqrt", "log"] | int, state_bytes: int
+) -> ReplayPlan:
     """Return the plan for a budget: states in the square root or logarithm of steps, or bytes."""
+    length = max(1, math.isqrt(max(0, steps - 1)) + 1)
+    root = ReplayPlan(steps, length, max(0, -(-steps // length) - 1))
+    every = dataclasses.replace(root, every=True)
+    if memory == "auto":
+        return every if every.states * state_bytes <= AUTO else root
     if memory == "sqrt":
-        length = max(1, math.isqrt(max(0, steps - 1)) + 1)
-        return ReplayPlan(steps, length, max(0, -(-steps // length) - 1))
+        return root
     if memory == "log":
         count = max(1, math.ceil(math.log2(steps + 1)))
         return ReplayPlan(steps, count, min(count, max(0, -(-steps // count) - 1)))
@@ -68,8 +81,8 @@ def plan_for(steps: int, memory: Literal["sqrt", "log"] | int, state_bytes: int)
             f"`memory` has room for {max(0, room + 2)} states of {state_bytes:,} bytes; at least 4 "
             "are needed. Hint: give more memory, or spill= a folder for checkpoints."
         )
-    if room >= steps:
-        return ReplayPlan(steps, max(1, steps), 0)
+    if every.states <= room + 2:
+        return every
     # The longest segments that leave a slot for each other segment recompute every step once.
     for length in range(room - 1, 0, -1):
         if -(-steps // length) - 1 <= room - length:

@@ -13,7 +13,6 @@ import jax
 import numpy as np
 
 from sawlog import _progress, _validate
-from sawlog.influence._averages import average
 from sawlog.jax._training.run_bank import RunBank
 from sawlog.jax._training.runner import Runner
 
@@ -45,10 +44,10 @@ class Budget:
 
     def reached(self, bank: RunBank) -> bool:
         """Return whether standard errors are as small as wanted."""
-        done = bank.results(self.runs)
-        if self.error is None or len(done) < FEWEST or (self.paired and len(done) % 2):
+        done = len(bank.results(self.runs))
+        if self.error is None or done < FEWEST or (self.paired and done % 2):
             return False
-        found = average(np.stack([each.parts for each in done]), self.kind, self.paired)
+        found = bank.average(self.runs, self.kind, self.paired)
         return relative_error(found.values, found.errors) <= self.error
 
 

@@ -1,0 +1,64 @@
+"""Influence functions at the end of a run, against dense matrices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sawlog.jax._training.arguments import runner_of
+from sawlog.jax._training.curvature import DAMPINGS
+from tests.jax.training import programs
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(12, 3))
+Y = X[:, 0] + RANDOM.normal(size=12)
+OPTIONS = {
+    "data": (X, Y),
+    "queries": (X[:2] + 1, Y[:2]),
+    "init": lambda key: {"w": jnp.zeros(3)},
+    "loss": lambda params, batch: (batch[0] @ params["w"] - batch[1]) ** 2,
+    "optimizer": optax.adam(0.05),
+    "batch_size": 3,
+    "epochs": 2,
+    "guess": True,
+}
+
+
+def test_the_guess_for_a_squared_error_is_gauss_newton():
+    with jax.enable_x64(True):
+        runner = runner_of(**OPTIONS)
+        found = runner.run(0)
+        start, course, plan = runner.begin(0, found.weights)
+        w = np.asarray(runner.replay.train(start, course, plan)[0][0])
+    matrix = 2 * X.T @ X / 12
+    slopes, asked = (2 * (x @ w - y)[:, None] * x for x, y in ((X, Y), OPTIONS["queries"]))
+    assert found.guesses.shape == (3, 2, 12)
+    for damping, guess in zip(DAMPINGS, found.guesses, strict=True):
+        damped = matrix + damping * np.trace(matrix @ matrix) / np.trace(matrix) * np.eye(3)
+        np.testing.assert_allclose(guess, asked @ np.linalg.solve(damped, slopes.T), rtol=1e-6)
+
+
+def sixes(params, batch):
+    """A loss for batches of six examples only."""
+    return ((batch[0] * params["w"]).sum(1).reshape(2, 3) - batch[1].reshape(2, 3)).ravel() ** 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"guess": False},
+        {"loss": sixes, "metric": OPTIONS["loss"]},
+        {"loss": programs.dropped, "init": programs.init, "metric": programs.loss},  # takes a key
+        {
+            "step": programs.accumulated_step,
+            "init": programs.accumulated_begin,
+            "metric": lambda state, batch: programs.loss(state[0], batch),
+            **dict.fromkeys(("loss", "optimizer")),
+        },
+    ],
+    ids=["not wanted", "not for one example", "dropout", "step"],
+)
+def test_no_guess(options):
+    data = {"data": programs.data(12), "queries": programs.data(2)} if "init" in options else {}
+    assert runner_of(**{**OPTIONS, **data, **options}).run(0).guesses.shape == (0, 2, 12)
