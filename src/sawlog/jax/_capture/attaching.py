@@ -10,9 +10,9 @@ import jax.numpy as jnp
 
 from sawlog.errors import CaptureError
 from sawlog.jax import _compat
-from sawlog.jax._capture.axes import Axis, Place, State
+from sawlog.jax._capture.axes import Axis, Place, Split, State
 from sawlog.jax._capture.axis_rules.table import Followed, is_sliceable, where
-from sawlog.jax._capture.constants import Traced
+from sawlog.jax._capture.constants import Traced, full
 from sawlog.jax._capture.factors import UseFactors, by_factors, factors_of
 from sawlog.jax._capture.links import attach
 from sawlog.jax._capture.permutations import inverse, row_groups
@@ -125,7 +125,7 @@ class Attacher:
             else:
                 rows = by_slices(use) if sliceable else by_masks(use)
             bias = _bias_of(eqn, operands, i)
-            self._record(use, where(eqn), slow=not sliceable, bias=bias)
+            self._record(use, where(eqn), slow=not sliceable and use.examples > 1, bias=bias)
             values = self._whole(use, rows, operands, values)
         return values, origin
 
@@ -251,13 +251,16 @@ class Attacher:
         self.records.append(Recorded(names, at, loops=loops, key=key, **facts))
         return key
 
-    def promoted(self, traced: Traced, axis: Axis, at: str) -> Traced:
+    def promoted(self, traced: Traced, axis: Axis | Split, at: str) -> Traced:
         """Return a constant as a value with examples, where each example sees one slice."""
         state = State(axis, traced.state.param)
         if traced.constant is None:
             return Traced(traced.value, state)
         shape = tuple(traced.value.shape)
-        use = ConstantUse(list, 0, traced.constant, (shape,), (axis,), (axis,), self.examples)
+        constant = traced.constant
+        if isinstance(axis, Split):
+            constant = full(constant, shape, self.examples)
+        use = ConstantUse(list, 0, constant, (shape,), (axis,), (axis,), self.examples)
         self._record(use, at)
         (value,) = self._whole(use, by_slices(use), [traced], [traced.value])
         return Traced(value, state)

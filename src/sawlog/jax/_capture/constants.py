@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from sawlog.jax import _compat
 from sawlog.jax._capture.axes import State
-from sawlog.jax._capture.links import link
+from sawlog.jax._capture.links import link, varying_like
 from sawlog.jax._capture.views import ParameterView
 
 
@@ -75,6 +75,8 @@ def derive(
     out = jax.eval_shape(fun, *operands)
 
     def back(cotangents: Any, operands: Any) -> Any:
+        operands = varying_like(cotangents, operands)
+
         def of_parents(*cores: Any) -> Any:
             given = list(operands)
             for place, core in zip(places, cores, strict=True):
@@ -136,6 +138,8 @@ def _moved(eqn: Any, operands: Sequence[Traced], examples: int) -> Constant | No
     if given is None or any(x.constant is not None for x in operands[1:]):
         return None
     shape = tuple(eqn.outvars[0].aval.shape)
+    if name in _compat.CASTS:  # backwards it would add up the gradients of all devices
+        return dataclasses.replace(given, core=_bind(eqn)(given.core))
     fun: Callable[[Any], Any]
     if name in _SAME:
         fun, uniform, view = _bind(eqn), given.uniform, given.view
@@ -171,7 +175,6 @@ _SAME = frozenset(
         "sharding_constraint",
         "reduce_precision",
         "name",
-        "pvary",
     ]
 )
 

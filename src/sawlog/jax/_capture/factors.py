@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from sawlog.jax import _compat
-from sawlog.jax._capture.axes import Axis
+from sawlog.jax._capture.axes import Axis, Split
 from sawlog.jax._capture.slices import split
 from sawlog.jax._capture.uses import ConstantUse, Rows
 
@@ -81,7 +81,7 @@ def dot_general(eqn: Any, use: ConstantUse) -> UseFactors | None:
     """Any product: free dimensions are positions, shared ones are groups."""
     w, x = use.index, 1 - use.index
     axis, at = use.places[x], use.outs[0]
-    if not isinstance(axis, Axis) or not isinstance(at, Axis):
+    if not isinstance(axis, (Axis, Split)) or not isinstance(at, (Axis, Split)):
         return None
     dims = _compat.Dot.read(eqn)
     groups = sorted(zip(dims.batch[w], dims.batch[x], range(len(dims.batch[w])), strict=True))
@@ -207,7 +207,7 @@ def gather(eqn: Any, use: ConstantUse) -> UseFactors | None:
         return None
     row = dims.indexed[0]
     rest = [d for d in range(len(table)) if d != row]
-    if not isinstance(axis, Axis) or not isinstance(at, Axis):
+    if not isinstance(axis, (Axis, Split)) or not isinstance(at, (Axis, Split)):
         return None
     if any(dims.sizes[d] != table[d] for d in rest):
         return None

@@ -13,7 +13,7 @@ from typing import Any
 
 from sawlog.jax import _compat
 from sawlog.jax._capture import axis_rules as axis_rules
-from sawlog.jax._capture.attaching import Attacher, Origin
+from sawlog.jax._capture.attaching import Attacher, Origin, Recorded
 from sawlog.jax._capture.axes import CONSTANT, Known, Mixed, State, Summed
 from sawlog.jax._capture.axis_rules.reducing import as_summed
 from sawlog.jax._capture.axis_rules.table import (
@@ -56,6 +56,7 @@ class CaptureInterpreter(Attacher):
     def __init__(self, examples: int, zeros: Zeros | None, *, sums: bool = False) -> None:
         super().__init__(examples, zeros)
         self.sums = sums
+        self.mesh: frozenset[str] = frozenset()
 
     # -- evaluating ---------------------------------------------------------------------------
 
@@ -97,14 +98,20 @@ class CaptureInterpreter(Attacher):
         places = tuple(x.state.place for x in operands)
         known = tuple(x.state.known for x in operands)
         indices = tuple(x.state.index for x in operands)
-        followed = follow(eqn, FollowedOperands(places, known, self.examples, indices))
+        operands_of = FollowedOperands(places, known, self.examples, indices, self.mesh)
+        followed = follow(eqn, operands_of)
         return as_summed(followed) if self.sums else followed
 
     def _without_examples(self, eqn: Any, operands: list[Traced]) -> list[Traced]:
         """Bind an equation of constants."""
+        if self.mesh and eqn.primitive.name in ("jit", "pjit"):  # it may have casts or collectives
+            return _structures[eqn.primitive.name](self, eqn, operands)
         values = _compat.bind_equation(eqn, [x.value for x in operands])
         constants: list[Constant | None] = [None] * len(values)
         if any(x.constant is not None for x in operands) and not _stops(eqn):
+            if self.mesh & _compat.collective_axes(eqn):
+                why = "combines parameters over the devices that have different examples"
+                return [Traced(value, State(Mixed(why, where(eqn)), True)) for value in values]
             constants = computed(eqn, operands, self.examples)
         known = known_outputs(eqn, [x.state for x in operands])
         return [
@@ -125,7 +132,7 @@ class CaptureInterpreter(Attacher):
         values = _compat.bind_equation(eqn, [x.value for x in operands])
         used = [i for i, x in enumerate(operands) if x.constant is not None]
         if used and any(isinstance(place, Summed) for place in followed.outs):
-            mixed = Mixed("multiplies a sum over examples by a parameter", where(eqn))
+            mixed = Mixed("combines a sum over examples with a parameter", where(eqn))
             followed = Followed((mixed,) * len(values))
         states = self._states(eqn, operands, followed, known)
         origin = None
@@ -154,6 +161,29 @@ class CaptureInterpreter(Attacher):
         ]
 
     # -- inner programs -----------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def some_examples(self, examples: int, mesh: frozenset[str] = frozenset()) -> Iterator[None]:
+        """Evaluate a program that sees some of the examples at a time.
+
+        Args:
+            examples: How many it sees.
+            mesh: The axes of a mesh over which the examples are spread.
+        """
+        before = self.examples, self.mesh
+        self.examples, self.mesh = examples, self.mesh | mesh
+        try:
+            yield
+        finally:
+            self.examples, self.mesh = before
+
+    def adopt(self, records: Sequence[Recorded], first: int) -> None:
+        """Add the records of an inner program whose zeros begin at ``first``."""
+        for record in records:
+            zeros = record.zeros and (first + record.zeros[0], first + record.zeros[1])
+            key = len(self.records)
+            bias = None if record.bias is None else record.bias - record.key + key
+            self.records.append(dataclasses.replace(record, zeros=zeros, key=key, bias=bias))
 
     @contextlib.contextmanager
     def trying(self) -> Iterator[None]:

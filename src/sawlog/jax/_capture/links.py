@@ -18,6 +18,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from sawlog.jax import _compat
+
 Back = Callable[[Any, Any], Sequence[Any]]
 
 
@@ -43,7 +45,7 @@ def attach(outputs: Sequence[Any], zeros: Sequence[Any], residuals: Any, back: B
     def backward(residuals: Any, cotangents: Any) -> Any:
         return cotangents, _typed(back(cotangents, residuals), zeros_types), None
 
-    zeros_types = [(zero.shape, zero.dtype) for zero in zeros]
+    zeros_types = list(map(_compat.typeof, zeros))
     attached.defvjp(forward, backward)
     return list(attached(tuple(outputs), tuple(zeros), residuals))
 
@@ -62,21 +64,38 @@ def link(zeros: Sequence[Any], shape: Sequence[int], dtype: Any, residuals: Any,
     @jax.custom_vjp
     def linked(zeros: Any, residuals: Any) -> Any:
         del zeros, residuals
-        return jnp.zeros(shape, dtype)
+        return _compat.make_varying(jnp.zeros(shape, dtype), axes)
 
     def forward(zeros: Any, residuals: Any) -> Any:
         del zeros
-        return jnp.zeros(shape, dtype), residuals
+        return _compat.make_varying(jnp.zeros(shape, dtype), axes), residuals
 
     def backward(residuals: Any, cotangent: Any) -> Any:
         return _typed(back(cotangent, residuals), zeros_types), None
 
-    zeros_types = [(zero.shape, zero.dtype) for zero in zeros]
+    zeros_types = list(map(_compat.typeof, zeros))
+    axes = frozenset().union(*map(_compat.varying_axes, zeros_types))
     linked.defvjp(forward, backward)
     return linked(tuple(zeros), residuals)
 
 
-def _typed(values: Sequence[Any], types: Sequence[tuple[Any, Any]]) -> tuple[Any, ...]:
-    """Return values in the shapes and dtypes of the arrays that receive them."""
-    pairs = zip(values, types, strict=True)
-    return tuple(jnp.reshape(value, shape).astype(dtype) for value, (shape, dtype) in pairs)
+def _typed(values: Sequence[Any], types: Sequence[Any]) -> tuple[Any, ...]:
+    """Return values in the types of the arrays that receive them."""
+    found = []
+    for value, kind in zip(values, types, strict=True):
+        value = jnp.reshape(value, kind.shape).astype(kind.dtype)
+        found.append(_compat.make_varying(value, _compat.varying_axes(kind)))
+    return tuple(found)
+
+
+def varying_like(cotangents: Any, operands: Any) -> Any:
+    """Return operands that vary over the same axes of a mesh as cotangents.
+
+    Inside of ``shard_map``, the gradient of a value that is the same on all devices is a sum over
+    the devices, which have different examples; that of a value that may vary is not.
+    """
+    leaves = jax.tree.leaves(cotangents)
+    axes = frozenset().union(*map(_compat.varying_axes, leaves))
+    if not axes:
+        return operands
+    return jax.tree.map(lambda x: _compat.make_varying(x, axes), operands)

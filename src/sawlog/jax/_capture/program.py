@@ -14,6 +14,7 @@ from sawlog.errors import ArgumentError, CaptureError
 from sawlog.jax import _compat
 from sawlog.jax._capture import loops as loops
 from sawlog.jax._capture import orders as orders
+from sawlog.jax._capture import shards as shards
 from sawlog.jax._capture import structures as structures
 from sawlog.jax._capture.assemble import make_pairs
 from sawlog.jax._capture.attaching import Recorded

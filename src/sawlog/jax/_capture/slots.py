@@ -253,10 +253,12 @@ class Zeros:
     def __init__(self, arrays: Sequence[Any] | None = None) -> None:
         self._arrays = arrays
         self.types: list[Any] = []
+        self.axes: list[int] = []
 
-    def take(self, shape: Sequence[int], dtype: Any) -> Any:
-        """Return the next zeros."""
+    def take(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> Any:
+        """Return the next zeros, which have their examples along ``axis``."""
         self.types.append(jax.ShapeDtypeStruct(tuple(shape), dtype))
+        self.axes.append(axis)
         if self._arrays is None:
             return jnp.zeros(shape, dtype)
         return self._arrays[len(self.types) - 1]

@@ -56,12 +56,15 @@ from sawlog.jax._compat.metadata import marked as marked
 from sawlog.jax._compat.metadata import scopes as scopes
 from sawlog.jax._compat.metadata import source_line as source_line
 from sawlog.jax._compat.metadata import transforms as transforms
+from sawlog.jax._compat.operations import CASTS as CASTS
 from sawlog.jax._compat.operations import Conv as Conv
 from sawlog.jax._compat.operations import Dot as Dot
 from sawlog.jax._compat.operations import Gather as Gather
 from sawlog.jax._compat.operations import RaggedDot as RaggedDot
 from sawlog.jax._compat.operations import Scatter as Scatter
 from sawlog.jax._compat.operations import broadcast_dimensions as broadcast_dimensions
+from sawlog.jax._compat.operations import casts_to_varying as casts_to_varying
+from sawlog.jax._compat.operations import collective_axes as collective_axes
 from sawlog.jax._compat.operations import equation_name as equation_name
 from sawlog.jax._compat.operations import gather_clips as gather_clips
 from sawlog.jax._compat.operations import has_gradient as has_gradient

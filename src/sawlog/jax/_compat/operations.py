@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jax.dtypes import float0
 
+from sawlog.jax._compat.equations import subjaxprs
 from sawlog.jax._compat.private import JaxprEqn
 
 
@@ -221,6 +222,36 @@ def iota_values(eqn: JaxprEqn) -> np.ndarray:
 def transformed_dimensions(eqn: JaxprEqn) -> int:
     """Return how many of the last dimensions an ``fft`` transforms."""
     return len(eqn.params["fft_lengths"])
+
+
+def collective_axes(eqn: JaxprEqn) -> frozenset[str]:
+    """Return the axes of a mesh over which an equation, or a program in it, combines values."""
+    if eqn.primitive.name in CASTS or eqn.primitive.name == "axis_index":
+        return frozenset()
+    found = {
+        name
+        for key in ("axes", "axis_name", "axis_names")
+        for name in _as_tuple(eqn.params.get(key, ()))
+        if isinstance(name, str)
+    }
+    for inner in subjaxprs(eqn.params):
+        for each in getattr(inner, "jaxpr", inner).eqns:
+            found |= collective_axes(each)
+    return frozenset(found)
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list, set, frozenset)) else (value,)
+
+
+#: Primitives that only declare that a value differs, or may differ, between devices.
+CASTS = frozenset({"pvary", "pcast"})
+
+
+def casts_to_varying(eqn: JaxprEqn) -> bool:
+    """Return whether an equation only declares that a value may differ between devices."""
+    name = eqn.primitive.name
+    return name == "pvary" or (name == "pcast" and eqn.params.get("to", "varying") == "varying")
 
 
 def equation_name(eqn: JaxprEqn) -> str:
