@@ -19,6 +19,7 @@ from sawlog.jax._capture.permutations import inverse, row_groups
 from sawlog.jax._capture.slots import Zeros, partition, project_inputs, projected_rows
 from sawlog.jax._capture.uses import ConstantUse, Rows, by_masks, by_slices
 from sawlog.jax._capture.views import Atoms
+from sawlog.jax._core import arrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,10 +231,8 @@ class Attacher:
             inputs = inputs.astype(jnp.float32)
         kept = _kept(factors, given)
         first = len(self.zeros.types)
-        of_inputs = self.zeros.take(inputs.shape, inputs.dtype)
-        types = jnp.zeros(values[0].shape, values[0].dtype)
-        found = factors.cotangents(types, kept)
-        of_cotangents = self.zeros.take(found.shape, found.dtype)
+        of_inputs = self.zeros.take(inputs)
+        of_cotangents = self.zeros.take(factors.cotangents(arrays.zeros(values[0]), kept))
 
         def back(cotangents: Any, residuals: Any) -> Any:
             inputs, kept = residuals
@@ -259,7 +258,7 @@ class Attacher:
         shape = tuple(traced.value.shape)
         constant = traced.constant
         if isinstance(axis, Split):
-            constant = full(constant, shape, self.examples)
+            constant = full(constant, shape)
         use = ConstantUse(list, 0, constant, (shape,), (axis,), (axis,), self.examples)
         self._record(use, at)
         (value,) = self._whole(use, by_slices(use), [traced], [traced.value])

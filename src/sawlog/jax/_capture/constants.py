@@ -61,7 +61,7 @@ class Traced:
 
 
 def derive(
-    fun: Callable[..., Any], operands: Sequence[Any], parents: dict[int, Constant], examples: int
+    fun: Callable[..., Any], operands: Sequence[Any], parents: dict[int, Constant], out: Any
 ) -> Callable[[], Any]:
     """Return what makes the zeros of a constant that is computed from others.
 
@@ -69,10 +69,10 @@ def derive(
         fun: Computes the value from the operands.
         operands: The operands; a parent's core at its position.
         parents: The operands that are constants of parameters, by position.
-        examples: The number of examples.
+        out: The value.
     """
     places = list(parents)
-    out = jax.eval_shape(fun, *operands)
+    kind = _compat.typeof(out)
 
     def back(cotangents: Any, operands: Any) -> Any:
         operands = varying_like(cotangents, operands)
@@ -88,12 +88,12 @@ def derive(
 
     def make() -> Any:
         zeros = [parents[place].make_zeros() for place in places]
-        return link(zeros, (examples, *out.shape), out.dtype, tuple(operands), back)
+        return link(zeros, kind, tuple(operands), back)
 
     return make
 
 
-def full(constant: Constant, shape: Sequence[int], examples: int) -> Constant:
+def full(constant: Constant, shape: Sequence[int]) -> Constant:
     """Return a constant whose core is the whole value."""
     if not constant.uniform:
         return constant
@@ -101,17 +101,18 @@ def full(constant: Constant, shape: Sequence[int], examples: int) -> Constant:
     def broadcast(core: Any) -> Any:
         return jnp.broadcast_to(core, tuple(shape))
 
-    make = derive(broadcast, [constant.core], {0: constant}, examples)
-    return Constant(broadcast(constant.core), frozenset(), make, constant.names)
+    whole = broadcast(constant.core)
+    make = derive(broadcast, [constant.core], {0: constant}, whole)
+    return Constant(whole, frozenset(), make, constant.names)
 
 
-def computed(eqn: Any, operands: Sequence[Traced], examples: int) -> list[Constant | None]:
+def computed(eqn: Any, operands: Sequence[Traced]) -> list[Constant | None]:
     """Return the outputs of an equation of constants as constants."""
-    moved = _moved(eqn, operands, examples)
+    moved = _moved(eqn, operands)
     if moved is not None:
         return [moved]
     parents = {
-        i: full(each.constant, each.value.shape, examples)
+        i: full(each.constant, each.value.shape)
         for i, each in enumerate(operands)
         if each.constant is not None
     }
@@ -126,13 +127,12 @@ def computed(eqn: Any, operands: Sequence[Traced], examples: int) -> list[Consta
         def fun(*given: Any, i: int = i) -> Any:
             return _compat.bind_equation(eqn, given)[i]
 
-        outs.append(
-            Constant(fun(*values), frozenset(), derive(fun, values, parents, examples), names)
-        )
+        out = fun(*values)
+        outs.append(Constant(out, frozenset(), derive(fun, values, parents, out), names))
     return outs
 
 
-def _moved(eqn: Any, operands: Sequence[Traced], examples: int) -> Constant | None:
+def _moved(eqn: Any, operands: Sequence[Traced]) -> Constant | None:
     """Return a constant whose elements are moved, broadcast or cast, as such."""
     name, given = eqn.primitive.name, operands[0].constant
     if given is None or any(x.constant is not None for x in operands[1:]):
@@ -163,8 +163,9 @@ def _moved(eqn: Any, operands: Sequence[Traced], examples: int) -> Constant | No
         view = given.view and given.view.reshaped(shape)
     else:
         return None
-    make = derive(fun, [given.core], {0: given}, examples)
-    return Constant(fun(given.core), uniform, make, given.names, view, given.slot)
+    core = fun(given.core)
+    make = derive(fun, [given.core], {0: given}, core)
+    return Constant(core, uniform, make, given.names, view, given.slot)
 
 
 _SAME = frozenset(

@@ -21,6 +21,7 @@ from sawlog.jax._capture.interpreter import CaptureInterpreter
 from sawlog.jax._capture.slots import Zeros
 from sawlog.jax._capture.structures import merged_state, states_of
 from sawlog.jax._capture.sub_batches import Digit, passed, rebuilt, shifted
+from sawlog.jax._core import arrays
 
 _HANDED_ON = "hands a value of some examples on to others, in a loop over the examples"
 
@@ -144,19 +145,19 @@ class _ExampleLoop:
         if self.walk.zeros is None:
             return []
         taken = self.walk.zeros
-        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (xs, zeros))
+        one = jax.tree.map(lambda x: arrays.inner(x, 1), (xs, zeros))
         collected: list[Any] = []
 
         def body(carry: Any, x: Any) -> Any:
             out = self._step(carry, (*x, None))
-            collected[:] = [(t.shape, t.dtype, a) for t, a in self.types]
+            collected[:] = self.types
             return out
 
         jax.eval_shape(body, start, one)
         found = []
-        for shape, dtype, axis in collected:
-            whole = (*shape[:axis], shape[axis] * self.digit.count, *shape[axis + 1 :])
-            found.append((taken.take(whole, dtype, axis), axis))
+        for kind, axis in collected:
+            whole = arrays.resized(kind, axis, kind.shape[axis] * self.digit.count)
+            found.append((taken.take(whole, axis), axis))
         return found
 
     def _step(self, carry: Any, x: Any) -> Any:

@@ -27,6 +27,7 @@ from sawlog.jax._capture.constants import Constant, Traced, computed, full
 from sawlog.jax._capture.known import known_outputs
 from sawlog.jax._capture.permutations import index_outputs, is_negative
 from sawlog.jax._capture.slots import Zeros
+from sawlog.jax._core import arrays
 
 StructureRule = Callable[["CaptureInterpreter", Any, list[Traced]], list[Traced]]
 
@@ -48,15 +49,23 @@ class CaptureInterpreter(Attacher):
     """Evaluates programs for one batch.
 
     Args:
-        examples: The number of examples.
+        lead: The type ``[examples]``, with the sharding of the examples.
         zeros: Hands out zeros for factors; None if they are not wanted.
         sums: Whether the loss is a declared sum or mean over examples.
     """
 
-    def __init__(self, examples: int, zeros: Zeros | None, *, sums: bool = False) -> None:
-        super().__init__(examples, zeros)
+    def __init__(self, lead: arrays.Type, zeros: Zeros | None, *, sums: bool = False) -> None:
+        super().__init__(lead.shape[0], zeros)
         self.sums = sums
         self.mesh: frozenset[str] = frozenset()
+        self._examples_type = lead
+
+    @property
+    def examples_type(self) -> arrays.Type:
+        """The type ``[examples]`` of the examples that the evaluated program sees."""
+        if self.examples == self._examples_type.shape[0] and not self.mesh:
+            return self._examples_type
+        return arrays.Type((self.examples,), bool)
 
     # -- evaluating ---------------------------------------------------------------------------
 
@@ -112,7 +121,7 @@ class CaptureInterpreter(Attacher):
             if self.mesh & _compat.collective_axes(eqn):
                 why = "combines parameters over the devices that have different examples"
                 return [Traced(value, State(Mixed(why, where(eqn)), True)) for value in values]
-            constants = computed(eqn, operands, self.examples)
+            constants = computed(eqn, operands)
         known = known_outputs(eqn, [x.state for x in operands])
         return [
             Traced(value, State(None, constant is not None, integers), constant)
@@ -199,7 +208,7 @@ class CaptureInterpreter(Attacher):
         """Return the constant of a value with its whole core."""
         if traced.constant is None:
             return None
-        return full(traced.constant, traced.value.shape, self.examples)
+        return full(traced.constant, traced.value.shape)
 
 
 def _indexed(eqn: Any, states: Sequence[State], outs: Sequence[Traced]) -> list[Traced]:

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from sawlog.jax import _compat
+from sawlog.jax._core import arrays
 
 Back = Callable[[Any, Any], Sequence[Any]]
 
@@ -50,13 +51,12 @@ def attach(outputs: Sequence[Any], zeros: Sequence[Any], residuals: Any, back: B
     return list(attached(tuple(outputs), tuple(zeros), residuals))
 
 
-def link(zeros: Sequence[Any], shape: Sequence[int], dtype: Any, residuals: Any, back: Back) -> Any:
+def link(zeros: Sequence[Any], core: Any, residuals: Any, back: Back) -> Any:
     """Return zeros whose cotangent determines those of other zeros.
 
     Args:
         zeros: The other zeros.
-        shape: The shape of the result.
-        dtype: The dtype of the result.
+        core: An array, or a type; the result receives its gradient for each example.
         residuals: A pytree of arrays that ``back`` needs.
         back: Maps the cotangent of the result and the residuals to the cotangents of ``zeros``.
     """
@@ -64,15 +64,16 @@ def link(zeros: Sequence[Any], shape: Sequence[int], dtype: Any, residuals: Any,
     @jax.custom_vjp
     def linked(zeros: Any, residuals: Any) -> Any:
         del zeros, residuals
-        return _compat.make_varying(jnp.zeros(shape, dtype), axes)
+        return _compat.make_varying(arrays.zeros(kind), axes)
 
     def forward(zeros: Any, residuals: Any) -> Any:
         del zeros
-        return _compat.make_varying(jnp.zeros(shape, dtype), axes), residuals
+        return _compat.make_varying(arrays.zeros(kind), axes), residuals
 
     def backward(residuals: Any, cotangent: Any) -> Any:
         return _typed(back(cotangent, residuals), zeros_types), None
 
+    kind = for_examples(arrays.leading(zeros[0], 1), core)
     zeros_types = list(map(_compat.typeof, zeros))
     axes = frozenset().union(*map(_compat.varying_axes, zeros_types))
     linked.defvjp(forward, backward)
@@ -83,9 +84,21 @@ def _typed(values: Sequence[Any], types: Sequence[Any]) -> tuple[Any, ...]:
     """Return values in the types of the arrays that receive them."""
     found = []
     for value, kind in zip(values, types, strict=True):
-        value = jnp.reshape(value, kind.shape).astype(kind.dtype)
+        if value.shape != kind.shape:
+            value = jnp.reshape(value, kind.shape)
+        value = arrays.reshard(value.astype(kind.dtype), kind)
         found.append(_compat.make_varying(value, _compat.varying_axes(kind)))
     return tuple(found)
+
+
+def for_examples(examples: Any, core: Any) -> arrays.Type:
+    """Return the type of one gradient of a value for each example.
+
+    Args:
+        examples: The type ``[examples]``, with the sharding of the examples.
+        core: The value. Where it is sharded as the examples are, its gradients are not.
+    """
+    return arrays.under_first(examples, core)
 
 
 def varying_like(cotangents: Any, operands: Any) -> Any:

@@ -32,6 +32,7 @@ from sawlog.jax._capture.structures import (
 )
 from sawlog.jax._capture.sub_batches import in_step, shifted, step_digit
 from sawlog.jax._capture.views import ParameterView
+from sawlog.jax._core import arrays
 
 
 @structure_rule("scan")
@@ -113,7 +114,7 @@ class _Body:
         types = self._types(start, start_zeros, xs, extra)
         first = 0 if walk.zeros is None else len(walk.zeros.types)
         taken = walk.zeros or Zeros()
-        zeros = [taken.take((length, *t.shape), t.dtype, axis + 1) for t, axis in types]
+        zeros = [taken.take(arrays.rows(length, kind), axis + 1) for kind, axis in types]
         (carry, carry_zeros), (ys, ys_zeros) = jax.lax.scan(
             self._step,
             (start, start_zeros),
@@ -143,7 +144,7 @@ class _Body:
         """Return the types of the zeros for factors that the body takes, and their axes."""
         if self.walk.zeros is None:
             return []
-        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (xs, extra))
+        one = jax.tree.map(lambda x: arrays.inner(x, 1), (xs, extra))
         collected: list[Any] = []
 
         def body(carry: Any, x: Any) -> Any:

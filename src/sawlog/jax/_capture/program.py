@@ -22,10 +22,12 @@ from sawlog.jax._capture.axes import CONSTANT, Axis, Mixed, State, Summed
 from sawlog.jax._capture.captured import Captured
 from sawlog.jax._capture.constants import Constant, Traced
 from sawlog.jax._capture.interpreter import CaptureInterpreter
+from sawlog.jax._capture.links import for_examples
 from sawlog.jax._capture.parameters import Static
 from sawlog.jax._capture.plan import CapturePlan, Layout, make_plan
 from sawlog.jax._capture.slots import BlockSlot, Zeros
 from sawlog.jax._capture.views import ParameterView
+from sawlog.jax._core import arrays
 from sawlog.run_files._blocks import Block, with_rank
 from sawlog.run_files._options import Compression
 from sawlog.run_files._projections import projection_of
@@ -75,12 +77,22 @@ class CaptureProgram:
         self._request, self._key, self._examples = request, key, examples
         self._params, self._batch = list(map(jnp.asarray, params)), list(batch)
         self._watched = [(i, name) for i, name in enumerate(key.names) if name in frozenset(chosen)]
+        self._lead = self._examples_type()
+        self._params = [arrays.on_mesh_of(self._lead, x) for x in self._params]
         self._closed, self._tree = self._trace()
         self._types, self.plan = self._survey()
 
     @property
     def _shapes(self) -> dict[str, Any]:
         return {name: self._params[i] for i, name in self._watched}
+
+    def _examples_type(self) -> arrays.Type:
+        """Return the type ``[examples]``, with the sharding that the batch has along them."""
+        for x, axis in zip(self._batch, self._key.axes, strict=True):
+            kind = None if axis is None else arrays.type_of(jnp.asarray(x))
+            if kind is not None and kind.sharding is not None:
+                return arrays.along(kind, axis)
+        return arrays.Type((self._examples,), bool)
 
     # -- tracing ------------------------------------------------------------------------------
 
@@ -123,7 +135,7 @@ class CaptureProgram:
     def _survey_constants(self) -> dict[str, Constant]:
         made = {}
         for i, name in self._watched:
-            zeros = jnp.zeros((self._examples, *self._params[i].shape), self._params[i].dtype)
+            zeros = arrays.zeros(for_examples(self._lead, self._params[i]))
             made[name] = _leaf(name, self._params[i], zeros)
         return made
 
@@ -132,7 +144,7 @@ class CaptureProgram:
     ) -> tuple[CaptureInterpreter, Any, list[Any]]:
         """Evaluate the loss function; return the losses and the leaves of its other output."""
         request = self._request
-        walk = CaptureInterpreter(self._examples, zeros, sums=request.reduction != "none")
+        walk = CaptureInterpreter(self._lead, zeros, sums=request.reduction != "none")
         operands = [
             Traced(x, State(None, name in constants), constants.get(name))
             for x, name in zip(self._params, self._key.names, strict=True)
@@ -170,7 +182,7 @@ class CaptureProgram:
 
     def _seeds(self, losses: Any) -> Any:
         scale = self._examples if self._request.reduction == "mean" else 1
-        return jnp.full(losses.shape, scale, losses.dtype)
+        return arrays.ones(losses) * jnp.asarray(scale, losses.dtype)
 
     def _aux(self, values: Sequence[Any]) -> Any:
         if not self._request.has_aux:
@@ -202,14 +214,14 @@ class CaptureProgram:
             if self._slotted(layout, matrices):
                 assert matrices is not None
                 dtype = params[block.name].dtype
-                blocks[block.name] = jnp.zeros(
-                    (self._examples, *layout.group_sizes, *_stored(layout, matrices)), dtype
+                shape = (*layout.group_sizes, *_stored(layout, matrices))
+                blocks[block.name] = arrays.zeros(
+                    for_examples(self._lead, arrays.Type(shape, dtype))
                 )
             elif "grad" in self._request.what or not layout.factored:
                 for name in block.parameters:
-                    shape = (self._examples, *params[name].shape)
-                    whole[name] = jnp.zeros(shape, params[name].dtype)
-        factors = [jnp.zeros(t.shape, t.dtype) for t in self._types]
+                    whole[name] = arrays.zeros(for_examples(self._lead, params[name]))
+        factors = [arrays.zeros(kind) for kind in self._types]
         return {"blocks": blocks, "whole": whole, "factors": factors}
 
     def _constants(
@@ -227,7 +239,7 @@ class CaptureProgram:
                 elif name in zeros["whole"]:
                     made[name] = _leaf(name, param, zeros["whole"][name])
                 else:
-                    none = jnp.zeros((self._examples, *param.shape), param.dtype)
+                    none = arrays.zeros(for_examples(self._lead, param))
                     made[name] = _leaf(name, param, none)
         return made
 

@@ -23,6 +23,7 @@ from sawlog.jax._capture.interpreter import CaptureInterpreter, structure_rule
 from sawlog.jax._capture.slots import Zeros
 from sawlog.jax._capture.structures import received, states_of, zeros_of
 from sawlog.jax._capture.sub_batches import Digit, passed, rebuilt
+from sawlog.jax._core import arrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,9 +228,8 @@ class _Shards:
         count = self.spread.digit.count if self.spread else 1
         found, specs = [], []  # type: tuple[list[Any], list[Any]]
         for kind, axis in [*self.types]:
-            shape = list(kind.shape)
-            shape[axis] *= count
-            found.append(self._split(taken.take(shape, kind.dtype, axis), axis))
+            whole = arrays.resized(kind, axis, kind.shape[axis] * count)
+            found.append(self._split(taken.take(whole, axis), axis))
             specs.append(P(*[None] * axis, examples))
         return found, specs
 

@@ -25,7 +25,10 @@ def split(array: Any, place: Axis | Split, examples: int) -> Any:
 def _split(array: Any, axis: Axis, examples: int) -> Any:
     before, after = array.shape[: axis.dim], array.shape[axis.dim + 1 :]
     if axis.outer == 1:  # no transposition of more than one dimension
-        array = jnp.reshape(array, (*before, examples, axis.inner, *after))
+        if axis.inner == 1:
+            array = jnp.expand_dims(array, axis.dim + 1)
+        else:
+            array = jnp.reshape(array, (*before, examples, axis.inner, *after))
         return jnp.moveaxis(array, axis.dim, 0)
     array = jnp.reshape(array, (*before, axis.outer, examples, axis.inner, *after))
     array = jnp.moveaxis(array, axis.dim + 1, 0)

@@ -15,7 +15,9 @@ from sawlog.jax._capture.axes import ONE, Axis, Mixed, Place, Split, State, merg
 from sawlog.jax._capture.axis_rules.table import Followed, where
 from sawlog.jax._capture.constants import Constant, Traced
 from sawlog.jax._capture.interpreter import CaptureInterpreter, structure_rule
+from sawlog.jax._capture.links import for_examples
 from sawlog.jax._capture.permutations import index_outputs
+from sawlog.jax._core import arrays
 
 
 @structure_rule("jit", "pjit", "closed_call", "core_call", "remat_opt", "composite", "custom_lin")
@@ -143,7 +145,7 @@ def _stand_in(walk: CaptureInterpreter, value: Any, state: State) -> Traced:
     """Return a value in a state, with zeros that receive nothing if it is a constant."""
     if state.place is not None or not state.param:
         return Traced(value, state)
-    zeros = jax.numpy.zeros((walk.examples, *value.shape), value.dtype)
+    zeros = arrays.zeros(for_examples(walk.examples_type, value))
     return Traced(value, state, received(value, zeros, frozenset()))
 
 
@@ -260,7 +262,7 @@ def zeros_of(walk: CaptureInterpreter, traced: Traced) -> Any:
     constant = walk.full(traced)
     if constant is not None:
         return constant.make_zeros()
-    return jax.numpy.zeros((walk.examples, *traced.value.shape), traced.value.dtype)
+    return arrays.zeros(for_examples(walk.examples_type, traced.value))
 
 
 @structure_rule("while")
