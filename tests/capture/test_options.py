@@ -23,6 +23,10 @@ GOOD = [
         {"log": "forward", "forward": "output", "dtype": "int8"},
         Options(("forward",), forward="output", dtype="int8"),
     ),
+    (
+        {"statistic": "kfac", "fisher": "true", "fisher_seed": 3},
+        Options(statistic=("kfac",), fisher="true", fisher_seed=3),
+    ),
 ]
 
 BAD = [
@@ -66,6 +70,13 @@ BAD = [
     ({"reduction": "none"}, "`reduction` must be one of 'auto', 'mean', 'sum', 'tokens'"),
     ({"interval": 0}, "`interval` must be a positive number of seconds"),
     ({"forward": "both"}, "`forward` must be one of 'input', 'output'"),
+    ({"fisher": "exact"}, "`fisher` must be one of 'empirical', 'true'; got 'exact'"),
+    ({"fisher": "true"}, r"applies to statistic=\"kfac\" and .*got statistic=\[\]"),
+    (
+        {"fisher": "true", "statistic": ["kfac", "mean"]},
+        r"got statistic=\['mean', 'kfac'\]. Hint: leave it out, or measure \['mean'\]",
+    ),
+    ({"fisher_seed": 0.5}, "`fisher_seed` must be an integer; got 0.5"),
     (7, "setup needs a dict or the path of a YAML file; got int"),
 ]
 

@@ -107,6 +107,56 @@ def test_rows(name, tmp_path):
     assert_rows((tmp_path / "training").joinpath(*ROWS), run._blocks(), ids, expected)
 
 
+@pytest.mark.parametrize("name", ["causal", "classification"])
+def test_true_fisher(name, tmp_path):
+    """K-FAC with labels drawn from the model where the data has labels; rows with those."""
+    make, items, _, options = CASES[name]
+    used = []
+
+    class Noting(Trainer):
+        def compute_loss(self, model, inputs, *args, **kwargs):
+            used.append(inputs["labels"])
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+    model = make()
+    trainer = patch_trainer(Noting)(
+        log_args=LogArguments(
+            "run", {"statistic": "kfac", "fisher": "true"}, root=tmp_path, check=False
+        ),
+        model=model,
+        args=arguments(tmp_path, **options),
+        train_dataset=items,
+        data_collator=padded,
+    )
+    assert trainer.extract_log().passes == ("K-FAC", "rows")
+    run, batches = trainer.log_run, len(used) // 2
+    assert_rows(run.store_path, run._blocks(), range(len(items)), alone(model, items))
+    given = [padded(items[n : n + 3])["labels"] for n in range(0, len(items), 3)]
+    assert all(map(torch.equal, used[batches:], given))
+    drawn = [(own, was) for own, was in zip(used, given, strict=False)]
+    assert any(not torch.equal(own, was) for own, was in drawn)
+    assert all(torch.equal(own == -100, was == -100) for own, was in drawn)
+    if name == "causal":  # the first label is never predicted
+        assert all(torch.equal(own[:, 0], was[:, 0]) for own, was in drawn)
+    else:
+        labels = torch.cat(used[:batches]).tolist()
+        fakes = [{**item, "labels": label} for item, label in zip(items, labels, strict=True)]
+        bias = alone(model, fakes)["classifier.bias"]
+        left, _ = run.statistics.kfac("classifier.weight")
+        np.testing.assert_allclose(left, bias.T @ bias / len(items), rtol=1e-4, atol=1e-7)
+
+
+def test_true_fisher_of_other_losses_is_refused(tmp_path):
+    trainer = made(
+        tmp_path,
+        regression(),
+        labelled(float),
+        log={"config": {"statistic": "kfac", "fisher": "true"}, "check": False},
+    )
+    with pytest.raises(ArgumentError, match="draws labels of a cross entropy, and the inputs have"):
+        trainer.extract_log()
+
+
 def test_training_is_the_same(tmp_path):
     """Weights and random numbers are those of training without the callback, bit for bit."""
     found = []

@@ -13,10 +13,16 @@ import numpy as np
 
 from sawlog import store
 from sawlog.capture._backend import ActiveBatch, Backend, BatchRequest
+from sawlog.capture._label_sampling import check_no_rows
 from sawlog.capture._nonfinite import check_sums, rows_to_store
 from sawlog.capture._pass_matrices import pass_matrices
 from sawlog.capture._ranks import Ranks
-from sawlog.capture._resume import REMEDY, check_projection, check_same_setup
+from sawlog.capture._resume import (
+    REMEDY,
+    check_projection,
+    check_same_fisher,
+    check_same_setup,
+)
 from sawlog.capture._seen_ids import Claims, SeenIds
 from sawlog.errors import DuplicateIdError, WeightsMismatchError
 from sawlog.run_files import _checkpoint as checkpoint
@@ -55,6 +61,7 @@ class CapturePass:
         blocks: Sequence[Block],
         ranks: Ranks | None = None,
     ) -> None:
+        check_no_rows(options)
         self._options, self._backend, self._blocks = options, backend, blocks
         self._store_path = logs_of(path, options)
         self._folder = statistics_of(path, options)
@@ -73,6 +80,7 @@ class CapturePass:
             "factors": None if factors is None else factors.factors(),
         }
         if factors is not None:
+            check_same_fisher(factors.fisher, options.fisher, self._folder.parent)
             self._check_weights(factors.provenance, f"the statistics at {self._folder.parent}")
         self._statistics = RunStatistics(options.precision, offload=options.offload)
         self._staged = Staged()

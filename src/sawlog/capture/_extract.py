@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sawlog.capture._backend import CutOne, Step
 from sawlog.capture._batches import DataId
 from sawlog.capture._check import Check
+from sawlog.capture._label_sampling import samples_labels
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.influence import Logs
 from sawlog.run_files._options import Options
@@ -116,12 +117,17 @@ class ExtractionJob:
 def passes_of(options: Options) -> list[tuple[str, Options]]:
     """Return the passes over the data that options need, each with its purpose."""
     passes = []
+    corrects, apart = "ekfac" in options.statistic, samples_labels(options) and bool(options.saved)
     factors = dataclasses.replace(options, log=("grad",), save=(), statistic=("kfac",))
     if options.compress is not None and options.compress.kind == "pca":
         passes.append(("covariances", dataclasses.replace(factors, compress=None)))
-    if "ekfac" in options.statistic:
+    if corrects or apart:
         passes.append(("K-FAC", factors))
-    last = "EK-FAC" if "ekfac" in options.statistic else "rows" if options.saved else "statistics"
+    if apart:  # rows have the labels of the data, statistics those that are drawn
+        if corrects:
+            passes.append(("EK-FAC", dataclasses.replace(factors, statistic=("ekfac",))))
+        return [*passes, ("rows", options.without_statistic())]
+    last = "EK-FAC" if corrects else "rows" if options.saved else "statistics"
     if last == "EK-FAC" and options.saved:
         last = "EK-FAC and rows"
     return [*passes, (last, options)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,7 +29,7 @@ class QueryPass:
     def __init__(
         self, path: Path, options: Options, backend: Backend, blocks: Sequence[Block]
     ) -> None:
-        self._options = dataclasses.replace(options, statistic=(), save=None)
+        self._options = options.without_statistic(save=None)
         self._backend, self.blocks = backend, tuple(blocks)
         self.matrices = pass_matrices(path, self._options, blocks, None)
         self._capturer = backend.capturer(self._options, blocks, self.matrices, reuse_memory=False)

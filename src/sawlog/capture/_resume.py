@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sawlog.errors import ArgumentError, WeightsMismatchError
+from sawlog.run_files._options import Options
 from sawlog.run_files._provenance import Provenance
 
 REMEDY = (
@@ -26,12 +27,23 @@ def check_projection(before: Sequence[Provenance], now: Provenance, where: Path)
         )
 
 
+def check_same_fisher(before: str, now: str, where: Path) -> None:
+    """Raise an ArgumentError if EK-FAC would correct a K-FAC of labels of another kind."""
+    if before != now:
+        raise ArgumentError(
+            f'The K-FAC at {where} was measured with fisher="{before}", and EK-FAC would be '
+            f'measured with fisher="{now}". Hint: run.setup(statistic="ekfac", fisher="{before}"), '
+            "or another project."
+        )
+
+
 def check_same_setup(before: Mapping[str, Any], now: Mapping[str, Any], where: Path) -> None:
     """Raise an ArgumentError if a run was started with other options, layers or factors."""
-    was, wanted = before.get("options") or {}, now["options"]
-    differing = [key for key in sorted(wanted) if was.get(key) != wanted[key] and key not in _FREE]
+    was = {**Options().to_json(), **(before.get("options") or {})}  # those of earlier versions
+    wanted = now["options"]
+    differing = [key for key in sorted(wanted) if was[key] != wanted[key] and key not in _FREE]
     if differing:
-        text = ", ".join(f"{key} was {was.get(key)!r}, now {wanted[key]!r}" for key in differing)
+        text = ", ".join(f"{key} was {was[key]!r}, now {wanted[key]!r}" for key in differing)
     elif before.get("blocks") != now["blocks"]:
         text = "other layers, or other shapes of them, were watched"
     elif before.get("factors") != now.get("factors"):

@@ -18,6 +18,7 @@ from sawlog._validate import flag, one_of, positive_integer, positive_number, re
 from sawlog.capture._backend import ActiveBatch, Backend, BatchRequest, ProcessGroup
 from sawlog.capture._capture_pass import CapturePass
 from sawlog.capture._data_ids import data_ids
+from sawlog.capture._label_sampling import LabelSampling, samples_labels
 from sawlog.capture._logix_methods import LogixMethods
 from sawlog.capture._metrics import RunMetrics
 from sawlog.capture._query_pass import QueryPass
@@ -71,6 +72,7 @@ class RunCore(LogixMethods, CloseOnExit):
         self._backend: Backend | None = None
         self._pass: CapturePass | None = None
         self._batch: ActiveBatch | None = None
+        self._sampling: LabelSampling | None = None
         self.evaluates = False
         self._queries: QueryPass | None = None
         self._log: Logs | None = None
@@ -227,9 +229,22 @@ class RunCore(LogixMethods, CloseOnExit):
             return
         some = None if todo.all() else todo
         batch = now.batch(BatchRequest(len(ids), some, mask, scaler, views))
-        with self._capturing(batch):
+        with self._capturing(batch), self._sampling_labels(ids):
             yield self
         now.finish(batch, ids[todo])
+
+    @contextlib.contextmanager
+    def _sampling_labels(self, ids: np.ndarray) -> Iterator[None]:
+        """Draw labels from the model inside the ``with``, where the options need them."""
+        if not samples_labels(self._options):
+            yield
+            return
+        self._sampling = LabelSampling(self._options.fisher_seed, ids)
+        try:
+            yield
+            self._sampling.check_used()
+        finally:
+            self._sampling = None
 
     @contextlib.contextmanager
     def _capturing(self, batch: ActiveBatch) -> Iterator[None]:

@@ -12,6 +12,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -101,6 +102,8 @@ def extraction_loss(trainer: Any, model: nn.Module, inputs: dict[str, Any], run:
     counts = token_counts(trainer, inputs)
     if counts is not None:
         run.declare_items(counts)
+    if run.draws_labels:
+        inputs = _with_drawn_labels(trainer, model, inputs, run)
     with trainer.compute_loss_context_manager(), trainer.accelerator.autocast():
         loss = trainer.compute_loss(model, dict(inputs))
     if not isinstance(loss, Tensor) or not loss.requires_grad:
@@ -109,3 +112,34 @@ def extraction_loss(trainer: Any, model: nn.Module, inputs: dict[str, Any], run:
             "dataset needs labels, and the model at least one parameter that is trained."
         )
     return run.declare_loss(loss.mean() if loss.dim() else loss)
+
+
+def _with_drawn_labels(
+    trainer: Any, model: nn.Module, inputs: Mapping[str, Any], run: Any
+) -> dict[str, Any]:
+    """Return inputs whose labels are drawn from the model, for ``fisher="true"``.
+
+    Raises:
+        ArgumentError: the loss is not the cross entropy of labels in the inputs.
+    """
+    labels = inputs.get("labels")
+    problem = None
+    if not isinstance(labels, Tensor) or labels.is_floating_point():
+        problem = "the inputs have no integer labels"
+    elif getattr(trainer, "label_smoother", None) is not None:
+        problem = "label smoothing has no distribution of labels"
+    elif isinstance(inputs.get("shift_labels"), Tensor):
+        problem = "the labels are shifted beforehand"
+    if problem is None:
+        with torch.no_grad(), run.not_captured(), trainer.accelerator.autocast():
+            outputs = model(**{key: value for key, value in inputs.items() if key != "labels"})
+        logits = getattr(outputs, "logits", None)
+        if not isinstance(logits, Tensor) or logits.shape[:-1] != labels.shape:
+            problem = "the logits of the model are not one row for each label"
+    if problem is not None:
+        raise ArgumentError(
+            f'fisher="true" draws labels of a cross entropy, and {problem}. Hint: '
+            "trainer.log_run.extract(step, loader) with a step of your own that calls run.labels."
+        )
+    drawn = run.labels(logits, labels, axis=-1, shift=1 if _shifts(trainer) else 0)
+    return {**inputs, "labels": drawn}

@@ -43,17 +43,19 @@ def measured(path: Path, label: str, blocks: Sequence[Block]) -> Measured | None
     arrays: dict[str, tuple[np.ndarray, int]] = {}
     weights: dict[str, Provenance] = {}
     factors: str | None = None
+    fisher = "empirical"
     examples = 0
     for folder, whole, abouts in _by_size(path / "statistics" / label):
         arrays.update(whole.arrays)
         if CURVATURE & {*folder.name.split("+")}:
             weights.update((own.weights, own) for each in abouts for own in _provenance(each))
+            fisher = (whole.about.get("options") or {}).get("fisher", fisher)
         factors = whole.about.get("factors") or factors
         if "kfac" in folder.name.split("+") or not examples:
             examples = 0 if whole.ids is None else len(whole.ids)
     if not arrays:
         return None
-    return Measured(arrays, blocks, examples, tuple(weights.values()), factors)
+    return Measured(arrays, blocks, examples, tuple(weights.values()), factors, fisher)
 
 
 def _by_size(path: Path) -> list[tuple[Path, saved.Saved, list[Mapping[str, Any]]]]:

@@ -26,6 +26,8 @@ class Measured:
         examples: the number of examples in K-FAC.
         provenance: the weights that the statistics were computed with.
         factors: the fingerprint of the K-FAC whose eigenbasis EK-FAC was measured in.
+        fisher: which labels the curvature was measured with: ``"empirical"``, those of the data, or
+            ``"true"``, labels drawn from the model.
     """
 
     def __init__(
@@ -35,12 +37,14 @@ class Measured:
         examples: int,
         provenance: Sequence[Provenance] = (),
         factors: str | None = None,
+        fisher: str = "empirical",
     ) -> None:
         self._arrays = dict(arrays)
         self._blocks = {block.name: block for block in blocks}
         self.examples = examples
         self.provenance = tuple(provenance)
         self._factors = factors
+        self.fisher = fisher
 
     def factors(self) -> str:
         """Return a fingerprint of the K-FAC factors."""

@@ -24,6 +24,7 @@ SIDES = ("input", "output")
 DUPLICATES = ("error", "first", "last")
 WEIGHTS = ("same", "any")
 NONFINITE = ("error", "skip", "store")
+FISHERS = ("empirical", "true")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +73,9 @@ class Options:
             ``"any"`` allows it, as for a model in training.
         nonfinite: what to do about an example whose logs are infinite or NaN, also by an overflow
             of ``dtype``: ``"error"``, ``"skip"`` it with a warning, or ``"store"`` it as it is.
+        fisher: which labels ``"kfac"`` and ``"ekfac"`` are measured with: ``"empirical"``, those of
+            the data, or ``"true"``, labels drawn from the model's own distribution.
+        fisher_seed: the seed of these labels.
     """
 
     log: tuple[str, ...] = ("grad",)
@@ -87,11 +91,18 @@ class Options:
     interval: float = 30.0
     weights: str = "same"
     nonfinite: str = "error"
+    fisher: str = "empirical"
+    fisher_seed: int = 0
 
     @property
     def saved(self) -> tuple[str, ...]:
         """The kinds of logs that are stored."""
         return self.log if self.save is None else self.save
+
+    def without_statistic(self, **changes: Any) -> Options:
+        """Return these options with changes, and without what concerns statistics."""
+        plain: dict[str, Any] = {"statistic": (), "fisher": "empirical", "fisher_seed": 0}
+        return dataclasses.replace(self, **plain, **changes)
 
     def to_json(self) -> dict[str, Any]:
         """Return the options in types of JSON; :func:`read` accepts them."""
@@ -189,6 +200,13 @@ def _check_together(options: Options) -> None:
             'pass cannot measure both. Hint: run with statistic="kfac", finalize(), then set up '
             'with statistic="ekfac" and run over the data again.'
         )
+    others = [name for name in options.statistic if name not in needed]
+    if options.fisher == "true" and (others or not needed):
+        raise ArgumentError(
+            'fisher="true" applies to statistic="kfac" and statistic="ekfac"; got statistic='
+            f"{list(options.statistic)}. Hint: leave it out, or measure {others or 'K-FAC'} in "
+            "a run of its own."
+        )
 
 
 # -- readers of single values ---------------------------------------------------------------------
@@ -274,4 +292,6 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "interval": _seconds,
     "weights": _choice(WEIGHTS),
     "nonfinite": _choice(NONFINITE),
+    "fisher": _choice(FISHERS),
+    "fisher_seed": lambda value, key: integer(key, value),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ from sawlog.torch._backend import TorchBackend
 from sawlog.torch._capture._batch_capture import BatchCapture
 from sawlog.torch._model._search import Names
 from sawlog.torch._processes import TorchProcessGroup, process_group
+from sawlog.torch._sampled_labels import Distribution, drawn_labels
 
 
 class Run(CaptureRun):
@@ -113,6 +116,77 @@ class Run(CaptureRun):
         """
         if isinstance(self._batch, BatchCapture):
             self._batch.declare_items(counts, total, times)
+
+    def labels(
+        self,
+        outputs: Tensor,
+        labels: Tensor,
+        *,
+        distribution: Distribution = "categorical",
+        axis: int | None = None,
+        shift: int = 0,
+        ignore_index: int = -100,
+        std: float = math.sqrt(0.5),
+    ) -> Tensor:
+        """Return the labels to compute the loss with.
+
+        These are the labels given, except while ``fisher="true"`` measures K-FAC or EK-FAC: then
+        they are drawn from the distribution that the outputs describe. The labels drawn for an
+        example depend on ``fisher_seed`` and on its id alone.
+
+        Args:
+            outputs: the outputs of the model, such as logits.
+            labels: the labels of the data.
+            distribution: ``"categorical"`` for ``cross_entropy``; ``"bernoulli"`` for
+                ``binary_cross_entropy_with_logits``; ``"normal"`` for a sum of squared
+                differences; or a function of outputs and a ``torch.Generator`` that returns
+                labels.
+            axis: the axis of the classes; by default the last, or the one that ``cross_entropy``
+                takes.
+            shift: by how many positions labels are behind outputs: 1 for a causal language model
+                that shifts its labels itself.
+            ignore_index: the label of positions that the loss ignores; these stay.
+            std: the standard deviation of ``"normal"``: a loss ``(outputs - labels) ** 2`` is the
+                negative log-likelihood for the root of one half.
+
+        Raises:
+            ArgumentError: the shapes do not fit.
+
+        >>> import tempfile, torch, sawlog
+        >>> import torch.nn.functional as F
+        >>> model, x, y = torch.nn.Linear(3, 2), torch.randn(5, 3), torch.tensor([0, 1, 0, 1, 1])
+        >>> run = sawlog.init(project="example", root=tempfile.mkdtemp())
+        >>> run.setup(statistic="ekfac", fisher="true")
+        >>> report = run.watch(model, quiet=True)
+        >>> def step(model, batch):
+        ...     logits = model(x[batch])
+        ...     return F.cross_entropy(logits, run.labels(logits, y[batch]))
+        >>> run.extract(step, torch.arange(5).split(2)).passes
+        ('K-FAC', 'EK-FAC', 'rows')
+        """
+        if self._sampling is None:
+            return labels
+        return drawn_labels(
+            outputs,
+            labels,
+            self._sampling,
+            distribution=distribution,
+            axis=axis,
+            shift=shift,
+            ignore_index=ignore_index,
+            std=std,
+        )
+
+    @property
+    def draws_labels(self) -> bool:
+        """Whether :meth:`labels` draws labels now."""
+        return self._sampling is not None
+
+    def not_captured(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which forward passes of the model are not logged."""
+        if isinstance(self._batch, BatchCapture):
+            return self._batch.ignoring()
+        return contextlib.nullcontext()
 
     def _process_group(self) -> TorchProcessGroup | None:
         """Return the processes of the running ``torch.distributed`` job; None outside of one."""

@@ -80,6 +80,10 @@ class BatchCapture:
         with self._hooks.installed(), patched(listener):
             yield
 
+    def ignoring(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which forward passes are not captured."""
+        return self._hooks.listening(None)
+
     def declare_sum(self) -> None:
         """Declare that the loss is a sum over the examples, so that its graph is not read."""
         self._loss.reduction = "sum"

@@ -115,11 +115,9 @@ def check_batch(
 
 def _query_pass(backend: TorchBackend, run: CaptureRun) -> QueryPass:
     """Return a capture of small random projections of the gradients."""
-    options = dataclasses.replace(
-        run.options,
+    options = run.options.without_statistic(
         log=("grad",),
         save=None,
-        statistic=(),
         compress=Compression("orthonormal", rank=RANK),
         nonfinite="store",
     )
