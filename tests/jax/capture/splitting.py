@@ -246,7 +246,7 @@ def positions_on_other_devices(p, x):
     return sharded(shard, P(), P("d", "m"), out=P("d"), on=mesh(2, 2))(p, both)
 
 
-@row()
+@row(factored=("w",))
 def parameters_on_each_device(p, x):
     """Values of parameters alone leave the devices, and are used outside and inside."""
 

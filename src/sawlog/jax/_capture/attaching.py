@@ -14,7 +14,7 @@ from sawlog.jax._capture.axes import Axis, Place, Split, State
 from sawlog.jax._capture.axis_rules.table import Followed, is_sliceable, where
 from sawlog.jax._capture.constants import Traced, full
 from sawlog.jax._capture.factors import UseFactors, by_factors, factors_of
-from sawlog.jax._capture.links import attach
+from sawlog.jax._capture.links import attach, example_axes
 from sawlog.jax._capture.permutations import inverse, row_groups
 from sawlog.jax._capture.slots import Zeros, partition, project_inputs, projected_rows
 from sawlog.jax._capture.uses import ConstantUse, Rows, by_masks, by_slices
@@ -124,6 +124,8 @@ class Attacher:
             elif eqn.primitive.name == "ragged_dot_general":
                 raise CaptureError(f"There is no rule for this form of {where(eqn)}.")
             else:
+                if not sliceable and example_axes() and _compat.subjaxprs(eqn.params):
+                    raise _typed_program(eqn)
                 rows = by_slices(use) if sliceable else by_masks(use)
             bias = _bias_of(eqn, operands, i)
             self._record(use, where(eqn), slow=not sliceable and use.examples > 1, bias=bias)
@@ -263,6 +265,14 @@ class Attacher:
         self._record(use, at)
         (value,) = self._whole(use, by_slices(use), [traced], [traced.value])
         return Traced(value, state)
+
+
+def _typed_program(eqn: Any) -> CaptureError:
+    return CaptureError(
+        f"A parameter is used by {where(eqn)}, a function inside of shard_map with a derivative of "
+        "its own, and there is no rule for that. Hint: jax.shard_map(..., check_vma=False), or "
+        "names= to leave the parameter out."
+    )
 
 
 def _kept(factors: UseFactors, given: Sequence[Any]) -> dict[int, Any]:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from sawlog.jax import _compat
 from sawlog.jax._capture.axes import State
-from sawlog.jax._capture.links import link, varying_like
+from sawlog.jax._capture.links import evaluate_varying, example_axes, link
 from sawlog.jax._capture.views import ParameterView
 
 
@@ -72,11 +72,10 @@ def derive(
         out: The value.
     """
     places = list(parents)
-    kind = _compat.typeof(out)
+    kind, axes = _compat.typeof(out), example_axes()
+    types = list(map(_compat.typeof, operands))
 
-    def back(cotangents: Any, operands: Any) -> Any:
-        operands = varying_like(cotangents, operands)
-
+    def back(cotangents: Any, *operands: Any) -> Any:
         def of_parents(*cores: Any) -> Any:
             given = list(operands)
             for place, core in zip(places, cores, strict=True):
@@ -86,9 +85,15 @@ def derive(
         pull = jax.vjp(of_parents, *(operands[place] for place in places))[1]
         return jax.vmap(pull)(cotangents)
 
+    def of_residuals(cotangents: Any, operands: Any) -> Any:
+        if not axes:
+            return back(cotangents, *operands)
+        shape = (cotangents.shape[0], *kind.shape)
+        return evaluate_varying(back, [kind.update(shape=shape), *types], cotangents, *operands)
+
     def make() -> Any:
         zeros = [parents[place].make_zeros() for place in places]
-        return link(zeros, kind, tuple(operands), back)
+        return link(zeros, kind, tuple(operands), of_residuals)
 
     return make
 

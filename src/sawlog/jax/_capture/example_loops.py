@@ -145,7 +145,6 @@ class _ExampleLoop:
         if self.walk.zeros is None:
             return []
         taken = self.walk.zeros
-        one = jax.tree.map(lambda x: arrays.inner(x, 1), (xs, zeros))
         collected: list[Any] = []
 
         def body(carry: Any, x: Any) -> Any:
@@ -153,7 +152,7 @@ class _ExampleLoop:
             collected[:] = self.types
             return out
 
-        jax.eval_shape(body, start, one)
+        jax.eval_shape(lambda: jax.lax.scan(body, start, (xs, zeros), length=self.loop.length))
         found = []
         for kind, axis in collected:
             whole = arrays.resized(kind, axis, kind.shape[axis] * self.digit.count)

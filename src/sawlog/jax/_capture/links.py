@@ -12,7 +12,9 @@ Neither computes anything in the forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -75,7 +77,7 @@ def link(zeros: Sequence[Any], core: Any, residuals: Any, back: Back) -> Any:
 
     kind = for_examples(arrays.leading(zeros[0], 1), core)
     zeros_types = list(map(_compat.typeof, zeros))
-    axes = frozenset().union(*map(_compat.varying_axes, zeros_types))
+    axes = example_axes() | _compat.varying_axes(core)
     linked.defvjp(forward, backward)
     return linked(tuple(zeros), residuals)
 
@@ -87,7 +89,10 @@ def _typed(values: Sequence[Any], types: Sequence[Any]) -> tuple[Any, ...]:
         if value.shape != kind.shape:
             value = jnp.reshape(value, kind.shape)
         value = arrays.reshard(value.astype(kind.dtype), kind)
-        found.append(_compat.make_varying(value, _compat.varying_axes(kind)))
+        axes = _compat.varying_axes(kind)
+        if more := tuple(sorted(_compat.varying_axes(value) - axes)):
+            value = jax.lax.psum(value, more)
+        found.append(_compat.make_varying(value, axes))
     return tuple(found)
 
 
@@ -101,14 +106,60 @@ def for_examples(examples: Any, core: Any) -> arrays.Type:
     return arrays.under_first(examples, core)
 
 
-def varying_like(cotangents: Any, operands: Any) -> Any:
-    """Return operands that vary over the same axes of a mesh as cotangents.
+def varying(operands: Any, axes: frozenset[str]) -> Any:
+    """Return operands that vary over the axes of a mesh over which the examples are spread.
 
     Inside of ``shard_map``, the gradient of a value that is the same on all devices is a sum over
     the devices, which have different examples; that of a value that may vary is not.
     """
-    leaves = jax.tree.leaves(cotangents)
-    axes = frozenset().union(*map(_compat.varying_axes, leaves))
     if not axes:
         return operands
     return jax.tree.map(lambda x: _compat.make_varying(x, axes), operands)
+
+
+def evaluate_varying(fun: Callable[..., Any], types: Sequence[Any], *values: Any) -> list[Any]:
+    """Evaluate a function inside of ``shard_map``, on values that vary over more axes.
+
+    The function is traced at its own types, for which it is the same on all devices. Then it is
+    evaluated for the values of each device, without any exchange between devices.
+    """
+    closed = _compat.trace_flat(fun, types, "a derivative")
+    return _evaluated(closed.jaxpr, closed.consts, values)
+
+
+def _evaluated(jaxpr: Any, consts: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *values), strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, _compat.Literal) else known[atom]
+
+    for eqn in jaxpr.eqns:
+        given = list(map(read, eqn.invars))
+        axes = frozenset().union(*map(_compat.varying_axes, given))
+        if eqn.primitive.name in ("jit", "pjit"):
+            inner = _compat.inner_jaxpr(eqn)
+            outs = _evaluated(inner.jaxpr, inner.consts, given)
+        else:
+            outs = _compat.bind_equation(eqn, [_compat.make_varying(x, axes) for x in given])
+        known.update(zip(eqn.outvars, outs, strict=True))
+    return list(map(read, jaxpr.outvars))
+
+
+_spread: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar(
+    "spread", default=frozenset()
+)
+
+
+def example_axes() -> frozenset[str]:
+    """Return the axes of a mesh over which examples are spread, where types show it."""
+    return _spread.get()
+
+
+@contextlib.contextmanager
+def spread_over(axes: frozenset[str]) -> Iterator[None]:
+    """Evaluate a function of ``shard_map`` whose examples are spread over these axes too."""
+    token = _spread.set(_spread.get() | axes)
+    try:
+        yield
+    finally:
+        _spread.reset(token)

@@ -144,7 +144,6 @@ class _Body:
         """Return the types of the zeros for factors that the body takes, and their axes."""
         if self.walk.zeros is None:
             return []
-        one = jax.tree.map(lambda x: arrays.inner(x, 1), (xs, extra))
         collected: list[Any] = []
 
         def body(carry: Any, x: Any) -> Any:
@@ -152,7 +151,10 @@ class _Body:
             collected[:] = self.types
             return out
 
-        jax.eval_shape(body, (start, start_zeros), one)
+        loop = self.loop
+        jax.eval_shape(
+            lambda: jax.lax.scan(body, (start, start_zeros), (xs, extra), length=loop.length)
+        )
         return collected
 
     def _step(self, carry: Any, x: Any) -> Any:

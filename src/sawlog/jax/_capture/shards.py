@@ -6,9 +6,10 @@ may be split over other axes.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from sawlog.jax._capture.axes import Axis, Mixed, Place, Split, State, digits_of
 from sawlog.jax._capture.axis_rules.table import where
 from sawlog.jax._capture.constants import Constant, Traced
 from sawlog.jax._capture.interpreter import CaptureInterpreter, structure_rule
+from sawlog.jax._capture.links import spread_over
 from sawlog.jax._capture.slots import Zeros
 from sawlog.jax._capture.structures import received, states_of, zeros_of
 from sawlog.jax._capture.sub_batches import Digit, passed, rebuilt
@@ -60,13 +62,21 @@ class _Shards:
         self.constants = [x.constant for x in self.operands if x.constant is not None]
         self.found: list[Recorded] = []
         self.types: list[Any] = []
-        with walk.some_examples(self.rest, self.mesh):
+        self.names: list[frozenset[str]] = []
+        with self._inner():
             states = [x.state for x in self.operands]
             inside = states_of(walk, self.own.jaxpr, states, self._trace)
         shapes = [tuple(var.aval.shape) for var in self.own.jaxpr.outvars]
         outs = zip(inside, self.own.out_specs, shapes, strict=True)
         self.states = [self._outside(*each) for each in outs]
         self.returned = [state.place is None and state.param for state in self.states]
+
+    @contextlib.contextmanager
+    def _inner(self) -> Iterator[None]:
+        """Evaluate the function of one device."""
+        typed = self.mesh if self.own.check_vma else frozenset()
+        with self.walk.some_examples(self.rest, self.mesh), spread_over(typed):
+            yield
 
     def _trace(self, body: Any) -> None:
         """Trace a function of the operands of a device."""
@@ -181,10 +191,9 @@ class _Shards:
         factors, specs = self._factor_zeros(values, zeros)
         outs, out_zeros = self._mapped(specs)(values, zeros, factors)
         walk.adopt(self.found, first)
-        names = frozenset().union(*(constant.names for constant in self.constants))
-        rest = iter(map(self._join, out_zeros))
+        rest = iter([*zip(map(self._join, out_zeros), self.names, strict=True)])
         return [
-            Traced(value, state, received(value, next(rest), names) if c else None)
+            Traced(value, state, received(value, *next(rest)) if c else None)
             for value, state, c in zip(outs, self.states, self.returned, strict=True)
         ]
 
@@ -235,23 +244,24 @@ class _Shards:
 
     def _body(self, values: Any, zeros: Any, factors: Any) -> Any:
         """Evaluate the function on one device."""
-        walk, axes = self.walk, frozenset(self.own.axes) if self.own.check_vma else frozenset()
+        walk = self.walk
         rest = iter(zeros)
         given = []
         for value, x in zip(values, self.operands, strict=True):
             constant = x.constant
             if constant is not None:
-                own = _compat.make_varying(next(rest), axes)
-                constant = rebuilt(constant, value, own)
+                constant = rebuilt(constant, value, next(rest))
             given.append(Traced(value, x.state, constant))
         outer = walk.records, walk.zeros
         walk.records = []
         walk.zeros = None if outer[1] is None else Zeros(factors)
         try:
-            with walk.some_examples(self.rest, self.mesh):
+            with self._inner():
                 outs = walk.run(self.own.jaxpr, (), given)
                 returned = zip(outs, self.returned, strict=True)
-                out_zeros = [zeros_of(walk, out) for out, c in returned if c]
+                kept = [out for out, c in returned if c]
+                out_zeros = [zeros_of(walk, out) for out in kept]
+                self.names = [out.constant.names for out in kept if out.constant is not None]
             self.found, made = walk.records, walk.zeros
             self.types = [] if made is None else [*zip(made.types, made.axes, strict=True)]
         finally:

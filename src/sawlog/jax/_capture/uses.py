@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from sawlog.jax import _compat
 from sawlog.jax._capture.axes import Axis, Place, Split, digits_of
 from sawlog.jax._capture.constants import Constant
-from sawlog.jax._capture.links import varying_like
+from sawlog.jax._capture.links import example_axes, varying
 from sawlog.jax._capture.slices import masked, placed, split
 
 Rows = Callable[[Sequence[Any], Sequence[Any]], Any]
@@ -50,13 +50,13 @@ class ConstantUse:
 
 def by_slices(use: ConstantUse) -> Rows:
     """Return the rows of a use whose equation can be bound for one example."""
-    index, examples = use.index, use.examples
+    index, examples, mesh = use.index, use.examples, example_axes()
     own = use.places[index]
     core = tuple(use.constant.core.shape)
     sliced = isinstance(own, (Axis, Split)) and _extends(core, own, examples)
 
     def rows(cotangents: Sequence[Any], operands: Sequence[Any]) -> Any:
-        operands = varying_like(cotangents, operands)
+        operands = varying(operands, mesh)
         parts = [
             split(x, place, examples) if isinstance(place, (Axis, Split)) and i != index else x
             for i, (x, place) in enumerate(zip(operands, use.places, strict=True))
@@ -105,10 +105,10 @@ def _own_shape(use: ConstantUse, part: Any) -> tuple[int, ...]:
 
 def by_masks(use: ConstantUse) -> Rows:
     """Return the rows of any use whose outputs have the examples separate."""
-    index, examples = use.index, use.examples
+    index, examples, mesh = use.index, use.examples, example_axes()
 
     def rows(cotangents: Sequence[Any], operands: Sequence[Any]) -> Any:
-        operands = varying_like(cotangents, operands)
+        operands = varying(operands, mesh)
 
         def of_core(core: Any) -> Any:
             values = list(operands)

@@ -63,7 +63,6 @@ from sawlog.jax._compat.operations import Gather as Gather
 from sawlog.jax._compat.operations import RaggedDot as RaggedDot
 from sawlog.jax._compat.operations import Scatter as Scatter
 from sawlog.jax._compat.operations import broadcast_dimensions as broadcast_dimensions
-from sawlog.jax._compat.operations import casts_to_varying as casts_to_varying
 from sawlog.jax._compat.operations import collective_axes as collective_axes
 from sawlog.jax._compat.operations import equation_name as equation_name
 from sawlog.jax._compat.operations import gather_clips as gather_clips

@@ -225,19 +225,23 @@ def transformed_dimensions(eqn: JaxprEqn) -> int:
 
 
 def collective_axes(eqn: JaxprEqn) -> frozenset[str]:
-    """Return the axes of a mesh over which an equation, or a program in it, combines values."""
+    """Return the axes of a mesh over which an equation, or a program in it, combines values.
+
+    Casts inside of a program count as well: backwards they combine values.
+    """
     if eqn.primitive.name in CASTS or eqn.primitive.name == "axis_index":
         return frozenset()
-    found = {
-        name
-        for key in ("axes", "axis_name", "axis_names")
-        for name in _as_tuple(eqn.params.get(key, ()))
-        if isinstance(name, str)
-    }
+    found = _axis_names(eqn)
     for inner in subjaxprs(eqn.params):
         for each in getattr(inner, "jaxpr", inner).eqns:
-            found |= collective_axes(each)
-    return frozenset(found)
+            found |= _axis_names(each) if each.primitive.name in CASTS else collective_axes(each)
+    return found
+
+
+def _axis_names(eqn: JaxprEqn) -> frozenset[str]:
+    keys = ("axes", "axis_name", "axis_names")
+    values = [name for key in keys for name in _as_tuple(eqn.params.get(key, ()))]
+    return frozenset(name for name in values if isinstance(name, str))
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
@@ -246,12 +250,6 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 
 #: Primitives that only declare that a value differs, or may differ, between devices.
 CASTS = frozenset({"pvary", "pcast"})
-
-
-def casts_to_varying(eqn: JaxprEqn) -> bool:
-    """Return whether an equation only declares that a value may differ between devices."""
-    name = eqn.primitive.name
-    return name == "pvary" or (name == "pcast" and eqn.params.get("to", "varying") == "varying")
 
 
 def equation_name(eqn: JaxprEqn) -> str:
