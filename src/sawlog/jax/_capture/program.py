@@ -18,7 +18,7 @@ from sawlog.jax._capture import shards as shards
 from sawlog.jax._capture import structures as structures
 from sawlog.jax._capture.assemble import make_pairs
 from sawlog.jax._capture.attaching import Recorded
-from sawlog.jax._capture.axes import CONSTANT, Axis, Mixed, State, Summed
+from sawlog.jax._capture.axes import CONSTANT, ONE, Axis, Mixed, Split, State, Summed
 from sawlog.jax._capture.captured import Captured
 from sawlog.jax._capture.constants import Constant, Traced
 from sawlog.jax._capture.interpreter import CaptureInterpreter
@@ -150,11 +150,15 @@ class CaptureProgram:
             for x, name in zip(self._params, self._key.names, strict=True)
         ]
         for x, axis in zip(self._batch, self._key.axes, strict=True):
-            state = CONSTANT if axis is None else State(Axis(axis))
+            state = CONSTANT if axis is None else State(self._place(axis))
             operands.append(Traced(jnp.asarray(x), state))
         losses, *aux = walk.run(self._closed.jaxpr, self._closed.consts, operands)
         losses = _checked(walk, losses, request.reduction)
         return walk, losses.value, [out.value for out in aux]
+
+    def _place(self, axis: int) -> Axis | Split:
+        """Return where an array has the examples; one example is wherever its values are."""
+        return Axis(axis) if self._examples > 1 else ONE
 
     # -- computing ----------------------------------------------------------------------------
 
@@ -365,7 +369,7 @@ def _checked(walk: CaptureInterpreter, losses: Traced, reduction: str) -> Traced
     if isinstance(place, Mixed):
         raise _interaction(place)
     if reduction != "none":
-        if isinstance(place, Summed):
+        if isinstance(place, Summed) or place == ONE:
             return losses
         raise CaptureError(
             f"With reduction={reduction!r} the loss must be a sum or mean over the examples of the "
@@ -373,7 +377,7 @@ def _checked(walk: CaptureInterpreter, losses: Traced, reduction: str) -> Traced
         )
     if place is None:
         return walk.promoted(losses, Axis(0), "the losses")
-    if place != Axis(0):
+    if place not in (Axis(0), ONE):
         raise CaptureError(
             "The losses are not in the order of the batch. Hint: return the loss of the first "
             "example first; undo a sort with the inverse permutation, jnp.argsort(order)."

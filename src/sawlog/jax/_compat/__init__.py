@@ -68,6 +68,7 @@ from sawlog.jax._compat.operations import equation_name as equation_name
 from sawlog.jax._compat.operations import gather_clips as gather_clips
 from sawlog.jax._compat.operations import has_gradient as has_gradient
 from sawlog.jax._compat.operations import iota_values as iota_values
+from sawlog.jax._compat.operations import moved_dimensions as moved_dimensions
 from sawlog.jax._compat.operations import operated_axis as operated_axis
 from sawlog.jax._compat.operations import padding as padding
 from sawlog.jax._compat.operations import permutation as permutation

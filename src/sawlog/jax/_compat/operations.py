@@ -238,6 +238,14 @@ def collective_axes(eqn: JaxprEqn) -> frozenset[str]:
     return found
 
 
+def moved_dimensions(eqn: JaxprEqn) -> frozenset[int] | None:
+    """Return the dimensions along which a collective gathers or scatters; None for a new one."""
+    if not eqn.params.get("tiled", False):
+        return None
+    keys = ("all_gather_dimension", "scatter_dimension", "split_axis", "concat_axis")
+    return frozenset(eqn.params[key] for key in keys if key in eqn.params)
+
+
 def _axis_names(eqn: JaxprEqn) -> frozenset[str]:
     keys = ("axes", "axis_name", "axis_names")
     values = [name for key in keys for name in _as_tuple(eqn.params.get(key, ()))]

@@ -22,11 +22,10 @@ def elementwise(eqn: Any, operands: FollowedOperands) -> Followed:
 @axis_rule("all_gather", "all_gather_invariant", "reduce_scatter", "all_to_all", "ppermute")
 def moving(eqn: Any, operands: FollowedOperands) -> Followed:
     """Move values between devices: over other devices, examples in another dimension stay."""
-    name = eqn.primitive.name
     if operands.mesh & _compat.collective_axes(eqn):
         mixed = Mixed("moves examples between devices")
         return Followed(tuple(_replaced(place, mixed) for place in operands.places))
-    if name == "ppermute":
+    if eqn.primitive.name == "ppermute":
         return Followed(operands.places)
     return Followed(tuple(_moved(eqn, place) for place in operands.places))
 
@@ -35,21 +34,10 @@ def _moved(eqn: Any, place: Place) -> Place:
     """Return the examples of a value whose other dimensions are gathered or scattered."""
     if not isinstance(place, Axis):
         return place
-    name, params = eqn.primitive.name, eqn.params
-    if not params.get("tiled", False):
+    dims = _compat.moved_dimensions(eqn)
+    if dims is None:
         return Mixed("gathers or scatters along a new dimension: only tiled=True is followed")
-    dims = {
-        params.get(key)
-        for key in (
-            "all_gather_dimension",
-            "scatter_dimension",
-            "split_axis",
-            "concat_axis",
-        )
-    }
-    if place.dim in dims:
-        return Mixed(f"is a {name} along the dimension of the examples")
-    return place
+    return Mixed("moves parts along the dimension of the examples") if place.dim in dims else place
 
 
 def _replaced(place: Place, mixed: Mixed) -> Place:
