@@ -139,6 +139,18 @@ def test_arguments():
         sawlog.jax.capture(output, what=("loss",))
     with pytest.raises(ArgumentError, match="reduction"):
         sawlog.jax.capture(output, reduction="average")
+    with pytest.raises(ArgumentError, match="has_aux=True"):
+        sawlog.jax.capture(lambda p, x: (output(p, x)[:, 0], 1)).plan(W, X)
+    with pytest.raises(ArgumentError, match="has its examples along axis 2, and it has 2 axes"):
+        sawlog.jax.capture(lambda p, x: output(p, x)[:, 0], batch_axes=2).plan(W, X)
+    for sides, words in (
+        ((jnp.ones((2, 3)), None), r"left projection of 'w' must have the shape \[3, rank\]"),
+        ((None, jnp.ones(3)), r"right .* got \[3\]"),
+        ((None,), r"must be \(left, right\)"),
+        (3, r"must be \(left, right\)"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            sawlog.jax.capture(lambda p, x: output(p, x)[:, 0], projection={"w": sides})(W, X)
     with pytest.raises(ArgumentError, match="the blocks are w"):
         sawlog.jax.capture(lambda p, x: output(p, x)[:, 0], projection={"v": (None, None)})(W, X)
 

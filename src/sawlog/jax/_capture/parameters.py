@@ -149,10 +149,18 @@ def batch_axes_of(batch: Any, axes: Any) -> list[int | None]:
                 f"`batch_axes` must be an integer, None, or a pytree that is a prefix of the "
                 f"batch, as for jax.vmap: {error}"
             ) from error
-    return [
-        None if axis is None else int(axis) % max(np.ndim(leaf), 1)
-        for axis, leaf in zip(found, leaves, strict=True)
-    ]
+    pairs = zip(leaf_names(batch), leaves, found, strict=True)
+    return [None if axis is None else _axis(name, leaf, axis) for name, leaf, axis in pairs]
+
+
+def _axis(name: str, leaf: Any, axis: int) -> int:
+    rank = np.ndim(leaf)
+    if not -rank <= axis < rank:
+        raise ArgumentError(
+            f"`batch_axes` says that {name or 'the batch'!r} has its examples along axis {axis}, "
+            f"and it has {rank} axes. Hint: None marks a leaf that all examples share."
+        )
+    return int(axis) % rank
 
 
 @dataclasses.dataclass(frozen=True)

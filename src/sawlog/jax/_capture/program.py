@@ -20,6 +20,7 @@ from sawlog.jax._capture.assemble import make_pairs
 from sawlog.jax._capture.attaching import Recorded
 from sawlog.jax._capture.axes import CONSTANT, ONE, Axis, Mixed, Split, State, Summed
 from sawlog.jax._capture.captured import Captured
+from sawlog.jax._capture.checks import check_array, check_losses, check_matrices
 from sawlog.jax._capture.constants import Constant, Traced
 from sawlog.jax._capture.interpreter import CaptureInterpreter
 from sawlog.jax._capture.links import for_examples
@@ -110,13 +111,14 @@ class CaptureProgram:
                     f"{type(out).__name__}."
                 )
             losses, aux = out if self._request.has_aux else (out, None)
+            check_array(losses)
             leaves, tree = jax.tree.flatten(aux)
             trees.append(tree)
             return [losses, *leaves]
 
         arrays = [*self._params, *map(jnp.asarray, self._batch)]
         closed = _compat.trace_flat(flat, [_compat.typeof(x) for x in arrays], "loss_fn")
-        _check_losses(closed.out_avals[0], self._request.reduction, self._examples)
+        check_losses(closed.out_avals[0], self._request.reduction, self._examples)
         return closed, trees[-1]
 
     def _survey(self) -> tuple[list[Any], CapturePlan]:
@@ -204,6 +206,8 @@ class CaptureProgram:
                 f"`projection` has the names {', '.join(unknown)}, and the blocks are "
                 f"{', '.join(names)}."
             )
+        for block in self.plan.blocks:
+            check_matrices(block, projection.get(block.name, (None, None)))
         return {name: tuple(projection.get(name, (None, None))) for name in names}
 
     def _slotted(self, layout: Layout, matrices: Any) -> bool:
@@ -347,20 +351,6 @@ def _grouped(matrix: Any, layout: Layout) -> Any:
     if not layout.groups:
         return matrix
     return jnp.reshape(matrix, (*layout.group_sizes, *matrix.shape[-2:]))
-
-
-def _check_losses(aval: Any, reduction: str, examples: int) -> None:
-    wanted = (examples,) if reduction == "none" else ()
-    if tuple(aval.shape) != wanted:
-        more = (
-            'Hint: return one loss for each example, or say reduction="sum" or "mean".'
-            if reduction == "none"
-            else "Hint: return the sum or mean of the losses of the examples."
-        )
-        raise ArgumentError(
-            f"The loss function must return an array of shape {wanted} with "
-            f"reduction={reduction!r}; got {tuple(aval.shape)}. {more}"
-        )
 
 
 def _checked(walk: CaptureInterpreter, losses: Traced, reduction: str) -> Traced:
