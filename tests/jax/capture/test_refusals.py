@@ -27,6 +27,19 @@ def normalised(y):
 
 normalised.defvjp(lambda y: (y, None), lambda _, g: (g / jnp.linalg.norm(g),))
 
+
+@jax.custom_vjp
+def two_outputs(y, w):
+    return y @ w, (y @ w).mean(), w * 2
+
+
+def _two_outputs_backward(kept, cotangents):
+    (y, w), (first, _, third) = kept, cotangents
+    return first @ w.T, y.T @ first + 2 * third
+
+
+two_outputs.defvjp(lambda y, w: (two_outputs(y, w), (y, w)), _two_outputs_backward)
+
 MIXED = {
     "batch norm": (lambda p, x: ((y := output(p, x)) - y.mean(0)).sum(1), "reduce_sum"),
     "batch norm of the data": (lambda p, x: output(p, x / x.std(0)).sum(1), "reduce_sum"),
@@ -46,6 +59,10 @@ MIXED = {
         "selects some of the examples",
     ),
     "own derivative": (lambda p, x: normalised(output(p, x)).sum(1), "derivative of its own"),
+    "an output that mixes beside one that does not": (
+        lambda p, x: two_outputs(x, p["w"])[0].sum(1),
+        "reduce_sum",
+    ),
     "groups of unsorted rows": (
         lambda p, x: lax.ragged_dot(
             x, jnp.stack([p["w"], p["w"]]), jnp.bincount((x[:, 0] > 0).astype(int), length=2)

@@ -144,6 +144,8 @@ class CaptureInterpreter(Attacher):
             mixed = Mixed("combines a sum over examples with a parameter", where(eqn))
             followed = Followed((mixed,) * len(values))
         states = self._states(eqn, operands, followed, known)
+        if used:
+            states = _all_or_none(states, eqn)
         origin = None
         if used and any(state.param for state in states) and _separate(states):
             sliceable = followed.sliceable if sliceable is None else sliceable
@@ -223,6 +225,17 @@ def _indexed(eqn: Any, states: Sequence[State], outs: Sequence[Traced]) -> list[
 
 def _stops(eqn: Any) -> bool:
     return bool(eqn.primitive.name == "stop_gradient")
+
+
+def _all_or_none(states: Sequence[State], eqn: Any) -> list[State]:
+    """Return the outputs of a use: gradients are attached to all of them, or all are mixed."""
+    mixed = next((state.place for state in states if isinstance(state.place, Mixed)), None)
+    if mixed is None and any(state.place is None and state.param for state in states):
+        why = "returns a value of parameters alone together with values of examples"
+        mixed = Mixed(why, where(eqn))
+    if mixed is None:
+        return list(states)
+    return [dataclasses.replace(s, place=mixed) if s.param else s for s in states]
 
 
 def _separate(states: Sequence[State]) -> bool:

@@ -40,6 +40,14 @@ def _located(traced: Traced, eqn: Any) -> Traced:
     return Traced(traced.value, State(Mixed(place.why, at), traced.state.param))
 
 
+@structure_rule("optimization_barrier")
+def barrier(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+    """Return every operand unchanged."""
+    del walk
+    values = _compat.bind_equation(eqn, [x.value for x in operands])
+    return [dataclasses.replace(x, value=v) for x, v in zip(operands, values, strict=True)]
+
+
 @structure_rule("checkpoint", "remat", "remat2")
 def checkpoint(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Evaluate the function inside of a checkpoint with the same policy."""

@@ -96,8 +96,8 @@ def _own_shape(use: ConstantUse, part: Any) -> tuple[int, ...]:
     """Return the shape of the constant as one example sees it."""
     shape, own = list(use.shapes[use.index]), use.places[use.index]
     if isinstance(own, (Axis, Split)):
-        for part, size in digits_of(own, use.examples):
-            shape[part.dim] //= size
+        for axis, size in digits_of(own, use.examples):
+            shape[axis.dim] //= size
     if len(part.shape) != len(shape):
         return tuple(part.shape)
     return tuple(shape)

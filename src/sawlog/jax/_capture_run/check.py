@@ -77,7 +77,7 @@ def _alone(backend: JaxBackend, proof: Any, how: str, one: Any, size: int) -> An
     """Capture a batch of one example.
 
     A function that splits its batch may not accept one example. Then the batch has the example as
-    often as it had examples, and its gradient is that of the example so many times.
+    often as it had examples, and its gradient is that of the example, times their number.
     """
     try:
         return proof(backend.params, one)

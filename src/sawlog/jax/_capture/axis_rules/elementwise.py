@@ -47,13 +47,6 @@ def elementwise(eqn: Any, operands: FollowedOperands) -> Followed:
     return Followed((axis,) * len(eqn.outvars))
 
 
-@axis_rule("optimization_barrier")
-def barrier(eqn: Any, operands: FollowedOperands) -> Followed:
-    """Return every operand unchanged."""
-    del eqn
-    return Followed(operands.places)
-
-
 @axis_rule(
     "random_bits",
     "random_seed",
