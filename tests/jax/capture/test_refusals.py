@@ -40,6 +40,13 @@ def _two_outputs_backward(kept, cotangents):
 
 two_outputs.defvjp(lambda y, w: (two_outputs(y, w), (y, w)), _two_outputs_backward)
 
+
+def sorted_rows(x):
+    order = jnp.argsort(x[:, 0])
+    return order, jnp.argsort(order)
+
+
+RANK = "rank of an example among the others"
 MIXED = {
     "batch norm": (lambda p, x: ((y := output(p, x)) - y.mean(0)).sum(1), "reduce_sum"),
     "batch norm of the data": (lambda p, x: output(p, x / x.std(0)).sum(1), "reduce_sum"),
@@ -57,6 +64,41 @@ MIXED = {
     "some examples": (
         lambda p, x: output(p, x).sum(1) * output(p, x)[0].sum(),
         "selects some of the examples",
+    ),
+    "the hardest examples": (
+        lambda p, x: jnp.where(
+            jnp.argsort(jnp.argsort(output(p, x).sum(1))) < 2, output(p, x).sum(1), 0.0
+        ),
+        RANK,
+    ),
+    "the rank as a number": (lambda p, x: output(p, x).sum(1) * (1 + sorted_rows(x)[1]), RANK),
+    "a row of a table for the rank": (
+        lambda p, x: output(p, x + jnp.concatenate([p["w"], p["w"]])[sorted_rows(x)[1]]).sum(1),
+        RANK,
+    ),
+    "an inverse permutation by scatter": (
+        lambda p, x: (
+            output(p, x).sum(1) * jnp.zeros(4, int).at[sorted_rows(x)[0]].set(jnp.arange(4))
+        ),
+        RANK,
+    ),
+    "positions of sorted rows": (
+        lambda p, x: (output(p, x)[sorted_rows(x)[0]] * jnp.arange(4)[:, None])[
+            sorted_rows(x)[1]
+        ].sum(1),
+        "depend on their position",
+    ),
+    "parameters by the position of sorted rows": (
+        lambda p, x: (
+            (x[(order := sorted_rows(x))[0]] + p["w"].sum() * jnp.arange(4)[:, None]) @ p["w"]
+        )[order[1]].sum(1),
+        "position",
+    ),
+    "groups by the position of sorted rows": (
+        lambda p, x: lax.ragged_dot(
+            x[(order := sorted_rows(x))[0]], jnp.stack([p["w"], p["w"]]), jnp.array([1, 3])
+        )[order[1]].sum(1),
+        "position of sorted rows",
     ),
     "own derivative": (lambda p, x: normalised(output(p, x)).sum(1), "derivative of its own"),
     "an output that mixes beside one that does not": (

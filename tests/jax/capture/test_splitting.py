@@ -59,7 +59,11 @@ def positions(p, x):
     return (hidden @ p["v"]).sum(-1)
 
 
-PLAIN = {"a_branch_for_each_example": branches, "rows_at_a_position_of_the_example": positions}
+PLAIN = {
+    "a_branch_for_each_example": branches,
+    "rows_at_a_position_of_the_example": positions,
+    "scanned_layers_on_each_device": splitting.layers,
+}
 
 
 def test_explicit_meshes():

@@ -162,12 +162,14 @@ class State:
         param: Whether its gradient reaches a watched parameter.
         known: Its integers, as far as they are known.
         index: Set if its integers are a permutation.
+        uniform: Dimensions along which it is known to be the same everywhere.
     """
 
     place: Place = None
     param: bool = False
     known: Known | None = None
     index: Index | None = None
+    uniform: frozenset[int] = frozenset()
 
 
 CONSTANT = State()

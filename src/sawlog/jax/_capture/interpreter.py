@@ -14,7 +14,7 @@ from typing import Any
 from sawlog.jax import _compat
 from sawlog.jax._capture import axis_rules as axis_rules
 from sawlog.jax._capture.attaching import Attacher, Origin, Recorded
-from sawlog.jax._capture.axes import CONSTANT, Known, Mixed, State, Summed
+from sawlog.jax._capture.axes import CONSTANT, Known, Mixed, Place, State, Summed
 from sawlog.jax._capture.axis_rules.reducing import as_summed
 from sawlog.jax._capture.axis_rules.table import (
     Followed,
@@ -25,8 +25,9 @@ from sawlog.jax._capture.axis_rules.table import (
 )
 from sawlog.jax._capture.constants import Constant, Traced, computed, full
 from sawlog.jax._capture.known import known_outputs
-from sawlog.jax._capture.permutations import index_outputs, is_negative
+from sawlog.jax._capture.permutations import index_outputs, is_negative, stays_index
 from sawlog.jax._capture.slots import Zeros
+from sawlog.jax._capture.uniform import uniform_dimensions
 from sawlog.jax._core import arrays
 
 StructureRule = Callable[["CaptureInterpreter", Any, list[Traced]], list[Traced]]
@@ -104,11 +105,20 @@ class CaptureInterpreter(Attacher):
 
     def follow(self, eqn: Any, operands: Sequence[Traced]) -> Followed:
         """Return where the examples are in the outputs of an equation."""
-        places = tuple(x.state.place for x in operands)
-        known = tuple(x.state.known for x in operands)
-        indices = tuple(x.state.index for x in operands)
-        operands_of = FollowedOperands(places, known, self.examples, indices, self.mesh)
-        followed = follow(eqn, operands_of)
+        states = [x.state for x in operands]
+        if eqn.primitive.name == "select_n" and index_outputs(eqn, states) is not None:
+            return Followed((states[1].place,))
+        followed = follow(
+            eqn,
+            FollowedOperands(
+                tuple(_place(eqn, i, states) for i in range(len(states))),
+                tuple(state.known for state in states),
+                self.examples,
+                tuple(state.index for state in states),
+                self.mesh,
+                tuple(state.uniform for state in states),
+            ),
+        )
         return as_summed(followed) if self.sums else followed
 
     def _without_examples(self, eqn: Any, operands: list[Traced]) -> list[Traced]:
@@ -122,10 +132,13 @@ class CaptureInterpreter(Attacher):
                 why = "combines parameters over the devices that have different examples"
                 return [Traced(value, State(Mixed(why, where(eqn)), True)) for value in values]
             constants = computed(eqn, operands)
-        known = known_outputs(eqn, [x.state for x in operands])
+        states = [x.state for x in operands]
+        uniform = uniform_dimensions(eqn, states)
         return [
-            Traced(value, State(None, constant is not None, integers), constant)
-            for value, constant, integers in zip(values, constants, known, strict=True)
+            Traced(value, State(None, constant is not None, integers, None, uniform), constant)
+            for value, constant, integers in zip(
+                values, constants, known_outputs(eqn, states), strict=True
+            )
         ]
 
     def bind(
@@ -211,6 +224,14 @@ class CaptureInterpreter(Attacher):
         if traced.constant is None:
             return None
         return full(traced.constant, traced.value.shape)
+
+
+def _place(eqn: Any, i: int, states: Sequence[State]) -> Place:
+    """Return where an operand has its examples; a permutation that is used as numbers is mixed."""
+    place = states[i].place
+    if states[i].index is None or place is None or stays_index(eqn, i, states):
+        return place
+    return Mixed("uses the rank of an example among the others as a number", where(eqn))
 
 
 def _indexed(eqn: Any, states: Sequence[State], outs: Sequence[Traced]) -> list[Traced]:

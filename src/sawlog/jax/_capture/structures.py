@@ -26,8 +26,9 @@ def call(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Tra
     inner = _compat.inner_jaxpr(eqn)
     outs = [_located(out, eqn) for out in walk.run(inner.jaxpr, inner.consts, operands)]
     index = index_outputs(eqn, [x.state for x in operands])
-    if index is not None:
-        outs = [Traced(x.value, dataclasses.replace(x.state, index=index)) for x in outs]
+    if index is not None:  # whatever it computes in between
+        state = dataclasses.replace(operands[0].state, index=index)
+        outs = [Traced(x.value, state) for x in outs]
     return outs
 
 

@@ -19,6 +19,11 @@ _ELEMENTWISE = (
 )
 
 
+def is_elementwise(name: str) -> bool:
+    """Return whether an element of the output depends on the same element of the operands."""
+    return name in _NAMES
+
+
 def shared_axis(operands: FollowedOperands) -> Place:
     """Return the one place of all operands that have examples."""
     axes = [axis for _, axis in operands.axes]
@@ -36,6 +41,9 @@ def aligned_dims(eqn: Any, operands: FollowedOperands, axis: Axis) -> dict[int, 
         if place is None and len(shape) == rank and shape[axis.dim] > 1:
             found[i] = axis
     return found
+
+
+_NAMES = frozenset(_ELEMENTWISE.split())
 
 
 @axis_rule(*_ELEMENTWISE.split(), sliceable=True)

@@ -54,6 +54,7 @@ class FollowedOperands:
         examples: The number of examples.
         indices: Which of them are permutations.
         mesh: The axes of a mesh over which the examples are spread, inside of ``shard_map``.
+        uniform: For each of them, dimensions along which it is the same everywhere.
     """
 
     places: tuple[Place, ...]
@@ -61,6 +62,7 @@ class FollowedOperands:
     examples: int
     indices: tuple[Index | None, ...] = ()
     mesh: frozenset[str] = frozenset()
+    uniform: tuple[frozenset[int], ...] = ()
 
     @property
     def axes(self) -> list[tuple[int, Axis]]:
@@ -121,6 +123,8 @@ def follow(eqn: Any, operands: FollowedOperands) -> Followed:
         result = _by_parts(found[0], eqn, operands)
     else:
         result = found[0](eqn, operands)
+    if any(_by_position(axis, i, operands) for i, axis in result.aligned.items()):
+        result = all_mixed(eqn, "combines sorted rows with values that depend on their position")
     if any(isinstance(out, Mixed) and not out.where for out in result.outs):
         named = (
             dataclasses.replace(out, where=where(eqn))
@@ -130,6 +134,13 @@ def follow(eqn: Any, operands: FollowedOperands) -> Followed:
         )
         result = dataclasses.replace(result, outs=tuple(named))
     return result
+
+
+def _by_position(axis: Any, i: int, operands: FollowedOperands) -> bool:
+    """Return whether rows meet a constant by their position among sorted rows of the batch."""
+    if not isinstance(axis, Axis) or axis.order is None:
+        return False
+    return not operands.uniform or axis.dim not in operands.uniform[i]
 
 
 #: Primitives whose rules accept operands in which examples are mixed.
