@@ -502,3 +502,15 @@ def tangents_inside(p, x):
 @case({"w": (3, 3)})
 def gradients_inside(p, x):
     return total(jax.vmap(jax.grad(lambda x: (jnp.tanh(x @ p["w"]) ** 2).sum()))(x))
+
+
+@case({"w": (3, 1)})
+def interpolated(p, x):
+    return total(
+        jax.vmap(lambda x: jnp.interp(x @ p["w"], jnp.arange(5.0), jnp.arange(5.0) ** 2))(x)
+    )
+
+
+@case({"w": (3, 3)})
+def a_kernel_for_each_example(p, x):
+    return total(jax.vmap(lambda x: jnp.convolve(x @ p["w"], x[:2], mode="same"))(x))

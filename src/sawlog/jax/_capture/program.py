@@ -376,6 +376,12 @@ def _checked(walk: CaptureInterpreter, losses: Traced, reduction: str) -> Traced
 
 
 def _interaction(place: Mixed) -> CaptureError:
+    if "cannot be followed" in place.why:
+        return CaptureError(
+            f"The examples of the batch cannot be separated: {place.where} {place.why}. Hint: "
+            "sawlog.jax.register_capture_rule adds a rule for a primitive; or leave the operation "
+            "out of the loss."
+        )
     return CaptureError(
         "The loss of one example depends on other examples of the batch: "
         f"{place.where} {place.why}. "

@@ -74,6 +74,7 @@ from sawlog.jax._compat.operations import padding as padding
 from sawlog.jax._compat.operations import permutation as permutation
 from sawlog.jax._compat.operations import reduced_axes as reduced_axes
 from sawlog.jax._compat.operations import removed_dimensions as removed_dimensions
+from sawlog.jax._compat.operations import repetitions as repetitions
 from sawlog.jax._compat.operations import reshape_order as reshape_order
 from sawlog.jax._compat.operations import reversed_dimensions as reversed_dimensions
 from sawlog.jax._compat.operations import slice_bounds as slice_bounds

@@ -182,6 +182,11 @@ def slice_bounds(eqn: JaxprEqn) -> tuple[tuple[int, int, int], ...]:
     return tuple(zip(params["start_indices"], params["limit_indices"], strides, strict=True))
 
 
+def repetitions(eqn: JaxprEqn) -> tuple[int, ...]:
+    """Return how often a ``tile`` repeats each dimension."""
+    return tuple(eqn.params["reps"])
+
+
 def slice_sizes(eqn: JaxprEqn) -> tuple[int, ...]:
     """Return the sizes of a ``dynamic_slice``."""
     return tuple(eqn.params["slice_sizes"])

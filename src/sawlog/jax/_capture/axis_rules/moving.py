@@ -46,10 +46,19 @@ def squeeze(eqn: Any, operands: FollowedOperands) -> Followed:
 def reshape(eqn: Any, operands: FollowedOperands) -> Followed:
     """Split or merge dimensions; the examples may be split too."""
     (place,) = (each for each in operands.places if isinstance(each, (Axis, Split)))
-    if _compat.reshape_order(eqn) is not None:
-        return all_mixed(eqn, "reshapes in another order of dimensions")
     old, new = shape_of(eqn.invars, 0), shape_of(eqn.outvars, 0)
+    order = _compat.reshape_order(eqn)
+    if order is not None:  # the dimensions are permuted first
+        old = tuple(old[dim] for dim in order)
+        place = _permuted(place, tuple(order))
     return Followed((reshaped(place, old, new, operands.examples),))
+
+
+def _permuted(place: Axis | Split, order: tuple[int, ...]) -> Axis | Split:
+    if isinstance(place, Axis):
+        return place.at(order.index(place.dim))
+    parts = tuple(part.at(order.index(part.dim)) for part in place.parts)
+    return Split(parts, place.sizes)
 
 
 def reshaped(
@@ -187,6 +196,16 @@ def concatenate(eqn: Any, operands: FollowedOperands) -> Followed:
     if len(operands.axes) < len(operands.places) or axis.order is not None:
         return all_mixed(eqn, "adds rows that are not examples to the dimension of the examples")
     return Followed((Axis(axis.dim, axis.outer * len(operands.places), axis.inner),))
+
+
+@axis_rule("tile")
+def tile(eqn: Any, operands: FollowedOperands) -> Followed:
+    """Repeat other dimensions, or the whole batch."""
+    ((_, axis),) = operands.axes
+    times = _compat.repetitions(eqn)[axis.dim]
+    if times > 1 and axis.order is not None:
+        return all_mixed(eqn, "repeats sorted rows")
+    return Followed((dataclasses.replace(axis, outer=axis.outer * times),))
 
 
 @axis_rule("split")
