@@ -83,6 +83,20 @@ def test_explicit_meshes():
                 assert rows.sharding.spec[0] == sharding.spec[0]
 
 
+def test_shard_map_on_an_explicit_mesh():
+    with jax.enable_x64(True):
+        params, batch = splitting.make()
+        wanted = gradients(each, params, batch)
+        on = splitting.explicit()[1].mesh
+        placed = jax.device_put(batch, NamedSharding(on, P("d")))
+        loss = over_devices(each, on=on)
+        with jax.set_mesh(on):
+            captured = jax.jit(sawlog.jax.capture(loss, what=("grad", "pairs")))(params, placed)
+        assert_equal(captured.grads, wanted)
+        for rows in jax.tree.leaves(captured):
+            assert rows.sharding.spec[0] == "d"
+
+
 def test_nothing_is_gathered():
     """A batch that `jit` has sharded stays where it is: rows, inputs and cotangents."""
     with jax.enable_x64(True):

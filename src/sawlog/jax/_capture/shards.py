@@ -52,7 +52,7 @@ class _Shards:
 
     def __init__(self, walk: CaptureInterpreter, eqn: Any, operands: Sequence[Traced]) -> None:
         self.walk, self.eqn, self.at = walk, eqn, where(eqn)
-        self.own = _compat.ShardMap.read(eqn)
+        self.own, self.lead = _compat.ShardMap.read(eqn), walk.examples_type
         self.spread = self._find_spread(operands)
         self.rest = self.spread.digit.rest if self.spread else walk.examples
         self.mesh = frozenset(self.spread.axes if self.spread else ())
@@ -188,6 +188,8 @@ class _Shards:
         values = [x.value for x in self.operands]
         zeros = [self._split(passed(constant)) for constant in self.constants]
         first = 0 if walk.zeros is None else len(walk.zeros.types)
+        pairs = zip(zeros, self._zeros_specs(), strict=True)
+        zeros = [arrays.with_spec(self.lead, array, spec) for array, spec in pairs]
         factors, specs = self._factor_zeros(values, zeros)
         outs, out_zeros = self._mapped(specs)(values, zeros, factors)
         walk.adopt(self.found, first)
@@ -201,14 +203,19 @@ class _Shards:
         """Return the function over all devices."""
         own = self.own
         examples = self.spread.axes if self.spread else None
-        constants = zip(self.operands, own.in_specs, strict=True)
-        zeros_specs = [P(examples, *spec) for x, spec in constants if x.constant is not None]
+        zeros_specs = self._zeros_specs()
         returned = zip(own.out_specs, self.returned, strict=True)
         return self._sharded(
             self._body,
             (list(own.in_specs), zeros_specs, factor_specs),
             (list(own.out_specs), [P(examples, *spec) for spec, c in returned if c]),
         )
+
+    def _zeros_specs(self) -> list[Any]:
+        """Return how the zeros of constants are split: by examples, and as the parameter is."""
+        examples = self.spread.axes if self.spread else None
+        pairs = zip(self.operands, self.own.in_specs, strict=True)
+        return [P(examples, *spec) for x, spec in pairs if x.constant is not None]
 
     def _split(self, zeros: Any, axis: int = 0) -> Any:
         """Return zeros whose examples are in the order of the devices."""
@@ -237,9 +244,12 @@ class _Shards:
         count = self.spread.digit.count if self.spread else 1
         found, specs = [], []  # type: tuple[list[Any], list[Any]]
         for kind, axis in [*self.types]:
-            whole = arrays.resized(kind, axis, kind.shape[axis] * count)
-            found.append(self._split(taken.take(whole, axis), axis))
+            shape = list(kind.shape)
+            shape[axis] *= count
             specs.append(P(*[None] * axis, examples))
+            whole = arrays.on_mesh(self.lead, arrays.Type(tuple(shape), kind.dtype), specs[-1])
+            zeros = self._split(taken.take(whole, axis), axis)
+            found.append(arrays.with_spec(self.lead, zeros, specs[-1]))
         return found, specs
 
     def _body(self, values: Any, zeros: Any, factors: Any) -> Any:

@@ -217,6 +217,17 @@ def on_mesh_of(like: Any, array: Any) -> Any:
     return reshard(array, _typed(kind.shape, kind.dtype, mesh, _spec(kind)))
 
 
+def on_mesh(like: Any, array: Any, spec: Any) -> Type:
+    """Return a type with this sharding on the explicit mesh of another type, if it has one."""
+    mesh, kind = type_of(like).sharding, type_of(array)
+    return _typed(kind.shape, kind.dtype, mesh, tuple(spec)) if mesh is not None else kind
+
+
+def with_spec(like: Any, array: Any, spec: Any) -> Any:
+    """Return an array with this sharding, on the explicit mesh of a type; unchanged without one."""
+    return reshard(array, on_mesh(like, array, spec))
+
+
 def select(mask: Any, array: Any, other: Any) -> Any:
     """Return ``array`` where the mask holds, else ``other``; the mask has their first axes."""
     like = type_of(array)
