@@ -1,5 +1,6 @@
 """What cannot be separated by example is refused, with the equation and its line."""
 
+import dataclasses
 import re
 
 import jax
@@ -254,6 +255,23 @@ def test_the_proof_can_fail():
     captured.grads["w"] = captured.grads["w"] * 1.1
     with pytest.raises(CaptureError, match="do not add up"):
         captured.check()
+
+
+def test_a_gradient_that_cancels_is_not_compared_with_itself():
+    """A softmax does not depend on a shift: the gradient of the shift is rounding errors."""
+    params = {**W, "shift": jnp.ones(())}
+
+    def loss(p, x):
+        scores = output(p, x) * 7.3 + p["shift"]
+        return (jax.nn.softmax(scores) * jnp.arange(3.0)).sum(1)
+
+    captured = sawlog.jax.capture(loss, prove=True)(params, X)
+    captured.check()
+    noise = {**captured.grads, "shift": 1e-8 * jnp.array([1.0, 2.0, -1.0, 5.0])}
+    dataclasses.replace(captured, grads=noise).check()
+    wrong = {**captured.grads, "shift": jnp.ones(4)}
+    with pytest.raises(CaptureError, match="shift"):
+        dataclasses.replace(captured, grads=wrong).check()
 
 
 def test_a_rule_of_the_user():
