@@ -74,6 +74,21 @@ def test_micro_batches_in_the_loss(tmp_path: Path) -> None:
     np.testing.assert_allclose(rows_of(run, range(8)), expected(), rtol=1e-5, atol=1e-6)
 
 
+def test_a_first_batch_that_is_not_finite(run: Any) -> None:
+    """The example is named, or skipped; the proof waits for a batch that is finite."""
+    broken = X[:4].copy()
+    broken[1] = np.nan
+    with pytest.raises(sawlog.errors.SawlogError, match=r"\b1\b") as caught:
+        run.record(range(4), PARAMS, broken)
+    assert "add up" not in str(caught.value)
+    run.setup(nonfinite="skip")
+    with pytest.warns(UserWarning, match="1"):
+        run.record(range(4), PARAMS, broken)
+    run.record(range(4, 8), PARAMS, X[4:])
+    ids = [0, 2, 3, 4, 5, 6, 7]
+    np.testing.assert_allclose(rows_of(run, ids), expected()[ids], rtol=1e-5, atol=1e-6)
+
+
 def test_sharded_batch(run: Any) -> None:
     mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     batch = jax.device_put(X, NamedSharding(mesh, P("data")))

@@ -38,6 +38,12 @@ class Captured:
     pairs: dict[str, tuple[Pair, ...]]
     batch_gradient: dict[str, Any] | None = None
 
+    def is_finite(self) -> bool:
+        """Return whether no gradient of an example is infinite or NaN."""
+        return all(
+            bool(np.isfinite(np.asarray(rows, np.float64)).all()) for rows in self.grads.values()
+        )
+
     def check(self, rtol: float | None = None) -> None:
         """Compare the sum of rows with the gradient of the batch.
 

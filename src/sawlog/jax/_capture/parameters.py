@@ -120,8 +120,13 @@ def watched(names: Names, params: Sequence[tuple[str, Any]]) -> list[str]:
         twice = sorted({name for name in floats if floats.count(name) > 1})
         raise ArgumentError(f"Several parameters have the name {', '.join(twice)}.")
     if not chosen:
-        listed = ", ".join(floats) or "there are no arrays of floats in `params`"
-        raise ArgumentError(f"`names` selects no parameter. The names are: {listed}.")
+        if not floats:
+            kinds = sorted({str(jnp.result_type(x)) for _, x in params})
+            raise ArgumentError(
+                "`params` has no arrays of real floats, whose gradients could be captured; it has "
+                f"{', '.join(kinds) or 'no arrays'}."
+            )
+        raise ArgumentError(f"`names` selects no parameter. The names are: {', '.join(floats)}.")
     return chosen
 
 

@@ -382,6 +382,12 @@ def _interaction(place: Mixed) -> CaptureError:
             "sawlog.jax.register_capture_rule adds a rule for a primitive; or leave the operation "
             "out of the loss."
         )
+    if "parameter" in place.why:
+        return CaptureError(
+            f"The terms of single examples cannot be separated: {place.where} {place.why}. Hint: "
+            "add terms of parameters alone, such as weight decay, outside of the function that is "
+            "captured, or return one loss for each example."
+        )
     return CaptureError(
         "The loss of one example depends on other examples of the batch: "
         f"{place.where} {place.why}. "
