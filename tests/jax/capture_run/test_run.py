@@ -81,6 +81,7 @@ def test_a_first_batch_that_is_not_finite(run: Any) -> None:
     with pytest.raises(sawlog.errors.SawlogError, match=r"\b1\b") as caught:
         run.record(range(4), PARAMS, broken)
     assert "add up" not in str(caught.value)
+    run.finalize()
     run.setup(nonfinite="skip")
     with pytest.warns(UserWarning, match="1"):
         run.record(range(4), PARAMS, broken)
