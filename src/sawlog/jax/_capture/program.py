@@ -90,8 +90,10 @@ class CaptureProgram:
     def _examples_type(self) -> arrays.Type:
         """Return the type ``[examples]``, with the sharding that the batch has along them."""
         for x, axis in zip(self._batch, self._key.axes, strict=True):
-            kind = None if axis is None else arrays.type_of(jnp.asarray(x))
-            if kind is not None and kind.sharding is not None:
+            if axis is None:
+                continue
+            kind = arrays.type_of(jnp.asarray(x))
+            if kind.sharding is not None:
                 return arrays.along(kind, axis)
         return arrays.Type((self._examples,), bool)
 
