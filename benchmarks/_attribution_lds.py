@@ -11,6 +11,7 @@ from typing import Any
 
 import _attribution_peers
 import numpy as np
+from _attribution_jax import JaxCheckpoint
 from _attribution_peers import Peer
 from _lds import (
     Data,
@@ -45,6 +46,7 @@ class Method:
     several: float | None = None
     slow: bool = False
     halves: bool = False  # checkpoints that were trained on random halves of the data
+    twin: str | None = None  # computed in JAX: the method of PyTorch whose scores are the same
 
 
 METHODS = (
@@ -61,7 +63,17 @@ METHODS = (
     Method("LoGra rank 16, PCA, Fisher", "fisher", "pca", one=0.68),
     Method("LoGra rank 16, PCA, EK-FAC", "ekfac", "pca", one=0.68),
     Method("exact Gauss-Newton", "gauss-newton", one=0.69, several=0.80),
+    Method("EK-FAC, from JAX", "ekfac", twin="EK-FAC"),
+    Method(
+        "LoGra rank 16, random, EK-FAC, from JAX",
+        "ekfac",
+        "random",
+        twin="LoGra rank 16, random, EK-FAC",
+    ),
+    Method("exact Gauss-Newton, from JAX", "gauss-newton", twin="exact Gauss-Newton"),
 )
+
+SAME = 1e-4  # how far scores from JAX may be from those of PyTorch, relative to the largest
 
 COMPRESS: dict[str, Any] = {
     "none": None,
@@ -103,20 +115,45 @@ class Ours:
     ):
         self.data = data
         self.run = sawlog.torch.Run("lds", root=folder)
-        self.logs: dict[str, Logged] = {}
+        self.jax = JaxCheckpoint(model, data, folder / "jax") if _from_jax(methods) else None
+        self.logs: dict[tuple[str, bool], Logged] = {}
         for name, way in COMPRESS.items():
-            if any(method.compress == name for method in methods):
-                own = {**way, "seed": seed} if name == "random" else way
-                self.logs[name] = logged(model, data, self.run, own)
+            own = {**way, "seed": seed} if name == "random" else way
+            wanted = [method for method in methods if method.compress == name]
+            if any(method.twin is None for method in wanted):
+                self.logs[name, False] = logged(model, data, self.run, own)
+            if _from_jax(wanted):
+                assert self.jax is not None
+                self.logs[name, True] = Logged(*self.jax.logged(own))
         self.run.setup()
 
     def scores(self, method: Method) -> Scores:
         curvature: Any = method.curvature
-        if curvature == "gauss-newton":
+        if curvature == "gauss-newton" and method.twin is not None:
+            assert self.jax is not None
+            self.jax.run.setup()
+            curvature = self.jax.gauss_newton()
+        elif curvature == "gauss-newton":
             batches = self.data.x.split(250)
             curvature = sawlog.torch.gauss_newton(self.run, batches, "cross_entropy")
-        own = self.logs[method.compress]
+        own = self.logs[method.compress, method.twin is not None]
         return attribute(own.train, own.test, curvature=curvature, mode=method.mode)
+
+
+def _from_jax(methods: Sequence[Method]) -> bool:
+    return any(method.twin is not None for method in methods)
+
+
+def differences(found: dict[str, Found], methods: Sequence[Method]) -> dict[str, float]:
+    """How far the scores from JAX are from those of PyTorch, relative to the largest."""
+    far: dict[str, float] = {}
+    for method in methods:
+        if method.twin is None or method.twin not in found:
+            continue
+        pairs = zip(found[method.name].scores, found[method.twin].scores, strict=True)
+        each = [(_values(one), _values(other)) for one, other in pairs]
+        far[method.name] = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in each)
+    return far
 
 
 # -- all methods ----------------------------------------------------------------------------------
@@ -210,6 +247,9 @@ def datamodeling(
         if found.failure is not None:
             print(f"{found.name} failed, left out: {found.failure}")
     done = [*ours.values(), *(found for found in theirs.values() if found.failure is None)]
+    for name, far in differences(ours, methods).items():
+        print(f"{name}: scores differ from those of PyTorch by at most {far:.1e}")
+        assert far < SAME, name
     return [found.result(truth) for found in done], ceiling(truth)
 
 

@@ -134,6 +134,37 @@ def store(folder):
         writer.append(np.arange(3) + 3 * rank, {"row": np.full((3, 2), float(rank))})
 
 
+def squares(params, batch):
+    """One loss for each example."""
+    return ((batch["x"] @ params["w"] + params["b"]) ** 2).sum(-1)
+
+
+PARAMS = {"w": np.array([[1.0, -2.0], [0.5, 3.0]], np.float32), "b": np.ones(2, np.float32)}
+EXAMPLES = np.arange(24.0, dtype=np.float32).reshape(12, 2) / 10
+
+
+def capture(folder, mesh):
+    """A run that was there before is replaced once; each process records its own examples."""
+    rank = jax.process_index()
+    for ids in ([100 + rank], range(6 * rank, 6 * rank + 6)):
+        run = sawlog.init("run", root=folder, exists="replace")
+        run.setup(statistic="kfac")
+        own = {"x": EXAMPLES[np.asarray(ids) % 100]}
+        run.watch(squares, PARAMS, own, quiet=True)
+        run.record(ids, PARAMS, own)
+        run.finalize()
+    return [str(run.store_path), run.statistics.kfac("w")[0].tolist(), whole_batch(mesh)]
+
+
+def whole_batch(mesh):
+    """Rows of a batch on the devices of both processes, some of them on this one."""
+    by_example = NamedSharding(mesh, P("x"))
+    x = jax.make_array_from_callback((12, 2), by_example, lambda at: EXAMPLES[at])
+    rows = sawlog.jax.capture(squares)(PARAMS, {"x": x}).grads["w"]
+    assert rows.sharding.is_equivalent_to(by_example, 3)
+    return [np.asarray(each.data).tolist() for each in rows.addressable_shards]
+
+
 def main(rank, port, folder):
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(rank))
@@ -145,6 +176,7 @@ def main(rank, port, folder):
     found = transformations(x, mesh)
     found["loggers"] = loggers(x, folder, mesh)
     store(folder)
+    found["capture"] = capture(folder, mesh)
     (folder / f"found-{rank}.json").write_text(json.dumps(found))
     jax.distributed.shutdown()
 

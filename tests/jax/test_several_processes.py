@@ -7,6 +7,7 @@ import numpy as np
 
 import sawlog
 from tests import xla_flags
+from tests.jax.process_program import EXAMPLES, PARAMS
 from tests.launched import free_port, start, wait
 
 DEVICES = "--xla_force_host_platform_device_count=2"
@@ -41,8 +42,24 @@ def test_two_processes(tmp_path):
     assert first["shards"] == first["shards spooled"][1] == [1.0, 5.0]
     assert second["shards"] == second["shards spooled"][1] == [9.0, 13.0]
     check_loggers(tmp_path, first["loggers"], second["loggers"])
+    check_capture(first["capture"], second["capture"])
     with sawlog.store.open(tmp_path / "rows") as reader:
         assert reader.gather(range(6))["row"][:, 0].tolist() == [0.0] * 3 + [1.0] * 3
+
+
+def check_capture(first, second):
+    """All examples of both processes, and none of the runs that were replaced."""
+    error = EXAMPLES @ PARAMS["w"] + PARAMS["b"]
+    inputs = np.concatenate([EXAMPLES, np.ones((12, 1), np.float32)], 1)
+    rows = 2 * error[:, :, None] * inputs[:, None, :]
+    assert first[0] == second[0]
+    with sawlog.store.open(first[0]) as reader:
+        assert sorted(reader.ids().tolist()) == list(range(12))
+        np.testing.assert_allclose(reader.gather(range(12))["grad/w"], rows, rtol=1e-6)
+    for path, moments, _ in (first, second):  # statistics are those of all examples
+        np.testing.assert_allclose(moments, 4 * error.T @ error / 12, rtol=1e-6, err_msg=path)
+    parts = np.concatenate([np.asarray(part) for each in (first, second) for part in each[2]])
+    np.testing.assert_allclose(parts, np.swapaxes(rows, 1, 2)[:, :2], rtol=1e-6)
 
 
 def check_loggers(folder, first, second):

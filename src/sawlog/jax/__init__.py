@@ -10,6 +10,7 @@ from sawlog.jax import _rules as _rules
 from sawlog.jax._capture.api import capture as capture
 from sawlog.jax._capture.captured import Captured as Captured
 from sawlog.jax._capture.registration import register_capture_rule as register_capture_rule
+from sawlog.jax._capture_run.gauss_newton import gauss_newton as gauss_newton
 from sawlog.jax._capture_run.run import JaxRun as JaxRun
 from sawlog.jax._core.primitive import log as log
 from sawlog.jax._core.registry import register_rule as register_rule
@@ -32,6 +33,7 @@ __all__ = [
     "Reduction",
     "capture",
     "concat",
+    "gauss_newton",
     "load",
     "log",
     "log_cotangent",

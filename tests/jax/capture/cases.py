@@ -486,3 +486,31 @@ def stacked_and_unpacked(p, x):
 @case({"w": (2, 3, 3)}, (3,))
 def loop_over_indices(p, x):
     return total(lax.fori_loop(0, 2, lambda i, x: jnp.tanh(x @ p["w"][i]), x))
+
+
+@case({"w": (3, 3)})
+def behind_a_barrier(p, x):
+    y, w = lax.optimization_barrier((x @ p["w"], p["w"]))
+    return total(y @ w)
+
+
+@case({"w": (3, 3)})
+def tangents_inside(p, x):
+    return total(jax.jvp(lambda x: jnp.tanh(x @ p["w"]), (x,), (jnp.ones_like(x),))[1])
+
+
+@case({"w": (3, 3)})
+def gradients_inside(p, x):
+    return total(jax.vmap(jax.grad(lambda x: (jnp.tanh(x @ p["w"]) ** 2).sum()))(x))
+
+
+@case({"w": (3, 1)})
+def interpolated(p, x):
+    return total(
+        jax.vmap(lambda x: jnp.interp(x @ p["w"], jnp.arange(5.0), jnp.arange(5.0) ** 2))(x)
+    )
+
+
+@case({"w": (3, 3)})
+def a_kernel_for_each_example(p, x):
+    return total(jax.vmap(lambda x: jnp.convolve(x @ p["w"], x[:2], mode="same"))(x))

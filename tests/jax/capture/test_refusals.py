@@ -1,5 +1,6 @@
 """What cannot be separated by example is refused, with the equation and its line."""
 
+import dataclasses
 import re
 
 import jax
@@ -27,6 +28,26 @@ def normalised(y):
 
 normalised.defvjp(lambda y: (y, None), lambda _, g: (g / jnp.linalg.norm(g),))
 
+
+@jax.custom_vjp
+def two_outputs(y, w):
+    return y @ w, (y @ w).mean(), w * 2
+
+
+def _two_outputs_backward(kept, cotangents):
+    (y, w), (first, _, third) = kept, cotangents
+    return first @ w.T, y.T @ first + 2 * third
+
+
+two_outputs.defvjp(lambda y, w: (two_outputs(y, w), (y, w)), _two_outputs_backward)
+
+
+def sorted_rows(x):
+    order = jnp.argsort(x[:, 0])
+    return order, jnp.argsort(order)
+
+
+RANK = "rank of an example among the others"
 MIXED = {
     "batch norm": (lambda p, x: ((y := output(p, x)) - y.mean(0)).sum(1), "reduce_sum"),
     "batch norm of the data": (lambda p, x: output(p, x / x.std(0)).sum(1), "reduce_sum"),
@@ -37,16 +58,54 @@ MIXED = {
     "shuffled": (lambda p, x: output(p, x)[jnp.argsort(x[:, 0])].sum(1), "order of the batch"),
     "sorted": (lambda p, x: jnp.sort(output(p, x), axis=0).sum(1), "sort"),
     "cumulative": (lambda p, x: jnp.cumsum(output(p, x), axis=0).sum(1), "cumsum"),
-    "one after the other": (
-        lambda p, x: lax.map(lambda one: (one @ p["w"]).sum(), x),
+    "tokens of all examples": (
+        lambda p, x: lax.map(lambda one: one * p["w"].sum(), x.reshape(-1)).reshape(4, 3).sum(1),
         "loops over the examples",
     ),
-    "microbatches": (lambda p, x: output(p, x.reshape(2, 2, 3)).sum(2).reshape(4), "reshape"),
     "some examples": (
         lambda p, x: output(p, x).sum(1) * output(p, x)[0].sum(),
         "selects some of the examples",
     ),
+    "the hardest examples": (
+        lambda p, x: jnp.where(
+            jnp.argsort(jnp.argsort(output(p, x).sum(1))) < 2, output(p, x).sum(1), 0.0
+        ),
+        RANK,
+    ),
+    "the rank as a number": (lambda p, x: output(p, x).sum(1) * (1 + sorted_rows(x)[1]), RANK),
+    "a row of a table for the rank": (
+        lambda p, x: output(p, x + jnp.concatenate([p["w"], p["w"]])[sorted_rows(x)[1]]).sum(1),
+        RANK,
+    ),
+    "an inverse permutation by scatter": (
+        lambda p, x: (
+            output(p, x).sum(1) * jnp.zeros(4, int).at[sorted_rows(x)[0]].set(jnp.arange(4))
+        ),
+        RANK,
+    ),
+    "positions of sorted rows": (
+        lambda p, x: (output(p, x)[sorted_rows(x)[0]] * jnp.arange(4)[:, None])[
+            sorted_rows(x)[1]
+        ].sum(1),
+        "depend on their position",
+    ),
+    "parameters by the position of sorted rows": (
+        lambda p, x: (
+            (x[(order := sorted_rows(x))[0]] + p["w"].sum() * jnp.arange(4)[:, None]) @ p["w"]
+        )[order[1]].sum(1),
+        "position",
+    ),
+    "groups by the position of sorted rows": (
+        lambda p, x: lax.ragged_dot(
+            x[(order := sorted_rows(x))[0]], jnp.stack([p["w"], p["w"]]), jnp.array([1, 3])
+        )[order[1]].sum(1),
+        "position of sorted rows",
+    ),
     "own derivative": (lambda p, x: normalised(output(p, x)).sum(1), "derivative of its own"),
+    "an output that mixes beside one that does not": (
+        lambda p, x: two_outputs(x, p["w"])[0].sum(1),
+        "reduce_sum",
+    ),
     "groups of unsorted rows": (
         lambda p, x: lax.ragged_dot(
             x, jnp.stack([p["w"], p["w"]]), jnp.bincount((x[:, 0] > 0).astype(int), length=2)
@@ -115,7 +174,7 @@ def test_declared_sums_and_means(reduction: str):
     ],
 )
 def test_other_scalars_are_refused(loss):
-    with pytest.raises(CaptureError, match=r"constant factor|by a parameter"):
+    with pytest.raises(CaptureError, match=r"constant factor|with a parameter"):
         sawlog.jax.capture(loss, reduction="mean").plan(W, X)
 
 
@@ -140,6 +199,18 @@ def test_arguments():
         sawlog.jax.capture(output, what=("loss",))
     with pytest.raises(ArgumentError, match="reduction"):
         sawlog.jax.capture(output, reduction="average")
+    with pytest.raises(ArgumentError, match="has_aux=True"):
+        sawlog.jax.capture(lambda p, x: (output(p, x)[:, 0], 1)).plan(W, X)
+    with pytest.raises(ArgumentError, match="has its examples along axis 2, and it has 2 axes"):
+        sawlog.jax.capture(lambda p, x: output(p, x)[:, 0], batch_axes=2).plan(W, X)
+    for sides, words in (
+        ((jnp.ones((2, 3)), None), r"left projection of 'w' must have the shape \[3, rank\]"),
+        ((None, jnp.ones(3)), r"right .* got \[3\]"),
+        ((None,), r"must be \(left, right\)"),
+        (3, r"must be \(left, right\)"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            sawlog.jax.capture(lambda p, x: output(p, x)[:, 0], projection={"w": sides})(W, X)
     with pytest.raises(ArgumentError, match="the blocks are w"):
         sawlog.jax.capture(lambda p, x: output(p, x)[:, 0], projection={"v": (None, None)})(W, X)
 
@@ -184,6 +255,23 @@ def test_the_proof_can_fail():
     captured.grads["w"] = captured.grads["w"] * 1.1
     with pytest.raises(CaptureError, match="do not add up"):
         captured.check()
+
+
+def test_a_gradient_that_cancels_is_not_compared_with_itself():
+    """A softmax does not depend on a shift: the gradient of the shift is rounding errors."""
+    params = {**W, "shift": jnp.ones(())}
+
+    def loss(p, x):
+        scores = output(p, x) * 7.3 + p["shift"]
+        return (jax.nn.softmax(scores) * jnp.arange(3.0)).sum(1)
+
+    captured = sawlog.jax.capture(loss, prove=True)(params, X)
+    captured.check()
+    noise = {**captured.grads, "shift": 1e-8 * jnp.array([1.0, 2.0, -1.0, 5.0])}
+    dataclasses.replace(captured, grads=noise).check()
+    wrong = {**captured.grads, "shift": jnp.ones(4)}
+    with pytest.raises(CaptureError, match="shift"):
+        dataclasses.replace(captured, grads=wrong).check()
 
 
 def test_a_rule_of_the_user():

@@ -57,6 +57,39 @@ def test_micro_batches(run: Any) -> None:
     np.testing.assert_allclose(rows_of(run, range(8)), expected(), rtol=1e-5, atol=1e-6)
 
 
+def test_micro_batches_in_the_loss(tmp_path: Path) -> None:
+    """A loss that splits its batch cannot be called with one example, as the check would."""
+
+    def accumulated(params: Any, x: Any) -> Any:
+        def step(total: Any, part: Any) -> Any:
+            return total + loss_fn(params, part).sum(), None
+
+        return jax.lax.scan(step, 0.0, x.reshape(2, 2, 3))[0] / len(x)
+
+    run = sawlog.init("run", root=tmp_path)
+    run.setup(reduction="mean")
+    done = run.extract(accumulated, PARAMS, [X[:4], X[4:]], quiet=True)
+    assert done.check is not None
+    assert done.check.ok
+    np.testing.assert_allclose(rows_of(run, range(8)), expected(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_first_batch_that_is_not_finite(run: Any) -> None:
+    """The example is named, or skipped; the proof waits for a batch that is finite."""
+    broken = X[:4].copy()
+    broken[1] = np.nan
+    with pytest.raises(sawlog.errors.SawlogError, match=r"\b1\b") as caught:
+        run.record(range(4), PARAMS, broken)
+    assert "add up" not in str(caught.value)
+    run.finalize()
+    run.setup(nonfinite="skip")
+    with pytest.warns(UserWarning, match="1"):
+        run.record(range(4), PARAMS, broken)
+    run.record(range(4, 8), PARAMS, X[4:])
+    ids = [0, 2, 3, 4, 5, 6, 7]
+    np.testing.assert_allclose(rows_of(run, ids), expected()[ids], rtol=1e-5, atol=1e-6)
+
+
 def test_sharded_batch(run: Any) -> None:
     mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     batch = jax.device_put(X, NamedSharding(mesh, P("data")))

@@ -56,8 +56,8 @@ def capture(
             name. By default all of them.
         what: ``"grad"`` for gradients, ``"pairs"`` for the factors of each use.
         projection: Project the gradients of each block on both sides: a rank, or for each block
-            ``(left, right)``, the matrices for its rows and columns, where None leaves a side
-            whole.
+            ``(left, right)``, the matrices for its rows ``[rows, rank]`` and its columns
+            ``[columns, rank]``, where None leaves a side whole.
         prove: Also compute the gradient of the batch, for ``Captured.check``.
 
     Returns:
@@ -169,7 +169,15 @@ def _as_tuples(projection: Any) -> dict[str, tuple[Any, Any]] | None:
             "`projection` must be a rank, or a dict of blocks with (left, right); "
             f"got {projection!r:.200}."
         )
-    return {
-        name: (each.left, each.right) if isinstance(each, Projection) else tuple(each)
-        for name, each in projection.items()
-    }
+    return {name: _pair(name, each) for name, each in projection.items()}
+
+
+def _pair(name: str, sides: Any) -> tuple[Any, Any]:
+    if isinstance(sides, Projection):
+        return (sides.left, sides.right)
+    if not isinstance(sides, (tuple, list)) or len(sides) != 2:
+        raise ArgumentError(
+            f"`projection` of {name!r} must be (left, right), matrices [rows, rank] and "
+            f"[columns, rank], where None leaves a side whole; got {sides!r:.200}."
+        )
+    return (sides[0], sides[1])

@@ -10,15 +10,16 @@ import jax.numpy as jnp
 
 from sawlog.errors import CaptureError
 from sawlog.jax import _compat
-from sawlog.jax._capture.axes import Axis, Place, State
+from sawlog.jax._capture.axes import Axis, Place, Split, State
 from sawlog.jax._capture.axis_rules.table import Followed, is_sliceable, where
-from sawlog.jax._capture.constants import Traced
+from sawlog.jax._capture.constants import Traced, full
 from sawlog.jax._capture.factors import UseFactors, by_factors, factors_of
-from sawlog.jax._capture.links import attach
+from sawlog.jax._capture.links import attach, example_axes
 from sawlog.jax._capture.permutations import inverse, row_groups
 from sawlog.jax._capture.slots import Zeros, partition, project_inputs, projected_rows
 from sawlog.jax._capture.uses import ConstantUse, Rows, by_masks, by_slices
 from sawlog.jax._capture.views import Atoms
+from sawlog.jax._core import arrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,9 +124,11 @@ class Attacher:
             elif eqn.primitive.name == "ragged_dot_general":
                 raise CaptureError(f"There is no rule for this form of {where(eqn)}.")
             else:
+                if not sliceable and example_axes() and _compat.subjaxprs(eqn.params):
+                    raise _typed_program(eqn)
                 rows = by_slices(use) if sliceable else by_masks(use)
             bias = _bias_of(eqn, operands, i)
-            self._record(use, where(eqn), slow=not sliceable, bias=bias)
+            self._record(use, where(eqn), slow=not sliceable and use.examples > 1, bias=bias)
             values = self._whole(use, rows, operands, values)
         return values, origin
 
@@ -230,10 +233,8 @@ class Attacher:
             inputs = inputs.astype(jnp.float32)
         kept = _kept(factors, given)
         first = len(self.zeros.types)
-        of_inputs = self.zeros.take(inputs.shape, inputs.dtype)
-        types = jnp.zeros(values[0].shape, values[0].dtype)
-        found = factors.cotangents(types, kept)
-        of_cotangents = self.zeros.take(found.shape, found.dtype)
+        of_inputs = self.zeros.take(inputs)
+        of_cotangents = self.zeros.take(factors.cotangents(arrays.zeros(values[0]), kept))
 
         def back(cotangents: Any, residuals: Any) -> Any:
             inputs, kept = residuals
@@ -251,16 +252,27 @@ class Attacher:
         self.records.append(Recorded(names, at, loops=loops, key=key, **facts))
         return key
 
-    def promoted(self, traced: Traced, axis: Axis, at: str) -> Traced:
+    def promoted(self, traced: Traced, axis: Axis | Split, at: str) -> Traced:
         """Return a constant as a value with examples, where each example sees one slice."""
         state = State(axis, traced.state.param)
         if traced.constant is None:
             return Traced(traced.value, state)
         shape = tuple(traced.value.shape)
-        use = ConstantUse(list, 0, traced.constant, (shape,), (axis,), (axis,), self.examples)
+        constant = traced.constant
+        if isinstance(axis, Split):
+            constant = full(constant, shape)
+        use = ConstantUse(list, 0, constant, (shape,), (axis,), (axis,), self.examples)
         self._record(use, at)
         (value,) = self._whole(use, by_slices(use), [traced], [traced.value])
         return Traced(value, state)
+
+
+def _typed_program(eqn: Any) -> CaptureError:
+    return CaptureError(
+        f"A parameter is used by {where(eqn)}, a function inside of shard_map with a derivative of "
+        "its own, and there is no rule for that. Hint: jax.shard_map(..., check_vma=False), or "
+        "names= to leave the parameter out."
+    )
 
 
 def _kept(factors: UseFactors, given: Sequence[Any]) -> dict[int, Any]:

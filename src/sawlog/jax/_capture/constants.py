@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from sawlog.jax import _compat
 from sawlog.jax._capture.axes import State
-from sawlog.jax._capture.links import link
+from sawlog.jax._capture.links import evaluate_varying, example_axes, link
 from sawlog.jax._capture.views import ParameterView
 
 
@@ -61,7 +61,7 @@ class Traced:
 
 
 def derive(
-    fun: Callable[..., Any], operands: Sequence[Any], parents: dict[int, Constant], examples: int
+    fun: Callable[..., Any], operands: Sequence[Any], parents: dict[int, Constant], out: Any
 ) -> Callable[[], Any]:
     """Return what makes the zeros of a constant that is computed from others.
 
@@ -69,12 +69,13 @@ def derive(
         fun: Computes the value from the operands.
         operands: The operands; a parent's core at its position.
         parents: The operands that are constants of parameters, by position.
-        examples: The number of examples.
+        out: The value.
     """
     places = list(parents)
-    out = jax.eval_shape(fun, *operands)
+    kind, axes = _compat.typeof(out), example_axes()
+    types = list(map(_compat.typeof, operands))
 
-    def back(cotangents: Any, operands: Any) -> Any:
+    def back(cotangents: Any, *operands: Any) -> Any:
         def of_parents(*cores: Any) -> Any:
             given = list(operands)
             for place, core in zip(places, cores, strict=True):
@@ -84,14 +85,20 @@ def derive(
         pull = jax.vjp(of_parents, *(operands[place] for place in places))[1]
         return jax.vmap(pull)(cotangents)
 
+    def of_residuals(cotangents: Any, operands: Any) -> Any:
+        if not axes:
+            return back(cotangents, *operands)
+        shape = (cotangents.shape[0], *kind.shape)
+        return evaluate_varying(back, [kind.update(shape=shape), *types], cotangents, *operands)
+
     def make() -> Any:
         zeros = [parents[place].make_zeros() for place in places]
-        return link(zeros, (examples, *out.shape), out.dtype, tuple(operands), back)
+        return link(zeros, kind, tuple(operands), of_residuals)
 
     return make
 
 
-def full(constant: Constant, shape: Sequence[int], examples: int) -> Constant:
+def full(constant: Constant, shape: Sequence[int]) -> Constant:
     """Return a constant whose core is the whole value."""
     if not constant.uniform:
         return constant
@@ -99,17 +106,18 @@ def full(constant: Constant, shape: Sequence[int], examples: int) -> Constant:
     def broadcast(core: Any) -> Any:
         return jnp.broadcast_to(core, tuple(shape))
 
-    make = derive(broadcast, [constant.core], {0: constant}, examples)
-    return Constant(broadcast(constant.core), frozenset(), make, constant.names)
+    whole = broadcast(constant.core)
+    make = derive(broadcast, [constant.core], {0: constant}, whole)
+    return Constant(whole, frozenset(), make, constant.names)
 
 
-def computed(eqn: Any, operands: Sequence[Traced], examples: int) -> list[Constant | None]:
+def computed(eqn: Any, operands: Sequence[Traced]) -> list[Constant | None]:
     """Return the outputs of an equation of constants as constants."""
-    moved = _moved(eqn, operands, examples)
+    moved = _moved(eqn, operands)
     if moved is not None:
         return [moved]
     parents = {
-        i: full(each.constant, each.value.shape, examples)
+        i: full(each.constant, each.value.shape)
         for i, each in enumerate(operands)
         if each.constant is not None
     }
@@ -124,18 +132,19 @@ def computed(eqn: Any, operands: Sequence[Traced], examples: int) -> list[Consta
         def fun(*given: Any, i: int = i) -> Any:
             return _compat.bind_equation(eqn, given)[i]
 
-        outs.append(
-            Constant(fun(*values), frozenset(), derive(fun, values, parents, examples), names)
-        )
+        out = fun(*values)
+        outs.append(Constant(out, frozenset(), derive(fun, values, parents, out), names))
     return outs
 
 
-def _moved(eqn: Any, operands: Sequence[Traced], examples: int) -> Constant | None:
+def _moved(eqn: Any, operands: Sequence[Traced]) -> Constant | None:
     """Return a constant whose elements are moved, broadcast or cast, as such."""
     name, given = eqn.primitive.name, operands[0].constant
     if given is None or any(x.constant is not None for x in operands[1:]):
         return None
     shape = tuple(eqn.outvars[0].aval.shape)
+    if name in _compat.CASTS:  # backwards it would add up the gradients of all devices
+        return dataclasses.replace(given, core=_bind(eqn)(given.core))
     fun: Callable[[Any], Any]
     if name in _SAME:
         fun, uniform, view = _bind(eqn), given.uniform, given.view
@@ -159,8 +168,9 @@ def _moved(eqn: Any, operands: Sequence[Traced], examples: int) -> Constant | No
         view = given.view and given.view.reshaped(shape)
     else:
         return None
-    make = derive(fun, [given.core], {0: given}, examples)
-    return Constant(fun(given.core), uniform, make, given.names, view, given.slot)
+    core = fun(given.core)
+    make = derive(fun, [given.core], {0: given}, core)
+    return Constant(core, uniform, make, given.names, view, given.slot)
 
 
 _SAME = frozenset(
@@ -171,7 +181,6 @@ _SAME = frozenset(
         "sharding_constraint",
         "reduce_precision",
         "name",
-        "pvary",
     ]
 )
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from sawlog.jax import _compat
-from sawlog.jax._capture.axes import Axis
+from sawlog.jax._capture.axes import Axis, Split
 from sawlog.jax._capture.slices import split
 from sawlog.jax._capture.uses import ConstantUse, Rows
 
@@ -81,7 +81,7 @@ def dot_general(eqn: Any, use: ConstantUse) -> UseFactors | None:
     """Any product: free dimensions are positions, shared ones are groups."""
     w, x = use.index, 1 - use.index
     axis, at = use.places[x], use.outs[0]
-    if not isinstance(axis, Axis) or not isinstance(at, Axis):
+    if not isinstance(axis, (Axis, Split)) or not isinstance(at, (Axis, Split)):
         return None
     dims = _compat.Dot.read(eqn)
     groups = sorted(zip(dims.batch[w], dims.batch[x], range(len(dims.batch[w])), strict=True))
@@ -133,7 +133,10 @@ def conv(eqn: Any, use: ConstantUse) -> UseFactors | None:
     dims, axis, at = _compat.Conv.read(eqn), use.places[0], use.outs[0]
     if use.index != 1 or dims.batch_groups != 1:
         return None
-    if not isinstance(axis, Axis) or not isinstance(at, Axis) or axis.dim != dims.lhs[0]:
+    if not isinstance(axis, (Axis, Split)) or not isinstance(at, (Axis, Split)):
+        return None
+    images, pixels_of = first_dimension(axis, dims.lhs[0]), first_dimension(at, dims.out[0])
+    if images is None or pixels_of is None:
         return None
     kernel = use.shapes[1]
     groups, spatial = dims.groups, list(dims.rhs[2:])
@@ -158,7 +161,7 @@ def conv(eqn: Any, use: ConstantUse) -> UseFactors | None:
         last = len(spatial) + 3
         parts = jnp.transpose(parts, (0, last, 1, *(2 + i for i in order)))
         parts = jnp.reshape(parts, (count, pixels, *([groups] if grouped else []), -1))
-        return _positions(split(parts, axis.at(0), use.examples))
+        return _positions(split(parts, images, use.examples))
 
     def cotangents(cotangent: Any, operands: Sequence[Any]) -> Any:
         del operands
@@ -166,7 +169,7 @@ def conv(eqn: Any, use: ConstantUse) -> UseFactors | None:
         sizes = image.shape
         features = (groups, outs) if grouped else (outs,)
         image = jnp.reshape(image, (sizes[0], math.prod(sizes[1:-1]), *features))
-        return _positions(split(image, at.at(0), use.examples))
+        return _positions(split(image, pixels_of, use.examples))
 
     return UseFactors(
         tuple(shape),
@@ -192,6 +195,16 @@ def _windows(image: Any, kernel: Sequence[int], dims: _compat.Conv) -> Any:
     )
 
 
+def first_dimension(place: Axis | Split, dim: int) -> Axis | Split | None:
+    """Return a place within one dimension, as that of the first one; None if it is elsewhere."""
+    parts = (place,) if isinstance(place, Axis) else place.parts
+    if any(part.dim != dim for part in parts):
+        return None
+    if isinstance(place, Axis):
+        return place.at(0)
+    return Split(tuple(part.at(0) for part in parts), place.sizes)
+
+
 def _positions(parts: Any) -> Any:
     """Merge the positions of ``[examples, images, pixels, ...]``."""
     sizes = parts.shape
@@ -207,7 +220,7 @@ def gather(eqn: Any, use: ConstantUse) -> UseFactors | None:
         return None
     row = dims.indexed[0]
     rest = [d for d in range(len(table)) if d != row]
-    if not isinstance(axis, Axis) or not isinstance(at, Axis):
+    if not isinstance(axis, (Axis, Split)) or not isinstance(at, (Axis, Split)):
         return None
     if any(dims.sizes[d] != table[d] for d in rest):
         return None
@@ -250,7 +263,9 @@ def ragged_dot(eqn: Any, use: ConstantUse) -> UseFactors | None:
     plain = ragged.dot == _compat.Dot(((1,), (1,)), ((), ()))
     if use.index != 1 or not plain or ragged.ragged != (0,) or ragged.groups != (0,):
         return None
-    if not isinstance(axis, Axis) or not isinstance(at, Axis) or axis.dim or at.dim:
+    if not isinstance(axis, (Axis, Split)) or first_dimension(axis, 0) is None:
+        return None
+    if not isinstance(at, (Axis, Split)) or first_dimension(at, 0) is None:
         return None
     count = use.shapes[1][0]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from sawlog.jax import _compat
 from sawlog.jax._capture import axis_rules as axis_rules
-from sawlog.jax._capture.attaching import Attacher, Origin
-from sawlog.jax._capture.axes import CONSTANT, Known, Mixed, State, Summed
+from sawlog.jax._capture.attaching import Attacher, Origin, Recorded
+from sawlog.jax._capture.axes import CONSTANT, Known, Mixed, Place, State, Summed
 from sawlog.jax._capture.axis_rules.reducing import as_summed
 from sawlog.jax._capture.axis_rules.table import (
     Followed,
@@ -25,8 +25,10 @@ from sawlog.jax._capture.axis_rules.table import (
 )
 from sawlog.jax._capture.constants import Constant, Traced, computed, full
 from sawlog.jax._capture.known import known_outputs
-from sawlog.jax._capture.permutations import index_outputs, is_negative
+from sawlog.jax._capture.permutations import index_outputs, is_negative, stays_index
 from sawlog.jax._capture.slots import Zeros
+from sawlog.jax._capture.uniform import uniform_dimensions
+from sawlog.jax._core import arrays
 
 StructureRule = Callable[["CaptureInterpreter", Any, list[Traced]], list[Traced]]
 
@@ -48,14 +50,23 @@ class CaptureInterpreter(Attacher):
     """Evaluates programs for one batch.
 
     Args:
-        examples: The number of examples.
+        lead: The type ``[examples]``, with the sharding of the examples.
         zeros: Hands out zeros for factors; None if they are not wanted.
         sums: Whether the loss is a declared sum or mean over examples.
     """
 
-    def __init__(self, examples: int, zeros: Zeros | None, *, sums: bool = False) -> None:
-        super().__init__(examples, zeros)
+    def __init__(self, lead: arrays.Type, zeros: Zeros | None, *, sums: bool = False) -> None:
+        super().__init__(lead.shape[0], zeros)
         self.sums = sums
+        self.mesh: frozenset[str] = frozenset()
+        self._examples_type = lead
+
+    @property
+    def examples_type(self) -> arrays.Type:
+        """The type ``[examples]`` of the examples that the evaluated program sees."""
+        if self.examples == self._examples_type.shape[0] and not self.mesh:
+            return self._examples_type
+        return arrays.Type((self.examples,), bool)
 
     # -- evaluating ---------------------------------------------------------------------------
 
@@ -94,22 +105,40 @@ class CaptureInterpreter(Attacher):
 
     def follow(self, eqn: Any, operands: Sequence[Traced]) -> Followed:
         """Return where the examples are in the outputs of an equation."""
-        places = tuple(x.state.place for x in operands)
-        known = tuple(x.state.known for x in operands)
-        indices = tuple(x.state.index for x in operands)
-        followed = follow(eqn, FollowedOperands(places, known, self.examples, indices))
+        states = [x.state for x in operands]
+        if eqn.primitive.name == "select_n" and index_outputs(eqn, states) is not None:
+            return Followed((states[1].place,))
+        followed = follow(
+            eqn,
+            FollowedOperands(
+                tuple(_place(eqn, i, states) for i in range(len(states))),
+                tuple(state.known for state in states),
+                self.examples,
+                tuple(state.index for state in states),
+                self.mesh,
+                tuple(state.uniform for state in states),
+            ),
+        )
         return as_summed(followed) if self.sums else followed
 
     def _without_examples(self, eqn: Any, operands: list[Traced]) -> list[Traced]:
         """Bind an equation of constants."""
+        if self.mesh and eqn.primitive.name in ("jit", "pjit"):  # it may have casts or collectives
+            return _structures[eqn.primitive.name](self, eqn, operands)
         values = _compat.bind_equation(eqn, [x.value for x in operands])
         constants: list[Constant | None] = [None] * len(values)
         if any(x.constant is not None for x in operands) and not _stops(eqn):
-            constants = computed(eqn, operands, self.examples)
-        known = known_outputs(eqn, [x.state for x in operands])
+            if self.mesh & _compat.collective_axes(eqn):
+                why = "combines parameters over the devices that have different examples"
+                return [Traced(value, State(Mixed(why, where(eqn)), True)) for value in values]
+            constants = computed(eqn, operands)
+        states = [x.state for x in operands]
+        uniform = uniform_dimensions(eqn, states)
         return [
-            Traced(value, State(None, constant is not None, integers), constant)
-            for value, constant, integers in zip(values, constants, known, strict=True)
+            Traced(value, State(None, constant is not None, integers, None, uniform), constant)
+            for value, constant, integers in zip(
+                values, constants, known_outputs(eqn, states), strict=True
+            )
         ]
 
     def bind(
@@ -125,9 +154,11 @@ class CaptureInterpreter(Attacher):
         values = _compat.bind_equation(eqn, [x.value for x in operands])
         used = [i for i, x in enumerate(operands) if x.constant is not None]
         if used and any(isinstance(place, Summed) for place in followed.outs):
-            mixed = Mixed("multiplies a sum over examples by a parameter", where(eqn))
+            mixed = Mixed("combines a sum over examples with a parameter", where(eqn))
             followed = Followed((mixed,) * len(values))
         states = self._states(eqn, operands, followed, known)
+        if used:
+            states = _all_or_none(states, eqn)
         origin = None
         if used and any(state.param for state in states) and _separate(states):
             sliceable = followed.sliceable if sliceable is None else sliceable
@@ -156,6 +187,29 @@ class CaptureInterpreter(Attacher):
     # -- inner programs -----------------------------------------------------------------------
 
     @contextlib.contextmanager
+    def some_examples(self, examples: int, mesh: frozenset[str] = frozenset()) -> Iterator[None]:
+        """Evaluate a program that sees some of the examples at a time.
+
+        Args:
+            examples: How many it sees.
+            mesh: The axes of a mesh over which the examples are spread.
+        """
+        before = self.examples, self.mesh
+        self.examples, self.mesh = examples, self.mesh | mesh
+        try:
+            yield
+        finally:
+            self.examples, self.mesh = before
+
+    def adopt(self, records: Sequence[Recorded], first: int) -> None:
+        """Add the records of an inner program whose zeros begin at ``first``."""
+        for record in records:
+            zeros = record.zeros and (first + record.zeros[0], first + record.zeros[1])
+            key = len(self.records)
+            bias = None if record.bias is None else record.bias - record.key + key
+            self.records.append(dataclasses.replace(record, zeros=zeros, key=key, bias=bias))
+
+    @contextlib.contextmanager
     def trying(self) -> Iterator[None]:
         """Evaluate without a trace in the records, to find out states."""
         records, zeros = self.records, self.zeros
@@ -169,7 +223,15 @@ class CaptureInterpreter(Attacher):
         """Return the constant of a value with its whole core."""
         if traced.constant is None:
             return None
-        return full(traced.constant, traced.value.shape, self.examples)
+        return full(traced.constant, traced.value.shape)
+
+
+def _place(eqn: Any, i: int, states: Sequence[State]) -> Place:
+    """Return where an operand has its examples; a permutation that is used as numbers is mixed."""
+    place = states[i].place
+    if states[i].index is None or place is None or stays_index(eqn, i, states):
+        return place
+    return Mixed("uses the rank of an example among the others as a number", where(eqn))
 
 
 def _indexed(eqn: Any, states: Sequence[State], outs: Sequence[Traced]) -> list[Traced]:
@@ -184,6 +246,17 @@ def _indexed(eqn: Any, states: Sequence[State], outs: Sequence[Traced]) -> list[
 
 def _stops(eqn: Any) -> bool:
     return bool(eqn.primitive.name == "stop_gradient")
+
+
+def _all_or_none(states: Sequence[State], eqn: Any) -> list[State]:
+    """Return the outputs of a use: gradients are attached to all of them, or all are mixed."""
+    mixed = next((state.place for state in states if isinstance(state.place, Mixed)), None)
+    if mixed is None and any(state.place is None and state.param for state in states):
+        why = "returns a value of parameters alone together with values of examples"
+        mixed = Mixed(why, where(eqn))
+    if mixed is None:
+        return list(states)
+    return [dataclasses.replace(s, place=mixed) if s.param else s for s in states]
 
 
 def _separate(states: Sequence[State]) -> bool:

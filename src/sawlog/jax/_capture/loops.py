@@ -17,9 +17,10 @@ import jax.numpy as jnp
 
 from sawlog.jax import _compat
 from sawlog.jax._capture.attaching import Recorded
-from sawlog.jax._capture.axes import Axis, Mixed, State
+from sawlog.jax._capture.axes import State
 from sawlog.jax._capture.axis_rules.table import where
 from sawlog.jax._capture.constants import Constant, Traced
+from sawlog.jax._capture.example_loops import loop_over_examples
 from sawlog.jax._capture.interpreter import CaptureInterpreter, structure_rule
 from sawlog.jax._capture.slots import BlockSlot, Zeros
 from sawlog.jax._capture.structures import (
@@ -29,7 +30,9 @@ from sawlog.jax._capture.structures import (
     states_of,
     zeros_of,
 )
+from sawlog.jax._capture.sub_batches import in_step, shifted, step_digit
 from sawlog.jax._capture.views import ParameterView
+from sawlog.jax._core import arrays
 
 
 @structure_rule("scan")
@@ -37,26 +40,22 @@ def scan(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Tra
     """Evaluate the body with zeros for what it uses as further inputs."""
     loop = _compat.Scan.read(eqn.params)
     consts, carry, xs = loop.split(operands)
-    stepped = [_step_state(x.state, eqn) for x in xs]
+    digit = step_digit([x.state.place for x in xs], walk.examples)
+    if digit is not None:
+        return loop_over_examples(walk, eqn, loop, operands, digit)
+    stepped = [_step_state(walk, x.state, eqn) for x in xs]
     states, outs = _fixed_point(walk, eqn, loop, consts, carry, stepped)
     body = _Body(walk, eqn, loop, consts, carry, xs, stepped, states, outs)
     return body.bind()
 
 
-def _step_state(state: State, eqn: Any) -> State:
+def _step_state(walk: CaptureInterpreter, state: State, eqn: Any) -> State:
     """Return the state of one step of a stacked value."""
-    place = state.place
-    if isinstance(place, Axis):
-        if place.dim == 0:
-            place = Mixed("loops over the examples of the batch, one after the other", where(eqn))
-        else:
-            place = place.at(place.dim - 1)
-    return State(place, state.param)
+    return State(in_step(state.place, walk.examples, where(eqn)), state.param)
 
 
-def _stacked_state(state: State) -> State:
-    place = state.place
-    return State(place.at(place.dim + 1) if isinstance(place, Axis) else place, state.param)
+def _stacked_state(walk: CaptureInterpreter, state: State) -> State:
+    return State(shifted(state.place, walk.examples, 1), state.param)
 
 
 def _fixed_point(
@@ -115,7 +114,7 @@ class _Body:
         types = self._types(start, start_zeros, xs, extra)
         first = 0 if walk.zeros is None else len(walk.zeros.types)
         taken = walk.zeros or Zeros()
-        zeros = [taken.take((length, *t.shape), t.dtype) for t in types]
+        zeros = [taken.take(arrays.rows(length, kind), axis + 1) for kind, axis in types]
         (carry, carry_zeros), (ys, ys_zeros) = jax.lax.scan(
             self._step,
             (start, start_zeros),
@@ -124,15 +123,12 @@ class _Body:
             reverse=loop.reverse,
             unroll=_compat.scan_unroll(self.eqn),
         )
-        for record in self.found:
-            where_zeros = record.zeros and (first + record.zeros[0], first + record.zeros[1])
-            key = len(walk.records)
-            bias = None if record.bias is None else record.bias - record.key + key
-            walk.records.append(dataclasses.replace(record, zeros=where_zeros, key=key, bias=bias))
+        walk.adopt(self.found, first)
         moved = [jnp.moveaxis(each, 0, 1) for each in ys_zeros]
+        stacked = [_stacked_state(walk, state) for state in self.outs[len(carry) :]]
         return [
             *self._results(carry, self.states, self.carried, carry_zeros),
-            *self._results(ys, [*map(_stacked_state, self.outs[len(carry) :])], self.ys, moved),
+            *self._results(ys, stacked, self.ys, moved),
         ]
 
     def _results(
@@ -144,11 +140,10 @@ class _Body:
             for v, s, flag in zip(values, states, flags, strict=True)
         ]
 
-    def _types(self, start: Any, start_zeros: Any, xs: Any, extra: Any) -> list[Any]:
-        """Return the types of the zeros for factors that the body takes."""
+    def _types(self, start: Any, start_zeros: Any, xs: Any, extra: Any) -> list[tuple[Any, int]]:
+        """Return the types of the zeros for factors that the body takes, and their axes."""
         if self.walk.zeros is None:
             return []
-        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (xs, extra))
         collected: list[Any] = []
 
         def body(carry: Any, x: Any) -> Any:
@@ -156,7 +151,10 @@ class _Body:
             collected[:] = self.types
             return out
 
-        jax.eval_shape(body, (start, start_zeros), one)
+        loop = self.loop
+        jax.eval_shape(
+            lambda: jax.lax.scan(body, (start, start_zeros), (xs, extra), length=loop.length)
+        )
         return collected
 
     def _step(self, carry: Any, x: Any) -> Any:
@@ -190,7 +188,8 @@ class _Body:
             new_zeros = [zeros_of(walk, o) for o, c in zip(new, self.carried, strict=True) if c]
             ys_zeros = [zeros_of(walk, o) for o, c in zip(ys, self.ys, strict=True) if c]
             self.found = walk.records
-            self.types = [] if walk.zeros is None else walk.zeros.types
+            made = walk.zeros
+            self.types = [] if made is None else [*zip(made.types, made.axes, strict=True)]
         finally:
             walk.depth -= 1
             walk.records, walk.zeros = outer

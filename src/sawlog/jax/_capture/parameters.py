@@ -120,8 +120,13 @@ def watched(names: Names, params: Sequence[tuple[str, Any]]) -> list[str]:
         twice = sorted({name for name in floats if floats.count(name) > 1})
         raise ArgumentError(f"Several parameters have the name {', '.join(twice)}.")
     if not chosen:
-        listed = ", ".join(floats) or "there are no arrays of floats in `params`"
-        raise ArgumentError(f"`names` selects no parameter. The names are: {listed}.")
+        if not floats:
+            kinds = sorted({str(jnp.result_type(x)) for _, x in params})
+            raise ArgumentError(
+                "`params` has no arrays of real floats, whose gradients could be captured; it has "
+                f"{', '.join(kinds) or 'no arrays'}."
+            )
+        raise ArgumentError(f"`names` selects no parameter. The names are: {', '.join(floats)}.")
     return chosen
 
 
@@ -149,10 +154,18 @@ def batch_axes_of(batch: Any, axes: Any) -> list[int | None]:
                 f"`batch_axes` must be an integer, None, or a pytree that is a prefix of the "
                 f"batch, as for jax.vmap: {error}"
             ) from error
-    return [
-        None if axis is None else int(axis) % max(np.ndim(leaf), 1)
-        for axis, leaf in zip(found, leaves, strict=True)
-    ]
+    pairs = zip(leaf_names(batch), leaves, found, strict=True)
+    return [None if axis is None else _axis(name, leaf, axis) for name, leaf, axis in pairs]
+
+
+def _axis(name: str, leaf: Any, axis: int) -> int:
+    rank = np.ndim(leaf)
+    if not -rank <= axis < rank:
+        raise ArgumentError(
+            f"`batch_axes` says that {name or 'the batch'!r} has its examples along axis {axis}, "
+            f"and it has {rank} axes. Hint: None marks a leaf that all examples share."
+        )
+    return int(axis) % rank
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,6 +33,14 @@ def index_outputs(eqn: Any, states: Sequence[State]) -> Index | None:
     return None
 
 
+def stays_index(eqn: Any, i: int, states: Sequence[State]) -> bool:
+    """Return whether an equation uses a permutation as an index only, not as numbers."""
+    name = eqn.primitive.name
+    if name == "sort" or (i == 1 and (name == "gather" or name.startswith("scatter"))):
+        return True
+    return index_outputs(eqn, states) is not None or is_negative(eqn, states) is not None
+
+
 def _one_column(eqn: Any) -> bool:
     """Return whether an array ``[n]`` or ``[n, 1]`` becomes ``[n]`` or ``[n, 1]``."""
     before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape

@@ -14,17 +14,21 @@ from sawlog.errors import ArgumentError, CaptureError
 from sawlog.jax import _compat
 from sawlog.jax._capture import loops as loops
 from sawlog.jax._capture import orders as orders
+from sawlog.jax._capture import shards as shards
 from sawlog.jax._capture import structures as structures
 from sawlog.jax._capture.assemble import make_pairs
 from sawlog.jax._capture.attaching import Recorded
-from sawlog.jax._capture.axes import CONSTANT, Axis, Mixed, State, Summed
+from sawlog.jax._capture.axes import CONSTANT, ONE, Axis, Mixed, Split, State, Summed
 from sawlog.jax._capture.captured import Captured
+from sawlog.jax._capture.checks import check_array, check_losses, check_matrices
 from sawlog.jax._capture.constants import Constant, Traced
 from sawlog.jax._capture.interpreter import CaptureInterpreter
+from sawlog.jax._capture.links import for_examples
 from sawlog.jax._capture.parameters import Static
 from sawlog.jax._capture.plan import CapturePlan, Layout, make_plan
 from sawlog.jax._capture.slots import BlockSlot, Zeros
 from sawlog.jax._capture.views import ParameterView
+from sawlog.jax._core import arrays
 from sawlog.run_files._blocks import Block, with_rank
 from sawlog.run_files._options import Compression
 from sawlog.run_files._projections import projection_of
@@ -74,12 +78,24 @@ class CaptureProgram:
         self._request, self._key, self._examples = request, key, examples
         self._params, self._batch = list(map(jnp.asarray, params)), list(batch)
         self._watched = [(i, name) for i, name in enumerate(key.names) if name in frozenset(chosen)]
+        self._lead = self._examples_type()
+        self._params = [arrays.on_mesh_of(self._lead, x) for x in self._params]
         self._closed, self._tree = self._trace()
         self._types, self.plan = self._survey()
 
     @property
     def _shapes(self) -> dict[str, Any]:
         return {name: self._params[i] for i, name in self._watched}
+
+    def _examples_type(self) -> arrays.Type:
+        """Return the type ``[examples]``, with the sharding that the batch has along them."""
+        for x, axis in zip(self._batch, self._key.axes, strict=True):
+            if axis is None:
+                continue
+            kind = arrays.type_of(jnp.asarray(x))
+            if kind.sharding is not None:
+                return arrays.along(kind, axis)
+        return arrays.Type((self._examples,), bool)
 
     # -- tracing ------------------------------------------------------------------------------
 
@@ -97,13 +113,14 @@ class CaptureProgram:
                     f"{type(out).__name__}."
                 )
             losses, aux = out if self._request.has_aux else (out, None)
+            check_array(losses)
             leaves, tree = jax.tree.flatten(aux)
             trees.append(tree)
             return [losses, *leaves]
 
         arrays = [*self._params, *map(jnp.asarray, self._batch)]
         closed = _compat.trace_flat(flat, [_compat.typeof(x) for x in arrays], "loss_fn")
-        _check_losses(closed.out_avals[0], self._request.reduction, self._examples)
+        check_losses(closed.out_avals[0], self._request.reduction, self._examples)
         return closed, trees[-1]
 
     def _survey(self) -> tuple[list[Any], CapturePlan]:
@@ -122,7 +139,7 @@ class CaptureProgram:
     def _survey_constants(self) -> dict[str, Constant]:
         made = {}
         for i, name in self._watched:
-            zeros = jnp.zeros((self._examples, *self._params[i].shape), self._params[i].dtype)
+            zeros = arrays.zeros(for_examples(self._lead, self._params[i]))
             made[name] = _leaf(name, self._params[i], zeros)
         return made
 
@@ -131,17 +148,21 @@ class CaptureProgram:
     ) -> tuple[CaptureInterpreter, Any, list[Any]]:
         """Evaluate the loss function; return the losses and the leaves of its other output."""
         request = self._request
-        walk = CaptureInterpreter(self._examples, zeros, sums=request.reduction != "none")
+        walk = CaptureInterpreter(self._lead, zeros, sums=request.reduction != "none")
         operands = [
             Traced(x, State(None, name in constants), constants.get(name))
             for x, name in zip(self._params, self._key.names, strict=True)
         ]
         for x, axis in zip(self._batch, self._key.axes, strict=True):
-            state = CONSTANT if axis is None else State(Axis(axis))
+            state = CONSTANT if axis is None else State(self._place(axis))
             operands.append(Traced(jnp.asarray(x), state))
         losses, *aux = walk.run(self._closed.jaxpr, self._closed.consts, operands)
         losses = _checked(walk, losses, request.reduction)
         return walk, losses.value, [out.value for out in aux]
+
+    def _place(self, axis: int) -> Axis | Split:
+        """Return where an array has the examples; one example is wherever its values are."""
+        return Axis(axis) if self._examples > 1 else ONE
 
     # -- computing ----------------------------------------------------------------------------
 
@@ -169,7 +190,7 @@ class CaptureProgram:
 
     def _seeds(self, losses: Any) -> Any:
         scale = self._examples if self._request.reduction == "mean" else 1
-        return jnp.full(losses.shape, scale, losses.dtype)
+        return arrays.ones(losses) * jnp.asarray(scale, losses.dtype)
 
     def _aux(self, values: Sequence[Any]) -> Any:
         if not self._request.has_aux:
@@ -187,6 +208,8 @@ class CaptureProgram:
                 f"`projection` has the names {', '.join(unknown)}, and the blocks are "
                 f"{', '.join(names)}."
             )
+        for block in self.plan.blocks:
+            check_matrices(block, projection.get(block.name, (None, None)))
         return {name: tuple(projection.get(name, (None, None))) for name in names}
 
     def _slotted(self, layout: Layout, matrices: Any) -> bool:
@@ -201,14 +224,14 @@ class CaptureProgram:
             if self._slotted(layout, matrices):
                 assert matrices is not None
                 dtype = params[block.name].dtype
-                blocks[block.name] = jnp.zeros(
-                    (self._examples, *layout.group_sizes, *_stored(layout, matrices)), dtype
+                shape = (*layout.group_sizes, *_stored(layout, matrices))
+                blocks[block.name] = arrays.zeros(
+                    for_examples(self._lead, arrays.Type(shape, dtype))
                 )
             elif "grad" in self._request.what or not layout.factored:
                 for name in block.parameters:
-                    shape = (self._examples, *params[name].shape)
-                    whole[name] = jnp.zeros(shape, params[name].dtype)
-        factors = [jnp.zeros(t.shape, t.dtype) for t in self._types]
+                    whole[name] = arrays.zeros(for_examples(self._lead, params[name]))
+        factors = [arrays.zeros(kind) for kind in self._types]
         return {"blocks": blocks, "whole": whole, "factors": factors}
 
     def _constants(
@@ -226,7 +249,7 @@ class CaptureProgram:
                 elif name in zeros["whole"]:
                     made[name] = _leaf(name, param, zeros["whole"][name])
                 else:
-                    none = jnp.zeros((self._examples, *param.shape), param.dtype)
+                    none = arrays.zeros(for_examples(self._lead, param))
                     made[name] = _leaf(name, param, none)
         return made
 
@@ -332,27 +355,13 @@ def _grouped(matrix: Any, layout: Layout) -> Any:
     return jnp.reshape(matrix, (*layout.group_sizes, *matrix.shape[-2:]))
 
 
-def _check_losses(aval: Any, reduction: str, examples: int) -> None:
-    wanted = (examples,) if reduction == "none" else ()
-    if tuple(aval.shape) != wanted:
-        more = (
-            'Hint: return one loss for each example, or say reduction="sum" or "mean".'
-            if reduction == "none"
-            else "Hint: return the sum or mean of the losses of the examples."
-        )
-        raise ArgumentError(
-            f"The loss function must return an array of shape {wanted} with "
-            f"reduction={reduction!r}; got {tuple(aval.shape)}. {more}"
-        )
-
-
 def _checked(walk: CaptureInterpreter, losses: Traced, reduction: str) -> Traced:
     """Return the losses, whose examples must be separate."""
     place = losses.state.place
     if isinstance(place, Mixed):
         raise _interaction(place)
     if reduction != "none":
-        if isinstance(place, Summed):
+        if isinstance(place, Summed) or place == ONE:
             return losses
         raise CaptureError(
             f"With reduction={reduction!r} the loss must be a sum or mean over the examples of the "
@@ -360,7 +369,7 @@ def _checked(walk: CaptureInterpreter, losses: Traced, reduction: str) -> Traced
         )
     if place is None:
         return walk.promoted(losses, Axis(0), "the losses")
-    if place != Axis(0):
+    if place not in (Axis(0), ONE):
         raise CaptureError(
             "The losses are not in the order of the batch. Hint: return the loss of the first "
             "example first; undo a sort with the inverse permutation, jnp.argsort(order)."
@@ -369,6 +378,18 @@ def _checked(walk: CaptureInterpreter, losses: Traced, reduction: str) -> Traced
 
 
 def _interaction(place: Mixed) -> CaptureError:
+    if "cannot be followed" in place.why:
+        return CaptureError(
+            f"The examples of the batch cannot be separated: {place.where} {place.why}. Hint: "
+            "sawlog.jax.register_capture_rule adds a rule for a primitive; or leave the operation "
+            "out of the loss."
+        )
+    if "parameter" in place.why:
+        return CaptureError(
+            f"The terms of single examples cannot be separated: {place.where} {place.why}. Hint: "
+            "add terms of parameters alone, such as weight decay, outside of the function that is "
+            "captured, or return one loss for each example."
+        )
     return CaptureError(
         "The loss of one example depends on other examples of the batch: "
         f"{place.where} {place.why}. "

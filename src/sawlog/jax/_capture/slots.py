@@ -14,6 +14,7 @@ from sawlog.factored import Dense, Factor, OneHot, Pair, gradient
 from sawlog.jax._capture.factors import UseFactors
 from sawlog.jax._capture.links import link
 from sawlog.jax._capture.views import Atoms, ParameterView, canonical, in_order, size_of
+from sawlog.jax._core import arrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +56,12 @@ class BlockSlot:
 
     def whole(self, shape: Sequence[int], dtype: Any) -> Any:
         """Return zeros ``[examples, *shape]`` for gradients of the parameter itself."""
-        examples = self.zeros.shape[0]
 
         def back(cotangent: Any, matrices: Any) -> Any:
             return [dataclasses.replace(self, left=matrices[0], right=matrices[1]).rows(cotangent)]
 
-        return link([self.zeros], (examples, *shape), dtype, (self.left, self.right), back)
+        core = jax.ShapeDtypeStruct(tuple(shape), dtype)
+        return link([self.zeros], core, (self.left, self.right), back)
 
     def rows(self, gradients: Any) -> Any:
         """Return what the block receives from gradients ``[examples, *shape]``."""
@@ -253,10 +254,13 @@ class Zeros:
     def __init__(self, arrays: Sequence[Any] | None = None) -> None:
         self._arrays = arrays
         self.types: list[Any] = []
+        self.axes: list[int] = []
 
-    def take(self, shape: Sequence[int], dtype: Any) -> Any:
-        """Return the next zeros."""
-        self.types.append(jax.ShapeDtypeStruct(tuple(shape), dtype))
+    def take(self, like: Any, axis: int = 0) -> Any:
+        """Return the next zeros: of the type of an array, with its examples along ``axis``."""
+        kind = arrays.type_of(like)
+        self.types.append(kind)
+        self.axes.append(axis)
         if self._arrays is None:
-            return jnp.zeros(shape, dtype)
+            return arrays.zeros(kind)
         return self._arrays[len(self.types) - 1]

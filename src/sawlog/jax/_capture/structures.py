@@ -11,11 +11,13 @@ import jax
 
 from sawlog.errors import CaptureError
 from sawlog.jax import _compat
-from sawlog.jax._capture.axes import Axis, Mixed, Place, State, merge
+from sawlog.jax._capture.axes import ONE, Axis, Mixed, Place, Split, State, merge
 from sawlog.jax._capture.axis_rules.table import Followed, where
 from sawlog.jax._capture.constants import Constant, Traced
 from sawlog.jax._capture.interpreter import CaptureInterpreter, structure_rule
+from sawlog.jax._capture.links import for_examples
 from sawlog.jax._capture.permutations import index_outputs
+from sawlog.jax._core import arrays
 
 
 @structure_rule("jit", "pjit", "closed_call", "core_call", "remat_opt", "composite", "custom_lin")
@@ -24,8 +26,9 @@ def call(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Tra
     inner = _compat.inner_jaxpr(eqn)
     outs = [_located(out, eqn) for out in walk.run(inner.jaxpr, inner.consts, operands)]
     index = index_outputs(eqn, [x.state for x in operands])
-    if index is not None:
-        outs = [Traced(x.value, dataclasses.replace(x.state, index=index)) for x in outs]
+    if index is not None:  # whatever it computes in between
+        state = dataclasses.replace(operands[0].state, index=index)
+        outs = [Traced(x.value, state) for x in outs]
     return outs
 
 
@@ -36,6 +39,14 @@ def _located(traced: Traced, eqn: Any) -> Traced:
         return traced
     at = place.where.replace(_compat.UNKNOWN_LINE, _compat.source_line(eqn))
     return Traced(traced.value, State(Mixed(place.why, at), traced.state.param))
+
+
+@structure_rule("optimization_barrier")
+def barrier(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+    """Return every operand unchanged."""
+    del walk
+    values = _compat.bind_equation(eqn, [x.value for x in operands])
+    return [dataclasses.replace(x, value=v) for x, v in zip(operands, values, strict=True)]
 
 
 @structure_rule("checkpoint", "remat", "remat2")
@@ -99,8 +110,20 @@ def received(value: Any, zeros: Any, names: frozenset[str]) -> Constant:
     return Constant(value, frozenset(), lambda: zeros, names)
 
 
-def states_of(walk: CaptureInterpreter, inner: Any, states: Sequence[State]) -> list[State]:
-    """Return the states of the outputs of an inner program."""
+def states_of(
+    walk: CaptureInterpreter,
+    inner: Any,
+    states: Sequence[State],
+    trace: Callable[[Callable[..., Any]], Any] | None = None,
+) -> list[State]:
+    """Return the states of the outputs of an inner program.
+
+    Args:
+        walk: Evaluates it.
+        inner: The program, open or closed.
+        states: The states of its inputs.
+        trace: Traces a function of its inputs; by default, as it would trace any function.
+    """
     found: list[State] = []
     known = len(walk.orders)
     jaxpr, consts = (inner.jaxpr, inner.consts) if hasattr(inner, "jaxpr") else (inner, ())
@@ -112,7 +135,10 @@ def states_of(walk: CaptureInterpreter, inner: Any, states: Sequence[State]) -> 
         return [out.value for out in outs]
 
     with walk.trying():
-        _compat.trace_flat(body, [var.aval for var in jaxpr.invars], "a part of the program")
+        if trace is None:
+            _compat.trace_flat(body, [var.aval for var in jaxpr.invars], "a part of the program")
+        else:
+            trace(body)
     return found
 
 
@@ -128,7 +154,7 @@ def _stand_in(walk: CaptureInterpreter, value: Any, state: State) -> Traced:
     """Return a value in a state, with zeros that receive nothing if it is a constant."""
     if state.place is not None or not state.param:
         return Traced(value, state)
-    zeros = jax.numpy.zeros((walk.examples, *value.shape), value.dtype)
+    zeros = arrays.zeros(for_examples(walk.examples_type, value))
     return Traced(value, state, received(value, zeros, frozenset()))
 
 
@@ -157,7 +183,7 @@ def _separate_backwards(
 ) -> tuple[Place, ...]:
     """Return the places of the outputs; mixed if the user's derivative combines examples."""
     floats = [i for i, x in enumerate(operands) if _compat.has_gradient(eqn.invars[i].aval)]
-    wanted = [i for i in floats if isinstance(operands[i].state.place, Axis)]
+    wanted = [i for i in floats if isinstance(operands[i].state.place, (Axis, Split))]
     if not wanted or not any(x.state.param for x in operands):
         return places
     count = len(operands)
@@ -191,13 +217,15 @@ def cond(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Tra
     """Evaluate every branch; what they return must have the examples at the same place."""
     index, *given = operands
     branches = _compat.branches_of(eqn)
-    if index.state.place is not None:
+    if index.state.place not in (None, ONE):
         place = index.state.place
         why = "selects a branch by a value of one example"
         mixed = place if isinstance(place, Mixed) else Mixed(why, where(eqn))
         return walk.bind(eqn, operands, Followed((mixed,) * len(eqn.outvars)))
     found = [states_of(walk, branch, [x.state for x in given]) for branch in branches]
     merged = [merged_state(states, eqn) for states in zip(*found, strict=True)]
+    if index.state.place == ONE:  # which branch it is depends on the example
+        merged = [dataclasses.replace(s, place=s.place or ONE, known=None) for s in merged]
     constant = [state.place is None and state.param for state in merged]
     names = frozenset().union(*(x.constant.names for x in given if x.constant is not None))
     start = len(walk.records)
@@ -225,7 +253,7 @@ def cond(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Tra
 
 def merged_state(states: Sequence[State], eqn: Any) -> State:
     """Return the state of a value that is one of several."""
-    place = merge([state.place for state in states])
+    place = merge(states)
     if isinstance(place, Mixed) and not place.where:
         place = Mixed(place.why, where(eqn))
     return State(place, any(state.param for state in states))
@@ -233,7 +261,7 @@ def merged_state(states: Sequence[State], eqn: Any) -> State:
 
 def agree(walk: CaptureInterpreter, traced: Traced, state: State, at: str) -> Traced:
     """Return a value in the state that all steps or branches share."""
-    if isinstance(state.place, Axis) and traced.state.place is None:
+    if isinstance(state.place, (Axis, Split)) and traced.state.place is None:
         return walk.promoted(traced, state.place, at)
     return traced
 
@@ -243,7 +271,7 @@ def zeros_of(walk: CaptureInterpreter, traced: Traced) -> Any:
     constant = walk.full(traced)
     if constant is not None:
         return constant.make_zeros()
-    return jax.numpy.zeros((walk.examples, *traced.value.shape), traced.value.dtype)
+    return arrays.zeros(for_examples(walk.examples_type, traced.value))
 
 
 @structure_rule("while")
@@ -269,7 +297,9 @@ def while_loop(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> li
         states = new
     again = states_of(walk, loop.cond, [*(x.state for x in of_cond), *states])[0]
     places: tuple[Place, ...] = tuple(state.place for state in states)
-    if again.place is not None:
+    if again.place == ONE:
+        places = tuple(place or ONE for place in places)
+    elif again.place is not None:
         why = Mixed("runs until a condition on the examples holds", where(eqn))
         places = (again.place if isinstance(again.place, Mixed) else why,) * len(places)
     return walk.bind(eqn, operands, Followed(places))

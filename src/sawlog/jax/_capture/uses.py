@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from sawlog.jax import _compat
-from sawlog.jax._capture.axes import Axis, Place
+from sawlog.jax._capture.axes import Axis, Place, Split, digits_of
 from sawlog.jax._capture.constants import Constant
+from sawlog.jax._capture.links import example_axes, varying
 from sawlog.jax._capture.slices import masked, placed, split
 
 Rows = Callable[[Sequence[Any], Sequence[Any]], Any]
@@ -49,20 +50,23 @@ class ConstantUse:
 
 def by_slices(use: ConstantUse) -> Rows:
     """Return the rows of a use whose equation can be bound for one example."""
-    index, examples = use.index, use.examples
+    index, examples, mesh = use.index, use.examples, example_axes()
     own = use.places[index]
     core = tuple(use.constant.core.shape)
-    sliced = isinstance(own, Axis) and core[own.dim] != 1
+    sliced = isinstance(own, (Axis, Split)) and _extends(core, own, examples)
 
     def rows(cotangents: Sequence[Any], operands: Sequence[Any]) -> Any:
+        operands = varying(operands, mesh)
         parts = [
-            split(x, place, examples) if isinstance(place, Axis) and i != index else x
+            split(x, place, examples) if isinstance(place, (Axis, Split)) and i != index else x
             for i, (x, place) in enumerate(zip(operands, use.places, strict=True))
         ]
-        axes: list[int | None] = [0 if isinstance(place, Axis) else None for place in use.places]
+        axes: list[int | None] = [
+            0 if isinstance(place, (Axis, Split)) else None for place in use.places
+        ]
         axes[index] = 0 if sliced else None
         if sliced:
-            assert isinstance(own, Axis)
+            assert isinstance(own, (Axis, Split))
             parts[index] = split(operands[index], own, examples)
 
         def one(given: Sequence[Any], cotangents: Sequence[Any]) -> Any:
@@ -74,20 +78,26 @@ def by_slices(use: ConstantUse) -> Rows:
             return jax.vjp(of_core, given[index])[1](list(cotangents))[0]
 
         outs = [
-            split(g, place, examples) if isinstance(place, Axis) else g
+            split(g, place, examples) if isinstance(place, (Axis, Split)) else g
             for g, place in zip(cotangents, use.outs, strict=True)
         ]
         found = jax.vmap(one, (axes, 0))(parts, outs)
-        return placed(found, own, examples) if sliced and isinstance(own, Axis) else found
+        return placed(found, own, examples) if sliced and isinstance(own, (Axis, Split)) else found
 
     return rows
+
+
+def _extends(shape: Sequence[int], place: Axis | Split, examples: int) -> bool:
+    """Return whether an array has a slice for each example."""
+    return all(shape[part.dim] != 1 for part, _ in digits_of(place, examples))
 
 
 def _own_shape(use: ConstantUse, part: Any) -> tuple[int, ...]:
     """Return the shape of the constant as one example sees it."""
     shape, own = list(use.shapes[use.index]), use.places[use.index]
-    if isinstance(own, Axis):
-        shape[own.dim] = own.width
+    if isinstance(own, (Axis, Split)):
+        for axis, size in digits_of(own, use.examples):
+            shape[axis.dim] //= size
     if len(part.shape) != len(shape):
         return tuple(part.shape)
     return tuple(shape)
@@ -95,9 +105,11 @@ def _own_shape(use: ConstantUse, part: Any) -> tuple[int, ...]:
 
 def by_masks(use: ConstantUse) -> Rows:
     """Return the rows of any use whose outputs have the examples separate."""
-    index, examples = use.index, use.examples
+    index, examples, mesh = use.index, use.examples, example_axes()
 
     def rows(cotangents: Sequence[Any], operands: Sequence[Any]) -> Any:
+        operands = varying(operands, mesh)
+
         def of_core(core: Any) -> Any:
             values = list(operands)
             values[index] = jnp.broadcast_to(core, use.shapes[index])
@@ -108,7 +120,7 @@ def by_masks(use: ConstantUse) -> Rows:
         def one(example: Any) -> Any:
             own = [
                 masked(g, place, examples, example)
-                if isinstance(place, Axis) and _compat.has_gradient(_compat.typeof(g))
+                if isinstance(place, (Axis, Split)) and _compat.has_gradient(_compat.typeof(g))
                 else g
                 for g, place in zip(cotangents, use.outs, strict=True)
             ]

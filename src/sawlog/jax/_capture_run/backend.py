@@ -16,6 +16,7 @@ from sawlog._array_device import to_numpy
 from sawlog.capture._backend import ActiveBatch, CutOne, Step
 from sawlog.capture._batches import BATCHES_HINT
 from sawlog.capture._check import Check
+from sawlog.capture._label_sampling import LabelSampling
 from sawlog.capture._nonfinite import NonFiniteRows
 from sawlog.capture._pass_matrices import PassMatrices
 from sawlog.capture._run import CaptureRun
@@ -24,6 +25,7 @@ from sawlog.jax._capture.api import Capture, capture
 from sawlog.jax._capture.parameters import Names, batch_axes_of, examples_of, leaf_names
 from sawlog.jax._capture_run.capturer import JaxBatch, JaxCapturer
 from sawlog.jax._capture_run.check import check_batch
+from sawlog.jax._capture_run.drawn_labels import DrawnLabels, SampleLabels
 from sawlog.jax._capture_run.fingerprint import ParameterFingerprint
 from sawlog.jax._capture_run.finite import nonfinite_rows, nonfinite_sums
 from sawlog.run_files._blocks import Block
@@ -46,11 +48,13 @@ class WatchedFunction:
         names: Which parameters to watch.
         has_aux: Whether loss functions return ``(losses, aux)``.
         batch_axes: Where the leaves of a batch have their examples.
+        sample_labels: How to draw labels from the model; None if the user did not say.
     """
 
     names: Names
     has_aux: bool
     batch_axes: Any
+    sample_labels: SampleLabels | None = None
 
 
 class JaxBackend:
@@ -62,6 +66,7 @@ class JaxBackend:
         batch: A batch like those to be logged.
         watched: What is known about the function.
         reduction: How a loss of the whole batch joins its examples, as in the options.
+        sampling: Returns the labels to draw for the current batch; None for those of the data.
     """
 
     def __init__(
@@ -71,7 +76,9 @@ class JaxBackend:
         batch: Any,
         watched: WatchedFunction,
         reduction: str,
+        sampling: Callable[[], LabelSampling | None] = lambda: None,
     ) -> None:
+        self._sampling, self._drawn = sampling, DrawnLabels(watched.sample_labels)
         self.loss_fn, self.params, self._watched = loss_fn, params, watched
         self._fingerprint = ParameterFingerprint()
         self._captures: dict[Any, Capture] = {}
@@ -150,6 +157,9 @@ class JaxBackend:
         assert isinstance(active, JaxBatch)
         batch = as_arrays(batch)
         self.check_size(batch, size)
+        sampling = self._sampling()
+        if sampling is not None:
+            batch = self._drawn.batch(self.params, batch, sampling)
         return active.run(step, self.params, batch)
 
     def check(
@@ -189,13 +199,20 @@ class JaxBackend:
         how = self._reductions[key]
         if key not in self._proven:
             self._check_blocks(loss_fn, how, params, batch)
-            self.proof(loss_fn, how)(params, batch).check()
-            self._proven.add(key)
+            proof = self.proof(loss_fn, how)(params, batch)
+            if proof.is_finite():  # otherwise there is nothing to compare; the next batch is proven
+                proof.check()
+                self._proven.add(key)
         return lambda what, projection: self._capture(loss_fn, how, what, projection)
 
     def proof(self, loss_fn: LossFunction, how: str) -> Capture:
         """Return a capture of small projections that also differentiates the whole batch."""
         return self._capture(loss_fn, how, ("grad",), PROOF_RANK, prove=True)
+
+    def capture_with(self, loss_fn: LossFunction) -> Capture:
+        """Return the gradients by block of ``loss_fn(params, (batch, number))``."""
+        axes = (self._watched.batch_axes, None)
+        return capture(loss_fn, batch_axes=axes, names=self._watched.names, projection={})
 
     def size_of(self, batch: Any) -> int:
         """Return the number of examples in a batch."""

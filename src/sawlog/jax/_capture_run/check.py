@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 
 from sawlog.capture._backend import CutOne
 from sawlog.capture._check import Check, added_up, compared, loss_problem
-from sawlog.errors import ArgumentError, CaptureError
+from sawlog.errors import ArgumentError, CaptureError, SawlogError
 
 if TYPE_CHECKING:
     from sawlog.jax._capture_run.backend import JaxBackend
@@ -41,7 +42,7 @@ def check_batch(
     try:
         logged = proof(params, arrays)
         cut = one or (lambda _, i: _example(backend, arrays, i))
-        alone = [proof(params, cut(batch, i)) for i in places]
+        alone = [_alone(backend, proof, how, cut(batch, i), size) for i in places]
     except CaptureError as error:
         return Check((), (), 0.0, "", (), str(error))
     limit = _limit(params) if tolerance is None else tolerance
@@ -70,6 +71,37 @@ def check_batch(
             "the batch, random numbers that depend on its shape, or padding that is not masked."
         )
     return Check(layers, places, limit, loss, tuple(reasons))
+
+
+def _alone(backend: JaxBackend, proof: Any, how: str, one: Any, size: int) -> Any:
+    """Capture a batch of one example.
+
+    A function that splits its batch may not accept one example. Then the batch has the example as
+    often as it had examples, and its gradient is that of the example, times their number.
+    """
+    try:
+        return proof(backend.params, one)
+    except SawlogError:
+        raise
+    except Exception as error:
+        repeated = _repeated(backend, one, size)
+        try:
+            found = proof(backend.params, repeated)
+        except Exception:
+            raise error from None
+    grads = {name: each / size for name, each in found.batch_gradient.items()}
+    losses = found.losses if how == "mean" else np.sum(found.losses) / size
+    return dataclasses.replace(found, batch_gradient=grads, losses=losses)
+
+
+def _repeated(backend: JaxBackend, one: Any, size: int) -> Any:
+    leaves, tree = jax.tree.flatten(one)
+    axes = backend.axes_of(one)
+    many = [
+        leaf if axis is None else jnp.repeat(jnp.asarray(leaf), size, axis)
+        for leaf, axis in zip(leaves, axes, strict=True)
+    ]
+    return jax.tree.unflatten(tree, many)
 
 
 def _whole(captured: Any, name: str) -> np.ndarray:

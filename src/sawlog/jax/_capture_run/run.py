@@ -17,6 +17,7 @@ from sawlog.errors import ArgumentError, CaptureError
 from sawlog.jax import _compat
 from sawlog.jax._capture.parameters import Names
 from sawlog.jax._capture_run.backend import JaxBackend, LossFunction, WatchedFunction, as_arrays
+from sawlog.jax._capture_run.drawn_labels import SampleLabels
 from sawlog.jax._capture_run.processes import JaxProcessGroup, process_group
 from sawlog.jax._core.functions import check_callable
 from sawlog.run_files._blocks import Report
@@ -59,6 +60,7 @@ class JaxRun(CaptureRun):
         names: Names = None,
         has_aux: bool = False,
         batch_axes: Any = 0,
+        sample_labels: SampleLabels | None = None,
         quiet: bool = False,
     ) -> Report:
         """Choose the loss function and the parameters to log; shows a table of what they take.
@@ -74,6 +76,9 @@ class JaxRun(CaptureRun):
             has_aux: whether the loss function returns ``(losses, aux)``.
             batch_axes: where the leaves of a batch have their examples, as ``in_axes`` of
                 ``jax.vmap``; None for a leaf that all examples share.
+            sample_labels: for ``fisher="true"``: ``sample_labels(params, batch, keys)`` returns
+                the batch with labels drawn from the outputs of the model. ``keys`` has a random
+                key for each example, which depends on ``fisher_seed`` and its id.
             quiet: whether to hide the table.
 
         Raises:
@@ -83,9 +88,10 @@ class JaxRun(CaptureRun):
         """
         self._check_idle("watch")
         check_callable(loss_fn, "watch")
-        watched = WatchedFunction(names, has_aux, batch_axes)
+        watched = WatchedFunction(names, has_aux, batch_axes, sample_labels)
         reduction = self.options.reduction
-        return self._watch(JaxBackend(loss_fn, params, batch, watched, reduction), quiet)
+        backend = JaxBackend(loss_fn, params, batch, watched, reduction, lambda: self._sampling)
+        return self._watch(backend, quiet)
 
     def record(
         self,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jax.dtypes import float0
 
+from sawlog.jax._compat.equations import subjaxprs
 from sawlog.jax._compat.private import JaxprEqn
 
 
@@ -181,6 +182,11 @@ def slice_bounds(eqn: JaxprEqn) -> tuple[tuple[int, int, int], ...]:
     return tuple(zip(params["start_indices"], params["limit_indices"], strides, strict=True))
 
 
+def repetitions(eqn: JaxprEqn) -> tuple[int, ...]:
+    """Return how often a ``tile`` repeats each dimension."""
+    return tuple(eqn.params["reps"])
+
+
 def slice_sizes(eqn: JaxprEqn) -> tuple[int, ...]:
     """Return the sizes of a ``dynamic_slice``."""
     return tuple(eqn.params["slice_sizes"])
@@ -221,6 +227,42 @@ def iota_values(eqn: JaxprEqn) -> np.ndarray:
 def transformed_dimensions(eqn: JaxprEqn) -> int:
     """Return how many of the last dimensions an ``fft`` transforms."""
     return len(eqn.params["fft_lengths"])
+
+
+def collective_axes(eqn: JaxprEqn) -> frozenset[str]:
+    """Return the axes of a mesh over which an equation, or a program in it, combines values.
+
+    Casts inside of a program count as well: backwards they combine values.
+    """
+    if eqn.primitive.name in CASTS or eqn.primitive.name == "axis_index":
+        return frozenset()
+    found = _axis_names(eqn)
+    for inner in subjaxprs(eqn.params):
+        for each in getattr(inner, "jaxpr", inner).eqns:
+            found |= _axis_names(each) if each.primitive.name in CASTS else collective_axes(each)
+    return found
+
+
+def moved_dimensions(eqn: JaxprEqn) -> frozenset[int] | None:
+    """Return the dimensions along which a collective gathers or scatters; None for a new one."""
+    if not eqn.params.get("tiled", False):
+        return None
+    keys = ("all_gather_dimension", "scatter_dimension", "split_axis", "concat_axis")
+    return frozenset(eqn.params[key] for key in keys if key in eqn.params)
+
+
+def _axis_names(eqn: JaxprEqn) -> frozenset[str]:
+    keys = ("axes", "axis_name", "axis_names")
+    values = [name for key in keys for name in _as_tuple(eqn.params.get(key, ()))]
+    return frozenset(name for name in values if isinstance(name, str))
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list, set, frozenset)) else (value,)
+
+
+#: Primitives that only declare that a value differs, or may differ, between devices.
+CASTS = frozenset({"pvary", "pcast"})
 
 
 def equation_name(eqn: JaxprEqn) -> str:

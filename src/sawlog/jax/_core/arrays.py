@@ -57,11 +57,25 @@ def leading(array: Any, axes: int, dtype: Any = bool) -> Type:
     return _typed(kind.shape[:axes], dtype, kind.sharding, _spec(kind)[:axes])
 
 
+def along(array: Any, axis: int, dtype: Any = bool) -> Type:
+    """Return the type with only this axis, and another dtype."""
+    kind = type_of(array)
+    return _typed(kind.shape[axis : axis + 1], dtype, kind.sharding, _spec(kind)[axis : axis + 1])
+
+
 def under(lead: Any, array: Any) -> Type:
     """Return the type of an array with the axes of ``lead`` in front of its own."""
     outer, kind = type_of(lead), type_of(array)
     sharding = kind.sharding or outer.sharding
     return _typed(outer.shape + kind.shape, kind.dtype, sharding, _spec(outer) + _spec(kind))
+
+
+def under_first(lead: Any, array: Any) -> Type:
+    """Return the type as :func:`under` does; ``lead`` keeps the axes of a mesh that both use."""
+    outer, kind = type_of(lead), type_of(array)
+    taken = {name for one in _spec(outer) for name in _names(one)}
+    spec = [None if taken & set(_names(one)) else one for one in _spec(kind)]
+    return under(outer, _typed(kind.shape, kind.dtype, kind.sharding or outer.sharding, spec))
 
 
 def rows(count: int, array: Any) -> Type:
@@ -193,6 +207,25 @@ def reshard(array: Any, like: Any) -> Any:
         return jax.device_put(array, like.sharding)
     with _on_mesh(like):
         return jax.sharding.reshard(array, _abstract(like))
+
+
+def on_mesh_of(like: Any, array: Any) -> Any:
+    """Return an array on the mesh of a type: unchanged, or whole on every device."""
+    mesh, kind = type_of(like).sharding, type_of(array)
+    if mesh is None or kind.sharding is not None:
+        return array
+    return reshard(array, _typed(kind.shape, kind.dtype, mesh, _spec(kind)))
+
+
+def on_mesh(like: Any, array: Any, spec: Any) -> Type:
+    """Return a type with this sharding on the explicit mesh of another type, if it has one."""
+    mesh, kind = type_of(like).sharding, type_of(array)
+    return _typed(kind.shape, kind.dtype, mesh, tuple(spec)) if mesh is not None else kind
+
+
+def with_spec(like: Any, array: Any, spec: Any) -> Any:
+    """Return an array with this sharding, on the explicit mesh of a type; unchanged without one."""
+    return reshard(array, on_mesh(like, array, spec))
 
 
 def select(mask: Any, array: Any, other: Any) -> Any:

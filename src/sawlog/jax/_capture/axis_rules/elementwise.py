@@ -8,15 +8,21 @@ from sawlog.jax._capture.axes import Axis, Mixed, Place
 from sawlog.jax._capture.axis_rules.table import Followed, FollowedOperands, axis_rule, shape_of
 
 _ELEMENTWISE = (
-    "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil "
-    "clamp clz complex conj convert_element_type copy copy_p cos cosh digamma div eq erf erf_inv "
-    "erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac imag integer_pow is_finite le "
-    "lgamma log log1p logistic lt max min mul ne neg nextafter not or polygamma population_count "
-    "pow random_gamma_grad real reduce_precision regularized_incomplete_beta rem round rsqrt "
-    "select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square "
-    "stop_gradient sub tan tanh xor zeta zeros_like empty_like device_put sharding_constraint "
-    "mesh_cast reshard pvary pcast name"
+    "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt "
+    "ceil clamp clz complex conj convert_element_type copy copy_p cos cosh device_put "
+    "digamma div empty_like eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma "
+    "igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log log1p log2 "
+    "logistic lt lt_to max mesh_cast min mul mulhi name ne neg nextafter not "
+    "one_minus_square or pcast polygamma population_count pow pvary random_gamma_grad real "
+    "reduce_precision regularized_incomplete_beta rem reshard round rsqrt select_n "
+    "sharding_constraint shift_left shift_right_arithmetic shift_right_logical sign sin sinh "
+    "sqrt square stop_gradient sub tan tanh with_memory_space_constraint xor zeros_like zeta"
 )
+
+
+def is_elementwise(name: str) -> bool:
+    """Return whether an element of the output depends on the same element of the operands."""
+    return name in _NAMES
 
 
 def shared_axis(operands: FollowedOperands) -> Place:
@@ -38,6 +44,9 @@ def aligned_dims(eqn: Any, operands: FollowedOperands, axis: Axis) -> dict[int, 
     return found
 
 
+_NAMES = frozenset(_ELEMENTWISE.split())
+
+
 @axis_rule(*_ELEMENTWISE.split(), sliceable=True)
 def elementwise(eqn: Any, operands: FollowedOperands) -> Followed:
     """Keep the dimension of the examples, which all operands must share."""
@@ -45,13 +54,6 @@ def elementwise(eqn: Any, operands: FollowedOperands) -> Followed:
     if isinstance(axis, Axis):
         return Followed((axis,) * len(eqn.outvars), aligned_dims(eqn, operands, axis))
     return Followed((axis,) * len(eqn.outvars))
-
-
-@axis_rule("optimization_barrier")
-def barrier(eqn: Any, operands: FollowedOperands) -> Followed:
-    """Return every operand unchanged."""
-    del eqn
-    return Followed(operands.places)
 
 
 @axis_rule(

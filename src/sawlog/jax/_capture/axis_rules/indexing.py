@@ -17,6 +17,7 @@ from sawlog.jax._capture.axis_rules.table import (
     shape_of,
 )
 
+_RANKED = "uses the rank of an example among the others"
 _CHOOSES = "selects rows by an index that may be that of another example"
 
 
@@ -29,6 +30,11 @@ def gather(eqn: Any, operands: FollowedOperands) -> Followed:
     batch = [dim for dim in range(rank) if dim not in dims.offset]  # those of the indices, in order
     found: list[Place] = []
     aligned: dict[int, Axis] = {}
+    if operands.indices[1] is not None:
+        by_order = None
+        if isinstance(operand, Axis):
+            by_order = _by_order(eqn, dims, operands, operand, batch)
+        return all_mixed(eqn, _RANKED) if by_order is None else Followed((by_order,))
     if isinstance(indices, Axis):
         if indices.dim == len(shape_of(eqn.invars, 1)) - 1:
             return all_mixed(eqn, "uses examples as the parts of one index")
@@ -37,9 +43,6 @@ def gather(eqn: Any, operands: FollowedOperands) -> Followed:
             if other == indices.dim and operand is None:
                 aligned[0] = indices.at(own)
     if isinstance(operand, Axis):
-        place = _by_order(eqn, dims, operands, operand, batch)
-        if place is not None:
-            return Followed((place,))
         place = _from_operand(eqn, dims, operands, operand, batch)
         if place is None:
             return all_mixed(eqn, _CHOOSES)
@@ -135,6 +138,8 @@ def scatter(eqn: Any, operands: FollowedOperands) -> Followed:
     rank, count = len(shape_of(eqn.invars, 0)), len(shape_of(eqn.invars, 2))
     batch = [dim for dim in range(count) if dim not in dims.window]  # those of the indices
     found: list[Axis] = [operand] if isinstance(operand, Axis) else []
+    if operands.indices[1] is not None and not _is_sorted(updates):
+        return all_mixed(eqn, _RANKED)
     if isinstance(indices, Axis):
         if indices.dim == len(shape_of(eqn.invars, 1)) - 1:
             return all_mixed(eqn, "uses examples as the parts of one index")
@@ -157,6 +162,10 @@ def scatter(eqn: Any, operands: FollowedOperands) -> Followed:
     numbered = isinstance(updates, Axis) and not _is_direct(dims, updates, batch)
     aligned = {0: found[0]} if operand is None and not numbered else {}
     return Followed((found[0],), aligned, sliceable=not numbered)
+
+
+def _is_sorted(place: Place) -> bool:
+    return isinstance(place, Axis) and place.order is not None
 
 
 def _is_direct(dims: _compat.Scatter, axis: Axis, batch: list[int]) -> bool:

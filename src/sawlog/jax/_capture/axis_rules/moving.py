@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from sawlog.jax import _compat
-from sawlog.jax._capture.axes import Axis, Mixed, Place
+from sawlog.jax._capture.axes import ONE, Axis, Mixed, Place, Split, digits_of, joined
 from sawlog.jax._capture.axis_rules.elementwise import aligned_dims, shared_axis
 from sawlog.jax._capture.axis_rules.table import (
     Followed,
@@ -44,18 +44,68 @@ def squeeze(eqn: Any, operands: FollowedOperands) -> Followed:
 
 @axis_rule("reshape")
 def reshape(eqn: Any, operands: FollowedOperands) -> Followed:
-    """Split or merge dimensions; the examples must stay within one of them."""
-    ((_, axis),) = operands.axes
-    if _compat.reshape_order(eqn) is not None:
-        return all_mixed(eqn, "reshapes in another order of dimensions")
+    """Split or merge dimensions; the examples may be split too."""
+    (place,) = (each for each in operands.places if isinstance(each, (Axis, Split)))
     old, new = shape_of(eqn.invars, 0), shape_of(eqn.outvars, 0)
-    return Followed((reshaped(axis, old, new, operands.examples),))
+    order = _compat.reshape_order(eqn)
+    if order is not None:  # the dimensions are permuted first
+        old = tuple(old[dim] for dim in order)
+        place = _permuted(place, tuple(order))
+    return Followed((reshaped(place, old, new, operands.examples),))
 
 
-def reshaped(axis: Axis, old: tuple[int, ...], new: tuple[int, ...], examples: int) -> Place:
+def _permuted(place: Axis | Split, order: tuple[int, ...]) -> Axis | Split:
+    if isinstance(place, Axis):
+        return place.at(order.index(place.dim))
+    parts = tuple(part.at(order.index(part.dim)) for part in place.parts)
+    return Split(parts, place.sizes)
+
+
+def reshaped(
+    place: Axis | Split, old: tuple[int, ...], new: tuple[int, ...], examples: int
+) -> Place:
     """Return where the examples are after a reshape."""
-    before = math.prod(old[: axis.dim]) * axis.outer
-    after = axis.inner * math.prod(old[axis.dim + 1 :])
+    if place == ONE:
+        return ONE
+    found: list[tuple[Axis, int]] = []
+    for axis, size in digits_of(place, examples):
+        before = math.prod(old[: axis.dim]) * axis.outer
+        after = axis.inner * math.prod(old[axis.dim + 1 :])
+        if axis.order is not None or size == 1:
+            return _kept_whole(axis, before, after, new, size)
+        digits = _digits(before * size * after, size, after, new)
+        if digits is None:
+            return Mixed("splits the examples in another way than into equal parts")
+        found += digits
+    return joined(found)
+
+
+def _digits(
+    total: int, size: int, after: int, shape: tuple[int, ...]
+) -> list[tuple[Axis, int]] | None:
+    """Return where a digit of the flat index is in a shape, split if need be.
+
+    Args:
+        total: The number of elements.
+        size: The number of values of the digit.
+        after: How many elements further its next value is.
+        shape: The shape.
+    """
+    found, high = [], total
+    for dim, count in enumerate(shape):
+        low = high // count if count else 0
+        lower, upper = max(after, low), min(after * size, high)
+        if upper > lower:
+            parts = ((upper, lower), (high, upper), (lower, low), (after * size, upper))
+            if not low or any(a % b for a, b in (*parts, (lower, after))):
+                return None
+            found.append((Axis(dim, high // upper, lower // low), upper // lower))
+        high = low
+    return found if math.prod(each for _, each in found) == size else None
+
+
+def _kept_whole(axis: Axis, before: int, after: int, new: tuple[int, ...], examples: int) -> Place:
+    """Return where one example, or sorted rows, are after a reshape that does not split them."""
     found = []
     for dim, size in enumerate(new):
         outer, rest = divmod(before, max(math.prod(new[:dim]), 1))
@@ -66,7 +116,7 @@ def reshaped(axis: Axis, old: tuple[int, ...], new: tuple[int, ...], examples: i
         found = [each for each in found if (each.outer, each.inner) == (axis.outer, axis.inner)]
         found = [dataclasses.replace(each, order=axis.order) for each in found]
     if not found:
-        return Mixed("splits the dimension of the examples, or there are no values")
+        return Mixed("splits sorted examples, or there are no values")
     return min(found, key=lambda each: each.outer * each.inner)
 
 
@@ -146,6 +196,16 @@ def concatenate(eqn: Any, operands: FollowedOperands) -> Followed:
     if len(operands.axes) < len(operands.places) or axis.order is not None:
         return all_mixed(eqn, "adds rows that are not examples to the dimension of the examples")
     return Followed((Axis(axis.dim, axis.outer * len(operands.places), axis.inner),))
+
+
+@axis_rule("tile")
+def tile(eqn: Any, operands: FollowedOperands) -> Followed:
+    """Repeat other dimensions, or the whole batch."""
+    ((_, axis),) = operands.axes
+    times = _compat.repetitions(eqn)[axis.dim]
+    if times > 1 and axis.order is not None:
+        return all_mixed(eqn, "repeats sorted rows")
+    return Followed((dataclasses.replace(axis, outer=axis.outer * times),))
 
 
 @axis_rule("split")

@@ -71,6 +71,8 @@ def ragged_dot(eqn: Any, operands: FollowedOperands) -> Followed:
         return all_mixed(eqn, "multiplies constants in groups whose sizes depend on examples")
     if isinstance(operands.places[2], Mixed) and left.order is None:
         return all_mixed(eqn, "has groups whose sizes depend on all examples, of unsorted rows")
+    if operands.places[2] is None and left.order is not None:
+        return all_mixed(eqn, "has groups that depend on the position of sorted rows")
     if any(dim in ragged.dot.contract[0] for dim in ragged.ragged):
         return all_mixed(eqn, "adds up products of rows of different examples")
     axes = FollowedOperands((left, None), operands.known[:2], operands.examples)

@@ -9,6 +9,7 @@ from sawlog.jax import _compat
 from sawlog.jax._capture.axes import Axis, Mixed, Summed
 from sawlog.jax._capture.axis_rules.elementwise import aligned_dims, shared_axis
 from sawlog.jax._capture.axis_rules.table import (
+    SUM,
     Followed,
     FollowedOperands,
     all_mixed,
@@ -40,10 +41,6 @@ def reduce(eqn: Any, operands: FollowedOperands) -> Followed:
             return Followed((SUM,))
         return all_mixed(eqn, "reduces over the examples of the batch")
     return Followed((axis.at(axis.dim - sum(dim < axis.dim for dim in axes)),) * len(eqn.outvars))
-
-
-#: A sum over examples. The interpreter turns it into ``Summed`` for a declared sum or mean.
-SUM = Mixed("adds up the examples of the batch")
 
 
 @axis_rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "sort")

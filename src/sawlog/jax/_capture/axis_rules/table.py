@@ -15,7 +15,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sawlog.jax import _compat
-from sawlog.jax._capture.axes import Axis, Index, Known, Mixed, Place, Summed
+from sawlog.jax._capture.axes import (
+    ONE,
+    Axis,
+    Index,
+    Known,
+    Mixed,
+    Place,
+    Split,
+    Summed,
+    joined,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +40,7 @@ class Followed:
     """
 
     outs: tuple[Place, ...]
-    aligned: dict[int, Axis] = dataclasses.field(default_factory=dict)
+    aligned: dict[int, Any] = dataclasses.field(default_factory=dict)
     sliceable: bool | None = None
 
 
@@ -43,12 +53,16 @@ class FollowedOperands:
         known: Their integers, as far as they are known.
         examples: The number of examples.
         indices: Which of them are permutations.
+        mesh: The axes of a mesh over which the examples are spread, inside of ``shard_map``.
+        uniform: For each of them, dimensions along which it is the same everywhere.
     """
 
     places: tuple[Place, ...]
     known: tuple[Known | None, ...]
     examples: int
     indices: tuple[Index | None, ...] = ()
+    mesh: frozenset[str] = frozenset()
+    uniform: tuple[frozenset[int], ...] = ()
 
     @property
     def axes(self) -> list[tuple[int, Axis]]:
@@ -91,18 +105,26 @@ def where(eqn: Any) -> str:
 
 def follow(eqn: Any, operands: FollowedOperands) -> Followed:
     """Apply the rule of an equation; name the equation where examples are mixed."""
-    count = len(eqn.outvars)
+    count, name = len(eqn.outvars), eqn.primitive.name
     if all(place is None for place in operands.places):
         return Followed((None,) * count)
     mixed = next((place for place in operands.places if isinstance(place, Mixed)), None)
-    if mixed is not None and eqn.primitive.name not in _TAKES_MIXED:
+    if mixed is not None and name not in _TAKES_MIXED:
         return Followed((mixed,) * count)
-    found = _rules.get(eqn.primitive.name)
+    if all(place in (None, ONE) for place in operands.places):
+        return Followed((ONE,) * count)  # whatever it does, there is only one example
+    found = _rules.get(name)
     if found is None:
         unknown = "is an operation without a rule, so the examples cannot be followed through it"
         return Followed((Mixed(unknown, where(eqn)),) * count)
-    rule = summed if any(isinstance(p, Summed) for p in operands.places) else found[0]
-    result = rule(eqn, operands)
+    if any(isinstance(place, Summed) for place in operands.places):
+        result = summed(eqn, operands)
+    elif any(isinstance(place, Split) for place in operands.places) and name not in _TAKES_SPLIT:
+        result = _by_parts(found[0], eqn, operands)
+    else:
+        result = found[0](eqn, operands)
+    if any(_by_position(axis, i, operands) for i, axis in result.aligned.items()):
+        result = all_mixed(eqn, "combines sorted rows with values that depend on their position")
     if any(isinstance(out, Mixed) and not out.where for out in result.outs):
         named = (
             dataclasses.replace(out, where=where(eqn))
@@ -114,8 +136,54 @@ def follow(eqn: Any, operands: FollowedOperands) -> Followed:
     return result
 
 
+def _by_position(axis: Any, i: int, operands: FollowedOperands) -> bool:
+    """Return whether rows meet a constant by their position among sorted rows of the batch."""
+    if not isinstance(axis, Axis) or axis.order is None:
+        return False
+    return not operands.uniform or axis.dim not in operands.uniform[i]
+
+
 #: Primitives whose rules accept operands in which examples are mixed.
 _TAKES_MIXED = frozenset({"ragged_dot_general"})
+
+#: Primitives whose rules accept operands in which the examples are along several dimensions.
+_TAKES_SPLIT = frozenset({"reshape"})
+
+
+def _by_parts(rule: Rule, eqn: Any, operands: FollowedOperands) -> Followed:
+    """Follow examples that are along several dimensions, one dimension after the other.
+
+    An output whose slice depends on one value of the first digit alone, and on one value of the
+    second digit alone, depends on one example alone.
+    """
+    count = len(eqn.outvars)
+    sizes = {p.sizes if isinstance(p, Split) else None for p in operands.places if p is not None}
+    if len(sizes) > 1 or None in sizes:
+        why = "combines examples that are split into several dimensions in different ways"
+        return Followed((Mixed(why),) * count)
+    outs: list[list[Any]] = [[] for _ in range(count)]
+    aligned: dict[int, Axis | Split] = {}
+    split = next(place for place in operands.places if isinstance(place, Split))
+    for i, size in enumerate(split.sizes):
+        places = tuple(p.parts[i] if isinstance(p, Split) else None for p in operands.places)
+        one = FollowedOperands(places, operands.known, size, (None,) * len(places), operands.mesh)
+        found = rule(eqn, one)
+        aligned |= dict.fromkeys(found.aligned, split)
+        for out, place in zip(outs, found.outs, strict=True):
+            out.append((place, size))
+    joint = tuple(
+        joined(digits) if all(isinstance(place, Axis) for place, _ in digits) else _mixed(digits)
+        for digits in outs
+    )
+    return Followed(joint, aligned, sliceable=False if aligned else None)
+
+
+def _mixed(digits: Sequence[tuple[Place, int]]) -> Place:
+    """Return why a digit cannot be followed; a sum over it matters only without other reasons."""
+    found = [place for place, _ in digits if not isinstance(place, Axis)]
+    other = [place for place in found if place != SUM]
+    return other[0] if other else found[0]
+
 
 _LINEAR = frozenset(
     [
@@ -129,18 +197,31 @@ _LINEAR = frozenset(
         "transpose",
         "reduce_precision",
         "sharding_constraint",
+        "mesh_cast",
+        "reshard",
+        "pvary",
+        "pcast",
+        "psum",
+        "psum_invariant",
+        "all_gather",
+        "all_gather_invariant",
+        "reduce_scatter",
+        "ppermute",
     ]
 )
 
+#: A sum over examples. The interpreter turns it into ``Summed`` for a declared sum or mean.
+SUM = Mixed("adds up the examples of the batch")
+
 
 def summed(eqn: Any, operands: FollowedOperands) -> Followed:
-    """Follow a sum over examples: it may be scaled by constants, and added to other sums."""
+    """Follow a sum over examples: it may be scaled by constants, and added to other terms."""
     name, places = eqn.primitive.name, operands.places
     sums = [isinstance(place, Summed) for place in places]
     rest = [place for place in places if not isinstance(place, Summed)]
     scaled = (name == "mul" and sum(sums) == 1) or (name == "div" and sums == [True, False])
-    added = name in ("add", "sub", "add_any") and all(sums)
-    if name in _LINEAR or added or (scaled and all(place is None for place in rest)):
+    linear = name in _LINEAR or name in ("add", "sub", "add_any")
+    if linear or (scaled and all(place is None for place in rest)):
         return Followed((Summed(),) * len(eqn.outvars))
     return Followed((Mixed("changes a sum over examples by more than a constant factor"),))
 

@@ -1,0 +1,52 @@
+"""What loss functions and projections must look like."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from sawlog.errors import ArgumentError
+from sawlog.run_files._blocks import Block
+
+
+def check_array(losses: Any) -> None:
+    """Raise an ArgumentError if a loss function did not return an array."""
+    if not hasattr(losses, "shape") and not isinstance(losses, (int, float)):
+        pair = isinstance(losses, tuple) and len(losses) == 2
+        more = "Hint: has_aux=True for (losses, aux)." if pair else "Hint: return an array."
+        raise ArgumentError(
+            f"The loss function must return one array of losses; got {type(losses).__name__}. "
+            f"{more}"
+        )
+
+
+def check_matrices(block: Block, sides: tuple[Any, Any]) -> None:
+    """Raise an ArgumentError if the matrices do not fit the rows and columns of a block."""
+    *groups, rows, cols = block.shape
+    for side, matrix, size in zip(("left", "right"), sides, (rows, cols), strict=True):
+        if matrix is None:
+            continue
+        shape = tuple(np.shape(matrix))
+        if shape[:-1] not in ((*groups, size), (math.prod(groups), size) if groups else (size,)):
+            wanted = ", ".join(map(str, (*groups, size, "rank")))
+            raise ArgumentError(
+                f"The {side} projection of {block.name!r} must have the shape [{wanted}], for a "
+                f"block of shape {list(block.shape)}; got {list(shape)}."
+            )
+
+
+def check_losses(aval: Any, reduction: str, examples: int) -> None:
+    """Raise an ArgumentError if the losses do not have the declared shape."""
+    wanted = (examples,) if reduction == "none" else ()
+    if tuple(aval.shape) != wanted:
+        more = (
+            'Hint: return one loss for each example, or say reduction="sum" or "mean".'
+            if reduction == "none"
+            else "Hint: return the sum or mean of the losses of the examples."
+        )
+        raise ArgumentError(
+            f"The loss function must return an array of shape {wanted} with "
+            f"reduction={reduction!r}; got {tuple(aval.shape)}. {more}"
+        )
