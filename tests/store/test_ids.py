@@ -57,8 +57,7 @@ def test_equal_hashes_and_equal_ids(policy: str, rows: list[int]) -> None:
 
 
 def test_a_string_with_the_hash_of_another_in_another_segment(monkeypatch: Any) -> None:
-    for module in (_ids, _id_index):
-        monkeypatch.setattr(module, "hash_of", len)
+    monkeypatch.setattr(_ids, "hash_of", len)
     index = IdIndex([StringIds.of(["a"]), StringIds.of(["bb", "ccc"])], "error", "'x'")
     assert index.find(["zz", "a", "ccc", "z"]).tolist() == [-1, 0, 2, -1]
 
