@@ -134,7 +134,8 @@ def _with_drawn_labels(
         with torch.no_grad(), run.not_captured(), trainer.accelerator.autocast():
             outputs = model(**{key: value for key, value in inputs.items() if key != "labels"})
         logits = getattr(outputs, "logits", None)
-        if not isinstance(logits, Tensor) or logits.shape[:-1] != labels.shape:
+        shape = labels.shape if isinstance(labels, Tensor) else None
+        if not isinstance(logits, Tensor) or logits.shape[:-1] != shape:
             problem = "the logits of the model are not one row for each label"
     if problem is not None:
         raise ArgumentError(

@@ -48,7 +48,7 @@ def load_options(path: Path) -> tuple[Options, list[Block]] | None:
     """Return the options and blocks that a run was last set up with; None for a new run.
 
     Raises:
-        ArgumentError: the file is damaged, or the path is none of a folder.
+        ArgumentError: the file is damaged, or the path cannot be a folder.
     """
     try:
         text = (path / NAME).read_text()

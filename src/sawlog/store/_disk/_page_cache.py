@@ -16,7 +16,7 @@ import numpy as np
 
 @functools.cache
 def _mincore() -> Callable[..., int] | None:
-    """Return the system call, or None where there is none with these arguments."""
+    """Return the system call, or None on a system without it."""
     try:
         found = ctypes.CDLL(None, use_errno=True).mincore
     except (AttributeError, OSError, TypeError):
