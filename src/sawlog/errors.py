@@ -82,6 +82,10 @@ class CaptureError(SawlogError, RuntimeError):
     """A batch cannot be logged with these options."""
 
 
+class MixedExamplesError(CaptureError):
+    """Examples of a batch depend on each other, so they have no gradients of their own."""
+
+
 class ProcessLostError(SawlogError, RuntimeError):
     """Another process of a distributed job ended, or did not come in time."""
 

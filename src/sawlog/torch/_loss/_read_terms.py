@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sawlog.errors import ArgumentError, CaptureError
+from sawlog.errors import ArgumentError, CaptureError, MixedExamplesError
 from sawlog.torch._graph._autograd_graph import (
     ACCUMULATE,
     BUILT_IN,
@@ -294,9 +294,9 @@ def _has_one_of_examples(node: Node) -> bool:
 
 def _not_a_sum(
     node: Node, why: str = "is not linear in the losses of the examples"
-) -> CaptureError:
+) -> MixedExamplesError:
     """Return the error for a loss that is no sum or mean over examples."""
-    return CaptureError(
+    return MixedExamplesError(
         f"The loss is no sum or mean over the examples: {node.name()} {why}, so what one example "
         "does changes the gradients of others, and they have no gradients of their own. Hint: "
         "compute the loss of each example, and take their sum or mean; or log batches of one "

@@ -87,7 +87,7 @@ class ExampleAxis:
         """Check the gradients of each example by itself, where a small term mixes examples.
 
         Raises:
-            MixedError: the gradient of an example does not change by its factor alone.
+            MixedExamplesError: the gradient of an example does not change by its factor alone.
         """
         every = self.measured.codes
         for number, layout in layouts.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sawlog.errors import CaptureError
+from sawlog.errors import MixedExamplesError
 from sawlog.torch._graph._operations._weight_use import WeightUse
 
 _REMEDY = (
@@ -15,30 +15,26 @@ _REMEDY = (
 )
 
 
-class MixedError(CaptureError):
-    """Examples are mixed, or rounding makes them appear to be."""
-
-
-def mixed_by_use(use: WeightUse, names: Sequence[str]) -> MixedError:
+def mixed_by_use(use: WeightUse, names: Sequence[str]) -> MixedExamplesError:
     """Return the error for an operation whose output mixes examples."""
-    return MixedError(
+    return MixedExamplesError(
         f"The parameter {names[0]!r} is used by an operation ({use.node.name()}) whose output "
         "mixes examples: what one example does there changes the loss of others, so they "
         f"have no gradients of their own. {_REMEDY}"
     )
 
 
-def mixed_in_example(layer: str) -> MixedError:
+def mixed_in_example(layer: str) -> MixedExamplesError:
     """Return the error for a term that is small for the batch, and not for one of its examples."""
-    return MixedError(
+    return MixedExamplesError(
         f"What other examples do changes the gradient of an example in the layer {layer!r}, whose "
         f"own gradient is small: an operation mixes examples. {_REMEDY}"
     )
 
 
-def mixed_in_loss(name: str) -> MixedError:
+def mixed_in_loss(name: str) -> MixedExamplesError:
     """Return the error for a parameter that meets mixed examples just before the loss."""
-    return MixedError(
+    return MixedExamplesError(
         f"The parameter {name!r} is joined with something of the examples by an "
         "operation whose output mixes examples: what one example does there changes the "
         f"loss of others, so they have no gradients of their own. {_REMEDY}"

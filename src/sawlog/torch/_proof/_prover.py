@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, MixedExamplesError
 from sawlog.factored import Pair
 from sawlog.run_files._blocks import Block
 from sawlog.torch._graph._autograd_graph import Graph, Node
@@ -30,7 +30,7 @@ from sawlog.torch._model._watched import Watched
 from sawlog.torch._proof._block_gradients import pairs_of
 from sawlog.torch._proof._example_axis import ExampleAxis
 from sawlog.torch._proof._measured_gradients import MeasuredGradients
-from sawlog.torch._proof._mixed_examples import MixedError, mixed_in_loss
+from sawlog.torch._proof._mixed_examples import mixed_in_loss
 from sawlog.torch._proof._operation_rows import operation_rows, single_rows
 from sawlog.torch._proof._passes import Passes
 from sawlog.torch._proof._plan import Plan, PlannedUse, norms_of, picks_of
@@ -101,7 +101,7 @@ class Prover:
         if structure not in rounded:
             try:
                 return self._proven(passes, hooks)
-            except MixedError:
+            except MixedExamplesError:
                 rounded.add(structure)
         return self._proven(passes, hooks)
 
