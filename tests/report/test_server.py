@@ -1,6 +1,7 @@
 """The live page answers itself and nobody else, reads its folder alone, and writes nothing."""
 
 import json
+import logging
 import os
 
 import numpy as np
@@ -10,6 +11,7 @@ from starlette.testclient import TestClient
 import sawlog.store
 from sawlog.errors import StoreNotFoundError
 from sawlog.report import view_app
+from sawlog.report._server import make_server
 from tests.report.runs import make_failed
 
 TOKEN, PORT = "secret-token", 8123
@@ -146,3 +148,19 @@ def test_odd_names_are_data(tmp_path):
     answer = client.get(f"/{TOKEN}/data/index")
     assert "<" not in answer.text
     assert json.loads(answer.text)["runs"][0]["name"] == "</script><b>"
+
+
+def test_handlers_of_the_program_stay_open(tmp_path):
+    """A server in a notebook must not close what the program logs to."""
+
+    class Handler(logging.Handler):
+        closed = False
+
+        def close(self):
+            self.closed = True
+            super().close()
+
+    handler = Handler()
+    _, bound, _ = make_server(tmp_path)
+    bound.close()
+    assert not handler.closed

@@ -157,7 +157,10 @@ def make_server(folder: Path, port: int = 0) -> tuple[Any, socket.socket, str]:
     try:
         own, token = int(bound.getsockname()[1]), new_token()
         app = view_app(folder, token, own)
-        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+        # Without log_config=None, uvicorn closes the log handlers of the program that it runs in.
+        config = uvicorn.Config(
+            app, log_config=None, log_level="warning", access_log=False, server_header=False
+        )
     except BaseException:
         bound.close()
         raise
