@@ -490,6 +490,7 @@ def test_every_error_has_a_base_and_a_test() -> None:
     }
     elsewhere = {name for name, value in classes.items() if issubclass(value, errors.StoreError)}
     elsewhere |= {"CaptureError", "UncoveredError", "WeightsMismatchError"}  # in tests/torch
+    elsewhere |= {"MixedExamplesError"}  # in tests/torch/test_summands.py
     elsewhere |= {"UnsupportedJaxError"}  # in test_versions.py
     elsewhere |= {"SinkTimeoutError"}  # in tests/sinks
     elsewhere |= {"ProcessLostError"}  # in tests/torch/test_ranks.py

@@ -9,6 +9,7 @@ from sawlog.jax._capture.parameters import leaf_names
 from tests.jax.capture.models import EXAMPLES, MODELS, NAMES
 from tests.jax.capture.oracle import assert_equal
 
+TOLERANCE = {"gpt_of_scanned_layers": 1e-6}  # jax.nn computes its softmax in float32
 #: Their layers are fragments, or those of other models.
 SLOW = {"linen_lstm", "linen_cnn", "nnx_perceptron", "haiku_perceptron"}
 
@@ -25,7 +26,7 @@ def test_rows_are_those_of_a_batch_of_one(name: str):
         captured = jax.jit(sawlog.jax.capture(loss, prove=True))(params, batch)
         named = dict(zip(leaf_names(wanted), jax.tree.leaves(wanted), strict=True))
         assert NAMES.get(name, next(iter(named))) in named
-        assert_equal(captured.grads, named)
+        assert_equal(captured.grads, named, TOLERANCE.get(name, 1e-9))
         captured.check()
 
 
