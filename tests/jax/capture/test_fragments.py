@@ -28,7 +28,7 @@ def test_rows_are_those_of_vmap_grad(each: Case):
             plan = whole.plan(params, batch)
         matrices = random_matrices(plan.blocks, 2)
         small = sawlog.jax.capture(each.loss, projection=matrices)
-        with _warning(each):
+        with _warning(each) if projects(each) else contextlib.nullcontext():  # once each
             captured, projected, wanted = jax.jit(
                 lambda params, batch: (
                     whole(params, batch),
