@@ -68,8 +68,9 @@ class ModelPlaces:
         trained = [name for name, tensor in self._frozen if tensor.requires_grad]
         if trained:
             raise CaptureError(
-                f"{_listed(trained)} frozen when watch was called, hence not watched, and has "
-                f"requires_grad=True now. {_HINT} Or choose by names= what is to be logged."
+                f"{_listed(trained)} frozen when watch was called, and requires_grad was set to "
+                f"True since, so gradients would be missing. {_HINT} Or choose by names= what to "
+                "log."
             )
 
 
