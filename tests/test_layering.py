@@ -46,6 +46,7 @@ LAYERS = (
         "_text",
         "_trend",
         "_turn",
+        "_worker",
     ),
     ("errors",),
 )

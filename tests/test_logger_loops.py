@@ -13,7 +13,6 @@ import sys
 import textwrap
 import threading
 import time
-import types
 from typing import Any
 
 import jax
@@ -22,12 +21,13 @@ import numpy as np
 import pytest
 
 import sawlog
+from sawlog._worker import Task
 from sawlog.errors import ArgumentError, LogValueError, SinkWarning
 from sawlog.jax._runs import background as _background
 from sawlog.jax._runs.call_forms import Forms
 from sawlog.jax._runs.dispatch import one_entry
 from sawlog.loggers import Logger, MemoryLogger, SaveLogger
-from sawlog.sinks import Fallback, MemorySink, Timeout, _timeout
+from sawlog.sinks import Fallback, MemorySink, Timeout
 
 from .sinks.failing import PATIENCE
 
@@ -415,19 +415,16 @@ class HangingLogger(Logger):
 def test_a_place_that_hangs_has_failed(method: str, tmp_path: Any, monkeypatch: Any) -> None:
     logger = HangingLogger(method, on_error="fallback", fallback=tmp_path, timeout=1)
 
-    class Lock:
-        """Waits the given second only for the call that hangs, so that the load is no matter."""
+    real = Task.wait
 
-        def __init__(self) -> None:
-            self._lock = threading.Lock()
-            self.release = self._lock.release
+    def wait(task: Task, seconds: float = -1) -> bool:
+        """Wait the given second only for the call that hangs, so that the load is no matter."""
+        assert seconds in (-1, 1)
+        while not (done := real(task, 0.001)) and not logger.sink.hangs:
+            pass
+        return done
 
-        def acquire(self, timeout: float = -1) -> bool:
-            while not (got := self._lock.acquire(timeout=0.001)) and not logger.sink.hangs:
-                assert timeout in (-1, 1)
-            return got
-
-    monkeypatch.setattr(_timeout, "_thread", types.SimpleNamespace(allocate_lock=Lock))
+    monkeypatch.setattr(Task, "wait", wait)
 
     def program() -> None:
         state = logger.init(0)

@@ -1,5 +1,6 @@
 """Async: in order, bounded, and nothing is lost without a word."""
 
+import contextlib
 import gc
 import re
 import subprocess
@@ -16,6 +17,7 @@ from sawlog.records import Entries, Records
 from sawlog.sinks import Async, AsyncError, MemorySink
 from sawlog.sinks._tracker import TrackerSink
 
+from ..store.interrupts import interrupted
 from .failing import PATIENCE, Failing, Slow, wait_until
 
 SOURCE = str(Path(__file__).parents[2] / "src")
@@ -322,3 +324,61 @@ def test_at_the_end_of_the_program_the_queue_is_written_before_the_tracker_ends(
     assert tracker.events == [0, 1, "sawlog-sink"]  # ended by the thread of the queue, not directly
     assert sink.closed
     assert not _lifecycle._registered
+
+
+@pytest.mark.parametrize("calls", ["write flush", "close"])
+def test_an_exception_at_any_line_of_a_call_loses_and_doubles_nothing(calls):
+    """Writes are made or not, in order, and no later call hangs."""
+    at, where = 0, {"first"}
+    while where:
+        at, memory, made = at + 1, MemorySink(), []
+        sink = Async(memory, queue=2)
+
+        def write_and_flush(sink=sink, made=made):
+            sink.write(one(0))
+            made.append(0)
+            sink.flush()
+
+        if calls == "close":
+            write_and_flush()
+            outcome = interrupted(sink.close, at, KeyboardInterrupt, only="sawlog")
+        else:
+            outcome = interrupted(write_and_flush, at, KeyboardInterrupt, only="sawlog")
+            within(lambda sink=sink: sink.write(one(9)))
+        where = {outcome.where} - {""}
+        assert isinstance(outcome.error, KeyboardInterrupt) == bool(where)
+        within(sink.close)
+        kept = [i for i in memory.logs["x"].tolist() if i != 9]
+        assert memory.closed
+        assert kept in (made, [0]), where
+    assert at > 20
+
+
+def test_a_failure_is_told_although_the_call_that_tells_it_is_interrupted():
+    at, where = 0, {"first"}
+    while where:
+        at, failing = at + 1, Failing("write")
+        sink = Async(failing)
+        sink.write(one(0))
+        wait_until(lambda sink=sink: sink._queue._failure is not None)
+        outcome = interrupted(lambda sink=sink: sink.write(one(1)), at, MemoryError, only="_async")
+        where = {outcome.where} - {""}
+        error = outcome.error
+        if not isinstance(error, AsyncError) and not isinstance(error.__context__, AsyncError):
+            with pytest.raises(AsyncError) as raised:
+                sink.flush()
+            error = raised.value
+        error = error if isinstance(error, AsyncError) else error.__context__
+        assert error.refused[0]["x"].values.tolist() == [0], where
+        failing.methods.clear()
+        with contextlib.suppress(AsyncError):  # told again: the interrupt hid that it was told
+            sink.close()
+    assert at > 5
+
+
+def within(call, seconds=PATIENCE):
+    """Make a call in a thread, and fail if it hangs."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert not thread.is_alive(), "it hangs"

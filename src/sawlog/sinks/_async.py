@@ -14,9 +14,12 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from sawlog._lifecycle import at_exit, close_at_exit
+from sawlog._turn import Signal
 from sawlog._validate import positive_integer
+from sawlog._worker import Worker
 from sawlog.records import Records
 from sawlog.sinks._base import CopyingSink, Sink, checked_sink, fail, write_validated
 from sawlog.sinks._errors import AsyncError
@@ -79,10 +82,10 @@ class Async(CopyingSink):
         self._queue.put(records)
 
     def _flush(self) -> None:
-        self._queue.raise_all(self._queue.ask("flush"))
+        self._queue.raise_all(self._queue.call("flush"))
 
     def _close(self) -> None:
-        error = self._queue.ask("close")
+        error = self._queue.call("close")
         if error is None:
             self._closed = True
             self._finalizer.detach()
@@ -91,82 +94,81 @@ class Async(CopyingSink):
         self._queue.raise_all(error)
 
 
-class _Ask:
-    """A call of ``flush`` or ``close`` that a caller waits for."""
-
-    def __init__(self, method: str) -> None:
-        self.method = method
-        self.done = False
-        self.error: BaseException | None = None
-
-
 class _Queue:
-    """The writes that wait for the sink, and the thread that makes them."""
+    """The writes that wait for the sink, and the thread that makes them.
+
+    Callers only append writes and submit calls, one caller at a time (see ``BaseSink``). Everything
+    else is done by the thread, so an exception at any line of a caller leaves nothing half done.
+    """
 
     def __init__(self, sink: Sink, most: int) -> None:
         self.sink, self.most = sink, most
-        self.writes = 0
-        self._changed = threading.Condition()
-        self._items: collections.deque[Records | _Ask] = collections.deque()
-        self._failure: tuple[BaseException, list[Records]] | None = None
-        self._stopped = self._forgotten = False
+        self._waiting: collections.deque[Records] = collections.deque()
+        self._taken = Signal()  # rung when the thread has taken a write from the queue
+        self._failure: _Failure | None = None
+        self._forgotten = False
         self._cancel_join: Callable[[], None] = lambda: None
-        self.thread = threading.Thread(target=self._work, name="sawlog-sink", daemon=True)
-        self.thread.start()
+        self._worker = Worker("sawlog-sink")
+
+    @property
+    def writes(self) -> int:
+        """The number of writes that wait."""
+        return len(self._waiting)
+
+    @property
+    def thread(self) -> threading.Thread:
+        """The thread that calls the sink."""
+        return self._worker.thread
 
     # -- the callers' side ------------------------------------------------------------------------
 
     def put(self, records: Records) -> None:
         """Add records once there is room for them."""
-        with self._changed:
-            while self.writes >= self.most and self._failure is None:
-                self._changed.wait()
+        while not self._taken.wait(self._has_room):
+            pass
+        if self._failure is not None:
+            self._worker.submit(self._write_all).wait()  # those that wait were not written, either
             self._raise_failure(None, records)
-            self._items.append(records)
-            self.writes += 1
-            self._changed.notify_all()
+        self._waiting.append(records)
+        self._worker.submit(self._write_all)
 
-    def ask(self, method: str) -> BaseException | None:
+    def _has_room(self) -> bool:
+        return len(self._waiting) < self.most or self._failure is not None
+
+    def call(self, method: str) -> BaseException | None:
         """Let the thread call a method after all earlier writes; return the exception, if any."""
-        ask = _Ask(method)
-        with self._changed:
-            self._items.append(ask)
-            self._changed.notify_all()
-            while not ask.done:
-                self._changed.wait()
-        return ask.error
+        return self._worker.submit(partial(self._call, method)).result()
 
     def raise_all(self, error: BaseException | None) -> None:
         """Raise the failure of the background thread, or else the given error."""
-        with self._changed:
-            self._raise_failure(error)
+        self._raise_failure(error)
         if error is not None:
             raise error
 
     def _raise_failure(self, besides: BaseException | None, *now: Records) -> None:
-        if self._failure is None:
+        failure = self._failure
+        if failure is None:
             return
-        cause, refused = self._failure
-        refused = [*refused, *now]
-        self._failure = None
-        error = AsyncError(_described(self.sink, cause, refused), refused)
+        refused = [*failure.refused, *now]
+        error = AsyncError(_described(self.sink, failure.cause, refused), refused)
         if besides is not None:
             error.add_note(f"Besides, it failed now: {type(besides).__name__}: {besides}")
-        raise error from cause
+        try:
+            raise error from failure.cause
+        except AsyncError:  # no interrupt can come between raising and forgetting
+            self._failure = None
+            raise
 
     def finish(self) -> None:
         """Let the thread close the sink after all earlier writes, and end, without waiting."""
         self._cancel_join = at_exit(self.join)
-        with self._changed:
-            self._forgotten = self._stopped = True
-            self._items.append(_Ask("close"))
-            self._changed.notify_all()
+        self._forgotten = True
+        self._worker.submit(self._close_forgotten)
+        self._worker.stop()
 
     def stop(self) -> None:
         """End the thread."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
+        self._worker.stop()
         self.join()
 
     def join(self) -> None:
@@ -175,55 +177,45 @@ class _Queue:
 
     # -- the thread -------------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        while (item := self._next()) is not None:
-            if isinstance(item, _Ask):
-                self._answer(item)
-            else:
-                self._write(item)
-        self._cancel_join()
+    def _write_all(self) -> None:
+        """Write everything that waits; after a failure, add it to what was not written."""
+        while self._waiting:
+            records = self._waiting.popleft()
+            failure = self._failure
+            if failure is not None:
+                failure.refused.append(records)
+            self._taken.ring()
+            if failure is not None:
+                continue
+            try:
+                write_validated(self.sink, records, owned=True)
+            except BaseException as error:  # of any kind: it must reach the program
+                self._failure = _Failure(error, [records])
+                self._taken.ring()
 
-    def _next(self) -> Records | _Ask | None:
-        with self._changed:
-            while not self._items and not self._stopped:
-                self._changed.wait()
-            if not self._items:
-                return None
-            item = self._items.popleft()
-            if not isinstance(item, _Ask):
-                self.writes -= 1
-                self._changed.notify_all()
-            return item
-
-    def _answer(self, ask: _Ask) -> None:
+    def _call(self, method: str) -> BaseException | None:
+        self._write_all()
         try:
-            getattr(self.sink, ask.method)()
+            getattr(self.sink, method)()
         except BaseException as error:
-            ask.error = error
-        with self._changed:
-            ask.done = True
-            self._changed.notify_all()
-        if self._forgotten:
-            self._warn(ask.error)
+            return error
+        return None
 
-    def _warn(self, error: BaseException | None) -> None:
-        """Warn of errors that no caller can receive any more."""
+    def _close_forgotten(self) -> None:
+        """Close the sink, and warn of errors, which no caller can receive any more."""
         try:
-            self.raise_all(error)
+            self.raise_all(self._call("close"))
         except BaseException as failure:
             text = f"A sink was not closed, and closing it now failed: {failure}"
             warnings.warn(text, stacklevel=2)
+        self._cancel_join()
 
-    def _write(self, records: Records) -> None:
-        try:
-            write_validated(self.sink, records, owned=True)
-        except BaseException as error:  # of any kind: it must reach the program
-            with self._changed:
-                behind = [item for item in self._items if not isinstance(item, _Ask)]
-                self._items = collections.deque(x for x in self._items if isinstance(x, _Ask))
-                self.writes = 0
-                self._failure = (error, [records, *behind])
-                self._changed.notify_all()
+
+class _Failure:
+    """Why the sink failed, and the records that it did not take, in order."""
+
+    def __init__(self, cause: BaseException, refused: list[Records]) -> None:
+        self.cause, self.refused = cause, refused
 
 
 def _described(sink: Sink, cause: BaseException, refused: Sequence[Records]) -> str:

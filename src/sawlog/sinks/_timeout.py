@@ -6,8 +6,6 @@ and the caller stops waiting after the given time.
 
 from __future__ import annotations
 
-import _thread
-import queue
 import threading
 import weakref
 from collections.abc import Callable
@@ -15,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from sawlog._validate import positive_number
+from sawlog._worker import Worker
 from sawlog.errors import SinkTimeoutError
 from sawlog.records import Records
 from sawlog.sinks._base import CopyingSink, Sink, checked_sink, fail, write_validated
@@ -54,11 +53,8 @@ class Timeout(CopyingSink):
         self._seconds = min(positive_number("seconds", seconds), threading.TIMEOUT_MAX)
         self._hangs: str | None = None  # the method that hangs
         self._sink: Sink | None = None
-        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        threading.Thread(
-            target=_work, args=(self._tasks,), name="sawlog-timeout", daemon=True
-        ).start()
-        weakref.finalize(self, self._tasks.put, None)
+        self._worker = Worker("sawlog-timeout")
+        weakref.finalize(self, self._worker.stop)
         opened = self._call("open", sink) if _opens(sink) else sink
         self._sink = checked_sink(opened, "Timeout")
 
@@ -92,9 +88,8 @@ class Timeout(CopyingSink):
     def _call(self, method: str, function: Any) -> Any:
         later = self._hangs is not None
         if not later:
-            task = _Task(function)
-            self._tasks.put(task)
-            if task.over.acquire(timeout=self._seconds):  # Ctrl-C can interrupt this
+            task = self._worker.submit(function)
+            if task.wait(self._seconds):  # Ctrl-C can interrupt this
                 return task.result()
             self._hangs = method
         taken = ", so nothing of this call was taken" if later else ""
@@ -107,34 +102,3 @@ class Timeout(CopyingSink):
 
 def _opens(sink: Any) -> bool:
     return callable(sink) and not callable(getattr(sink, "write", None))
-
-
-class _Task:
-    """One call that the thread makes."""
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self._function: Callable[[], Any] | None = function
-        self._value: Any = None
-        self._error: BaseException | None = None
-        self.over = _thread.allocate_lock()
-        self.over.acquire()
-
-    def do(self) -> None:
-        assert self._function is not None
-        try:
-            self._value = self._function()
-        except BaseException as error:
-            self._error = error
-        self._function = None
-        self.over.release()
-
-    def result(self) -> Any:
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-
-def _work(tasks: queue.SimpleQueue[_Task | None]) -> None:
-    while (task := tasks.get()) is not None:
-        task.do()
-        del task
