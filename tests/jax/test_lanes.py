@@ -168,6 +168,17 @@ def test_mask_of_a_name_that_no_lane_logged(tmp_path) -> None:
         assert found.mask["never"].shape == (0, 3)
 
 
+def test_statistics_leave_out_a_single_entry_that_no_lane_logged() -> None:
+    def f(x):
+        sawlog.log({"x": x})
+        sawlog.log({"never": x}, where=x > 9)
+
+    logs = jax.vmap(sawlog.spool(f))(jnp.arange(3.0))[1]
+    for found, x in [(logs.mean(), 1.0), (logs.count(), 3), (logs.quantile(0.5), 1.0)]:
+        assert list(found) == ["x"]
+        assert found["x"] == x
+
+
 @pytest.mark.parametrize(
     "fun",
     [
@@ -254,3 +265,15 @@ def test_repr_of_many_lanes() -> None:
     text = repr(many)
     assert "64 lanes" in text
     assert max(map(len, text.splitlines())) < 400
+
+
+def test_steps_in_tables_are_exact_integers_although_other_logs_have_none() -> None:
+    step = 2**53 + 1
+    with jax.enable_x64(True):
+        logs = sawlog.spool(lambda x: (sawlog.log({"a": x}, n=step), sawlog.log({"b": x}))[0])(1.0)[
+            1
+        ]
+        frame, table = logs.to_pandas(), logs.to_polars()
+    assert frame["n"].tolist()[0] == step
+    assert frame["n"].isna().tolist() == [False, True]
+    assert table["n"].to_list() == [step, None]

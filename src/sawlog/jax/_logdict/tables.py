@@ -62,7 +62,9 @@ def _side_by_side(pandas: Any, columns: Sequence[LogColumn]) -> Any:
     """Merge columns with the same lanes and step axes into one table."""
     table: Any = None
     for column in columns:
-        own = pandas.DataFrame({**column.place, _AGAIN: _again(column)})
+        # Steps are nullable, too: rows of logs with other step axes have none.
+        place = {name: _series(pandas, values) for name, values in column.place.items()}
+        own = pandas.DataFrame({**place, _AGAIN: _again(column)})
         own[column.name] = _series(pandas, column.values)
         on = [*columns[0].place, _AGAIN]
         table = own if table is None else table.merge(own, on=on, how="outer")
