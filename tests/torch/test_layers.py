@@ -810,3 +810,49 @@ def test_matrices_of_the_fallback_are_projected_on_both_sides():
     left, right = normal(4, 2), normal(6, 3)
     want = left.T @ gradient(pair) @ right
     torch.testing.assert_close(gradient(pair.projected(left, right)), want)
+
+
+class LikeRMSNorm(nn.Module):
+    """RMSNorm as models define it, in the ways that exist, and things that only look like it."""
+
+    def __init__(self, kind, size=5, eps=1e-3):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(size))
+        self.kind, self.some, self.eps = kind, 0.25, eps
+
+    def forward(self, values):
+        x = values.float() if self.kind == "float32" else values
+        if self.kind == "mean":
+            x = x - x.mean(-1, keepdim=True)
+        axis = 0 if self.kind == "axis" else -1
+        own = 2 * self.eps if self.kind == "other eps" else self.eps
+        x = x * torch.rsqrt(x.pow(2).mean(axis, keepdim=True) + own)
+        x = x.to(values.dtype)
+        if self.kind == "squared":
+            return x * self.weight**2
+        return x * (1 + self.weight) if self.kind == "one more" else self.weight * x
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_one"),
+    {
+        "plain": True, "float32": True, "one more": True,
+        "mean": False, "axis": False, "other eps": False, "squared": False,
+    }.items(),
+)  # fmt: skip
+def test_rms_norms_are_recognized_by_what_they_compute(kind, is_one):
+    torch.manual_seed(0)
+    module = LikeRMSNorm(kind)
+    calls = []
+    module.register_forward_hook(lambda *_: calls.append(1))
+    state, weight = torch.get_rng_state(), module.weight
+    rule = rule_for(module)
+    assert (rule is not None) == is_one
+    assert not calls
+    assert module.weight is weight
+    assert torch.equal(torch.get_rng_state(), state)
+    if rule is not None:
+        call = Call(module.double(), (torch.randn(3, 4, 5, dtype=torch.float64) * 0.05,))
+        weights = output_weights(call)
+        own, true = found(rule, call, weights)["weight"], expected(call, weights)["weight"]
+        torch.testing.assert_close(own, true, rtol=1e-5, atol=1e-5)

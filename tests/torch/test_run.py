@@ -385,7 +385,7 @@ def test_parameters_that_nothing_covers_are_all_named(tmp_path):
     program = odd()
     run = sawlog.init(project="run", root=tmp_path)
     with pytest.raises(UncoveredError, match=r"2 parameters.*\n.*scale \(of Odd\)\n.*table"):
-        run.watch(program.model, quiet=True)
+        run.watch(program.model, quiet=True, uncovered="error")
     report = run.watch(program.model, uncovered="skip", quiet=True)
     assert [block.name for block in report.blocks] == ["inner.weight"]
     assert [name for name, _ in report.skipped] == ["scale", "table"]
@@ -406,9 +406,9 @@ def test_parameters_without_real_numbers(tmp_path):
     assert [block.name for block in report.blocks] == ["1.bias"]
 
 
-def test_torch_func_covers_the_rest(tmp_path):
+def test_operations_cover_the_rest(tmp_path):
     program = odd()
-    run, report = start(tmp_path, program, {"uncovered": "func"})
+    run, report = start(tmp_path, program)
     go(run, program)
     run.finalize()
     assert_alike(logged(run, report, range(4)), program.alone())

@@ -57,7 +57,7 @@ class TorchBackend:
         model: nn.Module,
         names: Names = None,
         types: type[nn.Module] | Sequence[type[nn.Module]] | None = None,
-        uncovered: str = "error",
+        uncovered: str = "func",
         axis: int = 0,
     ) -> None:
         if isinstance(model, torch.jit.ScriptModule):

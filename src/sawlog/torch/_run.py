@@ -53,7 +53,7 @@ class Run(CaptureRun):
         names: Names = None,
         types: type[nn.Module] | Sequence[type[nn.Module]] | None = None,
         *,
-        uncovered: str = "error",
+        uncovered: str = "func",
         batch_axis: int = 0,
         quiet: bool = False,
         name_filter: str | Sequence[str] | None = None,
@@ -67,16 +67,17 @@ class Run(CaptureRun):
             names: patterns of names of modules or parameters, such as ``["encoder.*"]``, or a
                 function of a name.
             types: types of modules, such as ``[nn.Linear]``.
-            uncovered: what to do about parameters that no layer rule covers: ``"error"``,
-                ``"skip"``, or ``"func"``, which differentiates their module example by example
-                with ``torch.func``.
+            uncovered: what to do about parameters that no layer rule covers: ``"func"``
+                differentiates the operations that use them, ``"skip"`` leaves them out, and
+                ``"error"`` raises.
             batch_axis: 1 for models whose tensors have the sequence before the examples.
             quiet: whether to hide the table.
             name_filter, type_filter: LogIX's arguments: substrings of names, and types.
 
         Raises:
             ArgumentError: no parameter matches, or a pass is running.
-            UncoveredError: no layer rule covers some parameters; it names all of them.
+            UncoveredError: ``uncovered="error"``, and no layer rule covers some parameters; it
+                names all of them. Or a parameter is complex.
         """
         self._check_idle("watch")
         if name_filter is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sawlog.torch._layers import _attention, _conv, _embedding, _linear, _norm
+from sawlog.torch._layers import _attention, _conv, _embedding, _linear, _norm, _rms_norms
 from sawlog.torch._layers._function import FunctionRule as FunctionRule
 from sawlog.torch._layers._general import GeneralRule as GeneralRule
 from sawlog.torch._layers._general import general as general
@@ -12,7 +12,14 @@ from sawlog.torch._layers._rule import Part as Part
 from sawlog.torch._layers._rule import Rule as Rule
 from sawlog.torch._layers._rule import Use as Use
 
-del _attention, _conv, _embedding, _linear, _norm  # imported because they register rules
+del (
+    _attention,
+    _conv,
+    _embedding,
+    _linear,
+    _norm,
+    _rms_norms,
+)  # imported because they register rules
 
 __all__ = [
     "FunctionRule",

@@ -1,6 +1,7 @@
-"""The fallback for any module: differentiate it separately for each example.
+"""The fallback for parameters without a layer rule: differentiate their module for each example.
 
-It is slow, and holds the gradients of all examples at once. It is used only if the user chose it.
+It holds the gradients of all examples at once. Where the autograd graph shows which operations use
+a parameter, these are differentiated instead (``torch/_graph/_operations``), which is faster.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -69,40 +68,6 @@ class RMSNormRule(_NormRule):
     def normalized(self, module: Any, inputs: Tensor) -> Tensor:
         """Return inputs with mean square 1."""
         return F.rms_norm(inputs, module.normalized_shape, eps=module.eps)
-
-
-class _TransformersRule(RMSNormRule):
-    """RMSNorm in the models of transformers, each of which has its own class."""
-
-    def called(self, module: Any) -> str:
-        """Return the name of the argument with the inputs."""
-        return "x" if "x" in inspect.signature(module.forward).parameters else "hidden_states"
-
-    def normalized(self, module: Any, inputs: Tensor) -> Tensor:
-        """Return inputs with mean square 1 over the last axis."""
-        eps = getattr(module, "variance_epsilon", None) or module.eps
-        return inputs * (inputs.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
-
-    def summed(self, module: Any, tensor: Tensor, use: Use) -> Tensor:
-        """Return ``[batch, n]``."""
-        return by_example(tensor, use, 1).sum(1)
-
-
-_TRANSFORMERS = {
-    "gemma": "GemmaRMSNorm",
-    "gemma2": "Gemma2RMSNorm",
-    "gemma3": "Gemma3RMSNorm",
-    "llama": "LlamaRMSNorm",
-    "mistral": "MistralRMSNorm",
-    "mixtral": "MixtralRMSNorm",
-    "olmo2": "Olmo2RMSNorm",
-    "phi3": "Phi3RMSNorm",
-    "qwen2": "Qwen2RMSNorm",
-    "qwen3": "Qwen3RMSNorm",
-    "t5": "T5LayerNorm",
-}
-for _model, _name in _TRANSFORMERS.items():
-    register_layer(f"transformers.models.{_model}.modeling_{_model}.{_name}")(_TransformersRule)
 
 
 class _ChannelRule(_NormRule):

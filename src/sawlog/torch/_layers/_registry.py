@@ -16,6 +16,9 @@ from sawlog.torch._layers._rule import Rule
 _RULES: dict[type[nn.Module] | str, Rule] = {}
 """Rules by type, or by ``"package.module.Type"`` for packages that are not imported."""
 
+_RECOGNIZERS: list[Callable[[nn.Module], Rule | None]] = []
+"""Functions that return a rule for a module of a type that nobody registered, or None."""
+
 _METHODS = ("forward", "_conv_forward")
 """Methods that compute; a subclass that overrides one of them needs its own rule."""
 
@@ -74,19 +77,33 @@ def register_layer(
     return register
 
 
+def recognizer(
+    recognize: Callable[[nn.Module], Rule | None],
+) -> Callable[[nn.Module], Rule | None]:
+    """Register a function that recognizes modules by what they compute."""
+    _RECOGNIZERS.append(recognize)
+    return recognize
+
+
 def rule_for(module: nn.Module) -> Rule | None:
     """Return the rule for a module; None if no rule covers it.
 
     It is the rule of its type, or of the nearest base class, provided that the module computes the
-    same: not if it overrides ``forward``, or computes its weights from others.
+    same: not if it overrides ``forward``, or computes its weights from others. A module of another
+    type may be recognized by what it computes.
     """
     if parametrize.is_parametrized(module):
         return None
     for kind in type(module).__mro__:
         rule = _RULES.get(kind) or _RULES.get(f"{kind.__module__}.{kind.__qualname__}")
+        if rule is not None and _computes_as(module, kind):
+            return rule
         if rule is not None:
-            return rule if _computes_as(module, kind) else None
-    return None
+            break
+    if not _computes_as(module, type(module)):
+        return None
+    found = (recognize(module) for recognize in _RECOGNIZERS)
+    return next((rule for rule in found if rule is not None), None)
 
 
 def _computes_as(module: nn.Module, kind: type) -> bool:

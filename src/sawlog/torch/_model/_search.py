@@ -21,7 +21,7 @@ from sawlog.torch._model._watched import Share, Unit, Watched
 Names = str | Sequence[str] | Callable[[str], bool] | None
 
 
-UNCOVERED = ("error", "skip", "func")
+UNCOVERED = ("func", "skip", "error")
 
 FROZEN = "frozen"
 """Why a parameter is not watched: it does not require a gradient."""
@@ -31,7 +31,7 @@ def find_watched(
     model: nn.Module,
     names: Names = None,
     types: type[nn.Module] | Sequence[type[nn.Module]] | None = None,
-    uncovered: str = "error",
+    uncovered: str = "func",
 ) -> Watched:
     """Find the layers of a model to watch.
 
@@ -39,12 +39,13 @@ def find_watched(
         model: the model; it is not changed.
         names: patterns of names of modules or parameters, such as ``"encoder.*"``, or a function.
         types: types of modules.
-        uncovered: what to do about parameters that no rule covers: ``"error"``, ``"skip"``, or
-            ``"func"``, which differentiates their module example by example with ``torch.func``.
+        uncovered: what to do about parameters that no rule covers: ``"func"`` differentiates the
+            operations that use them, ``"skip"`` leaves them out, ``"error"`` raises.
 
     Raises:
         ArgumentError: no parameter matches, or an option is not valid.
-        UncoveredError: no rule covers some parameters; the message names all of them.
+        UncoveredError: ``uncovered="error"``, and no rule covers some parameters; the message names
+            all of them. Or a parameter is complex.
     """
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"`model` must be a torch.nn.Module; got {type(model).__name__}.")
@@ -171,7 +172,7 @@ class _Search:
             listed = "\n".join(f"  {name} (of {kind})" for name, kind in lost)
             raise UncoveredError(
                 f"No layer rule covers {len(lost)} parameters:\n{listed}\n"
-                'Hint: watch(model, uncovered="func") differentiates them with torch.func, '
+                'Hint: watch(model, uncovered="func") differentiates the operations that use them, '
                 'uncovered="skip" leaves them out, names= chooses, and '
                 "@sawlog.torch.register_layer(type) adds a rule."
             )

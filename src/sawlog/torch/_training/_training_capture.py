@@ -79,7 +79,7 @@ class TrainingCapture(CloseOnExit):
         correct: bool = False,
         names: Any = None,
         types: type[nn.Module] | Sequence[type[nn.Module]] | None = None,
-        uncovered: str = "error",
+        uncovered: str = "func",
         exists: str = "append",
     ) -> None:
         self.path: Path = absolute(root) / project
