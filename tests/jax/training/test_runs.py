@@ -223,6 +223,17 @@ def test_what_is_refused(options, message):
         scored(**{"runs": 1, **options})
 
 
+@pytest.mark.parametrize("how", [jnp.ones_like, lambda w: (w > 0) * 1.0], ids=["none", "mask"])
+def test_a_step_that_ignores_the_weights(how):
+    _, options = stepped()
+
+    def ignoring(state, batch, weights):
+        return options["step"](state, batch, how(weights))
+
+    with pytest.raises(ArgumentError, match=r"exactly 0: no metric depends .*Hint: `step` must"):
+        scored(**{**options, "step": ignoring})
+
+
 def test_a_step_that_changes_the_structure():
     _, options = stepped()
     with pytest.raises(ArgumentError, match="changed the structure of the state"):

@@ -13,7 +13,7 @@ from jax import lax
 from jax import numpy as jnp
 
 import sawlog
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, UnmatchedNameWarning
 
 X = np.array([[1.0, 2.0, -1.0], [0.5, -1.0, 2.0]], np.float32)
 PARAMS = {
@@ -313,3 +313,18 @@ def test_errors() -> None:
         watch(loss, dead="yes")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="function"):
         watch(PARAMS)  # type: ignore[arg-type]
+    other = {"last": {"kernel": PARAMS["last"]["kernel"] * 2}}
+    with pytest.raises(ArgumentError, match=r"not among the arguments .*: last/kernel\. Hint"):
+        sawlog.spool(watch(loss, lambda params, x: {**params, **other}))(PARAMS, X)
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_parameters_that_are_not_used(jitted: bool) -> None:
+    def closed_over(params: Any, x: Any) -> Any:
+        return loss(PARAMS, x), params
+
+    function = jax.jit(closed_over) if jitted else closed_over
+    with pytest.warns(UnmatchedNameWarning, match="'closed_over' computes nothing from its param"):
+        (_, same), logs = sawlog.spool(watch(function, PARAMS))(PARAMS, X)
+    assert not logs
+    np.testing.assert_array_equal(same["last"]["kernel"], PARAMS["last"]["kernel"])
