@@ -318,6 +318,35 @@ def test_errors() -> None:
         sawlog.spool(watch(loss, lambda params, x: {**params, **other}))(PARAMS, X)
 
 
+def test_several_parts_like_the_parameters() -> None:
+    def both(online: Any, target: Any) -> Any:
+        return loss(online, X) + loss(target, X)
+
+    with pytest.raises(
+        ArgumentError, match=r"2 parts of the arguments are like `params`: 0/0, 0/1"
+    ):
+        sawlog.spool(watch(both, PARAMS))(PARAMS, PARAMS)
+
+
+def test_norms_that_are_infinite_and_a_relu_written_the_other_way() -> None:
+    def model(params: Any, x: Any) -> Any:
+        h = x @ params["w"]
+        return jnp.where(0 < h, h, 0)  # noqa: SIM300
+
+    x = np.array([[1.0], [np.inf]], np.float32)
+    _, logs = sawlog.spool(watch(model))({"w": np.array([[1.0, -1.0]], np.float32)}, x)
+    assert logs["activation/w"] == np.inf
+    assert logs["dead/w"] == 0.5
+
+
+def test_updates_of_some_parameters_only_are_not_logged() -> None:
+    def half(params: Any, x: Any) -> Any:
+        return step(params, x)["first"]
+
+    _, logs = sawlog.spool(watch(half))(PARAMS, X)
+    assert not [name for name in logs if name.startswith("update/")]
+
+
 @pytest.mark.parametrize("jitted", [False, True])
 def test_parameters_that_are_not_used(jitted: bool) -> None:
     def closed_over(params: Any, x: Any) -> Any:
