@@ -331,7 +331,7 @@ def test_several_parts_like_the_parameters() -> None:
 def test_norms_that_are_infinite_and_a_relu_written_the_other_way() -> None:
     def model(params: Any, x: Any) -> Any:
         h = x @ params["w"]
-        return jnp.where(0 < h, h, 0)  # noqa: SIM300
+        return jnp.where(jnp.less(0, h), h, 0)
 
     x = np.array([[1.0], [np.inf]], np.float32)
     _, logs = sawlog.spool(watch(model))({"w": np.array([[1.0, -1.0]], np.float32)}, x)
