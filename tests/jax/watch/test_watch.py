@@ -318,16 +318,6 @@ def test_errors() -> None:
         sawlog.spool(watch(loss, lambda params, x: {**params, **other}))(PARAMS, X)
 
 
-def test_several_parts_like_the_parameters() -> None:
-    def both(online: Any, target: Any) -> Any:
-        return loss(online, X) + loss(target, X)
-
-    with pytest.raises(
-        ArgumentError, match=r"2 parts of the arguments are like `params`: 0/0, 0/1"
-    ):
-        sawlog.spool(watch(both, PARAMS))(PARAMS, PARAMS)
-
-
 def test_norms_that_are_infinite_and_a_relu_written_the_other_way() -> None:
     def model(params: Any, x: Any) -> Any:
         h = x @ params["w"]
