@@ -329,12 +329,31 @@ def test_norms_that_are_infinite_and_a_relu_written_the_other_way() -> None:
     assert logs["dead/w"] == 0.5
 
 
-def test_updates_of_some_parameters_only_are_not_logged() -> None:
-    def half(params: Any, x: Any) -> Any:
-        return step(params, x)["first"]
+def _half(params: Any, x: Any) -> Any:
+    return step(params, x)["first"]
 
-    _, logs = sawlog.spool(watch(half))(PARAMS, X)
+
+def _subtracted(params: Any, x: Any) -> Any:
+    return jax.tree.map(lambda p, g: g - p, params, jax.grad(loss)(params, x))
+
+
+@pytest.mark.parametrize("function", [_half, _subtracted])
+def test_what_is_no_update(function: Any) -> None:
+    """Some of the parameters only, or a difference that a parameter is subtracted from."""
+    _, logs = sawlog.spool(watch(function, activations=False, dead=False))(PARAMS, X)
     assert not [name for name in logs if name.startswith("update/")]
+
+
+def test_what_is_no_unit_and_no_layer() -> None:
+    """A maximum over the batch has no units that are known; a sum of a parameter is a number."""
+
+    def model(params: Any, x: Any) -> Any:
+        return jax.nn.relu((x @ params["w"]).max(0)) / jnp.sum(params["w"])
+
+    kernel = PARAMS["first"]["kernel"]
+    _, logs = sawlog.spool(watch(model))({"w": kernel}, X)
+    assert set(logs) == {"activation/w"}
+    np.testing.assert_allclose(logs["activation/w"], np.linalg.norm(X @ kernel), rtol=1e-6)
 
 
 @pytest.mark.parametrize("jitted", [False, True])
