@@ -10,7 +10,12 @@ import jax.numpy as jnp
 LAYERS, WIDTH, HEADS, TOKENS, VOCABULARY = 4, 256, 4, 128, 5_000
 
 
-def gpt_params(seed: int = 0, layers: int = LAYERS, width: int = WIDTH) -> dict[str, Any]:
+def gpt_params(
+    seed: int = 0,
+    layers: int = LAYERS,
+    width: int = WIDTH,
+    vocabulary: int = VOCABULARY,
+) -> dict[str, Any]:
     """Return the parameters: those of all layers are stacked."""
     keys = iter(jax.random.split(jax.random.key(seed), 8))
 
@@ -18,7 +23,7 @@ def gpt_params(seed: int = 0, layers: int = LAYERS, width: int = WIDTH) -> dict[
         return 0.02 * jax.random.normal(next(keys), shape)
 
     return {
-        "embedding": normal(VOCABULARY, width),
+        "embedding": normal(vocabulary, width),
         "positions": normal(TOKENS, width),
         "layers": {
             "norm1": jnp.ones((layers, width)),
@@ -50,10 +55,12 @@ def gpt_losses(params: dict[str, Any], batch: dict[str, Any]) -> jax.Array:
     return -chosen[..., 0].mean(-1)
 
 
-def gpt_batch(examples: int, seed: int = 1) -> dict[str, Any]:
+def gpt_batch(
+    examples: int, seed: int = 1, tokens: int = TOKENS, vocabulary: int = VOCABULARY
+) -> dict[str, Any]:
     """Return random tokens."""
     key = jax.random.key(seed)
-    return {"tokens": jax.random.randint(key, (examples, TOKENS + 1), 0, VOCABULARY)}
+    return {"tokens": jax.random.randint(key, (examples, tokens + 1), 0, vocabulary)}
 
 
 def _norm(x: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:

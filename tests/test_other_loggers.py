@@ -144,9 +144,12 @@ def test_a_run_that_exists(tmp_path):
     with CsvLogger(tmp_path, exists="error") as logger:
         logger.log(logger.init(1), {"x": 1.0})
     refusing = CsvLogger(tmp_path, exists="error")
-    with pytest.raises(StoreExistsError):
-        refusing.init(1)
-    refusing.close()
+    opened = MemoryLogger()
+    for logger in (refusing, MultiLogger(opened, refusing)):
+        with pytest.raises(StoreExistsError):
+            logger.init(1)
+        logger.close()
+    assert opened.runs["seed-1"].closed  # the first of two is not left open
 
 
 def test_no_logger():

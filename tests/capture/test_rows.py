@@ -54,6 +54,7 @@ def test_the_content_is_an_id():
     tokens = torch.tensor([[1, 2], [3, 4]])
     assert len(data_ids(tokens)) == 2
     assert data_ids(x.bfloat16()).shape == (3,)
+    assert data_ids({"x": np.arange(3.0)}).shape == (3,)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,11 @@ def test_the_content_is_an_id():
         ({"x": np.zeros((2, 3)), "y": np.zeros((3, 3))}, "different numbers of examples"),
         ([object()], "cannot be made of"),
         (np.array([2**63], np.uint64), "int64"),
+        (np.arange(3.0), "one float64 for each example.*Hint: ids.astype"),
+        ([0.5, 1.5], "one float64 for each example"),
+        (torch.tensor([1.0, 2.0]).bfloat16(), "for each example"),
+        ([True, False], "one bool for each example"),
+        ([b"a", b"b"], "for each example"),
     ],
 )
 def test_bad_ids(ids, message):

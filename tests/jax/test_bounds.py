@@ -194,6 +194,16 @@ def test_capacity_and_reductions_by_key() -> None:
         sawlog.spool(f, capacity={"a": 2})(8.0)
 
 
+def test_a_log_before_a_loop_of_unknown_length() -> None:
+    def f(x: Any) -> Any:
+        sawlog.log({"k": -x}, step=-1)
+        return log_halving(x)
+
+    logs = spooled(f, f32(8), capacity=3)
+    close(logs["k"], f32([-8, 8, 4]))
+    assert logs.dropped["k"] == 1
+
+
 def test_exact_fit() -> None:
     logs = spooled(log_halving, f32(8), capacity=3)
     close(logs["k"], f32([8, 4, 2]))

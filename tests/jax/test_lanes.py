@@ -81,6 +81,17 @@ def test_quantiles(logs) -> None:
         np.testing.assert_allclose(row, np.quantile(by_step[(step,)], [0, 0.25, 1]), rtol=1e-5)
 
 
+@pytest.mark.parametrize("sizes", [(2, 3), (3, 2)])
+def test_one_name_in_two_numbers_of_lanes(sizes) -> None:
+    def f(x):
+        for size in sizes:
+            jax.vmap(lambda x: sawlog.log({"x": x}) and None)(x[:size])
+
+    logs = sawlog.spool(f)(jnp.arange(1.0, 4.0))[1]
+    assert logs.mask["x"].tolist() == [[lane < size for lane in range(3)] for size in sizes]
+    assert logs.sum()["x"].tolist() == [sum(range(1, size + 1)) for size in sizes]
+
+
 def test_nan_that_was_logged_is_not_left_out() -> None:
     def f(x):
         sawlog.log({"x": x}, where=x != 1)

@@ -17,12 +17,13 @@ _HINT = "Hint: data_id=[3, 4, 5], data_id=['a', 'b'], or the inputs themselves, 
 def data_ids(given: Any) -> np.ndarray:
     """Return ids as an array ``[batch]`` of int64 or of strings.
 
-    A sequence or array of integers or strings is the ids themselves. Anything else, as an
-    array of floats or of several axes, or a dict of arrays, is the examples, and each is named by
-    a hash of its content: the same example always has the same name.
+    A sequence or array of integers or strings is the ids themselves. An array of several axes, or
+    a dict of arrays, is the examples, and each is named by a hash of its content: the same example
+    always has the same name.
 
     Raises:
-        ArgumentError: an id occurs twice, or the value does not identify examples.
+        ArgumentError: an id occurs twice, or the value does not identify examples, such as one
+            float for each of them.
 
     >>> data_ids([3, 1]).tolist(), data_ids(np.zeros((1, 2), np.float32)).tolist()
     ([3, 1], ['dc17dc4595ff36d714359aedbc59aedb'])
@@ -52,7 +53,13 @@ def _plain(given: Any) -> np.ndarray | None:
         if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
             raise ArgumentError("An id is above 2**63 - 1, the largest int64.")
         return array.astype(np.int64)
-    return array if array.ndim == 1 and array.dtype.kind == "U" else None
+    if array.ndim == 1 and array.dtype.kind != "U":
+        raise ArgumentError(
+            f"Ids are integers or strings, and data_id has one {array.dtype} for each example. "
+            "Hint: ids.astype(int), if these are whole numbers; data_id={'x': x}, if they are the "
+            "inputs, names each example by a hash of its content."
+        )
+    return array if array.ndim == 1 else None
 
 
 def _array(given: Any) -> np.ndarray | None:

@@ -226,17 +226,68 @@ def test_a_key_that_all_examples_share():
     np.testing.assert_allclose(rows, jnp.repeat((X * kept)[:, :, None], 3, 2), rtol=1e-6)
 
 
-def test_logs_inside_still_work():
-    def loss(p, x):
-        y = output(p, x)
-        sawlog.log({"mean": y.mean()})
-        return y.sum(1)
+@jax.custom_vjp
+def logging_product(w, x):
+    sawlog.log({"primal": x.sum(1)})
+    return x @ w
 
-    capture = sawlog.jax.capture(loss)
+
+def _logging_forward(w, x):
+    sawlog.log({"forward": x.sum(1)})
+    return x @ w, (w, x)
+
+
+def _logging_backward(kept, cotangent):
+    sawlog.log({"backward": cotangent.sum(1)})
+    return kept[1].T @ cotangent, cotangent @ kept[0].T
+
+
+logging_product.defvjp(_logging_forward, _logging_backward)
+
+
+@jax.jit
+def logging_norm(w):
+    sawlog.log({"norm": jnp.abs(w).sum()})
+    return w / jnp.abs(w).sum()
+
+
+def logs_everything(p, x):
+    y = x @ logging_norm(p["w"])
+    sawlog.log({"mean": y.mean(), "each": y.sum(1), "w": p["w"]}, where=y.sum() > 0)
+    y = sawlog.log_cotangent("cotangent", y)
+    return (logging_product(p["w"], y) ** 2).sum(1)
+
+
+@pytest.mark.filterwarnings("ignore:The parameter 'w' is used by")
+@pytest.mark.parametrize("options", [{}, {"prove": True}, {"projection": 2}], ids=str)
+def test_logs_inside_are_those_of_the_loss_and_its_gradient(options):
+    """Each once: neither rows nor the proof, which evaluate parts again, log anything."""
+    capture = sawlog.jax.capture(logs_everything, **options)
     rows, logs = sawlog.spool(lambda p, x: capture(p, x).grads["w"])(W, X)
-    assert {*logs} == {"mean"}
-    np.testing.assert_allclose(logs["mean"], output(W, X).mean(), rtol=1e-6)
-    np.testing.assert_allclose(rows, capture(W, X).grads["w"])
+    total = jax.grad(lambda p, x: logs_everything(p, x).sum())
+    _, expected = sawlog.spool(total)(W, X)
+    assert {*expected} == {"norm", "mean", "each", "w", "cotangent", "forward", "backward"}
+    assert {*logs} == {*expected}
+    for name, value in expected.items():
+        np.testing.assert_allclose(logs[name], value, rtol=1e-6, err_msg=name)
+    np.testing.assert_allclose(rows, capture(W, X).grads["w"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_mixed_precision_is_proven_to_its_rounding(dtype):
+    params = {"w": jnp.linspace(-1.0, 1.0, 9).reshape(3, 3), "v": jnp.linspace(0.1, 1.3, 9)}
+
+    def loss(p, x):
+        p = jax.tree.map(lambda a: a.astype(dtype), p)
+        hidden = jnp.tanh(x.astype(dtype) @ p["w"]) @ p["v"].reshape(3, 3)
+        return (hidden.astype(jnp.float32) ** 2).sum(1)
+
+    captured = sawlog.jax.capture(loss, prove=True)(params, X)
+    assert captured.coarsest == dtype
+    captured.check()
+    wrong = {**captured.grads, "w": captured.grads["w"] * 1.1}
+    with pytest.raises(CaptureError, match="do not add up"):
+        dataclasses.replace(captured, grads=wrong).check()
 
 
 def test_names_and_a_batch_of_one():

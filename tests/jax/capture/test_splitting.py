@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import sawlog
@@ -95,6 +95,23 @@ def test_shard_map_on_an_explicit_mesh():
         assert_equal(captured.grads, wanted)
         for rows in jax.tree.leaves(captured):
             assert rows.sharding.spec[0] == "d"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "manual", "batch"),
+    [((1,), "d", P("d")), ((4,), "d", P()), ((2, 2), "m", P())],
+    ids=["one device", "a batch that is whole on each device", "another axis of the mesh"],
+)
+def test_an_explicit_mesh_that_does_not_split_the_batch(sizes, manual, batch):
+    """Inside of `shard_map` the zeros of examples have no sharding, wherever the examples are."""
+    on = mesh(*sizes, kind=AxisType.Explicit)
+    params, x = splitting.make()
+    placed = jax.device_put(x, NamedSharding(on, batch if manual == "d" else P("d")))
+    loss = jax.shard_map(each, in_specs=(P(), batch), out_specs=batch, axis_names={manual})
+    with jax.set_mesh(on):
+        plan = sawlog.jax.capture(loss).plan(params, placed)
+    assert plan.unused == ()
+    assert {*plan.uses} == {"w", "b", "v"}
 
 
 def test_nothing_is_gathered():

@@ -148,11 +148,13 @@ def test_factors_of_positions(tmp_path: Path) -> None:
 
     x = X.reshape(2, 4, 3)
     run = sawlog.init("run", root=tmp_path)
-    run.setup(log=["forward", "backward", "grad"])
+    run.setup(log=["forward", "backward", "grad"], statistic=["mean", "covariance"])
     run.watch(sequence, PARAMS, x, quiet=True)
     run.record([0, 1], PARAMS, x)
     inputs, outputs = (rows_of(run, [0, 1], f"{kind}/kernel") for kind in ("forward", "backward"))
     np.testing.assert_array_equal(inputs, x)
+    moment = run.statistics.covariance("forward/kernel")  # a mean over all positions
+    np.testing.assert_allclose(moment, X.T @ X / 8, rtol=1e-5)
     full = np.concatenate([inputs, np.ones((2, 4, 1), np.float32)], -1)
     product = np.einsum("bto,bti->boi", outputs, full)
     np.testing.assert_allclose(rows_of(run, [0, 1]), product, rtol=1e-5, atol=1e-6)
@@ -181,6 +183,48 @@ def test_masked_moments(tmp_path: Path) -> None:
     kept = x[mask > 0]
     np.testing.assert_allclose(right, kept.T @ kept / 5, rtol=1e-5)
     np.testing.assert_allclose(left, np.full((2, 2), 5 / 2), rtol=1e-6)  # sums of an example
+
+
+def test_a_batch_that_is_stored_in_part(tmp_path: Path) -> None:
+    """Factors and masks of the examples that are missing, not of the first ones, are added."""
+
+    def sequence(params: Any, batch: Any) -> Any:
+        x, mask = batch
+        return ((x @ params["kernel"]).sum(-1) * mask).sum(1)
+
+    params = {"kernel": PARAMS["kernel"]}
+    x = np.concatenate([X, X[:4] + 1]).reshape(3, 4, 3)
+    mask = np.array([[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0]], np.float32)
+    first, again = (sawlog.init("run", root=tmp_path, config={"statistic": "kfac"}) for _ in "ab")
+    for run, rows in ((first, slice(1, 2)), (again, slice(0, 3))):
+        run.watch(sequence, params, (x[rows], mask[rows]), quiet=True)
+        run.record(np.arange(3)[rows], params, (x[rows], mask[rows]), mask=mask[rows])
+        run.finalize()
+    kept = x[mask > 0]
+    right = again.statistics.kfac("kernel")[1]
+    np.testing.assert_allclose(right, kept.T @ kept / 6, rtol=1e-5)
+
+
+def test_a_weight_that_is_used_twice(tmp_path: Path) -> None:
+    """Inputs are numbered in the order of the forward pass, gradients in that of the backward."""
+    square = {"w": jnp.asarray(rng.normal(size=(3, 3)), jnp.float32)}
+
+    def twice(params: Any, x: Any) -> Any:
+        return ((x @ params["w"]) @ params["w"] * jnp.arange(3.0)).sum(-1)
+
+    run = sawlog.init("run", root=tmp_path)
+    run.setup(log=["forward", "backward"])
+    run.watch(twice, square, X[:2], quiet=True)
+    run.record([0, 1], square, X[:2])
+    w, out = np.asarray(square["w"]), np.tile(np.arange(3.0, dtype=np.float32), (2, 1))
+    answer = {
+        "forward/w": X[:2],
+        "forward/w#2": X[:2] @ w,
+        "backward/w": out,
+        "backward/w#2": out @ w.T,
+    }
+    for name, values in answer.items():
+        np.testing.assert_allclose(rows_of(run, [0, 1], name), values, rtol=1e-5, err_msg=name)
 
 
 def test_extract_without_watch(tmp_path: Path) -> None:

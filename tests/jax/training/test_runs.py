@@ -9,7 +9,9 @@ import pytest
 from sawlog import influence
 from sawlog.errors import ArgumentError, ReplayError, RoughTrainingWarning
 from sawlog.influence import through_training
-from sawlog.jax._training.courses import Epochs, subset_weights
+from sawlog.jax._training.courses import Epochs, run_keys, subset_weights
+from sawlog.jax._training.run_bank import RunBank
+from sawlog.jax._training.runner import RunScores
 from tests.jax.training import programs
 
 X, Y = (a.astype(np.float32) for a in programs.data(12))
@@ -38,6 +40,30 @@ def test_pairs_of_runs_have_complementary_halves():
     assert subset_weights(0.3, 10, 0, 3).sum() == 3
     assert subset_weights(None, 4, 0, 0).tolist() == [1, 1, 1, 1]
     assert subset_weights(lambda run: np.full(4, run), 4, 2, 0).tolist() == [2, 2, 2, 2]
+
+
+def test_each_run_has_keys_of_its_own():
+    keys = [key for at in ((0, 0), (0, 1), (1, 0)) for key in run_keys(*at)]
+    assert len({tuple(np.asarray(jax.random.key_data(key)).tolist()) for key in keys}) == 9
+
+
+def test_a_bank_returns_the_runs_that_were_put(tmp_path):
+    """Guesses are stored behind the parts of a run, and returned apart from them."""
+    shapes = {"parts": (2, 2, 4), "guesses": (3, 2, 4), "metrics": (2,), "weights": (4,)}
+    put = {}
+    for path in (tmp_path / "runs", tmp_path / "runs"):
+        bank = RunBank(path, {"format": 0})
+        for run, each in put.items():
+            (found,) = (one for one in bank.results(9) if one.run == run)
+            for name in shapes:
+                np.testing.assert_array_equal(getattr(found, name), getattr(each, name))
+        for run in (5, 2) if not put else ():
+            values = {name: np.random.default_rng(run).random(s) for name, s in shapes.items()}
+            put[run] = RunScores(run, **values, seconds=1.0)
+            bank.put(put[run])
+        assert [one.run for one in bank.results(9)] == [2, 5]
+        assert [one.run for one in bank.results(5)] == [2]
+        bank.close()
 
 
 def test_batches_have_examples_of_the_subset_and_all_others_beside_them():
@@ -125,8 +151,6 @@ def stepped(**options):
         return optax.apply_updates(params, updates), memory
 
     order = np.array([[0, 1, 2], [3, 4, 5], [6, 7, 8]])
-    from sawlog.jax._training.courses import run_keys
-
     state = init(run_keys(0, 0)[0])
     for rows in order:
         state = step(state, (X[rows], Y[rows]), jnp.ones(3))
@@ -221,6 +245,17 @@ def nan_loss(params, batch):
 def test_what_is_refused(options, message):
     with pytest.raises(ArgumentError, match=message):
         scored(**{"runs": 1, **options})
+
+
+@pytest.mark.parametrize("how", [jnp.ones_like, lambda w: (w > 0) * 1.0], ids=["none", "mask"])
+def test_a_step_that_ignores_the_weights(how):
+    _, options = stepped()
+
+    def ignoring(state, batch, weights):
+        return options["step"](state, batch, how(weights))
+
+    with pytest.raises(ArgumentError, match=r"exactly 0: no metric depends .*Hint: `step` must"):
+        scored(**{**options, "step": ignoring})
 
 
 def test_a_step_that_changes_the_structure():

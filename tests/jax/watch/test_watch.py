@@ -13,7 +13,7 @@ from jax import lax
 from jax import numpy as jnp
 
 import sawlog
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, UnmatchedNameWarning
 
 X = np.array([[1.0, 2.0, -1.0], [0.5, -1.0, 2.0]], np.float32)
 PARAMS = {
@@ -313,3 +313,56 @@ def test_errors() -> None:
         watch(loss, dead="yes")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="function"):
         watch(PARAMS)  # type: ignore[arg-type]
+    other = {"last": {"kernel": PARAMS["last"]["kernel"] * 2}}
+    with pytest.raises(ArgumentError, match=r"not among the arguments .*: last/kernel\. Hint"):
+        sawlog.spool(watch(loss, lambda params, x: {**params, **other}))(PARAMS, X)
+
+
+def test_norms_that_are_infinite_and_a_relu_written_the_other_way() -> None:
+    def model(params: Any, x: Any) -> Any:
+        h = x @ params["w"]
+        return jnp.where(jnp.less(0, h), h, 0)
+
+    x = np.array([[1.0], [np.inf]], np.float32)
+    _, logs = sawlog.spool(watch(model))({"w": np.array([[1.0, -1.0]], np.float32)}, x)
+    assert logs["activation/w"] == np.inf
+    assert logs["dead/w"] == 0.5
+
+
+def _half(params: Any, x: Any) -> Any:
+    return step(params, x)["first"]
+
+
+def _subtracted(params: Any, x: Any) -> Any:
+    return jax.tree.map(lambda p, g: g - p, params, jax.grad(loss)(params, x))
+
+
+@pytest.mark.parametrize("function", [_half, _subtracted])
+def test_what_is_no_update(function: Any) -> None:
+    """Some of the parameters only, or a difference that a parameter is subtracted from."""
+    _, logs = sawlog.spool(watch(function, activations=False, dead=False))(PARAMS, X)
+    assert not [name for name in logs if name.startswith("update/")]
+
+
+def test_what_is_no_unit_and_no_layer() -> None:
+    """A maximum over the batch has no units that are known; a sum of a parameter is a number."""
+
+    def model(params: Any, x: Any) -> Any:
+        return jax.nn.relu((x @ params["w"]).max(0)) / jnp.sum(params["w"])
+
+    kernel = PARAMS["first"]["kernel"]
+    _, logs = sawlog.spool(watch(model))({"w": kernel}, X)
+    assert set(logs) == {"activation/w"}
+    np.testing.assert_allclose(logs["activation/w"], np.linalg.norm(X @ kernel), rtol=1e-6)
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_parameters_that_are_not_used(jitted: bool) -> None:
+    def closed_over(params: Any, x: Any) -> Any:
+        return loss(PARAMS, x), params
+
+    function = jax.jit(closed_over) if jitted else closed_over
+    with pytest.warns(UnmatchedNameWarning, match="'closed_over' computes nothing from its param"):
+        (_, same), logs = sawlog.spool(watch(function, PARAMS))(PARAMS, X)
+    assert not logs
+    np.testing.assert_array_equal(same["last"]["kernel"], PARAMS["last"]["kernel"])

@@ -16,10 +16,12 @@ from sawlog.jax._capture.constants import Traced, full
 from sawlog.jax._capture.factors import UseFactors, by_factors, factors_of
 from sawlog.jax._capture.links import attach, example_axes
 from sawlog.jax._capture.permutations import inverse, row_groups
+from sawlog.jax._capture.silent import bind_silently
 from sawlog.jax._capture.slots import Zeros, partition, project_inputs, projected_rows
 from sawlog.jax._capture.uses import ConstantUse, Rows, by_masks, by_slices
 from sawlog.jax._capture.views import Atoms
 from sawlog.jax._core import arrays
+from sawlog.jax._core.primitive import not_listening
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,10 +172,7 @@ class Attacher:
         for place, axis in followed.aligned.items():
             places[place] = axis
         shapes = tuple(tuple(atom.aval.shape) for atom in eqn.invars)
-
-        def bind(values: Sequence[Any]) -> list[Any]:
-            return _compat.bind_equation(eqn, values)
-
+        bind = bind_silently(eqn)
         return ConstantUse(bind, i, constant, shapes, tuple(places), followed.outs, self.examples)
 
     def _whole(
@@ -184,7 +183,8 @@ class Attacher:
         given[use.index] = use.constant.core
 
         def back(cotangents: Any, residuals: Any) -> Any:
-            return [rows(cotangents, residuals)]
+            with not_listening():  # nor do the user's rules of a custom_vjp log again
+                return [rows(cotangents, residuals)]
 
         return attach(values, [use.constant.make_zeros()], tuple(given), back)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from sawlog.errors import CaptureError
 from sawlog.factored import Dense, OneHot, Pair
+from sawlog.jax._capture.precision import coarse_tolerance
 
 jax.tree_util.register_dataclass(Dense, data_fields=["array"], meta_fields=["one"])
 jax.tree_util.register_dataclass(OneHot, data_fields=["ids", "weights"], meta_fields=["size"])
@@ -30,6 +31,8 @@ class Captured:
             the block.
         batch_gradient: The gradient of the batch for each parameter, or projected for each block;
             only with ``prove``.
+        coarsest: The least precise type below float32 that the loss is computed with, such as
+            ``"bfloat16"`` in mixed precision; None without one.
     """
 
     losses: Any
@@ -37,6 +40,7 @@ class Captured:
     grads: dict[str, Any]
     pairs: dict[str, tuple[Pair, ...]]
     batch_gradient: dict[str, Any] | None = None
+    coarsest: str | None = None
 
     def is_finite(self) -> bool:
         """Return whether no gradient of an example is infinite or NaN."""
@@ -49,8 +53,8 @@ class Captured:
 
         Args:
             rtol: The tolerance, relative to the size of the gradients of a parameter. By default
-                it is chosen for the dtype. Rounding errors of the largest gradients are allowed
-                besides, for gradients that are zero but for them.
+                it is chosen for the types that the loss is computed with. Rounding errors of the
+                largest gradients are allowed besides, for gradients that are zero but for them.
 
         Raises:
             CaptureError: They differ, or the capture was not made with ``prove=True``.
@@ -65,7 +69,8 @@ class Captured:
         largest = max((scale for _, _, scale in sums.values()), default=0.0)
         for name, (total, whole, scale) in sums.items():
             dtype = self.grads[name].dtype
-            allowed = scale * (_tolerance(dtype) if rtol is None else rtol)
+            usual = max(_tolerance(dtype), coarse_tolerance(self.coarsest))
+            allowed = scale * (usual if rtol is None else rtol)
             error = np.abs(total - whole).max(initial=0.0)
             if not error <= allowed + _rounding(dtype) * largest + np.finfo(np.float64).tiny:
                 wrong.append(f"{name} (by {error / scale:.1e})")
@@ -101,5 +106,5 @@ def _tolerance(dtype: Any) -> float:
 jax.tree_util.register_dataclass(
     Captured,
     data_fields=["losses", "aux", "grads", "pairs", "batch_gradient"],
-    meta_fields=[],
+    meta_fields=["coarsest"],
 )

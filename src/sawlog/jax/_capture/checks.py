@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, CaptureError
+from sawlog.jax._capture.axes import Mixed
 from sawlog.run_files._blocks import Block
 
 
@@ -50,3 +51,33 @@ def check_losses(aval: Any, reduction: str, examples: int) -> None:
             f"The loss function must return an array of shape {wanted} with "
             f"reduction={reduction!r}; got {tuple(aval.shape)}. {more}"
         )
+
+
+def interaction(place: Mixed) -> CaptureError:
+    """Return the error for losses that cannot be separated by example."""
+    if "cannot be followed" in place.why:
+        return CaptureError(
+            f"The examples of the batch cannot be separated: {place.where} {place.why}. Hint: "
+            "sawlog.jax.register_capture_rule adds a rule for a primitive; or leave the operation "
+            "out of the loss."
+        )
+    if "parameter" in place.why:
+        return CaptureError(
+            f"The terms of single examples cannot be separated: {place.where} {place.why}. Hint: "
+            "add terms of parameters alone, such as weight decay, outside of the function that is "
+            "captured, or return one loss for each example."
+        )
+    if "some of the examples" in place.why or "splits the batch" in place.why:
+        return CaptureError(
+            f"The examples of the batch cannot be separated: {place.where} {place.why}. A loss "
+            "that is computed for a part of the batch at a time needs parts of equal size. Hint: "
+            "x.reshape(parts, -1, *x.shape[1:]) and jax.lax.map or scan over the parts, or "
+            "jax.vmap over the examples."
+        )
+    return CaptureError(
+        "The loss of one example depends on other examples of the batch: "
+        f"{place.where} {place.why}. "
+        "Per-example gradients need losses that are separate. Hint: use running averages in place "
+        "of statistics of the batch (batch norm in evaluation mode), return one loss for each "
+        "example, or leave the examples along one axis until the end."
+    )

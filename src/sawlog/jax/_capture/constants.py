@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from sawlog.jax import _compat
 from sawlog.jax._capture.axes import State
 from sawlog.jax._capture.links import evaluate_varying, example_axes, link
+from sawlog.jax._capture.silent import bind_silently
 from sawlog.jax._capture.views import ParameterView
 
 
@@ -124,13 +125,14 @@ def computed(eqn: Any, operands: Sequence[Traced]) -> list[Constant | None]:
     values = [parents[i].core if i in parents else x.value for i, x in enumerate(operands)]
     names = frozenset().union(*(parent.names for parent in parents.values()))
     outs: list[Constant | None] = []
+    bind = bind_silently(eqn)
     for i, var in enumerate(eqn.outvars):
         if not _compat.has_gradient(var.aval):
             outs.append(None)
             continue
 
         def fun(*given: Any, i: int = i) -> Any:
-            return _compat.bind_equation(eqn, given)[i]
+            return bind(given)[i]
 
         out = fun(*values)
         outs.append(Constant(out, frozenset(), derive(fun, values, parents, out), names))

@@ -59,12 +59,13 @@ class CaptureInterpreter(Attacher):
         super().__init__(lead.shape[0], zeros)
         self.sums = sums
         self.mesh: frozenset[str] = frozenset()
+        self.sharded = False
         self._examples_type = lead
 
     @property
     def examples_type(self) -> arrays.Type:
         """The type ``[examples]`` of the examples that the evaluated program sees."""
-        if self.examples == self._examples_type.shape[0] and not self.mesh:
+        if self.examples == self._examples_type.shape[0] and not self.sharded:
             return self._examples_type
         return arrays.Type((self.examples,), bool)
 
@@ -91,6 +92,9 @@ class CaptureInterpreter(Attacher):
 
     def equation(self, eqn: Any, operands: list[Traced]) -> list[Traced]:
         """Evaluate one equation."""
+        if not eqn.outvars:  # a log
+            _compat.bind_equation(eqn, [x.value for x in operands])
+            return []
         if all(x.state.place is None for x in operands):
             return self._without_examples(eqn, operands)
         structure = _structures.get(eqn.primitive.name)
@@ -187,19 +191,23 @@ class CaptureInterpreter(Attacher):
     # -- inner programs -----------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def some_examples(self, examples: int, mesh: frozenset[str] = frozenset()) -> Iterator[None]:
+    def some_examples(
+        self, examples: int, mesh: frozenset[str] = frozenset(), *, sharded: bool = False
+    ) -> Iterator[None]:
         """Evaluate a program that sees some of the examples at a time.
 
         Args:
             examples: How many it sees.
             mesh: The axes of a mesh over which the examples are spread.
+            sharded: Whether it is the function of a ``shard_map``, where arrays have no sharding.
         """
-        before = self.examples, self.mesh
+        before = self.examples, self.mesh, self.sharded
         self.examples, self.mesh = examples, self.mesh | mesh
+        self.sharded = self.sharded or sharded
         try:
             yield
         finally:
-            self.examples, self.mesh = before
+            self.examples, self.mesh, self.sharded = before
 
     def adopt(self, records: Sequence[Recorded], first: int) -> None:
         """Add the records of an inner program whose zeros begin at ``first``."""

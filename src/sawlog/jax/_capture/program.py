@@ -20,15 +20,18 @@ from sawlog.jax._capture.assemble import make_pairs
 from sawlog.jax._capture.attaching import Recorded
 from sawlog.jax._capture.axes import CONSTANT, ONE, Axis, Mixed, Split, State, Summed
 from sawlog.jax._capture.captured import Captured
-from sawlog.jax._capture.checks import check_array, check_losses, check_matrices
+from sawlog.jax._capture.checks import check_array, check_losses, check_matrices, interaction
 from sawlog.jax._capture.constants import Constant, Traced
 from sawlog.jax._capture.interpreter import CaptureInterpreter
 from sawlog.jax._capture.links import for_examples
 from sawlog.jax._capture.parameters import Static
 from sawlog.jax._capture.plan import CapturePlan, Layout, make_plan
+from sawlog.jax._capture.precision import coarsest
+from sawlog.jax._capture.silent import without_logs
 from sawlog.jax._capture.slots import BlockSlot, Zeros
 from sawlog.jax._capture.views import ParameterView
 from sawlog.jax._core import arrays
+from sawlog.jax._core.primitive import not_listening
 from sawlog.run_files._blocks import Block, with_rank
 from sawlog.run_files._options import Compression
 from sawlog.run_files._projections import projection_of
@@ -186,6 +189,7 @@ class CaptureProgram:
             self._grads(found, matrices) if "grad" in self._request.what else {},
             make_pairs(self.plan, records, found) if "pairs" in self._request.what else {},
             self._batch_gradient(matrices) if self._request.prove else None,
+            coarsest(self._closed),
         )
 
     def _seeds(self, losses: Any) -> Any:
@@ -307,10 +311,12 @@ class CaptureProgram:
             for (i, _), value in zip(self._watched, params, strict=True):
                 own[i] = value
             arrays = [*own, *map(jnp.asarray, self._batch)]
-            losses = jaxpr_as_fun(self._closed)(*arrays)[0]
+            losses = jaxpr_as_fun(silent)(*arrays)[0]
             return (losses * self._seeds(losses)).sum()
 
-        grads = jax.grad(total)([self._params[i] for i, _ in self._watched])
+        silent = without_logs(self._closed)
+        with not_listening():
+            grads = jax.grad(total)([self._params[i] for i, _ in self._watched])
         named = {name: g[None] for (_, name), g in zip(self._watched, grads, strict=True)}
         if matrices is None:
             return {name: g[0] for name, g in named.items()}
@@ -359,7 +365,7 @@ def _checked(walk: CaptureInterpreter, losses: Traced, reduction: str) -> Traced
     """Return the losses, whose examples must be separate."""
     place = losses.state.place
     if isinstance(place, Mixed):
-        raise _interaction(place)
+        raise interaction(place)
     if reduction != "none":
         if isinstance(place, Summed) or place == ONE:
             return losses
@@ -375,25 +381,3 @@ def _checked(walk: CaptureInterpreter, losses: Traced, reduction: str) -> Traced
             "example first; undo a sort with the inverse permutation, jnp.argsort(order)."
         )
     return losses
-
-
-def _interaction(place: Mixed) -> CaptureError:
-    if "cannot be followed" in place.why:
-        return CaptureError(
-            f"The examples of the batch cannot be separated: {place.where} {place.why}. Hint: "
-            "sawlog.jax.register_capture_rule adds a rule for a primitive; or leave the operation "
-            "out of the loss."
-        )
-    if "parameter" in place.why:
-        return CaptureError(
-            f"The terms of single examples cannot be separated: {place.where} {place.why}. Hint: "
-            "add terms of parameters alone, such as weight decay, outside of the function that is "
-            "captured, or return one loss for each example."
-        )
-    return CaptureError(
-        "The loss of one example depends on other examples of the batch: "
-        f"{place.where} {place.why}. "
-        "Per-example gradients need losses that are separate. Hint: use running averages in place "
-        "of statistics of the batch (batch norm in evaluation mode), return one loss for each "
-        "example, or leave the examples along one axis until the end."
-    )

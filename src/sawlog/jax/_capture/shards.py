@@ -75,7 +75,7 @@ class _Shards:
     def _inner(self) -> Iterator[None]:
         """Evaluate the function of one device."""
         typed = self.mesh if self.own.check_vma else frozenset()
-        with self.walk.some_examples(self.rest, self.mesh), spread_over(typed):
+        with self.walk.some_examples(self.rest, self.mesh, sharded=True), spread_over(typed):
             yield
 
     def _trace(self, body: Any) -> None:

@@ -45,7 +45,7 @@ def check_batch(
         alone = [_alone(backend, proof, how, cut(batch, i), size) for i in places]
     except CaptureError as error:
         return Check((), (), 0.0, "", (), str(error))
-    limit = _limit(params) if tolerance is None else tolerance
+    limit = _limit(params, logged.coarsest) if tolerance is None else tolerance
     rows = {name: np.asarray(each, np.float64) for name, each in logged.grads.items()}
     expected = {name: np.stack([_whole(each, name) for each in alone]) for name in rows}
     total = {name: np.asarray(each) for name, each in (logged.batch_gradient or {}).items()}
@@ -120,7 +120,9 @@ def _example(backend: JaxBackend, batch: Any, i: int) -> Any:
     return jax.tree.unflatten(tree, cut)
 
 
-def _limit(params: Any) -> float:
+def _limit(params: Any, coarsest: str | None) -> float:
+    if coarsest is not None:
+        return _COARSE
     dtypes = [str(x.dtype) for x in jax.tree.leaves(params) if hasattr(x, "dtype")]
     floats = [d for d in dtypes if "float" in d]
     return max((_TOLERANCE.get(d, _COARSE) for d in floats), default=_COARSE)

@@ -19,9 +19,9 @@ _compat.exclude_from_tracebacks(PACKAGE)
 
 
 def caller() -> str:
-    """Return ``file:line (function)`` of the innermost frame outside of sawlog."""
+    """Return ``file:line (function)`` of the innermost frame outside of sawlog and JAX."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGES):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"
 

@@ -131,6 +131,8 @@ class Runner:
             checkpoints.close()
         scores = -self.count * np.concatenate(parts, 1)
         check_finite(run, metrics, scores.sum(0), len(course.order))
+        if run == 0:
+            check_nonzero(scores)
         known = [each for each in guesses if each is not None]
         guessed = np.zeros((0, *scores.shape[1:]))
         if known and len(known) == len(guesses):
@@ -166,6 +168,18 @@ def check_finite(run: int, metrics: np.ndarray, values: np.ndarray, steps: int) 
                 "derivatives grow with every step, use a smaller learning rate, or float64 by "
                 'jax.config.update("jax_enable_x64", True).'
             )
+
+
+def check_nonzero(scores: np.ndarray) -> None:
+    """Raise if no metric depends on the weight of any example."""
+    if not scores.any():
+        raise ArgumentError(
+            "Every derivative of run 0 is exactly 0: no metric depends on the weight of any "
+            "example. Hint: `step` must multiply the loss of each example by its weight, as in "
+            "(weights * losses).sum() / weights.sum(), without a comparison, a rounding or a "
+            "stop_gradient; `metric` must use the trained parameters. A model that is dead from "
+            "the start, such as a ReLU that is 0 everywhere, needs another seed=."
+        )
 
 
 def state_bytes(arrays: Arrays) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -40,6 +40,17 @@ def find_parameters(params: Any, args: tuple, kwargs: Mapping[str, Any]) -> dict
             "watch(f, lambda state, batch: state.params)."
         )
     return {id(leaf): _name(path) for path, leaf in found}
+
+
+def check_marked(wanted: Iterable[str], marked: Iterable[str]) -> None:
+    """Raise if a parameter is not an array among the arguments."""
+    missing = sorted({*wanted} - {*marked})
+    if missing:
+        raise ArgumentError(
+            f"`params` returned arrays that are not among the arguments of the watched function: "
+            f"{', '.join(missing)}. Hint: return a part of the arguments unchanged, as in "
+            "watch(f, lambda state, batch: state.params)."
+        )
 
 
 def _is_function(params: Any) -> bool:

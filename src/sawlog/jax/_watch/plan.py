@@ -232,6 +232,37 @@ def _still(before: Label, after: Label) -> bool:
     return before.is_parameter and after.is_parameter and before.leaves == after.leaves
 
 
+def computes_with(jaxpr: Any, values: set[Any]) -> bool:
+    """Return whether a program computes anything from these values, at any depth.
+
+    Args:
+        jaxpr: The program.
+        values: Its variables; those that are passed on unchanged are added.
+    """
+    for eqn in jaxpr.eqns:
+        given = {i for i, atom in enumerate(eqn.invars) if _is_in(atom, values)}
+        if not given:
+            continue
+        programs = _compat.inner_programs(eqn) if eqn.params else []
+        if eqn.primitive is cotangent_p:
+            values.update(eqn.outvars)
+        elif not programs:
+            return True
+        for program in programs:
+            pairs = zip(program.jaxpr.invars, program.inputs, strict=True)
+            inner = {var for var, i in pairs if i in given}
+            if computes_with(program.jaxpr, inner):
+                return True
+            outs = zip(program.outputs, program.jaxpr.outvars, strict=True)
+            places = [i for i, atom in outs if i is not None and _is_in(atom, inner)]
+            values.update(eqn.outvars[i] for i in places)
+    return False
+
+
+def _is_in(atom: Any, values: set[Any]) -> bool:
+    return not isinstance(atom, _compat.Literal) and atom in values
+
+
 def differentiates(jaxpr: Any) -> bool:
     """Return whether a program contains a backward pass, at any depth."""
     return any(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,16 +11,17 @@ import jax
 import jax.numpy as jnp
 
 from sawlog._validate import flag
+from sawlog.errors import UnmatchedNameWarning
 from sawlog.jax import _compat
 from sawlog.jax._core.functions import check_callable, named_like
 from sawlog.jax._core.primitive import cotangent_p, is_listening, watching
 from sawlog.jax._core.program import Program
 from sawlog.jax._core.select import check_prefix
-from sawlog.jax._core.user_frames import caller
+from sawlog.jax._core.user_frames import caller, stack_level
 from sawlog.jax._watch.labels import DATA, Label
 from sawlog.jax._watch.measures import emit, log_norm_of_cotangent, norm
-from sawlog.jax._watch.parameters import find_parameters, replace_parameters
-from sawlog.jax._watch.plan import Planner, differentiates
+from sawlog.jax._watch.parameters import check_marked, find_parameters, replace_parameters
+from sawlog.jax._watch.plan import Planner, computes_with, differentiates
 from sawlog.jax._watch.walk import WatchOptions, WatchWalk
 
 
@@ -129,10 +131,12 @@ class _Watch:
             return log_norm_of_cotangent(key, leaf, self._where)
 
         args, kwargs = replace_parameters(mark, args, kwargs)
+        check_marked(names.values(), self._entries.values())
         return self._fun(*args, **kwargs)
 
     def _evaluate(self, closed: Any, values: list[Any], _: Any) -> tuple[list[Any], None]:
         jaxpr, inside = closed.jaxpr, differentiates(closed.jaxpr)
+        self._warn_if_unused(jaxpr)
         planner = Planner(self._entries, inside)
         plan, labels = planner.program(jaxpr, [DATA] * len(jaxpr.invars))
         walk = WatchWalk(plan, self._options)
@@ -145,6 +149,23 @@ class _Watch:
             self._log_updates(jaxpr, closed.consts, values, labels, outs)
         walk.finish(self._where)
         return outs, None
+
+    def _warn_if_unused(self, jaxpr: Any) -> None:
+        """Warn if no equation uses a parameter: there are no layers to log."""
+        marked = {
+            eqn.outvars[0]
+            for eqn in jaxpr.eqns
+            if eqn.primitive is cotangent_p and eqn.params["site"].keys[0] in self._entries
+        }
+        if not computes_with(jaxpr, marked):
+            warnings.warn(
+                f"The watched function {getattr(self._fun, '__name__', '')!r} computes nothing "
+                "from its parameters, so no layer is logged. Hint: pass the parameters on to the "
+                "model, rather than arrays that the function closes over; or say which argument "
+                "they are: watch(f, lambda state, batch: state.params).",
+                UnmatchedNameWarning,
+                stacklevel=stack_level(),
+            )
 
     def _log_updates(
         self, jaxpr: Any, consts: Any, values: list[Any], labels: list[Label], outs: list[Any]
