@@ -72,7 +72,14 @@ function layoutOf(layout) {
 function chart(title, make, options) {
   const plot = el("div", { class: "plot", role: "group", "aria-label": shown(options.label || title) });
   plot.classList.add(options.size || "medium");
-  const figure = el("figure", { class: "chart" }, el("figcaption", {}, title), plot, options.below || []);
+  const figure = el("figure", { class: "chart" });
+  const large = options.large && el("button", { type: "button", class: "enlarge", "aria-pressed": "false", "aria-label": `Enlarge ${shown(title)}`, title: "Enlarge", onclick: () => enlarge() }, "⤢");
+  add(figure, [el("figcaption", {}, el("span", {}, title), large || null), plot, options.below || []]);
+  const enlarge = () => {
+    const on = figure.classList.toggle("enlarged");
+    large.setAttribute("aria-pressed", String(on));
+    if (visible) Plotly.Plots.resize(plot);
+  };
   const config = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], doubleClick: "reset" };
   let visible = false;
   const draw = () => {
