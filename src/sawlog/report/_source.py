@@ -32,11 +32,12 @@ from sawlog.inspect import (
 )
 from sawlog.report._attribution import ScoredRun, attribution_part
 from sawlog.report._label_part import checked_label_part
-from sawlog.report._series_parts import arrays_part, curves_part
+from sawlog.report._series_parts import arrays_part, curves_part, has_arrays
 
 MOST_RUNS = 2_000
 MOST_POINTS = 300_000  # points of all curves of a report together
 _TABLE_NAMES = 400
+_MOST_READ = 64  # runs whose schema is read to know what they have
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,8 +209,15 @@ class PageSource:
             "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "live": self.live,
             "left_out": self.left_out,
+            "arrays": self._has_arrays(),
             "runs": [self._run_json(run) for run in self.runs.values()],
         }
+
+    def _has_arrays(self) -> bool:
+        """Return whether a run logged arrays; of many runs, only the first ones are read."""
+        if len(self.runs) > _MOST_READ:
+            return True
+        return any(has_arrays(run.summary.series_path) for run in self.runs.values())
 
     def _run_json(self, run: PageRun) -> dict[str, Any]:
         summary = run.summary

@@ -107,6 +107,7 @@ function drawGrid(view, shownNames, names, all) {
   for (const [name, figure] of charts) if (!shownNames.includes(name)) { dropCharts(figure); charts.delete(name); }
   const same = nodes.length === grid.children.length && nodes.every((node, at) => (node.tagName === "H2" ? grid.children[at].tagName === "H2" : node === grid.children[at]));
   if (!same) grid.replaceChildren(...nodes);
+  grid.classList.toggle("few", shownNames.length < 3);
   for (const name of shownNames) charts.get(name).update(linesOf(loaded.byName.get(name)), all);
 }
 

@@ -3,7 +3,7 @@
 const VIEWS = [
   ["runs", "Runs", runsView, () => true],
   ["curves", "Curves", curvesView, (index) => index.runs.some((run) => run.entries)],
-  ["arrays", "Arrays", arraysView, (index) => index.runs.some((run) => run.entries)],
+  ["arrays", "Arrays", arraysView, (index) => index.arrays && index.runs.some((run) => run.entries)],
   ["store", "Store", storeView, (index) => index.runs.length > 0],
   ["attribution", "Attribution", attributionView, (index) => index.runs.some((run) => run.attributions.length)],
   ["labels", "Label errors", labelsView, (index) => index.runs.some((run) => run.labels)],

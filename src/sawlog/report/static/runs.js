@@ -56,6 +56,7 @@ function choices(runs) {
 const setting = (run, name) => {
   const value = run.config[name];
   if (typeof value === "number") return Number(value.toPrecision(12)); // without what binary fractions add
+  if (value === null) return "none";
   return value === undefined ? "" : typeof value === "object" && value !== null ? JSON.stringify(value) : value;
 };
 
@@ -77,7 +78,7 @@ function drawRuns(list, compared) {
   const box = (run) => el("input", { type: "checkbox", "aria-label": `Compare ${shown(run.name)}`, checked: state.selected.has(run.id), onchange: (event) => choose(run, event.target.checked) });
   const settings = choices(runs).slice(0, 6);
   const columns = [
-    { label: "compare", cell: box },
+    ...(runs.length > 1 ? [{ label: "compare", cell: box }] : []),
     { label: "run", value: (run) => run.name, cell: (run) => el("span", { class: "run" }, el("span", { class: `dot c${colourOf(run) % PALETTE}`, "aria-hidden": "true" }), el("span", {}, breakable(run.name))) },
     { label: "state", value: (run) => run.state, cell: (run) => badge(run.state) },
     { label: "written", value: (run) => run.written || "", cell: (run) => el("span", { class: "one-line", title: date(run.written) }, ago(run.written)) },
@@ -95,7 +96,7 @@ function drawRuns(list, compared) {
     el("button", { type: "button", class: "quiet", onclick: () => { state.selected.clear(); redo(); } }, "Choose none"));
   const redo = () => { clear(list).append(el("h2", {}, "Runs")); drawRuns(list, compared); drawComparison(compared); };
   const empty = runs.length ? "No run matches." : "No runs yet. They appear here as they begin.";
-  add(list, [dataTable(columns, runs, { caption: "Runs", search: "Search runs", header: 1, keep: runsKeep, page: 50, empty }), note, runs.length > 1 ? buttons : null]);
+  add(list, [dataTable(columns, runs, { caption: "Runs", search: "Search runs", header: runs.length > 1 ? 1 : 0, keep: runsKeep, page: 50, empty }), ...(runs.length > 1 ? [note, buttons] : [])]);
 }
 
 async function drawComparison(root) {
