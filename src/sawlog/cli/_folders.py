@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from sawlog._paths import natural_order
 from sawlog.errors import StoreNotFoundError
 from sawlog.inspect import find_stores
 
@@ -38,4 +39,4 @@ def all_stores(paths: Iterable[Path]) -> list[Path]:
 
 
 def _below(path: Path) -> list[Path]:
-    return sorted(find_stores(path)) if path.is_dir() else []
+    return sorted(find_stores(path), key=natural_order) if path.is_dir() else []

@@ -47,6 +47,21 @@ const watcher = new IntersectionObserver((seen) => {
   }
 }, { rootMargin: "200px" });
 
+let turn = Promise.resolve();
+
+/** Call act in a frame of its own, so that many charts do not keep people from scrolling. */
+function inTurn(act) {
+  turn = turn.then(() => new Promise((done) => {
+    requestAnimationFrame(() => {
+      try {
+        act();
+      } finally {
+        done();
+      }
+    });
+  }));
+}
+
 function layoutOf(layout) {
   const axis = { gridcolor: css("--line"), zerolinecolor: css("--line-strong"), linecolor: css("--line-strong"), tickcolor: css("--line-strong"), automargin: true };
   const { xaxis, yaxis, ...rest } = layout;
@@ -88,10 +103,12 @@ function chart(title, make, options) {
   };
   plot.addEventListener("visible", async () => {
     await plotly();
-    if (!plot.isConnected) return;
-    visible = true;
-    drawn.add(figure);
-    draw();
+    inTurn(() => {
+      if (!plot.isConnected) return;
+      visible = true;
+      drawn.add(figure);
+      draw();
+    });
   });
   watcher.observe(plot);
   figure.redraw = () => { if (visible && plot.isConnected) draw(); };
