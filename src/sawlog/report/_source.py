@@ -22,6 +22,7 @@ from sawlog._format import iso
 from sawlog._paths import absolute
 from sawlog.errors import ArgumentError, SawlogError, StoreNotFoundError
 from sawlog.example_data import ExampleData, load_examples
+from sawlog.example_data._table import QUERIES
 from sawlog.influence import load_scores
 from sawlog.inspect import (
     RunSummary,
@@ -184,18 +185,19 @@ class PageSource:
             scores.name,
             loaded,
             run.data(),
-            self._query_data(loaded.about.get("queries")),
+            self._query_data(loaded.about.get("queries"), run.summary.path),
             own if own is not None and own.is_dir() else None,
             None if coverage is None else coverage.share,
         )
 
-    def _query_data(self, queries: Any) -> ExampleData | None:
-        """Return the described queries, if their rows belong to a run of this page."""
-        if not isinstance(queries, str):
-            return None
-        folder = Path(queries).parent.parent
-        found = [run for run in self.runs.values() if run.summary.path == folder]
-        return found[0].data() if found else None
+    def _query_data(self, queries: Any, run: Path) -> ExampleData | None:
+        """Return the described queries: of a run of this page, or of the run that was scored."""
+        if isinstance(queries, str):
+            folder = Path(queries).parent.parent
+            for other in self.runs.values():
+                if other.summary.path == folder:
+                    return other.data()
+        return load_examples(run / QUERIES)
 
     def _labels(self, run: PageRun) -> dict[str, Any]:
         if run.rows is None:
