@@ -1,6 +1,6 @@
 // Elements, numbers and downloads. Text only ever becomes a text node, never markup.
 
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g;
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]/g;
 
 /** Make control characters and direction marks visible, so that text cannot pretend. */
 function shown(text) {
