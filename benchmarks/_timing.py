@@ -8,8 +8,13 @@ to the first one in the same round.
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import importlib.metadata
 import json
+import os
+import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +23,12 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+
+_NAMED = (  # packages whose versions a result names
+    *("jax", "torch", "numpy", "transformers", "wandb", "mlflow", "tensorboard", "trackio"),
+    *("neptune", "h5py", "lance", "zarr", "pyarrow", "logix", "kronfluence", "bergson", "dattri"),
+    *("dattri_llm", "trak", "lox", "dask"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,8 +125,36 @@ def report(rows: Sequence[Row], title: str, save: Path | None = None) -> bool:
         )
     Console(width=130).print(table)
     if save is not None:
-        save.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1))
+        save_result(save, rows)
     return all(row.holds is not False for row in rows)
+
+
+def save_result(path: Path, rows: Sequence[Row]) -> None:
+    """Write rows with the command, the versions and the load, as ``tools.benchmark_page`` reads.
+
+    Only packages that were imported are named: they are those that were measured.
+    """
+    names = {each.partition(".")[0] for each in sys.modules}
+    found = importlib.metadata.packages_distributions()
+    packages = {found[name][0] for name in _NAMED if name in names and name in found}
+    versions = {name: importlib.metadata.version(name) for name in sorted(packages)}
+    command = " ".join(["python", *_without_save(sys.argv)])
+    result = {
+        "command": command,
+        "date": datetime.date.today().isoformat(),
+        "versions": {"python": platform.python_version(), **versions},
+        "machine": f"{os.cpu_count()} cores, load {os.getloadavg()[1]:.1f} in the last 5 minutes",
+        "rows": [dataclasses.asdict(row) for row in rows],
+    }
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _without_save(args: Sequence[str]) -> list[str]:
+    kept = [Path(args[0]).parent.name + "/" + Path(args[0]).name if args else "", *args[1:]]
+    for at, each in enumerate(kept):
+        if each == "--save":
+            return kept[:at] + kept[at + 2 :]
+    return kept
 
 
 def _time(seconds: float) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import re
 import sys
@@ -22,13 +21,13 @@ from typing import Any
 import _attribution_peers
 from _attribution_fit import fitting
 from _attribution_large import LARGE, alone, large
-from _attribution_lds import METHODS, datamodeling, show
+from _attribution_lds import METHODS, Result, datamodeling, show
 from _attribution_speed import pairs
 from _lds import Settings
-from _timing import Row, report
+from _timing import Row, report, save_result
 
 
-def scoring(args: argparse.Namespace) -> tuple[bool, list[dict[str, Any]]]:
+def scoring(args: argparse.Namespace) -> tuple[bool, list[Row]]:
     settings = Settings(draw=args.draw)
     if args.quick:
         settings = dataclasses.replace(settings, seeds=5, checkpoints=3)
@@ -44,7 +43,17 @@ def scoring(args: argparse.Namespace) -> tuple[bool, list[dict[str, Any]]]:
         f"Linear datamodeling score on {settings.data}, default options, draw {settings.draw}; "
         f"one half of the seeds for the other: {noise:.2f}",
     )
-    return all(all(row.holds) for row in results), [dataclasses.asdict(row) for row in results]
+    return all(all(row.holds) for row in results), [row for each in results for row in _rows(each)]
+
+
+def _rows(result: Result) -> list[Row]:
+    """The scores of a method as rows, to save them beside the speeds."""
+    one, several = result.marks
+    ends, last = result.spread, result.several
+    return [
+        Row(result.method, "LDS, one checkpoint", result.one, *ends, result.seconds, one, True),
+        Row(result.method, "LDS, mean of ten", last, last, last, result.seconds, several, True),
+    ]
 
 
 def speeds(args: argparse.Namespace) -> list[Row]:
@@ -78,15 +87,15 @@ def main() -> None:
         return
     if not args.no_peers and _attribution_peers.missing():
         print(f"not installed, left out: {', '.join(_attribution_peers.missing())}")
-    good, said = True, {}
+    good, saved = True, []
     if not args.speed_only:
-        good, said["lds"] = scoring(args)
+        good, saved = scoring(args)
     if not args.lds_only:
         rows = speeds(args)
         good = report(rows, "Attribution; speeds relative to the bare product") and good
-        said["speed"] = [dataclasses.asdict(row) for row in rows]
+        saved += rows
     if args.save is not None:
-        args.save.write_text(json.dumps(said, indent=1))
+        save_result(args.save, saved)
     sys.exit(0 if good else 1)
 
 

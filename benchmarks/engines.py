@@ -103,6 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rows and rounds")
     parser.add_argument("--dask", action="store_true", help="measure a cluster of Dask as well")
+    parser.add_argument("--save", type=Path, help="write the figures there as JSON")
     args = parser.parse_args()
     limit()  # workers of a pool share the cores of this process: one each, also if there is one
     folder = Path(tempfile.mkdtemp(prefix="sawlog-bench-"))
@@ -114,7 +115,7 @@ def main() -> None:
             rows += speed_up(folder / "rows", queries, dask, "Dask", rounds)
     finally:
         shutil.rmtree(folder)
-    sys.exit(0 if report(rows, "Speed of two workers over one") else 1)
+    sys.exit(0 if report(rows, "Speed of two workers over one", args.save) else 1)
 
 
 if __name__ == "__main__":

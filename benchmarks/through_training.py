@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import _through_training_tasks as tasks
@@ -25,6 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from _timing import Row, save_result
 
 from sawlog import influence, store
 from sawlog.influence import _averages as averages
@@ -36,9 +38,15 @@ DAMPINGS = (0.001, 0.01, 0.1)
 MANY = 10  # queries at once
 
 
-def quality(task: tasks.Task, runs: int) -> None:
-    """Print the linear datamodeling scores of runs, and of influence functions."""
-    print(f"\n{task.name}: attainable {tasks.attainable(task):.3f}")
+def row(what: str, who: str, value: float) -> Row:
+    """Return a figure to save."""
+    return Row(what, who, value, value, value, 0.0)
+
+
+def quality(task: tasks.Task, runs: int) -> list[Row]:
+    """Print and return the linear datamodeling scores of runs, and of influence functions."""
+    rows = [row(task.name, "attainable", tasks.attainable(task))]
+    print(f"\n{task.name}: attainable {rows[0].ratio:.3f}")
     path = tasks.CACHE / f"runs-{task.name}-{task.draw}-{len(task.queries[0])}"
     begun = time.process_time()
     scores = influence.through_training(
@@ -61,10 +69,13 @@ def quality(task: tasks.Task, runs: int) -> None:
                 for kind in ("robust", "mean")
             )
             print(f"  {count:3d} runs: {robust:.3f}   (plain mean {plain:.3f})")
+            rows.append(row(task.name, f"sawlog, {count} runs", robust))
+            rows.append(row(task.name, f"plain mean, {count} runs", plain))
     print(f"  {spent:.1f} CPU seconds a run")
     found = influence_functions(task, min(runs, 10))
-    best = max(found, key=lambda damping: tasks.lds(task, found[damping]))
-    print(f"  influence functions, {min(runs, 10)} runs: {tasks.lds(task, found[best]):.3f}")
+    best = max(tasks.lds(task, each) for each in found.values())
+    print(f"  influence functions, {min(runs, 10)} runs: {best:.3f}")
+    return [*rows, row(task.name, f"influence at the end, {min(runs, 10)} runs", best)]
 
 
 def averaged(path: Any, runs: range, kind: str) -> averages.Average:
@@ -90,8 +101,8 @@ def influence_functions(task: tasks.Task, runs: int) -> dict[float, np.ndarray]:
     return {damping: np.mean(each, 0) for damping, each in found.items()}
 
 
-def coverage(task: tasks.Task, groups: int = 10, runs: int = 10, further: int = 200) -> None:
-    """Print how many 90 % intervals contain the value of further runs."""
+def coverage(task: tasks.Task, groups: int = 10, runs: int = 10, further: int = 200) -> list[Row]:
+    """Print and return how many 90 % intervals contain the value of further runs."""
     total = further + groups * runs
     path = tasks.CACHE / f"coverage-{task.name}-{task.draw}-{len(task.queries[0])}"
     influence.through_training(
@@ -107,7 +118,8 @@ def coverage(task: tasks.Task, groups: int = 10, runs: int = 10, further: int = 
         path=path,
     )
     print(f"\n{task.name}: 90 % intervals of {runs} runs that hold the value of {further} others")
-    for kind in ("robust", "mean"):
+    rows = []
+    for kind, name in (("robust", "default"), ("mean", "plain mean")):
         value = averaged(path, range(further), kind).values
         held = []
         for first in range(further, total, runs):
@@ -115,13 +127,15 @@ def coverage(task: tasks.Task, groups: int = 10, runs: int = 10, further: int = 
             reach = averages.t_quantile(0.9, runs - 1) * found.errors
             held.append(float(np.mean(np.abs(found.values - value) <= reach)))
         print(f"  {kind}: {np.mean(held):.1%} (groups from {min(held):.1%} to {max(held):.1%})")
+        rows.append(row("intervals of 90 %", name, float(np.mean(held))))
+    return rows
 
 
 # -- time and memory ------------------------------------------------------------------------------
 
 
-def speed(steps: int, width: int = 64) -> None:
-    """Print time and memory of one query and of many, as ratios to training."""
+def speed(steps: int, width: int = 64) -> list[Row]:
+    """Print and return time and memory of one query and of many, as ratios to training."""
     random = np.random.default_rng(0)
     x = random.normal(size=(1000, 32)).astype(np.float32)
     y = np.tanh(x[:, 0]).astype(np.float32)
@@ -168,6 +182,7 @@ def speed(steps: int, width: int = 64) -> None:
     alone = found.pop(("training", 0))
     state_bytes = 3 * 4 * (32 * width + width)
     print(f"\n{steps:,} steps: training alone {alone:.2f} CPU seconds")
+    rows = []
     for memory in ("auto", "sqrt", "log"):
         one, many = (found[memory, queries] / alone for queries in (1, MANY))
         states = plan_for(steps, memory, state_bytes).states
@@ -175,6 +190,8 @@ def speed(steps: int, width: int = 64) -> None:
             f"  {memory:4s}  one query {one:.1f}x, of {MANY} queries each {many / MANY:.2f}x, "
             f"{states} states in memory"
         )
+        rows.append(row(f"{steps:,} steps", f"one query / training, {memory}", one))
+    return rows
 
 
 def _cpu(programs: dict[Any, Callable[[], Any]], rounds: int = 3) -> dict[Any, float]:
@@ -197,17 +214,27 @@ def main() -> None:
     parser.add_argument("--task", choices=["digits", "regression"], help="only one task")
     parser.add_argument("--speed-only", action="store_true")
     parser.add_argument("--coverage-only", action="store_true")
+    parser.add_argument("--save", type=Path, help="write the figures there as JSON")
     args = parser.parse_args()
+    rows = measured(args)
+    if args.save is not None:
+        save_result(args.save, rows)
+
+
+def measured(args: argparse.Namespace) -> list[Row]:
+    """Measure what was asked for."""
+    rows: list[Row] = []
     if not args.coverage_only:
         for steps in (1000, 10_000):
-            speed(steps)
+            rows += speed(steps)
     if not args.speed_only:
-        coverage(tasks.regression(args.draw, test=40))
+        rows += coverage(tasks.regression(args.draw, test=40))
     if args.speed_only or args.coverage_only:
-        return
+        return rows
     for make in (tasks.digits, tasks.regression):
         if args.task in (None, make.__name__):
-            quality(make(args.draw, test=args.queries), args.runs)
+            rows += quality(make(args.draw, test=args.queries), args.runs)
+    return rows
 
 
 if __name__ == "__main__":

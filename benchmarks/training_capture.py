@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _timing import Row, save_result
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 from sawlog.huggingface import SawlogCallback
@@ -82,6 +83,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--correct", action="store_true", help="with Adam's second moments as well")
+    parser.add_argument("--save", type=Path, help="write the figures there as JSON")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore")
@@ -113,6 +115,13 @@ def main() -> None:
             shutil.rmtree(folder)
     for name, found in ratios.items():
         print(f"{name}: median {statistics.median(found):.3f}, least {min(found):.3f}")
+    if options.save is not None:
+        save_result(options.save, [_row(name, found) for name, found in ratios.items()])
+
+
+def _row(name: str, found: list[float]) -> Row:
+    middle, who = statistics.median(found), f"{name} / plain, CPU time"
+    return Row(f"GPT-2, rank {RANK}", who, middle, min(found), max(found), 0.0)
 
 
 if __name__ == "__main__":

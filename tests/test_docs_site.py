@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 import sawlog
+from tools import benchmark_page
 from tools.docs_site._links import PAGE_OF, relinked
 from tools.docs_site._offline import remote_loads
 from tools.docs_site._public import MODULES
@@ -120,3 +121,43 @@ def test_what_a_page_would_load_is_found(text):
 )
 def test_what_a_page_has_is_left_alone(text):
     assert remote_loads(text) == []
+
+
+# -- benchmarks ------------------------------------------------------------------------------------
+
+
+def test_the_page_of_benchmarks_is_that_of_the_results():
+    results = benchmark_page.load()
+    assert len(results) > 10
+    assert (DOCS / "benchmarks.md").read_text(encoding="utf-8") == benchmark_page.page(results), (
+        "python -m tools.benchmark_page"
+    )
+
+
+def test_every_result_has_a_command_that_exists_and_is_shown():
+    text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    for name, result in benchmark_page.load().items():
+        script = result["command"].split()[1]
+        assert (ROOT / script).is_file(), name
+        assert result["command"] in text, name
+
+
+def test_pages_that_quote_figures_agree_with_the_results():
+    assert benchmark_page.stale_quotes(benchmark_page.load()) == []
+
+
+def test_places_are_filled_from_the_row_that_they_name():
+    rows = [
+        {"what": "scan", "who": "a / b: 11.4 M pairs/s", "ratio": 0.123456, "seconds": 0.25},
+        {"what": "scan, long", "who": "a / c", "ratio": 2301.0},
+    ]
+    run = {"command": "python x.py", "versions": {"jax": "0.10.2"}, "machine": "", "rows": rows}
+    fill = lambda text: benchmark_page.filled(text, {"own": run})
+    assert fill("{{own}}") == "`python x.py` (JAX 0.10.2)"
+    assert fill("{{own | scan | a / b}}, {{own | scan | a / c | ,.0f}}") == "0.12, 2,301"
+    assert fill("{{own | scan | a / b | seconds ms.0f}} {{own | scan | a / b | rate .1f}}") == (
+        "250 11.4"
+    )
+    for wrong in ("other", "own | scan | a", "own | gather | a / b"):
+        with pytest.raises(LookupError, match=re.escape(wrong)):
+            fill(f"{{{{{wrong}}}}}")

@@ -48,6 +48,8 @@ def test_a_logdict():
 
     logs = logdict({ODD: jnp.array([3.0, 2.0])}, step={ODD: jnp.arange(2)})
     check(logs._repr_html_(), "<img src=x", "\\x1b", "float32[2]", "[3., 2.]", "step [0, 1]")
+    large = logdict({"w": jnp.arange(720.0).reshape(30, 4, 6), "odd": jnp.full((9, 9, 9), jnp.nan)})
+    check(large._repr_html_(), "mean 359.5, from 0. to 719.", "729 values, none finite")
     many = logdict({f"k{i}": jnp.zeros(1) for i in range(60)})
     check(many._repr_html_(), "60 keys", "and 10 more keys")
 
@@ -68,7 +70,7 @@ def test_scores_and_rankings():
 def test_the_report_of_watched_layers():
     block = Block(ODD, (ODD, "bias"), (4, 9), "right", (2, 2))
     report = Report((block,), "float32", ((ODD, "no rule"),))
-    check(report._repr_html_(), "1 watched layers", "4 x 9", "2 x 2", "Not watched", "(no rule)")
+    check(report._repr_html_(), "1 watched layer", "4 x 9", "2 x 2", "Not watched", "(no rule)")
 
 
 def test_token_tables_show_themselves():

@@ -26,6 +26,7 @@ def html_table(
     rows: Iterable[Sequence[Any]],
     *,
     right: Sequence[int] = (),
+    whole: Sequence[int] = (),
     note: str = "",
 ) -> str:
     """Return a table: a title, a head, rows of texts, and a note below.
@@ -35,9 +36,11 @@ def html_table(
         columns: the head of each column.
         rows: the cells of each row; :class:`Markup` cells are used as they are.
         right: the columns that are aligned to the right.
+        whole: the columns whose texts are not broken into lines.
         note: a line below the table.
     """
     sides = ["right" if at in right else "left" for at in range(len(columns))]
+    sides = [f"{side};white-space:nowrap" if at in whole else side for at, side in enumerate(sides)]
 
     def line(cells: Sequence[Any], tag: str) -> str:
         parts = (
@@ -50,8 +53,8 @@ def html_table(
     below = f'<p style="margin:.2em 0;opacity:.75">{escaped(note)}</p>' if note else ""
     return (
         '<div><table style="border-collapse:collapse"><caption style="text-align:left;'
-        f'font-weight:600">{escaped(title)}</caption><thead>{line(columns, "th")}</thead>'
-        f"<tbody>{body}</tbody></table>{below}</div>"
+        f'white-space:nowrap;font-weight:600">{escaped(title)}</caption>'
+        f"<thead>{line(columns, 'th')}</thead><tbody>{body}</tbody></table>{below}</div>"
     )
 
 

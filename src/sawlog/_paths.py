@@ -1,8 +1,11 @@
-"""Absolute paths: made when a path is given, since the program may change its directory later."""
+"""Paths: absolute ones, made when a path is given, since the program may change its directory
+later, and the order in which people expect them.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 
@@ -18,3 +21,13 @@ def absolute(path: str | os.PathLike[str]) -> Path:
     if ".." in Path(text).parts:
         return Path(os.path.realpath(text))
     return Path(os.path.abspath(text))
+
+
+def natural_order(path: str | os.PathLike[str]) -> list[str | int]:
+    """Return a key that sorts paths with the numbers in them as numbers.
+
+    >>> sorted(["seed-10", "seed-2", "a"], key=natural_order)
+    ['a', 'seed-2', 'seed-10']
+    """
+    pieces = re.split(r"([0-9]+)", os.fsdecode(path))
+    return [int(piece) if at % 2 else piece for at, piece in enumerate(pieces)]

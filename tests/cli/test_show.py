@@ -8,7 +8,7 @@ from rich.cells import cell_len
 import sawlog.store
 from sawlog.records import Entries
 from sawlog.store import Column, Series, Table
-from tests.cli.stores import change_value, cut, segments
+from tests.cli.stores import change_value, cut, make_run, segments
 
 
 def by_name(shown):
@@ -293,3 +293,31 @@ def test_it_fits(sawlog_, tmp_path, width):
 
 def test_a_negative_limit(sawlog_, run):
     assert sawlog_("show", run, "--limit=-1").code == 2
+
+
+# -- a folder in place of its store ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["show", "tail", "repair", "export"])
+def test_a_folder_with_one_store_stands_for_it(sawlog_, tmp_path, command):
+    make_run(tmp_path / "runs" / "seed-0", steps=2)
+    target = [tmp_path / "a.csv", "--names", "loss"] if command == "export" else []
+    done = sawlog_(command, tmp_path / "runs", *target)
+    assert (done.code, done.err) == (0, "")
+    make_run(tmp_path / "runs" / "run" / "metrics", steps=2)
+    done = sawlog_(command, tmp_path / "runs", *target)
+    assert done.code == 2
+    assert "2 stores in it: run/metrics, seed-0." in done.err.replace("\n", " ")
+    assert f"such as {tmp_path / 'runs' / 'run' / 'metrics'}" in done.err.replace("\n", " ")
+
+
+def test_verify_and_compact_take_all_stores_of_a_folder(sawlog_, tmp_path):
+    for name in ("b", "a", "deep/c"):
+        make_run(tmp_path / "runs" / name, steps=2)
+    for command in ("verify", "compact"):
+        done = sawlog_(command, tmp_path / "runs", tmp_path / "runs" / "a", "--json")
+        paths = [each["path"] for each in done.json]
+        assert paths == [str(tmp_path / "runs" / name) for name in ("a", "b", "deep/c")]
+        assert done.code == 0
+    (tmp_path / "empty").mkdir()
+    assert sawlog_("verify", tmp_path / "empty").code == 2

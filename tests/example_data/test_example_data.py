@@ -192,3 +192,21 @@ def test_bytes_that_are_no_example_are_damage():
     for bad in (b"", b"\xff" * 8, good[:6], b"\x02\0\0\0[]", svg):
         with pytest.raises(DamagedStoreError):
             Example.from_bytes(bad)
+
+
+def test_a_text_is_not_shown_again_as_numbers(tmp_path):
+    encoded = {"input_ids": [5, 6, 7], "attention_mask": np.ones(3), "labels": [5, 6, 7]}
+    rows = [
+        {"text": "one", **encoded, "source": "web"},
+        {"text": "two", **encoded, "labels": [0, 3]},  # several classes: not the text
+        {"text": "three", "input_ids": "a text"},
+        {**encoded},
+    ]
+    describe(tmp_path / "run", rows)
+    found = load_examples(tmp_path / "run").get(range(4))
+    assert [list(found[i].fields) for i in range(4)] == [
+        ["source"],
+        ["labels"],
+        ["input_ids"],
+        ["input_ids", "attention_mask", "labels"],
+    ]

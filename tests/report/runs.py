@@ -48,6 +48,7 @@ def make_hostile(root: Path) -> Path:
     return path
 
 
+LONG = "long-" + "x" * 300  # without a place to break it
 WORDS = ["river", "stone", "bird", "light", "<script>", "&amp;", "winter", "bread"]
 
 
@@ -61,6 +62,7 @@ def make_texts(count: int) -> list[dict]:
         text = " ".join(words) if i % 10 else "river stone river stone river stone"
         source = ["web", "books", HOSTILE][i % 3]
         made.append({"text": text, "label": topic if i % 10 else 0, "source": source, "i": i})
+    made[1][LONG] = LONG
     return made
 
 

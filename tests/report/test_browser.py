@@ -107,6 +107,14 @@ def until(page, condition):
         page.wait_for_timeout(50)
 
 
+def eventually(page, call, expected):
+    """Wait until a call returns what is expected; a change is drawn in the next frame."""
+    limit = time.monotonic() + PATIENCE_MS / 1000
+    while (found := call()) != expected:
+        assert time.monotonic() < limit, found
+        page.wait_for_timeout(50)
+
+
 def serious(page):
     import axe_playwright_python
 
@@ -196,8 +204,23 @@ def test_curves_and_their_controls(root, opened):
     assert [name for name, _ in data()] == ["runs (7)"]
     page.get_by_label("Show").select_option("runs")
     until(page, "document.querySelectorAll('#panel .scatterlayer .trace').length > 6")
-    assert lines() == len(data()) == 7
+    eventually(page, lines, 7)
+    assert len(data()) == 7
     assert {size for _, size in data()} == {100, 60}
+    page.get_by_role("button", name="runs/diverged").click()
+    until(page, "document.querySelectorAll('#panel .key[aria-pressed=false]').length === 1")
+    until(
+        page,
+        "![...document.querySelectorAll('#panel .plot')].some(p => (p.data || []).some("
+        "t => t.name === 'runs/diverged'))",
+    )
+    assert [name for name, _ in data()] == [f"runs/seed-{i}" for i in range(6)]
+    page.get_by_role("button", name="runs/diverged").click()
+    width = lambda: figure.bounding_box()["width"]
+    small = width()
+    figure.get_by_role("button", name="Enlarge loss").click()
+    assert width() > 2 * small
+    figure.get_by_role("button", name="Enlarge loss").click()
     page.get_by_label("Show").select_option("groups")
     page.get_by_label("Spread").select_option("range")
     page.get_by_label("Over").select_option("=epoch")
@@ -210,16 +233,15 @@ def test_curves_and_their_controls(root, opened):
     page.get_by_label("From step").fill("100")
     page.get_by_label("To step").fill("200")
     page.get_by_label("To step").press("Enter")
-    figure.locator(".main-svg").first.wait_for()
-    assert layout() == ["linear", "log", [100, 200]]
+    eventually(page, layout, ["linear", "log", [100, 200]])
     page.get_by_label("Log steps").check()
-    figure.locator(".main-svg").first.wait_for()
-    assert layout() == ["log", "log", [pytest.approx(2), pytest.approx(np.log10(200))]]
+    ends = [pytest.approx(2), pytest.approx(np.log10(200))]
+    eventually(page, layout, ["log", "log", ends])
     page.get_by_label("Smoothing").fill("0.9")
     figure.locator("summary").click()
     assert "runs/diverged" in figure.locator("tbody").inner_text()
     page.get_by_label("Names").fill("no such name")
-    assert "No name matches." in page.inner_text("#panel")
+    page.wait_for_selector("#panel >> text=No name matches.")
 
 
 def test_arrays_stores_and_labels(root, opened, tmp_path):
@@ -337,12 +359,31 @@ def test_the_live_page_follows_a_run(tmp_path, opened):
         page.wait_for_selector("#panel .main-svg")
         length = "document.querySelector('#panel .plot')?.data?.at(-1).y.length === {}"
         until(page, length.format(1))
+        page.get_by_label("Show").focus()  # a control that has the focus does not stop updates
+        page.evaluate("document.querySelector('#panel .plot').mark = 1")
         writer.log({"loss": 1.0}, step=1)
         writer.flush()
         until(page, length.format(2))
+        assert page.evaluate("document.activeElement.tagName") == "SELECT"
+        seen = "document.querySelector('#panel .plot')._fullLayout.xaxis.range.join()"
+        first = page.evaluate(seen)
+        area = page.locator("#panel .nsewdrag").bounding_box()
+        page.mouse.move(area["x"] + 20, area["y"] + 20)
+        page.mouse.down()
+        page.mouse.move(area["x"] + area["width"] / 2, area["y"] + area["height"] / 2, steps=5)
+        page.mouse.up()
+        until(page, f"{seen} !== {json.dumps(first)}")
+        zoomed = page.evaluate(seen)
+        writer.log({"loss": 0.5}, step=20)
+        writer.flush()
+        until(page, length.format(3))
+        assert page.evaluate(seen) == zoomed
+        assert page.evaluate("document.querySelector('#panel .plot').mark") == 1
         show(page, "runs")
+        page.get_by_role("button", name="state", exact=True).click()  # has the focus from now on
         with sawlog.store.create(tmp_path / "second") as other:
             other.log({"loss": 5.0}, step=0)
         page.wait_for_selector("#panel th:has-text('second')")
+        assert page.evaluate("document.activeElement.textContent") == "state"
         assert serious(page) == []
         page.close()  # before the server: the page would complain that it is gone

@@ -189,6 +189,21 @@ def test_attribution_of_a_query(tmp_path):
     assert unpacked(part["overall"]["values"]).tolist() == [5, 1, 0, 2, -2]
 
 
+def test_queries_that_no_run_has_are_described_with_the_run(tmp_path):
+    run = sawlog.init("train", root=tmp_path)
+    run.log({"loss": 1.0}, step=0)
+    run.finalize()
+    assert run.describe({"q": "a red cat"}, queries=True) == 1
+    assert run.describe({3: "a dog"}) == 1
+    scores = Scores(np.array(["q", "r"]), np.array([3]), np.ones((2, 1)), about={"mode": "dot"})
+    scores.save(run.path / "scores" / "asked")
+    source = PageSource([tmp_path])
+    (page,) = source.runs.values()
+    part = source.part(f"attribution/{page.id}/0")
+    assert [query.get("data") for query in part["queries"]] == [{"text": "a red cat"}, None]
+    assert part["examples"] == {"3": {"text": "a dog"}}
+
+
 def test_parallel_gradients_are_folded_in_every_list(tmp_path):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(32, 6))

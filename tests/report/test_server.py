@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import socket
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from starlette.testclient import TestClient
 import sawlog.store
 from sawlog.errors import StoreNotFoundError
 from sawlog.report import view_app
-from sawlog.report._server import make_server
+from sawlog.report._server import loopback_socket, make_server
 from tests.report.runs import make_failed
 
 TOKEN, PORT = "secret-token", 8123
@@ -164,3 +165,8 @@ def test_handlers_of_the_program_stay_open(tmp_path):
     _, bound, _ = make_server(tmp_path)
     bound.close()
     assert not handler.closed
+
+
+def test_a_browser_may_be_quicker_than_the_server():
+    with loopback_socket(0) as bound, socket.create_connection(bound.getsockname(), timeout=10):
+        pass

@@ -18,6 +18,7 @@ from sawlog.capture._extract import Extraction, ExtractionJob, Mask
 from sawlog.capture._run_core import RunCore
 from sawlog.errors import CaptureError
 from sawlog.example_data import check_described, describe
+from sawlog.example_data._table import QUERIES
 from sawlog.run_files._options import Options
 
 
@@ -47,6 +48,7 @@ class CaptureRun(RunCore):
         *,
         text: str | None = None,
         image: str | None = None,
+        queries: bool = False,
     ) -> int:
         """Store what the examples of the run look like, so that pages and tables can show them.
 
@@ -61,6 +63,8 @@ class CaptureRun(RunCore):
                 or ``"position"``. None takes the keys of a dict, the column ``id``, the index of
                 a data frame, or else positions from 0.
             text, image: the columns with the text and the image; None finds them.
+            queries: whether these are the queries of the scores that are saved in the run, and not
+                its own examples.
 
         Returns:
             How many examples were described.
@@ -74,6 +78,8 @@ class CaptureRun(RunCore):
         >>> run.describe([{"text": "a cat", "label": 1}, {"text": "a dog", "label": 0}])
         2
         """
+        if queries:
+            return describe(self.path / QUERIES, dataset, ids, text=text, image=image)
         described = describe(self.path, dataset, ids, text=text, image=image)
         check_described(self.path)
         return described

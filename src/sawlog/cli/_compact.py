@@ -15,6 +15,7 @@ from sawlog._text import printable
 from sawlog._validate import non_negative_number, positive_integer
 from sawlog.cli._arguments import Json, Stores, given_paths
 from sawlog.cli._exit_codes import OK, report, worse
+from sawlog.cli._folders import all_stores
 from sawlog.cli._output import CommandOutput
 from sawlog.errors import SawlogError
 from sawlog.store import Compaction
@@ -34,11 +35,11 @@ class Compact:
     """Merge small segments into large ones, and drop replaced rows.
 
     The store can be read and written meanwhile. Merged segments are kept for readers that are open,
-    and removed by the first compaction after the grace period.
+    and removed by the first compaction after the grace period. Of a folder, all stores in it.
 
     examples:
       sawlog compact runs/seed-0
-      sawlog compact runs/* --segment-mb 512
+      sawlog compact runs --segment-mb 512
     """
 
     paths: Stores
@@ -57,7 +58,7 @@ def run(arguments: Compact, output: CommandOutput) -> int:
     non_negative_number("--grace", arguments.grace)
     segment_bytes = positive_integer("--segment-mb", arguments.segment_mb) << 20
     code, done = OK, []
-    for path in given_paths(arguments.paths):
+    for path in all_stores(given_paths(arguments.paths)):
         try:
             with output.progress(f"compacting {path.name}") as progress:
                 result = sawlog.store.compact(

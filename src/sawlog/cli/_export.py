@@ -14,6 +14,7 @@ from sawlog._table import TableColumn, table
 from sawlog._text import printable
 from sawlog.cli._arguments import Json, Names, Overwrite, Store
 from sawlog.cli._exit_codes import OK
+from sawlog.cli._folders import one_store
 from sawlog.cli._output import CommandOutput
 from sawlog.inspect._patterns import matching_names
 from sawlog.store._views._export import FORMATS
@@ -61,7 +62,7 @@ class Export:
 
 def run(arguments: Export, output: CommandOutput) -> int:
     """Run ``sawlog export``."""
-    with sawlog.store.open(arguments.path) as reader:
+    with sawlog.store.open(one_store(arguments.path)) as reader:
         names = matching_names(reader.schema, arguments.names) if arguments.names else None
         with output.progress(f"exporting {arguments.path.name}") as progress:
             written = sawlog.store.export(

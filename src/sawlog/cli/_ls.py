@@ -10,6 +10,7 @@ from rich.text import Text
 from tyro.conf import Positional, arg
 
 from sawlog._format import age, size
+from sawlog._paths import natural_order
 from sawlog._table import Cell, TableColumn, table
 from sawlog._text import printable
 from sawlog.cli._arguments import Json
@@ -58,7 +59,7 @@ def run(arguments: Ls, output: CommandOutput) -> int:
     def refused(error: OSError) -> None:
         output.remark(f"note: {error.filename} was not searched: {error.strerror}")
 
-    paths = sorted(find_stores(arguments.path, refused))
+    paths = sorted(find_stores(arguments.path, refused), key=natural_order)
     found: list[StoreOverview] = []
     with output.progress("reading headers") as progress:
         for done, path in enumerate(paths, 1):

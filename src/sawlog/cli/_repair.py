@@ -12,6 +12,7 @@ from sawlog._format import count
 from sawlog._text import printable
 from sawlog.cli._arguments import Json, Store
 from sawlog.cli._exit_codes import BAD, OK
+from sawlog.cli._folders import one_store
 from sawlog.cli._output import CommandOutput
 from sawlog.cli._verify import show_problems, show_report
 from sawlog.store import Problem
@@ -41,6 +42,7 @@ class Repair:
 
 def run(arguments: Repair, output: CommandOutput) -> int:
     """Run ``sawlog repair``."""
+    arguments = dataclasses.replace(arguments, path=one_store(arguments.path))
     return _repair(arguments, output) if arguments.yes else _announce(arguments, output)
 
 

@@ -18,6 +18,7 @@ from sawlog._trend import sparkline
 from sawlog._validate import integer
 from sawlog.cli._arguments import Json, NamesAgain, PositionalNames, Store
 from sawlog.cli._exit_codes import DAMAGED, OK
+from sawlog.cli._folders import one_store
 from sawlog.cli._ls import state_style
 from sawlog.cli._output import CommandOutput
 from sawlog.cli._verify import show_problems
@@ -82,7 +83,7 @@ class Show:
 def run(arguments: Show, output: CommandOutput) -> int:
     """Run ``sawlog show``."""
     limit = integer("--limit", arguments.limit, least=0)
-    with _opened(arguments.path, output) as reader:
+    with _opened(one_store(arguments.path), output) as reader:
         most = None if arguments.json else limit or None
         summary = store_summary(reader, arguments.names + arguments.more_names, limit=most)
     if arguments.json:

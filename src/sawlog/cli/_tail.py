@@ -19,6 +19,7 @@ from sawlog._text import printable
 from sawlog._validate import integer
 from sawlog.cli._arguments import Json, NamesAgain, PositionalNames
 from sawlog.cli._exit_codes import OK
+from sawlog.cli._folders import one_store
 from sawlog.cli._output import CommandOutput
 from sawlog.errors import StoreNotFoundError
 from sawlog.inspect import writer_activity
@@ -65,6 +66,7 @@ def run(arguments: Tail, output: CommandOutput) -> int:
             "the stores under a folder."
         )
     names = arguments.names + arguments.more_names
+    path = one_store(path)
     with sawlog.store.open(path) as reader:
         seen: dict[str, int] = {}
         lines = list(_new_lines(reader, names, seen, arguments.lines))

@@ -14,6 +14,7 @@ from sawlog._table import TableColumn, table
 from sawlog._text import printable
 from sawlog.cli._arguments import Json, Stores, given_paths
 from sawlog.cli._exit_codes import DAMAGED, OK, report, worse
+from sawlog.cli._folders import all_stores
 from sawlog.cli._output import CommandOutput
 from sawlog.errors import SawlogError
 from sawlog.store import Problem, VerifyReport
@@ -30,11 +31,11 @@ _LOSSES = (
 class Verify:
     """Check every byte of stores against its checksum.
 
-    Lists each damaged or missing file, and what can still be read.
+    Lists each damaged or missing file, and what can still be read. Of a folder, all stores in it.
 
     examples:
       sawlog verify runs/seed-0
-      sawlog verify runs/* --json
+      sawlog verify runs --json
     """
 
     paths: Stores
@@ -44,7 +45,7 @@ class Verify:
 def run(arguments: Verify, output: CommandOutput) -> int:
     """Run ``sawlog verify``; a store that cannot be checked does not stop it."""
     code, found = OK, []
-    for path in given_paths(arguments.paths):
+    for path in all_stores(given_paths(arguments.paths)):
         try:
             with output.progress(f"verifying {path.name}") as progress:
                 result = sawlog.store.verify(path, progress)

@@ -22,6 +22,7 @@ MOST_ITEMS = 32  # elements of a column that is a list
 MOST_TOKENS = 4_096
 MOST_PIXELS = 256  # pixels of a side of an image
 _TEXTS = ("text", "sentence", "content", "document", "prompt", "question", "input", "premise")
+_ENCODED = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
 _PICTURES = ("image", "img", "pixels", "picture")
 
 
@@ -69,7 +70,24 @@ def _of_columns(item: Mapping[Any, Any], columns: Columns) -> Example:
         own = [_clean(str(token)) for token in list(row.pop("tokens"))[:MOST_TOKENS]]
         found = dataclasses.replace(found, tokens=tuple(own))
     row.pop("id", None)
+    if found.text is not None:
+        row = _without_encoding(row)
     return dataclasses.replace(found, fields={_clean(n): _field(v) for n, v in row.items()})
+
+
+def _without_encoding(row: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the text as numbers, which says nothing more: columns of tokenizers."""
+    length = _length(row.get("input_ids"))
+    same = length is not None and _length(row.get("labels")) == length
+    hidden = {*_ENCODED, *(["labels"] if same else [])}
+    return {n: v for n, v in row.items() if n not in hidden or _length(v) is None}
+
+
+def _length(value: Any) -> int | None:
+    """Return the length of a list or array; None for anything else."""
+    if hasattr(value, "shape"):
+        return int(value.shape[0]) if len(value.shape) else None
+    return len(value) if isinstance(value, list | tuple) else None
 
 
 def _chosen(

@@ -43,8 +43,9 @@ class Example:
 
     @property
     def line(self) -> str:
-        """The example in one line of text: its text, or else its fields."""
+        """The example in one line of text: its text, and its fields in brackets behind it."""
         fields = ", ".join(f"{name}={value}" for name, value in self.fields.items())
+        fields = f"[{fields}]" if fields and self.text else fields
         parts = [self.text or "", fields, "(image)" if self.image and not self.text else ""]
         return "  ".join(" ".join(part.split()) for part in parts if part)
 

@@ -22,6 +22,7 @@ from sawlog.example_data._example import Example
 from sawlog.example_data._sources import Ids, examples_of
 
 FOLDER = "data"
+QUERIES = "queries"  # the folder of a run below which its queries are described
 LENGTH = "length"
 _LEAST = 64  # bytes of a row
 _MOST = 1 << 24

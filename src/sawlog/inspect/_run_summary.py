@@ -11,7 +11,7 @@ from typing import Any
 
 import sawlog.store
 from sawlog._format import iso
-from sawlog._paths import absolute
+from sawlog._paths import absolute, natural_order
 from sawlog.errors import SawlogError
 from sawlog.inspect._coverage import Coverage, coverage_of
 from sawlog.inspect._overview import StoreOverview, _is_store, store_overview
@@ -92,7 +92,7 @@ def find_runs(
         on_error: called with the error of each folder that cannot be read; None ignores these.
     """
     for here, below, files in os.walk(folder, onerror=on_error):
-        below.sort()
+        below.sort(key=natural_order)
         place = Path(here)
         if _is_store(place, below, files):
             below.clear()

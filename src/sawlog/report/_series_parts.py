@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import sawlog.store
+from sawlog.errors import SawlogError
 from sawlog.inspect import ArrayHistory, Curve, SeriesCurves, array_histories, series_curves
 from sawlog.report._encode import data_uri, packed, packed_values
 
 MOST_SERIES = 2_000  # of a run; the page says if there are more
 MOST_ARRAYS = 60
+_HIDDEN = {"provenance"}  # notes of capture runs
 
 
 def curves_part(path: Path | None, points: int) -> dict[str, Any]:
@@ -57,11 +59,22 @@ def arrays_part(path: Path | None) -> dict[str, Any]:
     with sawlog.store.open(path, damaged="skip") as reader:
         total = sum(1 for series in reader.schema.series if series.column.shape)
         found = array_histories(reader, limit=MOST_ARRAYS)
-    hidden = {"provenance"}  # notes of capture runs
     return {
-        "arrays": [_history(each) for each in found if each.name not in hidden],
+        "arrays": [_history(each) for each in found if each.name not in _HIDDEN],
         "left_out": max(0, total - MOST_ARRAYS),
     }
+
+
+def has_arrays(path: Path | None) -> bool:
+    """Return whether a run logged arrays by step; a store that cannot be opened has none."""
+    if path is None:
+        return False
+    try:
+        with sawlog.store.open(path, damaged="skip") as reader:
+            columns = [series.column for series in reader.schema.series]
+    except (SawlogError, OSError):
+        return False
+    return any(column.shape and column.name not in _HIDDEN for column in columns)
 
 
 def _history(history: ArrayHistory) -> dict[str, Any]:

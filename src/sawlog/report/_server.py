@@ -130,7 +130,7 @@ class Guard:
 
 
 def loopback_socket(port: int) -> socket.socket:
-    """Return a socket of the loopback address; port 0 chooses a free one.
+    """Return a socket that listens at the loopback address; port 0 chooses a free one.
 
     Raises:
         ArgumentError: the port is in use.
@@ -139,6 +139,7 @@ def loopback_socket(port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind(("127.0.0.1", port))
+        bound.listen(128)  # before anyone is told the address: a browser may be quicker than us
     except (OSError, OverflowError) as error:
         bound.close()
         why = str(error).rstrip(".")

@@ -22,6 +22,7 @@ from sawlog._format import iso
 from sawlog._paths import absolute
 from sawlog.errors import ArgumentError, SawlogError, StoreNotFoundError
 from sawlog.example_data import ExampleData, load_examples
+from sawlog.example_data._table import QUERIES
 from sawlog.influence import load_scores
 from sawlog.inspect import (
     RunSummary,
@@ -32,11 +33,12 @@ from sawlog.inspect import (
 )
 from sawlog.report._attribution import ScoredRun, attribution_part
 from sawlog.report._label_part import checked_label_part
-from sawlog.report._series_parts import arrays_part, curves_part
+from sawlog.report._series_parts import arrays_part, curves_part, has_arrays
 
 MOST_RUNS = 2_000
 MOST_POINTS = 300_000  # points of all curves of a report together
 _TABLE_NAMES = 400
+_MOST_READ = 64  # runs whose schema is read to know what they have
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,18 +185,19 @@ class PageSource:
             scores.name,
             loaded,
             run.data(),
-            self._query_data(loaded.about.get("queries")),
+            self._query_data(loaded.about.get("queries"), run.summary.path),
             own if own is not None and own.is_dir() else None,
             None if coverage is None else coverage.share,
         )
 
-    def _query_data(self, queries: Any) -> ExampleData | None:
-        """Return the described queries, if their rows belong to a run of this page."""
-        if not isinstance(queries, str):
-            return None
-        folder = Path(queries).parent.parent
-        found = [run for run in self.runs.values() if run.summary.path == folder]
-        return found[0].data() if found else None
+    def _query_data(self, queries: Any, run: Path) -> ExampleData | None:
+        """Return the described queries: of a run of this page, or of the run that was scored."""
+        if isinstance(queries, str):
+            folder = Path(queries).parent.parent
+            for other in self.runs.values():
+                if other.summary.path == folder:
+                    return other.data()
+        return load_examples(run / QUERIES)
 
     def _labels(self, run: PageRun) -> dict[str, Any]:
         if run.rows is None:
@@ -208,8 +211,15 @@ class PageSource:
             "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "live": self.live,
             "left_out": self.left_out,
+            "arrays": self._has_arrays(),
             "runs": [self._run_json(run) for run in self.runs.values()],
         }
+
+    def _has_arrays(self) -> bool:
+        """Return whether a run logged arrays; of many runs, only the first ones are read."""
+        if len(self.runs) > _MOST_READ:
+            return True
+        return any(has_arrays(run.summary.series_path) for run in self.runs.values())
 
     def _run_json(self, run: PageRun) -> dict[str, Any]:
         summary = run.summary

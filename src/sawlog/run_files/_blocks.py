@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sawlog._format import count
 from sawlog._html import html_table
 from sawlog._rich import Console, Table
 from sawlog.errors import ArgumentError
@@ -152,7 +153,7 @@ class Report:
 
     def __rich__(self) -> Table:
         total = f"{self.bytes_per_example:,}"
-        table = Table(title=f"{len(self.blocks)} watched layers", show_footer=True)
+        table = Table(title=count(len(self.blocks), "watched layer"), show_footer=True)
         table.add_column("layer", footer="total", overflow="fold")
         table.add_column("shape", footer="")
         table.add_column("stored", footer="")
@@ -188,7 +189,7 @@ class Report:
             notes.append(f"{len(self.blocks) - _MOST_ROWS:,} more layers.")
         notes += [f"Not watched: {name} ({why})." for name, why in self._some]
         columns = ("layer", "shape", "stored", "numbers", "bytes / example")
-        title = f"{len(self.blocks)} watched layers"
+        title = count(len(self.blocks), "watched layer")
         return html_table(title, columns, rows, right=(3, 4), note=" ".join(notes))
 
     @property

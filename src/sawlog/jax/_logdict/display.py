@@ -17,6 +17,7 @@ from sawlog.jax._logdict.lanes import over_lanes, statistic
 _SHOWN = 3
 _ROWS = 50  # keys in a notebook
 _LANES_SHOWN = 4
+_LONG = 160  # characters of values
 
 
 def describe(parts: list[LogdictPart]) -> str:
@@ -37,7 +38,7 @@ def describe_html(parts: list[LogdictPart]) -> str:
     rows = [(p.slot.key, _types(p), _values(p), _steps(p)) for p in parts[:_ROWS]]
     note = f"and {len(parts) - _ROWS:,} more keys" if len(parts) > _ROWS else ""
     title = f"logdict: {count(len(parts), 'key')}"
-    return html_table(title, ("key", "type", "values", "steps"), rows, note=note)
+    return html_table(title, ("key", "type", "values", "steps"), rows, whole=(3,), note=note)
 
 
 def line(logs: Any) -> str:
@@ -87,7 +88,22 @@ def _values(part: LogdictPart) -> str:
     leaves = jax.tree.leaves(part.value)
     if len(leaves) != 1:
         return f"pytree of {len(leaves)} arrays"
-    return _of_lanes(part) or _short(leaves[0])
+    return _of_lanes(part) or _summary(leaves[0])
+
+
+def _summary(leaf: Any) -> str:
+    """Return the first and last elements, or mean and range where these would be a long text."""
+    text = _short(leaf)
+    if len(text) <= _LONG or not _is_number(leaf):
+        return text
+    array = np.asarray(leaf).astype(np.float64)
+    finite = array[np.isfinite(array)]
+    odd = array.size - finite.size
+    more = f", {odd:,} not finite" if odd else ""
+    if not finite.size:
+        return f"{odd:,} values, none finite"
+    low, high = _short(finite.min()), _short(finite.max())
+    return f"mean {_short(finite.mean())}, from {low} to {high}{more}"
 
 
 def _of_lanes(part: LogdictPart) -> str:

@@ -10,7 +10,7 @@ async function arraysView(root) {
   root.append(controls, body);
   const draw = async () => {
     const part = await source.part(`arrays/${a.run}`);
-    drawArrays(controls, body, runs, part, draw);
+    drawArrays(controls, body, state.index.runs.filter((run) => run.entries), part, draw);
   };
   root.refresh = draw;
   await draw();
@@ -20,11 +20,12 @@ function drawArrays(controls, body, runs, part, draw) {
   const a = state.arrays;
   const names = (part.arrays || []).map((each) => each.name);
   if (!names.includes(a.name)) a.name = names[0] || "";
-  clear(controls);
-  add(controls, [
+  const now = JSON.stringify([runs.map((run) => run.id), names, a.run, a.name]);
+  if (controls.dataset.now !== now) add(clear(controls), [
     field("Run", select(runs.map((run) => [run.id, run.name]), a.run, (value) => { a.run = value; a.at = null; draw(); })),
     names.length ? field("Array", select(names.map((name) => [name, name]), a.name, (value) => { a.name = value; a.at = null; draw(); })) : null,
   ]);
+  controls.dataset.now = now;
   dropCharts(body);
   clear(body);
   if (part.problem) body.append(problem(part.problem));

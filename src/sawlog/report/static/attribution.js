@@ -37,7 +37,7 @@ function drawAttribution(controls, body, part, draw) {
   if (part.overall) {
     body.append(keepOrDrop(part.overall, {
       title: "Keep or drop", column: "total_score", state: a, worst: (x, y) => x - y,
-      about: `Examples with the least total score over all ${num(part.queries.length + part.queries_left_out)} queries are dropped first. The queries should represent what the model is for.`,
+      about: `Examples with the least total score over ${part.queries.length + part.queries_left_out > 1 ? `all ${num(part.queries.length + part.queries_left_out)} queries` : "the query"} are dropped first. The queries should represent what the model is for.`,
     }));
   }
 }

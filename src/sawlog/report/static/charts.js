@@ -47,6 +47,21 @@ const watcher = new IntersectionObserver((seen) => {
   }
 }, { rootMargin: "200px" });
 
+let turn = Promise.resolve();
+
+/** Call act in a frame of its own, so that many charts do not keep people from scrolling. */
+function inTurn(act) {
+  turn = turn.then(() => new Promise((done) => {
+    requestAnimationFrame(() => {
+      try {
+        act();
+      } finally {
+        done();
+      }
+    });
+  }));
+}
+
 function layoutOf(layout) {
   const axis = { gridcolor: css("--line"), zerolinecolor: css("--line-strong"), linecolor: css("--line-strong"), tickcolor: css("--line-strong"), automargin: true };
   const { xaxis, yaxis, ...rest } = layout;
@@ -72,7 +87,14 @@ function layoutOf(layout) {
 function chart(title, make, options) {
   const plot = el("div", { class: "plot", role: "group", "aria-label": shown(options.label || title) });
   plot.classList.add(options.size || "medium");
-  const figure = el("figure", { class: "chart" }, el("figcaption", {}, title), plot, options.below || []);
+  const figure = el("figure", { class: "chart" });
+  const large = options.large && el("button", { type: "button", class: "enlarge", "aria-pressed": "false", "aria-label": `Enlarge ${shown(title)}`, title: "Enlarge", onclick: () => enlarge() }, "⤢");
+  add(figure, [el("figcaption", {}, el("span", {}, title), large || null), plot, options.below || []]);
+  const enlarge = () => {
+    const on = figure.classList.toggle("enlarged");
+    large.setAttribute("aria-pressed", String(on));
+    if (visible) Plotly.Plots.resize(plot);
+  };
   const config = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], doubleClick: "reset" };
   let visible = false;
   const draw = () => {
@@ -81,10 +103,12 @@ function chart(title, make, options) {
   };
   plot.addEventListener("visible", async () => {
     await plotly();
-    if (!plot.isConnected) return;
-    visible = true;
-    drawn.add(figure);
-    draw();
+    inTurn(() => {
+      if (!plot.isConnected) return;
+      visible = true;
+      drawn.add(figure);
+      draw();
+    });
   });
   watcher.observe(plot);
   figure.redraw = () => { if (visible && plot.isConnected) draw(); };

@@ -6,17 +6,27 @@ const MOST_BANDS = 6; // runs whose ranges are drawn; more would hide each other
 
 async function curvesView(root) {
   const controls = el("section", { class: "card controls", "aria-label": "Controls of curves" });
-  const notes = el("div");
-  const grid = el("div", { class: "grid" });
-  const pager = el("div", { class: "pager" });
-  root.append(controls, notes, grid, pager);
-  const loaded = await loadCurves();
-  const draw = () => drawCurves(loaded, notes, grid, pager);
-  drawControls(controls, loaded, () => { draw(); });
-  draw();
+  const view = { notes: el("div"), legend: el("div"), grid: el("div", { class: "grid" }), pager: el("div", { class: "pager" }), charts: new Map(), loaded: null };
+  root.append(controls, view.notes, view.legend, view.grid, view.pager);
+  view.loaded = await loadCurves();
+  let waiting = false;
+  const draw = () => { // once for each frame: a slider sends many changes
+    if (waiting) return;
+    waiting = true;
+    requestAnimationFrame(() => { waiting = false; if (root.isConnected) drawCurves(view, draw); });
+  };
+  let axes = "";
+  const drawAxes = () => {
+    const now = JSON.stringify(view.loaded.axes);
+    if (now === axes || controls.contains(document.activeElement)) return;
+    axes = now;
+    drawControls(clear(controls), view.loaded, draw);
+  };
+  drawAxes();
+  drawCurves(view, draw);
   root.refresh = async () => {
-    const fresh = await loadCurves();
-    Object.assign(loaded, fresh);
+    view.loaded = await loadCurves();
+    drawAxes();
     draw();
   };
 }
@@ -62,25 +72,58 @@ function drawControls(root, loaded, draw) {
   ]);
 }
 
-function drawCurves(loaded, notes, grid, pager) {
+function drawCurves(view, draw) {
   const c = state.curves;
+  const { loaded, grid } = view;
   const wanted = c.search.trim().toLowerCase();
-  const names = [...loaded.byName.keys()].filter((name) => name.toLowerCase().includes(wanted));
+  const names = inSections([...loaded.byName.keys()].filter((name) => name.toLowerCase().includes(wanted) && loaded.byName.get(name).some(({ series }) => chosenCurve(series))));
   const pages = Math.max(1, Math.ceil(names.length / PER_PAGE));
   c.page = Math.min(c.page, pages - 1);
-  clear(notes);
-  for (const text of loaded.problems.slice(0, 5)) notes.append(problem(text));
+  clear(view.notes);
+  for (const text of loaded.problems.slice(0, 5)) view.notes.append(problem(text));
   const all = [...new Set(names.flatMap((name) => loaded.byName.get(name).map((each) => each.run)))];
-  notes.append(el("p", { class: "muted", role: "status" }, curveNotes(loaded, names, all).join(" ")));
-  notes.append(legendOf(all));
-  dropCharts(grid);
-  clear(grid);
-  for (const name of names.slice(c.page * PER_PAGE, (c.page + 1) * PER_PAGE)) {
-    const lines = linesOf(loaded.byName.get(name));
-    if (lines.length) grid.append(curveChart(name, lines, all));
-  }
-  if (!grid.children.length) grid.append(el("p", { class: "muted" }, loaded.byName.size ? "No name matches." : "These runs logged no numbers by step."));
-  drawPager(pager, c.page, pages, names.length, (page) => { c.page = page; drawCurves(loaded, notes, grid, pager); document.getElementById("main").scrollIntoView(); });
+  view.notes.append(el("p", { class: "muted", role: "status" }, curveNotes(loaded, names, all).join(" ")));
+  keepingFocus(view.legend, () => { clear(view.legend).append(legendOf(all, draw)); });
+  drawGrid(view, names.slice(c.page * PER_PAGE, (c.page + 1) * PER_PAGE), names, all);
+  if (!names.length) grid.append(el("p", { class: "muted" }, loaded.byName.size ? "No name matches." : "These runs logged no numbers by step."));
+  keepingFocus(view.pager, () => drawPager(view.pager, c.page, pages, names.length, (page) => { c.page = page; drawCurves(view, draw); document.getElementById("main").scrollIntoView(); }));
+}
+
+/** Put the charts of a page into the grid. Those that are drawn stay, with what people zoomed into. */
+function drawGrid(view, shownNames, names, all) {
+  const { grid, charts, loaded } = view;
+  const sections = sectionsOf(names);
+  const section = (name) => sections.get(name);
+  const several = new Set(sections.values()).size > 1;
+  const nodes = [];
+  shownNames.forEach((name, at) => {
+    if (several && (at === 0 || section(name) !== section(shownNames[at - 1]))) {
+      const count = names.filter((each) => section(each) === section(name)).length;
+      nodes.push(el("h2", { class: "section" }, section(name) || "other names", el("span", { class: "muted" }, ` ${num(count)}`)));
+    }
+    if (!charts.has(name)) charts.set(name, curveChart(name));
+    nodes.push(charts.get(name));
+  });
+  for (const [name, figure] of charts) if (!shownNames.includes(name)) { dropCharts(figure); charts.delete(name); }
+  const same = nodes.length === grid.children.length && nodes.every((node, at) => (node.tagName === "H2" ? grid.children[at].tagName === "H2" : node === grid.children[at]));
+  if (!same) grid.replaceChildren(...nodes);
+  grid.classList.toggle("few", shownNames.length < 3);
+  for (const name of shownNames) charts.get(name).update(linesOf(loaded.byName.get(name)), all);
+}
+
+/** The section of each name: what is before its first slash, if two names or more have it. */
+function sectionsOf(names) {
+  const first = (name) => (name.includes("/") ? name.slice(0, name.indexOf("/")) : "");
+  const counts = new Map();
+  for (const name of names) counts.set(first(name), (counts.get(first(name)) || 0) + 1);
+  return new Map(names.map((name) => [name, counts.get(first(name)) > 1 ? first(name) : ""]));
+}
+
+/** Names in the order of their sections, those without a section first. */
+function inSections(names) {
+  const sections = sectionsOf(names);
+  const order = [...new Set(["", ...sections.values()])];
+  return order.flatMap((section) => names.filter((name) => sections.get(name) === section));
 }
 
 /** What is drawn, and what is thinned or left out. */
@@ -90,7 +133,7 @@ function curveNotes(loaded, names, all) {
   const some = loaded.runs.length < total && !state.selected.size ? `the first ${num(loaded.runs.length)} of ${plural(total, "run")}` : plural(loaded.runs.length, "run");
   const said = [`${plural(names.length, "name")} of ${some}.`];
   const grouped = isGrouped(all);
-  if (grouped) said.push(`A line is the mean over the runs of a folder, and the band their ${c.band === "range" ? "range" : "standard deviation"}.`);
+  if (grouped) said.push(`A line is the mean over the runs of a folder, and the band their ${c.band === "range" ? "range" : "standard deviation"}. Runs with other steps are interpolated.`);
   const curves = [...loaded.byName.values()].flat().flatMap(({ series }) => series.curves);
   if (curves.some((curve) => curve.least)) {
     const longest = curves.reduce((most, curve) => Math.max(most, curve.entries), 0);
@@ -101,13 +144,18 @@ function curveNotes(loaded, names, all) {
   return said;
 }
 
+function chosenCurve(series) {
+  const wanted = state.curves.axis;
+  const curve = !wanted || wanted === "auto" ? series.curves[0] : series.curves.find((each) => `=${each.axis ?? ENTRY}` === wanted);
+  return curve && curve.entries ? curve : null;
+}
+
 /** The curve of each run over the chosen axis, as numbers. */
 function linesOf(all) {
-  const wanted = state.curves.axis;
   const found = [];
   for (const { run, series } of all) {
-    const curve = !wanted || wanted === "auto" ? series.curves[0] : series.curves.find((each) => `=${each.axis ?? ENTRY}` === wanted);
-    if (!curve || !curve.entries) continue;
+    const curve = chosenCurve(series);
+    if (!curve) continue;
     if (!curve.read) curve.read = { x: unpacked(curve.x), mean: unpacked(curve.mean), least: curve.least && unpacked(curve.least), greatest: curve.greatest && unpacked(curve.greatest) };
     found.push({ run, axis: curve.axis, last: series.last, curve, ...curve.read });
   }
@@ -126,26 +174,47 @@ function smoothed(values, weight) {
   });
 }
 
-function curveChart(name, lines, all) {
-  const odd = lines.filter((line) => line.curve.nonfinite);
-  const below = [];
-  if (odd.length) below.push(el("p", { class: "note warn" }, `NaN or infinite: ${odd.slice(0, 3).map((line) => `${line.run.name} ${plural(line.curve.nonfinite, "time")}, first at ${num(line.curve.first_nonfinite)}`).join("; ")}${odd.length > 3 ? `; ${odd.length - 3} more runs` : ""}.`));
-  const rows = lines.map((line) => {
-    const least = Math.min(...(line.least || line.mean).filter(Number.isFinite));
-    const greatest = Math.max(...(line.greatest || line.mean).filter(Number.isFinite));
-    return [line.run.name, num(line.last), num(least), num(greatest), num(line.curve.entries)];
-  });
-  below.push(el("details", {}, el("summary", {}, "As a table"), plainTable(`Values of ${shown(name)}`, ["run", "last", "least", "greatest", "entries"], rows, [1, 2, 3, 4])));
-  const label = `${name}: ${plural(lines.length, "run")}, last values ${lines.slice(0, 4).map((line) => num(line.last)).join(", ")}`;
-  return chart(name, () => ({ traces: tracesOf(lines, all), layout: curveLayout(lines) }), { label, below });
+/** A chart of one name; figure.update(lines, all) draws other runs or settings, in place. */
+function curveChart(name) {
+  let lines = [];
+  let all = [];
+  const odd = el("p", { class: "note warn", hidden: true });
+  const table = el("div");
+  const details = el("details", { ontoggle: () => drawTable() }, el("summary", {}, "As a table"), table);
+  const figure = chart(name, () => ({ traces: tracesOf(lines.filter((line) => !isHidden(line.run, all)), all), layout: curveLayout(lines) }), { label: name, below: [odd, details], large: true });
+  const drawTable = () => {
+    if (!details.open) return;
+    const extreme = (pick, values) => num(pick(...values.filter(Number.isFinite)));
+    const rows = lines.map((line) => [line.run.name, num(line.last), extreme(Math.min, line.least || line.mean), extreme(Math.max, line.greatest || line.mean), num(line.curve.entries)]);
+    clear(table).append(plainTable(`Values of ${shown(name)}`, ["run", "last", "least", "greatest", "entries"], rows, [1, 2, 3, 4]));
+  };
+  figure.update = (newLines, newAll) => {
+    [lines, all] = [newLines, newAll];
+    const wrong = lines.filter((line) => line.curve.nonfinite);
+    odd.hidden = !wrong.length;
+    clear(odd);
+    if (wrong.length) add(odd, [`NaN or infinite: ${wrong.slice(0, 3).map((line) => `${line.run.name} ${plural(line.curve.nonfinite, "time")}, first at ${num(line.curve.first_nonfinite)}`).join("; ")}${wrong.length > 3 ? `; ${wrong.length - 3} more runs` : ""}.`]);
+    figure.plot.setAttribute("aria-label", shown(`${name}: ${plural(lines.length, "run")}, last values ${lines.slice(0, 4).map((line) => num(line.last)).join(", ")}`));
+    drawTable();
+    figure.redraw();
+  };
+  return figure;
 }
 
-/** Which colour is which run, or group of runs. */
-function legendOf(runs) {
-  const items = isGrouped(runs) ? groupsOf(runs).map((group, at) => [group || "runs", at]) : runs.map((run) => [run.name, colourOf(run)]);
+const hiddenKey = (run, all) => (isGrouped(all) ? `group ${run.group}` : `run ${run.id}`);
+const isHidden = (run, all) => state.curves.hidden.has(hiddenKey(run, all));
+
+/** Which colour is which run, or group of runs: buttons that hide and show them. */
+function legendOf(runs, draw) {
+  const items = isGrouped(runs) ? groupsOf(runs).map((group, at) => [`group ${group}`, group || "runs", at]) : runs.map((run) => [`run ${run.id}`, run.name, colourOf(run)]);
+  const { hidden } = state.curves;
   if (items.length < 2) return el("span");
-  const shownItems = items.slice(0, 40).map(([name, at]) => el("li", { class: "run" }, el("span", { class: `dot c${at % PALETTE}`, "aria-hidden": "true" }), name));
-  return el("ul", { class: "legend", "aria-label": "Colours" }, shownItems, items.length > 40 ? el("li", {}, `and ${items.length - 40} more`) : null);
+  const flip = (key) => {
+    if (!hidden.delete(key)) hidden.add(key);
+    draw();
+  };
+  const buttons = items.slice(0, 40).map(([key, name, at]) => el("li", {}, el("button", { type: "button", class: "key", "aria-pressed": String(!hidden.has(key)), title: hidden.has(key) ? "Show" : "Hide", onclick: () => flip(key) }, el("span", { class: `dot c${at % PALETTE}`, "aria-hidden": "true" }), name)));
+  return el("ul", { class: "legend", "aria-label": "Colours" }, buttons, items.length > 40 ? el("li", {}, `and ${items.length - 40} more`) : null);
 }
 
 const groupsOf = (runs) => [...new Set(runs.map((run) => run.group))];
@@ -162,6 +231,7 @@ function curveLayout(lines) {
   const at = (value) => (value === null || !Number.isFinite(value) ? null : c.logX ? Math.log10(Math.max(value, 1e-300)) : value);
   const range = given.some((value) => value !== null) ? given.map(at) : undefined;
   return {
+    uirevision: JSON.stringify([c.axis, c.logX, c.logY, c.from, c.to]), // what people zoomed into stays as it is
     xaxis: { type: c.logX ? "log" : "linear", title: { text: plotText(lines[0].axis ?? "entry") }, range, autorange: range ? (range[0] === null ? "min" : range[1] === null ? "max" : false) : true },
     yaxis: { type: c.logY ? "log" : "linear", dtick: c.logY ? 1 : undefined, exponentformat: "power" },
   };
@@ -181,7 +251,7 @@ function runTraces(line, ranged) {
   const at = colourOf(line.run);
   const tint = colour(at);
   const { x } = line;
-  const traces = ranged && line.least ? band(x, line.least, line.greatest, faded(tint, 0.15)) : [];
+  const traces = ranged && line.least ? band(x, line.least, line.greatest, line.mean, faded(tint, 0.15)) : [];
   const weight = state.curves.smooth;
   if (weight) traces.push({ x, y: line.mean, mode: "lines", line: { color: faded(tint, 0.3), width: 1 }, hoverinfo: "skip" });
   const mode = x.length < 2 ? "markers" : x.length < 30 ? "lines+markers" : "lines";
@@ -189,7 +259,10 @@ function runTraces(line, ranged) {
   return traces;
 }
 
-function band(x, low, high, fill) {
+function band(x, lows, high, mean, fill) {
+  // A logarithmic axis has no zero: what reaches below ends at the least value that is drawn.
+  const floor = state.curves.logY ? [...mean, ...high].reduce((least, value) => (value > 0 && value < least ? value : least), Infinity) : -Infinity;
+  const low = lows.map((value) => (value <= 0 ? Math.max(value, floor) : value));
   const kept = points(x, low.map((value, at) => [value, high[at]])).filter(([, [a, b]]) => Number.isFinite(a) && Number.isFinite(b));
   const steps = kept.map(([step]) => step);
   const none = { mode: "lines", line: { width: 0 }, hoverinfo: "skip" };
@@ -205,8 +278,10 @@ function groupTraces(group, lines, at) {
   const mean = [];
   const low = [];
   const high = [];
+  const counts = [];
   x.forEach((_, i) => {
     const values = rows.map((row) => row[i]).filter(Number.isFinite);
+    counts.push(values.length);
     const middle = values.reduce((a, b) => a + b, 0) / values.length;
     const spread = Math.sqrt(values.reduce((a, b) => a + (b - middle) ** 2, 0) / Math.max(1, values.length - 1));
     const whole = state.curves.band === "range";
@@ -216,8 +291,8 @@ function groupTraces(group, lines, at) {
   });
   const tint = colour(at);
   const name = `${group || "runs"} (${lines.length})`;
-  const text = mean.map((_, i) => `${num(low[i])} to ${num(high[i])}`);
-  return [...band(x, low, high, faded(tint, 0.2)), { x, y: mean, text, mode: "lines", name: plotText(name), line: { color: tint, width: 2, dash: dash(at) }, hovertemplate: "%{y:.5g} (%{text})" }];
+  const text = mean.map((_, i) => `${num(low[i])} to ${num(high[i])}${counts[i] < lines.length ? `, ${counts[i]} of ${lines.length} runs` : ""}`);
+  return [...band(x, low, high, mean, faded(tint, 0.2)), { x, y: mean, text, mode: "lines", name: plotText(name), line: { color: tint, width: 2, dash: dash(at) }, hovertemplate: "%{y:.5g} (%{text})" }];
 }
 
 function interpolated(steps, values, at) {

@@ -1,6 +1,6 @@
 // Elements, numbers and downloads. Text only ever becomes a text node, never markup.
 
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g;
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]/g;
 
 /** Make control characters and direction marks visible, so that text cannot pretend. */
 function shown(text) {
@@ -28,6 +28,12 @@ function add(node, children) {
   return node;
 }
 
+/** A name or path that may be broken behind its separators. */
+function breakable(text) {
+  const pieces = shown(text).split(/(?<=[/._:-])/);
+  return pieces.flatMap((piece, at) => (at ? [document.createElement("wbr"), piece] : [piece]));
+}
+
 function clear(node) {
   node.replaceChildren();
   return node;
@@ -51,6 +57,25 @@ function select(options, value, onchange) {
 function toggle(label, checked, onchange) {
   const box = el("input", { type: "checkbox", id: newId("check"), checked, onchange: () => onchange(box.checked) });
   return el("div", { class: "check" }, box, el("label", { for: box.id }, label));
+}
+
+/** What tells a control apart from the others of a view, also after the view is drawn anew. */
+function controlKey(node) {
+  const label = node.getAttribute("aria-label") || node.labels?.[0]?.textContent || node.textContent;
+  return `${node.tagName} ${node.type || ""} ${label}`;
+}
+
+/** Call act, which may replace the control that has the focus by another one with the same label. */
+async function keepingFocus(root, act) {
+  const before = document.activeElement;
+  const inside = before && before !== document.body && root.contains(before);
+  const key = inside && controlKey(before);
+  const at = inside && before.type === "search" ? [before.selectionStart, before.selectionEnd] : null;
+  await act();
+  if (!inside || before.isConnected) return;
+  const after = [...root.querySelectorAll("button, input, select, summary, [tabindex]")].find((node) => controlKey(node) === key);
+  after?.focus({ preventScroll: true });
+  if (after && at) after.setSelectionRange(...at);
 }
 
 function announce(text) {
@@ -86,6 +111,14 @@ function ago(iso) {
   if (seconds < 5400) return `${Math.round(seconds / 60)} min ago`;
   if (seconds < 129600) return `${Math.round(seconds / 3600)} h ago`;
   return iso.slice(0, 10);
+}
+
+function duration(seconds) {
+  if (seconds === null || Number.isNaN(seconds)) return "";
+  if (seconds < 1) return "< 1 s";
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${(seconds / 86400).toFixed(1)} days`;
 }
 
 const date = (iso) => (iso ? iso.slice(0, 16).replace("T", " ") + " UTC" : "");

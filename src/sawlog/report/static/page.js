@@ -3,7 +3,7 @@
 const VIEWS = [
   ["runs", "Runs", runsView, () => true],
   ["curves", "Curves", curvesView, (index) => index.runs.some((run) => run.entries)],
-  ["arrays", "Arrays", arraysView, (index) => index.runs.some((run) => run.entries)],
+  ["arrays", "Arrays", arraysView, (index) => index.arrays && index.runs.some((run) => run.entries)],
   ["store", "Store", storeView, (index) => index.runs.length > 0],
   ["attribution", "Attribution", attributionView, (index) => index.runs.some((run) => run.attributions.length)],
   ["labels", "Label errors", labelsView, (index) => index.runs.some((run) => run.labels)],
@@ -59,10 +59,11 @@ async function show(name) {
 
 const THEMES = ["auto", "light", "dark"];
 const darkSystem = matchMedia("(prefers-color-scheme: dark)");
+const THEME_KEY = "sawlog theme";
 let theme = "auto";
 
 function setTheme(wanted) {
-  theme = wanted;
+  theme = THEMES.includes(wanted) ? wanted : "auto";
   const dark = theme === "dark" || (theme === "auto" && darkSystem.matches);
   document.documentElement.dataset.theme = dark ? "dark" : "light";
   const button = document.getElementById("theme");
@@ -71,9 +72,22 @@ function setTheme(wanted) {
   redrawCharts();
 }
 
-document.getElementById("theme").addEventListener("click", () => setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]));
+/** Read or write what is remembered between visits; some browsers refuse it. */
+function remembered(value) {
+  try {
+    if (value !== undefined) localStorage.setItem(THEME_KEY, value);
+    return localStorage.getItem(THEME_KEY);
+  } catch {
+    return null;
+  }
+}
+
+document.getElementById("theme").addEventListener("click", () => {
+  setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]);
+  remembered(theme);
+});
 darkSystem.addEventListener("change", () => setTheme(theme));
-setTheme("auto");
+setTheme(remembered());
 
 // -- start, and updates
 
@@ -87,17 +101,28 @@ function drawFrame() {
   add(clear(document.getElementById("foot")), [`Made by sawlog ${index.version}. ${source.live ? "Nothing is changed by looking; only this computer can see it." : "Everything is in this file; it loads nothing from elsewhere."}`]);
 }
 
+let stale = false; // whether something changed that the view does not show yet
+let pressed = false;
+document.addEventListener("pointerdown", () => { pressed = true; });
+for (const end of ["pointerup", "pointercancel", "blur"]) window.addEventListener(end, () => { pressed = false; });
+
+/** Say whether the server of a live page answers. */
+function connected(on) {
+  const live = document.querySelector(".live");
+  if (!live || live.classList.contains("off") === !on) return;
+  live.classList.toggle("off", !on);
+  live.textContent = on ? "live" : "not connected";
+  live.title = on ? "" : "Is sawlog view still running?";
+  announce(on ? "live again" : "The server does not answer. Is sawlog view still running?");
+}
+
 /** What tells that a run changed. */
 const mark = (run) => JSON.stringify([run.written, run.entries, run.rows, run.bytes, run.state, run.attributions]);
 
 async function update() {
   const fresh = await source.fetched("index");
-  if (fresh.problem) {
-    document.querySelector(".live")?.classList.add("off");
-    announce(fresh.problem);
-    return;
-  }
-  document.querySelector(".live")?.classList.remove("off");
+  if (fresh.problem) return void connected(false);
+  connected(true);
   const before = new Map(state.index.runs.map((run) => [run.id, mark(run)]));
   const changed = fresh.runs.filter((run) => before.get(run.id) !== mark(run));
   const gone = fresh.runs.length !== before.size;
@@ -106,8 +131,14 @@ async function update() {
   state.index = fresh;
   drawFrame();
   drawTabs();
-  if (state.view === "runs" && !panel.contains(document.activeElement)) await show("runs");
-  else if (panel.refresh && !panel.matches(":has(select:focus, input:focus)")) await panel.refresh();
+  stale = true;
+}
+
+/** Draw the view again, unless a control is being dragged: then later. */
+async function refresh() {
+  if (!stale || pressed) return;
+  stale = false;
+  if (panel.refresh) await keepingFocus(panel, panel.refresh);
 }
 
 async function keepUpdating() {
@@ -117,8 +148,9 @@ async function keepUpdating() {
     try {
       await update();
     } catch {
-      document.querySelector(".live")?.classList.add("off");
+      connected(false);
     }
+    await refresh();
   }
 }
 

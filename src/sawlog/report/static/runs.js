@@ -1,8 +1,26 @@
 // The list of runs: searched, sorted, chosen and compared; what failed, and its last values.
 
 const runsKeep = {};
+const lastsKeep = {};
+const MOST_COMPARED = 12;
 
 async function runsView(root) {
+  const head = el("div");
+  const list = el("section", { class: "card" });
+  const compared = el("div");
+  const failed = el("div");
+  root.append(head, list, compared, failed);
+  const draw = async () => {
+    drawFacts(clear(head));
+    clear(list).append(el("h2", {}, "Runs"));
+    drawRuns(list, compared);
+    await Promise.all([drawComparison(compared), drawFailures(failed)]);
+  };
+  root.refresh = draw;
+  await draw();
+}
+
+function drawFacts(root) {
   const { runs } = state.index;
   root.append(facts([
     [plural(runs.length, "run"), state.index.left_out ? `${num(state.index.left_out)} more are left out` : "in all"],
@@ -10,15 +28,6 @@ async function runsView(root) {
     [plural(runs.filter((run) => ["failed", "damaged", "unreadable"].includes(run.state)).length, "run"), "failed or damaged"],
     [bytes(runs.reduce((sum, run) => sum + run.bytes, 0)), "on disk"],
   ]));
-  const list = el("section", { class: "card" }, el("h2", {}, "Runs"));
-  root.append(list);
-  const compared = el("div");
-  root.append(compared);
-  const failed = el("div");
-  root.append(failed);
-  drawRuns(list, compared);
-  await drawFailures(failed);
-  await drawComparison(compared);
 }
 
 function facts(items) {
@@ -46,8 +55,16 @@ function choices(runs) {
 
 const setting = (run, name) => {
   const value = run.config[name];
+  if (typeof value === "number") return Number(value.toPrecision(12)); // without what binary fractions add
+  if (value === null) return "none";
   return value === undefined ? "" : typeof value === "object" && value !== null ? JSON.stringify(value) : value;
 };
+
+/** Seconds from the creation of a run to what it wrote last. */
+function lasted(run) {
+  const seconds = (Date.parse(run.written) - Date.parse(run.created)) / 1000;
+  return seconds >= 0 ? seconds : null;
+}
 
 function drawRuns(list, compared) {
   const { runs } = state.index;
@@ -61,10 +78,11 @@ function drawRuns(list, compared) {
   const box = (run) => el("input", { type: "checkbox", "aria-label": `Compare ${shown(run.name)}`, checked: state.selected.has(run.id), onchange: (event) => choose(run, event.target.checked) });
   const settings = choices(runs).slice(0, 6);
   const columns = [
-    { label: "compare", cell: box },
-    { label: "run", value: (run) => run.name, cell: (run) => el("span", { class: "run" }, el("span", { class: `dot c${colourOf(run) % PALETTE}`, "aria-hidden": "true" }), run.name) },
+    ...(runs.length > 1 ? [{ label: "compare", cell: box }] : []),
+    { label: "run", value: (run) => run.name, cell: (run) => el("span", { class: "run" }, el("span", { class: `dot c${colourOf(run) % PALETTE}`, "aria-hidden": "true" }), el("span", {}, breakable(run.name))) },
     { label: "state", value: (run) => run.state, cell: (run) => badge(run.state) },
-    { label: "written", value: (run) => run.written || "", cell: (run) => el("span", { title: date(run.written) }, ago(run.written)) },
+    { label: "written", value: (run) => run.written || "", cell: (run) => el("span", { class: "one-line", title: date(run.written) }, ago(run.written)) },
+    { label: "took", value: (run) => lasted(run), cell: (run) => duration(lasted(run)), right: true },
     { label: "entries", value: (run) => run.entries, cell: (run) => num(run.entries), right: true },
     { label: "rows", value: (run) => run.rows, cell: (run) => num(run.rows), right: true },
     { label: "size", value: (run) => run.bytes, cell: (run) => bytes(run.bytes), right: true },
@@ -77,36 +95,39 @@ function drawRuns(list, compared) {
     el("button", { type: "button", class: "quiet", onclick: () => { runs.forEach((run) => state.selected.add(run.id)); redo(); } }, "Choose all"),
     el("button", { type: "button", class: "quiet", onclick: () => { state.selected.clear(); redo(); } }, "Choose none"));
   const redo = () => { clear(list).append(el("h2", {}, "Runs")); drawRuns(list, compared); drawComparison(compared); };
-  add(list, [dataTable(columns, runs, { caption: "Runs", search: "Search runs", header: 1, keep: runsKeep, page: 50 }), note, runs.length > 1 ? buttons : null]);
+  const empty = runs.length ? "No run matches." : "No runs yet. They appear here as they begin.";
+  add(list, [dataTable(columns, runs, { caption: "Runs", search: "Search runs", header: runs.length > 1 ? 1 : 0, keep: runsKeep, page: 50, empty }), ...(runs.length > 1 ? [note, buttons] : [])]);
 }
 
 async function drawComparison(root) {
-  const runs = comparedRuns().slice(0, 12);
-  const chosen = runs.length === 1 || state.selected.size ? runs : [];
-  clear(root);
-  if (!chosen.length) return;
-  const names = varied(chosen);
+  const logged = comparedRuns();
+  const all = logged.length ? logged : state.index.runs;
+  const chosen = all.slice(0, MOST_COMPARED);
+  if (!chosen.length) return void clear(root);
+  const names = chosen.length === 1 || state.selected.size ? varied(chosen) : choices(chosen);
   const labels = [chosen.length === 1 ? "setting" : "setting that differs", ...chosen.map((run) => run.name)];
   const card = el("section", { class: "card" }, el("h2", {}, chosen.length === 1 ? "Configuration" : "Comparison"));
+  if (all.length > chosen.length) card.append(el("p", { class: "muted" }, `The first ${chosen.length} of ${plural(all.length, "run")}.`));
   if (chosen.length === 1) card.append(el("p", { class: "path" }, chosen[0].path));
   if (chosen[0].problem) card.append(problem(chosen[0].problem));
   if (names.length) card.append(plainTable("Settings", labels, names.map((name) => [name, ...chosen.map((run) => String(setting(run, name)))])));
   else card.append(el("p", { class: "muted" }, chosen.length === 1 ? "It has no configuration." : "Their settings are the same."));
-  root.append(card);
+  const turn = (root.turn = (root.turn || 0) + 1);
   const parts = await Promise.all(chosen.map((run) => source.part(`curves/${run.id}`)));
+  if (turn !== root.turn) return; // another choice was made since
+  clear(root).append(card);
   const lasts = parts.map((part) => new Map((part.series || []).map((series) => [series.name, series.last])));
   const series = [...new Set(lasts.flatMap((map) => [...map.keys()]))];
-  if (!series.length || !card.isConnected) return;
+  if (!series.length) return;
   const columns = [{ label: "last value of", value: (name) => name }, ...chosen.map((run, at) => ({ label: run.name, value: (name) => lasts[at].get(name), cell: (name) => num(lasts[at].get(name)), right: true }))];
-  card.append(el("h3", {}, "Last values"), dataTable(columns, series, { caption: "Last values", page: 15 }));
+  card.append(el("h3", {}, "Last values"), dataTable(columns, series, { caption: "Last values", page: 15, keep: lastsKeep, search: "Search names" }));
 }
 
 /** Where runs failed: the last values of each, and what stopped being finite, and when. */
 async function drawFailures(root) {
   const failed = state.index.runs.filter((run) => ["failed", "unfinished", "damaged", "unreadable"].includes(run.state)).slice(0, 12);
-  if (!failed.length) return;
+  if (!failed.length) return void clear(root);
   const card = el("section", { class: "card" }, el("h2", {}, "Where runs stopped"));
-  root.append(card);
   for (const run of failed) {
     const part = await source.part(`curves/${run.id}`);
     card.append(el("h3", {}, run.name, " ", badge(run.state)), el("p", { class: "muted" }, `Written last ${ago(run.written)} (${date(run.written)}).`));
@@ -119,4 +140,5 @@ async function drawFailures(root) {
     const steps = (each) => Object.entries(each.last_steps).map(([axis, step]) => `${axis} ${num(step)}`).join(", ");
     if (series.length) card.append(plainTable(`Last values of ${shown(run.name)}`, ["last value of", "value", "at"], series.slice(0, 20).map((each) => [each.name, num(each.last), steps(each)]), [1]));
   }
+  clear(root).append(card);
 }

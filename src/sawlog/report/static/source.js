@@ -53,7 +53,7 @@ const state = {
   index: null,
   view: "runs",
   selected: new Set(),
-  curves: { search: "", axis: "", mode: "auto", band: "std", smooth: 0, logX: false, logY: false, from: "", to: "", page: 0 },
+  curves: { search: "", axis: "", mode: "auto", band: "std", smooth: 0, logX: false, logY: false, from: "", to: "", page: 0, hidden: new Set() },
   arrays: { run: "", name: "", at: null },
   store: { run: "" },
   attribution: { choice: "", a: 0, b: -1, fold: true, show: 10, column: "", drop: 5 },

@@ -24,7 +24,7 @@ function storesCard(part) {
   const rows = Object.entries(part.stores);
   const count = (n) => (n === null ? "" : num(n));
   const columns = [
-    { label: "store", value: ([name]) => name },
+    { label: "store", value: ([name]) => name, cell: ([name]) => breakable(name) },
     { label: "state", value: ([, each]) => each.state, cell: ([, each]) => badge(each.state) },
     { label: "names", value: ([, each]) => each.names, cell: ([, each]) => count(each.names), right: true },
     { label: "rows", value: ([, each]) => each.rows, cell: ([, each]) => count(each.rows), right: true },
@@ -71,11 +71,15 @@ function coverageCard(coverage) {
 
 function spectraCard(spectra) {
   const card = el("section", { class: "card" }, el("h2", {}, "Curvature"), el("p", { class: "muted" }, "Eigenvalues of each layer, greatest first. A dotted line is what the default damping adds: directions below it are damped away."));
-  const grid = el("div", { class: "grid" });
+  const grid = el("div", { class: "grid two" });
   for (const each of spectra) {
     if (each.problem) card.append(problem(each.problem));
     if (!each.layers.length) continue;
     const layers = each.layers.slice(0, 30);
+    // Eigenvalues that are zero but for rounding would leave no room for the others.
+    const greatest = Math.max(...layers.map((layer) => layer.values[0]));
+    const least = Math.min(...layers.flatMap((layer) => [layer.damping, ...layer.values]).filter((value) => value > greatest * 1e-9));
+    const range = greatest > 0 ? [Math.log10(least) - 0.3, Math.log10(greatest) + 0.3] : undefined;
     grid.append(chart(`${each.kind}, ${each.count === null ? "unknown number of" : num(each.count)} examples`, () => ({
       traces: layers.flatMap((layer, at) => {
         const ranks = layer.ranks.map((rank) => rank + 1);
@@ -85,7 +89,7 @@ function spectraCard(spectra) {
           { x: [ranks[0], ranks[ranks.length - 1]], y: [layer.damping, layer.damping], mode: "lines", line: { color: faded(colour(at), 0.6), width: 1, dash: "dot" }, hoverinfo: "skip" },
         ];
       }),
-      layout: { xaxis: { type: "log", dtick: 1, title: { text: "rank" } }, yaxis: { type: "log", title: { text: "eigenvalue" }, exponentformat: "power" } },
+      layout: { xaxis: { type: "log", dtick: 1, title: { text: "rank" } }, yaxis: { type: "log", range, title: { text: "eigenvalue" }, exponentformat: "power" } },
     }), { size: "medium", label: `Eigenvalues of ${each.kind} for ${each.layers.length} layers`, below: [layerLegend(layers), el("details", {}, el("summary", {}, "As a table"), plainTable(`Spectra of ${shown(each.kind)}`, ["layer", "directions", "greatest", "least", "damping"], each.layers.map((layer) => [layer.name, num(layer.directions), num(layer.values[0]), num(layer.values[layer.values.length - 1]), num(layer.damping)]), [1, 2, 3, 4]))] }));
     if (each.layers.length > layers.length) card.append(el("p", { class: "muted" }, `${each.layers.length - layers.length} more layers are in the table only.`));
   }

@@ -17,7 +17,7 @@ function dataTable(columns, rows, options) {
 
   function head(column, at) {
     const button = el("button", { type: "button", class: "sort", onclick: () => sortBy(at) }, column.label);
-    return el("th", { scope: "col", class: column.right ? "right" : null }, column.value ? button : column.label);
+    return el("th", { scope: "col", class: headClass(column.label, column.right) }, column.value ? button : column.label);
   }
 
   function sortBy(at) {
@@ -61,6 +61,9 @@ function dataTable(columns, rows, options) {
   return el("div", { class: "data-table" }, wanted ? field(options.search || "Search", search) : null, box, pager);
 }
 
+/** Long names of columns are broken, short ones are not. */
+const headClass = (label, right) => [right && "right", String(label).length > 28 && "long"].filter(Boolean).join(" ") || null;
+
 function drawPager(node, page, pages, total, go) {
   clear(node);
   if (pages < 2) return;
@@ -79,7 +82,7 @@ function compare(a, b) {
 function plainTable(caption, labels, rows, right) {
   const isRight = (at) => (right || []).includes(at);
   const cells = (row) => row.map((cell, at) => (at === 0 ? el("th", { scope: "row" }, cell) : el("td", { class: isRight(at) ? "right" : null }, cell)));
-  const header = labels.map((label, at) => el("th", { scope: "col", class: isRight(at) ? "right" : null }, label));
+  const header = labels.map((label, at) => el("th", { scope: "col", class: headClass(label, isRight(at)) }, label));
   const table = el("table", {}, el("caption", { class: "visually-hidden" }, caption), el("thead", {}, el("tr", {}, header)), el("tbody", {}, rows.map((row) => el("tr", {}, cells(row)))));
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, table);
 }
