@@ -65,6 +65,36 @@ def test_the_interval_covers_the_value_of_all_subsets_and_queries():
     assert 0.82 <= hits / rounds <= 0.97
 
 
+def reach(found, confidence, freedom):
+    """The standard error that an interval was made of, by both of its ends."""
+    quantile = stats.t.ppf((1 + confidence) / 2, freedom)
+    ends = np.abs(np.arctanh([found.low, found.high]) - np.arctanh(found.mean))
+    assert ends[0] == pytest.approx(ends[1])
+    return ends[0] / quantile * (1 - found.mean**2)
+
+
+def test_the_error_of_one_query_is_that_of_a_jackknife():
+    random = np.random.default_rng(4)
+    one = random.normal(size=(30, 1))
+    other = one + random.normal(size=(30, 1))
+    found = mean_correlation(one, other, 0.9)
+    without = [stats.spearmanr(np.delete(one, i), np.delete(other, i)).statistic for i in range(30)]
+    wanted = np.sqrt(29 / 30 * ((without - np.mean(without)) ** 2).sum())
+    assert reach(found, 0.9, 29) == pytest.approx(wanted, rel=1e-3)
+    same = mean_correlation(np.repeat(one, 5, 1), np.repeat(other, 5, 1), 0.9)
+    assert reach(same, 0.9, 29) == pytest.approx(wanted, rel=1e-3)  # equal queries tell no more
+
+
+def test_the_error_of_queries_that_differ_is_that_of_their_mean():
+    """With very many subsets only the choice of the queries is left to chance."""
+    random = np.random.default_rng(5)
+    slopes = np.array([0.1, 0.5, 1.0, 2.0, 4.0, 8.0])
+    one = random.normal(size=(600, 6))
+    found = mean_correlation(one, slopes * one + random.normal(size=(600, 6)), 0.9)
+    wanted = found.per_query.std(ddof=1) / np.sqrt(6)
+    assert reach(found, 0.9, 99) == pytest.approx(wanted, rel=0.05)
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_perfect_ranking_of_few_subsets_is_not_certain(sign):
     one = np.arange(6.0)[:, None] * np.ones((1, 2))

@@ -11,7 +11,7 @@ from sawlog.errors import DamagedStoreError, SchemaError, StoreError
 from sawlog.store._format import _parse
 from sawlog.store._format._json_files import from_json, sealed, write_error
 from sawlog.store._format._layout import MOST_JSON, Folder, complete_json
-from sawlog.store._format._schema import Log, Schema, check_axes
+from sawlog.store._format._schema import Log, Schema, check_axes, names_of
 from sawlog.store._format._schema_json import logs_from_json, logs_to_texts
 from sawlog.store._gc_pause import paused_gc
 
@@ -121,7 +121,7 @@ class SchemaFiles:
         while True:
             find, before = self.schema.find, len(self.schema)
             known: set[int] = set()
-            if self.schema.has_any([name for log in logs for name in log.names]):
+            if self.schema.has_any(names_of(logs)):
                 known = {id(log) for log in logs if all(find(n) == log for n in log.names)}
             try:
                 self.schema.add_all([log for log in logs if id(log) not in known])

@@ -114,7 +114,7 @@ class TableIndex:
         for number, (segment, chunk) in enumerate(self.chunks):
             if number * parts // len(self.chunks) != place:
                 continue
-            ids, first = stored_ids(segment, chunk), int(self.index.starts[number])
+            ids, first = self.index.chunks[number], int(self.index.starts[number])
             step = rows_within(segment, names, budget)
             for start in range(0, chunk.rows, step):
                 stop = min(chunk.rows, start + step)
