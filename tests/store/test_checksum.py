@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,25 @@ def test_checksums_of_a_tensor_that_was_checked_before_are_not_read_again(tmp_pa
         store.open(path).gather([0])
     assert not store.verify(path).ok
     assert store.open(path, damaged="skip").count("row") == 0
+
+
+def test_a_file_that_was_checked_and_is_changed_in_place_before_it_is_mapped(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Its size and its time of modification are as before."""
+    path = tmp_path / "store"
+    with store.create(path) as writer:
+        writer.append([0], {"row": np.ones((1, 4))})
+    monkeypatch.setattr(_checksum.time, "time_ns", lambda: 2**62)  # the file is old
+    assert store.open(path).read("row").sum() == 4
+    reader = store.open(path)
+    file = next((path / "segments").iterdir())
+    before, data = file.stat(), file.read_bytes()
+    with open(file, "r+b") as opened:
+        opened.write(data.replace(np.ones(4).tobytes(), np.zeros(4).tobytes()))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(DamagedStoreError, match="bytes of 'row' were changed"):
+        reader.read("row")
 
 
 def test_a_file_that_is_cut_while_it_is_opened(tmp_path: Path, monkeypatch: Any) -> None:

@@ -62,6 +62,27 @@ def test_a_string_with_the_hash_of_another_in_another_segment(monkeypatch: Any) 
     assert index.find(["zz", "a", "ccc", "z"]).tolist() == [-1, 0, 2, -1]
 
 
+def test_strings_are_compared_in_full() -> None:
+    """Of every length around a word and around the longest that is compared by words."""
+    random = np.random.default_rng(0)
+    sizes = [0, 1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 71, 200]
+    texts = ["".join(random.choice(list("ab\0é"), size)) for size in sizes for _ in range(3)]
+    ids = StringIds.of(texts)
+    others, rows = [], []
+    for row, text in enumerate(texts):
+        changed = [text[:at] + "z" + text[at + 1 :] for at in range(len(text))]
+        same_hash = [text + "\0", text[:-1], "\0" + text, text[::-1], texts[0], text]
+        for other in (*changed[:3], *changed[-3:], *changed[60:68], *same_hash):
+            others.append(other)
+            rows.append(row)
+    order = random.permutation(len(rows))
+    rows, others = np.array(rows)[order], [others[i] for i in order]
+    expected = [texts[row] == other for row, other in zip(rows, others, strict=True)]
+    assert 0 < sum(expected) < len(expected)
+    assert ids.same(rows, others).tolist() == expected
+    assert ids.same(np.zeros(0, np.int64), []).tolist() == []
+
+
 def test_a_set_of_numbers_that_grows() -> None:
     known, there = IdSet("int"), set()
     edge = [-(2**63), 2**63 - 1, 0]

@@ -177,6 +177,7 @@ class Segment:
         with self._open() as blob:
             if blob.status.key[:-1] != self._key[:-1]:  # moving changes the last item
                 raise self.damaged("the file was changed after it was opened")
+            self._key = blob.status.key  # if it was moved, or changed in place, check it again
             memory = blob.map()
         if len(memory.data) != self.nbytes:
             raise self.damaged("the file was cut while it was read")
