@@ -38,11 +38,10 @@ from sawlog.store._format._header import (
     parse_name,
 )
 from sawlog.store._format._header_cache import HeaderCache
-from sawlog.store._format._json_files import read_error
+from sawlog.store._format._json_files import NOT_A_FILE, read_error
 
 _FIRST_READ = 1 << 14  # bytes; most headers are smaller
 _PAGE = 4096
-_ODD = {errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.ENXIO}
 _NONE = np.zeros(0, "<u8")
 _checked_before = CheckedTensors()
 _read_before = HeaderCache()
@@ -238,7 +237,7 @@ class Segment:
         """Return the error: something other than a file is damage, a failing disk is not."""
         if error.errno == errno.ELOOP:
             return self.damaged("missing: it is a link, and links are not followed")
-        if error.errno in _ODD:
+        if error.errno in NOT_A_FILE:
             return self.damaged(f"{error.strerror}")
         return read_error(error, self.path)
 
