@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Literal
 
 import numpy as np
+import numpy.ma  # np.unique would import it, and a fork meanwhile leave the child hanging
 
 from sawlog.errors import SchemaError
 from sawlog.store._format._checksum import hash_of

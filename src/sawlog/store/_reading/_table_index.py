@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures.thread import ThreadPoolExecutor  # not loaded by its first use
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,7 +31,7 @@ def for_each(work: Callable[[T], None], items: Iterable[T], nbytes: int) -> None
             work(item)
         return
     threads = min(4, os.cpu_count() or 1)
-    with concurrent.futures.ThreadPoolExecutor(threads, "sawlog-gather") as pool:
+    with ThreadPoolExecutor(threads, "sawlog-gather") as pool:
         for done in [pool.submit(work, item) for item in items]:
             done.result()
 
