@@ -42,7 +42,8 @@ def cut_and_hashes(values: np.ndarray) -> tuple[Cut, np.ndarray]:
     return cut, np.frombuffer(cut.hashes(bytes_of(values)), "<u8")
 
 
-ROWS = {"a block for each row": (600, 5000), "rows of a block": (40, 1000)}
+# With spans and blocks that are shorter at the end.
+ROWS = {"a block for each row": (600, 5000), "rows of a block": (2105, 1000)}
 
 
 @pytest.mark.parametrize(("rows", "width"), ROWS.values(), ids=ROWS)
@@ -51,6 +52,13 @@ def test_only_what_was_looked_at_counts_as_checked(rows: int, width: int) -> Non
     cut, hashes = cut_and_hashes(values)
     assert cut.blocks > 8
     assert cut.hash_count == len(hashes) == cut.blocks + cut.spans
+    assert cut.spans == 3
+    by_hand = [(cut.span, s) for s in range(cut.spans)] + [
+        (cut.block, b) for b in range(cut.blocks)
+    ]
+    assert hashes.tolist() == [
+        _checksum.hash_of(values[n * i : n * (i + 1)].tobytes()) for n, i in by_hand
+    ]
     bad = values.copy()
     wrong = cut.block  # the first row of the second block
     bad[wrong, -1] ^= 1
