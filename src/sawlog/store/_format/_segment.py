@@ -109,6 +109,11 @@ class Segment:
             ) from error
 
     @property
+    def empty_rows(self) -> int:
+        """The most rows of a chunk that has more rows than the file has bytes: it has none."""
+        return max([c.rows for c in self.chunks if c.rows > self.nbytes], default=0)
+
+    @property
     def path(self) -> Path:
         """The path of the file."""
         return Path(self._disk.root, SEGMENTS, self.name)

@@ -10,7 +10,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from sawlog.errors import SchemaError
 from sawlog.records import Entries
+from sawlog.store._format._chunks import MOST_EMPTY_ROWS
 from sawlog.store._format._json_files import check_json
 from sawlog.store._format._layout import Config
 from sawlog.store._format._schema import Log, Schema, Series
@@ -71,21 +73,36 @@ class EntryStaging:
         """Copy entries into one segment, so that all entries of a call are published together."""
         sizes = _bytes_per_entry(found)
         counts = [len(entries.values) for _, entries in found]
-        total = sum(map(operator.mul, sizes, counts))
-        if call.nbytes + total + 1 > self._segment_bytes:
+        total, room = sum(map(operator.mul, sizes, counts)), self._segment_bytes
+        if min(sizes, default=0) == 1:  # perhaps entries without bytes
+            room = min(room, MOST_EMPTY_ROWS)
+            _check_empty(found)
+        if call.nbytes + total + 1 > room:
             self._pipeline.wait_for_room(total)
-            if call.nbytes + total > self._segment_bytes:
+            if call.nbytes + total > room:
                 call.seal()
         masked = [(s, entries.mask) for s, entries in found if entries.mask is not None]
         if not all(call.chunk(s).takes(call.key, mask) for s, mask in masked):
             call.seal()
-        key, chunk, room = call.key, call.chunk, self._segment_bytes
+        key, chunk = call.key, call.chunk
         for size, count, (series, entries) in zip(sizes, counts, found, strict=True):
             if count or entries.attrs:
                 chunk(series).add_entries(key, entries, max(1, room // size))
         call.count(total)
-        if call.nbytes + 1 > self._segment_bytes:
+        if call.nbytes + 1 > room:
             call.seal()
+
+
+def _check_empty(found: list[tuple[Series, Entries]]) -> None:
+    """Refuse more entries without any bytes than a segment may have."""
+    for series, entries in found:
+        arrays = (entries.values, *entries.steps.values(), entries.mask)
+        if len(entries) > MOST_EMPTY_ROWS and not any(a is not None and a.nbytes for a in arrays):
+            raise SchemaError(
+                f"{series.column.name!r} would get {len(entries)} entries without any bytes, and a "
+                f"call may add {MOST_EMPTY_ROWS}. The call was refused as a whole. Hint: log them "
+                "with a step."
+            )
 
 
 def one_entry(values: np.ndarray, steps: Mapping[str, np.ndarray]) -> Entries:
