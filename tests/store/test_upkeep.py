@@ -300,7 +300,7 @@ def test_ranges_are_sets(one, two, end):
 def test_what_is_due():
     class Fake:
         def __init__(self, nbytes):
-            self.nbytes = nbytes
+            self.nbytes, self.empty_rows = nbytes, 0
 
     small, large = Fake(1000), Fake(100 << 20)
     assert list(due([small] * (FAN - 1))) == []
