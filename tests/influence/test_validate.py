@@ -12,6 +12,7 @@ from sawlog import influence
 from sawlog.curvature import Curvature, Joint
 from sawlog.errors import ArgumentError
 from sawlog.influence import Bank, Scores, Validation, load_scores, validate
+from sawlog.influence._validation import _validate
 from sawlog.influence._validation._rank_correlation import (
     _student,
     attainable,
@@ -21,7 +22,20 @@ from sawlog.influence._validation._rank_correlation import (
 )
 from sawlog.influence._validation._subset import Subset, random_subsets
 from tests.influence import retraining
-from tests.influence.retraining import ANSWERS, ASKED, QUERIES, D, N, Q, X, Y, exact_scores, train
+from tests.influence.retraining import (
+    ANSWERS,
+    ASKED,
+    QUERIES,
+    D,
+    N,
+    Q,
+    X,
+    Y,
+    exact_scores,
+    losses,
+    train,
+    weights,
+)
 
 FEW = {"subsets": 12, "seeds": 2, "groups": None}
 
@@ -221,6 +235,38 @@ def test_metrics_are_in_the_order_of_the_scores(tmp_path):
     bank = Bank(tmp_path / "bank")
     with pytest.raises(ArgumentError, match="has better='lower'; got 'higher'"):
         validate(scores, bank=bank, better="higher")
+
+
+def test_sums_over_blocks_of_examples(monkeypatch):
+    monkeypatch.setattr(_validate, "BLOCK", 7)
+    random = np.random.default_rng(0)
+    left_out, values = random.random((5, 40)) < 0.5, random.normal(size=(3, 40))
+    wanted = [[row[own].sum() for row in values] for own in left_out]
+    np.testing.assert_allclose(_validate._sums(left_out, values), wanted)
+
+
+def test_a_group_is_no_random_subset(tmp_path):
+    """Though it leaves out as many examples as those do."""
+    half = {"half": range(N // 2)}
+    options = {"subsets": 6, "seeds": 1, "drop": 0.5, "bank": tmp_path / "bank"}
+    found = validate(exact_scores(), train, groups=half, **options).validation
+    again = validate(exact_scores(), bank=tmp_path / "bank", groups=None).validation
+    assert (again.subsets, again.lds) == (found.subsets, found.lds) == (6, found.lds)
+
+
+def test_a_measure_of_models_together_and_other_subsets():
+    def many(ids, seeds):
+        return np.stack([weights(own, int(s)) for own, s in zip(ids, seeds, strict=True)])
+
+    def measure(models):
+        return np.stack([losses(model) for model in models])
+
+    found = validate(exact_scores(), many, measure=measure, together=5, **FEW).validation
+    assert found == validate(exact_scores(), train, **FEW).validation
+    other = validate(exact_scores(), train, draw=1, **FEW).validation
+    assert other.lds != found.lds
+    firsts = [random_subsets(N, 0.5, 2, draw)[0].name for draw in (0, 1)]
+    assert firsts[0] != firsts[1] != random_subsets(N, 0.5, 2, 1)[1].name
 
 
 # ---- groups
