@@ -154,6 +154,10 @@ class StoreWriteError(StoreError, OSError):
     """Logs could not be written to disk; what was published before is safe."""
 
 
+class StoreReadError(StoreError, OSError):
+    """The system failed to read a file, which may be intact; try again."""
+
+
 class StoreFullError(StoreWriteError):
     """The disk, or the quota, is full; what was published before is safe."""
 

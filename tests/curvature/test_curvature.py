@@ -455,3 +455,29 @@ def test_every_kind_that_is_listed_is_documented():
     for kind in KINDS:
         assert f'``"{kind}"``' in fit.__doc__
         assert f'``"{kind}"``' in attribute.__doc__
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "fisher", "shampoo"])
+@pytest.mark.parametrize("count", [3, 30], ids=["fewer rows than elements", "more"])
+def test_sums_keep_nothing_of_the_callers_memory_and_merge(kind, count):
+    rows = np.random.default_rng(count).normal(size=(count, 2, 4))
+    whole, reused, merged = (curvatures.row_sums(kind, {"w": (2, 4)}, None) for _ in range(3))
+    whole.add("w", rows)
+    memory = np.empty_like(rows[:2])
+    for start in range(0, count, 2):
+        some = memory[: len(rows[start : start + 2])]
+        some[:] = rows[start : start + 2]
+        part = merged.fresh()
+        for sums in (reused, part):
+            sums.add("w", some)
+        merged.merge(part.data())
+    memory[:] = 0
+    wanted = whole.layers()["w"]
+    asked = np.random.default_rng(0).normal(size=(5, 2, 4))
+    for sums in (reused, merged):
+        found = sums.layers()["w"]
+        np.testing.assert_allclose(found.spectrum().mean, wanted.spectrum().mean)
+        scale = [1 / (layer.values + 0.1) for layer in (found, wanted)]
+        np.testing.assert_allclose(
+            found.scaled(asked, scale[0], 10.0), wanted.scaled(asked, scale[1], 10.0)
+        )

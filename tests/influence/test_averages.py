@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from scipy import optimize
 
-from sawlog.influence._averages import average
+from sawlog.influence._averages import RIDGE, _correlation, _spread, average
 
 
 def runs(count, seed=0, *, tails=5.0, early=3.0, paired=0.0):
@@ -123,3 +124,71 @@ def test_few_and_equal_runs():
     same = average(np.ones((6, 2, 1, 4)))
     np.testing.assert_allclose(same.values, 2, rtol=2e-3)
     assert (average(np.zeros((6, 2, 1, 4))).values == 0).all()
+
+
+# -- by hand, where the intervals above are too wide to tell --------------------------------------
+
+
+def test_the_error_of_runs_with_and_without_an_example_is_their_pooled_variance():
+    random = np.random.default_rng(1)
+    present = np.zeros((8, 5), bool)
+    for run in range(0, 8, 2):
+        present[run] = random.permutation(5) < 3
+        present[run + 1] = ~present[run]
+    parts = random.normal(size=(8, 1, 2, 5))
+    found = average(parts, "mean", True, present=present)
+    for q, n in np.ndindex(2, 5):
+        own = parts[:, 0, q, n]
+        groups = [own[present[:, n]], own[~present[:, n]]]
+        pooled = sum(((each - each.mean()) ** 2).sum() for each in groups) / (8 - 2)
+        assert found.errors[q, n] == pytest.approx(np.sqrt(pooled / 8))
+
+
+@pytest.mark.parametrize("true", [0.0, -0.5, 0.3])
+@pytest.mark.parametrize("count", [4, 6, 20])
+def test_the_correlation_of_a_pair_is_not_that_of_gaps_from_the_mean(true, count):
+    noise = np.random.default_rng(2).normal(size=(count, 10_000))
+    noise[1::2] = true * noise[::2] + np.sqrt(1 - true**2) * noise[1::2]
+    assert _correlation(noise) == pytest.approx(true, abs=0.04)
+    assert _correlation(np.ones((4, 3))) == 0.0
+
+
+def test_a_pair_needs_both_of_its_runs():
+    odd = runs(7)
+    one, other = (average(odd, "mean", paired) for paired in (True, False))
+    np.testing.assert_array_equal(one.errors, other.errors)
+
+
+def test_the_bias_of_a_query_is_spread_over_its_examples():
+    random = np.random.default_rng(3)
+    variance, values = random.uniform(size=(1, 9)), random.normal(size=(1, 9))
+    found = _spread(np.array([3.0]), variance, values)
+    assert found.sum() == pytest.approx(3.0)
+    half = (variance / variance.sum() + 1 / 9) / 2
+    np.testing.assert_allclose(found, 3.0 * half)
+    assert (_spread(np.array([-3.0]), variance, values) == 0).all()
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_weights_are_the_least_squares_of_products_of_independent_runs(paired):
+    """Two parts and a guess; all runs have the same size, so that none is scaled down."""
+    random = np.random.default_rng(4)
+    signal = random.normal(size=(3, 1, 200))
+    parts = signal + random.normal(size=(6, 3, 1, 200)) * np.array([0.5, 3.0, 1.0])[:, None, None]
+    parts /= np.sqrt((parts**2).mean(-1, keepdims=True))
+    whole = parts[:, :2, 0].sum(1)
+    size = np.median((whole**2).mean(1))
+    together = 2 if paired else 1
+    pairs = [(i, j) for i in range(6) for j in range(6) if i // together != j // together]
+    product = sum(parts[i, :, 0] @ whole[j] for i, j in pairs) / len(pairs) / size
+    mean = parts[:, :, 0].mean(0)
+    square = mean @ mean.T / size
+    square[np.diag_indices(3)] *= 1 + RIDGE
+    root = np.linalg.cholesky(square).T
+    wanted = optimize.lsq_linear(
+        root, np.linalg.solve(root.T, product), (0, [1, 1, np.inf]), tol=1e-14
+    ).x
+    found = average(parts[:, :2], paired=paired, guesses=parts[:, 2:])
+    np.testing.assert_allclose(found.weights, wanted, atol=1e-6)
+    members = np.einsum("a,maqn->mqn", wanted, parts)
+    np.testing.assert_allclose(found.members, members, atol=1e-5)

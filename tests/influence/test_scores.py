@@ -1,5 +1,6 @@
 """``Scores`` and ``Ranking``: what is done with scores once they are there."""
 
+import dataclasses
 import io
 
 import numpy as np
@@ -340,6 +341,11 @@ def test_standard_errors_of_sums_come_from_the_members():
     total = scores.group()
     expected = scores.members.sum(1).std(0, ddof=1) / np.sqrt(7)
     np.testing.assert_allclose(total.standard_errors[0], expected)
+    twice = dataclasses.replace(scores, standard_errors=2 * scores.standard_errors)
+    np.testing.assert_allclose(twice.group().standard_errors[0], 2 * expected)
+    np.testing.assert_allclose(
+        twice.of_groups(groups).standard_errors, 2 * found.standard_errors
+    )  # as far from the spread of the members as those of the examples
     bare = Scores(scores.queries, scores.ids, scores.values, standard_errors=scores.standard_errors)
     assert bare.of_groups(groups).standard_errors is None  # never a guess
 

@@ -10,6 +10,7 @@ from sawlog.errors import ArgumentError
 from sawlog.factored import Projection
 from sawlog.influence import Logs, attribute, token_scores
 from sawlog.influence._stored_factors import BIAS, MATRIX, TABLE, StoredCall, StoredFactors
+from sawlog.run_files import ragged
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._encode import SCALE
 from sawlog.run_files._options import Compression, Options
@@ -203,6 +204,36 @@ def test_a_stretch_of_both_sides_counts(tmp_path):
     for share, fits in ((0.99, True), (1.01, False)):
         rows["grad/w.weight"] = np.array([[[15 + share * limit, 0.0], [0.0, 0.0]]])
         assert split.adds_up(split.pairs(rows), rows) == fits
+
+
+@pytest.mark.parametrize("heads", [(), (2,)], ids=["positions", "positions of heads"])
+def test_positions_of_examples_of_different_lengths(tmp_path, heads):
+    """The first batch has 2 positions, and later ones more and fewer."""
+    block = Block("one.weight", ("one.weight",), (4, 3), "right")
+    meta = {
+        "blocks": [block.to_json()],
+        "options": Options(log=("forward", "backward", "grad")).to_json(),
+    }
+    each = {}
+    with store.create(tmp_path / "logs", meta=meta) as writer:
+        for first, length in ((0, 2), (2, 5), (4, 1)):
+            inputs = whole_numbers(2, length, *heads, 3) + first
+            outputs = whole_numbers(2, length, *heads, 4)
+            found = np.einsum("n...r,n...c->n...rc", outputs, inputs).reshape(2, -1, 4, 3)
+            each |= dict(zip((first, first + 1), found, strict=True))
+            columns = {"forward/one": inputs, "backward/one": outputs}
+            ragged.append(
+                writer, np.arange(first, first + 2), {**columns, "grad/one.weight": found.sum(1)}
+            )
+    queries = {"one.weight": whole_numbers(3, 4, 3)}
+    for ids in ([0, 1, 2, 3, 4, 5], [4, 2], [5, 0], [4]):
+        found = token_scores(tmp_path / "logs", queries, ids, curvature="identity")
+        most = max(len(each[i]) for i in ids)
+        assert found.shape == (3, len(ids), most)
+        for place, i in enumerate(ids):
+            expected = np.einsum("qrc,trc->qt", queries["one.weight"], each[i])
+            np.testing.assert_allclose(found[:, place, : len(each[i])], expected)
+            assert (found[:, place, len(each[i]) :] == 0).all()
 
 
 def test_positions_of_logs_in_memory():

@@ -12,6 +12,7 @@ from sawlog import influence
 from sawlog.curvature import Curvature, Joint
 from sawlog.errors import ArgumentError
 from sawlog.influence import Bank, Scores, Validation, load_scores, validate
+from sawlog.influence._validation import _validate
 from sawlog.influence._validation._rank_correlation import (
     _student,
     attainable,
@@ -21,7 +22,20 @@ from sawlog.influence._validation._rank_correlation import (
 )
 from sawlog.influence._validation._subset import Subset, random_subsets
 from tests.influence import retraining
-from tests.influence.retraining import ANSWERS, ASKED, QUERIES, D, N, Q, X, Y, exact_scores, train
+from tests.influence.retraining import (
+    ANSWERS,
+    ASKED,
+    QUERIES,
+    D,
+    N,
+    Q,
+    X,
+    Y,
+    exact_scores,
+    losses,
+    train,
+    weights,
+)
 
 FEW = {"subsets": 12, "seeds": 2, "groups": None}
 
@@ -63,6 +77,36 @@ def test_the_interval_covers_the_value_of_all_subsets_and_queries():
         assert found.low < found.mean < found.high
         hits += found.low <= truth <= found.high
     assert 0.82 <= hits / rounds <= 0.97
+
+
+def reach(found, confidence, freedom):
+    """The standard error that an interval was made of, by both of its ends."""
+    quantile = stats.t.ppf((1 + confidence) / 2, freedom)
+    ends = np.abs(np.arctanh([found.low, found.high]) - np.arctanh(found.mean))
+    assert ends[0] == pytest.approx(ends[1])
+    return ends[0] / quantile * (1 - found.mean**2)
+
+
+def test_the_error_of_one_query_is_that_of_a_jackknife():
+    random = np.random.default_rng(4)
+    one = random.normal(size=(30, 1))
+    other = one + random.normal(size=(30, 1))
+    found = mean_correlation(one, other, 0.9)
+    without = [stats.spearmanr(np.delete(one, i), np.delete(other, i)).statistic for i in range(30)]
+    wanted = np.sqrt(29 / 30 * ((without - np.mean(without)) ** 2).sum())
+    assert reach(found, 0.9, 29) == pytest.approx(wanted, rel=1e-3)
+    same = mean_correlation(np.repeat(one, 5, 1), np.repeat(other, 5, 1), 0.9)
+    assert reach(same, 0.9, 29) == pytest.approx(wanted, rel=1e-3)  # equal queries tell no more
+
+
+def test_the_error_of_queries_that_differ_is_that_of_their_mean():
+    """With very many subsets only the choice of the queries is left to chance."""
+    random = np.random.default_rng(5)
+    slopes = np.array([0.1, 0.5, 1.0, 2.0, 4.0, 8.0])
+    one = random.normal(size=(600, 6))
+    found = mean_correlation(one, slopes * one + random.normal(size=(600, 6)), 0.9)
+    wanted = found.per_query.std(ddof=1) / np.sqrt(6)
+    assert reach(found, 0.9, 99) == pytest.approx(wanted, rel=0.05)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -191,6 +235,38 @@ def test_metrics_are_in_the_order_of_the_scores(tmp_path):
     bank = Bank(tmp_path / "bank")
     with pytest.raises(ArgumentError, match="has better='lower'; got 'higher'"):
         validate(scores, bank=bank, better="higher")
+
+
+def test_sums_over_blocks_of_examples(monkeypatch):
+    monkeypatch.setattr(_validate, "BLOCK", 7)
+    random = np.random.default_rng(0)
+    left_out, values = random.random((5, 40)) < 0.5, random.normal(size=(3, 40))
+    wanted = [[row[own].sum() for row in values] for own in left_out]
+    np.testing.assert_allclose(_validate._sums(left_out, values), wanted)
+
+
+def test_a_group_is_no_random_subset(tmp_path):
+    """Though it leaves out as many examples as those do."""
+    half = {"half": range(N // 2)}
+    options = {"subsets": 6, "seeds": 1, "drop": 0.5, "bank": tmp_path / "bank"}
+    found = validate(exact_scores(), train, groups=half, **options).validation
+    again = validate(exact_scores(), bank=tmp_path / "bank", groups=None).validation
+    assert (again.subsets, again.lds) == (found.subsets, found.lds) == (6, found.lds)
+
+
+def test_a_measure_of_models_together_and_other_subsets():
+    def many(ids, seeds):
+        return np.stack([weights(own, int(s)) for own, s in zip(ids, seeds, strict=True)])
+
+    def measure(models):
+        return np.stack([losses(model) for model in models])
+
+    found = validate(exact_scores(), many, measure=measure, together=5, **FEW).validation
+    assert found == validate(exact_scores(), train, **FEW).validation
+    other = validate(exact_scores(), train, draw=1, **FEW).validation
+    assert other.lds != found.lds
+    firsts = [random_subsets(N, 0.5, 2, draw)[0].name for draw in (0, 1)]
+    assert firsts[0] != firsts[1] != random_subsets(N, 0.5, 2, 1)[1].name
 
 
 # ---- groups

@@ -119,6 +119,40 @@ def test_a_segment_of_another_store_does_not_count(tmp_path: Path, looks: list[i
         assert reader.ids().tolist() == [0, 1]
 
 
+def test_a_segment_under_the_name_of_another(tmp_path: Path, looks: list[int]) -> None:
+    written(tmp_path / "s", 2).close()
+    one, two = sorted((tmp_path / "s" / "segments").iterdir())
+    shutil.copy2(one, two)
+    with pytest.raises(DamagedStoreError, match=f"it was published as {one.name}"):
+        store.open(tmp_path / "s")
+    with store.open(tmp_path / "s", damaged="skip") as reader:
+        assert reader.ids().tolist() == [0]
+
+
+def test_segments_of_a_later_writer_come_last(tmp_path: Path) -> None:
+    """Its clock starts behind that of the last segment, whatever the writers are called."""
+    written(tmp_path / "s", 4).close()
+    for number in (4, 5):
+        with store.open(tmp_path / "s", "append", merge=False) as writer:
+            publish(writer, number)
+    orders = [segment.order[0] for segment in store.open(tmp_path / "s").segments]
+    assert sorted(set(orders)) == orders
+    assert store.open(tmp_path / "s").read("x").tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_is_lost_is_counted_over_all_segments(tmp_path: Path) -> None:
+    with store.create(tmp_path / "s", merge=False, interval=None) as writer:
+        for number in range(3):
+            writer.append([number], {"x": np.array([number + 0.5])})
+            writer.log({"y": 1.0}, step=0)
+            writer.flush()
+    for number, file in enumerate(sorted((tmp_path / "s" / "segments").iterdir())[:2]):
+        data = file.read_bytes()
+        file.write_bytes(data.replace(np.float64(number + 0.5).tobytes(), bytes(8)))
+    report = store.verify(tmp_path / "s")
+    assert (report.readable, report.lost) == ({"x": 1, "y": 3}, {"x": 2})
+
+
 def test_damage_to_what_was_replaced_is_none(tmp_path: Path) -> None:
     written(tmp_path / "s", 2).close()
     old = next((tmp_path / "s" / "segments").iterdir()).name

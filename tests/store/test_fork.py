@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 
@@ -106,3 +109,35 @@ def test_a_child_that_ends_as_programs_do(tmp_path):
     writer.close()
     with store.open(tmp_path / "s") as reader:
         assert reader.ids().tolist() == [1, 2]
+
+
+FIRST_USE = """
+    import sys, tempfile
+    import numpy as np
+    from sawlog import store
+    before, folder = set(sys.modules), tempfile.mkdtemp()
+    for kind in (int, str):
+        path = f"{folder}/{kind.__name__}"
+        with store.create(path, segment_bytes=2000) as writer:
+            for start in range(0, 60, 20):
+                ids = [kind(i) for i in range(start, start + 20)]
+                rows = {"x": np.ones((20, 700), np.float32), "y": np.ones(20)}
+                writer.append(ids if kind is str else np.array(ids), rows)
+                writer.log({"loss": 0.5}, step=start)
+                writer.flush()
+            writer.missing(ids)
+        reader = store.open(path)
+        reader.gather(ids[:3])
+        reader.gather(ids * 200)  # in threads
+        reader.ids(), reader.read("x"), reader.entries("loss"), list(reader.blocks())
+        store.verify(path), store.compact(path), reader.refresh(), store.repair(path)
+    print(sorted(set(sys.modules) - before))
+"""
+
+
+def test_nothing_is_imported_by_the_first_use(tmp_path):
+    """A child of a fork that interrupts an import in another thread would wait for it forever."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", textwrap.dedent(FIRST_USE)]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert run.stdout == "[]\n"

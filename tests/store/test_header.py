@@ -136,3 +136,17 @@ def test_a_header_is_recalled_only_if_its_own_part_is_good(
     file.write_bytes(Forged.of(file).bytes(text.replace(old, new, 1).ljust(size)))
     with pytest.raises(DamagedStoreError):
         store.open(tmp_path)
+
+
+@pytest.mark.parametrize("first", [8, 100, 1 << 14])
+def test_a_header_that_is_longer_than_the_first_read(
+    tmp_path: Path, monkeypatch: Any, first: int
+) -> None:
+    values = {f"layer/{number}": float(number) for number in range(200)}
+    with store.create(tmp_path / "store") as writer:
+        writer.log(values, step=3)
+    (file,) = (tmp_path / "store" / "segments").iterdir()
+    assert struct.unpack("<Q", file.read_bytes()[:8])[0] > 1 << 14
+    monkeypatch.setattr(_segment, "_FIRST_READ", first)
+    reader = store.open(tmp_path / "store")
+    assert {name: reader.read(name).item() for name in reader.names} == values

@@ -191,6 +191,7 @@ def open(
         NewerStoreError: the store was written in a newer version of the format.
         DamagedStoreError: files are damaged or missing.
         StorePermissionError: the store cannot be read, or not be written to.
+        StoreReadError: the system failed to read a file, which may be intact.
     """
     _validate.one_of("mode", mode, ("read", "append"))
     folder = Folder(Path(path))

@@ -16,6 +16,11 @@ from sawlog._atomic import AsideFile, discard, new_name
 from sawlog.store._disk._page_cache import in_memory
 from sawlog.store._disk._protocol import FileStatus, Lease, Mapped
 
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows has no such locks
+    fcntl = None  # type: ignore[assignment]
+
 _TMP = "tmp"
 _PART = ".part"
 _MINUTE, _DAY = 60.0, 86400.0
@@ -57,24 +62,23 @@ def _lock(descriptor: int, exclusive: bool = True) -> bool | None:
     Returns False if another process holds the lock, and None if the disk does not support locks.
     The locks tell files of running processes from those that dead processes left.
     """
+    if fcntl is None:
+        return None
     try:
-        import fcntl
-
         kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except (ImportError, OSError):
+    except OSError:
         return None
     return True
 
 
 def _unlock(descriptor: int) -> None:
     """Unlock a file. Closing is not enough if a forked child has the file open, too."""
-    with contextlib.suppress(ImportError, OSError):
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    with contextlib.suppress(OSError):
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 class _MemoryMap:

@@ -105,8 +105,8 @@ class CheckedBytes:
         self._data, self._cut = data, cut
         self._spans = hashes[: cut.spans]
         self._blocks = hashes[cut.spans :]
-        self._seen = np.zeros(cut.blocks, dtype=bool)
         self.complete = known or cut.blocks == 0
+        self._seen = np.zeros(0 if self.complete else cut.blocks, dtype=bool)
 
     def range_ok(self, start: int, stop: int) -> bool:
         """Return whether the rows from ``start`` to ``stop`` match their checksums."""

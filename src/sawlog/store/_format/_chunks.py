@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ _INT64, _UINT64 = np.dtype("<i8"), np.dtype("<u8")
 _UINT8, _BOOL = np.dtype("u1"), np.dtype(bool)
 _TEXT_PARTS = ("text", "ends", "hash")
 _MANY = 100  # chunks; from here on they are checked together
+MOST_EMPTY_ROWS = 1 << 28  # of a chunk without any bytes
 _make = tuple.__new__  # builds a named tuple without the cost of its constructor
 
 
@@ -287,7 +288,11 @@ def _attrs(value: Any, rows: int) -> tuple[tuple[int, dict[str, Any]], ...]:
     return tuple(runs)
 
 
-def check_all(chunks: Iterable[Chunk], tensors: Mapping[str, Typed]) -> None:
+def _has_bytes(tensor: Typed) -> bool:
+    return bool(tensor.dtype.itemsize) and 0 not in tensor.shape
+
+
+def check_all(chunks: Sequence[Chunk], tensors: Mapping[str, Typed]) -> None:
     """Refuse chunks that do not match their tensors, or that share a name."""
     names: list[str] = []
     plain: dict[tuple[str, ...], list[SeriesChunk]] = {}
@@ -303,6 +308,9 @@ def check_all(chunks: Iterable[Chunk], tensors: Mapping[str, Typed]) -> None:
             for chunk in alike:
                 chunk.check(tensors)
         names += own
+    for chunk in chunks:
+        if chunk.rows > MOST_EMPTY_ROWS and not any(_has_bytes(tensors[n]) for n in chunk.tensors):
+            _parse.fail(f"a chunk without any bytes has {chunk.rows} rows")
     if len(set(names)) != len(names):
         twice = next(name for name, count in collections.Counter(names).items() if count > 1)
         _parse.fail(f"{_parse.shown(twice)} is in two chunks")

@@ -51,7 +51,10 @@ def _normalized(dtype: np.dtype) -> np.dtype | None:
         return None
     if dtype.names is not None and not _has_description(dtype):
         return None
-    return dtype if is_extension(dtype) else dtype.newbyteorder("<")
+    if is_extension(dtype):
+        return dtype
+    little = dtype.newbyteorder("<")
+    return np.dtype(little.str) if little.kind in "biufc" else little  # numpy's own object
 
 
 def _has_description(dtype: np.dtype) -> bool:

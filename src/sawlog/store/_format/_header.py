@@ -32,7 +32,6 @@ METADATA = "__metadata__"
 _chain = itertools.chain.from_iterable
 _make = tuple.__new__  # builds a named tuple without the cost of its constructor
 MOST_BYTES = 1 << 28  # of a header
-_EMPTY_ROWS = 1 << 28  # the most rows of a chunk without bytes
 _NAME = re.compile(r"([a-z0-9]{1,32})-(\d{8,19})\.safetensors")
 
 
@@ -126,9 +125,6 @@ def header_of(document: Document) -> Header:
     if renamed:  # keep the order, which is that of the checksums
         tensors = {renamed.get(name, name): placed for name, placed in tensors.items()}
     _chunks.check_all(chunks, tensors)
-    for chunk in chunks:
-        if chunk.rows > _EMPTY_ROWS:
-            _check_bytes(chunk, tensors)
     sequence = _parse.integer(_parse.field(said, "sequence"), "'sequence'", 1)
     replaces = Ranges.from_json(said.get("replaces", {}))
     if replaces.has(writer, sequence):
@@ -143,11 +139,6 @@ def header_of(document: Document) -> Header:
         replaces,
         tensors,
     )
-
-
-def _check_bytes(chunk: Chunk, tensors: dict[str, TensorLocation]) -> None:
-    if all(tensors[name].start == tensors[name].stop for name in chunk.tensors):
-        _parse.fail(f"a chunk without any bytes has {chunk.rows} rows")
 
 
 def _order(value: Any) -> tuple[int, str, int]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Literal
 
 import numpy as np
+import numpy.ma  # np.unique would import it, and a fork meanwhile leave the child hanging
 
 from sawlog.errors import SchemaError
 from sawlog.store._format._checksum import hash_of
@@ -68,8 +69,10 @@ def _decoded(ids: np.ndarray) -> Any:
 
 def _texts(ids: list[str]) -> list[str]:
     """Refuse strings that are not valid Unicode, and cannot be written."""
+    joined = "".join(ids)
     try:
-        "".join(ids).encode()
+        if not joined.isascii():
+            joined.encode()
     except UnicodeEncodeError:
         for text in ids:
             try:
@@ -118,19 +121,48 @@ def _encoded(ids: list[str]) -> tuple[bytes, np.ndarray]:
     return joined.encode(), np.fromiter(sizes, np.int64, len(ids))
 
 
+_WORD, _MOST_WORDS = 8, 8  # bytes that are compared at once, and how often
+_MASKS = np.array([(1 << 8 * size) - 1 for size in range(_WORD + 1)], np.uint64)
+
+
+class _Words:
+    """Bytes that are read eight at a time, from any offset."""
+
+    def __init__(self, data: Any) -> None:
+        padded = np.zeros(len(data) + _WORD, np.uint8)
+        self.data = padded[: len(data)]
+        self.data[:] = data
+        self._at = np.ndarray((len(data) + 1,), "<u8", padded, strides=(1,))
+
+    def __getitem__(self, offsets: np.ndarray) -> np.ndarray:
+        """Return the eight bytes from each offset on; zeros follow the last byte."""
+        return self._at[offsets]
+
+
 @dataclasses.dataclass(frozen=True)
 class StringIds:
     """String ids as they are stored: all bytes, the end of each string, and the hashes."""
 
-    data: np.ndarray
+    words: _Words
     ends: np.ndarray
     hashes: np.ndarray
+
+    @classmethod
+    def stored(cls, data: np.ndarray, ends: np.ndarray, hashes: np.ndarray) -> StringIds:
+        """Copy the three tensors of a chunk."""
+        return cls(_Words(data), ends.copy(), hashes.copy())
+
+    @property
+    def data(self) -> np.ndarray:
+        """The bytes of all strings."""
+        return self.words.data
 
     @classmethod
     def of(cls, ids: list[str]) -> StringIds:
         """Encode strings."""
         data, sizes = _encoded(ids)
-        return cls(np.frombuffer(data, np.uint8), np.cumsum(sizes), hashes_of(ids))
+        words = _Words(np.frombuffer(data, np.uint8))
+        return cls(words, np.cumsum(sizes), hashes_of(ids))
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -156,11 +188,15 @@ class StringIds:
         starts, ends = self._bounds(rows)
         joined, sizes = _encoded(others)
         good = ends - starts == sizes
-        own = np.frombuffer(joined, np.uint8)
-        if not good.all():
-            own = own[np.repeat(good, sizes)]
-        number = np.repeat(np.arange(len(rows)), np.where(good, sizes, 0))
-        begins = np.cumsum(np.where(good, sizes, 0)) - sizes
-        at = np.arange(len(number)) + (starts - begins)[number]
-        good[number[self.data[at] != own]] = False
+        words, begins = _Words(np.frombuffer(joined, np.uint8)), np.cumsum(sizes) - sizes
+        for start in range(0, _MOST_WORDS * _WORD, _WORD):
+            left = np.clip(sizes - start, 0, _WORD)
+            if not (left[good]).any():
+                return good
+            at = np.flatnonzero(good & (left > 0))
+            apart = self.words[starts[at] + start] ^ words[begins[at] + start]
+            good[at[(apart & _MASKS[left[at]]) != 0]] = False
+        for row in np.flatnonzero(good & (sizes > _MOST_WORDS * _WORD)).tolist():  # long strings
+            own = self.data[starts[row] : ends[row]].tobytes()
+            good[row] = own == joined[begins[row] : begins[row] + sizes[row]]
         return good

@@ -11,8 +11,10 @@ from typing import Any
 
 from sawlog.errors import (
     ArgumentError,
+    StoreError,
     StoreFullError,
     StorePermissionError,
+    StoreReadError,
     StoreWriteError,
 )
 from sawlog.store._format import _parse
@@ -22,6 +24,8 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 BAD_PATH = {errno.ENAMETOOLONG, errno.ELOOP}  # no file can have such a path
 _NO_PLACE = {errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.EISDIR}  # for a new file
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+NOT_A_FILE = {errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.ENXIO}
+_DAMAGE = {*NOT_A_FILE, *BAD_PATH, errno.ENOENT, errno.EFBIG}  # what the folder contains
 _MOST_BITS = 12_000  # below the default limit of Python's int/str conversion
 _ZEROS = b"0" * 16
 _SEAL = re.compile(rb'"checksum": "([0-9a-f]{16})"\s*\}\s*\Z')
@@ -116,13 +120,28 @@ def from_json(data: bytes) -> tuple[dict[str, Any], bool]:
 
 
 def read_error(error: OSError, path: Path) -> OSError:
-    """Return the error for a file that exists and cannot be read."""
+    """Return the error for a file that cannot be read: the same one if the file is damaged.
+
+    A disk that fails, or a process with too many open files, is no damage: the file may be intact,
+    and must not be skipped or repaired.
+    """
+    if isinstance(error, StoreError) or error.errno in _DAMAGE:
+        return error
     if error.errno in _DENIED:
         return StorePermissionError(
             f"Not permitted while reading {path}: {error.strerror}. "
             "Hint: check who owns the folder and how it is mounted."
         )
-    return error
+    return StoreReadError(
+        f"Failed to read {path}: {error.strerror or error}. The file may be intact. Hint: try "
+        "again once the disk responds; ulimit -n shows how many files a process may open."
+    )
+
+
+def raise_unless_damage(error: Exception, path: Path) -> None:
+    """Raise the error of a system that failed to read a file; return if the file is damaged."""
+    if isinstance(error, OSError) and (reason := read_error(error, path)) is not error:
+        raise reason from error
 
 
 def write_error(error: OSError, doing: str, path: Path, *, new: bool = False) -> OSError:

@@ -118,7 +118,7 @@ class Folder:
         Raises:
             StoreNotFoundError: the whole store is gone.
             DamagedStoreError: the folder is missing, or is not a folder.
-            StorePermissionError: the folder cannot be read.
+            StorePermissionError, StoreReadError: the folder cannot be read.
         """
         try:
             return self.disk.list(folder)
@@ -212,6 +212,7 @@ def identity_of(folder: Folder) -> Identity:
         ForeignStoreError: the path is something else.
         NewerStoreError: the version is newer than this sawlog.
         DamagedStoreError: the file was cut or changed.
+        StorePermissionError, StoreReadError: the file cannot be read.
     """
     try:
         said, sealed = from_json(complete_json(folder.disk, IDENTITY))

@@ -193,7 +193,13 @@ class Schema(Mapping[str, Log]):
 
     def add_checked(self, logs: Iterable[Log]) -> None:
         """Add logs that :meth:`check` has accepted, or that were added before."""
-        self._by_name.update({name: log for log in logs for name in log.names})
+        found: dict[str, Log] = {}
+        for log in logs:
+            if isinstance(log, Series):
+                found[log.column.name] = log
+            else:
+                found.update(dict.fromkeys(log.names, log))
+        self._by_name.update(found)  # in one step: an interrupt comes before or after it
 
     def check(self, logs: Iterable[Log]) -> None:
         """Check that logs can be added.
@@ -201,7 +207,7 @@ class Schema(Mapping[str, Log]):
         Raises:
             SchemaError: a name is invalid or taken.
         """
-        names = [name for log in logs for name in log.names]
+        names = names_of(logs)
         check_names(names)
         if len(set(names)) != len(names) or self.has_any(names):
             counts = collections.Counter(names)
@@ -252,6 +258,17 @@ class Schema(Mapping[str, Log]):
         return tuple(log for log in self._by_name.values() if isinstance(log, Series))
 
 
+def names_of(logs: Iterable[Log]) -> list[str]:
+    """Return the names of all logs."""
+    found: list[str] = []
+    for log in logs:
+        if isinstance(log, Series):
+            found.append(log.column.name)
+        else:
+            found += log.names
+    return found
+
+
 def check_names(names: Iterable[str]) -> None:
     """Check many names; see :func:`check_name`."""
     names = list(names)
@@ -292,10 +309,12 @@ def check_axes(logs: Iterable[Log]) -> None:
     Raises:
         SchemaError: one cannot.
     """
-    seen: set[tuple[str, ...]] = set()
+    seen: set[tuple[Column, ...]] = set()
+    last: tuple[Column, ...] | None = None
     for log in logs:
-        if isinstance(log, Series) and log.axes not in seen:
-            seen.add(log.axes)
+        if isinstance(log, Series) and log.steps is not last and log.steps not in seen:
+            last = log.steps
+            seen.add(last)
             for axis in log.axes:
                 try:
                     check_name(axis)

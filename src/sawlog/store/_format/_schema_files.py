@@ -9,9 +9,14 @@ from pathlib import Path
 
 from sawlog.errors import DamagedStoreError, SchemaError, StoreError
 from sawlog.store._format import _parse
-from sawlog.store._format._json_files import from_json, sealed, write_error
+from sawlog.store._format._json_files import (
+    from_json,
+    raise_unless_damage,
+    sealed,
+    write_error,
+)
 from sawlog.store._format._layout import MOST_JSON, Folder, complete_json
-from sawlog.store._format._schema import Log, Schema, check_axes
+from sawlog.store._format._schema import Log, Schema, check_axes, names_of
 from sawlog.store._format._schema_json import logs_from_json, logs_to_texts
 from sawlog.store._gc_pause import paused_gc
 
@@ -82,7 +87,9 @@ class SchemaFiles:
                     problems = [(self._folder.schema / _merged_name(last), "missing")]
                 last = newer
             except (OSError, _parse.Malformed, SchemaError) as error:
-                problems = [(self._folder.schema / _merged_name(last), f"cut or changed: {error}")]
+                path = self._folder.schema / _merged_name(last)
+                raise_unless_damage(error, path)
+                problems = [(path, f"cut or changed: {error}")]
         if problems:
             self._read = max(self._read, last)
         return problems
@@ -101,7 +108,8 @@ class SchemaFiles:
     def _is_there(self, number: int) -> bool:
         try:
             self._folder.disk.status(f"schema/{_name(number)}")
-        except OSError:
+        except OSError as error:
+            raise_unless_damage(error, self._path(number))
             return False
         return True
 
@@ -112,6 +120,7 @@ class SchemaFiles:
         except FileNotFoundError:
             problems = [(self._path(number), "missing")]
         except (OSError, _parse.Malformed, SchemaError) as error:
+            raise_unless_damage(error, self._path(number))
             problems = [(self._path(number), f"cut or changed: {error}")]
         self._read = number  # last, so that it is repeated after an interrupt
         return problems
@@ -121,7 +130,7 @@ class SchemaFiles:
         while True:
             find, before = self.schema.find, len(self.schema)
             known: set[int] = set()
-            if self.schema.has_any([name for log in logs for name in log.names]):
+            if self.schema.has_any(names_of(logs)):
                 known = {id(log) for log in logs if all(find(n) == log for n in log.names)}
             try:
                 self.schema.add_all([log for log in logs if id(log) not in known])

@@ -12,7 +12,15 @@ from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 from sawlog.store._format import _dtypes, _parse
-from sawlog.store._format._schema import Column, Log, Series, Table, made_column, type_text
+from sawlog.store._format._schema import (
+    Column,
+    Log,
+    Series,
+    Table,
+    made_column,
+    names_of,
+    type_text,
+)
 
 _MANY = 1000  # equal series; fewer are written one by one
 
@@ -52,7 +60,7 @@ def logs_to_texts(logs: Sequence[Log]) -> list[str]:
             out += [log.to_text() for log in alike]
             continue
         first = cast(Series, alike[0])
-        names = json.dumps([log.names[0] for log in alike], ensure_ascii=False)
+        names = json.dumps(names_of(alike), ensure_ascii=False)
         steps = ", ".join([step.to_text() for step in first.steps])
         kinds = type_text(first.column.dtype, first.column.shape)[:-1]
         out.append(f'{{"kind": "many", {kinds}, "steps": [{steps}], "names": {names}}}')

@@ -38,22 +38,22 @@ from sawlog.store._format._header import (
     parse_name,
 )
 from sawlog.store._format._header_cache import HeaderCache
-from sawlog.store._format._json_files import read_error
+from sawlog.store._format._json_files import NOT_A_FILE, read_error
 
 _FIRST_READ = 1 << 14  # bytes; most headers are smaller
 _PAGE = 4096
-_ODD = {errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.ENXIO}
+_NONE = np.zeros(0, "<u8")
 _checked_before = CheckedTensors()
 _read_before = HeaderCache()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _SegmentMap:
     """The mapped bytes of a segment, and which of them were checked."""
 
     memory: Mapped
-    hashes: np.ndarray  # all checksums
     checked: dict[str, CheckedBytes]  # by tensor, once it is read
+    hashes: np.ndarray | None = None  # all checksums, once they are needed
 
 
 class _OpenMaps:
@@ -107,6 +107,11 @@ class Segment:
                 f"{self.path} has {error}, and this sawlog knows {VERSION}. "
                 "Hint: pip install --upgrade sawlog"
             ) from error
+
+    @property
+    def empty_rows(self) -> int:
+        """The most rows of a chunk that has more rows than the file has bytes: it has none."""
+        return max([c.rows for c in self.chunks if c.rows > self.nbytes], default=0)
 
     @property
     def path(self) -> Path:
@@ -176,12 +181,24 @@ class Segment:
         with self._open() as blob:
             if blob.status.key[:-1] != self._key[:-1]:  # moving changes the last item
                 raise self.damaged("the file was changed after it was opened")
+            self._key = blob.status.key  # if it was moved, or changed in place, check it again
             memory = blob.map()
-        start, stop = self._tail
-        tail = memory.data[start:stop]
-        if struct.unpack("<Q", tail[-8:])[0] != hash_of(tail[:-8]):
-            raise self.damaged("its checksums were changed after it was written")
-        return _SegmentMap(memory, np.frombuffer(tail, dtype="<u8"), {})
+        if len(memory.data) != self.nbytes:
+            raise self.damaged("the file was cut while it was read")
+        mapped = _SegmentMap(memory, {})
+        if not self._trusting:
+            self._hashes(mapped)
+        return mapped
+
+    def _hashes(self, mapped: _SegmentMap) -> np.ndarray:
+        """Return all checksums, which are checked first."""
+        if mapped.hashes is None:
+            start, stop = self._tail
+            tail = mapped.memory.data[start:stop]
+            if struct.unpack("<Q", tail[-8:])[0] != hash_of(tail[:-8]):
+                raise self.damaged("its checksums were changed after it was written")
+            mapped.hashes = np.frombuffer(tail, dtype="<u8")
+        return mapped.hashes
 
     def _checked(self, name: str) -> CheckedBytes:
         """Return the checked state of a tensor, created when it is first read."""
@@ -191,7 +208,7 @@ class Segment:
             placed, at = self.tensors[name], self._first_hashes[name]
             known = self._trusting and _checked_before.knows(self._key, name)
             own = memoryview(mapped.memory.data)[placed.start : placed.stop]
-            hashes = mapped.hashes[at : at + placed.cut.hash_count]
+            hashes = _NONE if known else self._hashes(mapped)[at : at + placed.cut.hash_count]
             found = mapped.checked.setdefault(name, CheckedBytes(own, placed.cut, hashes, known))
         return found
 
@@ -225,7 +242,7 @@ class Segment:
         """Return the error: something other than a file is damage, a failing disk is not."""
         if error.errno == errno.ELOOP:
             return self.damaged("missing: it is a link, and links are not followed")
-        if error.errno in _ODD:
+        if error.errno in NOT_A_FILE:
             return self.damaged(f"{error.strerror}")
         return read_error(error, self.path)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+from pathlib import Path
 from typing import NamedTuple
 
+from sawlog.errors import StorePermissionError
 from sawlog.store._disk import Disk
 from sawlog.store._format import _parse
+from sawlog.store._format._json_files import raise_unless_damage
 
 FOLDER = "writers"
 _NAME = re.compile(r"([a-z0-9]{1,32})\.json")
@@ -37,7 +41,8 @@ def notes_of(disk: Disk) -> dict[str, WriterNote]:
     """Read the reports of all writers; skip files that cannot be read."""
     try:
         names = disk.list(FOLDER)
-    except OSError:
+    except OSError as error:
+        _ignore(error, FOLDER)
         return {}
     matches = [match for name in names if (match := _NAME.fullmatch(name))]
     found = {match[1]: _note(disk, match[0]) for match in matches}
@@ -51,5 +56,14 @@ def _note(disk: Disk, name: str) -> WriterNote | None:
             published = _parse.integer(_parse.field(said, "published"), "'published'")
             closed, failed = said.get("closed") is True, said.get("failed") is True
             return WriterNote(published, closed, failed, blob.status.modified)
-    except (OSError, _parse.Malformed):
+    except _parse.Malformed:
         return None
+    except OSError as error:
+        _ignore(error, f"{FOLDER}/{name}")
+        return None
+
+
+def _ignore(error: OSError, name: str) -> None:
+    """Ignore a file that is missing, odd or forbidden, but not a system that fails."""
+    with contextlib.suppress(StorePermissionError):
+        raise_unless_damage(error, Path(name))

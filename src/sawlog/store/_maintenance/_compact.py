@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sawlog.errors import DuplicateIdError
-from sawlog.store._format._chunks import TableChunk
+from sawlog.store._format._chunks import MOST_EMPTY_ROWS, TableChunk
 from sawlog.store._format._layout import Folder, identity_of
 from sawlog.store._format._schema_files import merge_schema
 from sawlog.store._format._segment import Segment
@@ -114,14 +114,16 @@ def _runs(
     """Yield neighbours to merge."""
     wasteful = {name for name, _ in counting}
     run: list[Segment] = []
-    size = 0
+    size = empty = 0
     for segment in [*segments, None]:
         small = segment is not None and (segment.nbytes <= most // 2 or segment.name in wasteful)
         fits = segment is not None and size + segment.nbytes <= most
+        fits = fits and segment is not None and empty + segment.empty_rows <= MOST_EMPTY_ROWS
         if run and not (small and fits):
             if len(run) > 1 or run[0].name in wasteful:
                 yield run
-            run, size = [], 0
+            run, size, empty = [], 0, 0
         if segment is not None and small:
             run.append(segment)
             size += segment.nbytes
+            empty += segment.empty_rows

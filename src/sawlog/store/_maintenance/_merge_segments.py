@@ -80,7 +80,7 @@ class MergedTable:
 def _concatenated(texts: Sequence[StringIds]) -> StringIds:
     offsets = np.cumsum([0, *(len(part.data) for part in texts)])
     ends = [part.ends + offset for part, offset in zip(texts, offsets, strict=False)]
-    return StringIds(
+    return StringIds.stored(
         np.concatenate([part.data for part in texts]),
         np.concatenate(ends),
         np.concatenate([part.hashes for part in texts]),

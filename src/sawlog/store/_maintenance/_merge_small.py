@@ -96,14 +96,15 @@ def due_at_start(segments: list[Segment]) -> int:
 
 def due(segments: list[Segment]) -> Iterator[list[Segment]]:
     """Yield runs of at least sixteen neighbours of about one size, the smallest size first."""
-    sizes = [_size(segment.nbytes) for segment in segments]
+    weights = [max(segment.nbytes, segment.empty_rows) for segment in segments]
+    sizes = list(map(_size, weights))
     for size in range(_size(_LARGE)):
         start = 0
         while start < len(segments):
             stop = start
             total = 0
             while stop < len(segments) and sizes[stop] <= size and total < 2 * _LARGE:
-                total += segments[stop].nbytes
+                total += weights[stop]
                 stop += 1
             if stop - start >= FAN:
                 yield segments[start:stop]

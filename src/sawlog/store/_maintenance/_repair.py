@@ -34,6 +34,7 @@ def repair(path: str | os.PathLike[str], progress: Progress | None = None) -> li
         StoreNotFoundError, ForeignStoreError, NewerStoreError: ``path`` is not a store that this
             version can repair.
         StorePermissionError, StoreFullError, StoreWriteError: the store cannot be written to.
+        StoreReadError: the system failed to read a file, which may be intact.
     """
     folder = Folder(Path(path))
     identity = salvaged_identity(folder)

@@ -7,9 +7,10 @@ previous block are released, so that the memory of a scan does not grow with the
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from concurrent.futures.thread import ThreadPoolExecutor  # not loaded by its first use
 
 import numpy as np
 
@@ -44,7 +45,7 @@ class UnreadBlock:
         for name in self.names:
             self.segment.check(name, self.start, self.stop)
 
-    def ahead(self, pool: concurrent.futures.Executor) -> concurrent.futures.Future | None:
+    def ahead(self, pool: Executor) -> Future | None:
         """Start to fetch. If all was checked before, the system reads ahead without a thread."""
         if not all(map(self.segment.is_checked, self.names)):
             return pool.submit(self.fetch)
@@ -86,7 +87,7 @@ def scan(pieces: Iterator[UnreadBlock], read_ahead: bool) -> Iterator[RowBlock]:
     if not read_ahead:
         yield from _scan_here(pieces)
         return
-    with concurrent.futures.ThreadPoolExecutor(1, "sawlog-read-ahead") as pool:
+    with ThreadPoolExecutor(1, "sawlog-read-ahead") as pool:
         current = next(pieces, None)
         fetched = current.ahead(pool) if current else None
         while current is not None:

@@ -25,7 +25,7 @@ class IdIndex:
         Raises:
             DuplicateIdError: an id occurs twice, and the policy is ``"error"``.
         """
-        self._chunks = chunks
+        self.chunks = chunks  # the ids of each chunk
         self.starts = np.cumsum([0, *map(len, chunks)])
         self.rows = int(self.starts[-1])
         keys = [chunk.hashes if isinstance(chunk, StringIds) else chunk for chunk in chunks]
@@ -83,7 +83,7 @@ class IdIndex:
             self.texts(rows[:6])
             if self._texts
             else [
-                int(self._chunks[c][r - self.starts[c]])
+                int(self.chunks[c][r - self.starts[c]])
                 for c, r in zip(chunk[:6], rows[:6], strict=True)
             ]
         )
@@ -97,7 +97,7 @@ class IdIndex:
         """Return the string ids of some rows."""
         out: list[str] = [""] * len(rows)
         for chunk, where, own in self.split(rows):
-            texts = self._chunks[chunk]
+            texts = self.chunks[chunk]
             assert isinstance(texts, StringIds)
             for place, text in zip(where.tolist(), texts.take(own), strict=True):
                 out[place] = text
@@ -105,13 +105,13 @@ class IdIndex:
 
     def split(self, rows: np.ndarray) -> Iterable[tuple[int, np.ndarray, np.ndarray]]:
         """Yield for each chunk: its number, positions in ``rows``, and rows within the chunk."""
-        if len(self._chunks) == 1:
+        if len(self.chunks) == 1:
             yield 0, np.arange(len(rows)), rows
             return
         chunk = np.searchsorted(self.starts, rows, side="right") - 1
         order = np.argsort(chunk, kind="stable")
-        bounds = np.searchsorted(chunk[order], np.arange(len(self._chunks) + 1))
-        for number in range(len(self._chunks)):
+        bounds = np.searchsorted(chunk[order], np.arange(len(self.chunks) + 1))
+        for number in range(len(self.chunks)):
             where = order[bounds[number] : bounds[number + 1]]
             if len(where):
                 yield number, where, rows[where] - self.starts[number]
@@ -122,12 +122,13 @@ class IdIndex:
         if not len(self._keys):
             rows = np.full(len(ids), -1, dtype=np.int64)
         else:
-            at = np.empty(len(keys), np.int64)
-            order = np.argsort(keys, kind="stable")  # sorted lookups are kinder to the cache
-            at[order] = np.searchsorted(self._keys, keys[order])
-            at = np.minimum(at, len(self._keys) - 1)
-            rows = at if self._at is None else self._at[at]
-            rows = np.where(self._keys[at] == keys, rows, -1)
+            order = np.argsort(keys)  # sorted lookups are kinder to the cache
+            wanted = keys[order]
+            at = np.searchsorted(self._keys, wanted)
+            np.minimum(at, len(self._keys) - 1, out=at)
+            found = at if self._at is None else self._at[at]
+            rows = np.empty(len(keys), np.int64)
+            rows[order] = np.where(self._keys[at] == wanted, found, -1)
         if isinstance(ids, list):
             self._drop_other_texts(rows, ids)
             if self._clashes:
@@ -138,8 +139,9 @@ class IdIndex:
         """Set rows to -1 that were found by hash and have another string."""
         there = np.flatnonzero(rows >= 0)
         for chunk, where, own in self.split(rows[there]):
-            stored = self._chunks[chunk]
+            stored = self.chunks[chunk]
             assert isinstance(stored, StringIds)
             asked = there[where]
-            good = stored.same(own, [texts[i] for i in asked.tolist()])
+            whole = len(asked) == len(texts)  # then they are in order
+            good = stored.same(own, texts if whole else [texts[i] for i in asked.tolist()])
             rows[asked[~good]] = -1

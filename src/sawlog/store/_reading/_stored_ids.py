@@ -27,8 +27,7 @@ def stored_ids(segment: Segment, chunk: TableChunk) -> np.ndarray | StringIds:
     """
     if chunk.ids == "int":
         return segment.values(ids_name(chunk.names)).copy()
-    parts = [segment.values(ids_name(chunk.names, part)).copy() for part in _PARTS]
-    texts = StringIds(*parts)
+    texts = StringIds.stored(*(segment.values(ids_name(chunk.names, part)) for part in _PARTS))
     if not _are_texts(texts):
         raise segment.damaged(f"the ids of {chunk.first!r} are not valid strings")
     return texts

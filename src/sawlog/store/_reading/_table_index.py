@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures.thread import ThreadPoolExecutor  # not loaded by its first use
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,7 +31,7 @@ def for_each(work: Callable[[T], None], items: Iterable[T], nbytes: int) -> None
             work(item)
         return
     threads = min(4, os.cpu_count() or 1)
-    with concurrent.futures.ThreadPoolExecutor(threads, "sawlog-gather") as pool:
+    with ThreadPoolExecutor(threads, "sawlog-gather") as pool:
         for done in [pool.submit(work, item) for item in items]:
             done.result()
 
@@ -114,7 +114,7 @@ class TableIndex:
         for number, (segment, chunk) in enumerate(self.chunks):
             if number * parts // len(self.chunks) != place:
                 continue
-            ids, first = stored_ids(segment, chunk), int(self.index.starts[number])
+            ids, first = self.index.chunks[number], int(self.index.starts[number])
             step = rows_within(segment, names, budget)
             for start in range(0, chunk.rows, step):
                 stop = min(chunk.rows, start + step)

@@ -118,16 +118,17 @@ class ChunkBuffer:
 
     def add_entries(self, call: object, entries: Entries, at_most: int) -> None:
         """Add entries of a series."""
-        assert isinstance(self.log, Series)
-        name, before = self.log.column.name, self.extent(call)
+        log = self.log
+        assert isinstance(log, Series)
         if self._made is None and entries.mask is None and not entries.attrs:
-            made = _copies(self.log, entries)
+            made = _copies(log, entries)
             if made is not None:
                 self._made = made
-                count = len(entries)
+                count = len(entries.values)
                 extent = _ONE_ROW if count == 1 else Extent(count)
                 self._staged = (call, extent, self._staged[2])
                 return
+        name, before = log.column.name, self.extent(call)
         self._put(name, before.rows, entries.values, at_most)
         for axis, array in entries.steps.items():
             self._put(step_name(axis, name), before.rows, array, at_most)
@@ -217,17 +218,27 @@ class ChunkBuffer:
 
 def _copies(log: Series, entries: Entries) -> dict[str, np.ndarray] | None:
     """Return copies of the first entries of a series as its buffers, if they are small."""
-    values, column, copy = entries.values, log.column, type(entries) is not OwnedEntries
-    if type(values) is not np.ndarray or values.nbytes >= SMALL:
+    column, owned = log.column, type(entries) is OwnedEntries
+    name = column.name
+    values = _copy(entries.values, column.dtype, owned)
+    if values is None:
         return None
-    made = {column.name: values.astype(column.dtype, order="C", copy=copy)}
+    made = {name: values}
     for step in log.steps:
-        array = entries.steps[step.name]
-        if type(array) is not np.ndarray or array.nbytes >= SMALL:
+        own = _copy(entries.steps[step.name], step.dtype, owned)
+        if own is None:
             return None
-        own = array.astype(step.dtype, order="C", copy=copy)
-        made[step_name(step.name, column.name)] = own
+        made[step_name(step.name, name)] = own
     return made
+
+
+def _copy(array: Any, dtype: np.dtype, owned: bool) -> np.ndarray | None:
+    """Return a small array as it is kept, or None for a large one."""
+    if type(array) is not np.ndarray or array.nbytes >= SMALL:
+        return None
+    if owned and array.dtype is dtype:  # a read-only copy in the order of C
+        return array
+    return array.astype(dtype, order="C", copy=not owned)
 
 
 def _buffers(log: Table | Series) -> dict[str, np.ndarray]:

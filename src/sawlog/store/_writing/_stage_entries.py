@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from sawlog.errors import SchemaError
 from sawlog.records import Entries
+from sawlog.store._format._chunks import MOST_EMPTY_ROWS
 from sawlog.store._format._json_files import check_json
 from sawlog.store._format._layout import Config
 from sawlog.store._format._schema import Log, Schema, Series
@@ -44,41 +47,62 @@ class EntryStaging:
         for name, entries in records.items():
             if entries.attrs:
                 check_json(dict(entries.attrs), f"attrs of {name!r}")
-        found = all_series(self._catalog.schema, records)
-        if None in found.values():
-            self._declare(records)
-            found = all_series(self._catalog.schema, records)
+        series = self._all_series(records)
         if self._config.nan != "allow":
             values = {name: entries.values for name, entries in records.items()}
             check_nan(self._config.nan, values, self._path)
-        self._put(call, [(s, records[n]) for n, s in found.items() if s is not None])
-        self.known.update((n, s) for n, s in found.items() if s is not None)
+        self._put(call, [*zip(series.values(), records.values(), strict=True)])
+        self.known.update(series)
 
-    def _declare(self, records: dict[str, Entries]) -> None:
+    def _all_series(self, records: dict[str, Entries]) -> dict[str, Series]:
+        """Return the series of every name, in their order, after declaring new ones."""
+        found = all_series(self._catalog.schema, records)
+
         def wanted(schema: Schema) -> list[Log]:
-            new = [name for name, found in all_series(schema, records).items() if found is None]
-            return as_series(schema, {name: records[name] for name in new}, self._config.fixed)
+            found.update(all_series(schema, records))
+            new = {name: records[name] for name, series in found.items() if series is None}
+            made = as_series(schema, new, self._config.fixed)
+            found.update(made)
+            return list(made.values())
 
-        self._catalog.declare(wanted)
+        if None in found.values():
+            self._catalog.declare(wanted)
+        return cast(dict[str, Series], found)
 
     def _put(self, call: WriterCall, found: list[tuple[Series, Entries]]) -> None:
         """Copy entries into one segment, so that all entries of a call are published together."""
         sizes = _bytes_per_entry(found)
-        total = sum(n * len(entries) for n, (_, entries) in zip(sizes, found, strict=True))
-        if call.nbytes + total + 1 > self._segment_bytes:
+        counts = [len(entries.values) for _, entries in found]
+        total, room = sum(map(operator.mul, sizes, counts)), self._segment_bytes
+        if min(sizes, default=0) == 1:  # perhaps entries without bytes
+            room = min(room, MOST_EMPTY_ROWS)
+            _check_empty(found)
+        if call.nbytes + total + 1 > room:
             self._pipeline.wait_for_room(total)
-            if call.nbytes + total > self._segment_bytes:
+            if call.nbytes + total > room:
                 call.seal()
         masked = [(s, entries.mask) for s, entries in found if entries.mask is not None]
         if not all(call.chunk(s).takes(call.key, mask) for s, mask in masked):
             call.seal()
-        for size, (series, entries) in zip(sizes, found, strict=True):
-            if len(entries) or entries.attrs:
-                most = max(1, self._segment_bytes // size)
-                call.chunk(series).add_entries(call.key, entries, most)
+        key, chunk = call.key, call.chunk
+        for size, count, (series, entries) in zip(sizes, counts, found, strict=True):
+            if count or entries.attrs:
+                chunk(series).add_entries(key, entries, max(1, room // size))
         call.count(total)
-        if call.nbytes + 1 > self._segment_bytes:
+        if call.nbytes + 1 > room:
             call.seal()
+
+
+def _check_empty(found: list[tuple[Series, Entries]]) -> None:
+    """Refuse more entries without any bytes than a segment may have."""
+    for series, entries in found:
+        arrays = (entries.values, *entries.steps.values(), entries.mask)
+        if len(entries) > MOST_EMPTY_ROWS and not any(a is not None and a.nbytes for a in arrays):
+            raise SchemaError(
+                f"{series.column.name!r} would get {len(entries)} entries without any bytes, and a "
+                f"call may add {MOST_EMPTY_ROWS}. The call was refused as a whole. Hint: log them "
+                "with a step."
+            )
 
 
 def one_entry(values: np.ndarray, steps: Mapping[str, np.ndarray]) -> Entries:
@@ -101,6 +125,7 @@ def _bytes_per_entry(found: list[tuple[Series, Entries]]) -> list[int]:
         key = (id(column.dtype), column.shape, id(series.steps))
         size = known.get(key)
         if size is None:
-            size = known[key] = column.row_bytes + sum([step.row_bytes for step in series.steps])
-        out.append(max(1, size + (0 if entries.mask is None else entries.mask[:1].nbytes)))
+            row_bytes = column.row_bytes + sum([step.row_bytes for step in series.steps])
+            size = known[key] = max(1, row_bytes)
+        out.append(size if entries.mask is None else size + entries.mask[:1].nbytes)
     return out

@@ -14,7 +14,6 @@ from sawlog.store._format import _dtypes, _ids
 from sawlog.store._format._parse import MOST_AXES
 from sawlog.store._format._schema import (
     Column,
-    Log,
     Schema,
     Series,
     Table,
@@ -243,17 +242,17 @@ def all_series(schema: Schema, records: Mapping[str, Entries]) -> dict[str, Seri
     Raises:
         SchemaError: dtype, shape or steps differ from the series'.
     """
+    if not schema.has_any(records):
+        return dict.fromkeys(records)
     fitting: set[tuple[Any, ...]] = set()
     found: dict[str, Series | None] = {}
+    find = schema.find
     for name, entries in records.items():
-        series = schema.find(name)
-        if series is None:
-            found[name] = None
-            continue
-        if isinstance(series, Series):
+        series = find(name)
+        if type(series) is Series:
             own, values = series.column, entries.values
-            kind = (id(series.steps), id(own.dtype), own.shape)
-            key = (*kind, id(entries.steps), id(values.dtype), values.shape[1:])
+            steps, given = id(series.steps), id(entries.steps)
+            key = (steps, id(own.dtype), own.shape, given, id(values.dtype), values.shape[1:])
             if key not in fitting:
                 series_of(schema, name, entries)
                 fitting.add(key)
@@ -263,24 +262,25 @@ def all_series(schema: Schema, records: Mapping[str, Entries]) -> dict[str, Seri
     return found
 
 
-def as_series(schema: Schema, new: Mapping[str, Entries], fixed: bool) -> list[Log]:
+def as_series(schema: Schema, new: Mapping[str, Entries], fixed: bool) -> dict[str, Series]:
     """Return the series to declare for new names, quickly for many names of few types.
 
     Raises:
         SchemaError: a name or dtype cannot be stored.
         UnknownNameError: the schema of the store is fixed.
     """
-    out: list[Log] = []
+    out: dict[str, Series] = {}
     types: dict[Any, Series] = {}
     check_names(new)
+    if new and fixed:
+        raise unknown_name(next(iter(new)), schema, _FIXED)
     for name, entries in new.items():
-        if fixed:
-            raise unknown_name(name, schema, _FIXED)
-        key = (id(entries.steps), entries.values.dtype, entries.values.shape[1:])
+        values = entries.values
+        key = (id(entries.steps), id(values.dtype), values.shape[1:])  # alive while `new` is
         like = types.get(key)
         if like is None:
             like = types[key] = _as_series(name, entries)
-        out.append(like.renamed(name))
+        out[name] = like.renamed(name)
     return out
 
 
