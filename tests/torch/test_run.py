@@ -108,6 +108,21 @@ def test_batches_of_many_sizes(tmp_path):
     assert_alike(logged(run, report, range(11)), program.alone())
 
 
+def test_a_batch_without_ids_has_no_examples(tmp_path):
+    program = mlp(size=3)
+    run, _ = start(tmp_path, program)
+    with pytest.raises(CaptureError, match="data_id names no examples"), run(data_id=[]):
+        program.of().backward()
+    with pytest.raises(CaptureError, match="data_id names no examples"), run(data_id=[]):
+        run.backward(program.of())
+    with run(data_id=[]):
+        program.of(program.part(slice(0, 0))).backward()  # NaN, a mean over nothing
+        program.model(program.batch[0][:0]).sum().backward()
+    go(run, program)
+    run.finalize()
+    assert len(store.open(run.store_path).ids("grad/0.weight")) == 3
+
+
 def test_gradient_accumulation(tmp_path):
     program = mlp(size=6)
     run, report = start(tmp_path, program)

@@ -40,7 +40,7 @@ def find_watched(
         names: patterns of names of modules or parameters, such as ``"encoder.*"``, or a function.
         types: types of modules.
         uncovered: what to do about parameters that no rule covers: ``"error"``, ``"skip"``, or
-            ``"func"``, which differentiates their module example by example with ``torch.func``.
+            ``"func"``, which differentiates the operations that use them.
 
     Raises:
         ArgumentError: no parameter matches, or an option is not valid.
@@ -171,7 +171,7 @@ class _Search:
             listed = "\n".join(f"  {name} (of {kind})" for name, kind in lost)
             raise UncoveredError(
                 f"No layer rule covers {len(lost)} parameters:\n{listed}\n"
-                'Hint: watch(model, uncovered="func") differentiates them with torch.func, '
+                'Hint: watch(model, uncovered="func") differentiates the operations that use them, '
                 'uncovered="skip" leaves them out, names= chooses, and '
                 "@sawlog.torch.register_layer(type) adds a rule."
             )
