@@ -65,6 +65,7 @@ def test_the_content_is_an_id():
         (7, "names every example"),
         ("abc", "names every example"),
         (["a", 1], "mixes strings with other types"),
+        (["a", 1, "b"], "mixes strings with other types"),
         (None, "cannot be made of"),
         ({"x": np.zeros((2, 3)), "y": np.zeros((3, 3))}, "different numbers of examples"),
         ([object()], "cannot be made of"),
