@@ -104,6 +104,15 @@ def test_rows_come_back(rows, dtype, in_torch):
         assert (np.abs(back - rows) <= most / 254 * 1.001 + 1e-40).all()
 
 
+def test_the_dtype_of_rows_that_come_back():
+    rows = np.array([[1 / 3, 2.0]])
+    for dtype, back in (("float64", np.float64), ("float32", np.float32), ("bfloat16", np.float32)):
+        found = decode(encode("a", rows, dtype), "a")
+        assert found.dtype == back
+        np.testing.assert_allclose(found, rows, rtol={"bfloat16": 1e-2}.get(dtype, 1e-7))
+    assert decode(encode("a", rows, "float64"), "a")[0, 0] == 1 / 3
+
+
 def test_rows_without_elements():
     for dtype in ("float32", "int8"):
         assert decode(encode("x", np.zeros((3, 0), np.float32), dtype), "x").shape == (3, 0)

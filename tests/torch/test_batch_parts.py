@@ -7,9 +7,11 @@ import torch
 from sawlog.capture._nonfinite import LIMITS, rows_at_or_above
 from sawlog.factored import Dense, OneHot, Pair, gradient
 from sawlog.run_files._blocks import Block
+from sawlog.run_files._statistics import Staged
 from sawlog.torch._batch_spec import BatchSpec
 from sawlog.torch._rows import _projectors
 from sawlog.torch._rows._batch_statistics import _double
+from sawlog.torch._rows._nonfinite import nonfinite_sums
 from sawlog.torch._rows._pairs import scaled
 from sawlog.torch._rows._projectors import Projectors
 
@@ -93,3 +95,14 @@ def test_numbers_that_round_to_infinity():
     assert found.names == ("a", "c")
     assert found.rows.tolist() == [True, True]
     assert not found.overflows
+
+
+def test_sums_that_are_not_finite():
+    """Of a second moment the diagonal bounds all elements; other arrays are read whole."""
+    staged, inf = Staged(), float("inf")
+    staged.add("moment", torch.tensor([[1.0, 2.0], [2.0, inf]]), 1)
+    staged.add("squares", torch.tensor([[1.0, inf], [1.0, 1.0], [1.0, 1.0]]), 1)
+    staged.add("vector", torch.tensor([1.0, -inf]), 1)
+    staged.add("good", torch.ones(3, 3), 1)
+    staged.add_rows("rows", torch.tensor([[1.0, 2.0, float("nan")]]))
+    assert nonfinite_sums(staged) == ["moment", "squares", "vector", "rows"]

@@ -92,6 +92,20 @@ def test_kfac_in_a_higher_precision_than_the_model(tmp_path):
         close(found, wide.T @ wide / 5, rtol=1e-14)
 
 
+def test_means_of_rows_that_the_store_multiplies(tmp_path):
+    """In float32, with one position for each example: both factors, or the rows themselves."""
+    torch.manual_seed(0)
+    x, weights = torch.randn(5, 3), torch.randn(5, 2)
+    program = Program(nn.Linear(3, 2, bias=False), (x, weights), _weighted)
+    run, _ = start(tmp_path, program, statistic=["mean", "covariance"])
+    go(run, program)
+    run.finalize()
+    rows = (weights[:, :, None] * x[:, None]).numpy()
+    close(run.statistics.mean("grad/weight"), rows.mean(0), rtol=1e-5)
+    flat = rows.reshape(5, -1)
+    close(run.statistics.covariance("grad/weight"), flat.T @ flat / 5, rtol=1e-4, atol=1e-6)
+
+
 def _weighted(model, x, weights):
     return (model(x) * weights).sum()
 
