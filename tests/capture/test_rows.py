@@ -7,9 +7,12 @@ import pytest
 import torch
 from hypothesis import given
 
+from sawlog import store
+from sawlog.capture._batches import size_of
 from sawlog.capture._data_ids import data_ids
 from sawlog.errors import ArgumentError
 from sawlog.run_files import _checkpoint as checkpoint
+from sawlog.run_files import ragged
 from sawlog.run_files._blocks import Block, Report, compressed
 from sawlog.run_files._encode import decode, encode
 from sawlog.run_files._options import Compression
@@ -66,6 +69,7 @@ def test_the_content_is_an_id():
         (7, "names every example"),
         ("abc", "names every example"),
         (["a", 1], "mixes strings with other types"),
+        (["a", 1, "b"], "mixes strings with other types"),
         (None, "cannot be made of"),
         ({"x": np.zeros((2, 3)), "y": np.zeros((3, 3))}, "different numbers of examples"),
         ([object()], "cannot be made of"),
@@ -80,6 +84,22 @@ def test_the_content_is_an_id():
 def test_bad_ids(ids, message):
     with pytest.raises(ArgumentError, match=message):
         data_ids(ids)
+
+
+def test_the_number_of_examples_of_a_batch():
+    x, y = np.zeros((5, 2)), np.zeros(5)
+    for batch in (
+        x,
+        [x, y],
+        (x, 3),
+        {"x": x, "y": y},
+        ({"x": x}, y),
+        [{"a": 1}] * 5,
+        list("abcde"),
+    ):
+        assert size_of(batch) == 5
+    with pytest.raises(ArgumentError, match="number of examples in a int"):
+        size_of(7)
 
 
 # -- bits -----------------------------------------------------------------------------------------
@@ -107,6 +127,15 @@ def test_rows_come_back(rows, dtype, in_torch):
         assert (np.abs(back - rows)[fits] <= np.abs(rows)[fits] * 2**-11 + 2**-25).all()
     else:
         assert (np.abs(back - rows) <= most / 254 * 1.001 + 1e-40).all()
+
+
+def test_the_dtype_of_rows_that_come_back():
+    rows = np.array([[1 / 3, 2.0]])
+    for dtype, back in (("float64", np.float64), ("float32", np.float32), ("bfloat16", np.float32)):
+        found = decode(encode("a", rows, dtype), "a")
+        assert found.dtype == back
+        np.testing.assert_allclose(found, rows, rtol={"bfloat16": 1e-2}.get(dtype, 1e-7))
+    assert decode(encode("a", rows, "float64"), "a")[0, 0] == 1 / 3
 
 
 def test_rows_without_elements():
@@ -206,3 +235,14 @@ def test_the_newest_state_counts_after_a_death_before_the_older_was_removed(tmp_
     monkeypatch.undo()
     checkpoint.save(tmp_path, {"sum/x": (np.array([4.0]), 1)}, np.arange(4), {})
     assert [path.name for path in tmp_path.iterdir()] == ["00000004"]
+
+
+def test_a_row_that_is_replaced_by_one_of_the_first_length(tmp_path):
+    with store.create(tmp_path / "logs", duplicates="replace") as writer:
+        for number, (example, length) in enumerate([(0, 3), (1, 5), (1, 3)]):
+            rows = np.full((1, length, 2), 1.0 + number)
+            ragged.append(writer, np.array([example]), {"forward/a": rows})
+    with store.open(tmp_path / "logs") as reader:
+        assert ragged.lengths_of(reader, "forward/a", [0, 1]).tolist() == [3, 3]
+        found = ragged.gather(reader, [0, 1], ["forward/a"])["forward/a"]
+    np.testing.assert_array_equal(found, np.stack([np.full((3, 2), 1.0), np.full((3, 2), 3.0)]))

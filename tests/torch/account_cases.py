@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import register_multi_grad_hook
+from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 
@@ -1231,6 +1233,39 @@ def as_many_positions_as_examples() -> Situation:
         return F.cross_entropy(torch.stack(each, 1).flatten(0, 1), y.flatten())
 
     return _as_many_positions(loss)
+
+
+# -- transformations, hooks and parametrisations of PyTorch ----------------------------------------
+
+
+@right
+def a_weight_that_is_a_matrix_exponential() -> Situation:
+    layer = nn.Linear(4, 4).double()
+    parametrizations.orthogonal(layer, orthogonal_map="matrix_exp")
+    model = nn.Sequential(layer, nn.Tanh(), nn.Linear(4, 3))
+    return Situation(model, numbers(n=4), classify)
+
+
+@right
+def positions_first_and_their_mean() -> Situation:
+    x, y = torch.randn(5, 3, 4).double(), torch.randint(0, 3, (3,))
+    model = Module(lambda m, x: m.out(torch.tanh(m.inner(x))).mean(0))
+    model.inner, model.out = nn.Linear(4, 4), nn.Linear(4, 3)  # as many classes as examples
+    return Situation(model, (x, y), classify, axis=1)
+
+
+@right
+def a_hook_on_several_parameters() -> Situation:
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        seen: list[int] = []
+        tensors = tuple(model.parameters())
+        handle = register_multi_grad_hook(tensors, lambda grads: seen.append(len(grads)))
+        loss = classify(model, x, y)
+        handle.remove()
+        assert seen
+        return loss
+
+    return Situation(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3)), numbers(), step)
 
 
 # -- operations that only lower precision has -----------------------------------------------------

@@ -242,6 +242,9 @@ table(
         "instance_3d": lambda: Call(
             double(nn.InstanceNorm3d(2, affine=True)), (normal(3, 2, 3, 2, 4),)
         ),
+        "instance_eval": lambda: Call(
+            double(nn.InstanceNorm1d(4, affine=True)).eval(), (normal(3, 4, 6),)
+        ),
         "instance_running": lambda: Call(
             double(nn.InstanceNorm1d(4, affine=True, track_running_stats=True)).eval(),
             (normal(3, 4, 6),),

@@ -22,6 +22,7 @@ from sawlog.torch._graph._example_layout import (
     labels_of,
     layout_of,
 )
+from sawlog.torch._graph._weight_uses import _memory
 from sawlog.torch._loss._examples import Examples
 from sawlog.torch._proof._prover import Prover
 from tests.thorough import often, seeded_examples
@@ -324,3 +325,12 @@ def test_outputs_of_a_node_are_told_apart():
     first, *others = torch.randn(6, requires_grad=True).split(2)
     structures = {graph_of([(first * each).grad_fn]).structure for each in others}
     assert len(structures) == 2
+
+
+def test_tensors_of_a_transformation_are_no_buffers():
+    class Finished(torch.Tensor):  # as torch.func.jvp leaves them in a graph
+        def untyped_storage(self):
+            raise RuntimeError("Attempted to access the data pointer on an invalid python storage.")
+
+    assert _memory(torch.ones(2).as_subclass(Finished)) is None
+    assert _memory(torch.ones(2)) is not None

@@ -92,3 +92,5 @@ def test_names_that_begin_alike(tmp_path):
     assert blocks(["fc1.1", "fc"]) == ["fc1.1.weight", "fc.weight"]
     assert blocks("fc1*") == ["fc1.0.weight", "fc1.1.weight", "fc10.weight"]
     assert blocks("fc10.weight") == ["fc10.weight"]
+    model = nn.ModuleDict({"at": nn.MultiheadAttention(2, 1), "att": nn.Linear(2, 2)})
+    assert blocks(None)[-1] == "att.weight"  # a layer beside one that is covered with all inside it

@@ -79,6 +79,7 @@ def test_all_passes_that_are_needed(tmp_path, options, passes):
     done = run.extract(step_of(program), loader_of(program, 4, shuffle=True), quiet=True)
     assert done.passes == passes
     assert done.examples == (9,) * len(passes)
+    assert done.check.ok  # of the first batch of the first pass
     by_hand, _ = start(tmp_path / "two", program)  # the same, pass by pass
     for options_of_pass in _passes(options):
         by_hand.setup(precision="float64", **options_of_pass)

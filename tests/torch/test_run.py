@@ -108,6 +108,35 @@ def test_batches_of_many_sizes(tmp_path):
     assert_alike(logged(run, report, range(11)), program.alone())
 
 
+def test_a_batch_without_ids_has_no_examples(tmp_path):
+    program = mlp(size=3)
+    run, _ = start(tmp_path, program)
+    with pytest.raises(CaptureError, match="data_id names no examples"), run(data_id=[]):
+        program.of().backward()
+    with pytest.raises(CaptureError, match="data_id names no examples"), run(data_id=[]):
+        run.backward(program.of())
+    with run(data_id=[]):
+        program.of(program.part(slice(0, 0))).backward()  # NaN, a mean over nothing
+        program.model(program.batch[0][:0]).sum().backward()
+    go(run, program)
+    run.finalize()
+    assert len(store.open(run.store_path).ids("grad/0.weight")) == 3
+
+
+@pytest.mark.parametrize("kept", ["first", "last"])
+def test_one_of_several_rows_of_an_id(tmp_path, kept):
+    """Of two batches with the same ids, in one program and in the next one."""
+    program = mlp(size=4)
+    orders = [[0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1]]
+    for orders_of_program in (orders[:2], orders[2:]):
+        run, report = start(tmp_path, program, duplicates=kept, dtype="float64")
+        for order in orders_of_program:
+            go(run, program, range(4), program.part(order))
+        run.finalize()
+    alone, order = program.alone(), orders[0 if kept == "first" else -1]
+    assert_alike(logged(run, report, range(4)), {n: rows[order] for n, rows in alone.items()})
+
+
 def test_gradient_accumulation(tmp_path):
     program = mlp(size=6)
     run, report = start(tmp_path, program)

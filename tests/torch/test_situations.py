@@ -16,7 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 import sawlog
 from sawlog.errors import ArgumentError, CaptureError
+from sawlog.torch._layers import rule_for
 from tests.sinks import _terminal as terminal
+from tests.torch.oracle import Call, compare
 from tests.torch.programs import Program, assert_alike, logged, mlp
 from tests.torch.test_run import go, start
 
@@ -196,6 +198,45 @@ def test_reentrant_checkpointing_in_low_precision(tmp_path, size):
     assert_alike(logged(run, report, range(size)), program.alone(), rtol=0.03, atol=0.003)
 
 
+# -- operations that PyTorch compiles by itself ----------------------------------------------------
+
+
+class Chosen(nn.Module):
+    """One of two functions, by ``torch.cond`` or as Python has it."""
+
+    def __init__(self, compiled, inside=False):
+        super().__init__()
+        self.first, self.last, self.other = nn.Linear(4, 6), nn.Linear(6, 3), nn.Linear(6, 6)
+        self.compiled, self.inside = compiled, inside
+
+    def forward(self, x):
+        h, one = self.first(x), self.other if self.inside else torch.sin
+        h = torch.cond(torch.tensor(True), one, torch.cos, (h,)) if self.compiled else one(h)
+        return self.last(h if self.inside else self.other(h))
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # by PyTorch
+def test_a_condition(tmp_path):
+    torch.manual_seed(0)
+    x, y = torch.randn(6, 4).double(), torch.randint(0, 3, (6,))
+    plain = Chosen(False).double()
+    model = Chosen(True).double()
+    model.load_state_dict(plain.state_dict())
+    program = Program(plain, (x, y), lambda model, x, y: F.cross_entropy(model(x), y))
+    watched = Program(model, (x, y), program.loss)
+    run, report = start(tmp_path, watched, dtype="float64")
+    for ids in (range(3), range(3, 6)):  # the first batch imports the compiler
+        go(run, watched, ids, watched.part(list(ids)))
+    run.finalize()
+    assert_alike(logged(run, report, range(6)), program.alone())
+    inside = Program(Chosen(True, inside=True).double(), (x, y), program.loss)
+    run, _ = start(tmp_path / "inside", inside)
+    with pytest.raises(CaptureError, match="Hint"):
+        go(run, inside)
+    run.finalize()
+
+
 # -- mixed precision ------------------------------------------------------------------------------
 
 
@@ -326,8 +367,9 @@ def test_norms_of_transformers(tmp_path, model):
         if re.fullmatch(rf"{model}(RMSNorm|LayerNorm)", name, re.IGNORECASE)
     }  # fmt: skip
     torch.manual_seed(0)
-    norm = kind(5).double()
+    norm = kind(5, eps=0.3).double()
     nn.init.normal_(norm.weight)
+    compare(rule_for(norm), Call(norm, (torch.randn(3, 4, 5).double(),)), rtol=1e-5)
     batch = (torch.randn(3, 4, 5).double(), torch.randn(3, 4, 5).double())
     program = Program(norm, batch, lambda model, x, w: (model(x) * w).sum())
     run, report = start(tmp_path, program)

@@ -67,6 +67,70 @@ def test_of_several_passes_the_one_with_most_examples_counts(tmp_path):
     assert run.statistics.mean("grad/0.weight").shape == (6, 5)
 
 
+def test_examples_are_those_of_kfac(tmp_path):
+    """EK-FAC may have been measured with more of them, which K-FAC is not divided by."""
+    program = mlp(size=5)
+    run, _ = start(tmp_path, program, statistic="kfac", save=[], precision="float64")
+    go(run, program, range(2), program.part(slice(0, 2)))
+    run.finalize()
+    left, _ = run.statistics.kfac("0.weight")
+    run.setup(statistic="ekfac", save=[], precision="float64")
+    go(run, program)
+    run.finalize()
+    close(run.statistics.kfac("0.weight")[0], left)
+
+
+def test_kfac_in_a_higher_precision_than_the_model(tmp_path):
+    torch.manual_seed(0)
+    x, weights = torch.randn(5, 3), torch.randn(5, 2)
+    program = Program(nn.Linear(3, 2, bias=False), (x, weights), _weighted)
+    run, _ = start(tmp_path, program, statistic="kfac", save=[], precision="float64")
+    go(run, program)
+    run.finalize()
+    for found, each in zip(run.statistics.kfac("weight"), (weights, x), strict=True):
+        wide = each.double().numpy()
+        close(found, wide.T @ wide / 5, rtol=1e-14)
+
+
+def test_means_of_rows_that_the_store_multiplies(tmp_path):
+    """In float32, with one position for each example: both factors, or the rows themselves."""
+    torch.manual_seed(0)
+    x, weights = torch.randn(5, 3), torch.randn(5, 2)
+    program = Program(nn.Linear(3, 2, bias=False), (x, weights), _weighted)
+    run, _ = start(tmp_path, program, statistic=["mean", "covariance"])
+    go(run, program)
+    run.finalize()
+    rows = (weights[:, :, None] * x[:, None]).numpy()
+    close(run.statistics.mean("grad/weight"), rows.mean(0), rtol=1e-5)
+    flat = rows.reshape(5, -1)
+    close(run.statistics.covariance("grad/weight"), flat.T @ flat / 5, rtol=1e-4, atol=1e-6)
+
+
+def _weighted(model, x, weights):
+    return (model(x) * weights).sum()
+
+
+def test_a_layer_that_a_batch_does_not_use(tmp_path):
+    """Its gradients are zero there, and count in the means over all examples."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"one": nn.Linear(3, 2), "two": nn.Linear(3, 2)}).double()
+    x = torch.randn(6, 3).double()
+    run = sawlog.init(project="run", root=tmp_path)
+    run.watch(model, quiet=True)
+    for statistic in ("kfac", "ekfac"):
+        run.setup(statistic=[statistic, "mean"], save=[], precision="float64")
+        for ids, names in (([0, 1, 2], ("one", "two")), ([3, 4, 5], ("one",))):
+            with run(data_id=ids):
+                sum(model[name](x[ids]).pow(2).sum() for name in names).backward()
+        run.finalize()
+    rows = torch.stack([2 * torch.outer(model["two"](each), each) for each in x[:3]])
+    ones = torch.stack([2 * model["two"](each) for each in x[:3]])
+    rows = torch.cat([rows, ones[..., None]], 2).detach().numpy()
+    close(run.statistics.mean("grad/two.weight"), rows.sum(0) / 6)
+    left, right = run.statistics.eigenbasis("two.weight")
+    close(run.statistics.ekfac("two.weight"), ((left.T @ rows @ right) ** 2).sum(0) / 6)
+
+
 def test_variance_does_not_cancel(tmp_path):
     model = nn.Linear(1, 1, bias=False)
     x = 3000 + torch.linspace(0, 1, 1000)[:, None]

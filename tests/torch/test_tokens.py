@@ -9,6 +9,7 @@ from rich.console import Console
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+import sawlog
 from sawlog import influence
 from sawlog.errors import ArgumentError
 from sawlog.factored import random_projection
@@ -291,3 +292,26 @@ def test_a_table_with_colours():
 def test_tables_that_do_not_fit(scores, tokens, options, said):
     with pytest.raises(ArgumentError, match=said):
         influence.token_table(scores, tokens, **options)
+
+
+def test_calls_of_one_layer_are_numbered_as_they_come(tmp_path):
+    """Inputs from the first call to the last, gradients from the last to the first."""
+    torch.manual_seed(0)
+    layer, x = nn.Linear(3, 3).double(), torch.randn(6, 3).double()
+    run = sawlog.init(project="run", root=tmp_path)
+    run.setup(log=["forward", "backward"], dtype="float64")
+    run.watch(nn.Sequential(layer), quiet=True)
+    for ids in ([0, 1, 2], [3, 4], [5]):  # proven, planned, alone
+        with run(data_id=ids):
+            layer(layer(x[ids]).tanh()).square().sum().backward()
+    run.finalize()
+    stored = sawlog.store.open(run.store_path)
+    rows = stored.gather(range(6), [name for name in stored.names if "/" in name])
+    one = layer(x)
+    last = layer(one.tanh())
+    grads = torch.autograd.grad(last.square().sum(), (last, one))
+    want = {"forward/0": x, "forward/0#2": one.tanh()}
+    want |= {"backward/0": grads[0], "backward/0#2": grads[1]}
+    assert rows.keys() == want.keys()
+    for name, each in want.items():
+        np.testing.assert_allclose(rows[name], each.detach(), rtol=1e-9, atol=1e-12)

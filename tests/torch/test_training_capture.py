@@ -98,11 +98,17 @@ def test_chosen_steps(tmp_path):
 
 @pytest.mark.parametrize("greatest", [False, True])
 def test_second_moments_of_adam(tmp_path, greatest):
-    """Those of each step, without the bias of the first ones; of AMSGrad the greatest so far."""
+    """Those of each step, without the bias of the first ones; of AMSGrad the greatest so far.
+
+    Each group of parameters has its own decay, and its own number that is added to the root.
+    """
+    decays, floors = (0.99, 0.9), (1e-6, 0.3)
 
     def optimizer(model):
-        options = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-6, "amsgrad": greatest}
-        return torch.optim.AdamW(model.parameters(), **options)
+        options = {"lr": 0.1, "amsgrad": greatest}
+        each = zip(model.parameters(), decays, floors, strict=True)
+        groups = [{"params": [p], "betas": (0.8, decay), "eps": eps} for p, decay, eps in each]
+        return torch.optim.AdamW(groups, **options)
 
     path, expected = trained(tmp_path, optimizer, epochs=2, correct=True)
     assert rows_of(path)[0].tolist() == [4, 5, 6, 7]  # there are no moments before the first step
@@ -110,9 +116,10 @@ def test_second_moments_of_adam(tmp_path, greatest):
     for (epoch, step), (ids, own, state, parameters) in list(expected.items())[1:]:
         stored, rows = rows_of(path, epoch)
         order = [stored.tolist().index(i) for i in ids]
-        for name, want, parameter in zip(("0.weight", "2.weight"), own, parameters, strict=True):
-            moments = state[parameter][kind] / (1 - 0.99**step)
-            scaled = want / (moments.sqrt() + 1e-6).numpy()
+        each = zip(("0.weight", "2.weight"), own, parameters, decays, floors, strict=True)
+        for name, want, parameter, decay, eps in each:
+            moments = state[parameter][kind] / (1 - decay**step)
+            scaled = want / (moments.sqrt() + eps).numpy()
             np.testing.assert_allclose(rows[name][order], scaled, rtol=1e-4, atol=1e-6)
 
 
@@ -140,6 +147,21 @@ def test_a_batch_that_was_logged_in_part(tmp_path):
     np.testing.assert_allclose(found["share"], [1 / 9, 2 / 9, 5 / 9, 1 / 9, 5 / 10, 2 / 10])
     query = {name: each[:2] for name, each in rows.items()}
     assert training_influence(capture.path, query, steps=range(1, 2)).ids.tolist() == [4, 5]
+
+
+def test_a_parameter_that_has_no_moments_yet(tmp_path):
+    """Its first step was not its own: nothing can be corrected before every layer had one."""
+    model, x, y = program()
+    optimizer = adam(model)
+    capture = TrainingCapture(model, "loop", root=tmp_path, optimizer=optimizer, correct=True)
+    for step in range(3):
+        with capture(range(8), step=step):
+            (loss_of(model, x, y) if step else model[0](x).square().mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    capture.close()
+    steps = sawlog.store.open(capture.path / "epoch-0" / "steps").gather(range(8))
+    assert np.asarray(steps["step"]).tolist() == [2] * 8
 
 
 def test_projections_of_corrected_gradients(tmp_path):
@@ -214,19 +236,19 @@ def test_what_is_refused(tmp_path):
     assert training_influence(unknown.path, query, weigh=False).values.shape == (1, 8)
 
 
-WAYS = {  # of dividing a loss, and by what rows are multiplied; None is refused
-    "divided": (lambda capture, loss: loss / 4, None),
-    "divided and reshaped": (lambda capture, loss: (loss.reshape(1) / 2).squeeze(), None),
-    "declared before": (lambda capture, loss: capture.declare_loss(loss) / 4, 1.0),
-    "declared after": (lambda capture, loss: capture.declare_loss(loss / 4), 0.25),
-    "a part of the loss": (lambda capture, loss: loss * 0.5, 0.5),
+WAYS = {  # of dividing a loss, by what rows are multiplied, and shares; None is refused
+    "divided": (lambda capture, loss: loss / 4, None, 1.0),
+    "divided and reshaped": (lambda capture, loss: (loss.reshape(1) / 2).squeeze(), None, 1.0),
+    "declared before": (lambda capture, loss: capture.declare_loss(loss) / 4, 1.0, 0.25),
+    "declared after": (lambda capture, loss: capture.declare_loss(loss / 4), 0.25, 1.0),
+    "a part of the loss": (lambda capture, loss: loss * 0.5, 0.5, 1.0),
 }
 
 
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("name", WAYS)
 def test_a_mean_that_is_divided(name, size, tmp_path):
-    way, factor = WAYS[name]
+    way, factor, share = WAYS[name]
     model, x, y = program()
     capture = TrainingCapture(model, "loop", root=tmp_path)
     if factor is None:
@@ -240,3 +262,5 @@ def test_a_mean_that_is_divided(name, size, tmp_path):
     _, rows = rows_of(capture.path)
     expected = grads(model, x[:size], y[:size])[1]
     np.testing.assert_allclose(rows["2.weight"], expected * factor, rtol=1e-5, atol=1e-7)
+    steps = sawlog.store.open(capture.path / "epoch-0" / "steps").gather(range(size))
+    np.testing.assert_allclose(steps["share"], [share / size] * size)

@@ -223,8 +223,9 @@ class RunCore(LogixMethods, CloseOnExit):
             return
         now = self._start()
         todo = now.todo(ids)
-        if not len(ids) or not todo.any():
-            with self._watched_model().gathered():
+        if not todo.any():
+            empty = contextlib.nullcontext() if len(ids) else self._without_examples()
+            with self._watched_model().gathered(), empty:
                 yield self
             return
         some = None if todo.all() else todo
@@ -232,6 +233,10 @@ class RunCore(LogixMethods, CloseOnExit):
         with self._capturing(batch), self._sampling_labels(ids):
             yield self
         now.finish(batch, ids[todo])
+
+    def _without_examples(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context for a batch without ids, in which no example may be computed."""
+        return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def _sampling_labels(self, ids: np.ndarray) -> Iterator[None]:

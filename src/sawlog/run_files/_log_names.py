@@ -18,8 +18,10 @@ class LogName:
         kind: ``"forward"``, ``"backward"`` or ``"grad"``.
         layer: The name of the module for ``"forward"`` and ``"backward"``, which is ``""`` for the
             model itself; the name of the parameter for ``"grad"``.
-        call: Counts the calls of a module within a batch, from 1. Gradients of parameters are
-            summed over calls, so their call is always 1.
+        call: Counts the calls of a module within a batch, from 1: for ``"forward"`` from the
+            first call to the last, for ``"backward"`` in the order in which gradients arrive, from
+            the last call to the first. Gradients of parameters are summed over calls, so their
+            call is always 1.
 
     >>> str(LogName("forward", "fc1")), str(LogName("backward", "fc1", call=2))
     ('forward/fc1', 'backward/fc1#2')

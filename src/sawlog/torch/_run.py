@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from sawlog.errors import CaptureError
 from sawlog.run_files._blocks import Report
 from sawlog.torch._backend import TorchBackend
 from sawlog.torch._capture._batch_capture import BatchCapture
+from sawlog.torch._capture._empty_batch import empty_batch, refuse_examples
 from sawlog.torch._model._search import Names
 from sawlog.torch._processes import TorchProcessGroup, process_group
 from sawlog.torch._sampled_labels import Distribution, drawn_labels
@@ -46,6 +47,9 @@ class Run(CaptureRun):
     >>> sawlog.store.open(run.store_path).gather(["b"])["grad/weight"].shape
     (1, 2, 4)
     """
+
+    _is_empty = False
+    """Whether the batch that runs now has no ids."""
 
     def watch(
         self,
@@ -189,6 +193,15 @@ class Run(CaptureRun):
             return self._batch.ignoring()
         return contextlib.nullcontext()
 
+    @contextlib.contextmanager
+    def _without_examples(self) -> Iterator[None]:
+        self._is_empty = True
+        try:
+            with empty_batch():
+                yield
+        finally:
+            self._is_empty = False
+
     def _process_group(self) -> TorchProcessGroup | None:
         """Return the processes of the running ``torch.distributed`` job; None outside of one."""
         return process_group()
@@ -200,6 +213,8 @@ class Run(CaptureRun):
         the weights are never computed.
         """
         if self._batch is None:
+            if self._is_empty:
+                refuse_examples(loss)
             if self._pass is not None:
                 return  # all examples of the batch are logged already
             raise CaptureError("Call run.backward(loss) inside `with run(data_id=ids):`.")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence, Set
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -180,15 +182,40 @@ def gradients(
     batched: bool = False,
 ) -> list[Tensor | None]:
     """Call ``torch.autograd.grad`` and keep the graph; None for inputs without a gradient."""
-    found = torch.autograd.grad(
-        list(outputs),
-        list(inputs),
-        grad_outputs=list(grads),
-        retain_graph=True,
-        allow_unused=True,
-        is_grads_batched=batched,
-    )
+    with reaching(inputs):
+        found = torch.autograd.grad(
+            list(outputs),
+            list(inputs),
+            grad_outputs=list(grads),
+            retain_graph=True,
+            allow_unused=True,
+            is_grads_batched=batched,
+        )
     return [each.to_dense() if each is not None and each.is_sparse else each for each in found]
+
+
+_local = threading.local()
+
+
+@contextlib.contextmanager
+def reaching(inputs: Sequence[Any]) -> Iterator[None]:
+    """Record which leaves ``torch.autograd.grad`` reaches inside the ``with``: its inputs."""
+    before = getattr(_local, "leaves", None)
+    nodes = [each.node for each in inputs if not isinstance(each, Tensor)]
+    _local.leaves = {id(each) for each in inputs if isinstance(each, Tensor)}
+    _local.leaves |= {id(node.variable) for node in nodes if node.name() == ACCUMULATE}
+    try:
+        yield
+    finally:
+        _local.leaves = before
+
+
+def is_reached(node: Node) -> bool | None:
+    """Return whether the leaf of a node is reached; None for other nodes, or outside of a pass."""
+    leaves = getattr(_local, "leaves", None)
+    if leaves is None or node.name() != ACCUMULATE:
+        return None
+    return id(node.variable) in leaves
 
 
 def sum_to(tensor: Tensor, shape: Sequence[int], first: int = 0) -> Tensor:

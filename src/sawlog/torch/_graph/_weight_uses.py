@@ -39,6 +39,7 @@ class WeightUses:
         not_weights: nodes that are known to depend on examples.
         buffers: tensors of the model, including frozen parameters; as constants, they are the same
             for all examples.
+        weights: nodes that are known to depend on parameters alone, whatever constants they use.
     """
 
     def __init__(
@@ -47,14 +48,15 @@ class WeightUses:
         batch: int,
         not_weights: Set[Node] = frozenset(),
         buffers: Sequence[Tensor] = (),
+        weights: Sequence[Node] = (),
     ) -> None:
-        self._buffers = {each.untyped_storage().data_ptr() for each in buffers}
+        self._buffers = {_memory(each) for each in buffers} - {None}
         self._graph, self._batch, self._not = graph, batch, not_weights
         self.unsure: set[Node] = set()
         self._users = graph.users()
         self._leaves = graph.leaves()
         self._numbers = {node: number for number, node in enumerate(graph.nodes)}
-        self._weights: dict[Node, bool] = {}
+        self._weights: dict[Node, bool] = dict.fromkeys(_below(weights), True)
 
     def of(self, parameter: Tensor) -> list[WeightUse]:
         """Return all uses of a parameter; an empty list if it is not in the graph."""
@@ -167,14 +169,30 @@ class WeightUses:
         return min(numbers.shape) > 1 and torch.equal(numbers[1:, 1:], numbers[:-1, :-1])
 
 
+def _below(nodes: Sequence[Node]) -> list[Node]:
+    """Return nodes, and all that they were computed from."""
+    found = dict.fromkeys(node for node in nodes if node is not None)
+    stack = list(found)
+    while stack:
+        for child, _ in stack.pop().next_functions:
+            if child is not None and child not in found:
+                found[child] = None
+                stack.append(child)
+    return list(found)
+
+
 def _is_sum_of_product(node: Node) -> bool:
     """Whether a constant is added to a product of weights, such as a frozen weight in LoRA."""
     names = ("Addmm", "Baddbmm")
     return operation(node) in names and all(child for child, _ in node.next_functions[1:])
 
 
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _memory(tensor: Tensor) -> int | None:
+    """Return where the memory of a tensor starts; None inside transformations of ``torch.func``."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except RuntimeError:
+        return None
 
 
 def _numbers_of(node: Node) -> list[Tensor]:

@@ -3,6 +3,9 @@
 ``loss.backward()`` calls ``torch.autograd.backward``. The patched function passes the call to the
 listener of this thread, if there is one, which runs the original. ``GradScaler.scale`` reports each
 loss that it scaled and by how much, and ``torch.utils.checkpoint`` reports that it was called.
+``torch.cond`` and the like are compiled by PyTorch itself, also where other compiled code runs as
+it is written. Hooks on several tensors, which ask whether a leaf will be reached, get an answer in
+``torch.autograd.grad`` too.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch._higher_order_ops.utils as higher_order
 import torch.utils.checkpoint
 from torch import Tensor
 
 from sawlog.errors import CaptureError
+from sawlog.torch._graph._autograd_graph import is_reached
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +44,8 @@ class Backward:
 
 
 _CHECKPOINT = "_checkpoint_without_reentrant_generator"
+_HIGHER_ORDER = "_hop_compile_and_call"
+_EXECUTES = "_will_engine_execute_node"
 
 _lock = threading.Lock()
 _users = 0
@@ -101,11 +108,10 @@ def _install() -> None:
             return
         _originals["backward"] = torch.autograd.backward
         _originals["scale"] = torch.amp.GradScaler.scale
-        _originals["checkpoint"] = getattr(torch.utils.checkpoint, _CHECKPOINT, None)
-        if _originals["checkpoint"] is not None:
-            setattr(
-                torch.utils.checkpoint, _CHECKPOINT, _reporting_checkpoint(_originals["checkpoint"])
-            )
+        for owner, name, wrapped in _PRIVATE:
+            _originals[name] = original = getattr(owner, name, None)
+            if original is not None:
+                setattr(owner, name, wrapped(original))
         torch.autograd.backward = _reporting_backward(_originals["backward"])
         torch.amp.GradScaler.scale = _reporting_scale(_originals["scale"])  # type: ignore[method-assign]
 
@@ -117,8 +123,9 @@ def _uninstall() -> None:
         if not _users:
             torch.autograd.backward = _originals["backward"]
             torch.amp.GradScaler.scale = _originals["scale"]  # type: ignore[method-assign]
-            if _originals["checkpoint"] is not None:
-                setattr(torch.utils.checkpoint, _CHECKPOINT, _originals["checkpoint"])
+            for owner, name, _ in _PRIVATE:
+                if _originals[name] is not None:
+                    setattr(owner, name, _originals[name])
 
 
 def _reporting_backward(original: Any) -> Any:
@@ -188,3 +195,43 @@ def _reporting_checkpoint(original: Any) -> Any:
         return original(*args, **kwargs)
 
     return checkpoint
+
+
+def _compiling(original: Any) -> Any:
+    """Let ``torch.cond`` and the like compile: as written, they lose the gradients of closures."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if getattr(_local, "listener", None) is None:
+            return original(*args, **kwargs)
+        try:
+            with torch.compiler.set_stance("default"):
+                return original(*args, **kwargs)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            first = str(error).strip().partition("\n")[0]
+            raise CaptureError(
+                "An operation that PyTorch compiles, such as torch.cond, cannot be logged, "
+                f"probably because it calls a watched layer: {first}. Hint: write it as a Python "
+                "`if` or loop inside `with run(...)`, or leave the layer out by names=."
+            ) from error
+
+    return call
+
+
+def _answering(original: Any) -> Any:
+    """Answer for leaves in ``torch.autograd.grad`` of sawlog, where PyTorch raises."""
+
+    @functools.wraps(original)
+    def executes(node: Any) -> bool:
+        reached = is_reached(node)
+        return bool(original(node)) if reached is None else reached
+
+    return executes
+
+
+_PRIVATE: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
+    (torch.utils.checkpoint, _CHECKPOINT, _reporting_checkpoint),
+    (higher_order, _HIGHER_ORDER, _compiling),
+    (torch._C, _EXECUTES, _answering),
+)
+"""Functions that are no API of PyTorch: their module, their name, and what wraps them."""

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn.utils.parametrize import ParametrizationList
 
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.torch._compiled._region import CallTemplate, CompiledCall, RegionOptions
@@ -85,6 +86,8 @@ class Hooks:
         self.quiet = False
         self.reentrant = False
         self.edges: list[GradientEdge] = []
+        self.computed_weights: list[Any] = []
+        """The nodes that computed the weights of ``torch.nn.utils.parametrize``."""
         self.calls: list[str] = []
         self.axes: list[tuple[int, ...]] = []
         self.dtypes: set[torch.dtype] = set()
@@ -120,6 +123,7 @@ class Hooks:
             for handle in handles:
                 handle.remove()
             self.edges.clear()
+            self.computed_weights.clear()
             self.probes.clear()
 
     @contextlib.contextmanager
@@ -173,6 +177,8 @@ class Hooks:
         self._listen(call, tensor)
         if not again:
             self.edges.append(get_gradient_edge(tensor))
+            if isinstance(unit.module, ParametrizationList):
+                self.computed_weights.append(tensor.grad_fn)
 
     def _listen(self, call: LayerCall, tensor: Tensor) -> None:
         """Pass the gradient of a tensor to the listener, as that of a call."""

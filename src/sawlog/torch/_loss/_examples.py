@@ -63,11 +63,30 @@ class Examples:
         picked = self._picked(edge, shape, depth)
         if picked is not None:
             return picked
+        if self._has_lost_positions(edge, shape, depth):
+            return self.each
         exact = self.exact(shape)
         if exact is not None:
             return exact
         found = self._below(edge, shape, depth)
         return self._viewed(shape) if found is None else found
+
+    def _has_lost_positions(self, edge: Edge, shape: tuple[int, ...], depth: int) -> bool:
+        """Whether positions before the examples were summed, so that these come first now.
+
+        The graph tells this only where both axes of the tensor have the length of the batch.
+        """
+        if self.axis == 0 or shape[:2] != (self.batch, self.batch):
+            return False
+        node, _ = edge
+        child, dims = node.next_functions[0], getattr(node, "_saved_dim", None)
+        if operation(node) in ("Sum", "Mean") and child[0] is not None and dims:
+            axes = {signed(dim) % len(shape_of(child)) for dim in dims}
+            labels = self.of(child, depth + 1)
+            if labels is not None and 0 in axes and not node._saved_keepdim:
+                return labels.dim() == 2 and 1 not in axes
+        found = self._below(edge, shape, depth)
+        return found is not None and found.dim() == 1
 
     def exact(self, shape: Sequence[int]) -> Tensor | None:
         """Return labels if the axis of the examples has the length of the batch."""

@@ -272,8 +272,11 @@ class _Reader:
         dims = getattr(node, "_saved_dim", None)
         if child[0] is None or dims is None:
             return
-        shape = shape_of(child)
-        if any(signed(dim) % len(shape) == 0 for dim in dims) and self._labels(child) is not None:
+        shape, labels = shape_of(child), self._labels(child)
+        if labels is None:
+            return
+        joined = [signed(dim) % len(shape) for dim in dims]
+        if any(dim < labels.dim() and bool(labels.diff(dim=dim).any()) for dim in joined):
             raise Unclear(f"the examples could be either axis of a tensor of shape {shape}")
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from sawlog.torch._graph._autograd_graph import Edge, root_of
+from sawlog.torch._graph._autograd_graph import Edge, reaching, root_of
 
 
 class Roots:
@@ -37,4 +37,5 @@ class Roots:
         """Run the backward pass only as far as some edges; this frees the graph."""
         losses = [loss for loss, _ in self._both]
         grads = [grad for _, grad in self._both]
-        torch.autograd.grad(losses, list(edges), grads, allow_unused=True)
+        with reaching(edges):
+            torch.autograd.grad(losses, list(edges), grads, allow_unused=True)

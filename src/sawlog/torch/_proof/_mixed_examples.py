@@ -9,9 +9,10 @@ from sawlog.torch._graph._operations._weight_use import WeightUse
 
 _REMEDY = (
     "Probably the loss compares examples (contrastive losses do), something is normalised over the "
-    "batch, or the examples are along another axis. Hint: watch(model, batch_axis=1) if the "
-    "sequence comes first; another batch size, if the number of positions is a multiple of it; "
-    "leave the parameter out by names=; batches of one example."
+    "batch, a hook of yours changes gradients, or the examples are along another axis. Hint: "
+    "watch(model, batch_axis=1) if the sequence comes first; another batch size, if the number of "
+    "positions, or a size of a weight that an adapter computes, is a multiple of it; leave the "
+    "parameter out by names=; batches of one example."
 )
 
 

@@ -138,7 +138,9 @@ class Prover:
         of_examples: set[Node] = set()
         dtypes = {meta.dtype for node in self._graph.nodes for meta in node._input_metadata}
         while True:
-            finder = WeightUses(self._graph, self._batch, of_examples, watched.buffers)
+            finder = WeightUses(
+                self._graph, self._batch, of_examples, watched.buffers, hooks.computed_weights
+            )
             uses = {name: finder.of(each) for name, each in watched.parameters.items()}
             count = 2 if structure in watched.scattered else 1
             every = codes(self._batch, dtypes, count, powers=structure in watched.rounded)

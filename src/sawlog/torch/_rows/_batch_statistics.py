@@ -73,7 +73,6 @@ class BatchStatistics:
         """Add the batch to the statistics of a pass."""
         for name, total, count in self._moments:
             sums.add(name, total, count)
-        self._moments.clear()
         for name, rows in logs.items():
             if self._wanted & {"mean", "variance"}:
                 sums.add_rows(name, rows)
