@@ -169,6 +169,7 @@ CASES = [(kind, *WAYS[0]) for kind in INSTALLED]
 CASES += [(kind, *WAYS[1]) for kind in INSTALLED if kind in (TensorBoard, Trackio)]
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("kind", "wrap", "options"), CASES, ids=[f"{kind.package}-{wrap}" for kind, wrap, _ in CASES]
 )
