@@ -48,6 +48,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Variants that are not in turn are marked here, so ``-m thorough`` runs all that is left out.
     """
+    if begins_at_the_other_end(config):
+        items.sort(key=lambda item: item.nodeid.startswith("tests/"))
     for item in variants_left_out(items):
         item.add_marker("thorough")
     chosen = THOROUGH or config.option.markexpr or "::" in "".join(config.args)
@@ -57,6 +59,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         gone = set(left_out)
         items[:] = [item for item in items if item not in gone]
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+def begins_at_the_other_end(config: pytest.Config) -> bool:
+    """Whether this process collects ``tests`` before ``src``: every second worker does.
+
+    In a fresh clone all modules have to be compiled. Each worker finds half of them compiled.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    return int(worker.removeprefix("gw")) % 2 == 1 and sorted(config.args) == ["src", "tests"]
 
 
 def variants_left_out(items: list[pytest.Item], turn: int = TURN) -> list[pytest.Item]:
@@ -150,6 +161,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if wrong := complaint():
         raise pytest.UsageError(wrong)
     config.pluginmanager.register(ModulesWithExamples())
+    if begins_at_the_other_end(config):
+        config.args = ["tests", "src"]
     runs_none = getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput")
     if "jax" not in LEFT_OUT and not THOROUGH and not runs_none:
         keep_compiled_programs()
