@@ -15,7 +15,7 @@ NEWEST_TESTS := \
 
 .PHONY: help demo docs test test-browser test-long test-newest test-thorough mutants fuzz bench lint clean
 .NOTPARALLEL: # there is one .venv
-# Every process of a test would compile sawlog anew.
+# Else every process that a test starts compiles sawlog again.
 unexport PYTHONDONTWRITEBYTECODE
 
 help:
