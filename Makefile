@@ -15,10 +15,13 @@ NEWEST_TESTS := \
 
 .PHONY: help demo docs test test-browser test-long test-newest test-thorough mutants fuzz bench lint clean
 .NOTPARALLEL: # there is one .venv
+# Else every process that a test starts compiles sawlog again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo           train small models, look inside, and end with a page about them"
-	@echo "make test           lint and the tests"
+	@echo "make test           the tests"
+	@echo "make lint           ruff and mypy"
 	@echo "make docs           the documentation, as pages in build/docs"
 	@echo "make test-browser   the pages of report and view, in Chromium"
 	@echo "make test-long      the tests that make test leaves out, because others cover most of them"
@@ -27,7 +30,6 @@ help:
 	@echo "make mutants MODULE=src/sawlog/...    break one place at a time: do the tests notice?"
 	@echo "make fuzz           changed files for the store, for SECONDS=60 or more"
 	@echo "make bench          all the benchmarks"
-	@echo "make lint           ruff and mypy"
 	@echo "make clean          remove the environments and all caches"
 
 # $(call install,EXTRA). Without a stamp, .venv is missing or its set-up was interrupted: start anew.
@@ -48,15 +50,8 @@ $(DEMO): pyproject.toml
 demo: $(if $(wildcard $(DEV)),$(DEV),$(DEMO))
 	@$(BIN)/python examples/demo.py
 
-# The tests run beside mypy, which uses one core, for minutes when its cache is empty.
-SAID := .mypy_cache/said.txt
 test: $(DEV)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	@mkdir -p $(dir $(SAID))
-	@$(BIN)/mypy >$(SAID) 2>&1 & types=$$!; \
-	$(BIN)/python -m pytest; tests=$$?; \
-	wait $$types; types=$$?; cat $(SAID); exit $$((tests | types))
+	$(BIN)/python -m pytest
 
 test-long: $(DEV)
 	$(BIN)/python -m pytest -m thorough

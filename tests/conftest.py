@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 
 from tests.left_out import FRAMEWORKS, LEFT_OUT, complaint
@@ -47,6 +48,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Variants that are not in turn are marked here, so ``-m thorough`` runs all that is left out.
     """
+    if begins_at_the_other_end(config):
+        items.sort(key=lambda item: item.nodeid.startswith("tests/"))
     for item in variants_left_out(items):
         item.add_marker("thorough")
     chosen = THOROUGH or config.option.markexpr or "::" in "".join(config.args)
@@ -56,6 +59,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         gone = set(left_out)
         items[:] = [item for item in items if item not in gone]
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+def begins_at_the_other_end(config: pytest.Config) -> bool:
+    """Whether this process collects ``tests`` before ``src``: every second worker does.
+
+    In a fresh clone all modules have to be compiled. Each worker finds half of them compiled.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    return int(worker.removeprefix("gw")) % 2 == 1 and sorted(config.args) == ["src", "tests"]
 
 
 def variants_left_out(items: list[pytest.Item], turn: int = TURN) -> list[pytest.Item]:
@@ -79,16 +91,22 @@ def variants_left_out(items: list[pytest.Item], turn: int = TURN) -> list[pytest
 
 
 # What JAX keeps of thousands of programs is gigabytes, which every collection of garbage walks
-# through: what was imported is left out of that, and the rest is dropped from time to time.
+# through, and sawlog asks for one where a run is in the way of another: what was imported is left
+# out of that, now and by later tests, and what JAX keeps is dropped from time to time.
 _TESTS_BETWEEN = 200
 _run_since = 0
 
 
 def pytest_collection_finish() -> None:
-    """All that is there from here on stays."""
+    """Leave out what is there from now on."""
+    leave_out_of_collections()
+    gc.set_threshold(20_000, 20, 20)
+
+
+def leave_out_of_collections() -> None:
+    """What is there, and is no garbage, is not looked at again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
 
 
 def pytest_runtest_teardown() -> None:
@@ -98,6 +116,7 @@ def pytest_runtest_teardown() -> None:
     if _run_since >= _TESTS_BETWEEN and "jax" in sys.modules:
         _run_since = 0
         sys.modules["jax"].clear_caches()
+        leave_out_of_collections()
 
 
 def keep_compiled_programs() -> None:
@@ -123,10 +142,27 @@ def _no_current_run() -> Iterator[None]:
         sys.modules["sawlog._current_run"].set_current(None)
 
 
+class ModulesWithExamples:
+    """Look for doctests only in files that have a prompt: to look into a module is to import it."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(self, file_path: Path) -> Iterator[None]:
+        """Leave out the collector of doctests of a file without any."""
+        collectors = yield
+        if not any(isinstance(each, DoctestModule) for each in collectors):
+            return collectors
+        if b">>> " in file_path.read_bytes():
+            return collectors
+        return [each for each in collectors if not isinstance(each, DoctestModule)]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse to run where a framework is missing by accident; set up the compilation cache."""
     if wrong := complaint():
         raise pytest.UsageError(wrong)
+    config.pluginmanager.register(ModulesWithExamples())
+    if begins_at_the_other_end(config):
+        config.args = ["tests", "src"]
     runs_none = getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput")
     if "jax" not in LEFT_OUT and not THOROUGH and not runs_none:
         keep_compiled_programs()

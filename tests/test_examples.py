@@ -156,6 +156,7 @@ def test_what_a_difference_says(example):
 # -- through training -----------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_data_weights(example, capsys):
     pytest.importorskip("sklearn")
     before, _, after = example("data_weights").main(["--quick"])

@@ -5,6 +5,7 @@ can be turned on the real tree (nothing may be found) and on small bad ones (it 
 """
 
 import ast
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +132,7 @@ def unit_of(path: str) -> str:
     return path.partition("/")[0].removesuffix(".py")
 
 
+@functools.cache
 def imports_of(path: str, tree: ast.Module) -> list[Import]:
     package = ["sawlog", *path.split("/")[:-1]]
     found = []

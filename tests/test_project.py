@@ -106,13 +106,14 @@ def test_tests_for_the_newest_jax_exist():
 def test_ci_runs_all_sets_of_tests(tmp_path):
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    everything = ["test", "docs", "test-newest", "test-browser"]
+    everything = ["lint", "test", "docs", "test-newest", "test-browser"]
+    always = everything[:-1]
     for browser in (True, False):
         tools = with_fake_tools(tmp_path / str(browser), browser)
         for fails, calls in {
-            "": everything if browser else everything[:3],
-            **{name: everything[: place + 1] for place, name in enumerate(everything[:3])},
-            "test-browser": everything if browser else everything[:3],
+            "": everything if browser else always,
+            **{name: always[: place + 1] for place, name in enumerate(always)},
+            "test-browser": everything if browser else always,
         }.items():
             (tools / "calls").unlink(missing_ok=True)
             env = {"PATH": str(tools), "FAILS": fails}

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from _pytest.doctest import DoctestModule
 
 from tests import conftest, thorough
 
@@ -59,3 +60,31 @@ def test_no_parameter_always_has_the_same_value():
         "wc",
         "ud",
     }
+
+
+@pytest.mark.parametrize(("worker", "swaps"), [("gw0", False), ("gw1", True), ("gw2", False)])
+def test_workers_have_the_same_order(monkeypatch, worker, swaps):
+    """Whichever folder they collect first."""
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
+    monkeypatch.setattr(conftest, "THOROUGH", True)
+    option = SimpleNamespace(markexpr="")
+    some = SimpleNamespace(option=option, args=["tests/test_a.py"])
+    every = SimpleNamespace(option=option, args=["tests", "src"] if swaps else ["src", "tests"])
+    assert not conftest.begins_at_the_other_end(some)
+    assert conftest.begins_at_the_other_end(every) == swaps
+    names = ["src/a.py::f", "src/b.py::g", "tests/test_a.py::h", "tests/test_b.py::i"]
+    items = [Item(name) for name in (names[2:] + names[:2] if swaps else names)]
+    conftest.pytest_collection_modifyitems(every, items)
+    assert [item.nodeid for item in items] == names
+
+
+@pytest.mark.parametrize(("text", "kept"), [("x = 1\n", 1), ('"""\n>>> 1 + 1\n2\n"""\n', 2)])
+def test_doctests_only_where_there_is_a_prompt(tmp_path, request, text, kept):
+    path = tmp_path / "test_a.py"
+    path.write_text(text)
+    doctests = DoctestModule.from_parent(request.session, path=path)
+    filtered = conftest.ModulesWithExamples().pytest_collect_file(path)
+    next(filtered)
+    with pytest.raises(StopIteration) as end:
+        filtered.send(["the tests", doctests])
+    assert end.value.value == ["the tests", doctests][:kept]

@@ -24,6 +24,7 @@ def example(monkeypatch):
     return importlib.import_module
 
 
+@pytest.mark.thorough
 def test_ppo_has_a_run_for_each_seed(example, tmp_path):
     example("ppo_seeds").main(["--seeds", "2", "--updates", "2", "--folder", str(tmp_path)])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["seed-0", "seed-1"]
@@ -46,6 +47,7 @@ def test_the_flax_dashboard(example, tmp_path, capsys):
     assert "shapes" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_gradients_of_a_diffusion_model(example):
     module = example("diffusion_cotangents")
     found = module.main(["--steps", "60", "--samples", "8"])
@@ -55,6 +57,7 @@ def test_gradients_of_a_diffusion_model(example):
     assert np.nanmax(found["layer3"]) < 1
 
 
+@pytest.mark.thorough
 def test_wrong_digits_have_the_same_answer_in_both_frameworks(example):
     for package in ("torch", "sklearn"):
         pytest.importorskip(package)
@@ -92,6 +95,7 @@ def test_a_trainer(example, tmp_path, capsys):
     assert "least believable" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_dropping_a_group(example):
     pytest.importorskip("sklearn")
     found = example("drop_a_group").main(["--quick"])

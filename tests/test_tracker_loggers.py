@@ -38,6 +38,7 @@ from tests.sinks._trackers import (
     Trackio,
     Wandb,
     imported_quietly,
+    mlflow_database,
 )
 from tests.thorough import often
 
@@ -121,7 +122,7 @@ def wandb_settings():
 LOGGERS = {
     Wandb: lambda at: WandbLogger("tests", dir=at, mode="offline", settings=wandb_settings()),
     TensorBoard: TensorBoardLogger,
-    MLflow: lambda at: MLflowLogger("tests", tracking_uri=f"sqlite:///{at}/mlflow.db"),
+    MLflow: lambda at: MLflowLogger("tests", tracking_uri=mlflow_database(at)),
     Trackio: lambda at: TrackioLogger(at.name),
     Neptune: lambda at: NeptuneLogger("tests/tests"),
 }
@@ -169,6 +170,7 @@ CASES = [(kind, *WAYS[0]) for kind in INSTALLED]
 CASES += [(kind, *WAYS[1]) for kind in INSTALLED if kind in (TensorBoard, Trackio)]
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("kind", "wrap", "options"), CASES, ids=[f"{kind.package}-{wrap}" for kind, wrap, _ in CASES]
 )

@@ -31,7 +31,7 @@ from .places import (
 )
 
 
-@pytest.mark.turns
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("place", [name for name in PLACES if not re.search("while|fori", name)])
 def test_all_entries(place: str, jit: bool) -> None:
@@ -76,7 +76,7 @@ BOUNDS: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
 }
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("place", "bounds"), rows_of(BOUNDS, often(2, 4)))
 def test_bounds(place: str, bounds: str) -> None:
     row, (options, keep) = PLACES[place], BOUNDS[bounds]

@@ -325,7 +325,13 @@ def ways_of(case: Case, *, thorough: bool = THOROUGH) -> list[str]:
 
 #: Rows that take seconds to compile; others have the same loops inside.
 SLOW = frozenset(
-    {"blackjax_nuts", "numpyro_nuts", "diffrax_checkpointed_lanes_grad", "diffrax_backsolve_grad"}
+    {
+        "blackjax_nuts",
+        "diffrax_backsolve_grad",
+        "diffrax_checkpointed_lanes_grad",
+        "diffrax_direct_lanes_grad",
+        "numpyro_nuts",
+    }
 )
 
 

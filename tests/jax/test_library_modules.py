@@ -183,7 +183,7 @@ def trained_by_nnx():
     return trained(nnx.jit(train))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", TRAINERS)
 def test_nnx_state_arrives(name: str) -> None:
     losses, state = trained_by_nnx()

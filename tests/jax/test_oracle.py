@@ -476,7 +476,7 @@ def test_tap_of_lanes(program: Program, xs: tuple[float, ...]) -> None:
 # --- Reductions --------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("mode", MODES)
 @examples(4)
 @given(program=programs(reduced=True), xs=lanes, way=ways_of_lanes)

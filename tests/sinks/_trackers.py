@@ -2,12 +2,14 @@
 
 import base64
 import dataclasses
+import functools
 import importlib.util
 import io
 import json
 import os
 import sqlite3
 import subprocess
+import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -181,6 +183,25 @@ class TensorBoard(Tracker):
         return seen
 
 
+@functools.cache
+def _empty_database() -> bytes:
+    """MLflow's file without any run, which takes it two seconds to create."""
+    from mlflow import MlflowClient
+
+    with tempfile.TemporaryDirectory() as folder:
+        MlflowClient(f"sqlite:///{folder}/mlflow.db").search_experiments()
+        assert os.listdir(folder) == ["mlflow.db"]
+        return Path(folder, "mlflow.db").read_bytes()
+
+
+def mlflow_database(folder: Path) -> str:
+    """The address of a database in a folder."""
+    path = folder / "mlflow.db"
+    if not path.exists():
+        path.write_bytes(_empty_database())
+    return f"sqlite:///{path}"
+
+
 class MLflow(Tracker):
     package = "mlflow"
     modules = ("mlflow.store.tracking.sqlalchemy_store",)
@@ -189,7 +210,7 @@ class MLflow(Tracker):
 
     @property
     def uri(self) -> str:
-        return f"sqlite:///{self.folder}/mlflow.db"
+        return mlflow_database(self.folder)
 
     def open(self, name: str, **options: Any) -> MLflowSink:
         where = str(self.folder / "artifacts")

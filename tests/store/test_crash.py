@@ -479,7 +479,11 @@ def impatient(monkeypatch):
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("seed", range(MORE))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    # segments 1 to 3 are alike
+    [pytest.param(kind, marks=[pytest.mark.thorough][: kind[-1] in "23"]) for kind in KINDS],
+)
 def test_damage(tmp_path, kind, seed):
     for name in files_of(kind):
         assert_harmless_alone(tmp_path, name)

@@ -581,7 +581,7 @@ class KeepingTheFirst(StoreMachine):
 def test_histories(machine):
     run_state_machine_as_test(
         machine,
-        settings=settings(seeded_examples(18, 80), stateful_step_count=30),
+        settings=settings(seeded_examples(12, 80), stateful_step_count=30),
     )
 
 

@@ -350,6 +350,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 @pytest.mark.parametrize("kind", ["segment", "store.json", "schema", "writers"])
 def test_odd_texts(path, kind, text, capsys):
@@ -550,6 +551,7 @@ FILES = [
 ]
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("made", MADE, ids=lambda made: made.__name__)
 @pytest.mark.parametrize("name", FILES)
 def test_what_is_no_file(path, outside, name, made, capsys):

@@ -14,6 +14,7 @@ TOLERANCE = {"gpt_of_scanned_layers": 1e-6}  # jax.nn computes its softmax in fl
 SLOW = {"linen_lstm", "linen_cnn", "nnx_perceptron", "haiku_perceptron"}
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=[pytest.mark.thorough][: each in SLOW]) for each in MODELS]
 )

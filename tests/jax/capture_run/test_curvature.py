@@ -128,6 +128,7 @@ def dense(loss: str) -> np.ndarray:
     return total / len(X)
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize(("loss", "fun"), [("cross_entropy", loss_fn), ("mse", squares_fn)])
 def test_gauss_newton(tmp_path: Path, loss: str, fun: Any) -> None:
     run = sawlog.init("run", root=tmp_path)
