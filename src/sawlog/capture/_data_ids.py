@@ -56,7 +56,7 @@ def _plain(given: Any) -> np.ndarray | None:
     if array.ndim == 1 and array.dtype.kind != "U":
         raise ArgumentError(
             f"Ids are integers or strings, and data_id has one {array.dtype} for each example. "
-            "Hint: ids.astype(int), if these are whole numbers; data_id={'x': x}, if they are the "
+            "Hint: ids.astype(int), if all of them are integers; data_id={'x': x}, if they are the "
             "inputs, names each example by a hash of its content."
         )
     return array if array.ndim == 1 else None

@@ -185,6 +185,16 @@ def test_masked_moments(tmp_path: Path) -> None:
     np.testing.assert_allclose(left, np.full((2, 2), 5 / 2), rtol=1e-6)  # sums of an example
 
 
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_moments_of_inputs_include_the_bias(precision: str, tmp_path: Path) -> None:
+    run = sawlog.init("run", root=tmp_path, config={"statistic": "kfac", "precision": precision})
+    run.watch(loss_fn, PARAMS, X, quiet=True)
+    run.record(range(8), PARAMS, X)
+    full = np.concatenate([X, np.ones((8, 1))], 1)
+    right = run.statistics.kfac("kernel")[1]
+    np.testing.assert_allclose(right, full.T @ full / 8, rtol=1e-6, atol=1e-7)
+
+
 def test_a_batch_that_is_stored_in_part(tmp_path: Path) -> None:
     """Factors and masks of the examples that are missing, not of the first ones, are added."""
 
