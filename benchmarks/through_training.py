@@ -10,7 +10,8 @@ momentum), and a noisy regression (tanh, Adam), on a ``--draw`` of data and subs
 default options. The influence function beside them is the exact damped Gauss-Newton matrix
 (regression) or the Fisher matrix (digits), averaged over as many runs on random halves, with the
 best of several dampings. Intervals of 90 % by ten runs are compared with the value of 200 further
-runs. Times are ratios to training alone, in one process, by CPU time.
+runs. Times are ratios to training alone, in one process, by CPU time. MAGIC is bergson's derivative
+through training in PyTorch, if that is installed: the same program, order and query.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import _through_training_magic as magic
 import _through_training_tasks as tasks
 import jax
 import jax.numpy as jnp
@@ -164,6 +166,11 @@ def speed(steps: int, width: int = 64) -> None:
     programs = {("training", 0): lambda: jax.block_until_ready(train(jax.random.key(0)))}
     for memory in ("auto", "sqrt", "log"):
         programs |= {(memory, queries): scored(queries, memory) for queries in (1, MANY)}
+    if magic.installed():
+        start = jax.tree.map(np.asarray, init(run_keys(0, 0)[0]))
+        programs["magic", 0], programs["magic", 1] = magic.programs(x, y, order, start, 1e-3)
+        ours, theirs = programs["auto", 1]().values[0], programs["magic", 1]()
+        same = float(ours @ theirs / np.linalg.norm(ours) / np.linalg.norm(theirs))
     found = _cpu(programs)
     alone = found.pop(("training", 0))
     state_bytes = 3 * 4 * (32 * width + width)
@@ -174,6 +181,12 @@ def speed(steps: int, width: int = 64) -> None:
         print(
             f"  {memory:4s}  one query {one:.1f}x, of {MANY} queries each {many / MANY:.2f}x, "
             f"{states} states in memory"
+        )
+    if magic.installed():
+        own = found["magic", 0]
+        print(
+            f"  MAGIC one query {found['magic', 1] / own:.1f}x its own training of {own:.2f} CPU "
+            f"seconds; cosine with these scores {same:.6f}"
         )
 
 
