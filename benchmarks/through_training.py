@@ -1,12 +1,12 @@
 """Attribution through training: how well it predicts retraining, its time and its memory.
 
-    python benchmarks/through_training.py                        # all, 15 minutes on two cores
+    python benchmarks/through_training.py                        # all, 30 minutes on two cores
     python benchmarks/through_training.py --speed-only           # time and memory, about a minute
     python benchmarks/through_training.py --coverage-only        # standard errors, 5 minutes
-    python benchmarks/through_training.py --queries 50 --runs 10 # fewer queries and runs
+    python benchmarks/through_training.py --quality-only --task heavy-tails --queries 50
 
-Two tasks, each with the answer by retraining on random halves: digits with wrong labels (ReLU,
-momentum), and a noisy regression (tanh, Adam), on a ``--draw`` of data and subsets. Scores have the
+Tasks have the answer by retraining on random halves: digits with wrong labels (ReLU, momentum), and
+noisy regressions (most with tanh and Adam), on a ``--draw`` of data and subsets. Scores have the
 default options. The influence function beside them is the exact damped Gauss-Newton matrix
 (regression) or the Fisher matrix (digits), averaged over as many runs on random halves, with the
 best of several dampings. Intervals of 90 % by ten runs are compared with the value of 200 further
@@ -34,7 +34,7 @@ from sawlog.jax._training.arguments import runner_of
 from sawlog.jax._training.courses import run_keys, subset_weights
 from sawlog.jax._training.schedule import plan_for
 
-DAMPINGS = (0.001, 0.01, 0.1)
+DAMPINGS = (0.001, 0.01, 0.1, 1.0)
 MANY = 10  # queries at once
 
 
@@ -64,9 +64,10 @@ def quality(task: tasks.Task, runs: int) -> None:
             )
             print(f"  {count:3d} runs: {robust:.3f}   (plain mean {plain:.3f})")
     print(f"  {spent:.1f} CPU seconds a run")
-    found = influence_functions(task, min(runs, 10))
-    best = max(found, key=lambda damping: tasks.lds(task, found[damping]))
-    print(f"  influence functions, {min(runs, 10)} runs: {tasks.lds(task, found[best]):.3f}")
+    found = influence_functions(task, runs)
+    for count in sorted({min(runs, 10), runs}):
+        best = max(tasks.lds(task, np.mean(each[:count], 0)) for each in found.values())
+        print(f"  influence functions, {count} runs: {best:.3f}")
 
 
 def averaged(path: Any, runs: range, kind: str) -> averages.Average:
@@ -79,17 +80,28 @@ def averaged(path: Any, runs: range, kind: str) -> averages.Average:
     return averages.average(parts[:, :own], kind, True, parts[:, own:], present)
 
 
-def influence_functions(task: tasks.Task, runs: int) -> dict[float, np.ndarray]:
-    """Return the mean scores of influence functions over runs, for each damping."""
-    scores = tasks.gauss_newton_scores if task.regression else tasks.fisher_scores
-    count, found = len(task.data[0]), {damping: [] for damping in DAMPINGS}
-    train = jax.jit(lambda key, own: tasks.trained(task, key, own))
+def influence_functions(task: tasks.Task, runs: int) -> dict[Any, list[np.ndarray]]:
+    """Return the scores of influence functions after each run on a random half.
+
+    For each damping, with the curvature of the half and of all data.
+    """
+    count, found = len(task.data[0]), {}
+
+    @jax.jit
+    def scores(key: Any, own: Any, weights: Any) -> Any:
+        params = tasks.trained(task, key, own)
+        return [
+            tasks.influence_scores(task, params, DAMPINGS, each)
+            for each in (weights, jnp.ones_like(weights))
+        ]
+
     for run in range(runs):
-        weights = subset_weights(0.5, count, run, task.draw)
-        params = train(run_keys(task.draw, run)[0], np.flatnonzero(weights > 0)[: count // 2])
-        for damping in DAMPINGS:
-            found[damping].append(scores(task, params, damping, weights))
-    return {damping: np.mean(each, 0) for damping, each in found.items()}
+        half = subset_weights(0.5, count, run, task.draw).astype(np.float32)
+        own = np.flatnonzero(half > 0)[: count // 2]
+        for curvature, some in enumerate(scores(run_keys(task.draw, run)[0], own, half)):
+            for damping, each in zip(DAMPINGS, some, strict=True):
+                found.setdefault((curvature, damping), []).append(np.asarray(each))
+    return found
 
 
 def coverage(task: tasks.Task, groups: int = 10, runs: int = 10, further: int = 200) -> None:
@@ -207,20 +219,23 @@ def main() -> None:
     parser.add_argument("--draw", type=int, default=0, help="another draw of data and subsets")
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--runs", type=int, default=30)
-    parser.add_argument("--task", choices=["digits", "regression"], help="only one task")
-    parser.add_argument("--speed-only", action="store_true")
-    parser.add_argument("--coverage-only", action="store_true")
+    parser.add_argument("--task", choices=["digits", *tasks.REGRESSIONS], help="only one task")
+    only = parser.add_mutually_exclusive_group()
+    for part in ("speed", "coverage", "quality"):
+        only.add_argument(f"--{part}-only", dest="only", action="store_const", const=part)
     args = parser.parse_args()
-    if not args.coverage_only:
+    kinds = [kind for kind in tasks.REGRESSIONS if args.task in (None, kind)]
+    if args.only in (None, "speed"):
         for steps in (1000, 10_000):
             speed(steps)
-    if not args.speed_only:
-        coverage(tasks.regression(args.draw, test=40))
-    if args.speed_only or args.coverage_only:
+    if args.only in (None, "coverage"):
+        coverage(tasks.regression(args.draw, test=40, kind=(kinds or ["regression"])[0]))
+    if args.only not in (None, "quality"):
         return
-    for make in (tasks.digits, tasks.regression):
-        if args.task in (None, make.__name__):
-            quality(make(args.draw, test=args.queries), args.runs)
+    if args.task in (None, "digits"):
+        quality(tasks.digits(args.draw, test=args.queries), args.runs)
+    for kind in kinds:
+        quality(tasks.regression(args.draw, test=args.queries, kind=kind), args.runs)
 
 
 if __name__ == "__main__":
