@@ -178,7 +178,8 @@ def speed(steps: int, width: int = 64) -> None:
     programs = {("training", 0): lambda: jax.block_until_ready(train(jax.random.key(0)))}
     for memory in ("auto", "sqrt", "log"):
         programs |= {(memory, queries): scored(queries, memory) for queries in (1, MANY)}
-    if magic.installed():
+    beside = magic.installed() and steps <= 1000  # it takes minutes for more
+    if beside:
         start = jax.tree.map(np.asarray, init(run_keys(0, 0)[0]))
         programs["magic", 0], programs["magic", 1] = magic.programs(x, y, order, start, 1e-3)
         ours, theirs = programs["auto", 1]().values[0], programs["magic", 1]()
@@ -194,7 +195,7 @@ def speed(steps: int, width: int = 64) -> None:
             f"  {memory:4s}  one query {one:.1f}x, of {MANY} queries each {many / MANY:.2f}x, "
             f"{states} states in memory"
         )
-    if magic.installed():
+    if beside:
         own = found["magic", 0]
         print(
             f"  MAGIC one query {found['magic', 1] / own:.1f}x its own training of {own:.2f} CPU "

@@ -16,6 +16,8 @@ from sawlog.influence._added_examples import balance
 FEWEST = 4
 #: How much the size of a part is increased, for stable weights.
 RIDGE = 1e-3
+#: What is expected of the variance of a score counts like this number of runs.
+EXPECTED = 4
 #: How often each weight is improved. There are about ten.
 SWEEPS = 500
 
@@ -82,7 +84,7 @@ def average(
     if count < 2:
         return Average(values, np.full(values.shape, np.nan), members.swapaxes(0, 1), weights)
     variance_of = functools.partial(_variance, paired=paired, halves=halves)
-    variance = np.stack([variance_of(each) for each in members])
+    variance = _moderated(np.stack([variance_of(each) for each in members]), count)
     bias = np.array([np.sum(each.mean(0) ** 2 - variance_of(each)) for each in gaps])
     errors = np.sqrt(variance + _spread(bias, variance, values))
     return Average(values, errors, members.swapaxes(0, 1), weights)
@@ -112,6 +114,18 @@ def _variance(members: np.ndarray, paired: bool, halves: np.ndarray | None) -> n
         return (gaps**2).sum(0) / (count - 2) / count
     share = (1 + _correlation(members) if paired else 1) / count
     return share * members.var(0, ddof=1)
+
+
+def _moderated(variance: np.ndarray, count: int) -> np.ndarray:
+    """Average the variance of each score, ``[q, n]``, with what its query and example let expect.
+
+    The variance of few runs is uncertain, and most often too small if extreme runs are rare.
+    """
+    whole = variance.mean()
+    if whole == 0:
+        return variance
+    expected = variance.mean(1, keepdims=True) * variance.mean(0) / whole
+    return (EXPECTED * expected + (count - 1) * variance) / (EXPECTED + count - 1)
 
 
 def _spread(bias: np.ndarray, variance: np.ndarray, values: np.ndarray) -> np.ndarray:
