@@ -180,6 +180,14 @@ def test_a_rough_run_is_told_in_words():
     assert rough.about["roughness"] > 0.1
 
 
+def test_an_optimizer_that_uses_only_signs_is_a_warning():
+    def signs(grads, params):
+        return jax.tree.map(lambda p, g: p - 0.1 * jnp.sign(g), params, grads)
+
+    with pytest.warns(RoughTrainingWarning, match=r"All scores are 0.*Lion"):
+        assert not scored(runs=1, optimizer=signs).values.any()
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_state_is_refused(dtype):
     def init(key):

@@ -20,6 +20,13 @@ from sawlog.jax._training.stopping import Budget, finish_runs
 
 StrPath = str | os.PathLike[str]
 
+_NO_EFFECT = (
+    "All scores are 0: the derivative of training by the weight of every example is 0. It is 0 if "
+    "the optimizer uses only the signs of gradients, such as Lion. It is also 0 if `step` ignores "
+    "its weights, or if the metric does not depend on what is trained. Hint: use an optimizer "
+    "without signs, or sawlog.influence.validate to measure the effect of examples by retraining."
+)
+
 
 def through_training(
     data: Any,
@@ -163,6 +170,8 @@ def through_training(
         bank.close()
     done = bank.results(runs)
     found = bank.average(runs, average, budget.paired)
+    if not found.values.any():
+        warnings.warn(_NO_EFFECT, RoughTrainingWarning, stacklevel=2)
     notes = _trust(runner, done[0], len(done)) if check else {}
     return Scores(
         arguments.ids_of("query_ids", query_ids, len(found.values)),
