@@ -1,4 +1,4 @@
-"""Two tasks with the answer by retraining: digits, and a noisy regression.
+"""Tasks with the answer by retraining: digits, and noisy regressions.
 
 The answer is the mean loss of each query over seeds, for models retrained on random halves. It is
 kept on disk, because it takes longest.
@@ -88,22 +88,78 @@ def digits(draw: int = 0, train: int = 1000, test: int = 200, subsets: int = 100
     )
 
 
-def regression(draw: int = 0, train: int = 200, test: int = 100, subsets: int = 100) -> Task:
-    """A smooth function with noise; a small network with tanh, trained by Adam to overfit."""
-    random = np.random.default_rng([draw, 12])
-    x = random.normal(size=(train + test, 4)).astype(np.float32)
+@dataclasses.dataclass(frozen=True)
+class Regression:
+    """A kind of noisy regression.
+
+    Args:
+        inputs: The number of inputs.
+        targets: ``targets(x, random)`` returns noisy targets.
+        hidden: The sizes of the hidden layers.
+        optimizer: The optimizer.
+        activation: The activation function.
+        batch_size: The number of examples of a batch.
+        epochs: The number of epochs.
+    """
+
+    inputs: int
+    targets: Callable[[np.ndarray, Any], np.ndarray]
+    hidden: tuple[int, ...]
+    optimizer: Any
+    activation: Callable[[Any], Any] = jnp.tanh
+    batch_size: int = 20
+    epochs: int = 40
+
+
+def _smooth(x: np.ndarray, random: Any) -> np.ndarray:
     clean = np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2] - 0.5 * x[:, 3]
-    y = (clean + 0.5 * random.normal(size=len(x))).astype(np.float32)
+    return clean + 0.5 * random.normal(size=len(x))
+
+
+def _heteroscedastic(x: np.ndarray, random: Any) -> np.ndarray:
+    noise = (0.1 + 0.4 * np.abs(x[:, 2])) * random.normal(size=len(x))
+    return np.cos(x[:, 0]) * x[:, 1] + noise
+
+
+def _wrong(x: np.ndarray, random: Any) -> np.ndarray:
+    y = np.tanh(x[:, 0] + x[:, 1]) + 0.5 * x[:, 2] ** 2 + 0.2 * random.normal(size=len(x))
+    return np.where(random.random(len(x)) < 0.1, random.normal(size=len(x)) - y, y)
+
+
+def _heavy(x: np.ndarray, random: Any) -> np.ndarray:
+    return x[:, 0] * x[:, 1] - np.abs(x[:, 2]) + 0.3 * random.standard_t(3, size=len(x))
+
+
+#: Smooth functions with noise, and networks that are trained to overfit.
+REGRESSIONS = {
+    "regression": Regression(4, _smooth, (32,), optax.adam(1e-2)),
+    "two-layers": Regression(4, _smooth, (24, 24), optax.adam(5e-3), epochs=30),
+    "heteroscedastic": Regression(3, _heteroscedastic, (24,), optax.adam(1e-2), batch_size=16),
+    "wrong-targets": Regression(
+        6, _wrong, (20, 20), optax.adamw(5e-3, weight_decay=1e-2), jax.nn.gelu, 25
+    ),
+    "heavy-tails": Regression(5, _heavy, (48,), optax.adam(2e-2), epochs=30),
+}
+
+
+def regression(
+    draw: int = 0, train: int = 200, test: int = 100, subsets: int = 100, kind: str = "regression"
+) -> Task:
+    """One of :data:`REGRESSIONS`."""
+    own = REGRESSIONS[kind]
+    random = np.random.default_rng([draw, 12])
+    x = random.normal(size=(train + test, own.inputs)).astype(np.float32)
+    y = own.targets(x, random).astype(np.float32)
     return Task(
-        "regression",
+        kind,
         (x[:train], y[:train]),
         (x[train:], y[train:]),
-        (4, 32, 1),
-        jnp.tanh,
+        (own.inputs, *own.hidden, 1),
+        own.activation,
         True,
-        optax.adam(1e-2),
-        20,
-        40,
+        own.optimizer,
+        own.batch_size,
+        own.epochs,
         subsets,
         30,
         draw,
@@ -194,49 +250,13 @@ def attainable(task: Task) -> float:
 # -- influence functions --------------------------------------------------------------------------
 
 
-def gauss_newton_scores(
-    task: Task, params: Any, damping: float = 0.1, weights: Any = None
-) -> np.ndarray:
-    """``q^T (G + d)^-1 g`` with the exact Gauss-Newton matrix over all layers, ``[q, n]``."""
-    from jax.flatten_util import ravel_pytree
+def influence_scores(task: Task, params: Any, dampings: tuple[float, ...], weights: Any) -> Any:
+    """``q^T (C + d)^-1 g`` for each damping, ``[dampings, q, n]``.
 
-    flat, back = ravel_pytree(params)
-
-    def output(v: Any, x: Any) -> Any:
-        return task.outputs(back(v), x[None])[0]
-
-    def gradient(v: Any, batch: Any) -> Any:
-        return jax.vmap(
-            jax.grad(lambda v, b: task.loss(back(v), jax.tree.map(lambda a: a[None], b))[0]),
-            (None, 0),
-        )(v, batch)
-
-    data, queries = jax.tree.map(jnp.asarray, (task.data, task.queries))
-    jac = jax.vmap(jax.jacrev(output), (None, 0))(flat, data[0])  # [n, o, p]
-    if task.regression:
-        root = jac
-    else:
-        prob = jax.nn.softmax(task.outputs(params, data[0]))
-        inner = jnp.einsum("no,nop->np", prob, jac)
-        root = jnp.sqrt(prob)[..., None] * (jac - inner[:, None])
-    own = jnp.ones(len(data[0])) if weights is None else jnp.asarray(weights, jnp.float32)
-    root = root * jnp.sqrt(own / own.sum())[:, None, None]
-    root = root.reshape(-1, flat.size)
-    g, q = gradient(flat, data), gradient(flat, queries)
-    if root.shape[0] < flat.size:  # Woodbury: invert in the smaller space
-        gram = root @ root.T
-        values = jnp.linalg.eigvalsh(gram)
-        d = damping * (values**2).sum() / values.sum()
-        inner = jnp.linalg.solve(gram + d * jnp.eye(len(gram)), root @ g.T)
-        return np.asarray((q @ g.T - (q @ root.T) @ inner) / d)
-    matrix = root.T @ root
-    values = jnp.linalg.eigvalsh(matrix)
-    d = damping * (values**2).sum() / values.sum()
-    return np.asarray(q @ jnp.linalg.solve(matrix + d * jnp.eye(len(matrix)), g.T))
-
-
-def fisher_scores(task: Task, params: Any, damping: float = 0.1, weights: Any = None) -> np.ndarray:
-    """``q^T (F + d)^-1 g`` with the matrix of second moments of gradients, ``[q, n]``."""
+    ``C`` is the exact Gauss-Newton matrix over all layers for a regression, and the matrix of
+    second moments of gradients for digits. Dampings are relative to its mean eigenvalue, weighted
+    by itself.
+    """
     from jax.flatten_util import ravel_pytree
 
     flat, back = ravel_pytree(params)
@@ -244,14 +264,18 @@ def fisher_scores(task: Task, params: Any, damping: float = 0.1, weights: Any = 
     def one(v: Any, example: Any) -> Any:
         return task.loss(back(v), jax.tree.map(lambda a: a[None], example))[0]
 
-    g, q = (
-        jax.vmap(jax.grad(one), (None, 0))(flat, jax.tree.map(jnp.asarray, rows))
-        for rows in (task.data, task.queries)
-    )
-    own = jnp.ones(len(g)) if weights is None else jnp.asarray(weights, jnp.float32)
-    root = jnp.sqrt(own / own.sum())[:, None] * g
-    gram = root @ root.T
-    values = jnp.linalg.eigvalsh(gram)
-    d = damping * (values**2).sum() / values.sum()
-    inner = jnp.linalg.solve(gram + d * jnp.eye(len(gram)), root @ g.T)
-    return np.asarray((q @ g.T - (q @ root.T) @ inner) / d)
+    def output(v: Any, example: Any) -> Any:
+        return task.outputs(back(v), example[0][None])[0, 0]
+
+    data, queries = jax.tree.map(jnp.asarray, (task.data, task.queries))
+    slopes = jax.vmap(jax.grad(one), (None, 0))
+    g, q = slopes(flat, data), slopes(flat, queries)
+    root = jax.vmap(jax.grad(output), (None, 0))(flat, data) if task.regression else g
+    root = root * jnp.sqrt(weights / weights.sum())[:, None]
+    values, vectors = jnp.linalg.eigh(root @ root.T)
+    values = jnp.maximum(values, 0)
+    usual = (values**2).sum() / values.sum()
+    left, right, plain = (q @ root.T) @ vectors, vectors.T @ (root @ g.T), q @ g.T
+    # Woodbury's identity: inverted in the space of examples
+    found = [(plain - (left / (values + d * usual)) @ right) / (d * usual) for d in dampings]
+    return jnp.stack(found)

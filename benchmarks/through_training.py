@@ -1,16 +1,17 @@
 """Attribution through training: how well it predicts retraining, its time and its memory.
 
-    python benchmarks/through_training.py                        # all, 15 minutes on two cores
+    python benchmarks/through_training.py                        # all, 30 minutes on two cores
     python benchmarks/through_training.py --speed-only           # time and memory, about a minute
     python benchmarks/through_training.py --coverage-only        # standard errors, 5 minutes
-    python benchmarks/through_training.py --queries 50 --runs 10 # fewer queries and runs
+    python benchmarks/through_training.py --quality-only --task heavy-tails --queries 50
 
-Two tasks, each with the answer by retraining on random halves: digits with wrong labels (ReLU,
-momentum), and a noisy regression (tanh, Adam), on a ``--draw`` of data and subsets. Scores have the
+Tasks have the answer by retraining on random halves: digits with wrong labels (ReLU, momentum), and
+noisy regressions (most with tanh and Adam), on a ``--draw`` of data and subsets. Scores have the
 default options. The influence function beside them is the exact damped Gauss-Newton matrix
 (regression) or the Fisher matrix (digits), averaged over as many runs on random halves, with the
 best of several dampings. Intervals of 90 % by ten runs are compared with the value of 200 further
-runs. Times are ratios to training alone, in one process, by CPU time.
+runs. Times are ratios to training alone, in one process, by CPU time. MAGIC is bergson's derivative
+through training in PyTorch, if that is installed: the same program, order and query.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import _through_training_magic as magic
 import _through_training_tasks as tasks
 import jax
 import jax.numpy as jnp
@@ -34,7 +36,7 @@ from sawlog.jax._training.arguments import runner_of
 from sawlog.jax._training.courses import run_keys, subset_weights
 from sawlog.jax._training.schedule import plan_for
 
-DAMPINGS = (0.001, 0.01, 0.1)
+DAMPINGS = (0.001, 0.01, 0.1, 1.0)
 MANY = 10  # queries at once
 
 
@@ -72,10 +74,12 @@ def quality(task: tasks.Task, runs: int) -> list[Row]:
             rows.append(row(task.name, f"sawlog, {count} runs", robust))
             rows.append(row(task.name, f"plain mean, {count} runs", plain))
     print(f"  {spent:.1f} CPU seconds a run")
-    found = influence_functions(task, min(runs, 10))
-    best = max(tasks.lds(task, each) for each in found.values())
-    print(f"  influence functions, {min(runs, 10)} runs: {best:.3f}")
-    return [*rows, row(task.name, f"influence at the end, {min(runs, 10)} runs", best)]
+    found = influence_functions(task, runs)
+    for count in sorted({min(runs, 10), runs}):
+        best = max(tasks.lds(task, np.mean(each[:count], 0)) for each in found.values())
+        print(f"  influence functions, {count} runs: {best:.3f}")
+        rows.append(row(task.name, f"influence at the end, {count} runs", best))
+    return rows
 
 
 def averaged(path: Any, runs: range, kind: str) -> averages.Average:
@@ -88,17 +92,28 @@ def averaged(path: Any, runs: range, kind: str) -> averages.Average:
     return averages.average(parts[:, :own], kind, True, parts[:, own:], present)
 
 
-def influence_functions(task: tasks.Task, runs: int) -> dict[float, np.ndarray]:
-    """Return the mean scores of influence functions over runs, for each damping."""
-    scores = tasks.gauss_newton_scores if task.regression else tasks.fisher_scores
-    count, found = len(task.data[0]), {damping: [] for damping in DAMPINGS}
-    train = jax.jit(lambda key, own: tasks.trained(task, key, own))
+def influence_functions(task: tasks.Task, runs: int) -> dict[Any, list[np.ndarray]]:
+    """Return the scores of influence functions after each run on a random half.
+
+    For each damping, with the curvature of the half and of all data.
+    """
+    count, found = len(task.data[0]), {}
+
+    @jax.jit
+    def scores(key: Any, own: Any, weights: Any) -> Any:
+        params = tasks.trained(task, key, own)
+        return [
+            tasks.influence_scores(task, params, DAMPINGS, each)
+            for each in (weights, jnp.ones_like(weights))
+        ]
+
     for run in range(runs):
-        weights = subset_weights(0.5, count, run, task.draw)
-        params = train(run_keys(task.draw, run)[0], np.flatnonzero(weights > 0)[: count // 2])
-        for damping in DAMPINGS:
-            found[damping].append(scores(task, params, damping, weights))
-    return {damping: np.mean(each, 0) for damping, each in found.items()}
+        half = subset_weights(0.5, count, run, task.draw).astype(np.float32)
+        own = np.flatnonzero(half > 0)[: count // 2]
+        for curvature, some in enumerate(scores(run_keys(task.draw, run)[0], own, half)):
+            for damping, each in zip(DAMPINGS, some, strict=True):
+                found.setdefault((curvature, damping), []).append(np.asarray(each))
+    return found
 
 
 def coverage(task: tasks.Task, groups: int = 10, runs: int = 10, further: int = 200) -> list[Row]:
@@ -178,6 +193,12 @@ def speed(steps: int, width: int = 64) -> list[Row]:
     programs = {("training", 0): lambda: jax.block_until_ready(train(jax.random.key(0)))}
     for memory in ("auto", "sqrt", "log"):
         programs |= {(memory, queries): scored(queries, memory) for queries in (1, MANY)}
+    beside = magic.installed() and steps <= 1000  # it takes minutes for more
+    if beside:
+        start = jax.tree.map(np.asarray, init(run_keys(0, 0)[0]))
+        programs["magic", 0], programs["magic", 1] = magic.programs(x, y, order, start, 1e-3)
+        ours, theirs = programs["auto", 1]().values[0], programs["magic", 1]()
+        same = float(ours @ theirs / np.linalg.norm(ours) / np.linalg.norm(theirs))
     found = _cpu(programs)
     alone = found.pop(("training", 0))
     state_bytes = 3 * 4 * (32 * width + width)
@@ -191,6 +212,13 @@ def speed(steps: int, width: int = 64) -> list[Row]:
             f"{states} states in memory"
         )
         rows.append(row(f"{steps:,} steps", f"one query / training, {memory}", one))
+    if beside:
+        own = found["magic", 0]
+        print(
+            f"  MAGIC one query {found['magic', 1] / own:.1f}x its own training of {own:.2f} CPU "
+            f"seconds; cosine with these scores {same:.6f}"
+        )
+        rows.append(row(f"{steps:,} steps", "MAGIC / its training", found["magic", 1] / own))
     return rows
 
 
@@ -211,9 +239,10 @@ def main() -> None:
     parser.add_argument("--draw", type=int, default=0, help="another draw of data and subsets")
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--runs", type=int, default=30)
-    parser.add_argument("--task", choices=["digits", "regression"], help="only one task")
-    parser.add_argument("--speed-only", action="store_true")
-    parser.add_argument("--coverage-only", action="store_true")
+    parser.add_argument("--task", choices=["digits", *tasks.REGRESSIONS], help="only one task")
+    only = parser.add_mutually_exclusive_group()
+    for part in ("speed", "coverage", "quality"):
+        only.add_argument(f"--{part}-only", dest="only", action="store_const", const=part)
     parser.add_argument("--save", type=Path, help="write the figures there as JSON")
     args = parser.parse_args()
     rows = measured(args)
@@ -224,16 +253,18 @@ def main() -> None:
 def measured(args: argparse.Namespace) -> list[Row]:
     """Measure what was asked for."""
     rows: list[Row] = []
-    if not args.coverage_only:
+    kinds = [kind for kind in tasks.REGRESSIONS if args.task in (None, kind)]
+    if args.only in (None, "speed"):
         for steps in (1000, 10_000):
             rows += speed(steps)
-    if not args.speed_only:
-        rows += coverage(tasks.regression(args.draw, test=40))
-    if args.speed_only or args.coverage_only:
+    if args.only in (None, "coverage"):
+        rows += coverage(tasks.regression(args.draw, test=40, kind=(kinds or ["regression"])[0]))
+    if args.only not in (None, "quality"):
         return rows
-    for make in (tasks.digits, tasks.regression):
-        if args.task in (None, make.__name__):
-            rows += quality(make(args.draw, test=args.queries), args.runs)
+    if args.task in (None, "digits"):
+        rows += quality(tasks.digits(args.draw, test=args.queries), args.runs)
+    for kind in kinds:
+        rows += quality(tasks.regression(args.draw, test=args.queries, kind=kind), args.runs)
     return rows
 
 

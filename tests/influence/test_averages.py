@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+from sawlog.influence._added_examples import balance
 from sawlog.influence._averages import RIDGE, _correlation, _spread, average
 
 
@@ -192,3 +193,83 @@ def test_weights_are_the_least_squares_of_products_of_independent_runs(paired):
     np.testing.assert_allclose(found.weights, wanted, atol=1e-6)
     members = np.einsum("a,maqn->mqn", wanted, parts)
     np.testing.assert_allclose(found.members, members, atol=1e-5)
+
+
+def least_squares(count, seed=0):
+    """Exact derivatives of fits on pairs of halves: ``[m, 1, q, n]``, presence, true effects.
+
+    The metric of a query is its squared error. The effect is that of the example on a fit to the
+    others of the half: the metric without it minus the metric with it, ``[q, n]``.
+    """
+    data = np.random.default_rng(5)
+    x, asked = data.normal(size=(40, 8)), data.normal(size=(6, 8))
+    truth = data.normal(size=8)
+    y, answers = x @ truth + data.normal(size=40), asked @ truth + data.normal(size=6)
+    random = np.random.default_rng([6, seed])
+    weights = np.zeros((count, 40))
+    for run in range(0, count, 2):
+        weights[run, random.permutation(40)[:20]] = 1
+        weights[run + 1 : run + 2] = 1 - weights[run]
+
+    def fitted(own):
+        matrix = np.einsum("...n,ni,nj->...ij", own, x, x) + 0.5 * np.eye(8)
+        side = np.einsum("...n,ni,n->...i", own, x, y)
+        return matrix, np.linalg.solve(matrix, side[..., None])[..., 0]
+
+    def metric(fit):
+        return (fit @ asked.T - answers) ** 2
+
+    matrix, fit = fitted(weights)
+    moved = np.linalg.solve(matrix, (x.T * (y - fit @ x.T)[:, None]))  # [m, 8, n]
+    slopes = 2 * (fit @ asked.T - answers)[..., None] * (asked @ moved)
+    pick = np.eye(40, dtype=bool)
+    without, with_it = (
+        metric(fitted(np.where(pick, value, weights[:, None]))[1]).mean(0).T for value in (0, 1)
+    )
+    return -slopes[:, None], weights > 0, without - with_it
+
+
+@pytest.mark.parametrize("count", [10, 11, 30])
+def test_the_effect_of_adding_an_example_is_between_its_two_derivatives(count):
+    """The mean of the derivatives at the weights 0 and 1 is too large where fits learn examples."""
+    parts, present, effects = least_squares(count)
+    members = parts[:, 0].swapaxes(0, 1)
+    balanced = (members * balance(members, present)).mean(1)
+
+    def off(values):
+        return np.linalg.norm(values - effects)
+
+    assert off(balanced) < 0.5 * off(members.mean(1))
+
+    def alike(values):
+        pairs = zip(values, effects, strict=True)
+        return np.mean([np.corrcoef(*pair)[0, 1] for pair in pairs])
+
+    found = average(parts, "robust", True, present=present)
+    np.testing.assert_allclose(found.members.mean(0), found.values)
+    assert 1 - alike(found.values) < 0.7 * (1 - alike(average(parts, "mean").values))
+
+
+def test_balance_of_examples_that_no_run_or_each_run_has_used():
+    members, present = np.ones((2, 6, 4)), np.zeros((6, 4), bool)
+    present[:, 0], present[::2, 1:3] = True, True
+    np.testing.assert_allclose(balance(members, present), 1)
+    np.testing.assert_allclose(balance(0 * members, present), 1)
+    members[:, ~present[:, 1], 1] = 9  # the ratio 9: three quarters of the runs with it
+    factors = balance(np.repeat(members, 1000, 0), present)
+    np.testing.assert_allclose((members * factors).mean(1)[0], [1, 3, 1, 1], rtol=0.05)
+
+
+@pytest.mark.parametrize("kind", ["robust", "mean"])
+def test_intervals_hold_the_value_of_two_hundred_further_fits(kind):
+    from sawlog.influence._averages import t_quantile
+
+    def averaged(count, seed):
+        parts, present, _ = least_squares(count, seed)
+        return average(parts, kind, True, present=present)
+
+    many, held = averaged(200, 99).values, []
+    for seed in range(12):
+        found = averaged(10, seed)
+        held.append(np.abs(found.values - many) < t_quantile(0.9, 9) * found.errors)
+    assert 0.85 < np.mean(held) < 0.95

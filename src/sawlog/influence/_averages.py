@@ -6,16 +6,18 @@ import dataclasses
 import functools
 import math
 import statistics
-from collections.abc import Callable
 
 import numpy as np
 
 from sawlog import _validate
+from sawlog.influence._added_examples import balance
 
 #: With fewer runs, ``"robust"`` is the mean: too few to tell which are rough.
 FEWEST = 4
 #: How much the size of a part is increased, for stable weights.
 RIDGE = 1e-3
+#: What is expected of the variance of a score counts like this number of runs.
+EXPECTED = 4
 #: How often each weight is improved. There are about ten.
 SWEEPS = 500
 
@@ -46,13 +48,15 @@ def average(
 ) -> Average:
     """Average the scores of independent runs, each given as a sum of parts.
 
-    ``"mean"`` is the mean. ``"robust"`` has a smaller error if runs are rough, in two steps:
+    ``"mean"`` is the mean. ``"robust"`` has a smaller error if runs are rough, in three steps:
 
     1. The scores of a run for a query are scaled down if they are larger than those of most runs.
     2. Parts that agree less between runs get smaller weights, from 0 to 1, and guesses get a
        weight, from 0. The weights minimize the expected squared distance to the mean of
        infinitely many runs, which products of different runs estimate without bias. With many
        runs, the weights of all parts tend to 1, and those of guesses to 0.
+    3. For complementary halves, runs with and without an example are weighed by the sizes of its
+       scores in them, see :func:`balance`.
 
     Args:
         parts: ``[m, a, q, n]``: for each run, what each part contributes to the scores.
@@ -66,52 +70,62 @@ def average(
     """
     count, own, queries, _ = parts.shape
     robust = kind == "robust" and count >= FEWEST
+    halves = present if paired and count >= FEWEST else None
     paired = paired and count >= FEWEST and count % 2 == 0
     if robust and guesses is not None and guesses.shape[1]:
         parts = np.concatenate([parts, guesses], 1)
     weights = _weights(parts, own, 2 if paired else 1) if robust else np.ones(own)
-    variance_of = functools.partial(_variance, paired=paired, present=present)
-    found = [
-        _one(parts[:, :, q].astype(np.float64), own, weights, robust, variance_of)
-        for q in range(queries)
-    ]
-    members, variance, bias = (np.stack(each) for each in zip(*found, strict=True))
+    found = [_one(parts[:, :, q].astype(np.float64), own, weights, robust) for q in range(queries)]
+    members, gaps = (np.stack(each) for each in zip(*found, strict=True))
+    if robust and halves is not None:
+        factors = balance(members, halves)
+        members, gaps = members * factors, gaps * factors
     values = members.mean(1)
     if count < 2:
         return Average(values, np.full(values.shape, np.nan), members.swapaxes(0, 1), weights)
+    variance_of = functools.partial(_variance, paired=paired, halves=halves)
+    variance = _moderated(np.stack([variance_of(each) for each in members]), count)
+    bias = np.array([np.sum(each.mean(0) ** 2 - variance_of(each)) for each in gaps])
     errors = np.sqrt(variance + _spread(bias, variance, values))
     return Average(values, errors, members.swapaxes(0, 1), weights)
 
 
 def _one(
-    parts: np.ndarray,
-    own: int,
-    weights: np.ndarray,
-    robust: bool,
-    variance_of: Callable[[np.ndarray], np.ndarray],
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return members, variance of their mean and squared bias of one query, from ``[m, a, n]``."""
+    parts: np.ndarray, own: int, weights: np.ndarray, robust: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the members of one query from ``[m, a, n]``, and their distances from the mean.
+
+    Weights other than 1 move the average away from the mean: the mean distance is an error too.
+    """
     clipped = _clipped(parts) if robust else parts
     members = np.einsum("a,man->mn", weights, clipped)
-    if len(members) < 2:
-        return members, members[0], 0.0
-    # Weights other than 1 move the average away from the mean: the mean distance is an error too.
-    gaps = members - clipped[:, :own].sum(1)
-    bias = gaps.mean(0) ** 2 - variance_of(gaps)
-    return members, variance_of(members), float(np.sum(bias))
+    return members, members - clipped[:, :own].sum(1)
 
 
-def _variance(members: np.ndarray, paired: bool, present: np.ndarray | None) -> np.ndarray:
+def _variance(members: np.ndarray, paired: bool, halves: np.ndarray | None) -> np.ndarray:
     """Return the variance of the mean of members ``[m, n]``."""
     count = len(members)
-    if paired and present is not None:
+    if halves is not None:
         with_it, without = (
-            np.where(chosen, members, 0).sum(0) / (count / 2) for chosen in (present, ~present)
+            np.where(chosen, members, 0).sum(0) / np.maximum(1, chosen.sum(0))
+            for chosen in (halves, ~halves)
         )
-        gaps = members - np.where(present, with_it, without)
+        gaps = members - np.where(halves, with_it, without)
         return (gaps**2).sum(0) / (count - 2) / count
     share = (1 + _correlation(members) if paired else 1) / count
     return share * members.var(0, ddof=1)
+
+
+def _moderated(variance: np.ndarray, count: int) -> np.ndarray:
+    """Average the variance of each score, ``[q, n]``, with what its query and example let expect.
+
+    The variance of few runs is uncertain, and most often too small if extreme runs are rare.
+    """
+    whole = variance.mean()
+    if whole == 0:
+        return variance
+    expected = variance.mean(1, keepdims=True) * variance.mean(0) / whole
+    return (EXPECTED * expected + (count - 1) * variance) / (EXPECTED + count - 1)
 
 
 def _spread(bias: np.ndarray, variance: np.ndarray, values: np.ndarray) -> np.ndarray:

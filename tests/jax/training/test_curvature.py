@@ -1,13 +1,17 @@
 """Influence functions at the end of a run, against dense matrices."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from sawlog.jax._training import runner
 from sawlog.jax._training.arguments import runner_of
 from sawlog.jax._training.curvature import DAMPINGS
+from sawlog.jax._training.runner import FURTHER
 from tests.jax.training import programs
 
 RANDOM = np.random.default_rng(0)
@@ -27,16 +31,28 @@ OPTIONS = {
 
 def test_the_guess_for_a_squared_error_is_gauss_newton():
     with jax.enable_x64(True):
-        runner = runner_of(**OPTIONS)
-        found = runner.run(0)
-        start, course, plan = runner.begin(0, found.weights)
-        w = np.asarray(runner.replay.train(start, course, plan)[0][0])
+        own = runner_of(**OPTIONS)
+        found = own.run(0)
+        start, course, plan = own.begin(0, found.weights)
+        w = np.asarray(own.replay.train(start, course, plan)[0][0])
     matrix = 2 * X.T @ X / 12
     slopes, asked = (2 * (x @ w - y)[:, None] * x for x, y in ((X, Y), OPTIONS["queries"]))
     assert found.guesses.shape == (3, 2, 12)
     for damping, guess in zip(DAMPINGS, found.guesses, strict=True):
         damped = matrix + damping * np.trace(matrix @ matrix) / np.trace(matrix) * np.eye(3)
         np.testing.assert_allclose(guess, asked @ np.linalg.solve(damped, slopes.T), rtol=1e-6)
+
+
+def test_the_guess_for_many_queries_is_the_mean_of_three_trainings(monkeypatch):
+    one = runner_of(**OPTIONS)
+    several = [one.run(number) for number in (3, FURTHER + 6, FURTHER + 7)]
+    assert (several[1].weights + several[2].weights == 1).all()
+    monkeypatch.setattr(runner, "MANY_QUERIES", 2)
+    found = one.run(3)
+    np.testing.assert_array_equal(found.guesses, np.mean([each.guesses for each in several], 0))
+    np.testing.assert_array_equal(found.parts, several[0].parts)
+    given = dataclasses.replace(one, subset={3: several[0].weights}.__getitem__)
+    np.testing.assert_array_equal(given.run(3).guesses, several[0].guesses)  # no other run is known
 
 
 def sixes(params, batch):

@@ -204,6 +204,14 @@ def test_a_rough_run_is_told_in_words():
     assert rough.about["roughness"] > 0.1
 
 
+def test_an_optimizer_that_uses_only_signs_is_refused():
+    def signs(grads, params):
+        return jax.tree.map(lambda p, g: p - 0.1 * jnp.sign(g), params, grads)
+
+    with pytest.raises(ArgumentError, match=r"exactly 0.*Lion"):
+        scored(runs=1, optimizer=signs)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_state_is_refused(dtype):
     def init(key):

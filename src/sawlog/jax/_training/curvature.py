@@ -51,14 +51,18 @@ class EndInfluence:
             last: The last state of the run.
             slopes: The derivatives of the queries by the last state, ``[q, *shape]`` each.
         """
-        if self._losses is None:
-            return None
-        size = sum(leaf.size for leaf in last[0][: self._program.trained])
-        count = len(jax.tree.leaves(self._data)[0])
-        if size * (count + len(slopes[0])) > LARGEST or not self._takes_one(last):
+        if not self.possible(last, len(slopes[0])):
             return None
         found = np.asarray(self._compiled(last, slopes, self._data))
         return found if np.isfinite(found).all() else None
+
+    def possible(self, last: Arrays, queries: int) -> bool:
+        """Return whether the losses are known, and the gradients small enough."""
+        if self._losses is None:
+            return False
+        size = sum(leaf.size for leaf in last[0][: self._program.trained])
+        count = len(jax.tree.leaves(self._data)[0])
+        return size * (count + queries) <= LARGEST and self._takes_one(last)
 
     def _takes_one(self, last: Arrays) -> bool:
         """Return whether the loss can be computed for a batch of one example."""

@@ -22,6 +22,11 @@ from sawlog.jax._training.replay import Course, Recording, Replay
 from sawlog.jax._training.schedule import ReplayPlan, plan_for
 from sawlog.jax._training.states import Arrays
 
+#: With as many queries, reading a run backwards takes so long that two more trainings are cheap.
+MANY_QUERIES = 16
+#: The numbers of these further trainings: those of runs are smaller.
+FURTHER = 2**29
+
 
 @dataclasses.dataclass(frozen=True)
 class RunScores:
@@ -31,8 +36,8 @@ class RunScores:
         run: The number of the run.
         parts: Minus ``n`` times the derivative by the weights, ``[a, q, n]``: what each part of
             the run contributes, the last steps first. Their sum is the score.
-        guesses: Scores of influence functions at the last state, ``[k, q, n]``, or none, with
-            ``k = 0``.
+        guesses: Scores of influence functions at the last state and those of further trainings,
+            ``[k, q, n]``, or none, with ``k = 0``.
         metrics: The metric of each query at the end of the run, ``[q]``.
         weights: The weight of each example, ``[n]``.
         seconds: How long it took.
@@ -119,12 +124,13 @@ class Runner:
             if run == 0 and self.final_state is not None:
                 check_final(self.final_state, recording.last, self.program.layout)
             asked = self._asked(recording.last)
+            lasts = [recording.last, *self._further(run, recording.last, asked.count)]
             parts, guesses = [], []
             for first in range(0, asked.count, self._together(start, asked.count)):
                 end = min(asked.count, first + self._together(start, asked.count))
-                slopes = asked.cotangents(recording.last, first, end)
                 if self.guess:
-                    guesses.append(self._end_influence().scores(recording.last, slopes))
+                    guesses.append(self._guessed(lasts, first, end))
+                slopes = asked.cotangents(recording.last, first, end)
                 parts.append(self.replay.derivatives(recording, slopes, progress))
             metrics = np.asarray(asked.values(recording.last, asked.queries))
         finally:
@@ -138,6 +144,32 @@ class Runner:
         if known and len(known) == len(guesses):
             guessed = np.concatenate(known, 1)
         return RunScores(run, scores, guessed, metrics, weights, time.monotonic() - begun)
+
+    def _further(self, run: int, last: Arrays, queries: int) -> list[Arrays]:
+        """Return the last states of two further trainings for influence functions, if cheap.
+
+        They differ from each other and from the run in seeds and halves of the data. Influence
+        functions at three last states are less noisy than at one.
+        """
+        drawn = self.subset is None or isinstance(self.subset, (int, float))
+        if not self.guess or not drawn or queries < MANY_QUERIES:
+            return []
+        if not self._end_influence().possible(last, queries):
+            return []
+        found = []
+        for number in (FURTHER + 2 * run, FURTHER + 2 * run + 1):
+            start, course, plan = self.begin(number, self.weights(number))
+            found.append(self.replay.train(start, course, plan))
+        return found
+
+    def _guessed(self, lasts: list[Arrays], first: int, end: int) -> np.ndarray | None:
+        """Return the mean scores of influence functions at these states, for some queries."""
+        found = [
+            self._end_influence().scores(last, self._asked(last).cotangents(last, first, end))
+            for last in lasts
+        ]
+        known = [each for each in found if each is not None]
+        return None if found[0] is None else np.mean(known, 0)
 
     def _end_influence(self) -> EndInfluence:
         if not hasattr(self, "_ends"):
@@ -177,8 +209,10 @@ def check_nonzero(scores: np.ndarray) -> None:
             "Every derivative of run 0 is exactly 0: no metric depends on the weight of any "
             "example. Hint: `step` must multiply the loss of each example by its weight, as in "
             "(weights * losses).sum() / weights.sum(), without a comparison, a rounding or a "
-            "stop_gradient; `metric` must use the trained parameters. A model that is dead from "
-            "the start, such as a ReLU that is 0 everywhere, needs another seed=."
+            "stop_gradient; `metric` must use the trained parameters; an optimizer that uses only "
+            "the signs of gradients, such as Lion, has no derivative (sawlog.influence.validate "
+            "measures by retraining). A model that is dead from the start, such as a ReLU that is "
+            "0 everywhere, needs another seed=."
         )
 
 
