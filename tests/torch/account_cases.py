@@ -1103,6 +1103,13 @@ for _name, _pick in {
     "sort": lambda h, i: h.sort(0)[0],
     "index_copy": lambda h, i: torch.zeros_like(h).index_copy(0, i, h),
     "index_put": _put,
+    "index_select_from_the_end": lambda h, i: h.index_select(-2, i),
+    "gather_from_the_end": lambda h, i: h.gather(-2, i[:, None].expand(-1, 3)),
+    "flip_from_the_end": lambda h, i: h.flip(-2),
+    "index_copy_from_the_end": lambda h, i: torch.zeros_like(h).index_copy(-2, i, h),
+    "scatter_from_the_end": lambda h, i: torch.zeros_like(h).scatter(
+        -2, i[:, None].expand(-1, 3), h
+    ),
 }.items():
     REFUSED[f"examples_in_another_order_by_{_name}"] = (
         lambda pick=_pick: picked(pick),  # type: ignore[misc]
@@ -1114,6 +1121,7 @@ for _name, _pick in {
     "index_select": lambda h, i: h.index_select(0, torch.arange(len(h))),
     "flip_of_features": lambda h, i: h.flip(1),
     "sort_of_features": lambda h, i: h.sort(1)[0],
+    "copy_of_features": lambda h, i: torch.zeros_like(h).index_copy(-1, torch.tensor([2, 0, 1]), h),
     "features": lambda h, i: h[:, torch.tensor([2, 0, 1])],
 }.items():
     RIGHT[f"examples_in_their_order_by_{_name}"] = lambda pick=_pick: picked(pick)  # type: ignore[misc]

@@ -9,6 +9,7 @@ from sawlog.factored import Dense, OneHot, Pair, gradient
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._statistics import Staged
 from sawlog.torch._batch_spec import BatchSpec
+from sawlog.torch._loss._normalised_weights import _normalised
 from sawlog.torch._rows import _projectors
 from sawlog.torch._rows._batch_statistics import _double
 from sawlog.torch._rows._nonfinite import nonfinite_sums
@@ -106,3 +107,22 @@ def test_sums_that_are_not_finite():
     staged.add("good", torch.ones(3, 3), 1)
     staged.add_rows("rows", torch.tensor([[1.0, 2.0, float("nan")]]))
     assert nonfinite_sums(staged) == ["moment", "squares", "vector", "rows"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "how"),
+    [
+        ([0.2, 0.3, 0.5], "sum up to 1"),
+        ([0.5, 0.5, 2.0], "have the mean 1"),
+        ([1.0, -3.0, 2.0], "have the mean 0"),
+        ([1e6, -3e6, 2e6 + 1e-1], "have the mean 0"),  # up to rounding
+        ([1e-7, 2e-7, 4e-7], ""),  # small, not centred
+        ([0.0, 1.0, 1.0], ""),  # a mask
+        ([2.0, 2.0, 2.0], ""),
+        ([1.0, -1.0, 1.0, -1.0], ""),  # signs
+        ([1.0, 2.0, 4.0], ""),
+    ],
+)
+def test_weights_that_were_normalised(weights, how):
+    own = torch.tensor(weights, dtype=torch.float64)
+    assert _normalised(own, own) == how

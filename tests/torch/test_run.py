@@ -123,6 +123,21 @@ def test_a_batch_without_ids_has_no_examples(tmp_path):
     assert len(store.open(run.store_path).ids("grad/0.weight")) == 3
 
 
+def test_gradients_of_inputs_as_well(tmp_path):
+    """Asked for beside those of parameters, and of a loss that is given twice."""
+    program = mlp(size=4)
+    run, report = start(tmp_path, program, dtype="float64")
+    x, y = program.batch
+    x = x.clone().requires_grad_()
+    with run(data_id=range(4)):
+        loss = program.of((x, y))
+        torch.autograd.backward([loss, loss], inputs=[x, *program.model.parameters()])
+    run.finalize()
+    twice = {name: 2 * rows for name, rows in program.alone().items()}
+    assert_alike(logged(run, report, range(4)), twice)
+    torch.testing.assert_close(x.grad, torch.autograd.grad(program.of((x, y)) * 2, x)[0])
+
+
 @pytest.mark.parametrize("kept", ["first", "last"])
 def test_one_of_several_rows_of_an_id(tmp_path, kept):
     """Of two batches with the same ids, in one program and in the next one."""

@@ -91,7 +91,8 @@ def _puts_in_order(node: Any, labels: Tensor) -> bool:
     if hasattr(node, "_saved_indices"):
         first = node._saved_indices[0]
     else:
-        first = node._saved_index if signed(node._saved_dim) == 0 else None
+        dim = signed(node._saved_dim) % max(1, len(shape_of((node, 0))))
+        first = node._saved_index if dim == 0 else None
     if first is None or first.dtype == torch.bool or not first.numel():
         return True
     first = first.reshape(first.shape[0], -1) if first.dim() else first.reshape(1, 1)

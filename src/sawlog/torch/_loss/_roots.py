@@ -22,14 +22,14 @@ class Roots:
     def __init__(self, losses: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None:
         both = [(loss, grad) for loss, grad in zip(losses, grads, strict=True)]
         self._both = [(loss, grad) for loss, grad in both if loss.grad_fn is not None]
-        self.edges: list[Edge] = [root_of(loss) for loss, _ in self._both]
+        self.edges: list[Edge] = list(dict.fromkeys(root_of(loss) for loss, _ in self._both))
         self.nodes = [node for node, _ in self.edges]
 
     def starts(self) -> dict[Edge, Tensor]:
         """Return the gradient of each loss."""
         found: dict[Edge, Tensor] = {}
-        for edge, (loss, grad) in zip(self.edges, self._both, strict=True):
-            own = torch.ones_like(loss) if grad is None else grad.detach()
+        for loss, grad in self._both:
+            edge, own = root_of(loss), torch.ones_like(loss) if grad is None else grad.detach()
             found[edge] = found[edge] + own if edge in found else own
         return found
 
