@@ -2,7 +2,8 @@
 
 Nearly half of the time of a JAX test is XLA's, for a program that runs once on a few numbers. The
 flags leave out LLVM's optimisations and the slower of two ways to generate code on the CPU, and do
-not split a small program into parts; what programs mean is the same. XLA ends the process at a flag that it does not know.
+not split a small program into parts; what programs mean is the same. XLA ends the process at a flag
+that it does not know.
 """
 
 from __future__ import annotations
