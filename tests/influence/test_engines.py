@@ -114,9 +114,7 @@ def test_ray(stored, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
     try:
         if not starts(ray):
-            pytest.skip(
-                "Ray did not start within 30 seconds, a limit that it does not let us raise"
-            )
+            pytest.skip("Ray did not start within 30 seconds, a limit that cannot be raised")
         assert engines.as_executor(ray).workers == 2
         assert_same(stored, ray)
     finally:
