@@ -93,7 +93,7 @@ def variants_left_out(items: list[pytest.Item], turn: int = TURN) -> list[pytest
 # What JAX keeps of thousands of programs is gigabytes, which every collection of garbage walks
 # through, and sawlog asks for one where a run is in the way of another: what was imported is left
 # out of that, now and by later tests, and what JAX keeps is dropped from time to time.
-_TESTS_BETWEEN = 200
+_TESTS_BETWEEN = 400
 _run_since = 0
 
 

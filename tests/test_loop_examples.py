@@ -11,6 +11,7 @@ pytestmark = pytest.mark.long
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize(("name", "seeds"), [("flax_loop", 1), ("equinox_loop", 4)])
 def test_loop(name, seeds, monkeypatch, tmp_path, capsys):
     monkeypatch.syspath_prepend(str(EXAMPLES))

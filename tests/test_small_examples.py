@@ -71,6 +71,7 @@ def test_wrong_digits_have_the_same_answer_in_both_frameworks(example):
     assert len(set(torch.ids[:150]) & set(jax.ids[:150])) >= 145
 
 
+@pytest.mark.thorough
 def test_the_sources_of_a_sentence(example, tmp_path, capsys):
     pytest.importorskip("torch")
     page = tmp_path / "page.html"

@@ -1,8 +1,9 @@
 """How XLA compiles in tests: for four CPU devices, and quickly rather than well.
 
 Nearly half of the time of a JAX test is XLA's, for a program that runs once on a few numbers. The
-flags leave out LLVM's optimisations and the slower of two ways to generate code on the CPU; what
-programs mean is the same. XLA ends the process at a flag that it does not know.
+flags leave out LLVM's optimisations and the slower of two ways to generate code on the CPU, and do
+not split a small program into parts; what programs mean is the same. XLA ends the process at a flag
+that it does not know.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 DEVICES = "--xla_force_host_platform_device_count=4"
-QUICK = ("--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true")
+QUICK = (
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+    "--xla_cpu_parallel_codegen_split_count=1",
+)
 QUICK_BEFORE_0_11 = ("--xla_cpu_use_fusion_emitters=false",)
 
 
@@ -18,7 +23,7 @@ def quick(jaxlib: str) -> tuple[str, ...]:
     """The flags for quick compilation that this version of jaxlib has.
 
     >>> len(quick("0.10.2")), len(quick("0.12.0.1"))
-    (3, 2)
+    (4, 3)
     """
     older = tuple(map(int, jaxlib.split(".")[:2])) < (0, 11)
     return QUICK + QUICK_BEFORE_0_11 if older else QUICK

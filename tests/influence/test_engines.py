@@ -1,5 +1,6 @@
 """Analysis on engines: pools, Dask, Ray. Curvature and scores are those of one process."""
 
+import gc
 import multiprocessing
 import multiprocessing.pool
 import pickle
@@ -111,12 +112,25 @@ def test_ray(stored, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_raylet_start_wait_time_s", "240")
     monkeypatch.setenv("RAY_agent_register_timeout_ms", "240000")
     ray = pytest.importorskip("ray")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
+        if not starts(ray):
+            pytest.skip("Ray did not start within 30 seconds, a limit that cannot be raised")
         assert engines.as_executor(ray).workers == 2
         assert_same(stored, ray)
     finally:
         ray.shutdown()
+        gc.collect()  # processes it did not wait for, while their warnings are ignored
+
+
+def starts(ray):
+    """Start Ray; on a busy machine it may give up."""
+    try:
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    except Exception as error:
+        if "timed out during startup" not in str(error):
+            raise
+        return False
+    return True
 
 
 class FakeRay:

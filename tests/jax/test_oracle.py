@@ -62,7 +62,7 @@ ORDERLY = ("first", "mean")
 
 
 def examples(number: int) -> settings:
-    return seeded_examples(number if number > 50 else max(2, number // 5), number)
+    return seeded_examples(number if number > 50 else max(2, number // 8), number)
 
 
 # --- Random programs ---------------------------------------------------------------------------

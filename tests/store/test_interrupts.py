@@ -198,6 +198,7 @@ def check(call, path: Path, taken: dict, number: int) -> None:
     assert any(found.values())
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CALLS)
 def test_every_line_of_a_call(tmp_path, name, kind):
@@ -232,6 +233,7 @@ def test_every_line_of_the_first_call(tmp_path, kind):
     assert at > 50
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("what", ["flush", "missing", "close", "exit"])
 def test_every_line_of_the_other_calls(tmp_path, what, kind):
