@@ -65,7 +65,7 @@ def test_a_write_that_fails_outside_of_programs(method: str) -> None:
             assert any("background to the run 'seed-3'" in n for n in caught.value.__notes__)
         if method == "tap":
             assert "'start', 'key'" in caught.value.__notes__[0]
-            assert "test_loggers.py" in caught.value.__notes__[0]
+            assert "logger_programs.py" in caught.value.__notes__[0]
             assert "'seed-3'" in caught.value.__notes__[0]
         logger.sinks["seed-3"].broken = None
         logger.tap(train, state)(KEYS[0])
@@ -78,7 +78,7 @@ def test_a_write_that_fails_inside_of_a_program() -> None:
     states = jax.vmap(logger.init)(KEYS[:3])
     logger.sinks["seed-1"].broken = Boom("disk on fire")
     run = jax.jit(jax.vmap(lambda state, key: logger.tap(train, state)(key)))
-    text = r"(?s)CallbackError: Boom: disk on fire .*'start', 'key' at .*test_loggers.*'seed-1'"
+    text = r"(?s)CallbackError: Boom: disk on fire .*'start', 'key' at .*logger_programs.*'seed-1'"
     with pytest.raises(jax.errors.JaxRuntimeError, match=text):
         jax.block_until_ready(run(states, KEYS[:3]))
     logger.close()
@@ -156,7 +156,7 @@ def test_arguments_of_the_wrong_kind(tmp_path: pathlib.Path) -> None:
             logger.log(several, {"x": 1})
         with pytest.raises(ArgumentError, match="takes a logdict or a dict, got list"):
             logger.log(state, [1])
-        with pytest.raises(LogValueError, match=r"test_loggers.py.*'x'.*str"):
+        with pytest.raises(LogValueError, match=r"test_loggers_failing.py.*'x'.*str"):
             logger.log(state, {"x": "text"})
         with pytest.raises(ArgumentError, match="buffer"):
             logger.tap(train, state, buffer=0)

@@ -1,7 +1,7 @@
 """Feed the store changed files for a while: `make fuzz SECONDS=600`.
 
 Every round takes a sound store, changes one of its files somehow, with right checksums where that
-makes it past the first look, and asks every question of `tests/store/test_stranger.py`. Anything
+makes it past the first look, and asks every question of `tests/store/hostile_stores.py`. Anything
 but an answer or an error of sawlog is a finding: it is printed with the seed that makes it again.
 
 Where atheris is installed (`pip install atheris`), it chooses the bytes, guided by coverage;
@@ -31,7 +31,8 @@ except ImportError:
     atheris = None
 with atheris.instrument_imports(include=["sawlog"]) if atheris else contextlib.nullcontext():
     from tests.store.forge import Forged, sealed
-    from tests.store.test_stranger import ask_everything, changed, fill, places_of, segment_of
+    from tests.store.hostile_stores import ask_everything, fill, segment_of
+    from tests.store.test_stranger_files import changed, places_of
 
 KINDS = ("segment", "segment bytes", "data", "store.json", "schema", "writers", "text")
 LEAVES: tuple[Any, ...] = (None, True, False, -1, 0, 1, 2, 2**31, 2**63, 10**30, 1.5, "", "x", "/")

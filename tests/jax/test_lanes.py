@@ -179,15 +179,17 @@ def test_mask_of_a_name_that_no_lane_logged(tmp_path) -> None:
         assert found.mask["never"].shape == (0, 3)
 
 
-def test_statistics_leave_out_a_single_entry_that_no_lane_logged() -> None:
+def test_statistics_of_a_single_entry_that_no_lane_logged() -> None:
     def f(x):
         sawlog.log({"x": x})
-        sawlog.log({"never": x}, where=x > 9)
+        sawlog.log({"never": jnp.stack([x, x])}, where=x > 99)
 
-    logs = jax.vmap(sawlog.spool(f))(jnp.arange(3.0))[1]
-    for found, x in [(logs.mean(), 1.0), (logs.count(), 3), (logs.quantile(0.5), 1.0)]:
-        assert list(found) == ["x"]
+    logs = jax.vmap(sawlog.spool(f))(jnp.arange(21.0))[1]
+    for found, x in [(logs.mean(), 10.0), (logs.count(), 21), (logs.quantile(0.5), 10.0)]:
         assert found["x"] == x
+        assert found["never"].shape == (0, 2)
+    logs = jax.vmap(sawlog.spool(lambda x: sawlog.log({"n": x}, where=x > 99)))(jnp.arange(21.0))[1]
+    assert "21 lanes, none of which logged it" in repr(logs)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_scopes_and_sources_are_kept() -> None:
     assert "my_scope" in str(sine.source_info.name_stack)
     text = jax.jit(sawlog.spool(f)).lower(1.0).as_text(debug_info=True)
     assert "my_scope" in text
-    assert "test_like_jit.py" in text
+    assert "test_like_jit_programs.py" in text
 
 
 def program(kind: str, log: Callable[..., None]) -> Callable[..., Any]:

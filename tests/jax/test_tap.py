@@ -12,14 +12,15 @@ from jax import numpy as jnp
 
 import sawlog
 
+from . import tap_programs
 from .tap_programs import Boom, called, column, failing_site, labelled, pair, tapped
 
-THIS_FILE = __file__
+PROGRAMS = tap_programs.__file__
 
 
 def line_of(marker: str) -> int:
     """The line of this file that carries `# marker` (a comment, once)."""
-    with open(THIS_FILE) as source:
+    with open(PROGRAMS) as source:
         found = [i for i, line in enumerate(source, 1) if line.rstrip().endswith(f"# {marker}")]
     assert len(found) == 1
     return found[0]
@@ -202,7 +203,7 @@ def test_an_exception_is_raised_as_it_is(make: type[BaseException]) -> None:
     assert caught.value is error
     assert seen == [0, 1, 2]
     (note,) = error.__notes__
-    assert f"{THIS_FILE}:{line_of('the failing site')}" in note
+    assert f"{PROGRAMS}:{line_of('the failing site')}" in note
     assert "'c'" in note
     names = [entry.name for entry in caught.traceback]
     assert names[-1] == "callback"
@@ -244,7 +245,7 @@ def test_an_exception_inside_jit_names_the_site(jit: str) -> None:
         with pytest.raises(Exception, match="the message") as caught:
             run()
         text = str(caught.value)
-        assert f"{THIS_FILE}:{line_of('the failing site')}" in text
+        assert f"{PROGRAMS}:{line_of('the failing site')}" in text
         assert "Boom" in text
         assert "tap" in text
         assert seen == [0]

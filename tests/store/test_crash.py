@@ -1,5 +1,7 @@
 """Writers and compaction that are killed, and several processes at once."""
 
+# ruff: noqa: F401, F811  (fixtures are imported)
+
 import dataclasses
 import functools
 import os
@@ -16,7 +18,7 @@ from sawlog.errors import StoreError
 from sawlog.testing import assert_same
 from tests.thorough import MORE, often
 
-from .crash_stores import assert_sound, check_all, check_numbers, lasting_folder
+from .crash_stores import assert_sound, check_all, check_numbers, lasting_folder, path, server
 from .crash_writer import Plan, losses
 from .numbers import expected, write_numbers
 from .plain_reader import PlainStore

@@ -1,5 +1,7 @@
 """The files of an export, and exports of any entries."""
 
+# ruff: noqa: F401, F811  (fixtures are imported)
+
 import errno
 import json
 import os
@@ -29,7 +31,7 @@ from sawlog.store._views._export import export
 from sawlog.testing import sample
 from tests.thorough import often
 
-from .export_stores import ARROW, read_arrow, read_jsonl
+from .export_stores import ARROW, read_arrow, read_jsonl, run
 
 SRC = Path(__file__).parents[2] / "src"
 

@@ -1,5 +1,7 @@
 """A full disk, and folders that cannot be written."""
 
+# ruff: noqa: F401, F811  (fixtures are imported)
+
 import json
 import shutil
 import stat
@@ -12,6 +14,7 @@ import pytest
 
 from sawlog import store
 
+from .crash_stores import path, server
 from .crash_writer import check_put
 from .numbers import write_numbers
 from .processes import ROOT, environment

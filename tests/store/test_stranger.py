@@ -1,5 +1,7 @@
 """Headers with right checksums and wrong contents."""
 
+# ruff: noqa: F401, F811  (fixtures are imported)
+
 import json
 import os
 
@@ -9,7 +11,7 @@ from sawlog.errors import DamagedStoreError, NewerStoreError
 from tests.thorough import THOROUGH
 
 from .forge import Forged, sealed
-from .hostile_stores import HUGE, QUESTIONS, ask, ask_everything, ask_open, segment_of
+from .hostile_stores import HUGE, QUESTIONS, ask, ask_everything, ask_open, path, segment_of, sound
 
 
 def by_turns(questions, turn):

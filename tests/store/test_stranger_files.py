@@ -1,5 +1,7 @@
 """Hostile files, links, numbers and ids in a store."""
 
+# ruff: noqa: F401, F811  (fixtures are imported)
+
 import contextlib
 import copy
 import json
@@ -20,7 +22,7 @@ from sawlog.errors import DamagedStoreError
 from tests.thorough import seeded_examples
 
 from .forge import Forged, sealed
-from .hostile_stores import HUGE, ask, ask_everything, ask_open, segment_of
+from .hostile_stores import HUGE, ask, ask_everything, ask_open, path, segment_of, sound
 
 # ---- much said, little there
 

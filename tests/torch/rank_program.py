@@ -4,6 +4,7 @@
 whose ranks are told by the variables that torchrun sets.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -140,7 +141,7 @@ def fsdp(folder, rank, size):
     every = [batches(each, size) for each in range(size)]
     for turn, ids in enumerate(batches(rank, size)):
         optimizer.zero_grad()
-        with run(data_id=ids if turn != 1 else ids[:0]):  # the second: nothing to log
+        with run(data_id=ids) if turn != 1 else contextlib.nullcontext():  # the second: not logged
             loss_of(model, data[ids]).backward()
         (sum(loss_of(plain, data[each[turn]]) for each in every) / size).backward()
         for (name, p), other in zip(model.named_parameters(), plain.parameters(), strict=True):

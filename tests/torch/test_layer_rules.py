@@ -1,5 +1,7 @@
 """Which rule covers a module, and what is refused."""
 
+# ruff: noqa: F401  (fixtures are imported)
+
 from __future__ import annotations
 
 import pytest
@@ -10,7 +12,7 @@ from sawlog.errors import ArgumentError
 from sawlog.torch._layers import Part, Use, rule_for
 
 from .cases import double, normal
-from .layer_modules import Doubled
+from .layer_modules import Doubled, seeded
 from .oracle import Call, compare
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")

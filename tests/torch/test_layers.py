@@ -1,5 +1,7 @@
 """Every layer rule against a batch of one."""
 
+# ruff: noqa: F401  (fixtures are imported)
+
 from __future__ import annotations
 
 import dataclasses
@@ -16,7 +18,7 @@ from sawlog.torch._layers import _registry as registry
 from tests.thorough import often
 
 from .cases import CASES, FALLBACK_CANNOT, attention, double, ids, normal
-from .layer_modules import examples
+from .layer_modules import examples, seeded
 from .oracle import Call, compare, found, output_weights, use_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")

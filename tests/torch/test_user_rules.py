@@ -1,5 +1,7 @@
 """Rules of users, and the fallback for modules without one."""
 
+# ruff: noqa: F401  (fixtures are imported)
+
 from __future__ import annotations
 
 import copy
@@ -15,7 +17,7 @@ from sawlog.torch._layers import Part, Rule, Use, general, register_layer, rule_
 from sawlog.torch._layers import _registry as registry
 
 from .cases import double, normal
-from .layer_modules import Doubled
+from .layer_modules import Doubled, seeded
 from .oracle import Call, compare, expected, found, output_weights, use_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")

@@ -115,10 +115,12 @@ def _of_lanes(part: LogdictPart) -> str:
     lanes = int(np.prod(wide.first.shape[: wide.outer + 1 + wide.slot.batch])) // max(1, entries)
     if lanes <= _LANES_SHOWN or not entries:
         return ""
-    ends = [over_lanes(wide, statistic(x), "repr").value[-1] for x in ("mean", "min", "max")]
-    if np.ndim(ends[0]):
+    found = [over_lanes(wide, statistic(x), "repr").value for x in ("mean", "min", "max")]
+    if not len(found[0]):
+        return f"{lanes} lanes, none of which logged it"
+    if np.ndim(found[0]) > 1:
         return ""
-    middle, low, high = (_short(end) for end in ends)
+    middle, low, high = (_short(values[-1]) for values in found)
     return f"{lanes} lanes, last: mean {middle}, from {low} to {high}"
 
 

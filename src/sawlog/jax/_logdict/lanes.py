@@ -28,10 +28,10 @@ def has_lanes(part: LogdictPart) -> bool:
     return bool(part.outer or part.slot.batch)
 
 
-def over_lanes(part: LogdictPart, statistic: Statistic, name: str) -> LogdictPart | None:
+def over_lanes(part: LogdictPart, statistic: Statistic, name: str) -> LogdictPart:
     """Reduce the lanes of each entry to one value; a key without lanes is returned unchanged.
 
-    None for a single entry that no lane logged: a logdict has no key for what was not logged.
+    A single entry that no lane logged becomes no entries, of shape ``[0, ...]``.
 
     Raises:
         ArgumentError: the logs are traced.
@@ -45,8 +45,7 @@ def over_lanes(part: LogdictPart, statistic: Statistic, name: str) -> LogdictPar
     steps = [_entries_and_lanes(np.asarray(x), wide) for x in wide.steps]
     mask = _entries_and_lanes(np.asarray(full_mask(wide)), wide)
     values, steps, mask = _matched(values, steps, mask, part)
-    if not stacked and not len(mask):
-        return None
+    stacked = stacked or not len(mask)
 
     def apply(x: np.ndarray) -> np.ndarray:
         result = statistic(x, mask.reshape(mask.shape + (1,) * (x.ndim - 2)))
@@ -55,6 +54,7 @@ def over_lanes(part: LogdictPart, statistic: Statistic, name: str) -> LogdictPar
     value = jax.tree.map(apply, values)
     slot = dataclasses.replace(
         part.slot,
+        stacked=stacked,
         ndim=np.ndim(jax.tree.leaves(value)[0]),
         batch=0,
         masked=False,

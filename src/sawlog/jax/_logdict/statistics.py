@@ -90,5 +90,4 @@ class StatisticsMethods:
                 f"These logs have no lanes: they were not logged under vmap. Hint: logs.{name}"
                 '(over="entries") reduces the entries of each name.'
             )
-        reduced = (lanes.over_lanes(part, statistic, name) for part in parts)
-        return logs._of((part for part in reduced if part is not None), logs._layout.empty)
+        return logs._of((lanes.over_lanes(p, statistic, name) for p in parts), logs._layout.empty)

@@ -17,7 +17,7 @@ _RULES: dict[type[nn.Module] | str, Rule] = {}
 """Rules by type, or by ``"package.module.Type"`` for packages that are not imported."""
 
 _RECOGNIZERS: list[Callable[[nn.Module], Rule | None]] = []
-"""Functions that return a rule for a module of a type that nobody registered, or None."""
+"""Functions that return a rule for a module whose type is not registered, or None."""
 
 _METHODS = ("forward", "_conv_forward")
 """Methods that compute; a subclass that overrides one of them needs its own rule."""

@@ -63,7 +63,7 @@ def rms_norm_rule(module: nn.Module) -> Rule | None:
 
 
 def _eps_of(module: nn.Module, size: int) -> float | None:
-    """Return the attribute with which a module computes as RMSNorm does; None if there is none."""
+    """Return the attribute with which a module computes as RMSNorm does, or None."""
     generator = torch.Generator().manual_seed(0)
     weight, inputs = torch.randn(2, 4, size, generator=generator, dtype=torch.float64)
     inputs = inputs * torch.tensor([[1.0], [1.0], [1e-3], [1e-3]], dtype=torch.float64)
