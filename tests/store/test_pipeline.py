@@ -16,6 +16,7 @@ from sawlog.errors import StoreWriteError
 from sawlog.store import Writer
 from sawlog.store._disk import _local
 from sawlog.store._format._segment_writer import UnpublishedSegment
+from sawlog.store._writing import _pipeline
 
 PATIENCE = 120.0
 """Seconds to wait for what must happen, however busy the machine is."""
@@ -94,3 +95,21 @@ def test_an_interval_seals_no_more_than_the_queue(stuck: Writer) -> None:
         assert pipeline._seal_if_old() > 0
         assert len(pipeline.state.waiting) == 1
         assert pipeline.state.since is not None  # it still waits
+
+
+def test_without_new_threads_the_caller_writes(tmp_path, monkeypatch):
+    """Python 3.12 starts no threads while the interpreter ends."""
+
+    def refused(*_):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(_pipeline._thread, "start_new_thread", refused)
+    with store.create(tmp_path / "s", segment_bytes=4096) as writer:
+        for start in range(0, 400, 20):
+            ids = np.arange(start, start + 20)
+            writer.append(ids, {"x": np.repeat(ids[:, None], 50, 1).astype(np.float64)})
+        writer.flush()
+        writer.append([1000], {"x": np.ones((1, 50))})
+    with store.open(tmp_path / "s") as reader:
+        assert reader.count("x") == 401
+        np.testing.assert_array_equal(reader.gather([399, 7])["x"][:, 0], [399, 7])

@@ -193,8 +193,20 @@ class Pipeline:
 
     def _start_one(self, name: str, step: Callable[[], bool]) -> None:
         if name not in self._begun and not self._stopped:
-            _thread.start_new_thread(self._run, (name, step))
-            self._begun.add(name)
+            try:
+                _thread.start_new_thread(self._run, (name, step))
+            except RuntimeError:  # Python 3.12 starts no threads while the interpreter ends
+                self._work_here(step)
+            else:
+                self._begun.add(name)
+
+    def _work_here(self, step: Callable[[], bool]) -> None:
+        """Do the work of a thread that cannot be started; small segments stay unmerged."""
+        try:
+            while step != self._merge_small and self._failure is None and step():
+                pass
+        except Exception as error:
+            self._fail(error)
 
     def _run(self, name: str, step: Callable[[], bool]) -> None:
         role = _Role()
