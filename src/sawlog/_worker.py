@@ -3,11 +3,15 @@
 An exception at any point of a caller, such as that of Ctrl-C, leaves nothing locked: the queue is
 ``queue.SimpleQueue``, which is reentrant, and each call has a lock of its own, which only its
 completion releases. The thread is a daemon, so a call that hangs does not keep the program alive.
+
+Python 3.12 and newer start no threads while the interpreter ends, and a process can have too many
+of them. Then the caller makes the calls itself.
 """
 
 from __future__ import annotations
 
 import _thread
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -51,6 +55,8 @@ class Task:
 class Worker:
     """A queue of calls and the thread that makes them, in the order in which they were submitted.
 
+    Where no thread can be started, ``submit`` makes the call before it returns.
+
     >>> worker = Worker("example")
     >>> worker.submit(lambda: 1 + 1).result()
     2
@@ -59,18 +65,29 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True)
-        self.thread.start()
+        self.thread: threading.Thread | None = None
+        thread = threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True)
+        with contextlib.suppress(RuntimeError):
+            thread.start()
+            self.thread = thread
 
     def submit(self, function: Callable[[], Any]) -> Task:
         """Let the thread call ``function`` after all earlier calls; this does not wait."""
         task = Task(function)
-        self._tasks.put(task)
+        if self.thread is None:
+            task._run()
+        else:
+            self._tasks.put(task)
         return task
 
     def stop(self) -> None:
         """End the thread after all earlier calls; this does not wait."""
         self._tasks.put(None)
+
+    def join(self) -> None:
+        """Wait for the end of the thread."""
+        if self.thread is not None:
+            self.thread.join()
 
 
 def _work(tasks: queue.SimpleQueue[Task | None]) -> None:

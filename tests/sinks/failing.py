@@ -54,3 +54,11 @@ class Slow(MemorySink):
 
     def _close(self):
         self.callers.add(threading.current_thread())
+
+
+def within(call, seconds=PATIENCE):
+    """Make a call in a thread, and fail if it hangs."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert not thread.is_alive(), "it hangs"

@@ -18,7 +18,7 @@ from sawlog.sinks import Async, AsyncError, MemorySink
 from sawlog.sinks._tracker import TrackerSink
 
 from ..store.interrupts import interrupted
-from .failing import PATIENCE, Failing, Slow, wait_until
+from .failing import PATIENCE, Failing, Slow, wait_until, within
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 
@@ -374,11 +374,3 @@ def test_a_failure_is_told_although_the_call_that_tells_it_is_interrupted():
         with contextlib.suppress(AsyncError):  # told again: the interrupt hid that it was told
             sink.close()
     assert at > 5
-
-
-def within(call, seconds=PATIENCE):
-    """Make a call in a thread, and fail if it hangs."""
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    assert not thread.is_alive(), "it hangs"

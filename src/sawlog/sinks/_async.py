@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import os
-import threading
 import warnings
 import weakref
 from collections import Counter
@@ -115,11 +114,6 @@ class _Queue:
         """The number of writes that wait."""
         return len(self._waiting)
 
-    @property
-    def thread(self) -> threading.Thread:
-        """The thread that calls the sink."""
-        return self._worker.thread
-
     # -- the callers' side ------------------------------------------------------------------------
 
     def put(self, records: Records) -> None:
@@ -173,7 +167,7 @@ class _Queue:
 
     def join(self) -> None:
         """Wait for the end of the thread."""
-        self.thread.join()
+        self._worker.join()
 
     # -- the thread -------------------------------------------------------------------------------
 

@@ -4,8 +4,9 @@ A :class:`Job` holds the logs of one call. Jobs wait in a queue, in the order of
 thread waits until the device has computed the first one, and then writes all that are ready. The
 queue is bounded, in jobs and in bytes: when it is full, the loop waits.
 
-Locks are plain ones, held for a few lines only, and waiting is done on a ``Signal``: an exception
-at any point, such as that of Ctrl-C, leaves nothing locked.
+A call that is interrupted, such as by Ctrl-C, has put its job into the queue or not, and leaves
+nothing locked. One ``append`` puts it there, the main thread takes no locks, and jobs are written
+by other threads, which receive no signals. The next call starts a thread for jobs without one.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import threading
 from collections.abc import Sequence
 
 from sawlog._turn import Signal
+from sawlog._worker import Worker
 
 MOST = 256
 """The largest number of jobs that may wait."""
@@ -32,6 +34,7 @@ class Job:
     """The logs of one call."""
 
     nbytes = 0
+    over = False  # whether it was written
 
     @property
     def on_device(self) -> bool:
@@ -58,15 +61,14 @@ class Background:
 
     def __init__(self) -> None:
         self._jobs: collections.deque[Job] = collections.deque()
-        self._bytes = 0
-        self._put = self._over = 0  # the number of jobs put, and of jobs done
-        self._lock = threading.Lock()
+        self._bytes = 0  # of the jobs that wait; exact after each write
         self._writing = threading.Lock()
         self._work, self._progress = Signal(), Signal()
         self._waits_for_device = False
         self._hurry = False  # a caller waits, or many jobs do
         self._sleeps = False
         self._thread: threading.Thread | None = None
+        self._writer: Worker | None = None  # writes for the main thread
         self._process = os.getpid()
 
     # -- the callers' side ------------------------------------------------------------------------
@@ -90,15 +92,15 @@ class Background:
         while not self._has_room(job):
             self._rouse()
             self._progress.wait(lambda: self._has_room(job))
-        with self._lock:
-            self._jobs.append(job)
-            self._bytes += job.nbytes
-            self._put += 1
-            started = self._thread is not None or self._start()
-        if not started:
+        self._jobs.append(job)
+        self._bytes += job.nbytes
+        if not self._has_thread():
             self._work_off()
         elif self._sleeps or len(self._jobs) == MOST // 2:
             self._rouse()
+
+    def _has_thread(self) -> bool:
+        return self._thread is not None or self._start()
 
     def _rouse(self) -> None:
         self._hurry = True
@@ -113,17 +115,31 @@ class Background:
 
     def drain(self) -> None:
         """Return when all jobs put before are done."""
-        if self._is_elsewhere:
+        last = self._last()
+        if last is None or self._is_elsewhere:
             return
-        last = self._put
-        while self._over < last:
+        while not last.over:
+            if not self._has_thread():
+                self._work_off()
             self._rouse()
-            self._progress.wait(lambda: self._over >= last)
+            self._progress.wait(lambda: last.over)
+
+    def _last(self) -> Job | None:
+        try:
+            return self._jobs[-1]
+        except IndexError:
+            return None
 
     def write_ready(self) -> None:
         """Write the jobs that are ready now, so that a run keeps the order of its logs."""
-        if self._jobs and not self._is_elsewhere:
+        if not self._jobs or self._is_elsewhere:
+            return
+        if threading.get_ident() != threading.main_thread().ident:
             self._write_ready()
+            return
+        if self._writer is None:
+            self._writer = Worker("sawlog-writer")
+        self._writer.submit(self._write_ready).result()
 
     # -- the thread -------------------------------------------------------------------------------
 
@@ -147,15 +163,18 @@ class Background:
             self._sleeps = True
             self._work.wait(lambda: bool(self._jobs), IDLE)
             self._sleeps = False
-            with self._lock:
+            if not self._jobs:
+                self._thread = None
                 if not self._jobs:
-                    self._thread = None
                     return
+                # A job was put in between, and its caller may still have seen this thread. If it
+                # has started another one, both write, in turns.
+                self._thread = threading.current_thread()
 
     def _work_off(self) -> None:
         """Write all jobs in the queue, and those added while a caller waits."""
-        last = self._put
-        while self._over < last or (self._jobs and self._hurry):
+        last = self._last()
+        while (last is not None and not last.over) or (self._jobs and self._hurry):
             try:
                 first = self._jobs[0]
             except IndexError:  # a callback wrote it in between
@@ -176,8 +195,7 @@ class Background:
                     return
 
     def _forget(self, count: int) -> None:
-        with self._lock:
-            for _ in range(count):
-                self._bytes -= self._jobs.popleft().nbytes
-            self._over += count
+        for _ in range(count):
+            self._jobs.popleft().over = True
+        self._bytes = sum(job.nbytes for job in list(self._jobs))
         self._progress.ring()

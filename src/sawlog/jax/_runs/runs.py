@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ import jax
 import numpy as np
 
 from sawlog._lifecycle import Stage, at_exit, ended_with_error
+from sawlog._turn import Turn
 from sawlog.errors import ArgumentError, CallbackError, StoreExistsError
 from sawlog.jax import _compat
 from sawlog.jax._core.handles import handles
@@ -92,7 +92,7 @@ class LoggerRun:
         self.only_first = only_first  # of several processes, the first one writes
         self.background_errors: list[BaseException] = []  # for the next caller
         self._sink = sink
-        self._lock = threading.Lock()
+        self._turn = Turn()
         self.number = handles.enter(self)
 
     def write(self, logs: logdict) -> None:
@@ -101,7 +101,7 @@ class LoggerRun:
 
     def write_records(self, records: Records) -> None:
         """Write records."""
-        with self._lock:
+        with self._turn.taken():
             self._sink.write(records)
 
     @property
@@ -139,13 +139,13 @@ class LoggerRun:
 
     def flush(self) -> None:
         """Return when everything written is durable."""
-        with self._lock:
+        with self._turn.taken():
             self._sink.flush()
         self.raise_background_errors()
 
     def close(self) -> None:
         """End the run, as failed or not, and remove its number."""
-        with self._lock:
+        with self._turn.taken():
             if self.failed:
                 fail(self._sink)
             self._sink.close()

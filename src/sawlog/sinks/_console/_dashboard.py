@@ -5,13 +5,13 @@ from __future__ import annotations
 import collections
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Self, TextIO
 
 from sawlog._lifecycle import CloseOnExit, Stage, at_exit, ended_with_error
 from sawlog._optional import require
+from sawlog._turn import Turn
 from sawlog._validate import optional, positive_integer, positive_number, string
 from sawlog.errors import ArgumentError
 from sawlog.records import Entries, Records
@@ -98,7 +98,7 @@ class Dashboard(CloseOnExit):
             console = Console(file=file)
         self._console = console
         self._state = DashboardState(_clock)
-        self._lock = threading.RLock()
+        self._turn = Turn()
         self._display: Display | None = None
         self._held = False
         self._forgotten: collections.deque[ConsoleRun] = collections.deque()
@@ -110,7 +110,7 @@ class Dashboard(CloseOnExit):
 
     def begin(self, name: str, total: int | None = None) -> ConsoleRun:
         """Start a run, or resume one of this name that has ended, and show it."""
-        with self._lock:
+        with self._turn.taken():
             run = self._state.open(name, self.total if total is None else total)
             if self._display is None:
                 import rich
@@ -196,11 +196,18 @@ class Dashboard(CloseOnExit):
         self._end()
 
     def _end(self) -> None:
-        with self._lock:  # released before ``remove``, which waits for a thread that may need it
-            display, self._display = self._display, None
-            _open_dashboards.pop(id(self), None)
-        if display is not None:
-            display.remove(self)
+        display = self._display
+        try:
+            with self._turn.taken():  # ended before ``remove``, which waits for a thread
+                self._display = None
+                _open_dashboards.pop(id(self), None)
+            if display is not None:
+                display.remove(self)
+        except BaseException:  # Ctrl-C: the next call shows the last state
+            if self._display is None and display is not None:
+                self._display = display
+                _open_dashboards[id(self)] = self._abandon
+            raise
         self._asked.warn()
 
     def __enter__(self) -> Self:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from sawlog._format import Number
+from sawlog._turn import Turn
 from sawlog.sinks._console._digest import Digest, LastDigest
 from sawlog.sinks._console._running_trend import RunningTrend
 from sawlog.sinks._console._runs import ConsoleRun, RunStatus
@@ -142,7 +142,7 @@ class DashboardState:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        self._turn = Turn()
         self._runs: dict[str, ConsoleRun] = {}
         self._names: dict[str, _Name] = {}
         self._started: float | None = None
@@ -151,7 +151,7 @@ class DashboardState:
 
     def open(self, name: str, total: int | None) -> ConsoleRun:
         """Start a run, or resume one of this name that has ended."""
-        with self._lock:
+        with self._turn.taken():
             now = self._clock()
             self._started = now if self._started is None else self._started
             self._ended = None
@@ -169,16 +169,16 @@ class DashboardState:
 
     def close(self, run: ConsoleRun, status: RunStatus) -> None:
         """End a run."""
-        with self._lock:
+        with self._turn.taken():
             if run.status is RunStatus.RUNNING:
+                self.version += 1
                 run.status = status
-            self.version += 1
-            if not self._running():
+            if not self._running() and self._ended is None:
                 self._ended = self._clock()
 
     def leave(self, status: RunStatus) -> None:
         """End all runs."""
-        with self._lock:
+        with self._turn.taken():
             for run in self._running():
                 run.status = status
             self._ended = self._clock() if self._ended is None else self._ended
@@ -186,18 +186,17 @@ class DashboardState:
 
     def take(self, run: ConsoleRun, digests: list[Digest]) -> None:
         """Add what a run has logged."""
-        with self._lock:
+        with self._turn.taken():
             self.version += 1
             for each in digests:
-                if each.name not in self._names:
-                    self._names[each.name] = _Name()
-                name = self._names[each.name]
+                name = self._names.get(each.name) or _Name()
                 at = run.counts.get(each.name, 0)
                 name.trend.add(each.numbers, at)
                 run.counts[each.name] = at + max(1, len(each.numbers))
                 name.lasts[run] = each.last
                 if each.step is not None:
                     name.steps[run] = each.step
+                self._names[each.name] = name  # last, so that an interrupt leaves no empty row
             if digests:
                 run.advance(digests, self._clock())
 
@@ -207,17 +206,17 @@ class DashboardState:
     @property
     def running(self) -> int:
         """The number of running runs."""
-        with self._lock:
+        with self._turn.taken():
             return len(self._running())
 
     def count(self, run: ConsoleRun, name: str) -> int:
         """Return how many entries of a name a run has logged."""
-        with self._lock:
+        with self._turn.taken():
             return run.counts.get(name, 0)
 
     def snapshot(self, most: int | None = None, width: int = 40) -> Snapshot:
         """Return the data of at most ``most`` names, with trends of at most ``width`` points."""
-        with self._lock:
+        with self._turn.taken():
             now = self._clock() if self._ended is None else self._ended
             shown = list(self._names.items())[:most]
             runs: dict[RunStatus, list[str]] = {status: [] for status in RunStatus}

@@ -44,9 +44,10 @@ class Lines:
             self._print(board)
 
     def _print(self, board: Board) -> None:
-        self._printed = board.version
+        version = board.version
         text = _view.line(board.snapshot, board.title, has_unicode(self._console))
         self._console.print(Raw(text + "\n"), soft_wrap=True, end="")
+        self._printed = version
         self.flush()
 
     def remove(self, board: Board) -> None:
