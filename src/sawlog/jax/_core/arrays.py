@@ -39,9 +39,11 @@ def to_numpy(array: Any) -> Any:
 
 
 def type_of(array: Any) -> Type:
-    """Return the type of an array; a type unchanged."""
+    """Return the type of an array or a Python number; a type unchanged."""
     if isinstance(array, Type):
         return array
+    if not hasattr(array, "shape"):  # A Python number, which JAX keeps as it is until it is used.
+        array = jax.typeof(array)
     return Type(array.shape, array.dtype, sharding=_compat.explicit_sharding(array))
 
 

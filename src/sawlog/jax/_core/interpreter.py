@@ -29,7 +29,7 @@ from sawlog.jax import _compat
 from sawlog.jax._core import lowering_marks
 from sawlog.jax._core.gather import gather
 from sawlog.jax._core.handler import DropLogs, Handler
-from sawlog.jax._core.opaque_primitives import hides_functions
+from sawlog.jax._core.opaque_primitives import check_hidden_functions, hides_functions
 from sawlog.jax._core.primitive import PASSING_PRIMITIVES, is_listening
 from sawlog.jax._core.registry import rule_for
 from sawlog.jax._core.site import Site
@@ -157,6 +157,8 @@ class Interpreter:
             return contextlib.nullcontext()
         if not hides_functions(eqn, self._hiding):
             return contextlib.nullcontext()
+        with lowering_marks.listening_to(eqn, chosen):
+            check_hidden_functions(eqn)
         return lowering_marks.listening_to(eqn, chosen)
 
     def _prepare(self, eqn: Any) -> Any:

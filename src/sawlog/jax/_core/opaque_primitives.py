@@ -18,8 +18,9 @@ from typing import Any
 import jax
 from jax.extend.core import jaxpr_as_fun
 
+from sawlog.errors import UnsupportedPrimitiveError
 from sawlog.jax import _compat
-from sawlog.jax._core import libraries, lowering_marks
+from sawlog.jax._core import arrays, libraries, lowering_marks
 from sawlog.jax._core.autodiff import jvp_with_symbolic_zeros
 from sawlog.jax._core.primitive import has_site_effect, is_listening, not_listening
 
@@ -145,11 +146,38 @@ def hides_functions(eqn: Any, seen: dict[int, tuple[Any, bool]]) -> bool:
 
     ``seen`` caches the answer by jaxpr.
     """
-    known = eqn.primitive.name in _HARMLESS or eqn.primitive in _opened
-    if not known and any(map(_holds_function, eqn.params.values())):
+    if _hides_own_function(eqn):
         return True
     inside = (getattr(inner, "jaxpr", inner) for inner in _compat.subjaxprs(eqn.params))
     return any(_any_hides(jaxpr, seen) for jaxpr in inside)
+
+
+def _hides_own_function(eqn: Any) -> bool:
+    known = eqn.primitive.name in _HARMLESS or eqn.primitive in _opened
+    return not known and any(map(_holds_function, eqn.params.values()))
+
+
+def check_hidden_functions(eqn: Any) -> None:
+    """Lower every equation that hides a function, alone: JAX lowers none whose result is unused.
+
+    Call this under a mark, see :func:`~sawlog.jax._core.lowering_marks.listening_to`.
+
+    Raises:
+        UnsupportedPrimitiveError: such a function logs.
+    """
+    if _hides_own_function(eqn):
+        types = [arrays.type_of(atom.aval) for atom in eqn.invars]
+        try:
+            with not_listening():
+                jax.jit(lambda *values: _compat.bind_equation(eqn, values)).lower(*types)
+        except UnsupportedPrimitiveError:
+            raise
+        except Exception:  # it needs its surroundings, such as the axes of a mesh
+            return
+    for inner in _compat.subjaxprs(eqn.params):
+        for each in getattr(inner, "jaxpr", inner).eqns:
+            if each.params:
+                check_hidden_functions(each)
 
 
 def _any_hides(jaxpr: Any, seen: dict[int, tuple[Any, bool]]) -> bool:
