@@ -98,7 +98,7 @@ def _missing() -> Iterator[str]:
 
 
 if _absent := list(_missing()):
-    raise _versions.misfit(_absent)
+    raise _versions.misfit([f"it lacks {name}" for name in _absent])
 
 #: How newer JAX calls operations that are objects (``HiPrim``); None in a JAX without them.
 call_hi_primitive_p: Any = getattr(hijax, "call_hi_primitive_p", None)

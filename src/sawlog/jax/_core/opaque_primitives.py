@@ -81,7 +81,7 @@ def _open(primitive: Any, inside: Inside, own_rules: bool = False) -> None:
             [_compat.typeof(value) for value in values],
             primitive.name,
         )
-        if not has_site_effect(closed.effects):
+        if not has_site_effect(closed.effects) and not _holds_logs(params):
             return None
 
         def plain(*values: Any) -> Any:
@@ -90,6 +90,11 @@ def _open(primitive: Any, inside: Inside, own_rules: bool = False) -> None:
         return _with_own_derivative(closed, plain)(*values)
 
     _compat.replace_where_bound(primitive, instead)
+
+
+def _holds_logs(params: dict[str, Any]) -> bool:
+    """Return whether any jaxpr among the parameters logs; a solver need not evaluate it again."""
+    return any(has_site_effect(inner.effects) for inner in _compat.subjaxprs(params))
 
 
 def _filled(constants: Sequence[Any], values: Iterable[Any]) -> list[Any]:
