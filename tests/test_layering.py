@@ -46,6 +46,7 @@ LAYERS = (
         "_reductions",
         "_text",
         "_trend",
+        "_pool",
         "_turn",
         "_worker",
     ),

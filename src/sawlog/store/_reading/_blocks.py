@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from concurrent.futures.thread import ThreadPoolExecutor  # not loaded by its first use
 
 import numpy as np
 
+from sawlog._pool import thread_pool
 from sawlog.store._format._ids import StringIds
 from sawlog.store._format._segment import Segment
 
@@ -87,7 +87,7 @@ def scan(pieces: Iterator[UnreadBlock], read_ahead: bool) -> Iterator[RowBlock]:
     if not read_ahead:
         yield from _scan_here(pieces)
         return
-    with ThreadPoolExecutor(1, "sawlog-read-ahead") as pool:
+    with thread_pool(1, "sawlog-read-ahead") as pool:
         current = next(pieces, None)
         fetched = current.ahead(pool) if current else None
         while current is not None:

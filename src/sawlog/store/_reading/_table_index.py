@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures.thread import ThreadPoolExecutor  # not loaded by its first use
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+from sawlog._pool import thread_pool
 from sawlog.errors import SchemaError, UnknownIdError
 from sawlog.store._format import _ids
 from sawlog.store._format._chunks import TableChunk
@@ -31,7 +31,7 @@ def for_each(work: Callable[[T], None], items: Iterable[T], nbytes: int) -> None
             work(item)
         return
     threads = min(4, os.cpu_count() or 1)
-    with ThreadPoolExecutor(threads, "sawlog-gather") as pool:
+    with thread_pool(threads, "sawlog-gather") as pool:
         for done in [pool.submit(work, item) for item in items]:
             done.result()
 

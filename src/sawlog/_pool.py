@@ -1,0 +1,40 @@
+"""Pools of threads that also work where no thread can be started.
+
+An interpreter that ends starts no more of them, and a process can have too many. Then the caller
+does the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from concurrent.futures.thread import ThreadPoolExecutor  # not loaded by its first use
+from typing import Any
+
+
+def thread_pool(threads: int, name: str) -> Executor:
+    """Return a pool of threads, or one that does all work in ``submit``.
+
+    >>> with thread_pool(2, "example") as pool:
+    ...     pool.submit(max, 1, 2).result()
+    2
+    """
+    pool = ThreadPoolExecutor(threads, name)
+    try:
+        pool.submit(int)
+    except RuntimeError:
+        return CallerExecutor()
+    return pool
+
+
+class CallerExecutor(Executor):
+    """An executor without threads: ``submit`` makes the call before it returns."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Make the call."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
