@@ -12,7 +12,13 @@ import pytest
 import sawlog
 from sawlog import store
 from sawlog.curvature import Curvature, Diagonal
-from sawlog.errors import ArgumentError, StoreError, StoreExistsError, StoreWriteError
+from sawlog.errors import (
+    ArgumentError,
+    StoreError,
+    StoreExistsError,
+    StorePermissionError,
+    StoreWriteError,
+)
 from sawlog.influence import Scores
 from sawlog.sinks import StoreSink
 from sawlog.store._maintenance import _remove
@@ -265,3 +271,29 @@ def test_the_same_process_of_a_launch_replaces_again(tmp_path, monkeypatch):
     for number in range(3):
         fill(tmp_path / "s", number, exists="replace")
         assert ids(tmp_path / "s") == [number]
+
+
+@pytest.mark.parametrize("folder", ["store", "store/segments"])
+def test_a_folder_that_cannot_be_listed(tmp_path, monkeypatch, folder):
+    fill(tmp_path / "store")
+    before, listed = everything(tmp_path), os.listdir
+
+    def denied(path):
+        if str(path) == str(tmp_path / folder):
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(_remove.os, "listdir", denied)
+    with pytest.raises(StorePermissionError, match=rf"replacing .*/{folder}: Permission denied"):
+        store.create(tmp_path / "store", exists="replace")
+    monkeypatch.undo()
+    assert everything(tmp_path) == before
+
+
+def test_a_folder_in_the_way_is_not_entered(tmp_path):
+    fill(tmp_path / "store")
+    deep = tmp_path / "store" / "tmp" / "/".join("d" * 40)
+    deep.mkdir(parents=True)
+    with pytest.raises(StoreExistsError, match=r"not part of a store:\n  '.*/tmp/d'\n"):
+        store.create(tmp_path / "store", exists="replace")
+    assert deep.is_dir()
