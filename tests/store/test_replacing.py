@@ -297,3 +297,25 @@ def test_a_folder_in_the_way_is_not_entered(tmp_path):
     with pytest.raises(StoreExistsError, match=r"not part of a store:\n  '.*/tmp/d'\n"):
         store.create(tmp_path / "store", exists="replace")
     assert deep.is_dir()
+
+
+@pytest.mark.parametrize("exists", ["append", "replace"])
+def test_a_store_that_appears_meanwhile_is_no_foreign_folder(tmp_path, monkeypatch, exists):
+    fill(tmp_path / "store")
+    (tmp_path / "store" / "replaced").mkdir()
+    looks = iter([False])
+    real = store.is_store
+    monkeypatch.setattr(store, "is_store", lambda path: next(looks, None) is None and real(path))
+    store.create(tmp_path / "store", exists=exists).close()
+    assert len(ids(tmp_path / "store")) > 0
+
+
+def test_a_folder_that_cannot_be_looked_into(tmp_path, monkeypatch):
+    (tmp_path / "store").mkdir()
+
+    def denied(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(_remove.os, "listdir", denied)
+    with pytest.raises(StorePermissionError, match=r"creating .*/store: Permission denied"):
+        store.create(tmp_path / "store", exists="replace")

@@ -178,7 +178,12 @@ class Segment:
             if blob.status.key[:-1] != self._key[:-1]:  # moving changes the last item
                 raise self.damaged("the file was changed after it was opened")
             self._key = blob.status.key  # if it was moved, or changed in place, check it again
-            memory = blob.map()
+            try:
+                memory = blob.map()
+            except (OSError, ValueError) as error:  # mmap: a file that was cut is a ValueError
+                if isinstance(error, ValueError):
+                    raise self.damaged("the file was cut while it was read") from error
+                raise self._unreadable(error) from error
         if len(memory.data) != self.nbytes:
             raise self.damaged("the file was cut while it was read")
         mapped = _SegmentMap(memory, {})
