@@ -90,3 +90,24 @@ def test_a_reader_shows_what_it_showed_before(made: Path, monkeypatch: Any) -> N
         assert reader.count("loss") == 1
     assert reader.refresh()
     assert reader.read("loss").tolist() == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("size", [3, 30_000], ids=["small", "mapped"])
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOMEM])
+def test_values_that_cannot_be_read_are_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, error: int
+) -> None:
+    with store.create(tmp_path / "store") as writer:
+        writer.append([1, 2], {"x": np.ones((2, size))})
+    reader = store.open(tmp_path / "store")
+
+    def refused(*args: Any, **options: Any) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(_local.os, "pread", refused)
+    monkeypatch.setattr(_local.mmap, "mmap", refused)
+    for call in (lambda: reader.read("x"), lambda: list(reader.blocks()), reader.ids):
+        with pytest.raises(StoreReadError, match=os.strerror(error)):
+            call()
+    monkeypatch.undo()
+    assert reader.read("x").shape == (2, size)

@@ -12,7 +12,13 @@ import pytest
 import sawlog
 from sawlog import store
 from sawlog.curvature import Curvature, Diagonal
-from sawlog.errors import ArgumentError, StoreError, StoreExistsError, StoreWriteError
+from sawlog.errors import (
+    ArgumentError,
+    StoreError,
+    StoreExistsError,
+    StorePermissionError,
+    StoreWriteError,
+)
 from sawlog.influence import Scores
 from sawlog.sinks import StoreSink
 from sawlog.store._maintenance import _remove
@@ -265,3 +271,51 @@ def test_the_same_process_of_a_launch_replaces_again(tmp_path, monkeypatch):
     for number in range(3):
         fill(tmp_path / "s", number, exists="replace")
         assert ids(tmp_path / "s") == [number]
+
+
+@pytest.mark.parametrize("folder", ["store", "store/segments"])
+def test_a_folder_that_cannot_be_listed(tmp_path, monkeypatch, folder):
+    fill(tmp_path / "store")
+    before, listed = everything(tmp_path), os.listdir
+
+    def denied(path):
+        if str(path) == str(tmp_path / folder):
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(_remove.os, "listdir", denied)
+    with pytest.raises(StorePermissionError, match=rf"replacing .*/{folder}: Permission denied"):
+        store.create(tmp_path / "store", exists="replace")
+    monkeypatch.undo()
+    assert everything(tmp_path) == before
+
+
+def test_a_folder_in_the_way_is_not_entered(tmp_path):
+    fill(tmp_path / "store")
+    deep = tmp_path / "store" / "tmp" / "/".join("d" * 40)
+    deep.mkdir(parents=True)
+    with pytest.raises(StoreExistsError, match=r"not part of a store:\n  '.*/tmp/d'\n"):
+        store.create(tmp_path / "store", exists="replace")
+    assert deep.is_dir()
+
+
+@pytest.mark.parametrize("exists", ["append", "replace"])
+def test_a_store_that_appears_meanwhile_is_no_foreign_folder(tmp_path, monkeypatch, exists):
+    fill(tmp_path / "store")
+    (tmp_path / "store" / "replaced").mkdir()
+    looks = iter([False])
+    real = store.is_store
+    monkeypatch.setattr(store, "is_store", lambda path: next(looks, None) is None and real(path))
+    store.create(tmp_path / "store", exists=exists).close()
+    assert len(ids(tmp_path / "store")) > 0
+
+
+def test_a_folder_that_cannot_be_looked_into(tmp_path, monkeypatch):
+    (tmp_path / "store").mkdir()
+
+    def denied(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(_remove.os, "listdir", denied)
+    with pytest.raises(StorePermissionError, match=r"creating .*/store: Permission denied"):
+        store.create(tmp_path / "store", exists="replace")

@@ -37,6 +37,11 @@ ELSEWHERE = (
 MOVES = {"os.link", "os.rename", "os.replace", "shutil.move"}
 MOVED = {name.partition(".")[2] for name in MOVES}
 AT_HOME = ("_atomic.py", "store/_disk/")
+READ_STRANGERS = ("cli/", "inspect/", "report/", "run_files/")
+OF_THE_USER = (  # a configuration that the user names, and the page's own templates
+    *("run_files/_logix_config.py", "run_files/_options.py"),
+    "report/_page.py",
+)
 
 
 def touches_the_disk(modules):
@@ -83,7 +88,18 @@ def moves_files(modules):
     ]
 
 
-@pytest.mark.parametrize("check", [touches_the_disk, moves_files])
+def reads_unguarded(modules):
+    """Where files of a run are read other than by `_loose_json`, which no link or pipe can fool."""
+    return [
+        f"{path}:{node.lineno}: {ast.unparse(node)}"
+        for path, tree in modules.items()
+        if path.startswith(READ_STRANGERS) and path not in OF_THE_USER
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in ("read_bytes", "read_text")
+    ]
+
+
+@pytest.mark.parametrize("check", [touches_the_disk, moves_files, reads_unguarded])
 def test_the_tree_is_clean(check):
     modules = own_modules()
     assert {"_atomic.py", "store/_disk/_local.py", "store/_reading/_reader.py"} <= set(modules)
@@ -98,6 +114,7 @@ def test_the_disk_itself_would_be_found():
     for what in ("mmap", "fcntl", "os.open", "os.listdir", "os.lstat", "os.replace", "os.unlink"):
         assert what in found, what
     assert moves_files({"store/_other.py": modules["_atomic.py"]})
+    assert reads_unguarded({"cli/_other.py": modules["run_files/_options.py"]})
 
 
 @pytest.mark.parametrize(

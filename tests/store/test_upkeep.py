@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sawlog import store
-from sawlog.errors import SchemaError, StoreWriteError
+from sawlog.errors import StoreWriteError
 from sawlog.records import Entries
 from sawlog.store._format._layout import Folder, identity_of
 from sawlog.store._format._sequence_ranges import Ranges, joined
@@ -300,7 +300,7 @@ def test_ranges_are_sets(one, two, end):
 def test_what_is_due():
     class Fake:
         def __init__(self, nbytes):
-            self.nbytes, self.empty_rows = nbytes, 0
+            self.nbytes, self.empty_items = nbytes, 0
 
     small, large = Fake(1000), Fake(100 << 20)
     assert list(due([small] * (FAN - 1))) == []
@@ -415,24 +415,3 @@ def test_what_was_set_aside_by_a_clock_that_was_wrong_is_removed(tmp_path):
     _replacements.remove_retired(folder_of(path), 3600.0)
     left = sorted(int(each.name) - now for each in (path / "replaced").iterdir())
     assert left == [-100, 3600]
-
-
-def test_entries_without_bytes_stay_readable(tmp_path):
-    """A chunk of them has at most so many rows, whether it is written, merged or read."""
-    most = 1 << 28
-    with store.create(tmp_path / "s", segment_bytes=1 << 40, interval=None) as writer:
-        with pytest.raises(SchemaError, match=r"'x' would get 268435457 entries without any"):
-            writer.extend({"x": np.empty((most + 1, 0))})
-        for rows in (most, 1, most - 2, 2):
-            writer.extend({"x": np.empty((rows, 0))})
-        for _ in range(20):
-            writer.extend({"x": np.empty((most // 8, 0))})
-            writer.flush()
-    rows = 2 * most + 1 + 20 * most // 8
-    for _ in range(2):
-        assert store.verify(tmp_path / "s").ok
-        reader = store.open(tmp_path / "s")
-        assert (reader.count("x"), reader.read("x").shape) == (rows, (rows, 0))
-        assert all(s.empty_rows <= most for s in reader.segments)
-        store.compact(tmp_path / "s", segment_bytes=1 << 40, grace=0)
-    assert len(reader.segments) < 9

@@ -10,6 +10,7 @@ from typing import Any
 
 from sawlog._atomic import replacing
 from sawlog.errors import ArgumentError
+from sawlog.store._format._loose_json import read_loose_json
 
 
 def default_folder() -> Path:
@@ -36,7 +37,7 @@ class SyncState:
         self.sent: dict[str, int] = {}
         self.run_id: str | None = None
         try:
-            said = json.loads(self.path.read_bytes())
+            said = read_loose_json(folder, self.path.name)
             self.sent = {str(name): int(count) for name, count in said["sent"].items()}
             self.run_id = said["run_id"]
         except FileNotFoundError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from sawlog.inspect._coverage import Coverage, coverage_of
 from sawlog.inspect._overview import StoreOverview, _is_store, store_overview
 from sawlog.inspect._store_folders import run_file, stores_under
 from sawlog.run_files._saved_options import NAME as RUN_FILE
+from sawlog.store._format._loose_json import read_loose_json
 
 _PARTS = ("metrics", "logs", "statistics", "curvature", "scores", "data")
 _STATES = ("damaged", "failed", "writing", "unfinished", "newer", "unreadable", "closed", "empty")
@@ -115,7 +115,7 @@ def is_capture_run(folder: Path) -> bool:
 def _is_part(store: Path) -> bool:
     """Return whether a store holds scores, a curvature or examples, by its ``store.json``."""
     try:
-        meta = json.loads((store / "store.json").read_bytes()).get("meta", {})
+        meta = read_loose_json(store, "store.json").get("meta", {})
     except (OSError, ValueError, AttributeError):
         return False
     return isinstance(meta, dict) and any(n in meta for n in ("scores", "curvature", "examples"))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 from sawlog.inspect._overview import _is_store
 from sawlog.run_files._saved_options import NAME as RUN_FILE
+from sawlog.store._format._loose_json import read_loose_json
 
 
 def stores_under(folder: Path) -> list[Path]:
@@ -29,7 +29,9 @@ def run_file(folder: Path) -> Any:
     Raises:
         OSError, ValueError: the file cannot be read, or is not JSON.
     """
-    file = folder / RUN_FILE
-    if file.is_symlink() or not file.is_file():
-        return None
-    return json.loads(file.read_bytes())
+    try:
+        return read_loose_json(folder, RUN_FILE)
+    except OSError:
+        if (folder / RUN_FILE).is_symlink() or not (folder / RUN_FILE).is_file():
+            return None
+        raise

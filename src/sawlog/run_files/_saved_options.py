@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from sawlog._atomic import replacing
 from sawlog.errors import ArgumentError
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._options import Options, read
+from sawlog.store._format._loose_json import read_loose_file
 
 NAME = "run.json"
 
@@ -38,8 +40,9 @@ def save_options(
     }
     path.mkdir(parents=True, exist_ok=True)
     text = json.dumps(values)
-    if (path / NAME).exists() and (path / NAME).read_text() == text:
-        return
+    with contextlib.suppress(OSError):
+        if read_loose_file(path, NAME) == text.encode():
+            return
     with replacing(path / NAME) as file:
         file.write(text.encode())
 
@@ -51,7 +54,7 @@ def load_options(path: Path) -> tuple[Options, list[Block]] | None:
         ArgumentError: the file is damaged, or the path cannot be a folder.
     """
     try:
-        text = (path / NAME).read_text()
+        data = read_loose_file(path, NAME)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -60,9 +63,9 @@ def load_options(path: Path) -> tuple[Options, list[Block]] | None:
             "another `root` or `project`."
         ) from error
     try:
-        values = json.loads(text)
+        values = json.loads(data)
         return read(values["options"]), [Block.from_json(each) for each in values["blocks"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArgumentError(
             f"{path / NAME} does not contain the options of a run: {error}. Hint: remove it, and "
             "call run.setup(...) again."

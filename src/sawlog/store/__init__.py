@@ -122,23 +122,23 @@ def create(
 def _clear_the_way(path: Path, exists: str) -> None:
     if not is_store(path):
         disk = Folder(path).disk
-        if disk.occupied() and (not disk.exists() or disk.list()):
-            _refuse_foreign(path)
+        try:
+            foreign = disk.occupied() and (not disk.exists() or not _in_the_making(disk.list()))
+        except OSError as error:
+            raise write_error(error, "creating", path, new=True) from error
+        if foreign and not is_store(path):  # another process may have finished creating it
+            raise StoreExistsError(
+                f"{path} exists and is not a sawlog store. Hint: choose a new or empty folder."
+            )
     elif exists == "error":
         raise _exists(path)
     elif exists == "replace":
         replace_stores(lambda: [path] if is_store(path) else [], f"Replacing {path}")
 
 
-def _refuse_foreign(path: Path) -> None:
-    """Refuse a folder with other files in it, unless another process is creating a store there."""
-    ours = {"schema", "segments", "writers", "tmp", "store.json"}
-    disk = Folder(path).disk
-    if disk.exists() and set(disk.list()) <= ours:
-        return
-    raise StoreExistsError(
-        f"{path} exists and is not a sawlog store. Hint: choose a new or empty folder."
-    )
+def _in_the_making(names: Iterable[str]) -> bool:
+    """Return whether a folder is empty, or another process may be creating a store there."""
+    return {*names} <= {"schema", "segments", "writers", "tmp", "store.json"}
 
 
 def _exists(path: Path) -> StoreExistsError:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sawlog._atomic import AsideFile, discard, new_name
-from sawlog.store._disk._page_cache import in_memory
+from sawlog.store._disk._page_advice import populate, release
 from sawlog.store._disk._protocol import FileStatus, Lease, Mapped
 
 try:
@@ -25,8 +25,6 @@ _TMP = "tmp"
 _PART = ".part"
 _MINUTE, _DAY = 60.0, 86400.0
 SMALL = 1 << 16  # bytes
-_DONTNEED = getattr(mmap, "MADV_DONTNEED", None)
-_WILLNEED = getattr(mmap, "MADV_WILLNEED", None)
 _SAFELY = (  # refuse links, and do not wait for pipes
     getattr(os, "O_NOFOLLOW", 0)
     | getattr(os, "O_NONBLOCK", 0)
@@ -88,17 +86,10 @@ class _MemoryMap:
         self.data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
 
     def release(self, start: int, stop: int) -> None:
-        self._advise(start, stop, _DONTNEED)
+        release(self.data, start, stop)
 
     def prefetch(self, start: int, stop: int) -> None:
-        if not (in_memory(self.data, stop - 1) and in_memory(self.data, (start + stop) // 2)):
-            self._advise(start, stop, _WILLNEED)
-
-    def _advise(self, start: int, stop: int, advice: int | None) -> None:
-        first = start // mmap.PAGESIZE * mmap.PAGESIZE
-        last = min(-(-stop // mmap.PAGESIZE) * mmap.PAGESIZE, len(self.data))
-        if advice is not None and first < last:
-            self.data.madvise(advice, first, last - first)
+        populate(self.data, start, stop)
 
 
 class _Bytes:

@@ -36,7 +36,7 @@ class Mapped(Protocol):
         """Release the memory of these bytes; they are read from disk again if needed."""
 
     def prefetch(self, start: int, stop: int) -> None:
-        """Read these bytes ahead."""
+        """Read these bytes into memory, so that a program that uses them does not wait."""
 
 
 class Blob(Protocol):

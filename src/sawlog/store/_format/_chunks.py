@@ -9,17 +9,17 @@ from __future__ import annotations
 import collections
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sawlog.store._format import _parse
+from sawlog.store._format._empty_items import Typed
 
 _INT64, _UINT64 = np.dtype("<i8"), np.dtype("<u8")
 _UINT8, _BOOL = np.dtype("u1"), np.dtype(bool)
 _TEXT_PARTS = ("text", "ends", "hash")
 _MANY = 100  # chunks; from here on they are checked together
-MOST_EMPTY_ROWS = 1 << 28  # of a chunk without any bytes
 _make = tuple.__new__  # builds a named tuple without the cost of its constructor
 
 
@@ -55,15 +55,6 @@ def step_name_1(axis: str, series: str) -> str:
 def mask_name(series: str) -> str:
     """Return the name of the tensor with the mask of a series."""
     return f"sawlog.mask/{series}"
-
-
-class Typed(Protocol):
-    """Anything with a dtype and a shape: an array, or a tensor in a file."""
-
-    @property
-    def dtype(self) -> np.dtype: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
 
 
 class TableChunk(NamedTuple):
@@ -288,10 +279,6 @@ def _attrs(value: Any, rows: int) -> tuple[tuple[int, dict[str, Any]], ...]:
     return tuple(runs)
 
 
-def _has_bytes(tensor: Typed) -> bool:
-    return bool(tensor.dtype.itemsize) and 0 not in tensor.shape
-
-
 def check_all(chunks: Sequence[Chunk], tensors: Mapping[str, Typed]) -> None:
     """Refuse chunks that do not match their tensors, or that share a name."""
     names: list[str] = []
@@ -308,9 +295,6 @@ def check_all(chunks: Sequence[Chunk], tensors: Mapping[str, Typed]) -> None:
             for chunk in alike:
                 chunk.check(tensors)
         names += own
-    for chunk in chunks:
-        if chunk.rows > MOST_EMPTY_ROWS and not any(_has_bytes(tensors[n]) for n in chunk.tensors):
-            _parse.fail(f"a chunk without any bytes has {chunk.rows} rows")
     if len(set(names)) != len(names):
         twice = next(name for name, count in collections.Counter(names).items() if count > 1)
         _parse.fail(f"{_parse.shown(twice)} is in two chunks")

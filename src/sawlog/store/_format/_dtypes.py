@@ -49,7 +49,7 @@ def _normalized(dtype: np.dtype) -> np.dtype | None:
     """Return the stored dtype, or None for one that cannot be stored."""
     if dtype.hasobject or dtype.kind in "OT" or _has_extension_fields(dtype):
         return None
-    if dtype.names is not None and not _has_description(dtype):
+    if dtype.names is not None and (not _has_description(dtype) or _has_empty_fields(dtype)):
         return None
     if is_extension(dtype):
         return dtype
@@ -73,14 +73,20 @@ def _refused(dtype: np.dtype, what: str) -> NoReturn:
             "numbers, or strings to a fixed width with np.asarray(values, dtype='U32')."
         )
     raise SchemaError(
-        f"{what} has the structured dtype {dtype}, whose fields overlap or are not of a numpy "
-        "type. Hint: write each field under a name of its own."
+        f"{what} has the structured dtype {dtype}, whose fields overlap, have no bytes or are not "
+        "of a numpy type. Hint: write each field under a name of its own."
     )
 
 
 def _has_extension_fields(dtype: np.dtype) -> bool:
     fields = [dtype[name].base for name in dtype.names or ()]
     return any(is_extension(field) or _has_extension_fields(field) for field in fields)
+
+
+def _has_empty_fields(dtype: np.dtype) -> bool:
+    """Return whether a field has no bytes: rows of them would not be bounded by their bytes."""
+    fields = [dtype[name] for name in dtype.names or ()]
+    return any(not field.itemsize or _has_empty_fields(field.base) for field in fields)
 
 
 def is_extension(dtype: np.dtype) -> bool:

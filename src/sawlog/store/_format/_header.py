@@ -18,6 +18,7 @@ from sawlog.errors import SchemaError
 from sawlog.store._format import _chunks, _dtypes, _parse
 from sawlog.store._format._checksum import Cut
 from sawlog.store._format._chunks import Chunk
+from sawlog.store._format._empty_items import MOST, empty_items
 from sawlog.store._format._sequence_ranges import Ranges
 from sawlog.store._format._tensor_groups import TensorGroup, parse_groups
 
@@ -73,6 +74,7 @@ class Header(NamedTuple):
     chunks: tuple[Chunk, ...]
     replaces: Ranges
     tensors: dict[str, TensorLocation]
+    empty_items: int
 
 
 class Document(NamedTuple):
@@ -125,6 +127,9 @@ def header_of(document: Document) -> Header:
     if renamed:  # keep the order, which is that of the checksums
         tensors = {renamed.get(name, name): placed for name, placed in tensors.items()}
     _chunks.check_all(chunks, tensors)
+    empty = empty_items([placed for placed in tensors.values() if placed.start == placed.stop])
+    if empty > min(MOST, document.checksums[1]):
+        _parse.fail(f"it has {empty} items without bytes, more than such a file can have")
     sequence = _parse.integer(_parse.field(said, "sequence"), "'sequence'", 1)
     replaces = Ranges.from_json(said.get("replaces", {}))
     if replaces.has(writer, sequence):
@@ -138,6 +143,7 @@ def header_of(document: Document) -> Header:
         chunks,
         replaces,
         tensors,
+        empty,
     )
 
 

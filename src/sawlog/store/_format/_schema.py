@@ -15,8 +15,10 @@ import numpy as np
 
 from sawlog.errors import SchemaError, UnknownNameError
 from sawlog.store._format import _dtypes, _parse
+from sawlog.store._format._empty_items import empty_items_of_row
 
 RESERVED = "sawlog."
+MOST_CHARACTERS = 4096  # of a name, which a long table repeats in every row
 _SUSPICIOUS = (RESERVED, "__metadata__")
 _quoted = json.encoder.encode_basestring  # as json.dumps with ensure_ascii=False
 
@@ -39,6 +41,11 @@ class Column:
     def row_bytes(self) -> int:
         """The size of one row in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def empty_items(self) -> int:
+        """The items or empty lists of a row without bytes, else 0."""
+        return empty_items_of_row(self.dtype, self.shape)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -274,7 +281,8 @@ def check_names(names: Iterable[str]) -> None:
     names = list(names)
     try:
         joined = "\n".join(names)
-        if all(names) and joined.isascii() and not any(word in joined for word in _SUSPICIOUS):
+        plain = all(names) and max(map(len, names), default=0) <= MOST_CHARACTERS
+        if plain and joined.isascii() and not any(word in joined for word in _SUSPICIOUS):
             return
     except TypeError:  # one is not a string
         pass
@@ -294,6 +302,11 @@ def check_name(name: object) -> None:
         raise SchemaError(
             f"The name {name!r} is reserved. "
             f"Hint: choose one that does not begin with {RESERVED!r}."
+        )
+    if len(name) > MOST_CHARACTERS:
+        raise SchemaError(
+            f"The name {name[:40]!r}... has {len(name)} characters, more than {MOST_CHARACTERS}. "
+            "Hint: keep long texts in meta or attrs."
         )
     if name.isascii():
         return

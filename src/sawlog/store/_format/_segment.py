@@ -109,11 +109,6 @@ class Segment:
             ) from error
 
     @property
-    def empty_rows(self) -> int:
-        """The most rows of a chunk that has more rows than the file has bytes: it has none."""
-        return max([c.rows for c in self.chunks if c.rows > self.nbytes], default=0)
-
-    @property
     def path(self) -> Path:
         """The path of the file."""
         return Path(self._disk.root, SEGMENTS, self.name)
@@ -164,6 +159,7 @@ class Segment:
         self.chunks: list[Chunk] = list(header.chunks)
         self.kind = header.chunks  # the same object for equal headers, see _header_cache
         self.tensors: dict[str, TensorLocation] = header.tensors
+        self.empty_items = header.empty_items
 
     def _mapped(self) -> _SegmentMap:
         mapped = self._map
@@ -182,7 +178,12 @@ class Segment:
             if blob.status.key[:-1] != self._key[:-1]:  # moving changes the last item
                 raise self.damaged("the file was changed after it was opened")
             self._key = blob.status.key  # if it was moved, or changed in place, check it again
-            memory = blob.map()
+            try:
+                memory = blob.map()
+            except (OSError, ValueError) as error:  # mmap: a file that was cut is a ValueError
+                if isinstance(error, ValueError):
+                    raise self.damaged("the file was cut while it was read") from error
+                raise self._unreadable(error) from error
         if len(memory.data) != self.nbytes:
             raise self.damaged("the file was cut while it was read")
         mapped = _SegmentMap(memory, {})
@@ -302,11 +303,16 @@ class Segment:
             for first, last in self._ranges(names, start, stop):
                 mapped.memory.release(first, last)
 
-    def will_need(self, names: Iterable[str], start: int, stop: int) -> None:
-        """Ask the system to read rows ahead."""
-        mapped = self._mapped()
-        for first, last in self._ranges(names, start, stop):
-            mapped.memory.prefetch(first, last)
+    def fetch(self, names: Iterable[str], start: int, stop: int) -> None:
+        """Read rows into memory and check them; those that were checked before are only read."""
+        known = []
+        for name in names:
+            if self.is_checked(name):
+                known.append(name)
+            else:
+                self.check(name, start, stop)
+        for first, last in self._ranges(known, start, stop):
+            self._mapped().memory.prefetch(first, last)
 
     def is_checked(self, name: str) -> bool:
         """Return whether all of a tensor was checked before."""

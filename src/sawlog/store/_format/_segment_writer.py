@@ -16,6 +16,7 @@ from sawlog.errors import SchemaError
 from sawlog.store._disk import Disk, Upload
 from sawlog.store._format import _chunks, _dtypes, _parse
 from sawlog.store._format._checksum import Cut, bytes_of, hash_of
+from sawlog.store._format._empty_items import MOST, empty_items
 from sawlog.store._format._header import CHECKSUMS, METADATA, MOST_BYTES, SEGMENTS
 from sawlog.store._format._tensor_groups import grouped
 from sawlog.store._gc_pause import paused_gc
@@ -96,6 +97,11 @@ def _check(description: dict[str, Any], tensors: Mapping[str, np.ndarray]) -> No
         raise SchemaError(f"A segment was not written, because {error}.") from error
     if sum(len(chunk.tensors) for chunk in chunks) != len(tensors):
         raise SchemaError("A segment was not written, because it has tensors without a chunk.")
+    if (empty := empty_items(tensors.values())) > MOST:
+        raise SchemaError(
+            f"A segment was not written, because it has {empty} items without bytes, more than "
+            f"{MOST}."
+        )
 
 
 @functools.lru_cache(1024)
@@ -137,6 +143,8 @@ def _header(
     }
     document = {METADATA: {"sawlog": json.dumps(said)}, **entries}
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+    least = empty_items(tensors.values()) - offset - size - 8  # FORMAT.md: items without bytes
+    text += b" " * (least - len(text))
     text += b" " * (-(len(text) + 8) % (_PAGE if offset >= _LARGE else _ALIGN))
     if len(text) > MOST_BYTES:
         raise SchemaError(

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from sawlog.errors import DuplicateIdError
-from sawlog.store._format._chunks import MOST_EMPTY_ROWS, TableChunk
+from sawlog.store._format._chunks import TableChunk
 from sawlog.store._format._layout import Folder, identity_of
 from sawlog.store._format._schema_files import merge_schema
 from sawlog.store._format._segment import Segment
+from sawlog.store._maintenance._merge_segments import MOST_EMPTY_ITEMS
 from sawlog.store._maintenance._replacements import (
     ReplacementWriter,
     exclusive_lease,
@@ -118,7 +119,7 @@ def _runs(
     for segment in [*segments, None]:
         small = segment is not None and (segment.nbytes <= most // 2 or segment.name in wasteful)
         fits = segment is not None and size + segment.nbytes <= most
-        fits = fits and segment is not None and empty + segment.empty_rows <= MOST_EMPTY_ROWS
+        fits = fits and segment is not None and empty + segment.empty_items <= MOST_EMPTY_ITEMS
         if run and not (small and fits):
             if len(run) > 1 or run[0].name in wasteful:
                 yield run
@@ -126,4 +127,4 @@ def _runs(
         if segment is not None and small:
             run.append(segment)
             size += segment.nbytes
-            empty += segment.empty_rows
+            empty += segment.empty_items

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sawlog.store._format import _empty_items
 from sawlog.store._format._chunks import (
     Chunk,
     SeriesChunk,
@@ -25,6 +26,7 @@ from sawlog.store._reading._stored_ids import stored_ids
 
 RowsToKeep = Mapping[tuple[str, str], np.ndarray]  # (segment, table) -> rows that count
 _TEXT_PARTS = ("text", "ends", "hash")
+MOST_EMPTY_ITEMS = _empty_items.MOST // 4  # to merge; masks of different depths add some
 
 
 class _Columns:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from sawlog.errors import StoreError
 from sawlog.store._format._layout import Folder, Identity
 from sawlog.store._format._segment import Segment
+from sawlog.store._maintenance._merge_segments import MOST_EMPTY_ITEMS
 from sawlog.store._maintenance._replacements import (
     ReplacementWriter,
     remove_retired,
@@ -96,15 +97,17 @@ def due_at_start(segments: list[Segment]) -> int:
 
 def due(segments: list[Segment]) -> Iterator[list[Segment]]:
     """Yield runs of at least sixteen neighbours of about one size, the smallest size first."""
-    weights = [max(segment.nbytes, segment.empty_rows) for segment in segments]
-    sizes = list(map(_size, weights))
+    sizes = [_size(segment.nbytes) for segment in segments]
     for size in range(_size(_LARGE)):
         start = 0
         while start < len(segments):
             stop = start
-            total = 0
+            total = empty = 0
             while stop < len(segments) and sizes[stop] <= size and total < 2 * _LARGE:
-                total += weights[stop]
+                total += segments[stop].nbytes
+                empty += segments[stop].empty_items
+                if empty > MOST_EMPTY_ITEMS:
+                    break
                 stop += 1
             if stop - start >= FAN:
                 yield segments[start:stop]

@@ -52,18 +52,23 @@ _LISTED = 10
 
 
 def _walk(path: str, below: str = "") -> Iterator[tuple[str, os.stat_result]]:
-    """Yield all files below a folder by relative name, folders after their contents."""
+    """Yield all files below a folder by relative name, folders after their contents.
+
+    Folders that no store has are not entered.
+    """
     try:
         entries = sorted(os.listdir(os.path.join(path, below) if below else path))
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise write_error(error, "replacing", Path(path, below)) from error
     for entry in entries:
         name = f"{below}/{entry}" if below else entry
         try:
             status = os.lstat(os.path.join(path, name))
         except FileNotFoundError:  # removed since the listing
             continue
-        if stat.S_ISDIR(status.st_mode):
+        if stat.S_ISDIR(status.st_mode) and _FOLDERS.fullmatch(name):
             yield from _walk(path, name)
         yield name, status
 
@@ -185,7 +190,10 @@ def _is_still_ours(path: Path) -> bool:
 
 def _leased(path: Path, stack: contextlib.ExitStack) -> bool:
     """Lease a store until the stack is closed; return False if it is being written."""
-    lease = Folder(path).disk.lease_all()
+    try:
+        lease = Folder(path).disk.lease_all()
+    except OSError as error:
+        raise write_error(error, "replacing", path) from error
     if lease is None:
         return False
     stack.callback(lease.release)

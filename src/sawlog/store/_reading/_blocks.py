@@ -2,7 +2,8 @@
 
 A block is a view of the memory map: it needs no copy, and stays valid while it is referenced. A
 thread reads and checks the next block while the program works on the current one. The pages of the
-previous block are released, so that the memory of a scan does not grow with the store.
+previous block are released, so that the memory of a scan does not grow with the store. The thread
+does all of this without the GIL: opening, reading, checking, mapping and releasing pages.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from concurrent.futures import Executor, Future
 import numpy as np
 
 from sawlog._pool import thread_pool
+from sawlog.store._disk import SMALL
 from sawlog.store._format._ids import StringIds
 from sawlog.store._format._segment import Segment
 
@@ -42,15 +44,12 @@ class UnreadBlock:
 
     def fetch(self) -> None:
         """Read the rows into memory and check them."""
-        for name in self.names:
-            self.segment.check(name, self.start, self.stop)
+        self.segment.fetch(self.names, self.start, self.stop)
 
-    def ahead(self, pool: Executor) -> Future | None:
-        """Start to fetch. If all was checked before, the system reads ahead without a thread."""
-        if not all(map(self.segment.is_checked, self.names)):
-            return pool.submit(self.fetch)
-        self.segment.will_need(self.names, self.start, self.stop)
-        return None
+    @property
+    def ready(self) -> bool:
+        """Whether there is nothing to fetch: a small file that was checked is in memory."""
+        return self.segment.nbytes <= SMALL and all(map(self.segment.is_checked, self.names))
 
     def block(self) -> RowBlock:
         """Return the rows."""
@@ -88,16 +87,35 @@ def scan(pieces: Iterator[UnreadBlock], read_ahead: bool) -> Iterator[RowBlock]:
         yield from _scan_here(pieces)
         return
     with thread_pool(1, "sawlog-read-ahead") as pool:
-        current = next(pieces, None)
-        fetched = current.ahead(pool) if current else None
+        previous, current = None, next(pieces, None)
+        fetched = _advance(pool, None, current)
         while current is not None:
             if fetched is not None:
                 fetched.result()
             following = next(pieces, None)
-            fetched = following.ahead(pool) if following else None
+            fetched = _advance(pool, previous, following)
             yield current.block()
-            current.release()
-            current = following
+            previous, current = current, following
+        if previous is not None:
+            previous.release()
+
+
+def _advance(
+    pool: Executor, previous: UnreadBlock | None, following: UnreadBlock | None
+) -> Future | None:
+    """Release a block, then fetch another one: in the thread if there is something to fetch."""
+
+    def work() -> None:
+        if previous is not None:
+            previous.release()
+        if following is not None:
+            following.fetch()
+
+    if following is not None and not following.ready:
+        return pool.submit(work)
+    if previous is not None:
+        previous.release()
+    return None
 
 
 def _scan_here(pieces: Iterator[UnreadBlock]) -> Iterator[RowBlock]:

@@ -230,13 +230,13 @@ class Reader(CloseOnExit):
         """
         if budget < 1:
             _validate.refuse("budget", "a positive number of bytes", budget)
-        place, parts = part
-        if not 0 <= place < parts:
+        number, parts = part
+        if not 0 <= number < parts:
             _validate.refuse("part", "(i, n) with i from 0 to n - 1", part)
         table, own = self._of_one_table(names, "blocks()")
 
         def unread() -> Iterator[Any]:  # the table is indexed when the first block is read
-            yield from self._indexed(table).unread_blocks(own, int(budget), place, parts)
+            yield from self._indexed(table).unread_blocks(own, int(budget), number, parts)
 
         return scan(unread(), read_ahead)
 

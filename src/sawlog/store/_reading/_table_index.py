@@ -108,11 +108,11 @@ class TableIndex:
         return out
 
     def unread_blocks(
-        self, names: Sequence[str], budget: int, place: int, parts: int
+        self, names: Sequence[str], budget: int, part: int, parts: int
     ) -> Iterator[UnreadBlock]:
-        """Cut the table into blocks within a budget; ``place`` of ``parts`` selects chunks."""
+        """Cut the table into blocks within a budget; ``part`` of ``parts`` selects chunks."""
         for number, (segment, chunk) in enumerate(self.chunks):
-            if number * parts // len(self.chunks) != place:
+            if number * parts // len(self.chunks) != part:
                 continue
             ids, first = self.index.chunks[number], int(self.index.starts[number])
             step = rows_within(segment, names, budget)

@@ -12,10 +12,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from sawlog.errors import ArgumentError
 from sawlog.store._views._widen import widened
 
 Steps = Mapping[str, np.ndarray]
 _MANY = 8  # items in a step; longer steps are compared as bytes
+_FEW_CELLS = 1 << 24
+_CELLS_PER_ENTRY = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +47,7 @@ def join(steps: Sequence[Steps], lengths: Sequence[int]) -> Joined:
     filled = [i for i, length in enumerate(lengths) if length]
     rows = max(lengths, default=0)
     if _all_same([steps[i] for i in filled], [lengths[i] for i in filled]):
+        _check_cells(rows, lengths)
         none = np.full(rows, -1)
         return Joined(rows, [None if length or not rows else none for length in lengths], None)
     codes = _codes([steps[i] for i in filled])
@@ -55,6 +59,7 @@ def join(steps: Sequence[Steps], lengths: Sequence[int]) -> Joined:
     if not all(bool((part[1:] >= part[:-1]).all()) for part in parts):
         order = np.argsort(at)
         at, row = at[order], np.argsort(order)[row]
+    _check_cells(len(at), lengths)
     of = np.searchsorted(bounds, at, side="right") - 1
     found = (row[low:high] for low, high in itertools.pairwise(bounds.tolist()))
     numbers = {i: _inverse(own, len(at)) for i, own in zip(filled, found, strict=True)}
@@ -62,6 +67,21 @@ def join(steps: Sequence[Steps], lengths: Sequence[int]) -> Joined:
     if any(each is None for each in entries):
         return Joined(len(at), entries, None)
     return Joined(len(at), entries, (np.array(filled)[of], at - bounds[of]))
+
+
+def _check_cells(rows: int, lengths: Sequence[int]) -> None:
+    """Refuse a large table that is nearly empty: its size has nothing to do with that of the store.
+
+    Raises:
+        ArgumentError: fewer than one cell in a hundred would have a value.
+    """
+    cells, entries = rows * len(lengths), sum(lengths)
+    if cells > max(_FEW_CELLS, _CELLS_PER_ENTRY * entries):
+        raise ArgumentError(
+            f"{len(lengths)} names with {rows} different steps are a table of {cells} cells, of "
+            f"which {entries} have a value. Hint: use long=True, or choose names that are logged "
+            "at the same steps with names=[...]."
+        )
 
 
 def _all_same(steps: Sequence[Steps], lengths: Sequence[int]) -> bool:

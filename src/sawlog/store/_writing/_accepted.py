@@ -67,9 +67,9 @@ class WriterState:
         "added",
         "after",
         "closed",
-        "line",
         "nbytes",
         "pending",
+        "queue",
         "sequence",
         "since",
         "spare",
@@ -79,7 +79,7 @@ class WriterState:
         self.pending = PendingChunks()
         self.nbytes = 0  # of the pending data
         self.since: float | None = None  # when the first pending data was accepted
-        self.line: tuple[SealedSegment, ...] = ()  # the queue, in the order of publication
+        self.queue: tuple[SealedSegment, ...] = ()  # in the order of publication
         self.sequence = 0  # of the last sealed segment
         self.spare: tuple[PendingChunks, ...] = ()  # memory of published segments
         self.closed = False
@@ -89,7 +89,7 @@ class WriterState:
     @property
     def waiting(self) -> list[SealedSegment]:
         """The sealed segments that are not published yet."""
-        return [sealed for sealed in self.line if not sealed.done]
+        return [sealed for sealed in self.queue if not sealed.done]
 
 
 class WriterCall:
@@ -109,7 +109,7 @@ class WriterCall:
         self._base, self._nested, self._largest = base, nested, largest
         self._added = _Additions()
         self._pending, self.nbytes, self._since = base.pending, base.nbytes, base.since
-        self._line, self._spare = list(base.line), list(base.spare)
+        self._queue, self._spare = list(base.queue), list(base.spare)
         self._sequence, self.closed = base.sequence, base.closed
         if nested:
             self.seal()
@@ -139,7 +139,7 @@ class WriterCall:
     @property
     def idle(self) -> bool:
         """Whether everything is published."""
-        return all(s.done for s in self._line) and not self._pending.filled(self._added)
+        return all(s.done for s in self._queue) and not self._pending.filled(self._added)
 
     def seal(self) -> None:
         """Turn the pending data into a sealed segment."""
@@ -150,26 +150,26 @@ class WriterCall:
         self._sequence += 1
         reusable = not self._nested and self.nbytes <= self._largest
         memory = self._pending if reusable else None
-        self._line.append(SealedSegment(self._sequence, parts, self.nbytes, memory))
+        self._queue.append(SealedSegment(self._sequence, parts, self.nbytes, memory))
         self._pending = self._spare.pop().recycled() if self._spare else PendingChunks()
         self.nbytes, self._since = 0, None
 
     def _collect_spare(self) -> None:
         """Remove published segments from the queue, and keep their memory."""
-        line, self._line = self._line, []
-        for sealed in line:
+        before, self._queue = self._queue, []
+        for sealed in before:
             if not sealed.done:
-                self._line.append(sealed)
+                self._queue.append(sealed)
             elif sealed.memory is not None:
                 self._spare.append(sealed.memory)
 
     def commit(self) -> bool:
         """Accept the call in one step; return False if another call was accepted first."""
-        if self._line:
+        if self._queue:
             self._collect_spare()
         state = WriterState()
         state.pending, state.nbytes, state.since = self._pending, self.nbytes, self._since
-        state.line, state.sequence = tuple(self._line), self._sequence
+        state.queue, state.sequence = tuple(self._queue), self._sequence
         state.spare, state.closed = tuple(self._spare[:_SPARE]), self.closed
         state.added = self._added
         return self._base.after.setdefault(0, state) is state

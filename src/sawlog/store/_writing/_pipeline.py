@@ -36,11 +36,14 @@ _SELDOM = 30.0  # but pending data waits at most this number of seconds
 _POLL = 1.0  # seconds between checks of the state, should a signal be missed
 
 
-class _Role:
-    """One of the threads, and whether it has ended."""
+_Task = Callable[[], bool]  # does the next piece of work; returns False if there was none
+
+
+class _TaskThread:
+    """The thread of a task: the one that it was created in."""
 
     def __init__(self) -> None:
-        self.thread, self.gone = _thread.get_ident(), False
+        self.ident, self.ended = _thread.get_ident(), False
 
 
 class Pipeline:
@@ -64,7 +67,7 @@ class Pipeline:
         self.published = 0
         self.failed = False  # the program failed
         self._folder, self._store, self._writer, self._clock = folder, store, writer, clock
-        self._queue, self._interval, self._segment_bytes = queue, interval, segment_bytes
+        self._most_queued, self._interval, self._segment_bytes = queue, interval, segment_bytes
         self._last, self._in_use, self._merger = WriterState(), in_use, merger
         self._small = small  # segments published since small ones were merged
         self._spent = 0.0  # seconds, for the last publication
@@ -72,8 +75,8 @@ class Pipeline:
         self._changed = Signal()
         self._failure: OSError | None = None
         self._stopped = False
-        self._roles: dict[str, _Role] = {}
-        self._begun: set[str] = set()
+        self._threads: dict[str, _TaskThread] = {}  # by name of the task
+        self._started: set[str] = set()  # names of tasks
 
     # -- for callers ------------------------------------------------------------------------------
 
@@ -109,11 +112,11 @@ class Pipeline:
         Raises:
             StoreWriteError: the disk refuses.
         """
-        most = max(nbytes, (self._queue + 1) * self._segment_bytes - nbytes)
+        most = max(nbytes, (self._most_queued + 1) * self._segment_bytes - nbytes)
 
         def roomy() -> bool:
             waiting = self.state.waiting
-            room = len(waiting) < self._queue and sum(s.nbytes for s in waiting) <= most
+            room = len(waiting) < self._most_queued and sum(s.nbytes for s in waiting) <= most
             return room or self._failure is not None or self._stopped
 
         while not self._changed.wait(roomy):
@@ -142,11 +145,11 @@ class Pipeline:
                 call.seal()
                 if call.commit():
                     break
-        line = self.state.line
+        queue = self.state.queue
         self._changed.ring()
-        if any(not sealed.done for sealed in line):
+        if any(not sealed.done for sealed in queue):
             self._start()
-        while not self._changed.wait(lambda: self._stuck or all(s.done for s in line)):
+        while not self._changed.wait(lambda: self._stuck or all(s.done for s in queue)):
             self._start()
         self.raise_failure()
 
@@ -169,93 +172,94 @@ class Pipeline:
         """End the threads."""
         self._stopped = True
         self._changed.ring()
-        while not self._changed.wait(self._all_gone):
+        while not self._changed.wait(self._all_ended):
             pass
         if self._in_use is not None:
             self._in_use.release()
 
-    def _all_gone(self) -> bool:
+    def _all_ended(self) -> bool:
         here = _thread.get_ident()
-        return all(role.gone or role.thread == here for role in self._roles.values())
+        return all(each.ended or each.ident == here for each in self._threads.values())
 
     @property
     def is_here(self) -> bool:
         """Whether the current thread is one of the pipeline's own."""
         here = _thread.get_ident()
-        return any(role.thread == here and not role.gone for role in self._roles.values())
+        return any(each.ident == here and not each.ended for each in self._threads.values())
 
     # -- the threads ------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """Start the threads unless they run. A second one of a name ends at once."""
-        self._start_one("write", self._write_next)
-        self._start_one("commit", self._commit_next)
+        """Start the threads unless they run. A second thread for a task ends at once."""
+        self._start_task("write", self._write_one)
+        self._start_task("publish", self._publish_one)
 
-    def _start_one(self, name: str, step: Callable[[], bool]) -> None:
-        if name not in self._begun and not self._stopped:
+    def _start_task(self, name: str, task: _Task) -> None:
+        if name not in self._started and not self._stopped:
             try:
-                _thread.start_new_thread(self._run, (name, step))
+                _thread.start_new_thread(self._run, (name, task))
             except RuntimeError:  # Python 3.12 starts no threads while the interpreter ends
-                self._work_here(step)
+                self._work_here(task)
             else:
-                self._begun.add(name)
+                self._started.add(name)
 
-    def _work_here(self, step: Callable[[], bool]) -> None:
+    def _work_here(self, task: _Task) -> None:
         """Do the work of a thread that cannot be started; small segments stay unmerged."""
         try:
-            while step != self._merge_small and self._failure is None and step():
+            while task != self._merge_small and self._failure is None and task():
                 pass
         except Exception as error:
             self._fail(error)
 
-    def _run(self, name: str, step: Callable[[], bool]) -> None:
-        role = _Role()
-        if self._roles.setdefault(name, role) is not role:
+    def _run(self, name: str, task: _Task) -> None:
+        thread = _TaskThread()
+        if self._threads.setdefault(name, thread) is not thread:
             return
         try:
             while not self._stopped:
                 try:
-                    self._work(step)
+                    self._work(task)
                 except BaseException:  # recording the failure failed, too: keep the thread alive
                     time.sleep(0.05)
         finally:
-            role.gone = True
+            thread.ended = True
             self._changed.ring()
 
-    def _work(self, step: Callable[[], bool]) -> None:
-        """Run one step if there is work, else wait for a change."""
+    def _work(self, task: _Task) -> None:
+        """Do the next piece of work of a task, or wait for a change if there is none."""
         seen, failure = self.state, self._failure
         try:
-            patience = self._seal_if_old()
-            if failure is None and step():
+            seconds = self._seal_if_old()
+            if failure is None and task():
                 return
         except BaseException as error:
             self._fail(error)
-            patience = _POLL
+            seconds = _POLL
 
         def changed() -> bool:
             same = self.state is seen and self._failure is failure
-            return self._stopped or not same or (failure is None and bool(self._next_of(step)))
+            return self._stopped or not same or (failure is None and self._has_work(task))
 
-        self._changed.wait(changed, patience)
+        self._changed.wait(changed, seconds)
 
-    def _next_of(self, step: Callable[[], bool]) -> object:
-        if step == self._merge_small:
+    def _has_work(self, task: _Task) -> bool:
+        if task == self._merge_small:
             return self._small >= FAN
-        return self._unwritten() if step == self._write_next else self._written()
+        found = self._next_to_write() if task == self._write_one else self._next_to_publish()
+        return found is not None
 
-    def _unwritten(self) -> SealedSegment | None:
+    def _next_to_write(self) -> SealedSegment | None:
         """Return the next segment to write."""
-        waiting = (s for s in self.state.line if s.unpublished is None and not s.done)
+        waiting = (s for s in self.state.queue if s.unpublished is None and not s.done)
         return next(waiting, None)
 
-    def _written(self) -> SealedSegment | None:
+    def _next_to_publish(self) -> SealedSegment | None:
         """Return the next segment to publish, if it is written."""
-        first = next((s for s in self.state.line if not s.done), None)
+        first = next((s for s in self.state.queue if not s.done), None)
         return first if first is not None and first.unpublished is not None else None
 
-    def _write_next(self) -> bool:
-        sealed = self._unwritten()
+    def _write_one(self) -> bool:
+        sealed = self._next_to_write()
         if sealed is None:
             return False
         began = time.monotonic()
@@ -267,8 +271,8 @@ class Pipeline:
         self._changed.ring()
         return True
 
-    def _commit_next(self) -> bool:
-        sealed = self._written()
+    def _publish_one(self) -> bool:
+        sealed = self._next_to_publish()
         if sealed is None or sealed.unpublished is None:
             return False
         began = time.monotonic()
@@ -283,7 +287,7 @@ class Pipeline:
         sealed.finish()
         self._changed.ring()
         if self._small >= FAN:
-            self._start_one("merge", self._merge_small)
+            self._start_task("merge", self._merge_small)
         return True
 
     def _check_store(self) -> None:
@@ -319,7 +323,7 @@ class Pipeline:
         left = max(state.since + self._interval, self._not_before) - time.monotonic()
         if left > 0:
             return min(left, _POLL)
-        if len(state.waiting) < self._queue:
+        if len(state.waiting) < self._most_queued:
             hold = self.turn.take(sys._getframe(), wait=False)
             if hold is not None:
                 call = self.begin(nested=False)

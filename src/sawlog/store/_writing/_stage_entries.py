@@ -12,7 +12,7 @@ import numpy as np
 
 from sawlog.errors import SchemaError
 from sawlog.records import Entries
-from sawlog.store._format._chunks import MOST_EMPTY_ROWS
+from sawlog.store._format._empty_items import MOST, empty_items_of_row
 from sawlog.store._format._json_files import check_json
 from sawlog.store._format._layout import Config
 from sawlog.store._format._schema import Log, Schema, Series
@@ -71,12 +71,13 @@ class EntryStaging:
 
     def _put(self, call: WriterCall, found: list[tuple[Series, Entries]]) -> None:
         """Copy entries into one segment, so that all entries of a call are published together."""
-        sizes = _bytes_per_entry(found)
+        parts = _bytes_per_entry(found)
+        sizes = [size for size, _ in parts]
         counts = [len(entries.values) for _, entries in found]
         total, room = sum(map(operator.mul, sizes, counts)), self._segment_bytes
-        if min(sizes, default=0) == 1:  # perhaps entries without bytes
-            room = min(room, MOST_EMPTY_ROWS)
-            _check_empty(found)
+        if any(empty for _, empty in parts):
+            room = min(room, MOST)
+            _check_empty(found, [empty * n for (_, empty), n in zip(parts, counts, strict=True)])
         if call.nbytes + total + 1 > room:
             self._pipeline.wait_for_room(total)
             if call.nbytes + total > room:
@@ -93,16 +94,16 @@ class EntryStaging:
             call.seal()
 
 
-def _check_empty(found: list[tuple[Series, Entries]]) -> None:
-    """Refuse more entries without any bytes than a segment may have."""
-    for series, entries in found:
-        arrays = (entries.values, *entries.steps.values(), entries.mask)
-        if len(entries) > MOST_EMPTY_ROWS and not any(a is not None and a.nbytes for a in arrays):
-            raise SchemaError(
-                f"{series.column.name!r} would get {len(entries)} entries without any bytes, and a "
-                f"call may add {MOST_EMPTY_ROWS}. The call was refused as a whole. Hint: log them "
-                "with a step."
-            )
+def _check_empty(found: list[tuple[Series, Entries]], counts: list[int]) -> None:
+    """Refuse more items without bytes than a segment may have."""
+    if sum(counts) > MOST:
+        most = counts.index(max(counts))
+        name, values = found[most][0].column.name, found[most][1].values
+        raise SchemaError(
+            f"{name!r} would get values {values.dtype}{list(values.shape)}, which are "
+            f"{counts[most]} empty items, and a call may add {MOST}. The call was refused as a "
+            "whole. Hint: log fewer at once, or arrays that are not empty."
+        )
 
 
 def one_entry(values: np.ndarray, steps: Mapping[str, np.ndarray]) -> Entries:
@@ -116,16 +117,23 @@ def one_entry(values: np.ndarray, steps: Mapping[str, np.ndarray]) -> Entries:
     return made
 
 
-def _bytes_per_entry(found: list[tuple[Series, Entries]]) -> list[int]:
-    """Return the bytes of one entry of each series."""
-    known: dict[tuple[Any, ...], int] = {}
+def _bytes_per_entry(found: list[tuple[Series, Entries]]) -> list[tuple[int, int]]:
+    """Return for one entry of each series its size, and how many items of that have no bytes.
+
+    An item without bytes counts as one byte: the file has as many.
+    """
+    known: dict[tuple[Any, ...], tuple[int, int]] = {}
     out = []
     for series, entries in found:
         column = series.column
         key = (id(column.dtype), column.shape, id(series.steps))
-        size = known.get(key)
-        if size is None:
-            row_bytes = column.row_bytes + sum([step.row_bytes for step in series.steps])
-            size = known[key] = max(1, row_bytes)
-        out.append(size if entries.mask is None else size + entries.mask[:1].nbytes)
+        sizes = known.get(key)
+        if sizes is None:
+            columns = (column, *series.steps)
+            empty = sum([each.empty_items for each in columns])
+            sizes = known[key] = sum([each.row_bytes for each in columns]) + empty, empty
+        if entries.mask is not None:
+            own = empty_items_of_row(entries.mask.dtype, entries.mask.shape[1:])
+            sizes = sizes[0] + entries.mask[:1].nbytes + own, sizes[1] + own
+        out.append(sizes)
     return out

@@ -9,6 +9,7 @@ import numpy as np
 
 from sawlog.errors import DuplicateIdError, SchemaError
 from sawlog.store._format import _ids
+from sawlog.store._format._empty_items import MOST
 from sawlog.store._format._layout import Config
 from sawlog.store._format._schema import Log, Schema, Table
 from sawlog.store._reading._catalog import Catalog
@@ -119,8 +120,15 @@ class RowStaging:
 
     def _put(self, call: WriterCall, table: Table, rows: RowBatch) -> None:
         """Copy rows into the pending segment, and seal it each time that it is full."""
-        row_bytes = max(1, table.row_bytes + 8)
-        most, start, total = _rows_per_segment(self._segment_bytes // row_bytes), 0, len(rows.ids)
+        empty = sum(column.empty_items for column in table.columns)
+        if empty > MOST:
+            raise SchemaError(
+                f"A row of {table.names[0]!r} has {empty} empty items, and may have {MOST}. The "
+                "call was refused as a whole. Hint: write arrays that are not empty."
+            )
+        row_bytes, segment_bytes = table.row_bytes + 8 + empty, self._segment_bytes
+        segment_bytes = min(segment_bytes, MOST) if empty else segment_bytes
+        most, start, total = _rows_per_segment(segment_bytes // row_bytes), 0, len(rows.ids)
         full = most * row_bytes
         if call.nbytes + (total + 1) * row_bytes > full:
             self._pipeline.wait_for_room(total * row_bytes)

@@ -1,0 +1,61 @@
+"""Read, map and release pages of a memory map without holding the GIL.
+
+``mmap.madvise`` holds it while the system reads from disk or releases pages, and other threads wait
+as long.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+from collections.abc import Callable
+
+import numpy as np
+
+_DONTNEED = getattr(mmap, "MADV_DONTNEED", None)
+_WILLNEED = getattr(mmap, "MADV_WILLNEED", None)
+_MAPPED_AT_ONCE = 1 << 16  # bytes
+_WITHOUT_GIL = 512  # items
+
+
+@functools.cache
+def _madvise() -> Callable[..., int] | None:
+    """Return the system call, or None on a system without it."""
+    try:
+        found = ctypes.CDLL(None).madvise
+    except (AttributeError, OSError, TypeError):
+        return None
+    found.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    found.restype = ctypes.c_int
+    return found
+
+
+def release(mapped: mmap.mmap, start: int, stop: int) -> bool:
+    """Release the pages of these bytes; return whether the system did so."""
+    return _advise(mapped, start, stop, _DONTNEED)
+
+
+def populate(mapped: mmap.mmap, start: int, stop: int) -> bool:
+    """Read these bytes from disk and map their pages; return whether there are such bytes.
+
+    One byte in 64 KiB is used: the system then maps the pages around it, in one go. numpy does not
+    hold the GIL for more than 500 of them.
+    """
+    start, stop = max(0, start), min(stop, len(mapped))
+    if start >= stop:
+        return False
+    _advise(mapped, start, stop, _WILLNEED)
+    step = min(_MAPPED_AT_ONCE, max(1, (stop - start) // _WITHOUT_GIL))
+    np.frombuffer(mapped, np.uint8, count=stop - start, offset=start)[::step].max()
+    return True
+
+
+def _advise(mapped: mmap.mmap, start: int, stop: int, advice: int | None) -> bool:
+    call = _madvise()
+    first = max(0, start) // mmap.PAGESIZE * mmap.PAGESIZE
+    last = min(-(-stop // mmap.PAGESIZE) * mmap.PAGESIZE, len(mapped))
+    if call is None or advice is None or start >= stop or first >= last:
+        return False
+    base = np.frombuffer(mapped, np.uint8)  # keeps the map open during the call
+    return call(base.ctypes.data + first, last - first, advice) == 0
