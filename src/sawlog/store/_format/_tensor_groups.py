@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sawlog.store._format import _parse
-from sawlog.store._format._chunks import Typed, step_name
+from sawlog.store._format._chunks import step_name
+from sawlog.store._format._empty_items import Typed
 
 PREFIX = "sawlog.group/"
 _MANY = 1000  # series; fewer are described one by one

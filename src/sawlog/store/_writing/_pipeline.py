@@ -226,7 +226,7 @@ class Pipeline:
             self._changed.ring()
 
     def _work(self, task: _Task) -> None:
-        """Do the next piece of work of a task, or wait for a change if there is none."""
+        """Do the next piece of work of a task; if there is nothing to do, wait for a change."""
         seen, failure = self.state, self._failure
         try:
             seconds = self._seal_if_old()
