@@ -90,8 +90,15 @@ def _nearest(known: Tensor, values: Tensor) -> Tensor:
     return order[torch.where(nearer, below, above)]
 
 
-def codes(batch: int, dtypes: Set[torch.dtype], passes: int = 1, *, powers: bool = False) -> Codes:
-    """Return factors for examples: numbers from 1 to 2, different in each pass.
+def codes(
+    batch: int,
+    dtypes: Set[torch.dtype],
+    passes: int = 1,
+    *,
+    powers: bool = False,
+    size: float = 1.0,
+) -> Codes:
+    """Return factors for examples: numbers from 1 to 2 times a size, different in each pass.
 
     For gradients of low precision, and for large batches, they are powers of two.
 
@@ -101,6 +108,8 @@ def codes(batch: int, dtypes: Set[torch.dtype], passes: int = 1, *, powers: bool
         passes: the number of passes; in two, a mean over examples cannot look like one of them by
             chance.
         powers: whether to take powers of two, multiplication by which does not round.
+        size: by how much gradients of a batch of one are greater, if known. A backward pass that
+            clips or rounds gradients is seen only where they are as large.
     """
     floating = {each for each in dtypes if each.is_floating_point}
     low = bool(floating - {torch.float32, torch.float64})
@@ -116,7 +125,7 @@ def codes(batch: int, dtypes: Set[torch.dtype], passes: int = 1, *, powers: bool
     for _ in range(passes):
         order = torch.randperm(batch, generator=generator)
         apart = 0.1 + 0.8 * torch.rand(batch, generator=generator, dtype=torch.float64)
-        factors.append(1 + (order + apart) / max(batch, 1))
+        factors.append(size * (1 + (order + apart) / max(batch, 1)))
     return Codes(tuple(factors), False, 1e-8 if exact else 2e-5, 1e-10 if exact else 1e-5)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,6 +38,12 @@ class Passes:
     def rest(self) -> Scale:
         """The scale that the gradients of :meth:`plain` still need."""
         return 1.0 if self.scale is None else self.scale
+
+    @property
+    def size(self) -> float:
+        """By how much gradients of a batch of one are greater, as a power of two."""
+        greatest = float(torch.as_tensor(self.rest).max())
+        return 2.0 ** math.ceil(math.log2(greatest)) if 0 < greatest < math.inf else 1.0
 
     def plain(self, inputs: Sequence[Any]) -> list[Tensor | None]:
         """Return the gradients of ``inputs``, scaled only if terms have different scales."""
