@@ -214,6 +214,7 @@ class BatchCapture:
             self._confirm_regions(key, plan)
         planned = PlannedPass(plan, graph, self._hooks, self._watched, batch.size, self._logs)
         scale, terms = self._loss.scale(roots, plan.even)
+        self._loss.check_weights(terms)
         self.scales.append(scale)
         if scale is None:
             with torch.no_grad():

@@ -55,19 +55,21 @@ class Codes:
             each pass alone identifies every example.
         tolerance: the allowed relative error of a ratio.
         floor: elements below this share of the greatest one count as zero.
+        size: what powers of two are multiplied by.
     """
 
     factors: tuple[Tensor, ...]
     powers: bool
     tolerance: float
     floor: float
+    size: float = 1.0
 
     def examples(self, ratios: Sequence[Tensor]) -> Tensor:
         """Return the examples that have these ratios, -1 for none."""
         labels = torch.zeros(ratios[0].shape, dtype=torch.long, device=ratios[0].device)
         wrong = torch.zeros_like(labels, dtype=torch.bool)
         for place, (ratio, factors) in enumerate(zip(ratios, self.factors, strict=True)):
-            known = torch.exp2(torch.tensor(_EXPONENTS).double()) if self.powers else factors
+            known = _powers(self.size) if self.powers else factors
             known = known.to(ratio.device)
             number = _nearest(known, ratio)
             wrong |= (ratio / known[number] - 1).abs() > self.tolerance
@@ -78,6 +80,10 @@ class Codes:
                 labels = number
         wrong |= labels >= len(self.factors[0])
         return torch.where(wrong, -1, labels)
+
+
+def _powers(size: float) -> Tensor:
+    return size * torch.exp2(torch.tensor(_EXPONENTS).double())
 
 
 def _nearest(known: Tensor, values: Tensor) -> Tensor:
@@ -117,9 +123,11 @@ def codes(
     if low or powers or batch > (100_000 if exact else 500):
         base = len(_EXPONENTS)
         digits = max(1, math.ceil(math.log(max(batch, 2), base) - 1e-9))
-        numbers, known = torch.arange(batch), torch.exp2(torch.tensor(_EXPONENTS).double())
+        more = math.ceil(math.log2(size)) - min(_EXPONENTS)  # a power of two does not round
+        size = 1.0 if low else 2.0**more  # float16 would overflow
+        numbers, known = torch.arange(batch), _powers(size)
         factors = [known[(numbers // base**each) % base] for each in range(digits)]
-        return Codes(tuple(factors), True, 0.05 if low else 1e-3, 1e-2 if low else 1e-5)
+        return Codes(tuple(factors), True, 0.05 if low else 1e-3, 1e-2 if low else 1e-5, size)
     generator = torch.Generator().manual_seed(passes)
     factors = []
     for _ in range(passes):

@@ -25,6 +25,7 @@ Place = tuple[int, tuple[str, ...]]
 
 _LOOKUPS = {"Embedding", "EmbeddingBag"}
 _PRODUCTS = {"Mm", "Addmm", "Bmm", "Baddbmm"}
+_MASKS = {"Mul", "Div", "Where", "MaskedFill"}
 
 _AXES = ("dim", "dims", "dim0", "dim1", "dim2", "dimension")
 """Attributes that are numbers of axes; they matter whatever the shapes are."""
@@ -98,7 +99,8 @@ def may_join_examples(node: Node, finder: WeightUses, batch: int) -> bool:
     """Return whether the values of a constant may decide which examples a node picks or joins.
 
     Rows of a tensor are looked up, a product or a convolution sums over the examples, attention is
-    over them, or a part of a tensor is written: in another batch, other examples may be meant.
+    over them, pairs of them are masked, or a part of a tensor is written: in another batch, other
+    examples may be meant.
     """
     name = operation(node)
     if name in _LOOKUPS:
@@ -109,6 +111,8 @@ def may_join_examples(node: Node, finder: WeightUses, batch: int) -> bool:
         return shape_of((node, 0))[0] % batch != 0
     if name.startswith("Sparse"):
         return True
+    if name in _MASKS:
+        return _masks_pairs(node, finder, batch)
     if name == "torch::autograd::CopySlices":
         return any(size % batch == 0 for size in shape_of((node, 0))) and not finder.is_weight(node)
     return False
@@ -127,3 +131,17 @@ def _contracts_examples(node: Node, finder: WeightUses, batch: int) -> bool:
     if one[0] is None:
         return shape_of(two)[-2] % batch == 0
     return two[0] is not None or shape_of(one)[-1] == batch
+
+
+def _masks_pairs(node: Node, finder: WeightUses, batch: int) -> bool:
+    """Whether a tensor of the examples is repeated for each example, and then masked."""
+    shape = shape_of((node, 0))
+    axes = [axis - len(shape) for axis, size in enumerate(shape) if size == batch]
+    if len(axes) < 2:
+        return False
+    return any(
+        not finder.is_weight(edge[0])
+        and any(-axis > len(shape_of(edge)) or shape_of(edge)[axis] == 1 for axis in axes)
+        for edge in node.next_functions
+        if edge[0] is not None
+    )

@@ -41,9 +41,9 @@ class Passes:
 
     @property
     def size(self) -> float:
-        """By how much gradients of a batch of one are greater, as a power of two."""
+        """By how much gradients of a batch of one are greater than those of :meth:`plain`."""
         greatest = float(torch.as_tensor(self.rest).max())
-        return 2.0 ** math.ceil(math.log2(greatest)) if 0 < greatest < math.inf else 1.0
+        return greatest if 1 < greatest < math.inf else 1.0
 
     def plain(self, inputs: Sequence[Any]) -> list[Tensor | None]:
         """Return the gradients of ``inputs``, scaled only if terms have different scales."""
