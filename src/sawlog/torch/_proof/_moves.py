@@ -57,7 +57,7 @@ def places_of(graph: Graph, is_weight: Callable[[Node], bool], batch: int) -> tu
     for number, node in enumerate(graph.nodes):
         if node.name() == ACCUMULATE:
             continue
-        axes, ranges = _names(type(node))
+        axes, ranges = _names(node.__class__)
         if ranges and not _may_have_examples(node, batch):
             ranges = ()
         if (axes or ranges) and not is_weight(node):
