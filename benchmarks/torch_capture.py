@@ -5,7 +5,7 @@ with an empty folder, and has everything synced to disk when its time ends. The 
 of the capture by hand includes their set-up, that of peers does not; those that are not installed
 are left out.
 
-Run with --quick for fewer rounds.
+Run with --quick for the marks alone, in two rounds; --only measures one of the models.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ OURS: dict[str, Way] = {
     "sawlog, loss.backward()": functools.partial(with_sawlog, trained=True),
     "sawlog, all layers": functools.partial(with_sawlog, all_layers=True),
 }
+MARKED = ("plain", "by hand", "sawlog", "sawlog, K-FAC")  # that marks are about
 
 
 # -- whether the numbers are right ----------------------------------------------------------------
@@ -208,11 +209,11 @@ def alone(case: str, way: str, batches: str) -> None:
     print(json.dumps(int(most) * 1024 / 1e6))
 
 
-def measure(case: Case, folder: Path, rounds: int, peers: bool) -> list[Row]:
+def measure(case: Case, folder: Path, rounds: int, ways: list[str]) -> list[Row]:
     if case.name not in MODELS:
         return [accounts(case, folder, rounds)]
     size = check(case, folder)
-    times = times_of(case, [*OURS, *(PEERS if peers else ())], folder, rounds)
+    times = times_of(case, ways, folder, rounds)
     mlp = case.name == "MLP"
     limits = {} if mlp else {"sawlog": 1.0}
     rows = [
@@ -225,7 +226,7 @@ def measure(case: Case, folder: Path, rounds: int, peers: bool) -> list[Row]:
     rows.append(_single(case.name, "bytes of an example / those of its values", size / need, 1.01))
     batches = len(case.batches)
     least = peak(case.name, "plain", batches)
-    for who in times:
+    for who in times if ways != list(MARKED) else ("sawlog",):
         if who != "plain":
             more = peak(case.name, who, batches) - least
             limit = 300.0 if who.startswith("sawlog") else None
@@ -237,6 +238,7 @@ def measure(case: Case, folder: Path, rounds: int, peers: bool) -> list[Row]:
 
 ACCOUNTS = (  # what is looked at on every batch, before and beside the capture itself
     (_batch_capture, "graph_of"),
+    (_batch_capture, "values_at"),
     (_loss_reader.LossReader, "scale"),
     (_plan.Plan, "holds_for"),
     (_grad_scaler.ScaledLosses, "factor_of"),
@@ -307,7 +309,7 @@ def _single(what: str, who: str, value: float, limit: float | None) -> Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--quick", action="store_true", help="only what marks are about")
     parser.add_argument("--no-peers", action="store_true", help="only sawlog, plain and by hand")
     parser.add_argument("--only", choices=list(CASES), help="one of the models")
     parser.add_argument("--folder", type=Path, help="on the disk to measure")
@@ -318,13 +320,17 @@ def main() -> None:
         alone(*args.alone)
         return
     rows = []
+    ways = list(MARKED) if args.quick else [*OURS, *(() if args.no_peers else PEERS)]
     for name, make in CASES.items():
         if args.only in (None, name):
             batches, rounds = {"MLP": (24, 15), "GPT": (12, 9), "deep": (6, 9)}[name]
             if args.quick:
-                rounds = 5  # of as many batches: the first one, which is proven, takes a share
+                rounds = 2  # of as many batches: the first one, which is proven, takes a share
             with tempfile.TemporaryDirectory(dir=args.folder, prefix="sawlog-bench-") as folder:
-                rows += measure(make(batches), Path(folder), rounds, not args.no_peers)
+                own = measure(make(batches), Path(folder), rounds, ways)
+                for row in own:  # at once: what is measured is known if a later one is stopped
+                    print(f"{row.what}: {row.who}: {row.ratio:.3f}", file=sys.stderr, flush=True)
+                rows += own
     title = f"Capturing projected gradients, rank {RANK}; times relative to another way"
     sys.exit(0 if report(rows, title, args.save) else 1)
 

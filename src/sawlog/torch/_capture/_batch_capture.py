@@ -35,6 +35,7 @@ from sawlog.torch._loss._quotients import refuse_quotient
 from sawlog.torch._loss._roots import Roots
 from sawlog.torch._loss._terms import Scale, Term
 from sawlog.torch._model._watched import Watched
+from sawlog.torch._proof._moves import values_at
 from sawlog.torch._proof._passes import Passes
 from sawlog.torch._proof._plan import Plan
 from sawlog.torch._proof._prover import Prover
@@ -199,13 +200,13 @@ class BatchCapture:
             regions.prefers_eager = run is None and not self._hooks.logs_only
         plan = self._light_plan(key, graph, roots)
         light = plan is not None
-        plan = self._watched.plans.get(graph.structure) if plan is None else plan
+        plan = self._plan_of(graph) if plan is None else plan
         if plan is None and not self._is_visible(roots, graph, run):
             return
         self._logs.factor = self._factor_of(roots)
         if plan is None or not self._holds(plan, graph, roots, light):
             self._prove(roots, graph)
-            self._confirm_regions(key, self._watched.plans.get(graph.structure))
+            self._confirm_regions(key, self._plan_of(graph))
             if run is not None:
                 run()
             return
@@ -213,6 +214,7 @@ class BatchCapture:
             self._confirm_regions(key, plan)
         planned = PlannedPass(plan, graph, self._hooks, self._watched, batch.size, self._logs)
         scale, terms = self._loss.scale(roots, plan.even)
+        self._loss.check_weights(terms)
         self.scales.append(scale)
         if scale is None:
             with torch.no_grad():
@@ -227,6 +229,14 @@ class BatchCapture:
                 roots.backward_to(planned.ends())
             else:
                 run()
+
+    def _plan_of(self, graph: Graph) -> Plan | None:
+        """Return the plan of a structure whose examples are moved alike; None if there is none."""
+        places = self._watched.places.get(graph.structure)
+        if places is None:
+            return None
+        found: Plan | None = self._watched.plans.get((graph.structure, values_at(graph, places)))
+        return found
 
     def _holds(self, plan: Plan, graph: Graph, roots: Roots, light: bool) -> bool:
         """Whether a plan holds for another graph of its structure, and needs no new proof."""
@@ -368,4 +378,7 @@ class BatchCapture:
         if plan is not None and not (self._checkpointed and plan.uses):
             ends = ends_of(plan, graph, self._hooks, roots.nodes)
             even = self._loss.is_even(terms, graph)
-            self._watched.plans[graph.structure] = dataclasses.replace(plan, ends=ends, even=even)
+            self._watched.places[graph.structure] = proof.places
+            values = values_at(graph, proof.places)
+            plan = dataclasses.replace(plan, ends=ends, even=even)
+            self._watched.plans[graph.structure, values] = plan

@@ -55,19 +55,21 @@ class Codes:
             each pass alone identifies every example.
         tolerance: the allowed relative error of a ratio.
         floor: elements below this share of the greatest one count as zero.
+        size: what powers of two are multiplied by.
     """
 
     factors: tuple[Tensor, ...]
     powers: bool
     tolerance: float
     floor: float
+    size: float = 1.0
 
     def examples(self, ratios: Sequence[Tensor]) -> Tensor:
         """Return the examples that have these ratios, -1 for none."""
         labels = torch.zeros(ratios[0].shape, dtype=torch.long, device=ratios[0].device)
         wrong = torch.zeros_like(labels, dtype=torch.bool)
         for place, (ratio, factors) in enumerate(zip(ratios, self.factors, strict=True)):
-            known = torch.exp2(torch.tensor(_EXPONENTS).double()) if self.powers else factors
+            known = _powers(self.size) if self.powers else factors
             known = known.to(ratio.device)
             number = _nearest(known, ratio)
             wrong |= (ratio / known[number] - 1).abs() > self.tolerance
@@ -80,6 +82,10 @@ class Codes:
         return torch.where(wrong, -1, labels)
 
 
+def _powers(size: float) -> Tensor:
+    return size * torch.exp2(torch.tensor(_EXPONENTS).double())
+
+
 def _nearest(known: Tensor, values: Tensor) -> Tensor:
     """Return for each value the index of the nearest known one."""
     ordered, order = known.sort()
@@ -90,8 +96,15 @@ def _nearest(known: Tensor, values: Tensor) -> Tensor:
     return order[torch.where(nearer, below, above)]
 
 
-def codes(batch: int, dtypes: Set[torch.dtype], passes: int = 1, *, powers: bool = False) -> Codes:
-    """Return factors for examples: numbers from 1 to 2, different in each pass.
+def codes(
+    batch: int,
+    dtypes: Set[torch.dtype],
+    passes: int = 1,
+    *,
+    powers: bool = False,
+    size: float = 1.0,
+) -> Codes:
+    """Return factors for examples: numbers from 1 to 2 times a size, different in each pass.
 
     For gradients of low precision, and for large batches, they are powers of two.
 
@@ -101,6 +114,8 @@ def codes(batch: int, dtypes: Set[torch.dtype], passes: int = 1, *, powers: bool
         passes: the number of passes; in two, a mean over examples cannot look like one of them by
             chance.
         powers: whether to take powers of two, multiplication by which does not round.
+        size: by how much gradients of a batch of one are greater, if known. A backward pass that
+            clips or rounds gradients is seen only where they are as large.
     """
     floating = {each for each in dtypes if each.is_floating_point}
     low = bool(floating - {torch.float32, torch.float64})
@@ -108,15 +123,17 @@ def codes(batch: int, dtypes: Set[torch.dtype], passes: int = 1, *, powers: bool
     if low or powers or batch > (100_000 if exact else 500):
         base = len(_EXPONENTS)
         digits = max(1, math.ceil(math.log(max(batch, 2), base) - 1e-9))
-        numbers, known = torch.arange(batch), torch.exp2(torch.tensor(_EXPONENTS).double())
+        more = math.ceil(math.log2(size)) - min(_EXPONENTS)  # a power of two does not round
+        size = 1.0 if low else 2.0**more  # float16 would overflow
+        numbers, known = torch.arange(batch), _powers(size)
         factors = [known[(numbers // base**each) % base] for each in range(digits)]
-        return Codes(tuple(factors), True, 0.05 if low else 1e-3, 1e-2 if low else 1e-5)
+        return Codes(tuple(factors), True, 0.05 if low else 1e-3, 1e-2 if low else 1e-5, size)
     generator = torch.Generator().manual_seed(passes)
     factors = []
     for _ in range(passes):
         order = torch.randperm(batch, generator=generator)
         apart = 0.1 + 0.8 * torch.rand(batch, generator=generator, dtype=torch.float64)
-        factors.append(1 + (order + apart) / max(batch, 1))
+        factors.append(size * (1 + (order + apart) / max(batch, 1)))
     return Codes(tuple(factors), False, 1e-8 if exact else 2e-5, 1e-10 if exact else 1e-5)
 
 

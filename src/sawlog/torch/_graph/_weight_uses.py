@@ -107,7 +107,7 @@ class WeightUses:
             weight = not self._is_given_to_each(node)
         elif len(children) == len(node.next_functions):
             return True
-        elif self._is_with_buffer(node) or _is_sum_of_product(node):
+        elif self.is_with_buffer(node) or _is_sum_of_product(node):
             weight = True
         elif operation(node) == "NativeBatchNorm" and shape_of((node, 0))[0] == 1:
             return True  # weight standardisation
@@ -137,8 +137,8 @@ class WeightUses:
                 child, output = below
         return False
 
-    def _is_with_buffer(self, node: Node) -> bool:
-        """Whether the constant in a product is a buffer of the model, such as a position table."""
+    def is_with_buffer(self, node: Node) -> bool:
+        """Return whether the constant in a product is a buffer of the model."""
         if operation(node) not in _PRODUCTS:
             return False
         every = (getattr(node, f"_saved_{each}", None) for each in _FACTORS)

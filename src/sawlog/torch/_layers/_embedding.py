@@ -75,7 +75,8 @@ class EmbeddingBagRule(_TableRule):
     def parts(self, module: Any) -> Sequence[Part]:
         """Return the table."""
         if module.mode == "max":
-            raise refuse(module, "mode='max' is not a sum of rows", "use the fallback")
+            hint = "use mode='sum' or 'mean', or leave this module out by names="
+            raise refuse(module, "mode='max' is not a sum of rows", hint)
         return super().parts(module)
 
     def pairs(self, module: Any, use: Use) -> Mapping[str, Pair]:

@@ -64,7 +64,9 @@ class Watched:
         skipped: names of parameters that are not watched, and why.
         parameters: the parameters of the blocks, by name.
         norms: modules that mix the examples of a batch in train mode, watched or not.
-        plans: how gradients are taken, by structure of the graph; see ``_proof``.
+        places: the attributes of graphs that decide where the examples are, by structure.
+        plans: how gradients are taken, by structure of the graph and the values of these
+            attributes; see ``_proof``.
         batches: how many batches of a structure were logged.
         scattered: structures without a layout of the examples, such as routed tokens.
         rounded: structures in which rounding makes examples appear mixed.
@@ -80,6 +82,7 @@ class Watched:
     skipped: tuple[tuple[str, str], ...]
     parameters: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
     norms: tuple[tuple[str, nn.Module], ...] = ()
+    places: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
     plans: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
     batches: dict[Any, int] = dataclasses.field(default_factory=dict, compare=False)
     scattered: set[Any] = dataclasses.field(default_factory=set, compare=False)
@@ -119,6 +122,7 @@ class Watched:
             self,
             units=units,
             blocks=tuple(blocks),
+            places={},
             plans={},
             batches={},
             scattered=set(),

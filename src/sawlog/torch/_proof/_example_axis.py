@@ -108,12 +108,15 @@ class ExampleAxis:
         return inside and grad.shape[self.axis] == self.batch
 
     def misplaced(self, grad: Tensor, labels: Tensor | None) -> set[int]:
-        """Return the examples of a gradient, if they are not in order along the expected axis."""
-        order = None if labels is None else labels_along(labels, grad, (self.axis,), self.batch)
-        if order is None:
+        """Return the examples of a gradient, if some are not in their places on the axis."""
+        if labels is None:
             return set()
+        order = labels_along(labels, grad, (self.axis,), self.batch)
+        right = torch.arange(self.batch, device=labels.device)
+        if order is None:  # what is of one example at the inputs is in the losses of several
+            order = labels
+            right = ExampleLayout(self.axis).spread(right, grad.shape)
         there = order >= 0
-        right = torch.arange(self.batch, device=order.device)
         wrong = bool((there & (order != right)).any())
         return set(order[there].tolist()) if wrong else set()
 
@@ -133,6 +136,7 @@ class ExampleAxis:
         return CaptureError(
             f"At the inputs of the model ({where}) the examples are in another order than in the "
             "loss, so it is not clear which gradient belongs to which id. Probably they are sorted "
-            "or packed inside the model, and so are the labels. Hint: sort inputs, labels and ids "
-            "before the batch; or return the outputs of the model in the order of its inputs."
+            "or packed inside the model, and so are the labels; or parts of an example are "
+            "exchanged with those of others. Hint: sort inputs, labels and ids before the batch; "
+            "or return the outputs of the model in the order of its inputs."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,6 +38,12 @@ class Passes:
     def rest(self) -> Scale:
         """The scale that the gradients of :meth:`plain` still need."""
         return 1.0 if self.scale is None else self.scale
+
+    @property
+    def size(self) -> float:
+        """By how much gradients of a batch of one are greater than those of :meth:`plain`."""
+        greatest = float(torch.as_tensor(self.rest).max())
+        return greatest if 1 < greatest < math.inf else 1.0
 
     def plain(self, inputs: Sequence[Any]) -> list[Tensor | None]:
         """Return the gradients of ``inputs``, scaled only if terms have different scales."""

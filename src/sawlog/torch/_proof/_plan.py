@@ -11,6 +11,8 @@ from sawlog.torch._graph._autograd_graph import Graph, Node, operation, shape_of
 from sawlog.torch._graph._example_layout import ExampleLayout
 from sawlog.torch._graph._mixing import refuse_mixing
 from sawlog.torch._graph._operations._example_labels import Where
+from sawlog.torch._graph._weight_uses import WeightUses
+from sawlog.torch._proof._moves import may_join_examples
 
 _PICKS = {
     "Index", "IndexSelect", "Gather", "IndexPut", "IndexPutImpl", "IndexAdd", "IndexCopy",
@@ -69,10 +71,14 @@ class Plan:
         return all(_picks_inside(graph.nodes[each], batch, axis) for each in self.picks)
 
 
-def picks_of(graph: Graph) -> tuple[int, ...]:
+def picks_of(graph: Graph, finder: WeightUses, batch: int) -> tuple[int, ...]:
     """Return the numbers of the nodes that pick by values."""
     nodes = enumerate(graph.nodes)
-    return tuple(number for number, node in nodes if operation(node) in _PICKS)
+    return tuple(
+        number
+        for number, node in nodes
+        if operation(node) in _PICKS or may_join_examples(node, finder, batch)
+    )
 
 
 def norms_of(graph: Graph) -> tuple[int, ...]:

@@ -31,6 +31,7 @@ from sawlog.torch._proof._block_gradients import pairs_of
 from sawlog.torch._proof._example_axis import ExampleAxis
 from sawlog.torch._proof._measured_gradients import MeasuredGradients
 from sawlog.torch._proof._mixed_examples import mixed_in_loss
+from sawlog.torch._proof._moves import Place, places_of
 from sawlog.torch._proof._operation_rows import operation_rows, single_rows
 from sawlog.torch._proof._passes import Passes
 from sawlog.torch._proof._plan import Plan, PlannedUse, norms_of, picks_of
@@ -49,12 +50,14 @@ class Proof:
         layouts: where the examples are in the outputs of calls, by number.
         calls: the layer calls by number, each with the gradient of its output.
         plan: None if it holds for this batch alone.
+        places: the attributes of the graph whose values the plan depends on.
     """
 
     pairs: dict[str, list[Pair]]
     layouts: dict[int, ExampleLayout]
     calls: dict[int, tuple[LayerCall, Tensor]]
     plan: Plan | None
+    places: tuple[Place, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +65,7 @@ class _Measurement:
     """Gradients that were measured, and what they show."""
 
     measured: MeasuredGradients
+    finder: WeightUses
     uses: Mapping[str, Sequence[WeightUse]]
     axis: ExampleAxis
     check: RowCheck
@@ -120,12 +124,14 @@ class Prover:
                 rest, self._watched, found.uses, layouts, found.measured, self._batch, found.check
             )
             self._lasting = self._lasting and layouts.ordered
-        plan = Plan(found.layouts, frozenset(pairs), planned, picks_of(self._graph))
+        picks = picks_of(self._graph, found.finder, self._batch)
+        plan = Plan(found.layouts, frozenset(pairs), planned, picks)
         lasting = self._lasting and plan.holds_for(self._graph, self._batch, self._axis)
         measured = found.measured
         plan = dataclasses.replace(plan, zeros=measured.zeros, norms=norms_of(self._graph))
         calls = {n: (call, measured.of_calls[n][0]) for n, call in measured.calls.items()}
-        return Proof(pairs | own, found.layouts, calls, plan if lasting else None)
+        places = places_of(self._graph, found.finder.is_weight, self._batch)
+        return Proof(pairs | own, found.layouts, calls, plan if lasting else None, places)
 
     def _measure(self, passes: Passes, hooks: Hooks) -> _Measurement:
         """Run backward passes, find the uses of all parameters, and apply the layer rules.
@@ -143,7 +149,8 @@ class Prover:
             )
             uses = {name: finder.of(each) for name, each in watched.parameters.items()}
             count = 2 if structure in watched.scattered else 1
-            every = codes(self._batch, dtypes, count, powers=structure in watched.rounded)
+            rounded = structure in watched.rounded
+            every = codes(self._batch, dtypes, count, powers=rounded, size=passes.size)
             measured = MeasuredGradients(every, watched.parameters)
             summands = Summands(self._graph, finder.is_weight)
             measured.run(
@@ -198,7 +205,7 @@ class Prover:
             each = pairs[block.name]
             if each is not None and check.holds(block, each, check.is_complete(block, each)):
                 found[block.name] = each
-        return _Measurement(measured, sure, axis, check, layouts, found)
+        return _Measurement(measured, finder, sure, axis, check, layouts, found)
 
     def _check_terms(self, passes: Passes, finder: WeightUses, rest: Sequence[Block]) -> None:
         """Refuse a term of the loss that is computed from parameters alone."""

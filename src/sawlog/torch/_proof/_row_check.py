@@ -67,7 +67,7 @@ class RowCheck:
                 got += weighted_sum(pair, factors).double().cpu()
             apart = float((got - want).norm())
             others = 0.01 * self._greatest if complete else 0.0
-            limit = tolerance * (float(want.norm()) + others) + rounding
+            limit = tolerance * (float(want.norm()) + others) + rounding * float(factors.max())
             if not apart <= limit:
                 return False
         return True

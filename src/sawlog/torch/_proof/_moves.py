@@ -1,0 +1,147 @@
+"""Attributes of operations that decide where examples are, and that may differ between batches.
+
+Graphs of the same structure have the same operations, but may select other indices, roll by another
+shift, or sum over another axis. A plan holds for graphs whose attributes are those of its proof.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
+
+from sawlog.torch._graph._autograd_graph import (
+    ACCUMULATE,
+    BUILT_IN,
+    Graph,
+    Node,
+    operation,
+    shape_of,
+    signed,
+)
+from sawlog.torch._graph._weight_uses import WeightUses
+
+Place = tuple[int, tuple[str, ...]]
+"""The number of a node, and the names of its attributes."""
+
+_LOOKUPS = {"Embedding", "EmbeddingBag"}
+_PRODUCTS = {"Mm", "Addmm", "Bmm", "Baddbmm"}
+_MASKS = {"Mul", "Div", "Where", "MaskedFill"}
+
+_AXES = ("dim", "dims", "dim0", "dim1", "dim2", "dimension")
+"""Attributes that are numbers of axes; they matter whatever the shapes are."""
+
+_MORE = {"Roll": ("shifts",), "Rot90": ("k",), "AsStrided": ("size", "stride", "storage_offset")}
+"""Further ones that always matter, by operation."""
+
+_RANGES = {
+    "Select": ("index",),
+    "Slice": ("start", "end", "step"),
+    "Split": ("split_size",),
+    "UnsafeSplit": ("split_size",),
+    "SplitWithSizes": ("split_sizes",),
+    "UnsafeSplitWithSizes": ("split_sizes",),
+    "Diagonal": ("offset",),
+}
+"""Those that matter where the axis could have the examples; elsewhere, lengths may differ."""
+
+
+def places_of(graph: Graph, is_weight: Callable[[Node], bool], batch: int) -> tuple[Place, ...]:
+    """Return the attributes of a graph that decide where the examples are.
+
+    Args:
+        graph: the graph.
+        is_weight: whether a node depends on parameters alone, which have no examples.
+        batch: the number of examples.
+    """
+    found = []
+    for number, node in enumerate(graph.nodes):
+        if node.name() == ACCUMULATE:
+            continue
+        axes, ranges = _names(node.__class__)
+        if ranges and not _may_have_examples(node, batch):
+            ranges = ()
+        if (axes or ranges) and not is_weight(node):
+            found.append((number, axes + ranges))
+    return tuple(found)
+
+
+def values_at(graph: Graph, places: Sequence[Place]) -> Hashable:
+    """Return the values of attributes in a graph of the same structure."""
+    nodes = graph.nodes
+    return tuple([getattr(nodes[number], name) for number, names in places for name in names])
+
+
+@functools.cache
+def _names(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the attributes of a kind of node: of axes, and of ranges."""
+    if kind not in BUILT_IN:
+        return (), ()
+    name = kind.__name__.partition("Backward")[0]
+    every = ((*_AXES, *_MORE.get(name, ())), _RANGES.get(name, ()))
+    axes, ranges = (
+        tuple(f"_saved_{each}" for each in names if hasattr(kind, f"_saved_{each}"))
+        for names in every
+    )
+    return axes, ranges
+
+
+def _may_have_examples(node: Node, batch: int) -> bool:
+    """Whether the axis that a node selects from is as long as the batch, or a multiple of it."""
+    child = node.next_functions[0]
+    dim = getattr(node, "_saved_dim", None)
+    if child[0] is None or dim is None:
+        return True
+    shape = shape_of(child)
+    return not shape or shape[signed(dim) % len(shape)] % batch == 0
+
+
+def may_join_examples(node: Node, finder: WeightUses, batch: int) -> bool:
+    """Return whether the values of a constant may decide which examples a node picks or joins.
+
+    Rows of a tensor are looked up, a product or a convolution sums over the examples, attention is
+    over them, pairs of them are masked, or a part of a tensor is written: in another batch, other
+    examples may be meant.
+    """
+    name = operation(node)
+    if name in _LOOKUPS:
+        return not finder.is_weight(node.next_functions[0][0])
+    if name in _PRODUCTS:
+        return _contracts_examples(node, finder, batch)
+    if name.startswith(("ScaledDotProduct", "Convolution")):  # over what follows the first axis
+        return shape_of((node, 0))[0] % batch != 0
+    if name.startswith("Sparse"):
+        return True
+    if name in _MASKS:
+        return _masks_pairs(node, finder, batch)
+    if name == "torch::autograd::CopySlices":
+        return any(size % batch == 0 for size in shape_of((node, 0))) and not finder.is_weight(node)
+    return False
+
+
+def _contracts_examples(node: Node, finder: WeightUses, batch: int) -> bool:
+    """Whether a product without weights may be a sum over the examples."""
+    one, two = node.next_functions[-2:]
+    if any(edge[0] is not None and finder.is_weight(edge[0]) for edge in (one, two)):
+        return False
+    if finder.is_with_buffer(node):
+        return False
+    shape = shape_of((node, 0))
+    if len(shape) == 3 and shape[0] % batch == 0:
+        return False  # one product for each example
+    if one[0] is None:
+        return shape_of(two)[-2] % batch == 0
+    return two[0] is not None or shape_of(one)[-1] == batch
+
+
+def _masks_pairs(node: Node, finder: WeightUses, batch: int) -> bool:
+    """Whether a tensor of the examples is repeated for each example, and then masked."""
+    shape = shape_of((node, 0))
+    axes = [axis - len(shape) for axis, size in enumerate(shape) if size == batch]
+    if len(axes) < 2:
+        return False
+    return any(
+        not finder.is_weight(edge[0])
+        and any(-axis > len(shape_of(edge)) or shape_of(edge)[axis] == 1 for axis in axes)
+        for edge in node.next_functions
+        if edge[0] is not None
+    )
