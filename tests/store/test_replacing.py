@@ -15,6 +15,7 @@ from sawlog.curvature import Curvature, Diagonal
 from sawlog.errors import ArgumentError, StoreError, StoreExistsError, StoreWriteError
 from sawlog.influence import Scores
 from sawlog.sinks import StoreSink
+from sawlog.store._format import _layout
 from sawlog.store._maintenance import _remove
 
 
@@ -265,3 +266,22 @@ def test_the_same_process_of_a_launch_replaces_again(tmp_path, monkeypatch):
     for number in range(3):
         fill(tmp_path / "s", number, exists="replace")
         assert ids(tmp_path / "s") == [number]
+
+
+@pytest.mark.parametrize("damaged", ["error", "skip"])
+def test_a_store_that_was_away_for_a_moment_is_not_damaged(tmp_path, monkeypatch, damaged):
+    """Replacing renames twice; who reads in between looks again, and finds the new store."""
+    with store.create(tmp_path / "s", meta={"of": "the new one"}) as writer:
+        writer.log({"loss": 0.5}, step=1)
+    read, tries = _layout.complete_json, []
+
+    def away_at_first(disk, name):
+        tries.append(name)
+        if len(tries) == 1:
+            raise FileNotFoundError(2, "moved away", name)
+        return read(disk, name)
+
+    monkeypatch.setattr(_layout, "complete_json", away_at_first)
+    with store.open(tmp_path / "s", damaged=damaged) as reader:
+        assert reader.meta == {"of": "the new one"}
+    assert tries == ["store.json"] * 2
