@@ -42,7 +42,7 @@ def dense(layer):
 
 
 # A part of 2 or 5 rows of 12 elements is kept as rows by "fisher", one of 9 or 20 is summed.
-@pytest.mark.parametrize("sizes", list(itertools.permutations([2, 9, 20], 2)) + [(2, 5), (5, 2, 9)])
+@pytest.mark.parametrize("sizes", [*itertools.permutations([2, 9, 20], 2), (2, 5), (5, 2, 9)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_merged_parts_are_the_whole(kind, sizes):
     rows = np.random.default_rng(0).normal(size=(sum(sizes), *SHAPE))
