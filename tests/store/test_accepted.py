@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -74,6 +75,16 @@ def test_a_nested_call_has_buffers_of_its_own() -> None:
     assert values(after) == [3.0]
 
 
+def test_a_nested_call_where_nothing_is_pending() -> None:
+    base = WriterState()
+    interrupted = staged(base, 2.0)
+    after = accepted(staged(base, 3.0, nested=True))
+    after.added.settle()
+    assert after.pending is not base.pending
+    assert values(after) == [3.0]
+    assert not interrupted.commit()
+
+
 def test_segments_stay_in_order_and_leave_some_of_their_memory() -> None:
     state = WriterState()
     for number in range(8):
@@ -106,6 +117,6 @@ def test_a_set_of_ids_has_few_runs() -> None:
     for number in np.random.default_rng(0).permutation(500).tolist():
         known.add(np.array([number], np.int64))
         sizes = [len(run) for run in known._runs]
-        assert all(2 * small <= large for large, small in zip(sizes, sizes[1:], strict=False))
+        assert all(2 * small <= large for large, small in itertools.pairwise(sizes))
         assert len(sizes) <= 1 + math.log2(sum(sizes))
     assert known.has(np.arange(500)).all()
