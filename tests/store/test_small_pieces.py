@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from sawlog import store
+from sawlog.errors import DamagedStoreError
+from sawlog.store._format import _checksum
 from sawlog.store._format._layout import Folder
 from sawlog.store._format._segment import Segment
 from sawlog.store._format._sequence_ranges import Ranges, joined
-from sawlog.store._maintenance import _remove
+from sawlog.store._maintenance import _compact, _remove
 from sawlog.store._maintenance._remove import InUse
 from sawlog.store._reading._blocks import UnreadBlock, rows_within, scan
 from tests.cli.stores import change_value, segments
@@ -98,6 +100,47 @@ def test_how_long_merged_segments_are_kept(tmp_path: Path, grace: float, kept: b
     assert old.exists()
     store.compact(path, grace=3000.0)
     assert not old.exists()
+
+
+def test_a_compaction_cleans_up_after_one_that_was_killed(tmp_path: Path, monkeypatch: Any) -> None:
+    """Killed after the merged segment was published, and before the others were moved away."""
+    path = filled(tmp_path / "s", 3)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(folder: Any, run: Any) -> None:
+        if run:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_compact, "retire", killed)
+        with pytest.raises(Killed):
+            store.compact(path)
+    assert len(segments(path)) == 4
+    store.compact(path, grace=0.0)
+    assert len(segments(path)) == 1
+    with store.open(path) as reader:
+        assert reader.read("loss").tolist() == [0.0, 1.0, 2.0]
+
+
+def test_a_file_that_is_mapped_again_is_checked_again(tmp_path: Path, monkeypatch: Any) -> None:
+    """It was checked and remembered; then it was changed in place, with its time put back."""
+    path = filled(tmp_path / "s")
+    (file,) = segments(path)
+    later = time.time_ns() + 10**10
+    monkeypatch.setattr(_checksum.time, "time_ns", lambda: later)
+    with store.open(path) as reader:
+        (segment,) = reader.segments
+        assert segment.values("x").tolist() == [[0.0] * 8]
+        segment.forget()
+        assert segment.values("x").tolist() == [[0.0] * 8]
+        segment.forget()
+        times = file.stat()
+        change_value(file, "x")
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+        with pytest.raises(DamagedStoreError, match="bytes of 'x' were changed"):
+            segment.values("x")
 
 
 def test_files_of_the_same_name_are_set_aside_under_names_that_are_free(tmp_path: Path) -> None:
