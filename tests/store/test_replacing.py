@@ -21,6 +21,7 @@ from sawlog.errors import (
 )
 from sawlog.influence import Scores
 from sawlog.sinks import StoreSink
+from sawlog.store._format import _layout
 from sawlog.store._maintenance import _remove
 
 
@@ -319,3 +320,22 @@ def test_a_folder_that_cannot_be_looked_into(tmp_path, monkeypatch):
     monkeypatch.setattr(_remove.os, "listdir", denied)
     with pytest.raises(StorePermissionError, match=r"creating .*/store: Permission denied"):
         store.create(tmp_path / "store", exists="replace")
+
+
+@pytest.mark.parametrize("damaged", ["error", "skip"])
+def test_a_store_that_was_away_for_a_moment_is_not_damaged(tmp_path, monkeypatch, damaged):
+    """Replacing renames twice; who reads in between looks again, and finds the new store."""
+    with store.create(tmp_path / "s", meta={"of": "the new one"}) as writer:
+        writer.log({"loss": 0.5}, step=1)
+    read, tries = _layout.complete_json, []
+
+    def away_at_first(disk, name):
+        tries.append(name)
+        if len(tries) == 1:
+            raise FileNotFoundError(2, "moved away", name)
+        return read(disk, name)
+
+    monkeypatch.setattr(_layout, "complete_json", away_at_first)
+    with store.open(tmp_path / "s", damaged=damaged) as reader:
+        assert reader.meta == {"of": "the new one"}
+    assert tries == ["store.json"] * 2

@@ -31,6 +31,7 @@ POLICIES = {"duplicates": ("error", "first", "replace"), "nan": ("allow", "warn"
 FOLDERS = ("schema", "segments", "writers", "tmp")
 MOST_JSON = 1 << 28  # bytes of a JSON file
 _PATIENCE = 0.3  # seconds to wait for a file that is being written
+_LOOKS = 100  # at a path where other processes create and replace stores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,11 +215,22 @@ def identity_of(folder: Folder) -> Identity:
         DamagedStoreError: the file was cut or changed.
         StorePermissionError, StoreReadError: the file cannot be read.
     """
+    for _ in range(_LOOKS):
+        try:
+            return _read_identity(folder)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            problem = _not_a_store(folder)
+            if problem is not None:
+                raise problem from error
+    return _read_identity(folder)
+
+
+def _read_identity(folder: Folder) -> Identity:
     try:
         said, sealed = from_json(complete_json(folder.disk, IDENTITY))
         return _identity(folder, said, sealed)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise _not_a_store(folder) from error
+    except (FileNotFoundError, NotADirectoryError):
+        raise
     except OSError as error:
         if error.errno in BAD_PATH and not folder.disk.exists():
             raise StoreNotFoundError(
@@ -261,8 +273,11 @@ def damaged_file(path: Path, what: str) -> DamagedStoreError:
     )
 
 
-def _not_a_store(folder: Folder) -> Exception:
+def _not_a_store(folder: Folder) -> Exception | None:
+    """Return the error for a path without ``store.json``; None if there is one by now."""
     path, there = folder.path, set(_names_in(folder.disk))
+    if IDENTITY in there:  # another process has created or replaced the store since
+        return None
     if not folder.disk.exists():
         if folder.disk.occupied():
             return ForeignStoreError(
@@ -282,6 +297,8 @@ def _not_a_store(folder: Folder) -> Exception:
             f"There is no store at {path} yet: another process is creating one, or stopped before "
             "it was done. Hint: sawlog.store.create(path, exists='append') creates or continues it."
         )
+    if IDENTITY in _names_in(folder.disk):
+        return None
     return DamagedStoreError(
         f"{path / IDENTITY} is missing, though the folder looks like a store. "
         "Hint: open(path, damaged='skip') reads the segments; sawlog repair writes it again."

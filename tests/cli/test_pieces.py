@@ -1,0 +1,171 @@
+"""What commands do, piece by piece: what is sent and remembered, compared, and meant."""
+
+import dataclasses
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import sawlog.store
+from sawlog.cli import _compare, _sync, main
+from sawlog.cli._scoring import damping_of
+from sawlog.cli._sync import Sync
+from sawlog.cli._sync_state import SyncState
+from sawlog.curvature import Relative, Typical
+from sawlog.errors import ArgumentError
+from sawlog.records import Entries
+from sawlog.sinks import MemorySink
+from tests.cli.stores import make_run
+
+
+def test_a_part_has_its_own_steps_and_mask():
+    mask = np.array([True, True, False, True, True])
+    entries = Entries(np.arange(5.0), {"step": np.arange(10, 15)}, mask, {"a": 1})
+    part = _sync._part(entries, 2, 4)
+    assert part.values.tolist() == [2.0, 3.0]
+    assert part.steps["step"].tolist() == [12, 13]
+    assert part.mask.tolist() == [False, True]
+    assert part.attrs == {"a": 1}
+    assert _sync._part(Entries(np.arange(5.0)), 2, 4).steps["entry"].tolist() == [2, 3]
+
+
+class Noted(MemorySink):
+    """Notes what is done with it."""
+
+    def __init__(self, done):
+        super().__init__()
+        self.done = done
+
+    def _write(self, records):
+        self.done.append("write")
+        super()._write(records)
+
+    def _flush(self):
+        self.done.append("flush")
+
+    def fail(self):
+        self.done.append("fail")
+
+
+def arguments(tmp_path, **options):
+    return Sync(runs=(tmp_path,), to="wandb", project="p", state=tmp_path / "state", **options)
+
+
+@pytest.fixture
+def done(monkeypatch):
+    """Let every run be a store at its path, and send it to a sink that notes what is done."""
+    found = []
+    monkeypatch.setattr(_sync, "_PIECE", 2)
+    monkeypatch.setattr(_sync, "_open_sink", lambda *_: Noted(found))
+    monkeypatch.setattr(
+        _sync, "run_summary", lambda path: SimpleNamespace(series_path=path, config={})
+    )
+    save = SyncState.save
+    monkeypatch.setattr(SyncState, "save", lambda self: (found.append("save"), save(self)))
+    return found
+
+
+def write(path, count, failed=False):
+    with sawlog.store.create(path, exists="append", interval=None) as writer:
+        for step in range(count):
+            writer.log({"x": float(step)}, step=step)
+        if failed:
+            writer.fail()
+
+
+def test_a_piece_is_remembered_once_it_is_safe(tmp_path, done):
+    write(tmp_path / "s", 3)
+    sent, goes_on = _sync._sync_one(arguments(tmp_path), "s", tmp_path / "s", _sync._OpenSinks())
+    assert done == ["write", "flush", "save"] * 2
+    assert (dataclasses.astuple(sent), goes_on) == (("s", 3, 0), False)
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_run_that_failed_fails_in_the_tracker(tmp_path, done, failed):
+    write(tmp_path / "s", 1, failed)
+    _sync._sync_one(arguments(tmp_path), "s", tmp_path / "s", _sync._OpenSinks())
+    assert ("fail" in done) is failed
+
+
+def test_each_destination_remembers_by_itself(tmp_path):
+    base = arguments(tmp_path)
+    others = [
+        dataclasses.replace(base, project="q"),
+        dataclasses.replace(base, to="mlflow"),
+        dataclasses.replace(base, out=tmp_path / "out"),
+    ]
+    every = {_sync._destination(each) for each in (base, *others)}
+    assert len(every) == 4
+    paths = {SyncState(tmp_path, store, each).path for store in ("a", "b") for each in every}
+    assert len(paths) == 8
+
+
+def test_what_is_sent_while_a_run_goes_on_is_added_up(tmp_path, monkeypatch):
+    rounds = {"a": [(3, True), (2, True), (0, False)], "b": [(5, False)]}
+    monkeypatch.setattr(_sync, "_EVERY", 0.0)
+
+    def one(arguments, name, path, sinks):
+        sent, goes_on = rounds[name].pop(0)
+        return _sync._Sent(name, sent, 7 if name == "a" else 0), goes_on
+
+    monkeypatch.setattr(_sync, "_sync_one", one)
+    runs = [("a", Path("a")), ("b", Path("b"))]
+    found = _sync._sync_all(arguments(tmp_path, follow=True), runs)
+    assert list(map(dataclasses.astuple, found)) == [("a", 5, 7), ("b", 5, 0)]
+
+
+def test_tensorboard_gets_the_settings_once(tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(_sync, "TensorBoardSink", lambda path, config: given.append((path, config)))
+    to = dataclasses.replace(arguments(tmp_path), to="tensorboard", out=tmp_path / "tb")
+    for sent in ({}, {"x": 1}):
+        state = SimpleNamespace(sent=sent)
+        _sync._open_sink(to, "run", {"lr": 0.1}, "id", state)
+    assert given == [(tmp_path / "tb" / "run", {"lr": 0.1}), (tmp_path / "tb" / "run", {})]
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, None),
+        ({"damping": 0.5}, 0.5),
+        ({"relative": 0.5}, Relative(0.5)),
+        ({"typical": 0.5}, Typical(0.5)),
+        ({"typical": 0.0}, Typical(0.0)),
+    ],
+)
+def test_which_damping_is_meant(options, wanted):
+    given = SimpleNamespace(**{"damping": None, "relative": None, "typical": None, **options})
+    assert damping_of(given) == wanted
+    assert type(damping_of(given)) is type(wanted)
+    if options:
+        other = "damping" if "damping" not in options else "typical"
+        with pytest.raises(ArgumentError, match="exclude each other"):
+            damping_of(SimpleNamespace(**{**vars(given), other: 1.0}))
+
+
+def test_settings_that_one_run_lacks_differ():
+    runs = [
+        SimpleNamespace(config={"lr": 0.1, "same": 1, "own": 2}),
+        SimpleNamespace(config={"lr": 0.2, "same": 1}),
+    ]
+    assert _compare._varied(runs) == ["lr", "own"]
+    assert _compare._varied(runs[:1]) == ["lr", "same", "own"]
+
+
+def test_names_that_are_compared(tmp_path, capsys):
+    run = str(make_run(tmp_path / "run"))
+    for options, names in (
+        ([], {"loss"}),
+        (["--names", "lo*"], {"loss"}),
+        (["--names", "nothing"], None),
+    ):
+        code = main(["compare", run, "--json", *options])
+        said = capsys.readouterr().out
+        if names is None:
+            assert code != 0
+        else:
+            (found,) = json.loads(said).values()
+            assert set(found["last"]) == names

@@ -1,0 +1,93 @@
+"""Sums over parts of the rows: merged in any way, they are those of all rows."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from sawlog.curvature import ConjugateGradients
+from sawlog.curvature._damping import Sampled, Spectrum
+from sawlog.curvature._layer import Kronecker
+from sawlog.curvature._row_sums import (
+    OuterProducts,
+    RotatedSquares,
+    SidesOfRows,
+    Squares,
+)
+
+SHAPE = (3, 4)
+
+
+def orthonormal(size, seed):
+    return np.linalg.qr(np.random.default_rng(seed).normal(size=(size, size)))[0]
+
+
+def rotated():
+    basis = Kronecker(np.ones(SHAPE), orthonormal(3, 1), orthonormal(4, 2))
+    return RotatedSquares({"w": SHAPE}, {"w": basis})
+
+
+KINDS = {
+    "diagonal": lambda: Squares({"w": SHAPE}),
+    "ekfac": rotated,
+    "shampoo": lambda: SidesOfRows({"w": SHAPE}),
+    "fisher": lambda: OuterProducts({"w": SHAPE}),
+}
+
+
+def dense(layer):
+    """Return the matrix over all elements."""
+    unit = np.eye(12).reshape(12, *SHAPE)
+    return layer.scaled(unit, layer.values, 0.0).reshape(12, 12)
+
+
+# A part of 2 or 5 rows of 12 elements is kept as rows by "fisher", one of 9 or 20 is summed.
+@pytest.mark.parametrize("sizes", [*itertools.permutations([2, 9, 20], 2), (2, 5), (5, 2, 9)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_merged_parts_are_the_whole(kind, sizes):
+    rows = np.random.default_rng(0).normal(size=(sum(sizes), *SHAPE))
+    whole = KINDS[kind]()
+    whole.add("w", rows)
+    first, *others = np.split(rows, np.cumsum(sizes)[:-1])
+    joined = KINDS[kind]()
+    joined.add("w", first)
+    for part in others:
+        own = joined.fresh()
+        own.add("w", part)
+        joined.merge(own.data())
+    found, wanted = (each.layers()["w"] for each in (joined, whole))
+    np.testing.assert_allclose(dense(found), dense(wanted), atol=1e-12)
+    if kind == "fisher":
+        flat = rows.reshape(len(rows), -1)
+        np.testing.assert_allclose(dense(found), flat.T @ flat / len(flat), atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fresh_sums_are_empty_and_as_large(kind):
+    used = KINDS[kind]()
+    used.add("w", np.ones((2, *SHAPE)))
+    fresh = used.fresh()
+    assert type(fresh) is type(used)
+    for count in (1, 5, 100):
+        assert fresh.nbytes(count) == KINDS[kind]().nbytes(count) > 0
+    before = dense(used.layers()["w"])
+    used.merge(fresh.data())
+    np.testing.assert_array_equal(dense(used.layers()["w"]), before)
+
+
+def test_zeros_count_in_the_mean_and_not_in_the_typical_eigenvalue():
+    found = Spectrum.of(np.array([6.0, 2.0, -1.0]), zeros=1)
+    assert found == Spectrum(2.0, 5.0)
+    assert Sampled(0.5, noise=4.0).amount(found, 10) == pytest.approx(0.5 * 2 + 4 * 5 / 10)
+    assert Sampled(0.5, noise=4.0).amount(found, None) == 1.0
+
+
+def test_each_query_is_solved_by_its_own_norm():
+    """A small query beside a large one: its residual is a share of its own gradient."""
+    matrix = np.diag([1.0, 5.0, 25.0, 125.0])
+    exact = ConjugateGradients(
+        lambda rows: {"w": rows["w"] @ matrix}, {"w": (4,)}, tolerance=1e-6, iterations=50
+    )
+    rows = np.stack([1e6 * np.array([1.0, 0, 0, 0]), np.ones(4)])
+    solved = exact.solve_all({"w": rows}, damping=0.5)["w"]
+    np.testing.assert_allclose(solved, rows / (np.diag(matrix) + 0.5), rtol=1e-4)

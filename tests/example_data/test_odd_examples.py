@@ -1,0 +1,56 @@
+"""Examples at the edges: bytes that end with zeros, shapes that could be two things, gaps."""
+
+import numpy as np
+import pytest
+
+from sawlog.example_data import Example, describe, load_examples
+from sawlog.example_data._convert import _as_picture
+from sawlog.example_data._files import rows_of_file
+
+
+def test_an_image_that_ends_with_zeros(tmp_path):
+    """Rows are padded with zeros to the width of their column; the length says what counts."""
+    images = [b"\x89PNG" + bytes(n) for n in (0, 1, 7, 60, 200)]
+    examples = [Example(image=image, media_type="image/png") for image in images]
+    describe(tmp_path, examples)
+    data = load_examples(tmp_path)
+    found = data.get(data.ids)
+    assert [found[i].image for i in data.ids] == images
+    data.close()
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted"),
+    [
+        ((3, 8, 9), (8, 9, 3)),  # channels first
+        ((1, 8, 9), (8, 9)),
+        ((3, 8, 3), (3, 8, 3)),  # a picture of three rows
+        ((4, 8, 1), (4, 8)),
+        ((8, 9, 4), (8, 9, 4)),
+        ((8, 9), (8, 9)),
+    ],
+)
+def test_where_the_channels_are(shape, wanted):
+    array = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+    found = _as_picture(array)
+    assert found.shape == wanted
+    first = array[:, 0, 0] if wanted == (8, 9, 3) else None
+    if first is not None:
+        assert found[0, 0].tolist() == first.tolist()
+
+
+def test_lines_of_json_with_gaps(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"id": 1}\n\n  \n{"id": 2}\n\n')
+    assert list(rows_of_file(path)) == [(None, {"id": 1}), (None, {"id": 2})]
+
+
+def test_numbers_of_csv(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("id,text\n7,-3\n007,\n7.5,-0\n")
+    found = [row for _, row in rows_of_file(path)]
+    assert found == [
+        {"id": 7, "text": -3},
+        {"id": "007", "text": ""},
+        {"id": "7.5", "text": 0},
+    ]

@@ -1,0 +1,97 @@
+"""Small pieces of attribution: which sign, which interval, which scale, which sums."""
+
+import numpy as np
+import pytest
+
+from sawlog import store
+from sawlog.influence import Scores, attribute
+from sawlog.influence._averages import _clipped
+from sawlog.influence._scoring_job import _as_columns, _greatest, _powers_of_two
+from sawlog.influence._training import _weighted
+
+RNG = np.random.default_rng(5)
+
+
+@pytest.mark.parametrize("sign", ["positive", "negative", "absolute"])
+def test_the_best_of_an_ensemble_by_sign(sign):
+    pairs = [({"w": RNG.normal(size=(9, 4))}, {"w": RNG.normal(size=(2, 4))}) for _ in range(3)]
+    every = attribute(ensemble=pairs, curvature="identity")
+    best = attribute(ensemble=pairs, curvature="identity", top_k=3, sign=sign)
+    keys = {"positive": -every.values, "negative": every.values, "absolute": -np.abs(every.values)}
+    order = np.argsort(keys[sign], axis=1)[:, :3]
+    assert best.ids.tolist() == order.tolist()
+    np.testing.assert_array_equal(best.values, np.take_along_axis(every.values, order, 1))
+
+
+def test_degrees_of_freedom_that_are_said_count():
+    def reach(**about):
+        scores = Scores(
+            np.array([0]),
+            np.array([1, 2]),
+            np.zeros((1, 2)),
+            about=about,
+            standard_errors=np.ones((1, 2)),
+            members=np.zeros((7, 1, 2)),
+        )
+        return scores.interval(0.9)[1][0, 0]
+
+    assert reach() == pytest.approx(1.9431802805)  # 6 of seven members
+    assert reach(degrees_of_freedom=9) == pytest.approx(1.8331129327)
+
+
+def test_runs_are_scaled_down_and_never_up():
+    parts = RNG.normal(size=(5, 2, 6)) * np.array([1.0, 1e-3, 1.0, 50.0, 1.0])[:, None, None]
+    parts[2, 1] = 0.0
+    clipped = _clipped(parts)
+    sizes = np.sqrt((parts**2).mean(-1))
+    usual = np.median(sizes, 0)
+    for run in range(5):
+        for part in range(2):
+            size = sizes[run, part]
+            by = usual[part] / size if size > usual[part] else 1.0
+            np.testing.assert_allclose(clipped[run, part], parts[run, part] * by)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_are_divided_by_powers_of_two_above_them(dtype):
+    rows = np.array([[-3.0, 0.5], [0.0, 0.0], [1e-30, -1e-35], [-(2.0**100), 1.0]], dtype)
+    greatest = _greatest(rows)
+    np.testing.assert_array_equal(greatest, np.abs(rows).max(1))
+    scale = _powers_of_two(greatest)
+    assert (np.frexp(scale)[0] == 0.5).all()
+    assert ((greatest < scale) & (greatest * 2 >= scale) | (greatest == 0)).all()
+    assert _powers_of_two(np.array([np.inf, np.nan, 0.0])).tolist() == [1.0] * 3
+    columns = _as_columns({"a": rows[:, :1], "b": rows}, scale, np.dtype(dtype))
+    np.testing.assert_array_equal(columns["b"].T * scale[:, None], rows)
+    assert columns["a"].shape == (1, 4)
+
+
+@pytest.mark.parametrize("elements", [1, 255, 256, 257, 1000, 4097])
+def test_columns_have_every_element(elements):
+    rows = RNG.normal(size=(3, elements))
+    columns = _as_columns({"w": rows}, np.ones(3), np.dtype(np.float64))
+    np.testing.assert_array_equal(columns["w"], rows.T)
+
+
+def test_steps_of_training_are_those_of_the_example(tmp_path):
+    """Rows in another order than the scores, steps that are no places, uneven shares."""
+    with store.create(tmp_path / "steps") as writer:
+        writer.append(
+            [7, 5, 9],
+            {
+                "step": np.array([30, 10, 20]),
+                "learning_rate": np.array([1.0, 2.0, 4.0]),
+                "share": np.array([0.5, 0.25, 1.0]),
+            },
+        )
+    scores = Scores(np.array([0]), np.array([5, 7, 9]), np.array([[1.0, 10.0, 100.0]]))
+
+    def found(**options):
+        options = {"steps": None, "weigh": True, **options}
+        pairs = _weighted(scores, tmp_path / "steps", **options)
+        return {name: float(values[0]) for name, values in pairs}
+
+    assert found() == {5: 0.5, 7: 5.0, 9: 400.0}
+    assert found(weigh=False) == {5: 1.0, 7: 10.0, 9: 100.0}
+    assert found(steps=range(15, 31)) == {7: 5.0, 9: 400.0}
+    assert found(steps=range(2)) == {}

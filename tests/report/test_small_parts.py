@@ -1,0 +1,77 @@
+"""What a page packs, ranks and picks, piece by piece."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from sawlog.curvature import Curvature, Diagonal
+from sawlog.errors import DamagedStoreError
+from sawlog.example_data import Example
+from sawlog.report import _label_part
+from sawlog.report._bm25 import bm25
+from sawlog.report._encode import MOST_TEXT, example_json, histogram, packed
+
+
+@pytest.mark.parametrize("last", [2.0 + 1e-12, 2.0 - 1e-9, 2.5])
+def test_numbers_that_are_almost_even_are_not_packed_as_even(last):
+    assert "by" in packed([0.0, 1.0, 2.0])
+    assert "by" not in packed([0.0, 1.0, last])
+
+
+@pytest.mark.parametrize(
+    ("text", "cut", "says"),
+    [("a", False, False), ("a", True, True), ("a" * (MOST_TEXT + 1), False, True)],
+)
+def test_a_text_says_that_it_was_cut(text, cut, says):
+    said = example_json(Example(text=text, cut=cut))
+    assert said["text"] == text[:MOST_TEXT]
+    assert ("cut" in said) is says
+
+
+def test_equal_texts_are_in_the_order_in_which_they_came():
+    texts = [(4, "a cat"), (9, "a cat"), (2, "a dog"), (1, "a cat")]
+    found = bm25({"q": "cat"}, texts, top=2)["q"]
+    assert [each for each, _ in found] == [4, 9]
+    assert found[0][1] == found[1][1] > 0
+
+
+def test_a_histogram_of_one_value():
+    said = histogram([2.0, 2.0, np.inf], bins=4)
+    assert (said["low"], sum(said["counts"]), said["nonfinite"]) == (2.0, 2, 1)
+    assert said["high"] > said["low"]
+
+
+def saved(monkeypatch, found):
+    """Let curvatures be saved for the rows "r": by kind the layers, or an error."""
+    folder = Path("run") / "curvature"
+    paths = [folder / "r" / kind for kind in found] + [folder / "other" / "ekfac"]
+    monkeypatch.setattr(_label_part, "stores_under", lambda path: paths if path == folder else [])
+    monkeypatch.setattr(_label_part, "measured_with", lambda reader: None)
+
+    def load(path):
+        assert path.parent.name == "r"
+        if isinstance(found[path.name], Exception):
+            raise found[path.name]
+        layers = {name: Diagonal(np.ones(2)) for name in found[path.name]}
+        return Curvature(path.name, layers)
+
+    monkeypatch.setattr(_label_part.curvature, "load", load)
+    logs, reader = SimpleNamespace(layers=["a", "b"]), SimpleNamespace(path=Path("run/logs/r"))
+    return _label_part._chosen(logs, reader, fit=True)[0]
+
+
+@pytest.mark.parametrize(
+    ("found", "kind"),
+    [
+        ({}, "identity"),
+        ({"diagonal": "ab", "ekfac": "ab"}, "ekfac"),
+        ({"diagonal": "ab", "ekfac": "a"}, "diagonal"),  # of other layers
+        ({"diagonal": "abc"}, "diagonal"),
+        ({"ekfac": DamagedStoreError("cut"), "kfac": "ab"}, "kfac"),
+        ({"ekfac": "a"}, "identity"),
+    ],
+)
+def test_a_saved_curvature_of_all_layers_is_picked(monkeypatch, found, kind):
+    assert saved(monkeypatch, found) == kind

@@ -1,0 +1,92 @@
+"""Async and Timeout at moments that threads seldom reach: each step is made by hand."""
+
+import os
+
+import numpy as np
+import pytest
+
+from sawlog.errors import SinkTimeoutError
+from sawlog.records import Entries, Records
+from sawlog.sinks import AsyncError, MemorySink, Timeout
+from sawlog.sinks import _async as own
+
+from .failing import Failing, Slow
+
+
+def one(i):
+    return Records({"x": Entries(np.array([i]))})
+
+
+def numbers(several):
+    return [int(records["x"].values[0]) for records in several]
+
+
+class LateWorker:
+    """A thread that gets the processor only while somebody waits for it."""
+
+    def __init__(self):
+        self.tasks = []
+
+    def submit(self, function):
+        self.tasks.append(function)
+        return self
+
+    def wait(self, seconds=-1):
+        while self.tasks:
+            self.tasks.pop(0)()
+        return True
+
+
+def test_what_waits_behind_a_failure_is_refused_before_what_comes_after():
+    sink = Failing("write")
+    queue = own._Queue(sink, most=4)
+    queue.stop()
+    queue._worker = LateWorker()
+    for i in range(3):
+        queue.put(one(i))
+    queue._worker.tasks.pop(0)()  # fails, and the other two were not looked at
+    queue._waiting.extend([one(3)])
+    with pytest.raises(AsyncError) as caught:
+        queue.put(one(4))
+    assert numbers(caught.value.refused) == [0, 1, 2, 3, 4]
+    sink.methods.clear()
+    queue.put(one(5))
+    queue._worker.wait()
+    assert sink.logs["x"].tolist() == [5]
+
+
+def test_a_copy_in_a_forked_process_leaves_the_queue_alone():
+    """The thread is that of the process that made it; a child that forgets the sink has none."""
+
+    class Queue:
+        finished = 0
+
+        def finish(self):
+            self.finished += 1
+
+    queue = Queue()
+    own._finish_forgotten(queue, os.getpid() + 1)
+    assert queue.finished == 0
+    own._finish_forgotten(queue, os.getpid())
+    assert queue.finished == 1
+
+
+@pytest.mark.parametrize("method", ["write", "flush", "close"])
+def test_a_sink_that_hung_once_is_not_called_again(method):
+    slow = Slow()
+    sink = Timeout(slow, 0.05)
+    with pytest.raises(SinkTimeoutError, match="did not return from write within"):
+        sink.write(one(1))
+    slow.go.release(5)
+    arguments = [one(2)] if method == "write" else []
+    with pytest.raises(SinkTimeoutError, match=r"from write within.*nothing of this call"):
+        getattr(sink, method)(*arguments)
+    assert 2 not in slow.logs.get("x", [])
+
+
+def test_a_sink_in_time_is_called_as_it_is():
+    memory = MemorySink()
+    with Timeout(memory, 60.0) as sink:
+        sink.write(one(1))
+        sink.flush()
+    assert memory.logs["x"].tolist() == [1]
