@@ -15,6 +15,7 @@ from tqdm.auto import tqdm  # type: ignore[import-untyped]
 from sawlog.capture._extract import Extraction
 from sawlog.errors import ArgumentError
 from sawlog.huggingface._batches import IDS, Batches, ExampleIds
+from sawlog.huggingface._content_ids import ByContent, batch_hashes, row_hash
 from sawlog.huggingface._loss import alone, check_supported, evaluating, extraction_loss
 from sawlog.influence import Logs, Ranking, Scores
 from sawlog.torch import Run
@@ -119,14 +120,19 @@ def _id_source(trainer: Any, args: Any) -> Any:
     if args.data_id == "index":
         return None
     if args.data_id == "hash":
-        return lambda batch: {key: batch[key]}
+        return ByContent(
+            lambda row: row_hash({key: row[key]}), lambda batch: batch_hashes({key: batch[key]})
+        )
     tokenizer = getattr(trainer, "processing_class", None) or getattr(trainer, "tokenizer", None)
     if tokenizer is None:
         raise ArgumentError(
             'data_id="detokenize" needs a tokenizer. Hint: pass tokenizer= to the Trainer, or '
             'LogIXArguments(data_id="hash"), or "index".'
         )
-    return lambda batch: tokenizer.batch_decode(batch[key], skip_special_tokens=True)
+    return ByContent(
+        lambda row: tokenizer.decode(row[key], skip_special_tokens=True),
+        lambda batch: tokenizer.batch_decode(batch[key], skip_special_tokens=True),
+    )
 
 
 class _Examples:
@@ -145,6 +151,8 @@ class _Examples:
         self._positions: range | None = None
         world, rank = trainer.args.world_size, trainer.args.process_index
         if shards and world > 1 and not isinstance(dataset, IterableDataset):
+            if self.ids.by_batch:
+                self._name_rows()
             self._positions = range(rank, len(dataset), world)
             self.ids.positions = np.asarray(self._positions, np.int64)
 
@@ -156,6 +164,11 @@ class _Examples:
         if size > 1 and self._flattens(loader):
             loader = self._make(1)
         yield loader
+
+    def _name_rows(self) -> None:
+        """Let every process name all rows, so that equal names get numbers in their order."""
+        with torch.random.fork_rng(devices=[]):
+            self.ids.name_rows(self._make(self._trainer.args.per_device_train_batch_size))
 
     def _make(self, size: int) -> Any:
         trainer, args = self._trainer, self._trainer.args
