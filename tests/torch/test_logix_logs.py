@@ -76,6 +76,30 @@ def test_setup_for_each_batch(tmp_path):
     assert list(Logs(run.store_path).ids) == NAMES
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_what_was_measured_before_the_projection_is_forgotten(again, tmp_path):
+    """As in LogIX: `add_lora` between two passes, of which the second measures again or not."""
+    program = mlp(size=6)
+    run = LogIX("run", {"root_dir": str(tmp_path), "lora": {"init": "pca", "rank": 2}})
+    run.watch(program.model)
+    run.setup({"log": "grad", "statistic": "kfac"})
+    with run(data_id=NAMES):
+        program.of().backward()
+    run.finalize()
+    assert run.hessian == "kfac"
+    run.setup({"log": "grad", "save": "grad", **({"statistic": "kfac"} if again else {})})
+    run.add_lora()
+    with run(data_id=NAMES):
+        program.of().backward()
+    run.finalize()
+    assert run.hessian == ("kfac" if again else "none")
+    run.eval()
+    with run(data_id=["q"]):
+        program.of(program.part(slice(0, 1))).backward()
+    scores = run.influence.compute_influence_all(run.get_log(), damping=0.1)
+    assert scores.about["curvature"] == ("kfac" if again else "identity")
+
+
 def test_inputs_that_occur_twice_as_ids(tmp_path):
     program = mlp(size=3)
     run = LogIX("run", {"root_dir": str(tmp_path)})

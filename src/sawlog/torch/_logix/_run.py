@@ -176,11 +176,6 @@ class LogIX(Run):
         super().setup(values)
         self.evaluates = evaluates
         self._times.clear()
-        for kind in ("ekfac", "kfac"):
-            if kind in self.options.statistic:
-                self._note_hessian(kind)
-        if "covariance" in self.options.statistic and "grad" in self.options.log:
-            self._note_hessian("raw")
 
     def initialize_from_log(self, state_path: Any = None, lora_path: Any = None) -> None:
         """Take the options and the compression of the existing run.
@@ -213,6 +208,8 @@ class LogIX(Run):
         """
         del save
         ids = data_ids(self._numbered(data_id))
+        if not self.evaluates:
+            self._note_measured()
         with super().__call__(ids, mask=mask, **options):
             yield self
         self._last = ids
@@ -285,6 +282,14 @@ class LogIX(Run):
         return LogixLoader(self._stored(), batch_size, flatten)
 
     # -- scores -----------------------------------------------------------------------------------
+
+    def _note_measured(self) -> None:
+        """Note the curvature that a batch is measured for, if it is for one."""
+        for kind in ("ekfac", "kfac"):
+            if kind in self.options.statistic:
+                self._note_hessian(kind)
+        if "covariance" in self.options.statistic and "grad" in self.options.log:
+            self._note_hessian("raw")
 
     def _note_hessian(self, kind: str) -> None:
         """Keep which curvature the logs are for, also for the next program.
