@@ -17,6 +17,12 @@ from sawlog.errors import ArgumentError
 from sawlog.huggingface._batches import IDS, Batches, ExampleIds
 from sawlog.huggingface._content_ids import ByContent, batch_hashes, row_hash
 from sawlog.huggingface._loss import alone, check_supported, evaluating, extraction_loss
+from sawlog.huggingface._padding import (
+    KEY,
+    counts_positions,
+    is_padded_otherwise,
+    position_mask,
+)
 from sawlog.influence import Logs, Ranking, Scores
 from sawlog.torch import Run
 
@@ -86,25 +92,23 @@ class TrainerLogs:
     def _pass(self, dataset: Any, title: str, check: bool, shards: bool = True) -> Extraction:
         """Make all passes over a dataset that the options need."""
         trainer, run = self._trainer, self.run
-        examples = _Examples(trainer, dataset, _id_source(trainer, self.args), shards)
+        measures = counts_positions(run.options) and not run.evaluates
+        examples = _Examples(trainer, dataset, _id_source(trainer, self.args), shards, measures)
+        key = getattr(self.args, "attention_key", KEY)
 
         def step(model: Any, batch: Any) -> Tensor:
             inputs = {key: value for key, value in batch.items() if key != IDS}
             return extraction_loss(trainer, model, inputs, run)
 
-        mask = _mask(self.args)
+        def mask(batch: Any) -> Tensor | None:
+            return position_mask(trainer, batch, len(batch[IDS]), key)
+
         with evaluating(trainer.model), alone(trainer), examples.loader() as loader:
             bar = _bar(trainer, f"{run.project}: {title}")
             batches = Batches(loader, examples.ids, bar)
             return run.extract(
                 step, batches, IDS, mask=mask, check=check, one=one_example, quiet=True
             )
-
-
-def _mask(args: Any) -> Any:
-    """Return what finds the mask of statistics in a batch: LogIX has it, as the attention mask."""
-    key = getattr(args, "attention_key", None)
-    return None if key is None else lambda batch: batch.get(key)
 
 
 def _bar(trainer: Any, title: str) -> Any:
@@ -143,10 +147,13 @@ class _Examples:
         dataset: the dataset.
         data_id: how examples are named.
         shards: whether each process takes a part of them.
+        measures: whether statistics count positions, so that padding must be known.
     """
 
-    def __init__(self, trainer: Any, dataset: Any, data_id: Any, shards: bool) -> None:
-        self._trainer, self._dataset = trainer, dataset
+    def __init__(
+        self, trainer: Any, dataset: Any, data_id: Any, shards: bool, measures: bool
+    ) -> None:
+        self._trainer, self._dataset, self._measures = trainer, dataset, measures
         self.ids = ExampleIds(dataset, data_id)
         self._positions: range | None = None
         world, rank = trainer.args.world_size, trainer.args.process_index
@@ -161,7 +168,7 @@ class _Examples:
         """Yield a loader whose batches carry ids."""
         size = self._trainer.args.per_device_train_batch_size
         loader = self._make(size)
-        if size > 1 and self._flattens(loader):
+        if size > 1 and self._must_be_alone(loader):
             loader = self._make(1)
         yield loader
 
@@ -192,8 +199,12 @@ class _Examples:
         select = getattr(self._dataset, "select", None)
         return Subset(self._dataset, self._positions) if select is None else select(self._positions)
 
-    def _flattens(self, loader: Any) -> bool:
-        """Whether a collator joins all examples of a batch into one row, as without padding."""
+    def _must_be_alone(self, loader: Any) -> bool:
+        """Whether batches of one example are needed.
+
+        A collator may join all examples of a batch into one row, as without padding; or statistics
+        count positions, and what is padding is not known.
+        """
         if isinstance(self._dataset, IterableDataset) or not len(loader):
             return False
         state = torch.random.get_rng_state()
@@ -201,7 +212,9 @@ class _Examples:
         torch.random.set_rng_state(state)
         many = len(self.ids.take(batch))
         sizes = {len(v) for v in batch.values() if isinstance(v, Tensor) and v.dim() > 1}
-        return many > 1 and sizes == {1}
+        if many > 1 and sizes == {1}:
+            return True
+        return self._measures and is_padded_otherwise(self._trainer, batch, many)
 
 
 def _set(args: Any, values: dict[str, Any]) -> None:
