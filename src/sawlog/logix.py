@@ -15,8 +15,8 @@
 >>> run.influence.compute_influence_all(run.get_log(), damping=1e-3)["influence"].shape
 torch.Size([1, 6])
 
-``import sawlog as logix`` works as well: the same names are in ``sawlog``, ``sawlog.utils``,
-``sawlog.analysis``, ``sawlog.huggingface`` and ``sawlog.lightning``.
+``import sawlog.logix as logix`` takes the place of ``import logix``. Names of its submodules are in
+``sawlog.utils``, ``sawlog.analysis``, ``sawlog.huggingface`` and ``sawlog.lightning``.
 """
 
 from __future__ import annotations

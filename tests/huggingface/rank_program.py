@@ -1,6 +1,7 @@
 """One process of Trainers under torchrun; started by test_ranks.py."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 import torch.distributed as dist
 from transformers import Trainer
 
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, ProcessLostError
 from sawlog.huggingface import LogArguments, SawlogCallback, patch_trainer
 from tests.huggingface.small import alone, arguments, assert_rows, gpt, llama, padded, texts
 
@@ -32,6 +33,7 @@ def mixed(model, batch):
         return model(**batch).loss
 
 
+MANY = 14
 ACCUMULATED = {"gradient_accumulation_steps": 2}
 VARIANTS = {  # the model, how many examples, the loss of one, the tolerance, options
     "accumulated": (gpt, 11, None, 2e-5, ACCUMULATED),
@@ -87,7 +89,50 @@ def refuse_static_graph(path: Path) -> None:
         trainer.train()
 
 
-if __name__ == "__main__":
+class Killed(Trainer):
+    """A Trainer whose last process is killed in the middle of its examples."""
+
+    batches = 0
+
+    def compute_loss(self, *args, **options):
+        Killed.batches += 1
+        if Killed.batches == 8 and os.environ["RANK"] != "0":  # after those of the check
+            self.log_run.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().compute_loss(*args, **options)
+
+
+def logging(path: Path, kind: type[Trainer]) -> Trainer:
+    return patch_trainer(kind)(
+        log_args=LogArguments("resumed", {"statistic": "kfac"}, root=path),
+        model=gpt(),
+        args=arguments(path, ddp_backend="gloo", per_device_train_batch_size=1),
+        train_dataset=texts(MANY),
+        data_collator=padded,
+    )
+
+
+def killed(path: Path) -> None:
+    with pytest.raises(ProcessLostError, match="Rank 1 of this job ended before"):
+        logging(path, Killed).extract_log()
+    os._exit(7)  # the others are gone, so there is nothing to shut down
+
+
+def go_on(path: Path) -> None:
+    trainer = logging(path, Trainer)
+    (left,) = trainer.extract_log().examples
+    run = trainer.log_run
+    assert left < len(range(dist.get_rank(), MANY, dist.get_world_size())) or dist.get_rank()
+    assert run.statistics.examples == MANY
+    assert_rows(run.store_path, run._blocks(), range(MANY), alone(gpt(), texts(MANY)))
+    dist.barrier()
+
+
+def main(path: Path) -> None:
     for variant in VARIANTS:
-        check(Path(sys.argv[1]) / variant, variant)
-    refuse_static_graph(Path(sys.argv[1]) / "static")
+        check(path / variant, variant)
+    refuse_static_graph(path / "static")
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[2]](Path(sys.argv[1]))

@@ -100,6 +100,7 @@ def test_a_yaml_file(tmp_path):
         ("random", "raw", 1, "fisher"),
         ("none", "kfac", 1, "kfac"),
         ("pca", "ekfac", 3, "ekfac"),
+        ("pca", "none", 2, "identity"),
     ],
 )
 def test_a_program_with_a_scheduler(lora, hessian, passes, curvature, tmp_path):

@@ -31,9 +31,9 @@ def start(data_id: Any, mask: Any = None) -> None:
     current_run().start(data_id, mask)
 
 
-def end() -> None:
+def end(*args: Any, **options: Any) -> None:
     """End the batch that :func:`start` started; see ``run.end``."""
-    current_run().end()
+    current_run().end(*args, **options)
 
 
 def clear() -> None:
@@ -66,9 +66,9 @@ def eval() -> None:
     current_run().eval()
 
 
-def get_log() -> Logs:
+def get_log(*args: Any, **options: Any) -> Logs:
     """Return the logs of the last query; see ``run.get_log``."""
-    return current_run().get_log()
+    return current_run().get_log(*args, **options)
 
 
 def finalize() -> None:

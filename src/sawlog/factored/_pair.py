@@ -104,6 +104,16 @@ class Pair:
     right: Factor
 
     @property
+    def is_whole(self) -> bool:
+        """Whether the positions are the rows of the matrix, as :func:`rows` has them."""
+        left = self.left
+        if not isinstance(left, OneHot) or left.weights is not None or left.positions != left.size:
+            return False
+        xp = array_namespace(left.ids)
+        numbers = xp.arange(left.size, dtype=left.ids.dtype, device=device(left.ids))
+        return bool(xp.all(left.ids == numbers))
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the matrix of parameters."""
         sides = (self.left.size, self.right.size)

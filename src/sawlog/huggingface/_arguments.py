@@ -30,7 +30,7 @@ class LogArguments:
         root: the folder of all runs.
         exists: what to do about an existing run: ``"append"``, ``"replace"`` or ``"error"``.
         data_id: None names examples by their row numbers in the dataset, a string by a column of
-            it, ``"hash"`` by a hash of their inputs; a function gets a batch.
+            it, ``"hash"`` by a hash of their rows; a function gets a batch.
         names: patterns of the names of modules or parameters to watch; all by default.
         types: types of modules to watch.
         uncovered: what to do about parameters that no layer rule covers, as in ``run.watch``.

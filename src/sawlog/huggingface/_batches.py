@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from sawlog.capture import data_ids
 from sawlog.errors import ArgumentError
+from sawlog.huggingface._content_ids import ByContent, batch_hashes, numbered, row_hash
 from sawlog.torch._positioned_batches import attach_positions, detach_positions
 
 IDS = "sawlog_ids"
@@ -67,27 +68,46 @@ class ExampleIds:
     Args:
         dataset: the dataset, as the user passed it to the Trainer.
         data_id: None numbers the rows, a string is a column of the dataset, ``"hash"`` a hash of
-            the inputs, and a function gets a batch.
+            each row, and a function gets a batch.
     """
 
-    def __init__(self, dataset: Any, data_id: str | Callable[[Any], Any] | None) -> None:
-        self.by_content = data_id == "hash" or callable(data_id)
-        self._function = data_id if callable(data_id) else dict
-        self._times: Counter[str] = Counter()
+    def __init__(
+        self, dataset: Any, data_id: str | ByContent | Callable[[Any], Any] | None
+    ) -> None:
         self.streams = isinstance(dataset, IterableDataset)
-        self.column = data_id if isinstance(data_id, str) and not self.by_content else None
         self._named: np.ndarray | None = None
+        self._function: Callable[[Any], Any] | None = None  # from a batch to its ids
+        self._times: Counter[str] = Counter()
+        self.column: str | None = None
         self.positions: np.ndarray | None = None  # of the rows of a part of the dataset
         if self.streams and data_id is None:
             raise ArgumentError(
                 f"The dataset is a stream, whose rows have no numbers, so ids are unknown. {_HINT}"
             )
-        if self.column is not None and not self.streams:
-            self._named = data_ids(_column(dataset, self.column))
+        data_id = ByContent(row_hash, batch_hashes) if data_id == "hash" else data_id
+        if isinstance(data_id, ByContent):
+            self._named = None if self.streams else data_id.names(dataset)
+            self._function = data_id.batch if self._named is None else None
+        elif isinstance(data_id, str):
+            self.column = data_id
+            self._named = None if self.streams else data_ids(_column(dataset, data_id))
+        else:
+            self._function = data_id
+
+    @property
+    def by_batch(self) -> bool:
+        """Whether ids are made of batches, so that they are not known before."""
+        return self._function is not None
+
+    def name_rows(self, batches: Iterable[Any]) -> None:
+        """Take the ids of all rows of the dataset from its batches in order."""
+        self.restart()
+        self._named = np.concatenate([self.take(batch) for batch in batches])
+        self._function = None
 
     def attach(self, loader: Any) -> None:
         """Make the batches of a loader carry what ids are made of."""
-        if self.by_content:
+        if self.by_batch:
             return
         if not self.streams:
             attach_positions(loader, _with_positions, _HINT)
@@ -98,7 +118,7 @@ class ExampleIds:
 
     def take(self, batch: Any) -> np.ndarray:
         """Remove what :meth:`attach` put into a batch, and return the ids of its examples."""
-        if self.by_content:
+        if self._function is not None:
             return self._numbered(self._function(batch))
         if IDS not in batch:
             raise ArgumentError(
@@ -117,25 +137,11 @@ class ExampleIds:
         self._times.clear()
 
     def _numbered(self, named: Any) -> np.ndarray:
-        """Return ids in which a content that occurs again has a number, as ``"text#2"``."""
-        if isinstance(named, Mapping):
-            named = content_ids(named)
+        """Return ids in which a content that occurs again has a number."""
+        named = batch_hashes(named) if isinstance(named, Mapping) else named
         if not isinstance(named, (list, tuple)) or not all(isinstance(e, str) for e in named):
             return data_ids(named)
-        found = []
-        for each in named:
-            self._times[each] += 1
-            found.append(each if self._times[each] == 1 else f"{each}#{self._times[each]}")
-        return data_ids(found)
-
-
-def content_ids(named: Any) -> Sequence[str]:
-    """Return a hash of the content of each example; equal examples have equal ones."""
-    return [data_ids({k: v[i : i + 1] for k, v in named.items()})[0] for i in range(_size(named))]
-
-
-def _size(named: Mapping[str, Any]) -> int:
-    return len(next(iter(named.values())))
+        return data_ids(numbered(named, self._times))
 
 
 def _attach_column(loader: Any, column: str) -> None:

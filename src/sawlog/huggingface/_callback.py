@@ -38,7 +38,7 @@ class SawlogCallback(TrainerCallback):
         correct: whether gradients are multiplied by what the optimizer multiplies them with, one
             over the root of Adam's second moments.
         data_id: None names examples by their row numbers in the dataset, a string by a column of
-            it, ``"hash"`` by a hash of their inputs; a function gets a batch.
+            it, ``"hash"`` by a hash of their rows; a function gets a batch.
         names, types, uncovered: as for :meth:`sawlog.torch.Run.watch`.
         exists: what to do about an existing capture: ``"append"``, ``"replace"`` or ``"error"``.
         sinks: where everything that the Trainer logs is written; by default a store in the folder
@@ -108,6 +108,8 @@ class SawlogCallback(TrainerCallback):
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **of: Any) -> None:
         """Note the number of the epoch."""
+        if self.capture is not None:
+            self._ids.restart()
         self._epoch = int((state.epoch or 0.0) + 1e-6)
 
     def on_log(

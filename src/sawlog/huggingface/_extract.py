@@ -15,7 +15,14 @@ from tqdm.auto import tqdm  # type: ignore[import-untyped]
 from sawlog.capture._extract import Extraction
 from sawlog.errors import ArgumentError
 from sawlog.huggingface._batches import IDS, Batches, ExampleIds
+from sawlog.huggingface._content_ids import ByContent, batch_hashes, row_hash
 from sawlog.huggingface._loss import alone, check_supported, evaluating, extraction_loss
+from sawlog.huggingface._padding import (
+    KEY,
+    counts_positions,
+    is_padded_otherwise,
+    position_mask,
+)
 from sawlog.influence import Logs, Ranking, Scores
 from sawlog.torch import Run
 
@@ -85,25 +92,23 @@ class TrainerLogs:
     def _pass(self, dataset: Any, title: str, check: bool, shards: bool = True) -> Extraction:
         """Make all passes over a dataset that the options need."""
         trainer, run = self._trainer, self.run
-        examples = _Examples(trainer, dataset, _id_source(trainer, self.args), shards)
+        measures = counts_positions(run.options) and not run.evaluates
+        examples = _Examples(trainer, dataset, _id_source(trainer, self.args), shards, measures)
+        key = getattr(self.args, "attention_key", KEY)
 
         def step(model: Any, batch: Any) -> Tensor:
             inputs = {key: value for key, value in batch.items() if key != IDS}
             return extraction_loss(trainer, model, inputs, run)
 
-        mask = _mask(self.args)
+        def mask(batch: Any) -> Tensor | None:
+            return position_mask(trainer, batch, len(batch[IDS]), key)
+
         with evaluating(trainer.model), alone(trainer), examples.loader() as loader:
             bar = _bar(trainer, f"{run.project}: {title}")
             batches = Batches(loader, examples.ids, bar)
             return run.extract(
                 step, batches, IDS, mask=mask, check=check, one=one_example, quiet=True
             )
-
-
-def _mask(args: Any) -> Any:
-    """Return what finds the mask of statistics in a batch: LogIX has it, as the attention mask."""
-    key = getattr(args, "attention_key", None)
-    return None if key is None else lambda batch: batch.get(key)
 
 
 def _bar(trainer: Any, title: str) -> Any:
@@ -119,14 +124,19 @@ def _id_source(trainer: Any, args: Any) -> Any:
     if args.data_id == "index":
         return None
     if args.data_id == "hash":
-        return lambda batch: {key: batch[key]}
+        return ByContent(
+            lambda row: row_hash({key: row[key]}), lambda batch: batch_hashes({key: batch[key]})
+        )
     tokenizer = getattr(trainer, "processing_class", None) or getattr(trainer, "tokenizer", None)
     if tokenizer is None:
         raise ArgumentError(
             'data_id="detokenize" needs a tokenizer. Hint: pass tokenizer= to the Trainer, or '
             'LogIXArguments(data_id="hash"), or "index".'
         )
-    return lambda batch: tokenizer.batch_decode(batch[key], skip_special_tokens=True)
+    return ByContent(
+        lambda row: tokenizer.decode(row[key], skip_special_tokens=True),
+        lambda batch: tokenizer.batch_decode(batch[key], skip_special_tokens=True),
+    )
 
 
 class _Examples:
@@ -137,14 +147,19 @@ class _Examples:
         dataset: the dataset.
         data_id: how examples are named.
         shards: whether each process takes a part of them.
+        measures: whether statistics count positions, so that padding must be known.
     """
 
-    def __init__(self, trainer: Any, dataset: Any, data_id: Any, shards: bool) -> None:
-        self._trainer, self._dataset = trainer, dataset
+    def __init__(
+        self, trainer: Any, dataset: Any, data_id: Any, shards: bool, measures: bool
+    ) -> None:
+        self._trainer, self._dataset, self._measures = trainer, dataset, measures
         self.ids = ExampleIds(dataset, data_id)
         self._positions: range | None = None
         world, rank = trainer.args.world_size, trainer.args.process_index
         if shards and world > 1 and not isinstance(dataset, IterableDataset):
+            if self.ids.by_batch:
+                self._name_rows()
             self._positions = range(rank, len(dataset), world)
             self.ids.positions = np.asarray(self._positions, np.int64)
 
@@ -153,9 +168,14 @@ class _Examples:
         """Yield a loader whose batches carry ids."""
         size = self._trainer.args.per_device_train_batch_size
         loader = self._make(size)
-        if size > 1 and self._flattens(loader):
+        if size > 1 and self._must_be_alone(loader):
             loader = self._make(1)
         yield loader
+
+    def _name_rows(self) -> None:
+        """Let every process name all rows, so that equal names get numbers in their order."""
+        with torch.random.fork_rng(devices=[]):
+            self.ids.name_rows(self._make(self._trainer.args.per_device_train_batch_size))
 
     def _make(self, size: int) -> Any:
         trainer, args = self._trainer, self._trainer.args
@@ -179,8 +199,12 @@ class _Examples:
         select = getattr(self._dataset, "select", None)
         return Subset(self._dataset, self._positions) if select is None else select(self._positions)
 
-    def _flattens(self, loader: Any) -> bool:
-        """Whether a collator joins all examples of a batch into one row, as without padding."""
+    def _must_be_alone(self, loader: Any) -> bool:
+        """Whether batches of one example are needed.
+
+        A collator may join all examples of a batch into one row, as without padding; or statistics
+        count positions, and what is padding is not known.
+        """
         if isinstance(self._dataset, IterableDataset) or not len(loader):
             return False
         state = torch.random.get_rng_state()
@@ -188,7 +212,9 @@ class _Examples:
         torch.random.set_rng_state(state)
         many = len(self.ids.take(batch))
         sizes = {len(v) for v in batch.values() if isinstance(v, Tensor) and v.dim() > 1}
-        return many > 1 and sizes == {1}
+        if many > 1 and sizes == {1}:
+            return True
+        return self._measures and is_padded_otherwise(self._trainer, batch, many)
 
 
 def _set(args: Any, values: dict[str, Any]) -> None:

@@ -27,8 +27,11 @@ def init(project: str, config: Any = None, **options: Any) -> Run:
     return run
 
 
-def init_logix(project: str, config: Any = None, **options: Any) -> LogIX:
-    """Create a run of LogIX, and make it the current run."""
+def init_logix(project: str, config: Any = "./config.yaml", **options: Any) -> LogIX:
+    """Create a run of LogIX, and make it the current run.
+
+    Without ``config`` it is the file ``config.yaml`` in the current folder, if there is one.
+    """
     run = LogIX(project, config, **options)
     set_current(run)
     return run

@@ -95,10 +95,15 @@ class BatchLogs:
             assert layout is not None
             pairs = pairs_of(call, grad, self._batch.size, layout)
             for share in shares:
-                self.add_pair(share.block, share.of(pairs[share.part.name]), scale)
+                side = share.part.inputs if share.weight else "right"
+                self.add_pair(share.block, share.of(pairs[share.part.name]), scale, side)
 
-    def add_pair(self, block: Block, pair: Pair, scale: Scale) -> None:
-        """Add the gradients of one use of a block to its rows and statistics."""
+    def add_pair(self, block: Block, pair: Pair, scale: Scale, inputs: str | None = None) -> None:
+        """Add the gradients of one use of a block to its rows and statistics.
+
+        ``inputs`` is the side of the inputs in this use, by default that of the block: a weight
+        that an embedding and a linear layer share is used from both sides.
+        """
         if self._observer is None:
             own = self._batch.chosen_pair(pair)
             if self.correction is not None:
@@ -110,7 +115,8 @@ class BatchLogs:
             small = self._batch.chosen_pair(whole)
         if self.row_builder.needed:
             self.row_builder.add(block, scaled(small, scale, self.factor, self._batch))
-        self._statistics.add(block, small, scale, self.factor)
+        side = inputs or block.inputs
+        self._statistics.add(block, small, scale, self.factor, side, pair.is_whole)
 
     @contextlib.contextmanager
     def observed(self, observer: Callable[[Block, Pair], None]) -> Iterator[None]:

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from sawlog.errors import ArgumentError
-from sawlog.influence import Influence, LogLoader, Logs, Ranking, Scores
+from sawlog.influence import Influence, LogLoader, Ranking, Scores
+from sawlog.torch._logix._logs import ready
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +31,7 @@ class LogixScores(Scores):
                 return self.queries.tolist()
             if query == "tgt_ids":
                 return self.ids.tolist()
-            total = torch.from_numpy(np.ascontiguousarray(self.values))
-            if self.groups is None:
-                return total
-            parts = {name: torch.from_numpy(each) for name, each in self.groups.items()}
-            return {"total": total, **parts}
+            return _tensors(self.values, self.groups)
         return super().__getitem__(query)
 
     # Programs written for earlier versions of LogIX use the scores as the tensor itself.
@@ -58,6 +55,24 @@ class LogixScores(Scores):
             return value.cpu() if isinstance(value, cls) else value
 
         return func(*map(tensor, args), **{k: tensor(v) for k, v in (kwargs or {}).items()})
+
+
+@dataclasses.dataclass(frozen=True)
+class LogixRanking(Ranking):
+    """One number per example; ``["influence"]`` is a tensor, or a dict of tensors by group.
+
+    Args:
+        groups: the numbers of each group, summed over its layers.
+    """
+
+    groups: Mapping[str, np.ndarray] | None = None
+
+    def __getitem__(self, key: str) -> Any:
+        """As LogIX has it: tensors, and ids as a list."""
+        found = super().__getitem__(key)
+        if key == "src_ids":
+            return found.tolist()
+        return _tensors(self.values, self.groups)
 
 
 class LogixInfluence(Influence):
@@ -96,12 +111,13 @@ class LogixInfluence(Influence):
             super().compute_influence(ready(src_log), ready(tgt_log), **options), groups
         )
 
-    def compute_self_influence(self, test_log: Any = None, **options: Any) -> Ranking:
+    def compute_self_influence(self, test_log: Any = None, **options: Any) -> LogixRanking:
         """Score the influence of examples on themselves: the stored ones, or queries."""
-        options.pop("influence_groups", None)
+        groups = options.pop("influence_groups", None)
         options = self._with_defaults(options, None)
         options.pop("mode", None)
-        return super().compute_self_influence(ready(options.pop("src_log", test_log)), **options)
+        own = super().compute_self_influence(ready(options.pop("src_log", test_log)), **options)
+        return LogixRanking(own.ids, own.values, own.layers, _sums(own, groups))
 
     def get_influence_scores(self) -> LogixScores:
         """Return all scores that were computed with ``save=True``.
@@ -127,15 +143,6 @@ class LogixInfluence(Influence):
         return given
 
 
-def ready(log: Any) -> Any:
-    """Return logs that were requested inside of their ``with``, once it has ended."""
-    if not hasattr(log, "logs") or isinstance(log, (Logs, LogLoader)):
-        return log
-    if log.logs is None:
-        raise ArgumentError("The batch of these logs has not ended. Hint: leave the `with` first.")
-    return log.logs
-
-
 def joined(several: Sequence[LogixScores]) -> LogixScores:
     """Return the scores of several batches of queries for the same examples."""
     first = several[0]
@@ -157,18 +164,26 @@ def joined(several: Sequence[LogixScores]) -> LogixScores:
 
 
 def _with_groups(scores: Scores, groups: Sequence[str] | None) -> LogixScores:
-    parts = None
-    if groups is not None:
-        parts = {
-            group: np.sum(
-                [own for name, own in scores.layers.items() if group in name]
-                or [np.zeros_like(scores.values)],
-                axis=0,
-            )
-            for group in groups
-        }
     known = {field.name: getattr(scores, field.name) for field in dataclasses.fields(scores)}
-    return LogixScores(**known, groups=parts)
+    return LogixScores(**known, groups=_sums(scores, groups))
+
+
+def _sums(found: Scores | Ranking, groups: Sequence[str] | None) -> dict[str, np.ndarray] | None:
+    """Return the sums over the layers whose names contain each group."""
+    if groups is None:
+        return None
+    none = np.zeros_like(found.values)
+    return {
+        group: np.sum([own for name, own in found.layers.items() if group in name] or [none], 0)
+        for group in groups
+    }
+
+
+def _tensors(values: np.ndarray, groups: Mapping[str, np.ndarray] | None) -> Any:
+    total = torch.from_numpy(np.ascontiguousarray(values))
+    if groups is None:
+        return total
+    return {"total": total, **{name: torch.from_numpy(each) for name, each in groups.items()}}
 
 
 def _no_logs() -> Any:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from sawlog._arrays import to_numpy
 from sawlog._validate import one_of
 from sawlog.influence import Logs
-from sawlog.torch._logix._influence import ready
+from sawlog.torch._logix._logs import LogixLog, ready
 
 
 class DataIDGenerator:
@@ -41,9 +41,9 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(np.ascontiguousarray(to_numpy(value)).tobytes()).hexdigest()
 
 
-def merge_logs(log_list: Iterable[Any]) -> Logs:
+def merge_logs(log_list: Iterable[Any]) -> LogixLog:
     """Join the logs of several batches of queries."""
-    return Logs.join([copy.copy(ready(each)) for each in log_list])
+    return LogixLog(Logs.join([copy.copy(ready(each)) for each in log_list]))
 
 
 def get_rank(group: Any = None) -> int:

@@ -10,18 +10,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 from torch import nn
 
 from sawlog._atomic import replacing
 from sawlog._validate import one_of
+from sawlog.capture import data_ids
 from sawlog.errors import ArgumentError
 from sawlog.influence import LogLoader, Logs
 from sawlog.run_files._blocks import Report
 from sawlog.run_files._dialect import is_dialect, translated
+from sawlog.run_files._folders import label_of
 from sawlog.run_files._logix_config import LoggingConfig, LoRAConfig, StrPath, load, read_config
 from sawlog.run_files._options import Compression, read
 from sawlog.run_files._saved_options import load_options
-from sawlog.torch._logix._influence import LogixInfluence, ready
+from sawlog.torch._logix._influence import LogixInfluence
+from sawlog.torch._logix._logs import LogixDataset, LogixLoader, LogixLog, PendingLog, ready
 from sawlog.torch._run import Run
 
 HESSIANS = ("none", "raw", "kfac", "ekfac")
@@ -71,9 +75,10 @@ class LogIX(Run):
         if logging_config is not None:
             self.config.logging = logging_config
         self._compress: Compression | None = None
-        self._hessian = "none"
+        self._noted: dict[str, str] | None = None  # the curvature, and its compression
         self._times: Counter[str] = Counter()
-        self._pending: _PendingLog | None = None
+        self._pending: PendingLog | None = None
+        self._last: np.ndarray | None = None
         super().__init__(
             project,
             root=self.config.root_dir if root is None else root,
@@ -129,11 +134,28 @@ class LogIX(Run):
             self._options = read(self.options, compress=self._compress)
         self._queries = None
 
+    def set_lora_config(self, lora_config: LoRAConfig) -> None:
+        """Set how gradients are compressed, once :meth:`add_lora` is called."""
+        self.config.lora = lora_config
+
+    def get_lora_config(self) -> LoRAConfig:
+        """Return how gradients are compressed, once :meth:`add_lora` is called."""
+        return self.config.lora
+
+    def set_logging_config(self, logging_config: LoggingConfig) -> None:
+        """Set how logs are stored, from the next :meth:`setup` on."""
+        self.config.logging = logging_config
+
+    def get_logging_config(self) -> LoggingConfig:
+        """Return how logs are stored."""
+        return self.config.logging
+
     def setup(self, options: Any = None, /, **more: Any) -> None:
         """Set what is logged: ``{"grad": ["log"], "forward": ["covariance"], ...}``.
 
         Options of :meth:`sawlog.torch.Run.setup` do as well. The compression is that of
-        :meth:`add_lora`. Rows are stored if ``"log"`` is in the list.
+        :meth:`add_lora`. Rows are stored if ``"log"`` is in the list. The same options again do
+        nothing, so that a loop may call it for each batch; others end the pass.
         """
         values = read(options, **more).to_json() if not _is_mapping(options) else {}
         if _is_mapping(options):
@@ -146,15 +168,14 @@ class LogIX(Run):
         values = {**self.config.logging.options(), **values}
         if self._compress is not None and "grad" in _listed(values.get("log", "grad")):
             values.setdefault("compress", self._compress)
+        if self._pass is not None:
+            if read(values) == self.options:
+                return
+            self.finalize()
         evaluates = self.evaluates
         super().setup(values)
         self.evaluates = evaluates
         self._times.clear()
-        for kind in ("ekfac", "kfac"):
-            if kind in self.options.statistic:
-                self._note_hessian(kind)
-        if "covariance" in self.options.statistic and "grad" in self.options.log:
-            self._note_hessian("raw")
 
     def initialize_from_log(self, state_path: Any = None, lora_path: Any = None) -> None:
         """Take the options and the compression of the existing run.
@@ -186,13 +207,20 @@ class LogIX(Run):
         An id that was used before in this pass gets a number.
         """
         del save
-        with super().__call__(self._numbered(data_id), mask=mask, **options):
+        ids = data_ids(self._numbered(data_id))
+        if not self.evaluates:
+            self._note_measured()
+        with super().__call__(ids, mask=mask, **options):
             yield self
+        self._last = ids
         if self._pending is not None:
-            self._pending.logs, self._pending = super().get_log(), None
+            pending, self._pending = self._pending, None
+            pending.logs = self.get_log()
 
     def _numbered(self, data_id: Any) -> Any:
         several = list(data_id) if isinstance(data_id, (list, tuple)) else None
+        if getattr(data_id, "ndim", 0) > 1:  # the inputs themselves, which are hashed
+            several = [data_ids(data_id[i : i + 1])[0] for i in range(len(data_id))]
         if not several or not all(isinstance(each, str) for each in several):
             return data_id
         times = Counter[str]() if self.evaluates else self._times
@@ -213,39 +241,77 @@ class LogIX(Run):
         self._times.clear()
 
     def get_log(self, copy: bool = False) -> Any:
-        """Return the logs of the last batch of queries; inside a ``with``, those it will have."""
+        """Return the logs of the last batch, as ``ids, log``; inside a ``with``, of its batch.
+
+        Raises:
+            ArgumentError: nothing was logged, or rows are not kept, only statistics.
+        """
         del copy
-        if self._batch is None or not self.evaluates:
-            return super().get_log()
-        self._pending = _PendingLog()
-        return self._pending
+        if self._batch is not None:
+            self._pending = PendingLog()
+            return self._pending
+        if self.evaluates or self._last is None:
+            return LogixLog(super().get_log())
+        if not self.options.saved:
+            raise ArgumentError(
+                'The rows of the last batch were not kept. Hint: "log" in run.setup({"grad": '
+                '["log", ...]}), or run.eval(), which keeps the last batch in memory.'
+            )
+        self.flush()
+        stored = Logs(self.store_path)
+        return LogixLog(stored.of(stored.gather(self._last)))
+
+    def build_log_dataset(self, columns: Any = None, flatten: bool = False) -> Any:
+        """Return all stored logs as a map-style dataset of ``(id, log)``.
+
+        With ``columns`` its items are those of :meth:`sawlog.torch.Run.build_log_dataset`.
+        """
+        if columns is None or isinstance(columns, bool):
+            return LogixDataset(self._stored(), flatten or bool(columns))
+        return super().build_log_dataset(columns)
 
     def build_log_dataloader(
-        self, batch_size: int = 16, num_workers: int = 0, pin_memory: bool = False, **options: Any
+        self,
+        batch_size: int = 16,
+        num_workers: int = 0,
+        pin_memory: bool = False,
+        flatten: bool = False,
     ) -> LogLoader:
-        """Return an iterable over all stored logs; ``flatten`` is accepted and not needed."""
-        options.pop("flatten", None)
-        return super().build_log_dataloader(
-            batch_size, num_workers=num_workers, pin_memory=pin_memory, **options
-        )
+        """Return an iterable over all stored logs, in batches of ``(ids, log)``."""
+        del num_workers, pin_memory
+        return LogixLoader(self._stored(), batch_size, flatten)
 
     # -- scores -----------------------------------------------------------------------------------
 
+    def _note_measured(self) -> None:
+        """Note the curvature that a batch is measured for, if it is for one."""
+        for kind in ("ekfac", "kfac"):
+            if kind in self.options.statistic:
+                self._note_hessian(kind)
+        if "covariance" in self.options.statistic and "grad" in self.options.log:
+            self._note_hessian("raw")
+
     def _note_hessian(self, kind: str) -> None:
-        """Keep which curvature the logs are for, also for the next program."""
+        """Keep which curvature the logs are for, also for the next program.
+
+        It holds for the current compression: LogIX forgets what it measured with another.
+        """
         one_of("hessian", kind, HESSIANS)
-        if kind != self._hessian:
-            self._hessian = kind
+        noted = {"hessian": kind, "compression": label_of(self.options)}
+        if noted != self._noted:
+            self._noted = noted
             self.path.mkdir(parents=True, exist_ok=True)
             with replacing(self.path / _NOTE) as file:
-                file.write(json.dumps({"hessian": kind}).encode())
+                file.write(json.dumps(noted).encode())
 
     @property
     def hessian(self) -> str:
         """The curvature that the passes over the data measured, under LogIX's name for it."""
-        if self._hessian == "none" and (self.path / _NOTE).exists():
-            self._hessian = json.loads((self.path / _NOTE).read_text())["hessian"]
-        return self._hessian
+        if self._noted is None and (self.path / _NOTE).exists():
+            self._noted = json.loads((self.path / _NOTE).read_text())
+        noted = self._noted or {}
+        same = noted.get("compression") == label_of(self.options)
+        return str(noted["hessian"]) if same else "none"
 
     @property
     def influence(self) -> LogixInfluence:
@@ -276,15 +342,6 @@ class LogIX(Run):
 
     def save_lora(self) -> None:
         """Accepted and not needed: projections are determined by a seed."""
-
-
-class _PendingLog:
-    """Logs that are complete once the ``with`` in which they were asked for ends."""
-
-    logs: Logs | None = None
-
-    def __deepcopy__(self, memo: Any) -> _PendingLog:
-        return self
 
 
 def _layers() -> list[type[nn.Module]]:

@@ -32,8 +32,9 @@ class LogIXScheduler:
     ) -> None:
         if not isinstance(logix, LogIX):
             raise ArgumentError(
-                "LogIXScheduler needs a run of LogIX. Hint: sawlog.LogIX(project, config=...), or "
-                "run.extract(step, loader), which makes all passes in one call."
+                "LogIXScheduler needs a run of LogIX. Hint: `import sawlog.logix as logix` in "
+                "place of `import logix`, or sawlog.LogIX(project, config=...); without LogIX, "
+                "run.extract(step, loader) makes all passes in one call."
             )
         one_of("lora", lora, ("none", "random", "pca"))
         one_of("hessian", hessian, HESSIANS)
@@ -63,8 +64,7 @@ class LogIXScheduler:
             run.add_lora(init=self._lora)
         run.save(True)
         run.setup(self._passes[number])
-        if self._hessian != "none":
-            run._note_hessian(self._hessian)
+        run._note_hessian(self._hessian)
         self._next += 1
         return number
 

@@ -36,25 +36,40 @@ class BatchStatistics:
         self._moments: list[tuple[str, Tensor, int]] = []
         self._pairs: dict[str, list[Pair]] = {}
 
-    def add(self, block: Block, pair: Pair, scale: Scale, factor: float) -> None:
-        """Add one use of a block, given as a projected pair and the scale of its gradients."""
+    def add(
+        self, block: Block, pair: Pair, scale: Scale, factor: float, inputs: str, whole: bool
+    ) -> None:
+        """Add one use of a block, given as a projected pair and the scale of its gradients.
+
+        Args:
+            block: the block.
+            pair: the projected gradients.
+            scale, factor: what they are multiplied and divided by.
+            inputs: the side of the inputs, ``"left"`` or ``"right"``.
+            whole: whether the pair was made of gradients that have no factors.
+        """
         if "ekfac" in self._wanted:
             with self._lock:
                 own = scaled(pair, scale, factor, self._batch)
                 self._pairs.setdefault(block.name, []).append(own)
         if "kfac" in self._wanted:
-            self._add_moments(block, pair, scale, factor)
+            self._add_moments(block, pair, scale, factor, "left" if whole else inputs, not whole)
 
-    def _add_moments(self, block: Block, pair: Pair, scale: Scale, factor: float) -> None:
-        """Add the second moments of both sides; only that of the outputs has the loss scale."""
+    def _add_moments(
+        self, block: Block, pair: Pair, scale: Scale, factor: float, side: str, masks: bool
+    ) -> None:
+        """Add the second moments of both sides; only that of the outputs has the loss scale.
+
+        A whole gradient has one row of the matrix at each of its positions, which no mask is for.
+        """
         if self._options.precision == "float64":
             pair = Pair(_double(pair.left), _double(pair.right))
         positions = pair.left.positions * pair.batch
         mask = None if self._batch.mask is None else self._batch.chosen(self._batch.mask)
-        if mask is not None and mask.shape[1:] == (pair.left.positions,):
+        if mask is not None and masks and mask.shape[1:] == (pair.left.positions,):
             pair, positions = pair.masked(mask), int(mask.sum())
         inputs, outputs = pair.right, pair.left
-        if block.inputs == "left":
+        if side == "left":
             inputs, outputs = outputs, inputs
         if isinstance(scale, float):
             total = outputs.moment() * (scale / factor) ** 2
@@ -62,7 +77,7 @@ class BatchStatistics:
             own = self._batch.chosen(scale).to(device_of(pair)) / factor
             total = outputs.scaled(own.to(dtype_of(pair))).moment()
         sides = (inputs.moment(), total)
-        left, right = sides if block.inputs == "left" else sides[::-1]
+        left, right = sides if side == "left" else sides[::-1]
         with self._lock:
             self._moments.append((f"{LEFT}/{block.name}", left, positions))
             self._moments.append((f"{RIGHT}/{block.name}", right, positions))
