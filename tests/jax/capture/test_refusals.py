@@ -53,18 +53,22 @@ MIXED = {
     "batch norm of the data": (lambda p, x: output(p, x / x.std(0)).sum(1), "reduce_sum"),
     "every pair": (lambda p, x: (output(p, x) @ output(p, x).T).sum(1), "dot_general"),
     "softmax over the batch": (lambda p, x: jax.nn.softmax(output(p, x), 0).sum(1), "reduce_max"),
-    "neighbours": (lambda p, x: jnp.roll(output(p, x), 1, 0).sum(1), "slice"),
-    "reversed": (lambda p, x: (output(p, x)[::-1]).sum(1), "rev"),
+    "neighbours": (lambda p, x: jnp.roll(output(p, x), 1, 0).sum(1), "order of the batch"),
+    "reversed": (lambda p, x: (output(p, x)[::-1]).sum(1), "order of the batch"),
     "shuffled": (lambda p, x: output(p, x)[jnp.argsort(x[:, 0])].sum(1), "order of the batch"),
     "sorted": (lambda p, x: jnp.sort(output(p, x), axis=0).sum(1), "sort"),
     "cumulative": (lambda p, x: jnp.cumsum(output(p, x), axis=0).sum(1), "cumsum"),
     "tokens of all examples": (
-        lambda p, x: lax.map(lambda one: one * p["w"].sum(), x.reshape(-1)).reshape(4, 3).sum(1),
+        lambda p, x: (
+            lax.map(lambda one: one * p["w"].sum(), jnp.tile(x, (1, 8)).reshape(-1))
+            .reshape(4, 24)
+            .sum(1)
+        ),
         "loops over the examples",
     ),
     "some examples": (
         lambda p, x: output(p, x).sum(1) * output(p, x)[0].sum(),
-        "selects some of the examples",
+        "combines different examples",
     ),
     "the hardest examples": (
         lambda p, x: jnp.where(

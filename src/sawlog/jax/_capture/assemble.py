@@ -10,27 +10,31 @@ import jax.numpy as jnp
 
 from sawlog.factored import Dense, Factor, OneHot, Pair, rows, vector
 from sawlog.jax._capture.attaching import Recorded
+from sawlog.jax._capture.cut_uses import uses_of_all
 from sawlog.jax._capture.plan import CapturePlan, Layout
 from sawlog.jax._capture.views import Atoms, in_order, size_of
 
 
 def make_pairs(
-    plan: CapturePlan, records: Sequence[Recorded], found: Any
+    plan: CapturePlan, records: Sequence[Recorded], found: Any, examples: int
 ) -> dict[str, tuple[Pair, ...]]:
     """Return the pairs of each block, one for each use.
 
     A block with a use that has no factors has one pair of its gradients instead: those of a vector
     as :func:`sawlog.factored.vector`, those of a matrix as :func:`sawlog.factored.rows`.
     """
-    return {layout.block.name: _pairs(layout, records, found) for layout in plan.layouts}
+    return {layout.block.name: _pairs(layout, records, found, examples) for layout in plan.layouts}
 
 
-def _pairs(layout: Layout, records: Sequence[Recorded], found: Any) -> tuple[Pair, ...]:
+def _pairs(
+    layout: Layout, records: Sequence[Recorded], found: Any, examples: int
+) -> tuple[Pair, ...]:
     name = layout.block.name
     if not layout.factored:
         return (_of_gradients(layout, found["whole"]),)
     own = [record for record in records if name in record.names]
-    return tuple(_pair(layout, record, found["factors"]) for record in own)
+    factors = found["factors"]
+    return tuple(_pair(layout, *use) for use in uses_of_all(own, factors, examples))
 
 
 def _of_gradients(layout: Layout, whole: Any) -> Pair:
@@ -45,12 +49,10 @@ def _of_gradients(layout: Layout, whole: Any) -> Pair:
     return rows(jnp.reshape(parts, (-1, *layout.block.shape)))
 
 
-def _pair(layout: Layout, record: Recorded, factors: Sequence[Any]) -> Pair:
-    assert record.zeros is not None
+def _pair(layout: Layout, record: Recorded, inputs: Any, cotangents: Any) -> Pair:
     assert record.sides is not None
     groups, outs, ins = record.sides
     inner = len(groups) - sum(record.loops)
-    inputs, cotangents = (factors[i] for i in record.zeros)
     right: Factor
     if record.lookup:
         ids = _merged(inputs[..., None], record.loops, 0)[..., 0]

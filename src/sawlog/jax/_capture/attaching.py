@@ -39,6 +39,7 @@ class Recorded:
             (they use different slices of the parameter) rather than positions.
         key: Identifies the use.
         bias: The use to whose output this one adds a bias.
+        cut: The numbers of the examples that use it; None if all do.
     """
 
     names: tuple[str, ...]
@@ -50,6 +51,7 @@ class Recorded:
     loops: tuple[bool, ...] = ()
     key: int = -1
     bias: int | None = None
+    cut: tuple[int, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -99,6 +99,21 @@ ONE = Split((), ())
 
 
 @dataclasses.dataclass(frozen=True)
+class Cut:
+    """Some of the examples of the batch, as after ``x[:3]`` of an array of examples.
+
+    Args:
+        place: Where they are, as if they were the whole batch.
+        chosen: Their numbers in the batch, in the order of the array.
+        where: The equation that selected them, and its source line.
+    """
+
+    place: Axis | Split
+    chosen: tuple[int, ...]
+    where: str = dataclasses.field(default="", compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
 class Mixed:
     """Examples were combined, or it is unknown where they are.
 
@@ -116,7 +131,7 @@ class Summed:
     """A sum over examples: the loss of a function that returns a declared sum or mean."""
 
 
-Place = Axis | Split | Mixed | Summed | None
+Place = Axis | Split | Cut | Mixed | Summed | None
 """Where the examples are; None for a value that is the same for all examples."""
 
 
@@ -187,6 +202,10 @@ def merge(states: Sequence[State]) -> Place:
         if any(state.place is None and state.param for state in states):
             return Mixed("is a sum over examples in some steps or branches only")
         return Summed()
+    if any(isinstance(place, Cut) for place in found) and any(
+        state.place is None and state.param for state in states
+    ):
+        return Mixed("has some of the examples in some steps or branches only")
     if any(place != found[0] for place in found):
         return Mixed("has the examples along different dimensions in different steps or branches")
     return found[0]

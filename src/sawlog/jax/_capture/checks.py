@@ -67,12 +67,12 @@ def interaction(place: Mixed) -> CaptureError:
             "add terms of parameters alone, such as weight decay, outside of the function that is "
             "captured, or return one loss for each example."
         )
-    if "some of the examples" in place.why or "splits the batch" in place.why:
+    if "some of the examples" in place.why:
         return CaptureError(
-            f"The examples of the batch cannot be separated: {place.where} {place.why}. A loss "
-            "that is computed for a part of the batch at a time needs parts of equal size. Hint: "
-            "x.reshape(parts, -1, *x.shape[1:]) and jax.lax.map or scan over the parts, or "
-            "jax.vmap over the examples."
+            f"The examples of the batch cannot be separated: {place.where} {place.why}. Parts of "
+            "a batch are followed where it is known which examples they hold when the function is "
+            "traced. Hint: slice at static bounds and concatenate in the order of the batch, or "
+            "x.reshape(parts, -1, *x.shape[1:]) and jax.lax.map or scan over the parts."
         )
     return CaptureError(
         "The loss of one example depends on other examples of the batch: "

@@ -14,13 +14,23 @@ import jax
 
 from sawlog.jax import _compat
 from sawlog.jax._capture.attaching import Recorded
-from sawlog.jax._capture.axes import Axis, Mixed, Place, Split, State, Summed, digits_of, joined
+from sawlog.jax._capture.axes import (
+    Axis,
+    Cut,
+    Mixed,
+    Place,
+    Split,
+    State,
+    Summed,
+    digits_of,
+    joined,
+)
 from sawlog.jax._capture.axis_rules.table import where
 from sawlog.jax._capture.constants import Traced
 from sawlog.jax._capture.interpreter import CaptureInterpreter
 from sawlog.jax._capture.slots import Zeros
 from sawlog.jax._capture.structures import merged_state, states_of
-from sawlog.jax._capture.sub_batches import Digit, passed, rebuilt, shifted
+from sawlog.jax._capture.sub_batches import Digit, of_all_steps, passed, rebuilt, shifted
 from sawlog.jax._core import arrays
 
 _HANDED_ON = "hands a value of some examples on to others, in a loop over the examples"
@@ -67,7 +77,7 @@ class _ExampleLoop:
     def _handed_on(self, state: State) -> State:
         """Return the state of a value that steps hand on to each other."""
         place = state.place
-        if isinstance(place, (Axis, Split)):
+        if isinstance(place, (Axis, Split, Cut)):
             place = Summed() if self.walk.sums else Mixed(_HANDED_ON, self.at)
         elif place is None and state.param:
             place = Mixed("hands parameters on, in a loop over the examples", self.at)
@@ -110,6 +120,8 @@ class _ExampleLoop:
             inner = shifted(place, self.digit.rest, 1)
             assert isinstance(inner, (Axis, Split))
             place = self.digit.inserted(inner, Axis(0))
+        elif isinstance(place, Cut):
+            place = Mixed("returns some of the examples of a step, in a loop over the examples")
         elif place is None and state.param:
             place = Mixed("returns a value of parameters alone from a loop over the examples")
         if isinstance(place, Mixed) and not place.where:
@@ -133,7 +145,7 @@ class _ExampleLoop:
             reverse=self.loop.reverse,
             unroll=_compat.scan_unroll(self.eqn),
         )
-        walk.adopt(self.found, first)
+        walk.adopt([of_all_steps(record) for record in self.found], first)
         stacked = map(self._stacked, self.outs[len(carry) :])
         return [
             *(Traced(v, s) for v, s in zip(carry, self.states, strict=True)),

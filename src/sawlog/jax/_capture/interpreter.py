@@ -14,7 +14,7 @@ from typing import Any
 from sawlog.jax import _compat
 from sawlog.jax._capture import axis_rules as axis_rules
 from sawlog.jax._capture.attaching import Attacher, Origin, Recorded
-from sawlog.jax._capture.axes import CONSTANT, Known, Mixed, Place, State, Summed
+from sawlog.jax._capture.axes import Cut, Known, Mixed, Place, State, Summed
 from sawlog.jax._capture.axis_rules.reducing import as_summed
 from sawlog.jax._capture.axis_rules.table import (
     Followed,
@@ -24,7 +24,8 @@ from sawlog.jax._capture.axis_rules.table import (
     where,
 )
 from sawlog.jax._capture.constants import Constant, Traced, computed, full
-from sawlog.jax._capture.known import known_outputs
+from sawlog.jax._capture.cuts import equation_of_cuts, has_cuts
+from sawlog.jax._capture.known import known_literal, known_outputs, known_value
 from sawlog.jax._capture.permutations import index_outputs, is_negative, stays_index
 from sawlog.jax._capture.slots import Zeros
 from sawlog.jax._capture.uniform import uniform_dimensions
@@ -33,6 +34,23 @@ from sawlog.jax._core import arrays
 StructureRule = Callable[["CaptureInterpreter", Any, list[Traced]], list[Traced]]
 
 _structures: dict[str, StructureRule] = {}
+
+#: Primitives that hold programs whose equations are evaluated one by one, in place.
+_IN_PLACE = frozenset(
+    [
+        "jit",
+        "pjit",
+        "closed_call",
+        "core_call",
+        "remat_opt",
+        "composite",
+        "custom_lin",
+        "checkpoint",
+        "remat",
+        "remat2",
+        "optimization_barrier",
+    ]
+)
 
 
 def structure_rule(*names: str) -> Callable[[StructureRule], StructureRule]:
@@ -74,13 +92,14 @@ class CaptureInterpreter(Attacher):
     def run(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Traced]) -> list[Traced]:
         """Evaluate a program in the active trace."""
         environment: dict[Any, Traced] = {
-            var: Traced(value, CONSTANT) for var, value in zip(jaxpr.constvars, consts, strict=True)
+            var: Traced(value, State(known=known_value(value)))
+            for var, value in zip(jaxpr.constvars, consts, strict=True)
         }
         environment.update(zip(jaxpr.invars, args, strict=True))
 
         def read(atom: Any) -> Traced:
             if isinstance(atom, _compat.Literal):
-                return Traced(atom.val, CONSTANT)
+                return Traced(atom.val, State(known=known_literal(atom)))
             return environment[atom]
 
         for eqn in jaxpr.eqns:
@@ -98,6 +117,8 @@ class CaptureInterpreter(Attacher):
         if all(x.state.place is None for x in operands):
             return self._without_examples(eqn, operands)
         structure = _structures.get(eqn.primitive.name)
+        if has_cuts(operands) and eqn.primitive.name not in _IN_PLACE:
+            return equation_of_cuts(self, eqn, operands)
         if structure is not None:
             return structure(self, eqn, operands)
         followed = self.follow(eqn, operands)
@@ -159,6 +180,9 @@ class CaptureInterpreter(Attacher):
         used = [i for i, x in enumerate(operands) if x.constant is not None]
         if used and any(isinstance(place, Summed) for place in followed.outs):
             mixed = Mixed("combines a sum over examples with a parameter", where(eqn))
+            followed = Followed((mixed,) * len(values))
+        if used and any(isinstance(place, Cut) for place in followed.outs):
+            mixed = Mixed("uses a parameter and selects some of the examples", where(eqn))
             followed = Followed((mixed,) * len(values))
         states = self._states(eqn, operands, followed, known)
         if used:

@@ -54,10 +54,27 @@ def _followed(aval: Any) -> bool:
     )
 
 
+def known_literal(literal: Any) -> Known | None:
+    """Return what is known of an integer that a program holds."""
+    if not _followed(literal.aval):
+        return None
+    values = np.asarray(literal.val)
+    return Known(values, np.ones(values.shape, bool))
+
+
+def known_value(value: Any) -> Known | None:
+    """Return what is known of an array that a program holds."""
+    if isinstance(value, jax.core.Tracer) or not isinstance(value, (np.ndarray, jax.Array)):
+        return None
+    if not _followed(value) or not getattr(value, "is_fully_addressable", True):
+        return None
+    values = np.asarray(value)
+    return Known(values, np.ones(values.shape, bool))
+
+
 def _known(atom: Any, state: State) -> Known | None:
     if isinstance(atom, _compat.Literal) and _followed(atom.aval):
-        values = np.asarray(atom.val)
-        return Known(values, np.ones(values.shape, bool))
+        return known_literal(atom)
     return state.known
 
 

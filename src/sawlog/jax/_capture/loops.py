@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from sawlog.jax import _compat
 from sawlog.jax._capture.attaching import Recorded
-from sawlog.jax._capture.axes import State
+from sawlog.jax._capture.axes import Mixed, State
 from sawlog.jax._capture.axis_rules.table import where
 from sawlog.jax._capture.constants import Constant, Traced
 from sawlog.jax._capture.example_loops import loop_over_examples
@@ -31,6 +31,7 @@ from sawlog.jax._capture.structures import (
     zeros_of,
 )
 from sawlog.jax._capture.sub_batches import in_step, shifted, step_digit
+from sawlog.jax._capture.unrolled import unrolled_steps
 from sawlog.jax._capture.views import ParameterView
 from sawlog.jax._core import arrays
 
@@ -45,6 +46,10 @@ def scan(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Tra
         return loop_over_examples(walk, eqn, loop, operands, digit)
     stepped = [_step_state(walk, x.state, eqn) for x in xs]
     states, outs = _fixed_point(walk, eqn, loop, consts, carry, stepped)
+    if any(isinstance(state.place, Mixed) for state in (*states, *outs)):
+        written_out = unrolled_steps(walk, eqn, loop, operands)
+        if written_out is not None:
+            return written_out
     body = _Body(walk, eqn, loop, consts, carry, xs, stepped, states, outs)
     return body.bind()
 

@@ -18,7 +18,7 @@ from sawlog.jax._capture import shards as shards
 from sawlog.jax._capture import structures as structures
 from sawlog.jax._capture.assemble import make_pairs
 from sawlog.jax._capture.attaching import Recorded
-from sawlog.jax._capture.axes import CONSTANT, ONE, Axis, Mixed, Split, State, Summed
+from sawlog.jax._capture.axes import CONSTANT, ONE, Axis, Cut, Mixed, Split, State, Summed
 from sawlog.jax._capture.captured import Captured
 from sawlog.jax._capture.checks import check_array, check_losses, check_matrices, interaction
 from sawlog.jax._capture.constants import Constant, Traced
@@ -187,7 +187,9 @@ class CaptureProgram:
             losses,
             self._aux(aux),
             self._grads(found, matrices) if "grad" in self._request.what else {},
-            make_pairs(self.plan, records, found) if "pairs" in self._request.what else {},
+            make_pairs(self.plan, records, found, self._examples)
+            if "pairs" in self._request.what
+            else {},
             self._batch_gradient(matrices) if self._request.prove else None,
             coarsest(self._closed),
         )
@@ -376,8 +378,9 @@ def _checked(walk: CaptureInterpreter, losses: Traced, reduction: str) -> Traced
     if place is None:
         return walk.promoted(losses, Axis(0), "the losses")
     if place not in (Axis(0), ONE):
+        at = f": see {place.where}" if isinstance(place, Cut) else ""
         raise CaptureError(
-            "The losses are not in the order of the batch. Hint: return the loss of the first "
+            f"The losses are not in the order of the batch{at}. Hint: return the loss of the first "
             "example first; undo a sort with the inverse permutation, jnp.argsort(order)."
         )
     return losses

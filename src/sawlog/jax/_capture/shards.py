@@ -17,14 +17,14 @@ from jax.sharding import PartitionSpec as P
 
 from sawlog.jax import _compat
 from sawlog.jax._capture.attaching import Recorded
-from sawlog.jax._capture.axes import Axis, Mixed, Place, Split, State, digits_of, joined
+from sawlog.jax._capture.axes import Axis, Cut, Mixed, Place, Split, State, digits_of, joined
 from sawlog.jax._capture.axis_rules.table import where
 from sawlog.jax._capture.constants import Constant, Traced
 from sawlog.jax._capture.interpreter import CaptureInterpreter, structure_rule
 from sawlog.jax._capture.links import spread_over
 from sawlog.jax._capture.slots import Zeros
 from sawlog.jax._capture.structures import received, states_of, zeros_of
-from sawlog.jax._capture.sub_batches import Digit, passed, rebuilt
+from sawlog.jax._capture.sub_batches import Digit, of_all_steps, passed, rebuilt
 from sawlog.jax._core import arrays
 
 
@@ -161,6 +161,8 @@ class _Shards:
         place = state.place
         if isinstance(place, (Axis, Split)) and self.spread is not None:
             place = self._place_outside(place, spec, shape)
+        elif isinstance(place, Cut):
+            place = Mixed("returns some of the examples of a device")
         elif place is None and state.param and self.mesh & _all_names(spec):
             place = Mixed("returns a value of parameters that differs between devices")
         if isinstance(place, Mixed) and not place.where:
@@ -192,7 +194,7 @@ class _Shards:
         zeros = [arrays.with_spec(self.lead, array, spec) for array, spec in pairs]
         factors, specs = self._factor_zeros(values, zeros)
         outs, out_zeros = self._mapped(specs)(values, zeros, factors)
-        walk.adopt(self.found, first)
+        walk.adopt([of_all_steps(record) for record in self.found], first)
         rest = iter([*zip(map(self._join, out_zeros), self.names, strict=True)])
         return [
             Traced(value, state, received(value, *next(rest)) if c else None)

@@ -34,3 +34,8 @@ def without_logs(closed: Any) -> Any:
     """Return a program without its logs."""
     walk = Interpreter(DropLogs(SITE_PRIMITIVES))
     return walk.trace(closed).closed if walk.sites_of(closed) else closed
+
+
+def has_logs(eqn: Any) -> bool:
+    """Return whether an equation logs."""
+    return bool(Interpreter(DropLogs(SITE_PRIMITIVES)).sites_in(eqn))

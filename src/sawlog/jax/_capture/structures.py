@@ -11,7 +11,7 @@ import jax
 
 from sawlog.errors import CaptureError
 from sawlog.jax import _compat
-from sawlog.jax._capture.axes import ONE, Axis, Mixed, Place, Split, State, merge
+from sawlog.jax._capture.axes import ONE, Axis, Cut, Mixed, Place, Split, State, merge
 from sawlog.jax._capture.axis_rules.table import Followed, where
 from sawlog.jax._capture.constants import Constant, Traced
 from sawlog.jax._capture.interpreter import CaptureInterpreter, structure_rule
@@ -33,12 +33,13 @@ def call(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Tra
 
 
 def _located(traced: Traced, eqn: Any) -> Traced:
-    """Name the line of a call where that of the equation that mixes examples is unknown."""
+    """Name the line of a call where that of the equation inside of it is unknown."""
     place = traced.state.place
-    if not isinstance(place, Mixed) or _compat.UNKNOWN_LINE not in place.where:
+    if not isinstance(place, (Mixed, Cut)) or _compat.UNKNOWN_LINE not in place.where:
         return traced
     at = place.where.replace(_compat.UNKNOWN_LINE, _compat.source_line(eqn))
-    return Traced(traced.value, State(Mixed(place.why, at), traced.state.param))
+    named = dataclasses.replace(place, where=at)
+    return dataclasses.replace(traced, state=dataclasses.replace(traced.state, place=named))
 
 
 @structure_rule("optimization_barrier")
@@ -172,10 +173,18 @@ def own_derivative(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -
     else:
         inner, given = _compat.inner_jaxpr(eqn), operands
     states = states_of(walk, inner, [x.state for x in given])
-    places: tuple[Place, ...] = tuple(state.place for state in states)
+    places: tuple[Place, ...] = tuple(_whole(state.place, eqn) for state in states)
     if not any(isinstance(place, Mixed) for place in places):
         places = _separate_backwards(walk, eqn, operands, places)
     return walk.bind(eqn, operands, Followed(places), sliceable=False)
+
+
+def _whole(place: Place, eqn: Any) -> Place:
+    """Return a place with all examples, as the user's derivative must have them."""
+    if not isinstance(place, Cut):
+        return place
+    why = "selects some of the examples, in a function with a derivative of its own"
+    return Mixed(why, where(eqn))
 
 
 def _separate_backwards(

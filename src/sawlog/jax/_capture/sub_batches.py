@@ -15,7 +15,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from sawlog.errors import CaptureError
-from sawlog.jax._capture.axes import Axis, Mixed, Place, Split, digits_of, joined
+from sawlog.jax._capture.attaching import Recorded
+from sawlog.jax._capture.axes import Axis, Cut, Mixed, Place, Split, digits_of, joined
 from sawlog.jax._capture.constants import Constant
 from sawlog.jax._capture.views import in_order
 
@@ -86,6 +87,10 @@ def shifted(place: Place, examples: int, by: int) -> Place:
     if isinstance(place, Split):
         parts = tuple(part.at(part.dim + by) for part in place.parts)
         return Split(parts, place.sizes)
+    if isinstance(place, Cut):
+        inner = shifted(place.place, len(place.chosen), by)
+        assert isinstance(inner, (Axis, Split))
+        return Cut(inner, place.chosen)
     return place
 
 
@@ -133,3 +138,8 @@ def rebuilt(constant: Constant, core: Any, zeros: Any) -> Constant:
         return own.whole(tuple(core.shape), core.dtype)
 
     return dataclasses.replace(constant, core=core, make_zeros=whole, slot=own)
+
+
+def of_all_steps(record: Recorded) -> Recorded:
+    """Return a use in a step; which examples have it depends on the step if some of them do."""
+    return record if record.cut is None else dataclasses.replace(record, cut=())

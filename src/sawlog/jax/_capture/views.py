@@ -57,6 +57,8 @@ class ParameterView:
     def reshaped(self, shape: Sequence[int]) -> ParameterView | None:
         """Split and merge dimensions; None if a dimension would contain a part of an atom."""
         rest = [atom for dim in self.dims for atom in dim]
+        if 0 in shape or not all(atom.size for atom in rest):
+            return None  # no elements
         dims = []
         for size in shape:
             found: list[Atom] = []

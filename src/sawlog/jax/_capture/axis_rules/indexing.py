@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sawlog.jax import _compat
-from sawlog.jax._capture.axes import Axis, Known, Place
+from sawlog.jax._capture.axes import Axis, Known, Mixed, Place
 from sawlog.jax._capture.axis_rules.table import (
     Followed,
     FollowedOperands,
@@ -16,6 +16,7 @@ from sawlog.jax._capture.axis_rules.table import (
     axis_rule,
     shape_of,
 )
+from sawlog.jax._capture.cut_rows import place_of
 
 _RANKED = "uses the rank of an example among the others"
 _CHOOSES = "selects rows by an index that may be that of another example"
@@ -70,7 +71,7 @@ def _by_order(
 
 def _from_operand(
     eqn: Any, dims: _compat.Gather, operands: FollowedOperands, axis: Axis, batch: list[int]
-) -> Axis | None:
+) -> Place:
     """Return where the examples of the operand are in the output; None if that is unknown."""
     whole = shape_of(eqn.invars, 0)
     if axis.order is not None and axis.dim in dims.indexed:
@@ -81,10 +82,11 @@ def _from_operand(
     if axis.dim in dims.indexed:
         if dims.sizes[axis.dim] == whole[axis.dim] and axis.dim not in dims.collapsed:
             return axis.at(_window(dims, axis.dim, len(whole)))  # an index can only be 0
-        if dims.sizes[axis.dim] != 1 or axis.dim not in dims.collapsed:
+        if dims.sizes[axis.dim] != 1:
             return None
         known, column = operands.known[1], dims.indexed.index(axis.dim)
-        return _numbered(known, column, axis, operands.examples, batch)
+        given = known, column, axis, operands.examples, batch
+        return _numbered(*given) or _chosen(*given)
     if dims.sizes[axis.dim] != whole[axis.dim] or axis.dim in dims.collapsed:
         return None
     return axis.at(_window(dims, axis.dim, len(whole)))
@@ -118,6 +120,24 @@ def _numbered(
             shape = [size if d == dim else 1 for d in range(numbers.ndim)]
             if (of_example == along.reshape(shape)).all():
                 return Axis(batch[dim], size // examples // inner, inner)
+    return None
+
+
+def _chosen(known: Known | None, column: int, axis: Axis, examples: int, batch: list[int]) -> Place:
+    """Return the place of examples that a known index selects, along one of its dimensions."""
+    if known is None or not known.mask[..., column].all() or axis.order is not None:
+        return None
+    numbers = np.asarray(known.values[..., column])
+    if numbers.min(initial=0) < 0 or numbers.max(initial=0) >= axis.width * examples:
+        return None
+    of_example = numbers // axis.inner % examples
+    if not numbers.ndim:
+        return place_of([of_example], 0, examples)
+    for dim in range(numbers.ndim):
+        line = np.moveaxis(of_example, dim, 0).reshape(numbers.shape[dim], -1)
+        if line.size and (line == line[:, :1]).all():
+            found = place_of(line[:, 0], batch[dim], examples)
+            return None if isinstance(found, Mixed) else found
     return None
 
 

@@ -6,6 +6,8 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
+
 from sawlog.jax import _compat
 from sawlog.jax._capture.axes import ONE, Axis, Mixed, Place, Split, digits_of, joined
 from sawlog.jax._capture.axis_rules.elementwise import aligned_dims, shared_axis
@@ -16,6 +18,7 @@ from sawlog.jax._capture.axis_rules.table import (
     axis_rule,
     shape_of,
 )
+from sawlog.jax._capture.cut_rows import selected
 
 
 @axis_rule("broadcast_in_dim")
@@ -122,36 +125,38 @@ def _kept_whole(axis: Axis, before: int, after: int, new: tuple[int, ...], examp
 
 @axis_rule("rev")
 def rev(eqn: Any, operands: FollowedOperands) -> Followed:
-    """Reverse other dimensions."""
+    """Reverse dimensions."""
     ((_, axis),) = operands.axes
     if axis.dim in _compat.reversed_dimensions(eqn):
-        return all_mixed(eqn, "reverses the order of the examples")
+        size = shape_of(eqn.invars, 0)[axis.dim]
+        return Followed((selected(axis, np.arange(size)[::-1], operands.examples),))
     return Followed((axis,))
 
 
 @axis_rule("slice")
 def slice_(eqn: Any, operands: FollowedOperands) -> Followed:
-    """Slice other dimensions, or take whole repetitions of the batch."""
+    """Slice other dimensions, or select some of the examples."""
     ((_, axis),) = operands.axes
     start, end, stride = _compat.slice_bounds(eqn)[axis.dim]
     if (start, end, stride) == (0, shape_of(eqn.invars, 0)[axis.dim], 1):
         return Followed((axis,))
-    period = operands.examples * axis.inner
-    whole = stride == 1 and start % period == 0 and end % period == 0 and end > start
-    if whole and axis.order is None:
-        return Followed((Axis(axis.dim, (end - start) // period, axis.inner),))
-    return all_mixed(eqn, "selects some of the examples")
+    return Followed((selected(axis, np.arange(start, end, stride), operands.examples),))
 
 
 @axis_rule("dynamic_slice")
 def dynamic_slice(eqn: Any, operands: FollowedOperands) -> Followed:
-    """Slice other dimensions at positions that all examples share."""
+    """Slice other dimensions, or select examples at a position that is known."""
     ((i, axis), *more) = operands.axes
     if i or more:
         return all_mixed(eqn, "slices at a position that belongs to one example")
-    if _compat.slice_sizes(eqn)[axis.dim] != shape_of(eqn.invars, 0)[axis.dim]:
-        return all_mixed(eqn, "selects some of the examples")
-    return Followed((axis,))
+    count, size = _compat.slice_sizes(eqn)[axis.dim], shape_of(eqn.invars, 0)[axis.dim]
+    if count == size:
+        return Followed((axis,))
+    known = operands.known[1 + axis.dim]
+    if known is None or not known.complete:
+        return all_mixed(eqn, "selects some of the examples, at a position that is not known")
+    start = int(np.clip(known.values, 0, size - count))
+    return Followed((selected(axis, np.arange(start, start + count), operands.examples),))
 
 
 @axis_rule("dynamic_update_slice", sliceable=True)
@@ -210,10 +215,12 @@ def tile(eqn: Any, operands: FollowedOperands) -> Followed:
 
 @axis_rule("split")
 def split(eqn: Any, operands: FollowedOperands) -> Followed:
-    """Split another dimension."""
+    """Split a dimension."""
     ((_, axis),) = operands.axes
     if axis.dim == _compat.operated_axis(eqn):
-        return all_mixed(eqn, "splits the batch")
+        sizes = [var.aval.shape[axis.dim] for var in eqn.outvars]
+        rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+        return Followed(tuple(selected(axis, each, operands.examples) for each in rows))
     return Followed((axis,) * len(eqn.outvars))
 
 
@@ -230,11 +237,12 @@ def stack(eqn: Any, operands: FollowedOperands) -> Followed:
 
 @axis_rule("unstack")
 def unstack(eqn: Any, operands: FollowedOperands) -> Followed:
-    """Return the slices along another dimension."""
+    """Return the slices along a dimension."""
     ((_, axis),) = operands.axes
     removed = _compat.operated_axis(eqn)
     if axis.dim == removed:
-        return all_mixed(eqn, "splits the batch into single examples")
+        rows = range(len(eqn.outvars))
+        return Followed(tuple(selected(axis, [row], operands.examples) for row in rows))
     return Followed((axis.at(axis.dim - (axis.dim > removed)),) * len(eqn.outvars))
 
 

@@ -11,13 +11,17 @@ makes its outputs ``Mixed``: they are refused where they reach the loss.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from sawlog.jax import _compat
 from sawlog.jax._capture.axes import (
     ONE,
     Axis,
+    Cut,
     Index,
     Known,
     Mixed,
@@ -26,6 +30,7 @@ from sawlog.jax._capture.axes import (
     Summed,
     joined,
 )
+from sawlog.jax._capture.cut_rows import whole_or_cut
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,10 +130,10 @@ def follow(eqn: Any, operands: FollowedOperands) -> Followed:
         result = found[0](eqn, operands)
     if any(_by_position(axis, i, operands) for i, axis in result.aligned.items()):
         result = all_mixed(eqn, "combines sorted rows with values that depend on their position")
-    if any(isinstance(out, Mixed) and not out.where for out in result.outs):
+    if any(isinstance(out, (Mixed, Cut)) and not out.where for out in result.outs):
         named = (
             dataclasses.replace(out, where=where(eqn))
-            if isinstance(out, Mixed) and not out.where
+            if isinstance(out, (Mixed, Cut)) and not out.where
             else out
             for out in result.outs
         )
@@ -171,16 +176,28 @@ def _by_parts(rule: Rule, eqn: Any, operands: FollowedOperands) -> Followed:
         aligned |= dict.fromkeys(found.aligned, split)
         for out, place in zip(outs, found.outs, strict=True):
             out.append((place, size))
-    joint = tuple(
-        joined(digits) if all(isinstance(place, Axis) for place, _ in digits) else _mixed(digits)
-        for digits in outs
-    )
+    joint = tuple(_joint(digits) for digits in outs)
     return Followed(joint, aligned, sliceable=False if aligned else None)
+
+
+def _joint(digits: Sequence[tuple[Place, int]]) -> Place:
+    """Return the place of digits, of which some values may be selected."""
+    parts, chosen = [], np.zeros(1, int)
+    for place, size in digits:
+        values = np.asarray(place.chosen) if isinstance(place, Cut) else np.arange(size)
+        own = place.place if isinstance(place, Cut) else place
+        if own == ONE:
+            own = Axis(0)
+        if not isinstance(own, Axis):
+            return _mixed(digits)
+        parts.append((own, len(values)))
+        chosen = (chosen[:, None] * size + values).reshape(-1)
+    return whole_or_cut(joined(parts), chosen.tolist(), math.prod(size for _, size in digits))
 
 
 def _mixed(digits: Sequence[tuple[Place, int]]) -> Place:
     """Return why a digit cannot be followed; a sum over it matters only without other reasons."""
-    found = [place for place, _ in digits if not isinstance(place, Axis)]
+    found = [place for place, _ in digits if not isinstance(place, (Axis, Cut))]
     other = [place for place in found if place != SUM]
     return other[0] if other else found[0]
 
