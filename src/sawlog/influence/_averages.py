@@ -10,7 +10,7 @@ import statistics
 import numpy as np
 
 from sawlog import _validate
-from sawlog.influence._added_examples import balance
+from sawlog.influence._added_examples import integral_factors
 
 #: With fewer runs, ``"robust"`` is the mean: too few to tell which are rough.
 FEWEST = 4
@@ -56,7 +56,7 @@ def average(
        infinitely many runs, which products of different runs estimate without bias. With many
        runs, the weights of all parts tend to 1, and those of guesses to 0.
     3. For complementary halves, runs with and without an example are weighed by the sizes of its
-       scores in them, see :func:`balance`.
+       scores in them, see :func:`integral_factors`.
 
     Args:
         parts: ``[m, a, q, n]``: for each run, what each part contributes to the scores.
@@ -78,7 +78,7 @@ def average(
     found = [_one(parts[:, :, q].astype(np.float64), own, weights, robust) for q in range(queries)]
     members, gaps = (np.stack(each) for each in zip(*found, strict=True))
     if robust and halves is not None:
-        factors = balance(members, halves)
+        factors = integral_factors(members, halves)
         members, gaps = members * factors, gaps * factors
     values = members.mean(1)
     if count < 2:
