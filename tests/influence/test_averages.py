@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from sawlog.influence._added_examples import balance
+from sawlog.influence._added_examples import integral_factors
 from sawlog.influence._averages import RIDGE, _correlation, _spread, average
 
 
@@ -237,12 +237,12 @@ def test_the_effect_of_adding_an_example_is_between_its_two_derivatives(count):
     """The mean of the derivatives at the weights 0 and 1 is too large where fits learn examples."""
     parts, present, effects = least_squares(count)
     members = parts[:, 0].swapaxes(0, 1)
-    balanced = (members * balance(members, present)).mean(1)
+    integrated = (members * integral_factors(members, present)).mean(1)
 
     def off(values):
         return np.linalg.norm(values - effects)
 
-    assert off(balanced) < 0.5 * off(members.mean(1))
+    assert off(integrated) < 0.5 * off(members.mean(1))
 
     def alike(values):
         pairs = zip(values, effects, strict=True)
@@ -253,13 +253,13 @@ def test_the_effect_of_adding_an_example_is_between_its_two_derivatives(count):
     assert 1 - alike(found.values) < 0.7 * (1 - alike(average(parts, "mean").values))
 
 
-def test_balance_of_examples_that_no_run_or_each_run_has_used():
+def test_factors_of_examples_that_no_run_or_each_run_has_used():
     members, present = np.ones((2, 6, 4)), np.zeros((6, 4), bool)
     present[:, 0], present[::2, 1:3] = True, True
-    np.testing.assert_allclose(balance(members, present), 1)
-    np.testing.assert_allclose(balance(0 * members, present), 1)
+    np.testing.assert_allclose(integral_factors(members, present), 1)
+    np.testing.assert_allclose(integral_factors(0 * members, present), 1)
     members[:, ~present[:, 1], 1] = 9  # the ratio 9: three quarters of the runs with it
-    factors = balance(np.repeat(members, 1000, 0), present)
+    factors = integral_factors(np.repeat(members, 1000, 0), present)
     np.testing.assert_allclose((members * factors).mean(1)[0], [1, 3, 1, 1], rtol=0.05)
 
 

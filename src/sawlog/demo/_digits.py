@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from sawlog import influence
 from sawlog.demo._drawings import ANNOTATORS, CARELESS, SIDE, Digits, draw_digits
 from sawlog.demo._sizes import Sizes
 
-_QUERIES, _RANK = 6, 24
+_QUERIES, _RANK, _BATCH = 6, 24, 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +55,7 @@ def train_and_log(console: Console, root: Path, sizes: Sizes) -> TrainedDigits:
     train = draw_digits(sizes.digits, seed=0, careless=True)
     test = draw_digits(max(100, sizes.digits // 3), seed=1, careless=False)
     run = sawlog.init(project="digits", root=root)
-    model = _trained(train, sizes.epochs, seed=0, run=run)
+    model = _trained(train, _steps(sizes), seed=0, run=run)
     loss, accuracy = _measured(model, test)
     console.print(
         f"Trained on {len(train.labels):,} drawn digits, {int(train.wrong.sum())} of them with a "
@@ -85,7 +86,7 @@ def find_wrong_labels(console: Console, watched: TrainedDigits, sizes: Sizes) ->
     )
     before = _measured(watched.model, watched.test)
     kept = np.delete(np.arange(len(train.labels)), suspects[:looked])
-    after = _measured(_trained(_chosen(train, kept), sizes.epochs, seed=0), watched.test)
+    after = _measured(_trained(_chosen(train, kept), _steps(sizes), seed=0), watched.test)
     console.print(
         f"Trained again without them: test loss {before[0]:.3f} -> {after[0]:.3f}, "
         f"accuracy {before[1]:.1%} -> {after[1]:.1%}.\n"
@@ -140,29 +141,38 @@ def drop_each_annotator(
     console.print("\nHow would the test loss change without the labels of one annotator?")
     for (who, own), value in zip(groups.items(), estimated.tolist(), strict=True):
         kept = np.setdiff1d(np.arange(len(train.labels)), own)
-        after, _ = _measured(_trained(_chosen(train, kept), sizes.epochs, seed=0), watched.test)
+        after, _ = _measured(_trained(_chosen(train, kept), _steps(sizes), seed=0), watched.test)
         note = "   who gave the wrong labels" if who == CARELESS else ""
         console.print(
             f"  without {who}  estimated {value:+.2f}, trained again {after - before:+.2f}{note}"
         )
+    console.print("Trust the order of such estimates more than their sizes.")
 
 
-def _trained(data: Digits, epochs: int, seed: int, run: Any = None) -> nn.Module:
+def _steps(sizes: Sizes) -> int:
+    return sizes.epochs * -(-sizes.digits // _BATCH)
+
+
+def _trained(data: Digits, steps: int, seed: int, run: Any = None) -> nn.Module:
+    """Train for a number of steps. Fewer examples do not make training shorter."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(SIDE * SIDE, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU())
     model.append(nn.Linear(32, 10))
     optimizer = torch.optim.AdamW(model.parameters(), 2e-3, weight_decay=0.01)
-    step = 0
-    for epoch in range(epochs):
-        for ids in torch.randperm(len(data.labels)).split(50):
-            optimizer.zero_grad()
-            loss = _loss(model, data, ids)
-            loss.backward()
-            optimizer.step()
-            if run is not None:
-                run.log({"train/loss": loss.item()}, step=step, epoch=epoch)
-            step += 1
+    count = len(data.labels)
+    batches = ((epoch, ids) for epoch in itertools.count() for ids in _shuffled(count))
+    for step, (epoch, ids) in enumerate(itertools.islice(batches, steps)):
+        optimizer.zero_grad()
+        loss = _loss(model, data, ids)
+        loss.backward()
+        optimizer.step()
+        if run is not None:
+            run.log({"train/loss": loss.item()}, step=step, epoch=epoch)
     return model
+
+
+def _shuffled(count: int) -> tuple[torch.Tensor, ...]:
+    return torch.randperm(count).split(_BATCH)
 
 
 def _pixels(data: Digits) -> torch.Tensor:

@@ -14,7 +14,8 @@ class Sizes:
         steps: for how many steps.
         rows: how many rows the killed writer has to write.
         digits: how many drawn digits there are to train on.
-        epochs: how often the model of the digits sees them.
+        epochs: how often the model of the digits sees them. Models that are trained again without
+            some of them take as many steps.
     """
 
     seeds: int = 5
@@ -26,4 +27,4 @@ class Sizes:
     @classmethod
     def quick(cls) -> Sizes:
         """Return sizes that only show that everything works."""
-        return cls(seeds=2, steps=20, rows=2_000, digits=240, epochs=20)
+        return cls(seeds=2, steps=20, rows=2_000, digits=480, epochs=20)

@@ -16,7 +16,7 @@ import numpy as np
 PRIOR = 5
 
 
-def balance(members: np.ndarray, present: np.ndarray) -> np.ndarray:
+def integral_factors(members: np.ndarray, present: np.ndarray) -> np.ndarray:
     """Return factors ``[m, n]`` for the scores of runs, so that their mean is the integral.
 
     The share of runs without an example is ``1 / (1 + sqrt(r))``, where ``r`` is the ratio of the

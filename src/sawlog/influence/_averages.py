@@ -10,7 +10,8 @@ import statistics
 import numpy as np
 
 from sawlog import _validate
-from sawlog.influence._added_examples import balance
+from sawlog.influence._added_examples import integral_factors
+from sawlog.influence._rough_runs import scale_down, usual_size_errors
 
 #: With fewer runs, ``"robust"`` is the mean: too few to tell which are rough.
 FEWEST = 4
@@ -51,12 +52,13 @@ def average(
     ``"mean"`` is the mean. ``"robust"`` has a smaller error if runs are rough, in three steps:
 
     1. The scores of a run for a query are scaled down if they are larger than those of most runs.
+       How uncertain their size is becomes part of the errors, see :mod:`._rough_runs`.
     2. Parts that agree less between runs get smaller weights, from 0 to 1, and guesses get a
        weight, from 0. The weights minimize the expected squared distance to the mean of
        infinitely many runs, which products of different runs estimate without bias. With many
        runs, the weights of all parts tend to 1, and those of guesses to 0.
     3. For complementary halves, runs with and without an example are weighed by the sizes of its
-       scores in them, see :func:`balance`.
+       scores in them, see :func:`integral_factors`.
 
     Args:
         parts: ``[m, a, q, n]``: for each run, what each part contributes to the scores.
@@ -76,30 +78,37 @@ def average(
         parts = np.concatenate([parts, guesses], 1)
     weights = _weights(parts, own, 2 if paired else 1) if robust else np.ones(own)
     found = [_one(parts[:, :, q].astype(np.float64), own, weights, robust) for q in range(queries)]
-    members, gaps = (np.stack(each) for each in zip(*found, strict=True))
+    members, gaps, moved = (np.stack(each) for each in zip(*found, strict=True))
     if robust and halves is not None:
-        factors = balance(members, halves)
-        members, gaps = members * factors, gaps * factors
+        factors = integral_factors(members, halves)
+        members, gaps, moved = members * factors, gaps * factors, moved * factors
     values = members.mean(1)
     if count < 2:
         return Average(values, np.full(values.shape, np.nan), members.swapaxes(0, 1), weights)
     variance_of = functools.partial(_variance, paired=paired, halves=halves)
     variance = _moderated(np.stack([variance_of(each) for each in members]), count)
     bias = np.array([np.sum(each.mean(0) ** 2 - variance_of(each)) for each in gaps])
-    errors = np.sqrt(variance + _spread(bias, variance, values))
+    common = (moved.mean(2) ** 2).mean(1)
+    errors = np.sqrt(variance + _spread(bias, variance, values) + common)
     return Average(values, errors, members.swapaxes(0, 1), weights)
 
 
 def _one(
     parts: np.ndarray, own: int, weights: np.ndarray, robust: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the members of one query from ``[m, a, n]``, and their distances from the mean.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the members of one query from ``[m, a, n]``, and what their mean may err by.
 
-    Weights other than 1 move the average away from the mean: the mean distance is an error too.
+    Returns:
+        The members, ``[m, n]``. Their distances from those of the mean, likewise: weights other
+        than 1 move the average away from it. By how much members change if the usual sizes of the
+        parts are larger or smaller by their standard errors, ``[2, m, n]``.
     """
-    clipped = _clipped(parts) if robust else parts
-    members = np.einsum("a,man->mn", weights, clipped)
-    return members, members - clipped[:, :own].sum(1)
+    if not robust:
+        return parts.sum(1), np.zeros((len(parts), 1)), np.zeros((2, 1, 1))  # no distance, no scale
+    scaled = scale_down(parts)
+    members = np.einsum("a,man->mn", weights, scaled)
+    moved = np.einsum("a,sman->smn", weights, usual_size_errors(parts))
+    return members, members - scaled[:, :own].sum(1), moved
 
 
 def _variance(members: np.ndarray, paired: bool, halves: np.ndarray | None) -> np.ndarray:
@@ -156,13 +165,6 @@ def _correlation(members: np.ndarray) -> float:
     return min(0.5, max(-0.75, found))
 
 
-def _clipped(parts: np.ndarray) -> np.ndarray:
-    """Scale down runs ``[m, a, n]`` whose part is larger than in the median run."""
-    sizes = np.sqrt((parts**2).mean(-1, keepdims=True))
-    usual = np.median(sizes, 0)
-    return parts * np.minimum(1, usual / np.where(sizes > 0, sizes, 1))
-
-
 def _sums(runs: np.ndarray, together: int) -> np.ndarray:
     """Sum ``together`` successive runs."""
     return runs.reshape(-1, together, *runs.shape[1:]).sum(1)
@@ -177,14 +179,14 @@ def _weights(parts: np.ndarray, own: int, together: int) -> np.ndarray:
     count, kinds, queries, _ = parts.shape
     square, product = np.zeros((kinds, kinds)), np.zeros(kinds)
     for q in range(queries):
-        clipped = _clipped(parts[:, :, q].astype(np.float64))
-        whole = clipped[:, :own].sum(1)
+        scaled = scale_down(parts[:, :, q].astype(np.float64))
+        whole = scaled[:, :own].sum(1)
         size = np.median((whole**2).mean(1))
         if size == 0:
             continue
-        mean = clipped.mean(0)
+        mean = scaled.mean(0)
         square += mean @ mean.T / size
-        same = np.einsum("man,mn->a", *(_sums(each, together) for each in (clipped, whole)))
+        same = np.einsum("man,mn->a", *(_sums(each, together) for each in (scaled, whole)))
         pairs = count * (count - together)
         product += (count**2 * mean @ whole.mean(0) - same) / pairs / size
     if not np.trace(square):

@@ -272,6 +272,23 @@ def test_a_step_that_changes_the_structure():
         scored(**{**options, "step": lambda state, batch, weights: state[0]})
 
 
+@pytest.mark.parametrize("loop", ["scan", "python"])
+def test_a_step_that_changes_a_dtype_or_a_shape(loop):
+    _, options = stepped()
+
+    def begin(key):
+        return {"own": options["init"](key), "seen": jnp.zeros(3)}
+
+    def step(state, batch, weights):
+        own = options["step"](state["own"], batch, weights)
+        return {"own": own, "seen": jnp.zeros(3, int)}
+
+    with pytest.raises(
+        ArgumentError, match=r"state\['seen'\] from float32\[3\] to int32\[3\]. Hint"
+    ):
+        scored(**{**options, "init": begin, "step": step, "loop": loop})
+
+
 def test_the_function_is_listed():
     assert "through_training" in influence.__all__
     with pytest.raises(AttributeError, match="no attribute 'thru'"):

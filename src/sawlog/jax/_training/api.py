@@ -80,7 +80,8 @@ def through_training(
             depends on that query only; with ``step``, ``metric(state, batch)``. The default is
             ``loss``. Without queries, ``metric(params)`` returns a vector.
         batch_size: The number of examples of a batch, with ``epochs``.
-        epochs: How often each example is used, in random order.
+        epochs: How often each example is used, in random order. Examples at the end of an epoch
+            that do not fill a batch are left out of it; ``batches`` can have smaller batches.
         batches: Instead, the indices of the examples of each batch: ``[steps, batch]``, or a list
             of batches, or a function of a random key that returns them.
         runs: How many runs to average, at most.

@@ -77,16 +77,19 @@ class EndInfluence:
         q = _rows(slopes[: self._program.trained])
         # Gradients shrink with the loss; without this, examples that fit would not count.
         usual = jnp.where((losses >= 0).all(), jnp.sqrt(2 * jnp.abs(losses) + 1e-12), 1)
-        root = (g / usual[:, None].astype(g.dtype))[:: -(-len(g) // ROWS)]
-        root = root / len(root) ** 0.5
-        gram = root @ root.T
+        chosen = slice(None, None, -(-len(g) // ROWS))
+        scale = 1 / usual[chosen].astype(g.dtype)
+        scale = scale / len(scale) ** 0.5
+        # The rows of the curvature are gradients too: one product has all that is needed.
+        of_g, plain = scale[:, None] * (g[chosen] @ g.T), q @ g.T
+        gram, of_q = of_g[:, chosen] * scale, plain[:, chosen] * scale
         size = (gram**2).sum() / jnp.maximum(jnp.trace(gram), 1e-30)
-        of_q, of_g, plain = q @ root.T, root @ g.T, q @ g.T
         found = []
         for damping in DAMPINGS:
             d = damping * size
-            inner = jnp.linalg.solve(gram + d * jnp.eye(len(gram), dtype=gram.dtype), of_g)
-            found.append((plain - of_q @ inner) / d)  # Woodbury's identity
+            damped = gram + d * jnp.eye(len(gram), dtype=gram.dtype)
+            inner = jax.scipy.linalg.solve(damped, of_q.T, assume_a="pos")
+            found.append((plain - inner.T @ of_g) / d)  # Woodbury's identity
         return jnp.stack(found)
 
     def _gradients(self, last: Arrays, data: Any) -> tuple[Any, Any]:

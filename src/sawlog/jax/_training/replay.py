@@ -64,6 +64,12 @@ class Replay:
         safe = jnp.where(there, rows, 0)
         return jax.tree.map(lambda x: x[safe], data), jnp.where(there, weights[safe], 0)
 
+    def _advance(self, arrays: Arrays, batch: Any, weights: Any, key: Any) -> Arrays:
+        """Take one step."""
+        after = self.program.advance(arrays, batch, weights, key)
+        self.program.layout.check_types(arrays, after)
+        return after
+
     def _scan(
         self, arrays: Arrays, course: tuple[Any, Any, Any], data: Any, begin: Any, length: int
     ) -> tuple[Arrays, Arrays]:
@@ -71,7 +77,7 @@ class Replay:
 
         def body(arrays: Arrays, step: tuple[Any, Any]) -> tuple[Arrays, Arrays]:
             batch, own = self._batch(data, course[1], step[0])
-            return self.program.advance(arrays, batch, own, step[1]), arrays
+            return self._advance(arrays, batch, own, step[1]), arrays
 
         return jax.lax.scan(body, arrays, _part(course, begin, length))
 
@@ -82,7 +88,7 @@ class Replay:
         for step in range(begin, begin + length):
             before.append(arrays)
             batch, own = self._batch(data, course[1], course[0][step])
-            arrays = self.program.advance(arrays, batch, own, course[2][step])
+            arrays = self._advance(arrays, batch, own, course[2][step])
         return arrays, jax.tree.map(lambda *leaves: jnp.stack(leaves), *before)
 
     def train(self, arrays: Arrays, course: Course, plan: ReplayPlan) -> Arrays:

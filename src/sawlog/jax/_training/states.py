@@ -61,6 +61,17 @@ class StateLayout:
         sources = {0: iter(arrays[0]), 1: iter(arrays[1]), None: iter(self.static)}
         return jax.tree.unflatten(self.tree, [next(sources[kind]) for kind in self.kinds])
 
+    def check_types(self, before: Arrays, after: Arrays) -> None:
+        """Refuse a step that changed the shape or the dtype of an array of the state."""
+        for names, *pair in zip(self.arrays_names(), before, after, strict=True):
+            for name, old, new in zip(names, *pair, strict=True):
+                if (old.shape, old.dtype) != (new.shape, new.dtype):
+                    raise ArgumentError(
+                        f"A step changed state{name} from {old.dtype}{list(old.shape)} to "
+                        f"{new.dtype}{list(new.shape)}. Hint: let `init` return arrays of the "
+                        "shape and dtype that they have after a step."
+                    )
+
     def arrays_names(self) -> tuple[list[str], list[str]]:
         """Return the paths of the arrays, as :meth:`split` returns them."""
         pairs = list(zip(self.names, self.kinds, strict=True))
