@@ -328,6 +328,36 @@ def test_tokens_are_shaded_by_their_scores(opened, tmp_path):
     assert found == [list(each) for each in zip(tokens, kinds, titles, strict=True)]
 
 
+def test_names_that_cannot_be_seen_are_quoted(opened, tmp_path):
+    """Blank and invisible names are visible, and names of JavaScript's objects are only names."""
+    odd = {"   ": '"   "', "a\nb\tc": "a\\nb\\tc", "\u2028x\U000e0041": "\\u2028x\\u{e0041}"}
+    config = {"constructor": "one", "toString": 2}
+    with sawlog.store.create(tmp_path / "runs" / "a", meta={"config": config}) as writer:
+        writer.extend({name: np.arange(3.0) for name in odd}, first=np.arange(3))
+    with sawlog.store.create(tmp_path / "runs" / "b", meta={"config": {"lr": 1}}) as writer:
+        writer.extend({"   ": np.arange(3.0)}, second=np.arange(3))
+    describe(tmp_path / "runs" / "a", {"other": {"text": "text"}})
+    scores = Scores(np.array([" q"]), np.array(["toString", ""]), np.array([[2.0, 1.0]]))
+    scored = ScoredRun("names", scores, load_examples(tmp_path / "runs" / "a"))
+    write_report([tmp_path / "runs"], tmp_path / "page.html", scores=[scored])
+    page = opened((tmp_path / "page.html").as_uri())
+    page.get_by_role("button", name="Choose all").click()
+    settings = page.get_by_role("region", name="Settings").locator("tbody tr")
+    settings.first.wait_for()
+    expected = [["constructor", "one", ""], ["toString", "2", ""], ["lr", "", "1"]]
+    rows = [row.split("\t") for row in settings.all_inner_texts()]
+    assert sorted(rows) == sorted(expected)
+    show(page, "curves")
+    page.wait_for_selector("#panel .main-svg")
+    captions = page.locator("#panel figcaption > span").all_text_contents()
+    assert sorted(captions) == sorted(odd.values())
+    eventually(page, lambda: page.text_content("#panel .xtitle"), "first or second")
+    show(page, "attribution")
+    assert page.locator("#panel h2 code").text_content() == '" q"'
+    assert page.locator("#panel .ranking code.id").all_text_contents() == ["toString", '""']
+    assert page.inner_text("#panel .ranking").count("not described") == 2
+
+
 def test_the_keyboard_and_the_theme(root, opened):
     page = opened(report(root))
     page.focus("#tab-runs")
