@@ -18,7 +18,7 @@ from tyro.conf import arg
 import sawlog.store
 from sawlog._format import count
 from sawlog._table import TableColumn, table
-from sawlog._text import printable
+from sawlog._text import printable_name
 from sawlog._validate import positive_integer
 from sawlog.cli._arguments import Json, Runs
 from sawlog.cli._exit_codes import OK
@@ -115,7 +115,7 @@ def run(arguments: Sync, output: CommandOutput) -> int:
     if arguments.json:
         output.print_json([dataclasses.asdict(each) for each in found])
         return OK
-    rows = [[printable(each.run), f"{each.sent:,}", f"{each.before:,}"] for each in found]
+    rows = [[printable_name(each.run), f"{each.sent:,}", f"{each.before:,}"] for each in found]
     total = count(sum(each.sent for each in found), "entry", "entries")
     output.print(table(_COLUMNS, rows, output.width), "", f"{total} sent to {arguments.to}")
     return OK
