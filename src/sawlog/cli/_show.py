@@ -136,6 +136,7 @@ def _show_head(summary: StoreSummary, output: CommandOutput) -> None:
         "holds": f"{names}, {size(summary.nbytes)} in {count(summary.segments, 'segment')}",
         "created": printable(summary.created).replace("T", " ").replace("+00:00", " UTC"),
         "written": age(summary.activity.written),
+        "error": printable(summary.activity.error or ""),
         "policies": policies + (", no new names" if config["fixed"] else ""),
         "meta": _meta(summary.meta),
     }

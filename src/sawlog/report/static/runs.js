@@ -131,6 +131,7 @@ async function drawFailures(root) {
   for (const run of failed) {
     const part = await source.part(`curves/${run.id}`);
     card.append(el("h3", {}, named(run.name), " ", badge(run.state)), el("p", { class: "muted" }, `Written last ${ago(run.written)} (${date(run.written)}).`));
+    if (run.error) card.append(problem(`Its last words: ${run.error}`));
     if (run.problem) card.append(problem(run.problem));
     if (part.problem) card.append(problem(part.problem));
     const series = part.series || [];
