@@ -48,6 +48,14 @@ function queryName(query) {
   return name.length > 80 ? name.slice(0, 79) + "…" : name;
 }
 
+const TRUST_WORDS = [
+  ["method", "How gradients are compared. ekfac, kfac, fisher and others divide by an estimate of the curvature of the loss, so that a score has the unit of a loss; identity does not."],
+  ["damping", "What is added to the curvature, so that directions which the data hardly determine do not decide everything."],
+  ["parameters watched", "The share of the parameters of the model whose gradients were logged."],
+  ["weights", "A fingerprint of the weights with which gradients were computed. Gradients can only be compared if it is the same."],
+  ["validated", "The LDS (linear datamodeling score) is the rank correlation of what the scores predict for random subsets of the data with what training on these subsets gives: 1 is perfect, 0 is chance."],
+];
+
 /** How the scores were made, and what is known about their reliability. */
 function trustCard(part) {
   const t = part.trust;
@@ -68,7 +76,8 @@ function trustCard(part) {
   if (!part.whole) warnings.push("Only the best scores of each query were kept: there is no histogram of all, and no groups.");
   return el("section", { class: "card trust" }, el("h2", {}, "How far to trust this"),
     el("dl", { class: "trust-items" }, items.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
-    warnings.map((text) => el("p", { class: "note warn" }, text)));
+    warnings.map((text) => el("p", { class: "note warn" }, text)),
+    el("details", {}, el("summary", {}, "What these words mean"), el("dl", { class: "words" }, TRUST_WORDS.map(([word, text]) => [el("dt", {}, word), el("dd", {}, text)]))));
 }
 
 function validatedText(validated) {
