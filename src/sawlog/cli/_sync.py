@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import multiprocessing
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -138,7 +139,8 @@ def _sync_all(arguments: Sync, runs: list[tuple[str, Path]]) -> list[_Sent]:
     """Send some runs one after the other; with --follow in turns, until all have ended."""
     found: dict[str, _Sent] = {}
     waiting = runs
-    with _OpenSinks() as sinks:
+    # Trackers print what they do; standard output is for the result.
+    with contextlib.redirect_stdout(sys.stderr), _OpenSinks() as sinks:
         while waiting:
             going = []
             for name, path in waiting:
