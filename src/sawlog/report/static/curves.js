@@ -184,7 +184,10 @@ function curveChart(name) {
   const figure = chart(named(name), () => ({ traces: tracesOf(lines.filter((line) => !isHidden(line.run, all)), all), layout: curveLayout(lines) }), { label: named(name), below: [odd, details], large: true });
   const drawTable = () => {
     if (!details.open) return;
-    const extreme = (pick, values) => num(pick(...values.filter(Number.isFinite)));
+    const extreme = (pick, values) => { // of no values, Math.min is Infinity
+      const finite = values.filter(Number.isFinite);
+      return finite.length ? num(pick(...finite)) : "none";
+    };
     const rows = lines.map((line) => [line.run.name, num(line.last), extreme(Math.min, line.least || line.mean), extreme(Math.max, line.greatest || line.mean), num(line.curve.entries)]);
     clear(table).append(plainTable(`Values of ${named(name)}`, ["run", "last", "least", "greatest", "entries"], rows, [1, 2, 3, 4]));
   };
