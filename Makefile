@@ -68,7 +68,7 @@ $(BROWSER): $(DEV)
 
 test-browser: $(BROWSER)
 	tools/chromium.sh
-	SAWLOG_BROWSER=1 $(BIN)/python -m pytest -n0 tests/report/test_browser.py
+	SAWLOG_BROWSER=1 $(BIN)/python -m pytest -n0 tests/report/test_browser.py tests/report/test_browser_names.py
 
 test-newest:
 	SAWLOG_LEAVE_OUT=torch tools/newest_python.sh \

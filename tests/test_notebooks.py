@@ -87,3 +87,22 @@ def test_tables_escape_everything_but_markup():
     assert page.text.count("onerror") == 4
     assert "span" in page.tags
     assert escaped("a\nb") == "a\nb"
+
+
+@pytest.mark.skipif("jax" in LEFT_OUT, reason="jax is left out")
+def test_names_that_cannot_be_seen_are_quoted():
+    from sawlog import logdict
+    from sawlog.jax._logdict.display import line
+
+    logs = logdict({"  ": 1.0, "\x1b[31mred": 2.0})
+    for text in (repr(logs), logs._repr_html_(), line(logs)):
+        assert "\x1b" not in text
+        assert "\\x1b[31mred" in text
+        assert '"  "' in text.replace("&quot;", '"')
+    scores = Scores(np.array([""]), np.array([" ", "b"]), np.array([[2.0, 1.0]]))
+    assert {"&quot;&quot;", "&quot; &quot;"} <= set(
+        scores._repr_html_().replace("<", ">").split(">")
+    )
+    assert "overflow-wrap" not in scores._repr_html_()
+    assert "overflow-wrap" in logdict({"x" * 300: 1.0})._repr_html_()
+    assert "&quot; &quot;" in Ranking(np.array([" "]), np.array([1.0]), {})._repr_html_()

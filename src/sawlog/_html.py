@@ -9,6 +9,7 @@ from typing import Any
 from sawlog._text import printable_lines
 
 _CELL = "padding:.15em .8em .15em 0;vertical-align:top;text-align:"
+_LONG = 60  # characters; longer words are broken, so that a table stays as wide as the page
 
 
 def escaped(text: Any) -> str:
@@ -44,7 +45,7 @@ def html_table(
 
     def line(cells: Sequence[Any], tag: str) -> str:
         parts = (
-            f'<{tag} style="{_CELL}{side}">{_cell(cell)}</{tag}>'
+            f'<{tag} style="{_CELL}{side}{_bounds(cell)}">{_cell(cell)}</{tag}>'
             for cell, side in zip(cells, sides, strict=True)
         )
         return f"<tr>{''.join(parts)}</tr>"
@@ -69,6 +70,11 @@ def bar(share: float, colour: str) -> Markup:
     width = round(60 * min(1.0, max(0.0, share)))
     style = f"display:inline-block;height:.6em;width:{width}px;background:{colour}"
     return Markup(f'<span style="{style}"></span>')
+
+
+def _bounds(cell: Any) -> str:
+    is_long = not isinstance(cell, Markup) and len(str(cell)) > _LONG
+    return ";max-width:30em;overflow-wrap:break-word" if is_long else ""
 
 
 def _cell(cell: Any) -> str:

@@ -22,6 +22,16 @@ def printable(text: str) -> str:
     )
 
 
+def printable_name(name: object) -> str:
+    """Return a name or an id as it is printed; in quotes if it is empty or has blanks at an end.
+
+    >>> printable_name("loss"), printable_name(" "), printable_name("")
+    ('loss', '" "', '""')
+    """
+    text = printable(str(name))
+    return text if text and text == text.strip() else f'"{text}"'
+
+
 def printable_lines(text: str) -> str:
     """Escape what is not printable, except line breaks."""
     return "\n".join(map(printable, text.split("\n")))

@@ -83,3 +83,14 @@ def test_an_empty_store(sawlog_, tmp_path):
     done = sawlog_("export", tmp_path / "run", tmp_path / "x.safetensors")
     assert done.code in (0, 2)
     assert "Traceback" not in done.err
+
+
+def test_the_target_as_an_option(sawlog_, run, tmp_path):
+    target = tmp_path / "all.safetensors"
+    assert sawlog_("export", run, "-o", target).code == 0
+    assert target.exists()
+    for wrong in ((), (tmp_path / "a.csv", "-o", tmp_path / "b.csv")):
+        done = sawlog_("export", run, *wrong)
+        assert (done.code, done.out) == (2, "")
+        assert "TARGET. \nhint:" in done.err.replace(".\n", ". \n")
+        assert "-o TARGET" in done.err

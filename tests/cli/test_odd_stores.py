@@ -109,3 +109,15 @@ def test_help_tells_the_default_damping(sawlog_, command):
         assert f"{what}{each.share:g} and k = {each.noise:g}" in said
     assert f"{{{','.join(KINDS)}}}" in said
     assert said.count("default") == said.count("(default") + 1 + ("By default" not in said)
+
+
+def test_blank_names_and_ids_are_in_quotes(sawlog_, tmp_path):
+    """A name that cannot be seen would leave a hole in a table."""
+    path = tmp_path / "blank"
+    with sawlog.store.create(path) as writer:
+        writer.extend({"  ": np.arange(2.0)}, step=np.arange(2))
+        writer.append(["", " a", "b", "c"], {"grad/w": ROWS})
+    for command in ("show", "tail", "plot", "compare"):
+        assert '"  "' in sawlog_(command, path).out, command
+    ranked = sawlog_("self-influence", path, "--curvature", "identity").out
+    assert all(each in ranked for each in ('""', '" a"', " b ", " c "))

@@ -68,6 +68,19 @@ def test_everything_is_sent_once(sawlog_, run_, tmp_path, monkeypatch):
     assert other == [{"run": "run", "sent": 14, "before": 0}]
 
 
+def test_what_a_tracker_prints_is_not_the_result(sawlog_, run_, tmp_path, monkeypatch):
+    trackers = Trackers(monkeypatch)
+
+    def talking(*given):
+        print("* created a run")
+        return trackers(*given)
+
+    monkeypatch.setattr(_sync, "_open_sink", talking)
+    done = sync(sawlog_, run_, tmp_path)
+    assert done.json == [{"run": "run", "sent": 11, "before": 0}]
+    assert "* created a run" in done.err
+
+
 def test_an_interrupted_upload_goes_on(sawlog_, run_, tmp_path, monkeypatch):
     trackers = Trackers(monkeypatch, fails_at=2)
     done = sync(sawlog_, run_, tmp_path)

@@ -6,8 +6,6 @@ out, because a browser is large and slow to start.
 
 import json
 import os
-import shutil
-import time
 from pathlib import Path
 
 import numpy as np
@@ -19,27 +17,15 @@ from sawlog.influence import Scores
 from sawlog.report import PageOptions, write_report
 from sawlog.report._attribution import ScoredRun
 from sawlog.report._server import served
+from tests.report.pages import eventually, show, until
 from tests.report.runs import ESCAPES, HOSTILE, make_capture, make_failed, make_hostile, make_seeds
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("SAWLOG_BROWSER") != "1", reason="make test-browser runs these"
 )
 
-PATIENCE_MS = int(os.environ.get("SAWLOG_BROWSER_MS", "120000"))
 VIEWS = ("runs", "curves", "arrays", "store", "attribution", "labels")
 SHAPES = {"light": ("light", 1280), "dark": ("dark", 1280), "phone": ("light", 390)}
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    assert path, "there is no chromium. Hint: make test-browser installs it"
-    with sync_playwright() as player:
-        started = player.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
@@ -53,66 +39,8 @@ def root(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def opened(browser):
-    """``opened(address, ...)`` opens a page on which no error and no foreign request may happen."""
-    problems, contexts = [], []
-
-    def open_page(address, theme="light", width=1280):
-        context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=theme, accept_downloads=True
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE_MS)
-        home = address.split("#")[0].rpartition("/")[0]
-
-        def requested(request):
-            if not request.url.startswith((home, "data:", "blob:")):
-                problems.append(f"request of {request.url[:200]}")
-
-        def printed(message):
-            if message.type in ("error", "warning"):
-                problems.append(message.text)
-
-        page.on("console", printed)
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", requested)
-        page.goto(address)
-        page.wait_for_selector("#panel")
-        return page
-
-    yield open_page
-    found = [page.evaluate("window.pwned") for context in contexts for page in context.pages]
-    for context in contexts:
-        context.close()
-    assert problems == []
-    assert set(found) <= {None}
-
-
 def report(root):
     return (root / "report.html").as_uri()
-
-
-def show(page, view):
-    page.click(f"#tab-{view}")
-    page.wait_for_selector(f"#panel[aria-labelledby=tab-{view}] .card")
-
-
-def until(page, condition):
-    """Wait for a condition; `page.wait_for_function` needs what the policy of the page forbids."""
-    limit = time.monotonic() + PATIENCE_MS / 1000
-    while not page.evaluate(condition):
-        assert time.monotonic() < limit, condition
-        page.wait_for_timeout(50)
-
-
-def eventually(page, call, expected):
-    """Wait until a call returns what is expected; a change is drawn in the next frame."""
-    limit = time.monotonic() + PATIENCE_MS / 1000
-    while (found := call()) != expected:
-        assert time.monotonic() < limit, found
-        page.wait_for_timeout(50)
 
 
 def serious(page):

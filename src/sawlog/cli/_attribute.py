@@ -18,7 +18,7 @@ from tyro.conf import Positional, arg
 from sawlog import influence
 from sawlog._format import count, number
 from sawlog._table import Cell, TableColumn, folded, table
-from sawlog._text import printable
+from sawlog._text import printable, printable_name
 from sawlog._validate import integer
 from sawlog.cli import _sheet
 from sawlog.cli._arguments import Json, Overwrite, Queries
@@ -218,9 +218,9 @@ def _cells(best: Scores, known: Mapping[str, str]) -> list[list[Cell]]:
     coloured = best.about.get("mode") != "l2"
     return [
         [
-            "" if rank else printable(str(query)),
+            "" if rank else printable_name(query),
             str(rank + 1),
-            printable(str(each)),
+            printable_name(each),
             score_cell(value, coloured),
             _greatest_layers(best, place, rank),
             text_cell(known.get(str(each), "")),
@@ -234,7 +234,7 @@ def _greatest_layers(best: Scores, place: int, rank: int) -> str:
     parts = {name: float(values[place, rank]) for name, values in best.layers.items()}
     first = sorted(parts, key=lambda name: -abs(parts[name]))[:_MOST_LAYERS]
     more = ["..."] if len(parts) > _MOST_LAYERS else []
-    return ", ".join([f"{printable(name)} {number(parts[name])}" for name in first] + more)
+    return ", ".join([f"{printable_name(name)} {number(parts[name])}" for name in first] + more)
 
 
 def _to_json(

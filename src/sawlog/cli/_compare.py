@@ -8,7 +8,7 @@ from typing import Any
 
 from sawlog._format import number, shortened
 from sawlog._table import Cell, TableColumn, folded, table
-from sawlog._text import printable
+from sawlog._text import printable, printable_name
 from sawlog.cli._arguments import Json, Names, Runs
 from sawlog.cli._exit_codes import DAMAGED, OK
 from sawlog.cli._output import CommandOutput
@@ -65,7 +65,7 @@ def _show(
     chosen: list[str],
     output: CommandOutput,
 ) -> None:
-    heads = [shortened(printable(name), _NAME) for name in summaries]
+    heads = [shortened(printable_name(name), _NAME) for name in summaries]
     columns = (
         TableColumn("", folds=16, style="bold"),
         *(TableColumn(h, right=True) for h in heads),
@@ -73,13 +73,13 @@ def _show(
     rows: list[list[Cell]] = [["state", *(summary.state for summary in summaries.values())]]
     for setting in settings:
         texts = [_text(summary.config.get(setting)) for summary in summaries.values()]
-        rows.append([printable(setting), *texts])
+        rows.append([printable_name(setting), *texts])
     output.print(table(columns, rows, output.width))
     if not settings:
         output.print(folded("their settings are the same"))
     if chosen:
         values: list[list[Cell]] = [
-            [printable(series), *(number(own.get(series)) for own in lasts.values())]
+            [printable_name(series), *(number(own.get(series)) for own in lasts.values())]
             for series in chosen
         ]
         last = (TableColumn("last value of", folds=16, style="bold"), *columns[1:])

@@ -8,7 +8,7 @@ import numpy as np
 from rich.text import Text
 
 from sawlog._format import number, shortened
-from sawlog._text import printable
+from sawlog._text import printable_name
 from sawlog.inspect import Curve
 
 _HEIGHT = 12  # lines
@@ -25,7 +25,7 @@ def draw(
     scaled = {label: _scaled(curve, log) for label, curve in curves.items()}
     steps = np.concatenate([x for x, _ in scaled.values()])
     values = np.concatenate([y for _, y in scaled.values()])
-    text = Text(printable(name), style="bold")
+    text = Text(printable_name(name), style="bold")
     if not len(values):
         return text.append("  no finite value" + (" above 0" if log else ""), style="not bold")
     left, right, low, high = steps.min(), steps.max(), values.min(), values.max()
@@ -43,7 +43,7 @@ def draw(
             bits = int(cells[line, column])
             mark = (chr(0x2800 + bits) if unicode else "*") if bits else " "
             text.append(mark, style=f"not bold {_COLOURS[owner[line, column] % len(_COLOURS)]}")
-    axis = printable(next(iter(curves.values())).axis or "entry")
+    axis = printable_name(next(iter(curves.values())).axis or "entry")
     foot = f"{axis} {number(float(left))}"
     end = number(float(right))
     gap = " " * max(1, columns - len(foot) - len(end))
@@ -51,7 +51,7 @@ def draw(
     if len(curves) > 1:
         text.append(f"\n{'':>{margin}}", style="not bold")
         for at, label in enumerate(list(curves)[:12]):
-            shown = shortened(printable(label), 30) + "  "
+            shown = shortened(printable_name(label), 30) + "  "
             text.append(shown, style=f"not bold {_COLOURS[at % len(_COLOURS)]}")
         if len(curves) > 12:
             text.append(f"and {len(curves) - 12} more", style="not bold dim")

@@ -16,6 +16,7 @@ from sawlog.cli._arguments import Json, Names, Overwrite, Store
 from sawlog.cli._exit_codes import OK
 from sawlog.cli._folders import one_store
 from sawlog.cli._output import CommandOutput
+from sawlog.errors import ArgumentError
 from sawlog.inspect._patterns import matching_names
 from sawlog.store._views._export import FORMATS
 
@@ -38,11 +39,30 @@ class Export:
 
     examples:
       sawlog export runs/seed-0 seed-0.csv
+      sawlog export runs/seed-0 -o seed-0.parquet
       sawlog export runs/seed-0 tables --format parquet --names loss 'eval/*'
     """
 
     path: Store
-    target: Positional[Annotated[Path, arg(metavar="TARGET", help="The file or folder to write.")]]
+    target: Positional[
+        Annotated[
+            Path | None,
+            arg(
+                metavar="[TARGET]",
+                help="The file or folder to write.",
+                help_behavior_hint="(required, here or as -o)",
+            ),
+        ]
+    ] = None
+    out: Annotated[
+        Path | None,
+        arg(
+            aliases=["-o"],
+            metavar="TARGET",
+            help="The same, as an option that other commands have, too.",
+            help_behavior_hint="",
+        ),
+    ] = None
     names: Names = ()
     format: Annotated[
         Format | None,
@@ -62,12 +82,13 @@ class Export:
 
 def run(arguments: Export, output: CommandOutput) -> int:
     """Run ``sawlog export``."""
+    target = _target(arguments)
     with sawlog.store.open(one_store(arguments.path)) as reader:
         names = matching_names(reader.schema, arguments.names) if arguments.names else None
         with output.progress(f"exporting {arguments.path.name}") as progress:
             written = sawlog.store.export(
                 reader,
-                arguments.target,
+                target,
                 names=names,
                 format=arguments.format,
                 long=arguments.long,
@@ -82,3 +103,13 @@ def run(arguments: Export, output: CommandOutput) -> int:
         rows = [[printable(str(path)), size(nbytes)] for path, nbytes in sizes.items()]
         output.print(table(_COLUMNS, rows, output.width))
     return OK
+
+
+def _target(arguments: Export) -> Path:
+    given = [path for path in (arguments.target, arguments.out) if path is not None]
+    if len(given) != 1:
+        raise ArgumentError(
+            f"There is {'no TARGET' if not given else 'more than one TARGET'}. "
+            "Hint: sawlog export PATH TARGET, or sawlog export PATH -o TARGET."
+        )
+    return given[0]

@@ -13,7 +13,7 @@ from tyro.conf import arg
 from sawlog import influence
 from sawlog._format import count, number
 from sawlog._table import Cell, TableColumn, folded, table
-from sawlog._text import printable
+from sawlog._text import printable, printable_name
 from sawlog._validate import integer
 from sawlog.cli import _sheet
 from sawlog.cli._arguments import Json, Overwrite
@@ -128,7 +128,7 @@ def run(arguments: SelfInfluence, output: CommandOutput) -> int:
 
 def _cells(shown: list[tuple[Any, float]], known: Mapping[str, str]) -> list[list[Cell]]:
     return [
-        [str(rank), printable(str(each)), number(value), text_cell(known.get(str(each), ""))]
+        [str(rank), printable_name(each), number(value), text_cell(known.get(str(each), ""))]
         for rank, (each, value) in enumerate(shown, 1)
     ]
 

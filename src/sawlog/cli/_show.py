@@ -13,7 +13,7 @@ from tyro.conf import arg
 import sawlog.store
 from sawlog._format import age, count, number, short, size
 from sawlog._table import Cell, TableColumn, fits, folded, labelled, table
-from sawlog._text import printable
+from sawlog._text import printable, printable_name
 from sawlog._trend import sparkline
 from sawlog._validate import integer
 from sawlog.cli._arguments import Json, NamesAgain, PositionalNames, Store
@@ -136,6 +136,7 @@ def _show_head(summary: StoreSummary, output: CommandOutput) -> None:
         "holds": f"{names}, {size(summary.nbytes)} in {count(summary.segments, 'segment')}",
         "created": printable(summary.created).replace("T", " ").replace("+00:00", " UTC"),
         "written": age(summary.activity.written),
+        "error": printable(summary.activity.error or ""),
         "policies": policies + (", no new names" if config["fixed"] else ""),
         "meta": _meta(summary.meta),
     }
@@ -154,7 +155,7 @@ def _meta(meta: dict[str, Any]) -> str:
 
 def _table_cells(named: ColumnSummary) -> list[Cell]:
     return [
-        printable(named.name),
+        printable_name(named.name),
         printable(named.type),
         size(named.nbytes),
         _last_cell(named),
@@ -178,7 +179,7 @@ def _series_cells(named: SeriesSummary, unicode: bool) -> list[Cell]:
     trend = named.trend
     numbers = (trend.least, trend.mean, trend.greatest) if trend else (None, None, None)
     return [
-        printable(named.name),
+        printable_name(named.name),
         printable(named.type),
         f"{named.entries:,}",
         size(named.nbytes),
@@ -211,7 +212,7 @@ def _steps(last: LastValue | None) -> str:
     steps = {axis: _step(value) for axis, value in last.steps.items()}
     if list(steps) == ["step"]:
         return steps["step"]
-    return ", ".join(f"{printable(axis)} {value}" for axis, value in steps.items())
+    return ", ".join(f"{printable_name(axis)} {value}" for axis, value in steps.items())
 
 
 def _step(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import multiprocessing
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -18,7 +19,7 @@ from tyro.conf import arg
 import sawlog.store
 from sawlog._format import count
 from sawlog._table import TableColumn, table
-from sawlog._text import printable
+from sawlog._text import printable_name
 from sawlog._validate import positive_integer
 from sawlog.cli._arguments import Json, Runs
 from sawlog.cli._exit_codes import OK
@@ -115,7 +116,7 @@ def run(arguments: Sync, output: CommandOutput) -> int:
     if arguments.json:
         output.print_json([dataclasses.asdict(each) for each in found])
         return OK
-    rows = [[printable(each.run), f"{each.sent:,}", f"{each.before:,}"] for each in found]
+    rows = [[printable_name(each.run), f"{each.sent:,}", f"{each.before:,}"] for each in found]
     total = count(sum(each.sent for each in found), "entry", "entries")
     output.print(table(_COLUMNS, rows, output.width), "", f"{total} sent to {arguments.to}")
     return OK
@@ -138,7 +139,8 @@ def _sync_all(arguments: Sync, runs: list[tuple[str, Path]]) -> list[_Sent]:
     """Send some runs one after the other; with --follow in turns, until all have ended."""
     found: dict[str, _Sent] = {}
     waiting = runs
-    with _OpenSinks() as sinks:
+    # Trackers print what they do; standard output is for the result.
+    with contextlib.redirect_stdout(sys.stderr), _OpenSinks() as sinks:
         while waiting:
             going = []
             for name, path in waiting:

@@ -15,7 +15,7 @@ from tyro.conf import Positional, arg
 
 import sawlog.store
 from sawlog._format import number, step
-from sawlog._text import printable
+from sawlog._text import printable_name
 from sawlog._validate import integer
 from sawlog.cli._arguments import Json, NamesAgain, PositionalNames
 from sawlog.cli._exit_codes import OK
@@ -119,6 +119,6 @@ def _print(line: Line, as_json: bool, output: CommandOutput) -> None:
         print(json.dumps(jsonable({"steps": steps, "values": values}), allow_nan=False))
         sys.stdout.flush()
         return
-    head = "  ".join(f"{printable(axis)} {step(value)}" for axis, value in steps.items())
-    body = "  ".join(f"{printable(name)} {number(value)}" for name, value in values.items())
+    head = "  ".join(f"{printable_name(axis)} {step(value)}" for axis, value in steps.items())
+    body = "  ".join(f"{printable_name(name)} {number(value)}" for name, value in values.items())
     output.print(f"{head}  {body}")

@@ -16,7 +16,7 @@ from tyro.conf import Positional, arg
 from sawlog import influence
 from sawlog._format import number
 from sawlog._table import Cell, TableColumn, folded, table
-from sawlog._text import printable
+from sawlog._text import printable, printable_name
 from sawlog.cli._arguments import Json
 from sawlog.cli._exit_codes import OK
 from sawlog.cli._output import CommandOutput
@@ -169,7 +169,7 @@ def _imported(option: str, name: str | None) -> Callable[..., Any] | None:
 def _cells(validation: Validation) -> list[list[Cell]]:
     return [
         [
-            printable(group.name),
+            printable_name(group.name),
             str(group.size),
             "" if group.predicted is None else number(group.predicted),
             number(group.measured),

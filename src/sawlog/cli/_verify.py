@@ -11,7 +11,7 @@ from rich.text import Text
 import sawlog.store
 from sawlog._format import count, size
 from sawlog._table import TableColumn, table
-from sawlog._text import printable
+from sawlog._text import printable, printable_name
 from sawlog.cli._arguments import Json, Stores, given_paths
 from sawlog.cli._exit_codes import DAMAGED, OK, report, worse
 from sawlog.cli._folders import all_stores
@@ -83,7 +83,7 @@ def show_report(result: VerifyReport, output: CommandOutput) -> None:
         show_problems(result.problems, output)
     if result.lost:
         rows = [
-            [printable(name), f"{result.readable.get(name, 0):,}", f"{lost:,}"]
+            [printable_name(name), f"{result.readable.get(name, 0):,}", f"{lost:,}"]
             for name, lost in result.lost.items()
         ]
         output.print("", "rows and entries in damaged files:", table(_LOSSES, rows, output.width))

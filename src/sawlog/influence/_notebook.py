@@ -8,6 +8,7 @@ import numpy as np
 
 from sawlog._format import count, number
 from sawlog._html import bar, html_table
+from sawlog._text import printable_name
 
 if TYPE_CHECKING:
     from sawlog.influence._scores import Scores
@@ -28,7 +29,8 @@ def scores_html(scores: Scores) -> str:
         for rank, (each, value) in enumerate(pairs):
             length = abs(value) / greatest if greatest and np.isfinite(value) else 0.0
             mark = bar(length, _GOOD if value >= 0 else _BAD)
-            rows.append(("" if rank else query, rank + 1, each, number(float(value)), mark))
+            said = "" if rank else printable_name(query)
+            rows.append((said, rank + 1, printable_name(each), number(float(value)), mark))
     kind = str(scores.about.get("curvature", ""))
     title = f"{count(len(scores), 'query', 'queries')}, {scores.values.shape[1]:,} examples each"
     columns = ("query", "rank", "id", f"score ({kind})" if kind else "score", "")
@@ -44,7 +46,12 @@ def ranking_html(ranking: Ranking) -> str:
     first = ranking.top(_RANKED)
     greatest = max((abs(value) for _, value in first if np.isfinite(value)), default=0.0)
     rows = [
-        (rank, each, number(value), bar(abs(value) / greatest if greatest else 0.0, _BAD))
+        (
+            rank,
+            printable_name(each),
+            number(value),
+            bar(abs(value) / greatest if greatest else 0.0, _BAD),
+        )
         for rank, (each, value) in enumerate(first, 1)
     ]
     title = f"{count(len(ranking), 'example')}, greatest values first"

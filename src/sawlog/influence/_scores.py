@@ -13,7 +13,7 @@ import numpy as np
 from sawlog import store
 from sawlog._optional import require
 from sawlog._rich import Table, Text
-from sawlog._text import printable
+from sawlog._text import printable_name
 from sawlog.errors import ArgumentError
 from sawlog.influence._averages import t_quantile
 from sawlog.influence._rows import id_list
@@ -237,12 +237,12 @@ class Scores:
             table.add_column(str(rank + 1), justify="right")
         for i, query in enumerate(self.queries[:20].tolist()):
             cells = [
-                Text(printable(f"{name}  {value:.3g}"))
+                Text(f"{printable_name(name)}  {value:.3g}")
                 for name, value in zip(
                     shown.ids[i].tolist()[:5], shown.values[i].tolist()[:5], strict=True
                 )
             ]
-            table.add_row(Text(printable(str(query))), *cells)
+            table.add_row(Text(printable_name(query)), *cells)
         return table
 
     def _repr_html_(self) -> str:

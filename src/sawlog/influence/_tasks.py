@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sawlog._rich import Table, Text
-from sawlog._text import printable
+from sawlog._text import printable, printable_name
 from sawlog.errors import ArgumentError
 from sawlog.influence._attribute import attribute
 from sawlog.influence._logs import Logs
@@ -126,7 +126,7 @@ def attribution_table(
             shown = shown + pairs[-k:]
         for i, (each, value) in enumerate(shown):
             color = "green" if value >= 0 else "red"
-            score, label = Text(f"{value:+.3g}", color), Text(printable(str(each)))
+            score, label = Text(f"{value:+.3g}", color), Text(printable_name(each))
             first = _text(show_query, query, width) if i == 0 else Text()
             last = i == len(shown) - 1
             table.add_row(first, score, label, _text(data, each, width), end_section=last)

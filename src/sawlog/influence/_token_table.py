@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sawlog._rich import Style, Table, Text
-from sawlog._text import printable
+from sawlog._text import printable, printable_name
 from sawlog.errors import ArgumentError
 from sawlog.influence._rows import id_list
 
@@ -71,8 +71,8 @@ def token_table(
         greatest = float(sizes.max(initial=0.0))
         for i, (each, own) in enumerate(zip(named, of_query, strict=True)):
             text = _shaded(_tokens_of(tokens, each, i, own), own, greatest)
-            label = Text(printable(str(query)) if i == 0 else "")
-            name = Text(printable(str(each)))
+            label = Text(printable_name(query) if i == 0 else "")
+            name = Text(printable_name(each))
             last = i == len(named) - 1
             table.add_row(label, name, f"{own.sum():+.3g}", text, end_section=last)
     return table

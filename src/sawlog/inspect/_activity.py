@@ -24,10 +24,12 @@ class WriterActivity:
             ``"closed"``, ``"failed"`` (the last writer was closed after an error),
             ``"unfinished"`` (the last writer was not closed, and is silent) or ``"empty"``.
         written: when a writer published last, in seconds since the epoch; None if unknown.
+        error: what stopped the program, if it failed and said so.
     """
 
     state: str
     written: float | None
+    error: str | None = None
 
 
 def writer_activity(path: str | os.PathLike[str]) -> WriterActivity:
@@ -37,17 +39,17 @@ def writer_activity(path: str | os.PathLike[str]) -> WriterActivity:
     if not seen:
         state = "empty" if _is_empty(folder) else "unfinished"
         return WriterActivity(state, _modified(folder / "store.json"))
-    last, state = seen[-1]
-    if any(each == "open" and time.time() - when < _SILENCE for when, each in seen):
+    last, state, error = seen[-1]
+    if any(each == "open" and time.time() - when < _SILENCE for when, each, _ in seen):
         return WriterActivity("writing", last)
-    return WriterActivity("unfinished" if state == "open" else state, last)
+    return WriterActivity("unfinished" if state == "open" else state, last, error or None)
 
 
-def _writers(path: Path) -> list[tuple[float, str]]:
-    """Return for each writer when it published last, and whether it is open, closed or failed."""
+def _writers(path: Path) -> list[tuple[float, str, str]]:
+    """Return for each writer when it published last, whether it is open, closed or failed, why."""
     notes = notes_of(Folder(path).disk).values()
     ended = {True: "failed", False: "closed"}
-    return [(n.modified, ended[n.failed] if n.closed else "open") for n in notes]
+    return [(n.modified, ended[n.failed] if n.closed else "open", n.error) for n in notes]
 
 
 def _is_empty(path: Path) -> bool:

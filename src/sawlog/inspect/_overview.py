@@ -39,6 +39,7 @@ class StoreOverview:
         rows: how many rows were written to its tables.
         entries: how many entries were written to its series.
         problem: why it cannot be opened; None if it can.
+        error: what stopped the program that wrote it last, if it failed and said so.
     """
 
     path: Path
@@ -50,6 +51,7 @@ class StoreOverview:
     rows: int | None = None
     entries: int | None = None
     problem: str | None = None
+    error: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields in types of JSON."""
@@ -100,6 +102,7 @@ def store_overview(path: str | os.PathLike[str]) -> StoreOverview | None:
                 len(reader.names),
                 rows,
                 entries,
+                error=activity.error,
             )
     except (ForeignStoreError, StoreNotFoundError):
         return None

@@ -158,6 +158,7 @@ class StoreSummary:
             "id": self.id,
             "created": self.created,
             "written": iso(self.activity.written),
+            "error": self.activity.error,
             "state": self.state,
             "segments": self.segments,
             "bytes": self.nbytes,

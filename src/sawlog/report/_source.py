@@ -240,6 +240,7 @@ class PageSource:
             "entries": entries,
             "rows": rows,
             "config": summary.config,
+            "error": next((s.error for s in summary.stores.values() if s.error), None),
             "problem": summary.problem
             or next((s.problem for s in summary.stores.values() if s.problem), None),
             "labels": run.rows is not None and self.options.labels,

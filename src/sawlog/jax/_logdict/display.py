@@ -9,6 +9,7 @@ import numpy as np
 
 from sawlog._format import count
 from sawlog._html import html_table
+from sawlog._text import printable_name
 from sawlog.jax import _compat
 from sawlog.jax._core.arrays import is_elsewhere, is_plain
 from sawlog.jax._logdict.entries import LogdictPart, stack
@@ -24,7 +25,7 @@ def describe(parts: list[LogdictPart]) -> str:
     """Return one line per key: its type, its values, its steps."""
     if not parts:
         return "logdict: empty"
-    rows = [(part.slot.key, _types(part), _values(part), _steps(part)) for part in parts]
+    rows = [(printable_name(p.slot.key), _types(p), _values(p), _steps(p)) for p in parts]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = ["logdict:"]
     for row in rows:
@@ -35,7 +36,7 @@ def describe(parts: list[LogdictPart]) -> str:
 
 def describe_html(parts: list[LogdictPart]) -> str:
     """Return the same as a small table for notebooks."""
-    rows = [(p.slot.key, _types(p), _values(p), _steps(p)) for p in parts[:_ROWS]]
+    rows = [(printable_name(p.slot.key), _types(p), _values(p), _steps(p)) for p in parts[:_ROWS]]
     note = f"and {len(parts) - _ROWS:,} more keys" if len(parts) > _ROWS else ""
     title = f"logdict: {count(len(parts), 'key')}"
     return html_table(title, ("key", "type", "values", "steps"), rows, whole=(3,), note=note)
@@ -46,8 +47,10 @@ def line(logs: Any) -> str:
     steps = {}
     for name, by_key in logs.steps.items():
         steps[name] = _short(_collapse(next(iter(by_key.values()))))
-    head = "".join(f"[{name} {value}] " for name, value in steps.items())
-    return head + "  ".join(f"{key}={_tree_text(value)}" for key, value in logs.items())
+    head = "".join(f"[{printable_name(name)} {value}] " for name, value in steps.items())
+    return head + "  ".join(
+        f"{printable_name(key)}={_tree_text(value)}" for key, value in logs.items()
+    )
 
 
 def _shared(step: Any, part: LogdictPart) -> Any:
@@ -165,7 +168,7 @@ def _short(array: Any) -> str:
 def _steps(part: LogdictPart) -> str:
     texts = []
     for name, array in zip(part.slot.steps, part.steps, strict=True):
-        texts.append(f"{name} {_short(_shared(array, part))}")
+        texts.append(f"{printable_name(name)} {_short(_shared(array, part))}")
     if part.mask is not None:
         texts.append("some entries may be missing: see logs.mask")
     return "; ".join(texts)

@@ -37,8 +37,8 @@ function drawArrays(controls, body, runs, part, draw) {
 }
 
 function stepText(entry, at) {
-  const named = Object.entries(entry.steps).map(([axis, step]) => `${axis} ${Array.isArray(step) ? step.slice(0, 3).map(num).join(", ") : num(step)}`);
-  return named.length ? named.join(", ") : `entry ${at}`;
+  const steps = Object.entries(entry.steps).map(([axis, step]) => `${named(axis)} ${Array.isArray(step) ? step.slice(0, 3).map(num).join(", ") : num(step)}`);
+  return steps.length ? steps.join(", ") : `entry ${at}`;
 }
 
 function drawArray(body, array) {
@@ -47,7 +47,7 @@ function drawArray(body, array) {
   if (a.at === null || a.at >= entries.length) a.at = entries.length - 1;
   const said = entries.length < array.total ? `${entries.length} of ${num(array.total)} entries, evenly spaced.` : `${plural(array.total, "entry", "entries")}.`;
   const middle = edges.slice(1).map((edge, at) => (edge + edges[at]) / 2);
-  const card = el("section", { class: "card" }, el("h2", {}, array.name), el("p", { class: "muted" }, `${array.type}. ${said}`));
+  const card = el("section", { class: "card" }, el("h2", {}, named(array.name)), el("p", { class: "muted" }, `${array.type}. ${said}`));
   const over = chart("Histogram over the steps", () => ({
     traces: [{ type: "heatmap", x: entries.map((_, at) => at), y: middle, z: middle.map((_, bin) => entries.map((entry) => entry.counts[bin])), colorscale: [[0, css("--card")], [1, css("--accent")]], showscale: false, hovertemplate: "%{z:,} elements near %{y:.4g}<extra></extra>" }],
     layout: { hovermode: "closest", xaxis: { tickvals: entries.map((_, at) => at), ticktext: entries.map((entry, at) => plotText(stepText(entry, at))), tickangle: -30 } },

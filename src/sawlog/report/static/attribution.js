@@ -21,12 +21,12 @@ async function attributionView(root) {
 
 function drawAttribution(controls, body, part, draw) {
   const a = state.attribution;
-  const named = part.queries.map((query, at) => [String(at), queryName(query)]);
-  if (a.a >= named.length) a.a = 0;
-  if (a.b >= named.length) a.b = -1;
+  const queries = part.queries.map((query, at) => [String(at), queryName(query)]);
+  if (a.a >= queries.length) a.a = 0;
+  if (a.b >= queries.length) a.b = -1;
   add(controls, [
-    field("Query", select(named, String(a.a), (value) => { a.a = Number(value); draw(); })),
-    named.length > 1 ? field("Beside it", select([["-1", "nothing"], ...named], String(a.b), (value) => { a.b = Number(value); draw(); })) : null,
+    field("Query", select(queries, String(a.a), (value) => { a.a = Number(value); draw(); })),
+    queries.length > 1 ? field("Beside it", select([["-1", "nothing"], ...queries], String(a.b), (value) => { a.b = Number(value); draw(); })) : null,
     field("List", select([["5", "5 examples"], ["10", "10 examples"], ["25", "25 examples"], ["50", "50 examples"]], String(a.show), (value) => { a.show = Number(value); draw(); })),
     el("div", { class: "checks" }, toggle("Fold near-duplicates", a.fold, (on) => { a.fold = on; draw(); })),
   ]);
@@ -44,9 +44,17 @@ function drawAttribution(controls, body, part, draw) {
 
 function queryName(query) {
   const text = query.data && query.data.text ? `: ${query.data.text}` : "";
-  const name = shown(`${query.id}${text}`.replace(/\s+/g, " "));
+  const name = `${named(query.id)}${shown(text)}`.replace(/\s+/g, " ");
   return name.length > 80 ? name.slice(0, 79) + "…" : name;
 }
+
+const TRUST_WORDS = [
+  ["method", "How gradients are compared. ekfac, kfac, fisher and others divide by an estimate of the curvature of the loss, so that a score has the unit of a loss; identity does not."],
+  ["damping", "What is added to the curvature, so that directions which the data hardly determine do not decide everything."],
+  ["parameters watched", "The share of the parameters of the model whose gradients were logged."],
+  ["weights", "A fingerprint of the weights with which gradients were computed. Gradients can only be compared if it is the same."],
+  ["validated", "The LDS (linear datamodeling score) is the rank correlation of what the scores predict for random subsets of the data with what training on these subsets gives: 1 is perfect, 0 is chance."],
+];
 
 /** How the scores were made, and what is known about their reliability. */
 function trustCard(part) {
@@ -68,7 +76,8 @@ function trustCard(part) {
   if (!part.whole) warnings.push("Only the best scores of each query were kept: there is no histogram of all, and no groups.");
   return el("section", { class: "card trust" }, el("h2", {}, "How far to trust this"),
     el("dl", { class: "trust-items" }, items.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
-    warnings.map((text) => el("p", { class: "note warn" }, text)));
+    warnings.map((text) => el("p", { class: "note warn" }, text)),
+    el("details", {}, el("summary", {}, "What these words mean"), el("dl", { class: "words" }, TRUST_WORDS.map(([word, text]) => [el("dt", {}, word), el("dd", {}, text)]))));
 }
 
 function validatedText(validated) {
@@ -78,13 +87,13 @@ function validatedText(validated) {
 }
 
 function queryCard(part, query, draw) {
-  const card = el("section", { class: "card query" }, el("h2", {}, "Query ", el("code", {}, query.id)));
+  const card = el("section", { class: "card query" }, el("h2", {}, "Query ", idView(query.id)));
   if (query.data) card.append(exampleView(query.data));
   const lists = [["Most helpful", query.helpful, "helps"], ["Most harmful", query.harmful, "hurts"]];
   if (query.histogram) {
     const best = query.helpful[0];
     const worst = query.harmful[0];
-    const marks = [best && { x: best.score, label: `1st: ${best.id}`, colour: "--good", side: "right" }, worst && { x: worst.score, label: `last: ${worst.id}`, colour: "--bad", side: "left" }].filter(Boolean);
+    const marks = [best && { x: best.score, label: `1st: ${named(best.id)}`, colour: "--good", side: "right" }, worst && { x: worst.score, label: `last: ${named(worst.id)}`, colour: "--bad", side: "left" }].filter(Boolean);
     card.append(histogramChart("How many examples have which score", query.histogram, marks, {}));
     if (query.histogram.nonfinite) card.append(problem(`${num(query.histogram.nonfinite)} scores are NaN or infinite.`));
   }
@@ -118,7 +127,7 @@ function rankedList(title, rows, kind, part) {
   const greatest = Math.max(...rows.map((row) => Math.abs(row.score)));
   const items = own.map((row) => el("li", { class: `ranked ${kind}` },
     el("div", { class: "score" }, el("strong", {}, signed(row.score)), meter(greatest ? Math.abs(row.score) / greatest : 0, `${percent(greatest ? Math.abs(row.score) / greatest : 0)} of the greatest`), predicted(row, part.trust)),
-    el("div", { class: "what" }, el("code", { class: "id" }, row.id), exampleView(part.examples[String(row.id)], row.tokens), sharesView(row, part.layers), othersView(row, part))));
+    el("div", { class: "what" }, idView(row.id), exampleView(ownValue(part.examples, String(row.id)), row.tokens), sharesView(row, part.layers), othersView(row, part))));
   return el("div", {}, el("h3", {}, title), el("ol", { class: "ranking" }, items));
 }
 
@@ -134,10 +143,10 @@ function sharesView(row, layers) {
   const total = row.layers.reduce((sum, value) => sum + Math.abs(value), 0);
   if (!total) return null;
   const parts = layers.map((name, at) => ({ name, value: row.layers[at], at })).sort((x, y) => Math.abs(y.value) - Math.abs(x.value));
-  const text = parts.slice(0, 3).map((each) => `${each.name} ${percent(Math.abs(each.value) / total)}${each.value < 0 !== row.score < 0 ? " (against)" : ""}`).join(", ");
+  const text = parts.slice(0, 3).map((each) => `${named(each.name)} ${percent(Math.abs(each.value) / total)}${each.value < 0 !== row.score < 0 ? " (against)" : ""}`).join(", ");
   const bar = el("div", { class: "shares", role: "img", "aria-label": `Shares of layers: ${shown(text)}` });
   for (const each of parts) {
-    const piece = el("span", { class: `c${each.at % PALETTE}`, title: `${shown(each.name)} ${num(each.value)}` });
+    const piece = el("span", { class: `c${each.at % PALETTE}`, title: `${named(each.name)} ${num(each.value)}` });
     piece.style.width = `${(100 * Math.abs(each.value)) / total}%`;
     bar.append(piece);
   }
@@ -146,7 +155,7 @@ function sharesView(row, layers) {
 
 function othersView(row, part) {
   if (!row.others.length) return null;
-  return el("details", {}, el("summary", {}, `${plural(row.others.length, "near-duplicate")} folded`), el("ul", {}, row.others.map((other) => el("li", {}, el("code", {}, other.id), ` ${signed(other.score)} `, exampleView(part.examples[String(other.id)])))));
+  return el("details", {}, el("summary", {}, `${plural(row.others.length, "near-duplicate")} folded`), el("ul", {}, row.others.map((other) => el("li", {}, idView(other.id), ` ${signed(other.score)} `, exampleView(ownValue(part.examples, String(other.id)))))));
 }
 
 function groupsView(part, query, draw) {
@@ -164,7 +173,7 @@ function groupsView(part, query, draw) {
   ];
   return el("div", {}, el("h3", {}, "Groups of examples"),
     field("Column", select(names.map((name) => [name, name]), a.column, (value) => { a.column = value; draw(); })),
-    dataTable(columns, query.groups[a.column], { caption: `Groups by ${shown(a.column)}`, page: 12, sort: [2, true] }),
+    dataTable(columns, query.groups[a.column], { caption: `Groups by ${named(a.column)}`, page: 12, sort: [2, true] }),
     t.predicts ? el("p", { class: "muted" }, "A first-order estimate: what leaving out the whole group would add to the loss of the query. It is rough for large groups.") : null);
 }
 
@@ -173,7 +182,7 @@ function lexicalView(part, query) {
   const ours = new Set(query.helpful.slice(0, 10).map((row) => row.id));
   const first = query.lexical.slice(0, 10);
   const shared = first.filter(([id]) => ours.has(id)).length;
-  const items = first.map(([id, score]) => el("li", { class: "ranked" }, el("div", { class: "score" }, el("strong", {}, num(score))), el("div", { class: "what" }, el("code", { class: "id" }, id), ours.has(id) ? el("span", { class: "badge" }, "also among the most helpful") : null, exampleView(part.examples[String(id)]))));
+  const items = first.map(([id, score]) => el("li", { class: "ranked" }, el("div", { class: "score" }, el("strong", {}, num(score))), el("div", { class: "what" }, idView(id), ours.has(id) ? el("span", { class: "badge" }, "also among the most helpful") : null, exampleView(ownValue(part.examples, String(id))))));
   return el("details", {}, el("summary", {}, `Texts with the same words (BM25): ${shared} of the first ${first.length} are among the 10 most helpful`),
     el("p", { class: "muted" }, "A baseline without the model. Influence and likeness differ: what is only here looks like the query, but did not make the model behave so."),
     el("ol", { class: "ranking" }, items));

@@ -89,6 +89,7 @@ function chart(title, make, options) {
   plot.classList.add(options.size || "medium");
   const figure = el("figure", { class: "chart" });
   const large = options.large && el("button", { type: "button", class: "enlarge", "aria-pressed": "false", "aria-label": `Enlarge ${shown(title)}`, title: "Enlarge", onclick: () => enlarge() }, "⤢");
+  figure.addEventListener("keydown", (event) => { if (event.key === "Escape" && figure.classList.contains("enlarged")) enlarge(); });
   add(figure, [el("figcaption", {}, el("span", {}, title), large || null), plot, options.below || []]);
   const enlarge = () => {
     const on = figure.classList.toggle("enlarged");

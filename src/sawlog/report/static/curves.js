@@ -39,10 +39,10 @@ async function loadCurves() {
   const problems = [];
   let leftOut = 0;
   parts.forEach((part, at) => {
-    if (part.problem) problems.push(`${runs[at].name}: ${part.problem}`);
+    if (part.problem) problems.push(`${named(runs[at].name)}: ${part.problem}`);
     leftOut += part.left_out || 0;
     for (const series of part.series || []) {
-      if (series.damage) problems.push(`${runs[at].name}, ${series.name}: ${series.damage}`);
+      if (series.damage) problems.push(`${named(runs[at].name)}, ${named(series.name)}: ${series.damage}`);
       for (const curve of series.curves) axes.add(curve.axis ?? ENTRY);
       if (!byName.has(series.name)) byName.set(series.name, []);
       byName.get(series.name).push({ run: runs[at], series });
@@ -99,7 +99,7 @@ function drawGrid(view, shownNames, names, all) {
   shownNames.forEach((name, at) => {
     if (several && (at === 0 || section(name) !== section(shownNames[at - 1]))) {
       const count = names.filter((each) => section(each) === section(name)).length;
-      nodes.push(el("h2", { class: "section" }, section(name) || "other names", el("span", { class: "muted" }, ` ${num(count)}`)));
+      nodes.push(el("h2", { class: "section" }, section(name) ? named(section(name)) : "other names", el("span", { class: "muted" }, ` ${num(count)}`)));
     }
     if (!charts.has(name)) charts.set(name, curveChart(name));
     nodes.push(charts.get(name));
@@ -181,20 +181,23 @@ function curveChart(name) {
   const odd = el("p", { class: "note warn", hidden: true });
   const table = el("div");
   const details = el("details", { ontoggle: () => drawTable() }, el("summary", {}, "As a table"), table);
-  const figure = chart(name, () => ({ traces: tracesOf(lines.filter((line) => !isHidden(line.run, all)), all), layout: curveLayout(lines) }), { label: name, below: [odd, details], large: true });
+  const figure = chart(named(name), () => ({ traces: tracesOf(lines.filter((line) => !isHidden(line.run, all)), all), layout: curveLayout(lines) }), { label: named(name), below: [odd, details], large: true });
   const drawTable = () => {
     if (!details.open) return;
-    const extreme = (pick, values) => num(pick(...values.filter(Number.isFinite)));
+    const extreme = (pick, values) => { // of no values, Math.min is Infinity
+      const finite = values.filter(Number.isFinite);
+      return finite.length ? num(pick(...finite)) : "none";
+    };
     const rows = lines.map((line) => [line.run.name, num(line.last), extreme(Math.min, line.least || line.mean), extreme(Math.max, line.greatest || line.mean), num(line.curve.entries)]);
-    clear(table).append(plainTable(`Values of ${shown(name)}`, ["run", "last", "least", "greatest", "entries"], rows, [1, 2, 3, 4]));
+    clear(table).append(plainTable(`Values of ${named(name)}`, ["run", "last", "least", "greatest", "entries"], rows, [1, 2, 3, 4]));
   };
   figure.update = (newLines, newAll) => {
     [lines, all] = [newLines, newAll];
     const wrong = lines.filter((line) => line.curve.nonfinite);
     odd.hidden = !wrong.length;
     clear(odd);
-    if (wrong.length) add(odd, [`NaN or infinite: ${wrong.slice(0, 3).map((line) => `${line.run.name} ${plural(line.curve.nonfinite, "time")}, first at ${num(line.curve.first_nonfinite)}`).join("; ")}${wrong.length > 3 ? `; ${wrong.length - 3} more runs` : ""}.`]);
-    figure.plot.setAttribute("aria-label", shown(`${name}: ${plural(lines.length, "run")}, last values ${lines.slice(0, 4).map((line) => num(line.last)).join(", ")}`));
+    if (wrong.length) add(odd, [`NaN or infinite: ${wrong.slice(0, 3).map((line) => `${named(line.run.name)} ${plural(line.curve.nonfinite, "time")}, first at ${num(line.curve.first_nonfinite)}`).join("; ")}${wrong.length > 3 ? `; ${wrong.length - 3} more runs` : ""}.`]);
+    figure.plot.setAttribute("aria-label", shown(`${named(name)}: ${plural(lines.length, "run")}, last values ${lines.slice(0, 4).map((line) => num(line.last)).join(", ")}`));
     drawTable();
     figure.redraw();
   };
@@ -206,7 +209,7 @@ const isHidden = (run, all) => state.curves.hidden.has(hiddenKey(run, all));
 
 /** Which colour is which run, or group of runs: buttons that hide and show them. */
 function legendOf(runs, draw) {
-  const items = isGrouped(runs) ? groupsOf(runs).map((group, at) => [`group ${group}`, group || "runs", at]) : runs.map((run) => [`run ${run.id}`, run.name, colourOf(run)]);
+  const items = isGrouped(runs) ? groupsOf(runs).map((group, at) => [`group ${group}`, group ? named(group) : "runs", at]) : runs.map((run) => [`run ${run.id}`, named(run.name), colourOf(run)]);
   const { hidden } = state.curves;
   if (items.length < 2) return el("span");
   const flip = (key) => {
@@ -225,6 +228,12 @@ function isGrouped(runs) {
   return mode === "groups" || (mode === "auto" && runs.length > 4 && runs.length >= 2 * groupsOf(runs).length);
 }
 
+/** The axis of the lines; all of them, if runs have different first axes. */
+function axisTitle(lines) {
+  const axes = [...new Set(lines.map((line) => line.axis ?? null))].map((axis) => (axis === null ? "entry" : named(axis)));
+  return axes.length > 3 ? `${axes.slice(0, 2).join(" or ")} or ${axes.length - 2} others` : axes.join(" or ");
+}
+
 function curveLayout(lines) {
   const c = state.curves;
   const given = [c.from, c.to].map((text) => (text === "" ? null : Number(text)));
@@ -232,7 +241,7 @@ function curveLayout(lines) {
   const range = given.some((value) => value !== null) ? given.map(at) : undefined;
   return {
     uirevision: JSON.stringify([c.axis, c.logX, c.logY, c.from, c.to]), // what people zoomed into stays as it is
-    xaxis: { type: c.logX ? "log" : "linear", title: { text: plotText(lines[0].axis ?? "entry") }, range, autorange: range ? (range[0] === null ? "min" : range[1] === null ? "max" : false) : true },
+    xaxis: { type: c.logX ? "log" : "linear", title: { text: plotText(axisTitle(lines)) }, range, autorange: range ? (range[0] === null ? "min" : range[1] === null ? "max" : false) : true },
     yaxis: { type: c.logY ? "log" : "linear", dtick: c.logY ? 1 : undefined, exponentformat: "power" },
   };
 }
@@ -255,7 +264,7 @@ function runTraces(line, ranged) {
   const weight = state.curves.smooth;
   if (weight) traces.push({ x, y: line.mean, mode: "lines", line: { color: faded(tint, 0.3), width: 1 }, hoverinfo: "skip" });
   const mode = x.length < 2 ? "markers" : x.length < 30 ? "lines+markers" : "lines";
-  traces.push({ x, y: smoothed(line.mean, weight), mode, name: plotText(line.run.name), line: { color: tint, width: 1.8, dash: dash(at) }, marker: { color: tint, size: 5 }, hovertemplate: "%{y:.5g}" });
+  traces.push({ x, y: smoothed(line.mean, weight), mode, name: plotText(named(line.run.name)), line: { color: tint, width: 1.8, dash: dash(at) }, marker: { color: tint, size: 5 }, hovertemplate: "%{y:.5g}" });
   return traces;
 }
 
@@ -290,7 +299,7 @@ function groupTraces(group, lines, at) {
     high.push(values.length ? (whole ? Math.max(...values) : middle + spread) : NaN);
   });
   const tint = colour(at);
-  const name = `${group || "runs"} (${lines.length})`;
+  const name = `${group ? named(group) : "runs"} (${lines.length})`;
   const text = mean.map((_, i) => `${num(low[i])} to ${num(high[i])}${counts[i] < lines.length ? `, ${counts[i]} of ${lines.length} runs` : ""}`);
   return [...band(x, low, high, mean, faded(tint, 0.2)), { x, y: mean, text, mode: "lines", name: plotText(name), line: { color: tint, width: 2, dash: dash(at) }, hovertemplate: "%{y:.5g} (%{text})" }];
 }

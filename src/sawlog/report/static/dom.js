@@ -1,11 +1,28 @@
 // Elements, numbers and downloads. Text only ever becomes a text node, never markup.
 
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]/g;
+// What a terminal gets escaped as well: control and format characters, odd line ends, and letters without a shape.
+const HIDDEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Zl}\p{Zp}\u034f\u115f\u1160\u3164\uffa0]/gu;
+const KEPT = "\t\n\u200c\u200d"; // line breaks of texts, and what joins words and emoji
 
 /** Make control characters and direction marks visible, so that text cannot pretend. */
 function shown(text) {
-  return String(text).replace(HIDDEN, (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
+  return String(text).replace(HIDDEN, (c) => {
+    if (KEPT.includes(c)) return c;
+    const code = c.codePointAt(0).toString(16);
+    return code.length > 4 ? `\\u{${code}}` : `\\u${code.padStart(4, "0")}`;
+  });
 }
+
+/** A name or an id, on one line; in quotes if it is empty, or has blanks at an end. */
+function named(text) {
+  const line = shown(text).replaceAll("\n", "\\n").replaceAll("\t", "\\t");
+  return line.trim() === line && line ? line : `"${line}"`;
+}
+
+/** The value of a key that came from outside, such as "constructor"; undefined if there is none. */
+const ownValue = (object, key) => (Object.hasOwn(object, key) ? object[key] : undefined);
+
+const idView = (id) => el("code", { class: "id" }, named(id));
 
 /** Create an element: el("p", {class: "muted", onclick: f}, "text", child). */
 function el(tag, attributes, ...children) {
@@ -30,7 +47,7 @@ function add(node, children) {
 
 /** A name or path that may be broken behind its separators. */
 function breakable(text) {
-  const pieces = shown(text).split(/(?<=[/._:-])/);
+  const pieces = named(text).split(/(?<=[/._:-])/);
   return pieces.flatMap((piece, at) => (at ? [document.createElement("wbr"), piece] : [piece]));
 }
 
@@ -50,7 +67,7 @@ function field(label, control, hint) {
 
 function select(options, value, onchange) {
   const node = el("select", { onchange: () => onchange(node.value) });
-  for (const [key, label] of options) node.append(el("option", { value: key, selected: key === value }, label));
+  for (const [key, label] of options) node.append(el("option", { value: key, selected: key === value }, named(label)));
   return node;
 }
 
@@ -142,9 +159,13 @@ function download(name, text, type) {
   announce(`Saved ${name}`);
 }
 
+// As `guarded` of sawlog/_text.py: spreadsheets must not evaluate what is text.
+const FORMULA = /^'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]/;
+const NUMBER = /^([+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|Infinity))$/;
+
 function csvCell(value) {
   let text = value === null || value === undefined ? "" : String(value);
-  if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = "'" + text;
+  if (typeof value === "string" && FORMULA.test(text) && !NUMBER.test(text)) text = "'" + text;
   return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 

@@ -19,13 +19,13 @@ function longText(text, cut) {
 }
 
 function fieldsView(fields) {
-  const items = Object.entries(fields).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, fieldText(value))));
+  const items = Object.entries(fields).map(([name, value]) => el("div", {}, el("dt", {}, named(name)), el("dd", {}, fieldText(value))));
   return el("dl", { class: "fields" }, items);
 }
 
 function fieldText(value) {
   if (value === null) return "none";
-  return typeof value === "object" ? JSON.stringify(value) : typeof value === "number" ? num(value) : String(value);
+  return typeof value === "object" ? JSON.stringify(value) : typeof value === "number" ? num(value) : named(value);
 }
 
 function shadedTokens(tokens, scores) {
@@ -62,7 +62,7 @@ function keepOrDrop(overall, options) {
   const table = () => download("scores.csv", csv([["id", options.column], ...overall.ids.map((id, at) => [id, values[at]])]), "text/csv");
   const buttons = [["Save ids to drop", () => save("drop")], ["Save ids to keep", () => save("keep")], ["Save all as CSV", table]];
   return el("section", { class: "card" },
-    el("h3", {}, options.title),
+    el("h2", {}, options.title),
     el("p", { class: "muted" }, options.about),
     el("div", { class: "row" }, field("Share to drop, in %", number), buttons.map(([label, act]) => el("button", { type: "button", onclick: act }, label))),
     told);

@@ -22,12 +22,12 @@ async function labelsView(root) {
 
 function drawLabels(body, part) {
   const about = part.curvature === "identity" ? "squared gradient norms, because the run has no curvature" : `self-influence by ${part.curvature}`;
-  const marks = part.rows.length ? [{ x: part.rows[0].score, label: `1st: ${part.rows[0].id}`, colour: "--bad", side: "right" }] : [];
+  const marks = part.rows.length ? [{ x: part.rows[0].score, label: `1st: ${named(part.rows[0].id)}`, colour: "--bad", side: "right" }] : [];
   const columns = [
     { label: "rank", value: (row) => row.rank, right: true },
-    { label: "id", value: (row) => row.id, cell: (row) => el("code", {}, row.id) },
+    { label: "id", value: (row) => row.id, cell: (row) => idView(row.id) },
     { label: "value", value: (row) => row.score, cell: (row) => num(row.score), right: true },
-    { label: "example", wide: true, value: (row) => exampleText(part.data[String(row.id)]), cell: (row) => exampleView(part.data[String(row.id)]) },
+    { label: "example", wide: true, value: (row) => exampleText(ownValue(part.data, String(row.id))), cell: (row) => exampleView(ownValue(part.data, String(row.id))) },
   ];
   const rows = part.rows.map((row, at) => ({ ...row, rank: at + 1 }));
   body.append(el("section", { class: "card" }, el("h2", {}, "Likely label errors"),

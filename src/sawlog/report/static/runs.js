@@ -37,7 +37,7 @@ function facts(items) {
 /** The settings in which runs differ; all of them for a single run. */
 function varied(runs) {
   const names = [...new Set(runs.flatMap((run) => Object.keys(run.config)))];
-  const text = (run, name) => JSON.stringify(run.config[name] ?? null);
+  const text = (run, name) => JSON.stringify(ownValue(run.config, name) ?? null);
   return names.filter((name) => runs.length === 1 || runs.some((run) => text(run, name) !== text(runs[0], name)));
 }
 
@@ -54,7 +54,7 @@ function choices(runs) {
 }
 
 const setting = (run, name) => {
-  const value = run.config[name];
+  const value = ownValue(run.config, name);
   if (typeof value === "number") return Number(value.toPrecision(12)); // without what binary fractions add
   if (value === null) return "none";
   return value === undefined ? "" : typeof value === "object" && value !== null ? JSON.stringify(value) : value;
@@ -75,18 +75,18 @@ function drawRuns(list, compared) {
     told();
     drawComparison(compared);
   };
-  const box = (run) => el("input", { type: "checkbox", "aria-label": `Compare ${shown(run.name)}`, checked: state.selected.has(run.id), onchange: (event) => choose(run, event.target.checked) });
+  const box = (run) => el("input", { type: "checkbox", "aria-label": `Compare ${named(run.name)}`, checked: state.selected.has(run.id), onchange: (event) => choose(run, event.target.checked) });
   const settings = choices(runs).slice(0, 6);
   const columns = [
     ...(runs.length > 1 ? [{ label: "compare", cell: box }] : []),
     { label: "run", value: (run) => run.name, cell: (run) => el("span", { class: "run" }, el("span", { class: `dot c${colourOf(run) % PALETTE}`, "aria-hidden": "true" }), el("span", {}, breakable(run.name))) },
     { label: "state", value: (run) => run.state, cell: (run) => badge(run.state) },
     { label: "written", value: (run) => run.written || "", cell: (run) => el("span", { class: "one-line", title: date(run.written) }, ago(run.written)) },
-    { label: "took", value: (run) => lasted(run), cell: (run) => duration(lasted(run)), right: true },
+    { label: "duration", value: (run) => lasted(run), cell: (run) => duration(lasted(run)), right: true },
     { label: "entries", value: (run) => run.entries, cell: (run) => num(run.entries), right: true },
     { label: "rows", value: (run) => run.rows, cell: (run) => num(run.rows), right: true },
     { label: "size", value: (run) => run.bytes, cell: (run) => bytes(run.bytes), right: true },
-    ...settings.map((name) => ({ label: name, value: (run) => setting(run, name), cell: (run) => (typeof run.config[name] === "number" ? num(run.config[name]) : String(setting(run, name))), right: runs.every((run) => typeof (run.config[name] ?? 0) === "number") })),
+    ...settings.map((name) => ({ label: name, value: (run) => setting(run, name), cell: (run) => (typeof ownValue(run.config, name) === "number" ? num(ownValue(run.config, name)) : String(setting(run, name))), right: runs.every((run) => typeof (ownValue(run.config, name) ?? 0) === "number") })),
   ];
   const note = el("p", { class: "muted", role: "status" });
   const told = () => add(clear(note), [state.selected.size ? `${plural(state.selected.size, "run")} chosen: curves and comparison show these.` : "Choose runs to compare them; without a choice, curves show the first 16."]);
@@ -130,15 +130,16 @@ async function drawFailures(root) {
   const card = el("section", { class: "card" }, el("h2", {}, "Where runs stopped"));
   for (const run of failed) {
     const part = await source.part(`curves/${run.id}`);
-    card.append(el("h3", {}, run.name, " ", badge(run.state)), el("p", { class: "muted" }, `Written last ${ago(run.written)} (${date(run.written)}).`));
+    card.append(el("h3", {}, named(run.name), " ", badge(run.state)), el("p", { class: "muted" }, `Written last ${ago(run.written)} (${date(run.written)}).`));
+    if (run.error) card.append(problem(`Its last words: ${run.error}`));
     if (run.problem) card.append(problem(run.problem));
     if (part.problem) card.append(problem(part.problem));
     const series = part.series || [];
     const odd = series.flatMap((each) => each.curves.slice(0, 1).filter((c) => c.nonfinite).map((c) => ({ name: each.name, ...c })));
     odd.sort((a, b) => a.first_nonfinite - b.first_nonfinite);
-    if (odd.length) card.append(el("ul", {}, odd.slice(0, 5).map((c) => el("li", {}, el("strong", {}, c.name), ` was NaN or infinite ${plural(c.nonfinite, "time")}, first at ${c.axis === null ? "entry" : shown(c.axis)} ${num(c.first_nonfinite)}.`))));
-    const steps = (each) => Object.entries(each.last_steps).map(([axis, step]) => `${axis} ${num(step)}`).join(", ");
-    if (series.length) card.append(plainTable(`Last values of ${shown(run.name)}`, ["last value of", "value", "at"], series.slice(0, 20).map((each) => [each.name, num(each.last), steps(each)]), [1]));
+    if (odd.length) card.append(el("ul", {}, odd.slice(0, 5).map((c) => el("li", {}, el("strong", {}, named(c.name)), ` was NaN or infinite ${plural(c.nonfinite, "time")}, first at ${c.axis === null ? "entry" : named(c.axis)} ${num(c.first_nonfinite)}.`))));
+    const steps = (each) => Object.entries(each.last_steps).map(([axis, step]) => `${named(axis)} ${num(step)}`).join(", ");
+    if (series.length) card.append(plainTable(`Last values of ${named(run.name)}`, ["last value of", "value", "at"], series.slice(0, 20).map((each) => [each.name, num(each.last), steps(each)]), [1]));
   }
   clear(root).append(card);
 }

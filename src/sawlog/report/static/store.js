@@ -24,7 +24,7 @@ function storesCard(part) {
   const rows = Object.entries(part.stores);
   const count = (n) => (n === null ? "" : num(n));
   const columns = [
-    { label: "store", value: ([name]) => name, cell: ([name]) => breakable(name) },
+    { label: "store", value: ([name]) => name, cell: ([name]) => name },
     { label: "state", value: ([, each]) => each.state, cell: ([, each]) => badge(each.state) },
     { label: "names", value: ([, each]) => each.names, cell: ([, each]) => count(each.names), right: true },
     { label: "rows", value: ([, each]) => each.rows, cell: ([, each]) => count(each.rows), right: true },
@@ -55,7 +55,7 @@ function coverageCard(coverage) {
   if (coverage.weights.length) card.append(el("p", {}, "Fingerprint of the weights: ", coverage.weights.map((each) => el("code", {}, each))));
   if (coverage.weights.length > 1) card.append(problem("Rows come from several states of the model. Their gradients cannot be compared."));
   const skipped = coverage.skipped || [];
-  if (skipped.length) card.append(el("details", {}, el("summary", {}, `${plural(skipped.length, "tensor")} not watched`), el("ul", {}, skipped.slice(0, 200).map(([name, why]) => el("li", {}, el("code", {}, name), `: ${why}`)))));
+  if (skipped.length) card.append(el("details", {}, el("summary", {}, `${plural(skipped.length, "tensor")} not watched`), el("ul", {}, skipped.slice(0, 200).map(([name, why]) => el("li", {}, el("code", {}, named(name)), `: ${why}`)))));
   const total = coverage.layers.reduce((sum, layer) => sum + layer.bytes, 0);
   const columns = [
     { label: "layer", value: (layer) => layer.name },
@@ -98,7 +98,7 @@ function spectraCard(spectra) {
 }
 
 function layerLegend(layers) {
-  const items = layers.map((layer, at) => el("li", { class: "run" }, el("span", { class: `dot c${at % PALETTE}`, "aria-hidden": "true" }), layer.name));
+  const items = layers.map((layer, at) => el("li", { class: "run" }, el("span", { class: `dot c${at % PALETTE}`, "aria-hidden": "true" }), named(layer.name)));
   return el("ul", { class: "legend", "aria-label": "Colours" }, items);
 }
 
@@ -106,7 +106,7 @@ function tableCard(each) {
   const card = el("section", { class: "card" }, el("h2", {}, `Tables of ${each.store}`));
   for (const one of each.problems) card.append(problem(`${one.file}: ${one.what}`));
   for (const table of each.tables) {
-    const ids = `${table.first_ids.slice(0, 5).join(", ")}${table.rows_written > 5 ? ", … " + table.last_id : ""}`;
+    const ids = `${table.first_ids.slice(0, 5).map(named).join(", ")}${table.rows_written > 5 ? ", … " + named(table.last_id) : ""}`;
     const columns = [
       { label: "column", value: (column) => column.name },
       { label: "type", value: (column) => `${typeof column.dtype === "string" ? column.dtype : JSON.stringify(column.dtype)}[${column.shape.join(", ")}]` },

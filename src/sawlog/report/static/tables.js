@@ -16,8 +16,8 @@ function dataTable(columns, rows, options) {
   const search = el("input", { type: "search", placeholder: "Search", value: chosen.search, oninput: () => { chosen.search = search.value; chosen.page = 0; draw(); } });
 
   function head(column, at) {
-    const button = el("button", { type: "button", class: "sort", onclick: () => sortBy(at) }, column.label);
-    return el("th", { scope: "col", class: headClass(column.label, column.right) }, column.value ? button : column.label);
+    const button = el("button", { type: "button", class: "sort", onclick: () => sortBy(at) }, named(column.label));
+    return el("th", { scope: "col", class: headClass(column.label, column.right, at === (options.header ?? 0)) }, column.value ? button : named(column.label));
   }
 
   function sortBy(at) {
@@ -48,7 +48,7 @@ function dataTable(columns, rows, options) {
       body.append(el("tr", {}, columns.map((column, at) => {
         const content = column.cell ? column.cell(row) : column.value(row);
         const shape = [column.right && "right", column.wide && "wide"].filter(Boolean).join(" ") || null;
-        return at === (options.header ?? 0) ? el("th", { scope: "row", class: shape }, content) : el("td", { class: shape }, content);
+        return at === (options.header ?? 0) ? el("th", { scope: "row", class: shape }, rowName(content)) : el("td", { class: shape }, content);
       })));
     }
     if (!some.length) body.append(el("tr", {}, el("td", { colspan: columns.length, class: "muted" }, options.empty || "Nothing.")));
@@ -62,7 +62,10 @@ function dataTable(columns, rows, options) {
 }
 
 /** Long names of columns are broken, short ones are not. */
-const headClass = (label, right) => [right && "right", String(label).length > 28 && "long"].filter(Boolean).join(" ") || null;
+const headClass = (label, right, first) => [right && "right", String(label).length > 28 && "long", first && "first"].filter(Boolean).join(" ") || null;
+
+/** What a row is called: a text may be broken behind its separators. */
+const rowName = (content) => (typeof content === "string" ? breakable(content) : content);
 
 function drawPager(node, page, pages, total, go) {
   clear(node);
@@ -81,8 +84,8 @@ function compare(a, b) {
 /** A small table without controls: rows of cells, the first one a heading. */
 function plainTable(caption, labels, rows, right) {
   const isRight = (at) => (right || []).includes(at);
-  const cells = (row) => row.map((cell, at) => (at === 0 ? el("th", { scope: "row" }, cell) : el("td", { class: isRight(at) ? "right" : null }, cell)));
-  const header = labels.map((label, at) => el("th", { scope: "col", class: headClass(label, isRight(at)) }, label));
+  const cells = (row) => row.map((cell, at) => (at === 0 ? el("th", { scope: "row" }, rowName(cell)) : el("td", { class: isRight(at) ? "right" : null }, cell)));
+  const header = labels.map((label, at) => el("th", { scope: "col", class: headClass(label, isRight(at), at === 0) }, named(label)));
   const table = el("table", {}, el("caption", { class: "visually-hidden" }, caption), el("thead", {}, el("tr", {}, header)), el("tbody", {}, rows.map((row) => el("tr", {}, cells(row)))));
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, table);
 }

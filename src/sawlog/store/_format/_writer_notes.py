@@ -16,20 +16,26 @@ from sawlog.store._format._json_files import raise_unless_damage
 FOLDER = "writers"
 _NAME = re.compile(r"([a-z0-9]{1,32})\.json")
 _MOST = 1 << 16  # bytes
+MOST_ERROR = 1_000  # characters of what is said about a failure
 
 
 class WriterNote(NamedTuple):
-    """The last report of a writer, and its time in seconds since 1970."""
+    """The last report of a writer, and its time in seconds since 1970.
+
+    ``error`` says what stopped a program that failed; it may be empty.
+    """
 
     published: int
     closed: bool
     failed: bool
     modified: float
+    error: str = ""
 
     def to_json(self) -> bytes:
         """Return the contents of the file (FORMAT.md, section 5)."""
         said = {"published": self.published, "closed": self.closed}
-        return json.dumps({**said, "failed": True} if self.failed else said).encode()
+        why = {"error": self.error} if self.error else {}
+        return json.dumps({**said, "failed": True, **why} if self.failed else said).encode()
 
 
 def file_of(writer: str) -> str:
@@ -55,7 +61,9 @@ def _note(disk: Disk, name: str) -> WriterNote | None:
             said = _parse.load(blob.read(0, _MOST))
             published = _parse.integer(_parse.field(said, "published"), "'published'")
             closed, failed = said.get("closed") is True, said.get("failed") is True
-            return WriterNote(published, closed, failed, blob.status.modified)
+            error = said.get("error")
+            text = error[:MOST_ERROR] if failed and isinstance(error, str) else ""
+            return WriterNote(published, closed, failed, blob.status.modified, text)
     except _parse.Malformed:
         return None
     except OSError as error:

@@ -66,6 +66,7 @@ class Pipeline:
         self.turn = Turn()
         self.published = 0
         self.failed = False  # the program failed
+        self.error = ""  # what stopped it
         self._folder, self._store, self._writer, self._clock = folder, store, writer, clock
         self._most_queued, self._interval, self._segment_bytes = queue, interval, segment_bytes
         self._last, self._in_use, self._merger = WriterState(), in_use, merger
@@ -365,7 +366,7 @@ class Pipeline:
 
     def _note(self, closed: bool) -> None:
         """Report the progress of this writer. Not synced, because losing the report is harmless."""
-        note = WriterNote(self.published, closed, self.failed, 0.0)
+        note = WriterNote(self.published, closed, self.failed, 0.0, self.error)
         if self._is_another():
             return
         with contextlib.suppress(OSError):

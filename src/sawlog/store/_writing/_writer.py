@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import math
 import os
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ from sawlog.store._format import _ids
 from sawlog.store._format._layout import Folder, Identity
 from sawlog.store._format._schema import Schema
 from sawlog.store._format._schema_files import merge_schema
+from sawlog.store._format._writer_notes import MOST_ERROR
 from sawlog.store._gc_pause import paused_gc
 from sawlog.store._maintenance._merge_small import SmallSegmentMerger, due_at_start
 from sawlog.store._maintenance._remove import InUse
@@ -259,9 +261,18 @@ class Writer(CloseOnExit):
         self._detach()
         merge_schema(self._folder)
 
-    def fail(self) -> None:
-        """Mark the program as failed when the writer closes; see ``Reader.failed``."""
+    def fail(self, error: BaseException | None = None) -> None:
+        """Mark the program as failed when the writer closes; see ``Reader.failed``.
+
+        Args:
+            error: what stopped it, as ``sawlog show`` and pages say; by default the exception that
+                is being handled, if any.
+        """
         self._pipeline.failed = True
+        stopped = error or sys.exception()
+        if stopped is not None and not self._pipeline.error:
+            kind, text = type(stopped).__name__, str(stopped)
+            self._pipeline.error = (f"{kind}: {text}" if text else kind)[:MOST_ERROR]
 
     def abort(self) -> None:
         """Close without publishing pending data, as if the process had been killed."""

@@ -1,0 +1,66 @@
+"""Odd names and values on a page in a real browser; see test_browser.py."""
+
+import os
+
+import numpy as np
+import pytest
+
+import sawlog.store
+from sawlog.example_data import describe, load_examples
+from sawlog.influence import Scores
+from sawlog.report import write_report
+from sawlog.report._attribution import ScoredRun
+from tests.report.pages import eventually, show
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("SAWLOG_BROWSER") != "1", reason="make test-browser runs these"
+)
+
+
+def test_names_that_cannot_be_seen_are_quoted(opened, tmp_path):
+    """Blank and invisible names are visible, and names of JavaScript's objects are only names."""
+    odd = {"   ": '"   "', "a\nb\tc": "a\\nb\\tc", "\u2028x\U000e0041": "\\u2028x\\u{e0041}"}
+    config = {"constructor": "one", "toString": 2}
+    with sawlog.store.create(tmp_path / "runs" / "a", meta={"config": config}) as writer:
+        writer.extend({name: np.arange(3.0) for name in odd}, first=np.arange(3))
+    with sawlog.store.create(tmp_path / "runs" / "b", meta={"config": {"lr": 1}}) as writer:
+        writer.extend({"   ": np.arange(3.0)}, second=np.arange(3))
+    describe(tmp_path / "runs" / "a", {"other": {"text": "text"}})
+    scores = Scores(np.array([" q"]), np.array(["toString", ""]), np.array([[2.0, 1.0]]))
+    scored = ScoredRun("names", scores, load_examples(tmp_path / "runs" / "a"))
+    write_report([tmp_path / "runs"], tmp_path / "page.html", scores=[scored])
+    page = opened((tmp_path / "page.html").as_uri())
+    page.get_by_role("button", name="Choose all").click()
+    settings = page.get_by_role("region", name="Settings").locator("tbody tr")
+    settings.first.wait_for()
+    expected = [["constructor", "one", ""], ["toString", "2", ""], ["lr", "", "1"]]
+    rows = [row.split("\t") for row in settings.all_inner_texts()]
+    assert sorted(rows) == sorted(expected)
+    show(page, "curves")
+    page.wait_for_selector("#panel .main-svg")
+    captions = page.locator("#panel figcaption > span").all_text_contents()
+    assert sorted(captions) == sorted(odd.values())
+    eventually(page, lambda: page.text_content("#panel .xtitle"), "first or second")
+    show(page, "attribution")
+    assert page.locator("#panel h2 code").text_content() == '" q"'
+    assert page.locator("#panel .ranking code.id").all_text_contents() == ["toString", '""']
+    assert page.inner_text("#panel .ranking").count("not described") == 2
+
+
+def test_values_that_are_not_finite_have_no_least_and_greatest(opened, tmp_path):
+    with sawlog.store.create(tmp_path / "run") as writer:
+        writer.extend({"loss": np.full(3, np.nan)}, step=np.arange(3))
+    write_report([tmp_path / "run"], tmp_path / "page.html")
+    page = opened((tmp_path / "page.html").as_uri() + "#curves")
+    page.locator("#panel figure summary").click()
+    row = page.locator("#panel figure tbody tr").inner_text().split("\t")
+    assert [cell.strip() for cell in row] == ["run", "NaN", "none", "none", "3"]
+
+
+def test_what_stopped_a_run_is_shown_as_text(opened, tmp_path):
+    own = sawlog.store.create(tmp_path / "run")
+    own.fail(ValueError("<img src=x onerror='window.pwned=1'> at step 7"))
+    own.close()
+    write_report([tmp_path / "run"], tmp_path / "page.html")
+    page = opened((tmp_path / "page.html").as_uri())
+    page.wait_for_selector("text=Its last words: ValueError: <img src=x onerror='window.pwned=1'>")
