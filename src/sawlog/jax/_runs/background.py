@@ -4,7 +4,7 @@ A :class:`Job` holds the logs of one call. Jobs wait in a queue, in the order of
 thread waits until the device has computed the first one, and then writes all that are ready. The
 queue is bounded, in jobs and in bytes: when it is full, the loop waits.
 
-A call that is interrupted, such as by Ctrl-C, has put its job into the queue or not, and leaves
+A call that Ctrl-C interrupts has put its job into the queue or not, and leaves
 nothing locked. One ``append`` puts it there, the main thread takes no locks, and jobs are written
 by other threads, which receive no signals. The next call starts a thread for jobs without one.
 """
