@@ -12,7 +12,7 @@ from ml_dtypes import bfloat16, float8_e4m3fn, float8_e5m2
 from sawlog import logdict
 from sawlog.jax._logdict.entries import LogdictPart, Nothing, Slot
 
-from .cases_base import is_prng_key
+from .cases.base import is_prng_key
 
 DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint32", "uint64"),

@@ -24,7 +24,7 @@ from sawlog.jax._logdict.entries import LogdictPart, Slot
 from sawlog.jax._runs.seeds import key_data, run_name, split_config
 from sawlog.loggers import Logger, MemoryLogger
 
-from .places import mesh
+from .place_programs import mesh
 
 
 def made(key: str, value: Any, mask: Any = None, dropped: Any = None, **slot: Any) -> logdict:

@@ -16,19 +16,8 @@ import sawlog
 from sawlog.errors import ArgumentError, UnsupportedLoopError
 from tests.thorough import often
 
-from .places import (
-    PLACES,
-    XS,
-    Lane,
-    Place,
-    close,
-    f32,
-    log_all,
-    log_halving,
-    rows_of,
-    spooled,
-    spooled_place,
-)
+from .place_programs import XS, Lane, Place, close, f32, log_all, log_halving, spooled
+from .places import PLACES, rows_of, spooled_place
 
 
 @pytest.mark.turns(3)

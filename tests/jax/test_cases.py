@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.export
-import numpy as np
 import pytest
 from jax import numpy as jnp
 
@@ -20,9 +19,20 @@ import sawlog
 import sawlog.errors
 from tests.thorough import THOROUGH, one_of
 
-from .cases import CASES, Case, Logs, many
-from .cases_base import PyTree, stack
-from .cases_compare import same_calls, same_logs, same_tree, stack_logs
+from .case_ways import (
+    again,
+    call,
+    check_output,
+    check_refusal,
+    check_spool,
+    expect,
+    halved,
+    spooled,
+    tapped,
+)
+from .cases import CASES, Case
+from .cases.base import PyTree, stack
+from .cases.compare import same_calls, same_logs, same_tree, stack_logs
 
 Way = Callable[[Case], None]
 WAYS: dict[str, Way] = {}
@@ -40,55 +50,9 @@ def way(meaningful: Callable[[Case], bool] = lambda case: True) -> Callable[[Way
     return enter
 
 
-# --- Calling ----------------------------------------------------------------------------------
-
-
-def call(fun: Callable[..., Any], case: Case) -> Any:
-    """Call with fresh arguments of the case."""
-    return fun(*case.args, **case.kwargs)
-
-
-def spooled(case: Case, fun: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """spool, with the case's options."""
-    return sawlog.spool(case.fun if fun is None else fun, **case.options)
-
-
-def tapped(case: Case, calls: list, fun: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """tap into a list, with the case's options."""
-    return sawlog.tap(case.fun if fun is None else fun, calls.append, **case.options)
-
-
 def jitted(case: Case, fun: Callable[..., Any]) -> Callable[..., Any]:
     """jit, with the case's static arguments."""
     return jax.jit(fun, static_argnums=case.static_argnums or None)
-
-
-_ANSWERS: dict[int, tuple[Case, tuple[PyTree, Logs]]] = {}
-
-
-def expect(case: Case) -> tuple[PyTree, Logs]:
-    """The hand-written answer, computed once for all ways."""
-    if id(case) not in _ANSWERS:
-        _ANSWERS[id(case)] = (case, case.answer(*case.args, **case.kwargs))
-    return _ANSWERS[id(case)][1]
-
-
-# --- Checking ---------------------------------------------------------------------------------
-
-
-def check_output(case: Case, out: PyTree, where: str) -> None:
-    """The output is that of the answer."""
-    same_tree(out, expect(case)[0], f"output of {where}", case.rtol)
-
-
-def check_spool(case: Case, fun: Callable[..., Any], where: str) -> None:
-    """A spooled function gives the output and the logs, or the error of the case."""
-    if case.spool_error:
-        check_refusal(case, fun, case.spool_error)
-        return
-    out, logs = call(fun, case)
-    check_output(case, out, where)
-    same_logs(logs, expect(case)[1], case.rtol)
 
 
 def check_tap(case: Case, fun: Callable[..., Any], calls: list, where: str) -> None:
@@ -104,15 +68,6 @@ def check_tap(case: Case, fun: Callable[..., Any], calls: list, where: str) -> N
     _, logs = expect(case)
     ordered, ndim = case.tap_ordered, case.mesh_ndim
     same_calls(calls, logs, mesh_ndim=ndim, ordered=ordered, rtol=case.rtol)
-
-
-def check_refusal(case: Case, fun: Callable[..., Any], error: str) -> None:
-    """The call raises the named error, and its message says what it must."""
-    with pytest.raises(getattr(sawlog.errors, error)) as caught:
-        call(fun, case)
-    message = str(caught.value)
-    missing = [word for word in case.error_words if word not in message]
-    assert not missing, f"{missing} not in the message: {message}"
 
 
 # --- The ways ---------------------------------------------------------------------------------
@@ -160,11 +115,6 @@ def jit_spool(case: Case) -> None:
 def spool_jit(case: Case) -> None:
     """spool(jit(f))."""
     check_spool(case, spooled(case, jitted(case, case.fun)), "spool(jit(f))")
-
-
-def again(case: Case) -> bool:
-    """Whether to build the same thing once more, which compiles it once more."""
-    return THOROUGH or one_of([True, False, False, False], case.name)
 
 
 @way()
@@ -229,16 +179,6 @@ def vmap(case: Case) -> None:
         same_tree(logs[key], value, f"vmap(spool(f)), logs[{key!r}]", case.rtol)
         for name, step in steps.items():
             same_tree(getattr(logs, name)[key], step, f"vmap(spool(f)), logs.{name}[{key!r}]")
-
-
-def halved(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """Other arguments for the second lane: floats are halved, the rest is as it was."""
-
-    def half(leaf: Any) -> Any:
-        is_float = jnp.issubdtype(np.asarray(leaf).dtype, jnp.floating)
-        return leaf * np.asarray(0.5, leaf.dtype) if is_float else leaf
-
-    return jax.tree.map(half, (args, kwargs))
 
 
 @way(lambda case: case.grad and case.spool_error is None and bool(float_arguments(case)))
@@ -374,73 +314,3 @@ def test_every_way_gets_its_turn() -> None:
         for alike in TURNS:
             taken = bool({*names} & {*alike})
             assert taken == bool({*every[row]} & {*alike}) or (not taken and "" in alike), row
-
-
-# --- Ways for a few rows only: they depend on the transformation, not on the program -------------
-
-FEW = ("one_site", "two_sites_one_name", "scan", "steps_in_scan", "vmap_of_scan", "grad_of_scan")
-few = pytest.mark.parametrize("case", [CASES[name] for name in FEW], ids=FEW)
-
-
-@few
-def test_keep_logs(case: Case) -> None:
-    """With keep_logs the outer spool sees the logs as well."""
-    kept = sawlog.spool(case.fun, keep_logs=True)
-    (out, inner), outer = call(sawlog.spool(kept), case)
-    check_output(case, out, "spool(spool(f, keep_logs=True))")
-    for logs in (inner, outer):
-        same_logs(logs, expect(case)[1], case.rtol)
-
-
-@few
-def test_consumed_logs_reach_no_callback(case: Case) -> None:
-    """tap around spool is not called."""
-    seen: list = []
-    call(sawlog.tap(spooled(case), seen.append), case)
-    assert seen == []
-
-
-@few
-def test_tap_strip(case: Case) -> None:
-    """tap around strip is not called."""
-    seen: list = []
-    call(sawlog.tap(sawlog.strip(case.fun), seen.append), case)
-    assert seen == []
-
-
-@few
-def test_vmap_tap(case: Case) -> None:
-    """vmap(tap(f)) calls back once for each lane."""
-    lanes = [case.args, halved(case.args, {})[0]]
-    calls: list = []
-    jax.vmap(tapped(case, calls))(*stack(lanes))
-    jax.effects_barrier()
-    answers = [case.answer(*args)[1] for args in lanes]
-    both = {
-        key: many(
-            [value for logs in answers for value in logs[key].values],
-            **{
-                step: [entry for logs in answers for entry in logs[key].steps[step]]
-                for step in logged.steps
-            },
-        )
-        for key, logged in answers[0].items()
-    }
-    same_calls(calls, both, ordered=False, rtol=case.rtol)
-
-
-@few
-def test_lower_and_compile(case: Case) -> None:
-    """jit(spool(f)).lower().compile() is the same program."""
-    compiled = jax.jit(spooled(case)).lower(*case.args).compile()
-    check_spool(case, compiled, "the compiled program")
-
-
-@few
-def test_export(case: Case) -> None:
-    """jit(spool(f)) goes through jax.export and its bytes; so does the program with its logs."""
-    exported = jax.export.export(jax.jit(spooled(case)))(*case.args)
-    again = jax.export.deserialize(exported.serialize())
-    check_spool(case, again.call, "the exported program")
-    plain_program = jax.export.export(jax.jit(case.fun))(*case.args)
-    check_output(case, call(plain_program.call, case), "the exported plain program")

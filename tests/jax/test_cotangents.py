@@ -13,18 +13,8 @@ from jax.sharding import PartitionSpec as P
 
 import sawlog
 
-from .places import (
-    BACK,
-    FOLDS,
-    XS,
-    chain,
-    close,
-    f32,
-    fold_steps,
-    mesh,
-    spooled,
-    tapped,
-)
+from .place_programs import XS, close, f32, mesh, spooled, tapped
+from .places import BACK, FOLDS, chain, fold_steps
 
 
 def cubed(x: Any) -> Any:

@@ -12,8 +12,8 @@ import sawlog
 
 from . import test_cases
 from .cases import CASES, SECTIONS, Case, Logs, absent, many, once
-from .cases_base import X3, f32
-from .cases_compare import same_calls, same_leaf, same_logs, same_tree
+from .cases.base import X3, f32
+from .cases.compare import same_calls, same_leaf, same_logs, same_tree
 from .test_cases import WAYS
 
 REQUIRED = {

@@ -12,12 +12,7 @@ from jax import numpy as jnp
 
 import sawlog
 
-from .places import (
-    ROWS,
-    XS,
-    close,
-    log_halving,
-)
+from .place_programs import ROWS, XS, close, log_halving
 
 
 def lox(xs: Any) -> Any:

@@ -14,14 +14,8 @@ from jax import numpy as jnp
 import sawlog
 from tests.thorough import often
 
-from .places import (
-    EMA,
-    FOLDS,
-    close,
-    count_to,
-    f32,
-    memory,
-)
+from .place_programs import close, f32
+from .places import EMA, FOLDS, count_to, memory
 
 
 def long_program(steps: int, *names: str) -> Callable[[Any], Any]:

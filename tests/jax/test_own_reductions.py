@@ -14,19 +14,8 @@ from jax import numpy as jnp
 import sawlog
 from sawlog.errors import ArgumentError
 
-from .places import (
-    EMA,
-    PLACES,
-    XS,
-    Lane,
-    close,
-    ema,
-    f32,
-    line_of,
-    log_each,
-    log_tree,
-    spooled,
-)
+from .place_programs import XS, Lane, close, f32, line_of, spooled
+from .places import EMA, PLACES, ema, log_each, log_tree
 
 HISTOGRAM = sawlog.Reduction(
     "histogram",

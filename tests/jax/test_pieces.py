@@ -18,16 +18,11 @@ from sawlog.errors import ArgumentError
 from tests.jax.same import gaps
 from tests.thorough import pairs
 
-from .places import (
-    BACK,
-    PLACES,
+from .place_programs import (
     ROWS,
-    SHARDED,
     XS,
     Lane,
-    chain,
     close,
-    count_to,
     dynamic_fori,
     f32,
     in_shards,
@@ -39,6 +34,7 @@ from .places import (
     reverse,
     tapped,
 )
+from .places import BACK, PLACES, SHARDED, chain, count_to
 
 
 def column(seen: Sequence[Any], key: str) -> list[Any]:

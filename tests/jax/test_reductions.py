@@ -17,23 +17,8 @@ from sawlog.jax._transforms.reductions import REDUCTIONS
 from tests.jax.same import gaps
 from tests.thorough import often
 
-from .places import (
-    FOLDS,
-    PLACES,
-    ROWS,
-    XS,
-    Lane,
-    close,
-    f32,
-    fold_steps,
-    line_of,
-    log_all,
-    log_each,
-    log_tree,
-    rows_of,
-    spooled,
-    spooled_place,
-)
+from .place_programs import ROWS, XS, Lane, close, f32, line_of, log_all, spooled
+from .places import FOLDS, PLACES, fold_steps, log_each, log_tree, rows_of, spooled_place
 
 
 @pytest.mark.turns(3)

@@ -15,12 +15,7 @@ from jax.experimental.ode import odeint
 import sawlog
 from sawlog.errors import UnsupportedLoopError
 
-from .places import (
-    close,
-    f32,
-    line_of,
-    log_halving,
-)
+from .place_programs import close, f32, line_of, log_halving
 
 
 def unbounded_while(x: Any) -> Any:

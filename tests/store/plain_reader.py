@@ -16,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from .plain_dtypes import dtype_of
+
 SEGMENT = re.compile(r"([a-z0-9]{1,32})-([0-9]{8,})\.safetensors")
 SCHEMA = re.compile(r"[0-9]{8}\.json")
 MERGED = re.compile(r"00000001-([0-9]{8,})\.json")
@@ -32,7 +34,6 @@ SAFETENSORS = {
     "F8_E4M3": "<u1",
     "F8_E5M2": "<u1",
 }
-NAMED = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128)")
 
 
 class FormatError(Exception):
@@ -202,28 +203,6 @@ class Segment:
             hashes = self.tensor(f"sawlog.ids.hash/{first}").tolist()
             need(hashes == [self.hash(part) for part in parts], self.file, "hash of an id")
         return [part.decode() for part in parts]
-
-
-def dtype_of(described):
-    """The numpy type; None if numpy has none."""
-    if isinstance(described, list):
-        return _structured(described)
-    if NAMED.fullmatch(described) or described[0] in "<|":
-        return np.dtype(described)
-    return None
-
-
-def _structured(described):
-    """Fields one after the other; one without a name is room between others."""
-    names, formats, offsets, size = [], [], [], 0
-    for name, type, *shape in described:
-        format = np.dtype((dtype_of(type), tuple(*shape)))
-        if name:
-            names.append(name)
-            formats.append(format)
-            offsets.append(size)
-        size += format.itemsize
-    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
 
 
 # ---- 2, 3, 5: the store
