@@ -12,14 +12,18 @@ from concurrent.futures.thread import ThreadPoolExecutor  # not loaded by its fi
 from typing import Any
 
 
-def thread_pool(threads: int, name: str) -> Executor:
+def thread_pool(
+    threads: int, name: str, initializer: Callable[[], object] | None = None
+) -> Executor:
     """Return a pool of threads, or one that does all work in ``submit``.
+
+    ``initializer`` is called once in each new thread, so never in that of the caller.
 
     >>> with thread_pool(2, "example") as pool:
     ...     pool.submit(max, 1, 2).result()
     2
     """
-    pool = ThreadPoolExecutor(threads, name)
+    pool = ThreadPoolExecutor(threads, name, initializer)
     try:
         pool.submit(int)
     except RuntimeError:

@@ -55,6 +55,23 @@ def test_any_number_of_threads(tmp_path, monkeypatch, rows, cores, sign, device)
     assert limits() == before
 
 
+@pytest.mark.parametrize("device", ["numpy", "cpu"])
+@pytest.mark.usefixtures("two_threads")
+def test_without_new_threads(tmp_path, monkeypatch, rows, device):
+    """At the end of a program, and where there are too many threads, the caller scores."""
+    before = limits()
+
+    def refused(*_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threads, "cores", lambda place: 2)
+        patch.setattr(ThreadPoolExecutor, "_adjust_thread_count", refused)
+        scores = attribute(tmp_path / "logs", {"w": rows}, curvature="identity", device=device)
+    np.testing.assert_array_equal(scores.values, rows @ rows.T)
+    assert limits() == before
+
+
 @pytest.mark.parametrize(("device", "own"), [("numpy", slice(-1)), ("cpu", slice(-1, None))])
 @pytest.mark.usefixtures("two_threads")
 def test_products_take_one_core_each_and_then_all_again(tmp_path, monkeypatch, rows, device, own):

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import Any
 
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from sawlog._array_device import NUMPY, TORCH_CPU, ArrayDevice
 from sawlog._optional import require
+from sawlog._pool import thread_pool
 
 _lock = threading.Lock()
 _holders = 0
@@ -45,7 +46,7 @@ def several(most: int, device: ArrayDevice = NUMPY) -> Iterator[tuple[Executor |
     limited = _limited_torch if device == TORCH_CPU else _limited
     with (
         limited(available // workers) as begin,
-        ThreadPoolExecutor(workers, "sawlog-scores", initializer=begin) as pool,
+        thread_pool(workers, "sawlog-scores", begin) as pool,
     ):
         yield pool, workers
 

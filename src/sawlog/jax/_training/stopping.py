@@ -6,13 +6,13 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 import numpy as np
 
 from sawlog import _progress, _validate
+from sawlog._pool import thread_pool
 from sawlog.jax._training.run_bank import RunBank
 from sawlog.jax._training.runner import Runner
 
@@ -91,7 +91,7 @@ def _spread(
 ) -> None:
     """Distribute runs over devices, one thread each."""
     runners = [runner.on(device) for device in devices]
-    with ThreadPoolExecutor(len(devices)) as pool:
+    with thread_pool(len(devices), "sawlog-runs") as pool:
         for first in range(0, len(missing), len(devices)):
             if enough():
                 return
