@@ -202,3 +202,26 @@ def test_the_store_of_metrics_is_opened_again(tmp_path):
         metrics.finalize()
     with warnings.catch_warnings(), store.open(tmp_path / "m") as reader:
         assert reader.read("x").tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
+def test_a_diagonal_and_a_matrix_are_added_as_matrices(order):
+    diagonal, dense = np.array([1.0, 2.0]), np.array([[3.0, 4.0], [5.0, 6.0]])
+    both = [diagonal, dense][order]
+    sums, parts = RunStatistics("float64"), []
+    for array in both:
+        sums.add("k", array, 1)
+        part = RunStatistics("float64")
+        part.add("k", array, 1)
+        parts.append(part.arrays())
+    expected = [[4, 4], [5, 8]]
+    assert sums.arrays()["sum/k"][0].tolist() == expected
+    assert added(*parts)["sum/k"][0].tolist() == expected
+
+
+@pytest.mark.parametrize("shapes", [((2,), (3,)), ((2,), (2, 3)), ((1,), (2,)), ((2,), (2, 2, 2))])
+def test_other_shapes_are_not_broadcast(shapes):
+    sums = RunStatistics("float64")
+    sums.add("k", np.ones(shapes[0]), 1)
+    with pytest.raises(CaptureError, match="two batches"):
+        sums.add("k", np.ones(shapes[1]), 1)

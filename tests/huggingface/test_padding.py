@@ -31,6 +31,7 @@ def labelled():
 
 CASES = {
     "causal": (llama, texts(8), padded, "kfac"),
+    "tied weights": (gpt, texts(8), padded, "kfac"),
     "padded on the left": (llama, texts(8), padded_left, "kfac"),
     "classification": (classifier, labelled(), padded, "kfac"),
     "an encoder and a decoder": (bart, texts(8), padded, "kfac"),

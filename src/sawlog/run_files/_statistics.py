@@ -26,7 +26,7 @@ class Total:
 
     def add(self, array: Any, count: int) -> None:
         """Add an array that is a sum of ``count`` summands."""
-        self.sum = array if self.sum is None else _on_device_of(self.sum, array) + array
+        self.sum = array if self.sum is None else _plus(_on_device_of(self.sum, array), array)
         self.count += count
 
 
@@ -148,7 +148,7 @@ def added(
     for key in ours.keys() & theirs.keys():
         (one, n), (two, m) = ours[key], theirs[key]
         if key.startswith("sum/"):
-            found[key] = (one + two, n + m)
+            found[key] = (_plus(one, two), n + m)
         elif key.startswith("mean/"):
             apart = two - one
             found[key] = (one + apart * (m / (n + m)), n + m)
@@ -156,6 +156,31 @@ def added(
             joint = ours[squares][0] + theirs[squares][0] + apart**2 * (n * m / (n + m))
             found[squares] = (joint, n + m)
     return found
+
+
+def _plus(one: Any, other: Any) -> Any:
+    """Add two sums of one statistic; ``[n]`` is the diagonal of a matrix ``[n, n]``.
+
+    An embedding has diagonal second moments. Those of a linear layer that shares its weight are
+    dense, and a sum by the rules of broadcasting would be wrong.
+    """
+    if one.shape == other.shape:
+        return one + other
+    if one.ndim == 1 and other.shape == (*one.shape, *one.shape):
+        return _on_diagonal(one) + other
+    if other.ndim == 1 and one.shape == (*other.shape, *other.shape):
+        return one + _on_diagonal(other)
+    raise CaptureError(
+        f"A statistic has the shapes {list(one.shape)} and {list(other.shape)} in two batches, so "
+        "they cannot be added. Hint: a run logs one model with one compression; use another run "
+        "for another one."
+    )
+
+
+def _on_diagonal(diagonal: Any) -> Any:
+    xp = array_namespace(diagonal)
+    size = diagonal.shape[0]
+    return diagonal[:, None] * xp.eye(size, dtype=diagonal.dtype, device=device(diagonal))
 
 
 def _on_device_of(array: Any, other: Any) -> Any:

@@ -371,8 +371,8 @@ class BatchCapture:
             logs.add_call(call, grad, proof.layouts.get(number), passes.rest, frozenset())
         if "grad" in logs.wants:
             for block in self._watched.blocks:
-                for pair in proof.pairs[block.name]:
-                    logs.add_pair(block, pair, passes.rest)
+                for pair, inputs in proof.uses_of(block):
+                    logs.add_pair(block, pair, passes.rest, inputs)
         plan = proof.plan
         # Checkpointed nodes are recomputed once in a pass, so they cannot be called besides.
         if plan is not None and not (self._checkpointed and plan.uses):

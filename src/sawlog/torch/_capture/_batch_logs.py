@@ -95,14 +95,14 @@ class BatchLogs:
             assert layout is not None
             pairs = pairs_of(call, grad, self._batch.size, layout)
             for share in shares:
-                side = share.part.inputs if share.weight else "right"
-                self.add_pair(share.block, share.of(pairs[share.part.name]), scale, side)
+                pair = share.of(pairs[share.part.name])
+                self.add_pair(share.block, pair, scale, share.inputs)
 
-    def add_pair(self, block: Block, pair: Pair, scale: Scale, inputs: str | None = None) -> None:
+    def add_pair(self, block: Block, pair: Pair, scale: Scale, inputs: str) -> None:
         """Add the gradients of one use of a block to its rows and statistics.
 
-        ``inputs`` is the side of the inputs in this use, by default that of the block: a weight
-        that an embedding and a linear layer share is used from both sides.
+        ``inputs`` is the side of the inputs in this use: a weight that an embedding and a linear
+        layer share is used from both sides.
         """
         if self._observer is None:
             own = self._batch.chosen_pair(pair)
@@ -115,8 +115,7 @@ class BatchLogs:
             small = self._batch.chosen_pair(whole)
         if self.row_builder.needed:
             self.row_builder.add(block, scaled(small, scale, self.factor, self._batch))
-        side = inputs or block.inputs
-        self._statistics.add(block, small, scale, self.factor, side, pair.is_whole)
+        self._statistics.add(block, small, scale, self.factor, inputs, pair.is_whole)
 
     @contextlib.contextmanager
     def observed(self, observer: Callable[[Block, Pair], None]) -> Iterator[None]:

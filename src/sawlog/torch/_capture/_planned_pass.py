@@ -68,7 +68,7 @@ class PlannedPass:
             if block.name not in plan.by_rule and "grad" in logs.wants:
                 matrix = summed_matrix(block, sums, self.watched.parameters)
                 if matrix is not None:
-                    logs.add_pair(block, pair_of(matrix), scale)
+                    logs.add_pair(block, pair_of(matrix), scale, block.inputs)
 
     def _use_hooks(self, sums: ExampleSums) -> list[Any]:
         """Hook the operations that are differentiated example by example."""

@@ -26,6 +26,11 @@ class Share:
     weight: bool
     bias: bool
 
+    @property
+    def inputs(self) -> str:
+        """The side of the inputs in the factors of the block, ``"left"`` or ``"right"``."""
+        return self.part.inputs if self.weight else "right"
+
     def of(self, pair: Pair) -> Pair:
         """Return the factors of the block, given those of the weight."""
         if self.weight and not self.bias:

@@ -12,7 +12,7 @@ which the gradient of every path was seen, is proven once.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -51,6 +51,7 @@ class Proof:
         calls: the layer calls by number, each with the gradient of its output.
         plan: None if it holds for this batch alone.
         places: the attributes of the graph whose values the plan depends on.
+        sides: the side of the inputs in each use of the blocks that layer rules cover.
     """
 
     pairs: dict[str, list[Pair]]
@@ -58,6 +59,13 @@ class Proof:
     calls: dict[int, tuple[LayerCall, Tensor]]
     plan: Plan | None
     places: tuple[Place, ...]
+    sides: dict[str, list[str]]
+
+    def uses_of(self, block: Block) -> Iterator[tuple[Pair, str]]:
+        """Yield the factors of each use of a block, and which side has the inputs."""
+        pairs = self.pairs[block.name]
+        sides = self.sides.get(block.name, [block.inputs] * len(pairs))
+        return zip(pairs, sides, strict=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +139,8 @@ class Prover:
         plan = dataclasses.replace(plan, zeros=measured.zeros, norms=norms_of(self._graph))
         calls = {n: (call, measured.of_calls[n][0]) for n, call in measured.calls.items()}
         places = places_of(self._graph, found.finder.is_weight, self._batch)
-        return Proof(pairs | own, found.layouts, calls, plan if lasting else None, places)
+        sides = {name: self._sides(name, measured) for name in pairs}
+        return Proof(pairs | own, found.layouts, calls, plan if lasting else None, places, sides)
 
     def _measure(self, passes: Passes, hooks: Hooks) -> _Measurement:
         """Run backward passes, find the uses of all parameters, and apply the layer rules.
@@ -227,6 +236,12 @@ class Prover:
                 else:
                     there.append(share.of(pairs[share.part.name]))
         return found
+
+    def _sides(self, name: str, measured: MeasuredGradients) -> list[str]:
+        """Return the side of the inputs in each use of a block, in the order of its factors."""
+        calls = [measured.calls[number] for number in measured.of_calls]
+        shares = [share for call in calls for share in call.unit.shares]
+        return [share.inputs for share in shares if share.block.name == name]
 
     def _pairs(
         self, call: LayerCall, grad: Tensor, layout: ExampleLayout | None
