@@ -5,7 +5,7 @@ import pytest
 
 from sawlog import store
 from sawlog.influence import Scores, attribute
-from sawlog.influence._averages import _clipped
+from sawlog.influence._rough_runs import scale_down
 from sawlog.influence._scoring_job import _as_columns, _greatest, _powers_of_two
 from sawlog.influence._training import _weighted
 
@@ -42,7 +42,7 @@ def test_degrees_of_freedom_that_are_said_count():
 def test_runs_are_scaled_down_and_never_up():
     parts = RNG.normal(size=(5, 2, 6)) * np.array([1.0, 1e-3, 1.0, 50.0, 1.0])[:, None, None]
     parts[2, 1] = 0.0
-    clipped = _clipped(parts)
+    clipped = scale_down(parts)
     sizes = np.sqrt((parts**2).mean(-1))
     usual = np.median(sizes, 0)
     for run in range(5):

@@ -65,7 +65,7 @@ def test_a_nested_call_has_buffers_of_its_own() -> None:
     state = accepted(staged(WriterState(), 1.0))
     interrupted = staged(state, 2.0)
     call = staged(state, 3.0, nested=True)
-    (sealed,) = call._line
+    (sealed,) = call._queue
     assert sealed.memory is None
     assert values(sealed) == [1.0]
     after = accepted(call)
@@ -92,12 +92,12 @@ def test_segments_stay_in_order_and_leave_some_of_their_memory() -> None:
         call.seal()
         state = accepted(call)
         state.added.settle()
-    assert [values(sealed) for sealed in state.line] == [[float(n)] for n in range(8)]
-    assert [sealed.sequence for sealed in state.line] == list(range(1, 9))
-    for sealed in (state.line[0], state.line[2], *state.line[3:7]):
+    assert [values(sealed) for sealed in state.queue] == [[float(n)] for n in range(8)]
+    assert [sealed.sequence for sealed in state.queue] == list(range(1, 9))
+    for sealed in (state.queue[0], state.queue[2], *state.queue[3:7]):
         sealed.finish()
     state = accepted(WriterCall(state, False, 100))
-    assert [sealed.sequence for sealed in state.line] == [2, 8]
+    assert [sealed.sequence for sealed in state.queue] == [2, 8]
     assert len(state.spare) == 3
     assert WriterCall(state, False, 100).idle is False
 
@@ -108,7 +108,7 @@ def test_the_memory_of_large_segments_is_let_go(largest: int, kept: bool) -> Non
     call.chunk(SERIES).add_entries(call.key, Entries(np.array([1.0])), 100)
     call.count(8)
     call.seal()
-    assert (call._line[0].memory is not None) is kept
+    assert (call._queue[0].memory is not None) is kept
 
 
 def test_a_set_of_ids_has_few_runs() -> None:

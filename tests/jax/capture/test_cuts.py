@@ -8,7 +8,7 @@ from jax import lax
 
 import sawlog
 from sawlog.errors import CaptureError
-from sawlog.jax._capture.axes import ONE, Axis, Cut, Mixed
+from sawlog.jax._capture.axes import ONE, Axis, CutBatch, Mixed
 from sawlog.jax._capture.cut_rows import completed, place_of
 from sawlog.jax._capture.program import random_matrices
 from tests.jax.capture import splitting
@@ -177,8 +177,8 @@ def test_sums_of_combined_pieces(loss):
 def test_places_of_rows():
     assert place_of([0, 1, 2], 1, 3) == Axis(1)
     assert place_of([0, 0, 1, 1, 2, 2] * 2, 0, 3) == Axis(0, 2, 2)
-    assert place_of([2, 2, 0, 0], 0, 3) == Cut(Axis(0, 1, 2), (2, 0))
-    assert place_of([1, 1], 0, 3) == Cut(ONE, (1,))
+    assert place_of([2, 2, 0, 0], 0, 3) == CutBatch(Axis(0, 1, 2), (2, 0))
+    assert place_of([1, 1], 0, 3) == CutBatch(ONE, (1,))
     assert isinstance(place_of([0, 1, 0], 0, 3), Mixed)
     assert isinstance(place_of([], 0, 3), Mixed)
     assert completed([0, -1, 2], 3).tolist() == [0, 1, 2]

@@ -99,7 +99,7 @@ ONE = Split((), ())
 
 
 @dataclasses.dataclass(frozen=True)
-class Cut:
+class CutBatch:
     """Some of the examples of the batch, as after ``x[:3]`` of an array of examples.
 
     Args:
@@ -131,7 +131,7 @@ class Summed:
     """A sum over examples: the loss of a function that returns a declared sum or mean."""
 
 
-Place = Axis | Split | Cut | Mixed | Summed | None
+Place = Axis | Split | CutBatch | Mixed | Summed | None
 """Where the examples are; None for a value that is the same for all examples."""
 
 
@@ -202,7 +202,7 @@ def merge(states: Sequence[State]) -> Place:
         if any(state.place is None and state.param for state in states):
             return Mixed("is a sum over examples in some steps or branches only")
         return Summed()
-    if any(isinstance(place, Cut) for place in found) and any(
+    if any(isinstance(place, CutBatch) for place in found) and any(
         state.place is None and state.param for state in states
     ):
         return Mixed("has some of the examples in some steps or branches only")

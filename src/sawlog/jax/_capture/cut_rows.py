@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sawlog.jax._capture.axes import ONE, Axis, Cut, Mixed, Place, Split
+from sawlog.jax._capture.axes import ONE, Axis, CutBatch, Mixed, Place, Split
 
 
 def numbers_of(place: Place, dim: int, size: int, examples: int) -> Any:
@@ -20,8 +20,8 @@ def numbers_of(place: Place, dim: int, size: int, examples: int) -> Any:
         size: Its size.
         examples: The number of examples of the batch.
     """
-    chosen = np.asarray(place.chosen) if isinstance(place, Cut) else np.arange(examples)
-    inner = place.place if isinstance(place, Cut) else place
+    chosen = np.asarray(place.chosen) if isinstance(place, CutBatch) else np.arange(examples)
+    inner = place.place if isinstance(place, CutBatch) else place
     if inner == ONE:
         return np.repeat(chosen, size)
     if not isinstance(inner, Axis) or inner.dim != dim or inner.order is not None:
@@ -58,11 +58,11 @@ def place_of(numbers: Any, dim: int, examples: int) -> Place:
 
 def whole_or_cut(
     place: Axis | Split, chosen: Sequence[int], examples: int, where: str = ""
-) -> Axis | Split | Cut:
+) -> Axis | Split | CutBatch:
     """Return the place itself if all examples are chosen in their order."""
     if tuple(chosen) == tuple(range(examples)):
         return place
-    return Cut(place, tuple(chosen), where)
+    return CutBatch(place, tuple(chosen), where)
 
 
 def selected(axis: Axis, rows: Any, examples: int) -> Place:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sawlog.jax import _compat
-from sawlog.jax._capture.axes import ONE, Axis, Cut, Mixed, Place, Split, State, Summed, joined
+from sawlog.jax._capture.axes import ONE, Axis, CutBatch, Mixed, Place, Split, State, Summed, joined
 from sawlog.jax._capture.axis_rules.table import where
 from sawlog.jax._capture.constants import Constant, Traced
 from sawlog.jax._capture.cut_rows import completed, numbers_of, place_of, whole_or_cut
@@ -28,7 +28,7 @@ _DIFFERENT = "combines different examples of the batch"
 
 def has_cuts(operands: Sequence[Traced]) -> bool:
     """Return whether an operand has some of the examples."""
-    return any(isinstance(x.state.place, Cut) for x in operands)
+    return any(isinstance(x.state.place, CutBatch) for x in operands)
 
 
 def equation_of_cuts(walk: Any, eqn: Any, operands: list[Traced]) -> list[Traced]:
@@ -40,7 +40,7 @@ def equation_of_cuts(walk: Any, eqn: Any, operands: list[Traced]) -> list[Traced
         value = _compat.bind_equation(eqn, [x.value for x in operands])[0]
         return [Traced(value, State(place, any(x.state.param for x in operands)))]
     places = [x.state.place for x in operands]
-    chosen = {place.chosen for place in places if isinstance(place, Cut)}
+    chosen = {place.chosen for place in places if isinstance(place, CutBatch)}
     if len(chosen) == 1 and not any(isinstance(place, (Axis, Split)) for place in places):
         return within(walk, eqn, operands, chosen.pop())
     if walk.sums and eqn.primitive.name in ("add", "add_any", "sub"):
@@ -57,14 +57,14 @@ def within(walk: Any, eqn: Any, operands: Sequence[Traced], chosen: tuple[int, .
     for i, record in enumerate(walk.records[start:], start):
         cut = chosen if record.cut is None else tuple(chosen[n] for n in record.cut)
         walk.records[i] = dataclasses.replace(record, cut=cut)
-    at = next(x.state.place.where for x in operands if isinstance(x.state.place, Cut))
-    return [_returned(out, Cut(ONE, chosen, at), examples, eqn) for out in outs]
+    at = next(x.state.place.where for x in operands if isinstance(x.state.place, CutBatch))
+    return [_returned(out, CutBatch(ONE, chosen, at), examples, eqn) for out in outs]
 
 
 def _taken(traced: Traced, chosen: tuple[int, ...]) -> Traced:
     """Return an operand as the chosen examples see it."""
     state, constant = traced.state, traced.constant
-    if isinstance(state.place, Cut):
+    if isinstance(state.place, CutBatch):
         return dataclasses.replace(
             traced, state=dataclasses.replace(state, place=state.place.place)
         )
@@ -91,10 +91,10 @@ def rows(array: Any, chosen: Sequence[int], axis: int = 0) -> Any:
     return jnp.take(array, np.asarray(chosen), axis=axis, unique_indices=True)
 
 
-def _returned(traced: Traced, cut: Cut, examples: int, eqn: Any) -> Traced:
+def _returned(traced: Traced, cut: CutBatch, examples: int, eqn: Any) -> Traced:
     """Return an output of the examples of a cut as the whole batch sees it."""
     place: Place = traced.state.place
-    if isinstance(place, Cut):
+    if isinstance(place, CutBatch):
         chosen = [cut.chosen[n] for n in place.chosen]
         place = whole_or_cut(place.place, chosen, examples, place.where)
     elif isinstance(place, (Axis, Split)):
@@ -142,7 +142,7 @@ def _mixed(eqn: Any, operands: Sequence[Traced], why: str) -> list[Traced]:
 
 def _as_sum(traced: Traced) -> Traced:
     """Return a value of some examples as a term of the declared sum."""
-    if not isinstance(traced.state.place, (Axis, Split, Cut)):
+    if not isinstance(traced.state.place, (Axis, Split, CutBatch)):
         return traced
     return Traced(traced.value, State(Summed(), traced.state.param))
 
@@ -164,14 +164,14 @@ def _joined(walk: Any, eqn: Any, operands: Sequence[Traced]) -> Place:
         why = "adds rows that are not examples to the dimension of the examples"
         return Mixed(why, where(eqn))
     place = place_of(numbers, dim, walk.examples)
-    if isinstance(place, (Mixed, Cut)):
+    if isinstance(place, (Mixed, CutBatch)):
         return dataclasses.replace(place, where=where(eqn))
     return place
 
 
 def _in_rows(eqn: Any, operands: Sequence[Traced], examples: int) -> Place:
     """Return the place of pieces of equal size along a new dimension, such as those of steps."""
-    cuts = [x.state.place for x in operands if isinstance(x.state.place, Cut)]
+    cuts = [x.state.place for x in operands if isinstance(x.state.place, CutBatch)]
     name = eqn.primitive.name
     if name not in ("stack", "concatenate") or len(cuts) < len(operands):
         return None

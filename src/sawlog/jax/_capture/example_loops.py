@@ -16,7 +16,7 @@ from sawlog.jax import _compat
 from sawlog.jax._capture.attaching import Recorded
 from sawlog.jax._capture.axes import (
     Axis,
-    Cut,
+    CutBatch,
     Mixed,
     Place,
     Split,
@@ -77,7 +77,7 @@ class _ExampleLoop:
     def _handed_on(self, state: State) -> State:
         """Return the state of a value that steps hand on to each other."""
         place = state.place
-        if isinstance(place, (Axis, Split, Cut)):
+        if isinstance(place, (Axis, Split, CutBatch)):
             place = Summed() if self.walk.sums else Mixed(_HANDED_ON, self.at)
         elif place is None and state.param:
             place = Mixed("hands parameters on, in a loop over the examples", self.at)
@@ -120,7 +120,7 @@ class _ExampleLoop:
             inner = shifted(place, self.digit.rest, 1)
             assert isinstance(inner, (Axis, Split))
             place = self.digit.inserted(inner, Axis(0))
-        elif isinstance(place, Cut):
+        elif isinstance(place, CutBatch):
             place = Mixed("returns some of the examples of a step, in a loop over the examples")
         elif place is None and state.param:
             place = Mixed("returns a value of parameters alone from a loop over the examples")

@@ -14,7 +14,7 @@ from typing import Any
 from sawlog.jax import _compat
 from sawlog.jax._capture import axis_rules as axis_rules
 from sawlog.jax._capture.attaching import Attacher, Origin, Recorded
-from sawlog.jax._capture.axes import Cut, Known, Mixed, Place, State, Summed
+from sawlog.jax._capture.axes import CutBatch, Known, Mixed, Place, State, Summed
 from sawlog.jax._capture.axis_rules.reducing import as_summed
 from sawlog.jax._capture.axis_rules.table import (
     Followed,
@@ -181,7 +181,7 @@ class CaptureInterpreter(Attacher):
         if used and any(isinstance(place, Summed) for place in followed.outs):
             mixed = Mixed("combines a sum over examples with a parameter", where(eqn))
             followed = Followed((mixed,) * len(values))
-        if used and any(isinstance(place, Cut) for place in followed.outs):
+        if used and any(isinstance(place, CutBatch) for place in followed.outs):
             mixed = Mixed("uses a parameter and selects some of the examples", where(eqn))
             followed = Followed((mixed,) * len(values))
         states = self._states(eqn, operands, followed, known)

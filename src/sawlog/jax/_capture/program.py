@@ -18,7 +18,7 @@ from sawlog.jax._capture import shards as shards
 from sawlog.jax._capture import structures as structures
 from sawlog.jax._capture.assemble import make_pairs
 from sawlog.jax._capture.attaching import Recorded
-from sawlog.jax._capture.axes import CONSTANT, ONE, Axis, Cut, Mixed, Split, State, Summed
+from sawlog.jax._capture.axes import CONSTANT, ONE, Axis, CutBatch, Mixed, Split, State, Summed
 from sawlog.jax._capture.captured import Captured
 from sawlog.jax._capture.checks import check_array, check_losses, check_matrices, interaction
 from sawlog.jax._capture.constants import Constant, Traced
@@ -378,7 +378,7 @@ def _checked(walk: CaptureInterpreter, losses: Traced, reduction: str) -> Traced
     if place is None:
         return walk.promoted(losses, Axis(0), "the losses")
     if place not in (Axis(0), ONE):
-        at = f": see {place.where}" if isinstance(place, Cut) else ""
+        at = f": see {place.where}" if isinstance(place, CutBatch) else ""
         raise CaptureError(
             f"The losses are not in the order of the batch{at}. Hint: return the loss of the first "
             "example first; undo a sort with the inverse permutation, jnp.argsort(order)."

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from sawlog.jax import _compat
 from sawlog.jax._capture.attaching import Recorded
-from sawlog.jax._capture.axes import Axis, Cut, Mixed, Place, Split, State, digits_of, joined
+from sawlog.jax._capture.axes import Axis, CutBatch, Mixed, Place, Split, State, digits_of, joined
 from sawlog.jax._capture.axis_rules.table import where
 from sawlog.jax._capture.constants import Constant, Traced
 from sawlog.jax._capture.interpreter import CaptureInterpreter, structure_rule
@@ -161,7 +161,7 @@ class _Shards:
         place = state.place
         if isinstance(place, (Axis, Split)) and self.spread is not None:
             place = self._place_outside(place, spec, shape)
-        elif isinstance(place, Cut):
+        elif isinstance(place, CutBatch):
             place = Mixed("returns some of the examples of a device")
         elif place is None and state.param and self.mesh & _all_names(spec):
             place = Mixed("returns a value of parameters that differs between devices")

@@ -11,7 +11,7 @@ import jax
 
 from sawlog.errors import CaptureError
 from sawlog.jax import _compat
-from sawlog.jax._capture.axes import ONE, Axis, Cut, Mixed, Place, Split, State, merge
+from sawlog.jax._capture.axes import ONE, Axis, CutBatch, Mixed, Place, Split, State, merge
 from sawlog.jax._capture.axis_rules.table import Followed, where
 from sawlog.jax._capture.constants import Constant, Traced
 from sawlog.jax._capture.interpreter import CaptureInterpreter, structure_rule
@@ -35,7 +35,7 @@ def call(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Tra
 def _located(traced: Traced, eqn: Any) -> Traced:
     """Name the line of a call where that of the equation inside of it is unknown."""
     place = traced.state.place
-    if not isinstance(place, (Mixed, Cut)) or _compat.UNKNOWN_LINE not in place.where:
+    if not isinstance(place, (Mixed, CutBatch)) or _compat.UNKNOWN_LINE not in place.where:
         return traced
     at = place.where.replace(_compat.UNKNOWN_LINE, _compat.source_line(eqn))
     named = dataclasses.replace(place, where=at)
@@ -181,7 +181,7 @@ def own_derivative(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -
 
 def _whole(place: Place, eqn: Any) -> Place:
     """Return a place with all examples, as the user's derivative must have them."""
-    if not isinstance(place, Cut):
+    if not isinstance(place, CutBatch):
         return place
     why = "selects some of the examples, in a function with a derivative of its own"
     return Mixed(why, where(eqn))

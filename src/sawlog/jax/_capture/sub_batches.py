@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from sawlog.errors import CaptureError
 from sawlog.jax._capture.attaching import Recorded
-from sawlog.jax._capture.axes import Axis, Cut, Mixed, Place, Split, digits_of, joined
+from sawlog.jax._capture.axes import Axis, CutBatch, Mixed, Place, Split, digits_of, joined
 from sawlog.jax._capture.constants import Constant
 from sawlog.jax._capture.views import in_order
 
@@ -87,10 +87,10 @@ def shifted(place: Place, examples: int, by: int) -> Place:
     if isinstance(place, Split):
         parts = tuple(part.at(part.dim + by) for part in place.parts)
         return Split(parts, place.sizes)
-    if isinstance(place, Cut):
+    if isinstance(place, CutBatch):
         inner = shifted(place.place, len(place.chosen), by)
         assert isinstance(inner, (Axis, Split))
-        return Cut(inner, place.chosen)
+        return CutBatch(inner, place.chosen)
     return place
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 
 from sawlog.jax import _compat
-from sawlog.jax._capture.axes import Axis, Cut, Mixed, Split, State
+from sawlog.jax._capture.axes import Axis, CutBatch, Mixed, Split, State
 from sawlog.jax._capture.constants import Traced
 from sawlog.jax._capture.interpreter import CaptureInterpreter
 from sawlog.jax._capture.silent import has_logs
@@ -28,7 +28,7 @@ def unrolled_steps(
 ) -> list[Traced] | None:
     """Return the outputs of a loop whose steps are written out; None if that does not help."""
     places = [x.state.place for x in operands]
-    if loop.length > MOST_STEPS or not any(isinstance(p, (Axis, Split, Cut)) for p in places):
+    if loop.length > MOST_STEPS or not any(isinstance(p, (Axis, Split, CutBatch)) for p in places):
         return None
     if any(isinstance(place, Mixed) for place in places) or has_logs(eqn):
         return None

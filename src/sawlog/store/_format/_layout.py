@@ -218,6 +218,8 @@ def identity_of(folder: Folder) -> Identity:
     for _ in range(_LOOKS):
         try:
             return _read_identity(folder)
+        except StoreNotFoundError:
+            raise  # it is a FileNotFoundError as well
         except (FileNotFoundError, NotADirectoryError) as error:
             problem = _not_a_store(folder)
             if problem is not None:

@@ -231,7 +231,7 @@ class BatchCapture:
                 run()
 
     def _plan_of(self, graph: Graph) -> Plan | None:
-        """Return the plan of a structure whose examples are moved alike; None if there is none."""
+        """Return the plan of a structure whose examples are moved alike; None if not proven yet."""
         places = self._watched.places.get(graph.structure)
         if places is None:
             return None

@@ -21,7 +21,7 @@ from sawlog.jax import _compat
 from sawlog.jax._capture.axes import (
     ONE,
     Axis,
-    Cut,
+    CutBatch,
     Index,
     Known,
     Mixed,
@@ -130,10 +130,10 @@ def follow(eqn: Any, operands: FollowedOperands) -> Followed:
         result = found[0](eqn, operands)
     if any(_by_position(axis, i, operands) for i, axis in result.aligned.items()):
         result = all_mixed(eqn, "combines sorted rows with values that depend on their position")
-    if any(isinstance(out, (Mixed, Cut)) and not out.where for out in result.outs):
+    if any(isinstance(out, (Mixed, CutBatch)) and not out.where for out in result.outs):
         named = (
             dataclasses.replace(out, where=where(eqn))
-            if isinstance(out, (Mixed, Cut)) and not out.where
+            if isinstance(out, (Mixed, CutBatch)) and not out.where
             else out
             for out in result.outs
         )
@@ -184,8 +184,8 @@ def _joint(digits: Sequence[tuple[Place, int]]) -> Place:
     """Return the place of digits, of which some values may be selected."""
     parts, chosen = [], np.zeros(1, int)
     for place, size in digits:
-        values = np.asarray(place.chosen) if isinstance(place, Cut) else np.arange(size)
-        own = place.place if isinstance(place, Cut) else place
+        values = np.asarray(place.chosen) if isinstance(place, CutBatch) else np.arange(size)
+        own = place.place if isinstance(place, CutBatch) else place
         if own == ONE:
             own = Axis(0)
         if not isinstance(own, Axis):
@@ -197,7 +197,7 @@ def _joint(digits: Sequence[tuple[Place, int]]) -> Place:
 
 def _mixed(digits: Sequence[tuple[Place, int]]) -> Place:
     """Return why a digit cannot be followed; a sum over it matters only without other reasons."""
-    found = [place for place, _ in digits if not isinstance(place, (Axis, Cut))]
+    found = [place for place, _ in digits if not isinstance(place, (Axis, CutBatch))]
     other = [place for place in found if place != SUM]
     return other[0] if other else found[0]
 
