@@ -16,7 +16,7 @@ import sawlog
 from tests.jax.same import gaps
 from tests.thorough import seeded_examples
 
-from . import oracle
+from . import oracle_language
 from .oracle import Entry, Run, by_key, compile_program, interpret
 from .oracle_language import (
     Assign,
@@ -84,7 +84,7 @@ logs_reduced = st.builds(
 logs_of_cotangents = st.one_of(
     st.just(LogCotangent("g")), st.builds(lambda i: LogCotangent("h", i), indices)
 )
-assignments = st.builds(Assign, st.sampled_from(sorted(oracle.FUNCTIONS)), shifts)
+assignments = st.builds(Assign, st.sampled_from(sorted(oracle_language.FUNCTIONS)), shifts)
 
 
 @st.composite
@@ -134,7 +134,7 @@ def programs(
         return Seq(tuple(statement(depth, inside) for _ in range(draw(st.integers(1, 3)))))
 
     program = block(4, frozenset())
-    assume(oracle.has(program, Log, LogReduced, LogCotangent))
+    assume(oracle_language.has(program, Log, LogReduced, LogCotangent))
     return program
 
 
@@ -246,7 +246,7 @@ WAYS_OF_LANES: dict[str, Callable[..., Any]] = {
 
 
 def room(program: Program) -> dict[str, Any]:
-    return {"capacity": PLENTY} if oracle.has(program, While) else {}
+    return {"capacity": PLENTY} if oracle_language.has(program, While) else {}
 
 
 def spooled(program: Program, **options: Any) -> Callable[..., Any]:
@@ -275,9 +275,9 @@ class Bounds:
         chosen |= {"window": self.window} if self.window else {}
         chosen |= {"reduce": self.reduce} if self.reduce else {}
         if self.capacity:
-            named = dict.fromkeys(sorted(oracle.keys_of(program)), self.capacity)
+            named = dict.fromkeys(sorted(oracle_language.keys_of(program)), self.capacity)
             chosen["capacity"] = named if self.named else self.capacity
-        elif not self.window and not self.reduce and oracle.has(program, While):
+        elif not self.window and not self.reduce and oracle_language.has(program, While):
             chosen["capacity"] = PLENTY
         return chosen
 
@@ -287,7 +287,7 @@ class Bounds:
         for key, each in by_key(entries).items():
             each = each[:: self.interval or 1]
             here, first = self.window, False
-            applies = self.named or key in oracle.keys_in_while(program)
+            applies = self.named or key in oracle_language.keys_in_while(program)
             if here is None and self.reduce is None and applies:
                 here, first = self.capacity, self.keep == "first"
             some = each if here is None else each[:here] if first else each[-here:]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import sawlog
 
-from . import oracle
+from . import oracle_language
 from .oracle import Entry, compile_program, interpret
 from .oracle_language import Assign, Cond, Index, Log, Program, Scan, Seq, Value, While
 from .oracle_programs import (
@@ -139,7 +139,7 @@ def test_the_language_is_used() -> None:
     def collect(program: Program, x: float) -> None:
         nonlocal total
         total += len(interpret(program, x).entries)
-        for part in oracle.walk(program):
+        for part in oracle_language.walk(program):
             kinds[type(part)] = kinds.get(type(part), 0) + 1
 
     collect()

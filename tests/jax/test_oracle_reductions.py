@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import sawlog
 
-from . import oracle
+from . import oracle_language
 from .oracle import Entry, by_key, compile_program
 from .oracle_language import Program
 from .oracle_programs import (
@@ -78,7 +78,7 @@ def test_reduce(mode: str, program: Program, xs: tuple[float, ...], way: str) ->
 @examples(14)
 @given(programs(reduced=True), lanes)
 def test_logify(program: Program, xs: tuple[float, ...]) -> None:
-    modes = oracle.reductions_of(program)
+    modes = oracle_language.reductions_of(program)
     runs = [run(program, x) for x in xs]
     answers = [
         {key: reduce_one(each.of(key), modes.get(key, "replace")) for key in by_key(each.entries)}
