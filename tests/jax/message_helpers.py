@@ -1,4 +1,4 @@
-"""Programs that are refused, with the line that the error names."""
+"""The texts of errors, and what they must have."""
 
 from __future__ import annotations
 
@@ -8,14 +8,6 @@ from typing import Any
 import pytest
 
 from sawlog import errors
-
-
-def line_of(marker: str) -> str:
-    """`file:line` of the one line here that ends in the comment `# marker`."""
-    with open(__file__) as source:
-        found = [i for i, line in enumerate(source, 1) if line.rstrip().endswith(f"# {marker}")]
-    assert len(found) == 1, (marker, found)
-    return f"{__file__}:{found[0]}"
 
 
 def message(kind: type[BaseException], fun: Callable[..., Any], *args: Any, **kwargs: Any) -> str:

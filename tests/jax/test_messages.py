@@ -13,7 +13,8 @@ from jax import numpy as jnp
 import sawlog
 from sawlog import errors
 
-from .message_helpers import has, line_of, message
+from .message_helpers import has, message
+from .place_programs import line_of
 
 BAD_LOGS = {
     "nothing": (lambda: sawlog.log(), "nothing"),  # nothing
@@ -46,7 +47,7 @@ def test_bad_logs(case: str, around: str) -> None:
     call, word = BAD_LOGS[case]
     fun = {"plain": call, "spool": sawlog.spool(call), "jit": jax.jit(call)}[around]
     text = message(errors.LogValueError, fun)
-    has(text, line_of(case), word)
+    has(text, line_of(__file__, case), word)
     if case in WITH_HINT:
         assert "Hint:" in text
 
@@ -161,7 +162,14 @@ def test_mismatches_name_both_lines(program: Any, around: Any) -> None:
     x = jnp.ones(3) if around is jax.vmap else 1.0
     text = message(errors.LogMismatchError, around(sawlog.spool(program)), x)
     name = program.__name__
-    has(text, "'k'", line_of(f"{name} 1"), line_of(f"{name} 2"), "Hint:", *MISMATCHES[program])
+    has(
+        text,
+        "'k'",
+        line_of(__file__, f"{name} 1"),
+        line_of(__file__, f"{name} 2"),
+        "Hint:",
+        *MISMATCHES[program],
+    )
 
 
 @pytest.mark.parametrize("program", MISMATCHES, ids=lambda program: program.__name__)
@@ -180,7 +188,10 @@ def test_a_mismatch_in_the_same_line_twice() -> None:
         for value in (x, jnp.ones(2)):
             sawlog.log({"k": value})  # same line
 
-    assert message(errors.LogMismatchError, sawlog.spool(f), 1.0).count(line_of("same line")) == 2
+    assert (
+        message(errors.LogMismatchError, sawlog.spool(f), 1.0).count(line_of(__file__, "same line"))
+        == 2
+    )
 
 
 def test_mismatch_between_logdicts() -> None:
@@ -224,7 +235,7 @@ def in_scan(x: Any) -> Any:
 def test_loops_of_unknown_length(program: Any, marker: str, around: Any) -> None:
     x = jnp.array([1.0, 2.0]) if around is jax.vmap else 1.0
     text = message(errors.UnsupportedLoopError, around(sawlog.spool(program)), x)
-    has(text, line_of(f"{marker} log"), line_of(f"{marker} loop"), "Hint:")
+    has(text, line_of(__file__, f"{marker} log"), line_of(__file__, f"{marker} loop"), "Hint:")
     has(text, "capacity=", "reduce=", "sawlog.tap")
     assert sawlog.spool(program, argnames="other")(1.0)[1] == {}
     assert sawlog.strip(program)(1.0) == program(1.0)
@@ -236,7 +247,10 @@ def test_a_log_in_the_condition_of_a_loop() -> None:
         return v < 10
 
     fun = lambda x: lax.while_loop(cond, lambda v: v * 2, x)
-    has(message(errors.UnsupportedLoopError, sawlog.spool(fun), 1.0), line_of("condition log"))
+    has(
+        message(errors.UnsupportedLoopError, sawlog.spool(fun), 1.0),
+        line_of(__file__, "condition log"),
+    )
 
 
 def reduce_program(x: Any) -> Any:
@@ -251,7 +265,14 @@ def reduce_program(x: Any) -> Any:
 def test_primitives_without_a_rule(transform: Any) -> None:
     x = jnp.arange(3.0)
     text = message(errors.UnsupportedPrimitiveError, transform(reduce_program), x)
-    has(text, "'reduce'", line_of("reduce log"), line_of("reduce call"), "Hint:", "register_rule")
+    has(
+        text,
+        "'reduce'",
+        line_of(__file__, "reduce log"),
+        line_of(__file__, "reduce call"),
+        "Hint:",
+        "register_rule",
+    )
     assert reduce_program(x) == sawlog.strip(reduce_program)(x) == 3
     assert transform(reduce_program, argnames="other")(x) is not None
 
@@ -264,5 +285,5 @@ def test_compile_time_evaluation(transform: Any) -> None:
         return x
 
     text = message(errors.LogPlacementError, transform(f), 1.0)
-    has(text, "'now'", line_of("compile time"), "ensure_compile_time_eval", "Hint:")
+    has(text, "'now'", line_of(__file__, "compile time"), "ensure_compile_time_eval", "Hint:")
     assert f(1.0) == jax.jit(f)(1.0) == 1

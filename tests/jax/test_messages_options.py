@@ -6,6 +6,7 @@ import builtins
 import importlib
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,7 +19,8 @@ import sawlog
 from sawlog import errors
 from sawlog._optional import require
 
-from .message_helpers import has, line_of, message
+from .message_helpers import has, message
+from .place_programs import line_of
 
 
 def fine(x: Any) -> Any:
@@ -188,7 +190,9 @@ def test_callback_error() -> None:
 
     with pytest.raises(Exception, match="no such run") as caught:
         run()
-    has(str(caught.value), "CallbackError", "LookupError", "'x'", line_of("callback site"))
+    has(
+        str(caught.value), "CallbackError", "LookupError", "'x'", line_of(__file__, "callback site")
+    )
 
 
 FAMILY = {
@@ -218,8 +222,8 @@ def test_every_error_has_a_base_and_a_test() -> None:
     elsewhere |= {"ProcessLostError"}  # in tests/torch/test_ranks.py
     elsewhere |= {"ReplayError"}  # in tests/jax/training
     assert set(classes) - elsewhere == {"SawlogError", *FAMILY}
-    with open(__file__) as source:
-        text = source.read()
+    here = Path(__file__).parent
+    text = "".join(path.read_text() for path in here.glob("test_messages*.py"))
     for name, base in FAMILY.items():
         assert issubclass(classes[name], base)
         assert classes[name].__doc__

@@ -79,7 +79,7 @@ def test_other_primitives_are_refused(held: str, way: str) -> None:
         wrapped(THREE)
     text = str(caught.value)
     assert "'x'" in text
-    assert "test_opaque.py" in text
+    assert "test_opaque_primitives.py" in text
     assert ("'scan'" if way == "scan" else "'call_later'") in text
     assert "Hint:" in text
 
@@ -199,7 +199,9 @@ def test_logs_in_primitives_that_hide_effects_are_refused(name: str, use: str) -
 
 def test_a_differentiated_reduction_is_refused() -> None:
     """Its derivative runs the function in another order than the reduction."""
-    with pytest.raises(sawlog.errors.UnsupportedPrimitiveError, match=r"'reduce'.*test_opaque.py"):
+    with pytest.raises(
+        sawlog.errors.UnsupportedPrimitiveError, match=r"'reduce'.*test_opaque_primitives.py"
+    ):
         sawlog.spool(jax.grad(HIDING["reduce"]))(THREE)
 
 
