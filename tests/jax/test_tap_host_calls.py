@@ -297,7 +297,7 @@ def test_an_exception_names_the_log() -> None:
 
     with pytest.raises(ValueError, match="no") as caught:
         sawlog.tap(steps(4), fail, interval=2)(0)
-    assert re.search(r"'x', 'more' at .*test_tap_host_calls.py:\d+", caught.value.__notes__[0])
+    assert re.search(r"'x', 'more' at .*tap_option_programs.py:\d+", caught.value.__notes__[0])
 
 
 @pytest.mark.parametrize(
