@@ -192,11 +192,15 @@ def gradients_inside(p, x):
     return total(jax.vmap(jax.grad(lambda x: (jnp.tanh(x @ p["w"]) ** 2).sum()))(x))
 
 
-@case({"w": (3, 1)})
 def interpolated(p, x):
     return total(
         jax.vmap(lambda x: jnp.interp(x @ p["w"], jnp.arange(5.0), jnp.arange(5.0) ** 2))(x)
     )
+
+
+# In newer JAX it is an object with a derivative of its own, which is refused.
+if "hi_primitive" not in str(jax.make_jaxpr(jnp.interp)(0.5, jnp.arange(2.0), jnp.arange(2.0))):
+    interpolated = case({"w": (3, 1)})(interpolated)
 
 
 @case({"w": (3, 3)})
