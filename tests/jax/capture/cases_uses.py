@@ -253,3 +253,37 @@ def spectral_norm(p, x):
 
     u, _ = lax.scan(body, p["u"], None, length=3)
     return total(x @ p["w"] / jnp.linalg.norm(p["w"] @ u))
+
+
+def _definite(w):
+    return w @ w.T + 3 * jnp.eye(len(w))
+
+
+@case({"w": (3, 3)}, slow=True)
+def solved_for_columns(p, x):
+    return total(jnp.linalg.solve(_definite(p["w"]), x.T).T)
+
+
+@case({"w": (3, 3)})
+def solved_for_rows(p, x):
+    lower = jnp.linalg.cholesky(_definite(p["w"]))
+    return total(lax.linalg.triangular_solve(lower, x, left_side=False, lower=True))
+
+
+@case({"w": (3, 3)}, slow=True)
+def solved_where_rows_are_no_examples(p, x):
+    # as many examples as features: the last dimension is not that of the examples
+    solved = jax.vmap(lambda b: jnp.linalg.solve(_definite(p["w"]), b))(x)
+    return total(solved)
+
+
+@case({"w": (3, 3)})
+def gaussian_log_likelihood(p, x):
+    lower = jnp.linalg.cholesky(_definite(p["w"]))
+    z = jax.scipy.linalg.solve_triangular(lower, x.T, lower=True)
+    return -0.5 * (z**2).sum(0) - jnp.log(jnp.diagonal(lower)).sum()
+
+
+@case({"w": (3, 3)}, (3, 3), slow=True)
+def solved_with_a_matrix_of_each_example(p, x):
+    return total(jnp.linalg.solve(x + 5 * jnp.eye(3), p["w"]))

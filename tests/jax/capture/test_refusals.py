@@ -57,6 +57,12 @@ MIXED = {
     "reversed": (lambda p, x: (output(p, x)[::-1]).sum(1), "order of the batch"),
     "shuffled": (lambda p, x: output(p, x)[jnp.argsort(x[:, 0])].sum(1), "order of the batch"),
     "sorted": (lambda p, x: jnp.sort(output(p, x), axis=0).sum(1), "sort"),
+    "solved along the examples": (
+        lambda p, x: lax.linalg.triangular_solve(jnp.eye(len(x)), output(p, x), left_side=True).sum(
+            1
+        ),
+        "triangular_solve",
+    ),
     "cumulative": (lambda p, x: jnp.cumsum(output(p, x), axis=0).sum(1), "cumsum"),
     "tokens of all examples": (
         lambda p, x: (

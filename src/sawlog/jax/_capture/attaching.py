@@ -175,7 +175,10 @@ class Attacher:
             places[place] = axis
         shapes = tuple(tuple(atom.aval.shape) for atom in eqn.invars)
         bind = bind_silently(eqn)
-        return ConstantUse(bind, i, constant, shapes, tuple(places), followed.outs, self.examples)
+        jointly = _compat.is_differentiated_jointly(eqn)
+        return ConstantUse(
+            bind, i, constant, shapes, tuple(places), followed.outs, self.examples, jointly
+        )
 
     def _whole(
         self, use: ConstantUse, rows: Rows, operands: Sequence[Traced], values: list[Any]

@@ -37,6 +37,7 @@ class ConstantUse:
             sees one slice.
         outs: Where the examples are in the outputs.
         examples: The number of examples.
+        jointly: Whether JAX differentiates the equation only for all of its operands at once.
     """
 
     bind: Callable[[Sequence[Any]], list[Any]]
@@ -46,6 +47,7 @@ class ConstantUse:
     places: tuple[Place, ...]
     outs: tuple[Place, ...]
     examples: int
+    jointly: bool = False
 
 
 def by_slices(use: ConstantUse) -> Rows:
@@ -109,13 +111,16 @@ def by_masks(use: ConstantUse) -> Rows:
 
     def rows(cotangents: Sequence[Any], operands: Sequence[Any]) -> Any:
         operands = varying(operands, mesh)
+        others = _others_with_gradients(use, operands) if use.jointly else []
 
-        def of_core(core: Any) -> Any:
+        def of_operands(core: Any, *given: Any) -> Any:
             values = list(operands)
             values[index] = jnp.broadcast_to(core, use.shapes[index])
+            for i, value in zip(others, given, strict=True):
+                values[i] = value
             return use.bind(values)
 
-        pull = jax.vjp(of_core, operands[index])[1]
+        pull = jax.vjp(of_operands, operands[index], *(operands[i] for i in others))[1]
 
         def one(example: Any) -> Any:
             own = [
@@ -129,3 +134,9 @@ def by_masks(use: ConstantUse) -> Rows:
         return jax.lax.map(one, jnp.arange(examples))
 
     return rows
+
+
+def _others_with_gradients(use: ConstantUse, operands: Sequence[Any]) -> list[int]:
+    """Return the positions of all operands but the constant through which gradients can flow."""
+    typed = [_compat.has_gradient(_compat.typeof(x)) for x in operands]
+    return [i for i, differentiable in enumerate(typed) if differentiable and i != use.index]

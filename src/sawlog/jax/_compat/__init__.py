@@ -68,6 +68,9 @@ from sawlog.jax._compat.operations import equation_name as equation_name
 from sawlog.jax._compat.operations import gather_clips as gather_clips
 from sawlog.jax._compat.operations import has_gradient as has_gradient
 from sawlog.jax._compat.operations import iota_values as iota_values
+from sawlog.jax._compat.operations import (
+    is_differentiated_jointly as is_differentiated_jointly,
+)
 from sawlog.jax._compat.operations import moved_dimensions as moved_dimensions
 from sawlog.jax._compat.operations import operated_axis as operated_axis
 from sawlog.jax._compat.operations import padding as padding
@@ -77,6 +80,7 @@ from sawlog.jax._compat.operations import removed_dimensions as removed_dimensio
 from sawlog.jax._compat.operations import repetitions as repetitions
 from sawlog.jax._compat.operations import reshape_order as reshape_order
 from sawlog.jax._compat.operations import reversed_dimensions as reversed_dimensions
+from sawlog.jax._compat.operations import right_hand_sides as right_hand_sides
 from sawlog.jax._compat.operations import slice_bounds as slice_bounds
 from sawlog.jax._compat.operations import slice_sizes as slice_sizes
 from sawlog.jax._compat.operations import transformed_dimensions as transformed_dimensions

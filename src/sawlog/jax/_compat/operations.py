@@ -229,6 +229,12 @@ def transformed_dimensions(eqn: JaxprEqn) -> int:
     return len(eqn.params["fft_lengths"])
 
 
+def right_hand_sides(eqn: JaxprEqn) -> int:
+    """Return the dimension of the right-hand sides in what ``triangular_solve`` solves for."""
+    rank = len(eqn.invars[1].aval.shape)
+    return rank - 1 if eqn.params["left_side"] else rank - 2
+
+
 def collective_axes(eqn: JaxprEqn) -> frozenset[str]:
     """Return the axes of a mesh over which an equation, or a program in it, combines values.
 
@@ -269,6 +275,14 @@ def equation_name(eqn: JaxprEqn) -> str:
     """Return the name of an equation's primitive, with that of a function it calls."""
     name = eqn.params.get("name")
     return f"{eqn.primitive.name} {name!r}" if isinstance(name, str) else str(eqn.primitive.name)
+
+
+def is_differentiated_jointly(eqn: JaxprEqn) -> bool:
+    """Return whether JAX can only differentiate an equation for all of its operands at once.
+
+    The derivative of ``custom_linear_solve`` fails where only what its solver holds has a tangent.
+    """
+    return eqn.primitive.name == "custom_linear_solve"
 
 
 def has_gradient(aval: Any) -> bool:

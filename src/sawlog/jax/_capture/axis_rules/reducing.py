@@ -75,7 +75,7 @@ def pooling(eqn: Any, operands: FollowedOperands) -> Followed:
 
 _MATRIX = (
     "cholesky eigh eig lu lu_pivots_to_permutation householder_product geqrf qr svd schur "
-    "hessenberg tridiagonal triangular_solve tridiagonal_solve cholesky_update"
+    "hessenberg tridiagonal tridiagonal_solve cholesky_update"
 )
 
 
@@ -89,6 +89,15 @@ def matrix(eqn: Any, operands: FollowedOperands) -> Followed:
         if place.dim >= len(shape_of(eqn.invars, i)) - _own_dimensions(eqn):
             return all_mixed(eqn, "computes with a matrix whose rows or columns are examples")
     return Followed((axis,) * len(eqn.outvars), aligned_dims(eqn, operands, axis))
+
+
+@axis_rule("triangular_solve", sliceable=True)
+def triangular_solve(eqn: Any, operands: FollowedOperands) -> Followed:
+    """Solve for each right-hand side; examples may be the right-hand sides of one matrix."""
+    ((i, axis), *more) = operands.axes
+    if i == 1 and not more and axis.dim == _compat.right_hand_sides(eqn):
+        return Followed((axis,))
+    return matrix(eqn, operands)
 
 
 def _own_dimensions(eqn: Any) -> int:
