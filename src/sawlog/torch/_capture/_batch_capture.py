@@ -27,7 +27,7 @@ from sawlog.torch._graph._autograd_graph import Graph, gradients, graph_of, root
 from sawlog.torch._graph._mixing import refuse_mixing
 from sawlog.torch._hooks._autograd_patches import Backward, Listener, patched
 from sawlog.torch._hooks._grad_state import grad_state
-from sawlog.torch._hooks._hooks import Hooks, in_backward
+from sawlog.torch._hooks._hooks import Hooks, in_backward, is_eager
 from sawlog.torch._loss._declared import Items
 from sawlog.torch._loss._grad_scaler import ScaledLosses
 from sawlog.torch._loss._loss_reader import LossReader
@@ -86,7 +86,18 @@ class BatchCapture:
     def watching(self) -> Iterator[None]:
         """Capture forward and backward passes inside the ``with``."""
         listener = Listener(self._on_backward, self._scaled.add, self._on_checkpoint)
-        with self._hooks.installed(), patched(listener):
+        with self._hooks.installed(), patched(listener), self._recording():
+            yield
+
+    @contextlib.contextmanager
+    def _recording(self) -> Iterator[None]:
+        """Record the operations of the batch, if a check for interactions is due."""
+        regions = self._watched.regions
+        compiled = regions is not None and regions.have_run and not is_eager()
+        if self._batch.size == 1 or not self.needs_gradients or compiled:
+            yield
+            return
+        with self._watched.interactions.recording() as self._hooks.recorder:
             yield
 
     def ignoring(self) -> contextlib.AbstractContextManager[None]:
@@ -142,7 +153,12 @@ class BatchCapture:
 
     def backward(self, loss: Tensor) -> None:
         """Run the backward pass only as far as logs need it; parameters get no gradients."""
-        self._capture(Roots([loss], [None]), None)
+        with self._unrecorded():
+            self._capture(Roots([loss], [None]), None)
+
+    def _unrecorded(self) -> contextlib.AbstractContextManager[None]:
+        recorder = self._hooks.recorder
+        return contextlib.nullcontext() if recorder is None else recorder.paused()
 
     def _on_checkpoint(self) -> None:
         """A part of the forward pass will run again when the backward pass needs it."""
@@ -166,7 +182,8 @@ class BatchCapture:
             for loss in backward.losses:
                 refuse_quotient(root_of(loss))
         run = functools.partial(backward.run, self._hooks.probes)
-        self._capture(Roots(backward.losses, backward.grads), run)
+        with self._unrecorded():
+            self._capture(Roots(backward.losses, backward.grads), run)
         self._left = grad_state(self._first_parameter())
         return None
 
@@ -193,7 +210,7 @@ class BatchCapture:
 
     def _capture(self, roots: Roots, run: Any) -> None:
         """Capture one loss; ``run`` is the backward pass of the user, None for ``run.backward``."""
-        batch, regions = self._batch, self._watched.regions
+        batch, regions, checks = self._batch, self._watched.regions, self._watched.interactions
         key = (batch.size, batch.axis, batch.views, *self._hooks.calls, *self._hooks.axes)
         graph = graph_of(roots.nodes, key, self._hooks.edges, self._watched.leaves)
         if regions is not None:
@@ -204,7 +221,8 @@ class BatchCapture:
         if plan is None and not self._is_visible(roots, graph, run):
             return
         self._logs.factor = self._factor_of(roots)
-        if plan is None or not self._holds(plan, graph, roots, light):
+        due = batch.size > 1 and checks.is_due(graph.structure, self._hooks.recorder)
+        if plan is None or due or not self._holds(plan, graph, roots, light):
             self._prove(roots, graph)
             self._confirm_regions(key, self._plan_of(graph))
             if run is not None:
@@ -373,6 +391,13 @@ class BatchCapture:
             for block in self._watched.blocks:
                 for pair, inputs in proof.uses_of(block):
                     logs.add_pair(block, pair, passes.rest, inputs)
+        recorder = self._hooks.recorder
+        if recorder is not None and graph.structure not in self._watched.interactions.checked:
+            dtypes = {meta.dtype for node in graph.nodes for meta in node._input_metadata}
+            losses, outputs = roots.losses, proof.outputs
+            self._watched.interactions.check(
+                graph.structure, recorder, losses, passes.terms, outputs, size, dtypes
+            )
         plan = proof.plan
         # Checkpointed nodes are recomputed once in a pass, so they cannot be called besides.
         if plan is not None and not (self._checkpointed and plan.uses):
