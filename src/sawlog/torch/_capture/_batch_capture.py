@@ -27,7 +27,7 @@ from sawlog.torch._graph._autograd_graph import Graph, gradients, graph_of, root
 from sawlog.torch._graph._mixing import refuse_mixing
 from sawlog.torch._hooks._autograd_patches import Backward, Listener, patched
 from sawlog.torch._hooks._grad_state import grad_state
-from sawlog.torch._hooks._hooks import Hooks, in_backward, is_eager
+from sawlog.torch._hooks._hooks import Hooks, in_backward
 from sawlog.torch._loss._declared import Items
 from sawlog.torch._loss._grad_scaler import ScaledLosses
 from sawlog.torch._loss._loss_reader import LossReader
@@ -79,6 +79,7 @@ class BatchCapture:
         self._scaled = ScaledLosses(batch.factor)
         self.scales: list[Scale | None] = []
         self._checkpointed = self._refuses_quotients = False
+        self._records = batch.size > 1 and self.needs_gradients
         self._left: tuple[Any, ...] | None = None
         self._reentrant = ReentrantPass(watched, self._hooks, self._loss, batch, self._logs)
 
@@ -93,8 +94,8 @@ class BatchCapture:
     def _recording(self) -> Iterator[None]:
         """Record the operations of the batch, if a check for interactions is due."""
         regions = self._watched.regions
-        compiled = regions is not None and regions.have_run and not is_eager()
-        if self._batch.size == 1 or not self.needs_gradients or compiled:
+        compiled = self._hooks.regions is not None and regions is not None and regions.have_run
+        if not self._records or compiled:
             yield
             return
         with self._watched.interactions.recording() as self._hooks.recorder:
@@ -107,6 +108,10 @@ class BatchCapture:
     def compute_logs_only(self) -> None:
         """Declare that :meth:`backward` runs the backward pass of this batch, and nothing else."""
         self._hooks.logs_only = True
+
+    def skip_interactions(self) -> None:
+        """Declare that examples are also run alone, so that interactions need not be searched."""
+        self._records = False
 
     def declare_sum(self) -> None:
         """Declare that the loss is a sum over the examples, so that its graph is not read."""
@@ -221,7 +226,7 @@ class BatchCapture:
         if plan is None and not self._is_visible(roots, graph, run):
             return
         self._logs.factor = self._factor_of(roots)
-        due = batch.size > 1 and checks.is_due(graph.structure, self._hooks.recorder)
+        due = self._records and checks.is_due(graph.structure, self._hooks.recorder)
         if plan is None or due or not self._holds(plan, graph, roots, light):
             self._prove(roots, graph)
             self._confirm_regions(key, self._plan_of(graph))

@@ -23,7 +23,7 @@ from sawlog.torch._interactions._tape import NotRepeatable
 from sawlog.torch._interactions._worlds import AtPlaces, World, at_places, world
 
 _MORE = 6
-"""Further replays, where values are compared or sorted: most examples keep their ranks by chance."""
+"""Further replays, where values are compared or sorted, and one replay may keep all ranks."""
 
 _FAILURES = (Exception,)  # a replay may fail in any way, which shows nothing about the program
 

@@ -27,7 +27,7 @@ class Limits:
         floating = {each for each in dtypes if each.is_floating_point}
         if floating - {torch.float32, torch.float64}:
             return cls(0.1, 0.05)
-        return cls(1e-6, 1e-11) if floating <= {torch.float64} else cls(2e-3, 2e-5)
+        return cls(1e-4, 1e-11) if floating <= {torch.float64} else cls(2e-3, 2e-5)
 
 
 def by_example(values: Tensor, labels: Tensor, batch: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+
 import torch
 from torch import Tensor
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence, Set
-
 from typing import Any
 
 import torch
@@ -114,11 +113,11 @@ def places_on(tape: Tape, outputs: Mapping[int | Edge, ExampleLayout]) -> list[P
             found.append(Place(mark.position, mark.number, *others))
     for output, layout in outputs.items():
         if isinstance(output, int):
-            mark = tape.marks.get(output)
-            there = None if mark is None else (mark.number, mark.position)
+            own = tape.marks.get(output)
+            where = None if own is None else (own.number, own.position)
         else:
             node, place = output
-            there = tape.edges.get((node._sequence_nr(), place, node.name()))
-        if there is not None and not tape.is_external(there[0]):
-            found.append(Place(there[1], there[0], layout))
+            where = tape.edges.get((node._sequence_nr(), place, node.name()))
+        if where is not None and not tape.is_external(where[0]):
+            found.append(Place(where[1], where[0], layout))
     return sorted(found, key=lambda each: each.position)

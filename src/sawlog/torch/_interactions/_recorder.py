@@ -119,11 +119,11 @@ class Recorder(TorchDispatchMode):
                 raise NotRepeatable("an operation on memory")
             return value
 
-        own = mapped((tuple(args), dict(kwargs)), replaced)
+        own_args, own_kwargs = mapped((tuple(args), dict(kwargs)), replaced)
         _keep_externals(tape, func, args, kwargs)
         seeds = _generators(args, kwargs) if _SEEDED in func.tags else ()
         line = _line_of_program()
-        return Operation(func, *own, torch.is_grad_enabled(), seeds, line)
+        return Operation(func, own_args, own_kwargs, torch.is_grad_enabled(), seeds, line)
 
     def _ref(self, tape: Tape, tensor: Tensor) -> Ref:
         if type(tensor).__torch_dispatch__ is not _PLAIN or tensor.layout is not torch.strided:

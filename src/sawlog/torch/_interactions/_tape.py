@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef  # type: ignore[attr-defined]
+from torch.multiprocessing.reductions import StorageWeakRef
 
 Key = tuple[Any, ...]
 """The place of a tensor in its memory, with its shape and dtype."""
@@ -87,7 +87,7 @@ class Mark:
     Args:
         number: its value.
         position: how many operations were before.
-        kind: the layer and the shape; calls of the same kind have their examples in the same places.
+        kind: the layer and the shape; calls of one kind have their examples in the same places.
     """
 
     number: int
