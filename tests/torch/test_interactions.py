@@ -8,10 +8,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import sawlog
 from sawlog.errors import MixedExamplesError
 from sawlog.torch._interactions import _policy
+from sawlog.torch._interactions._recorder import Recorder
+from sawlog.torch._interactions._replay import Replay
+from sawlog.torch._proof._prover import Prover
 from tests.torch.programs import Program, assert_alike, logged
 
 
@@ -302,3 +306,98 @@ def test_tokens_that_are_routed(tmp_path, concluded):
     run.finalize()
     assert concluded == [""]
     assert_alike(logged(run, report, range(program.size)), program.alone())
+
+
+class Attention(nn.Module):
+    """Has reshapes, which make other nodes where operations are recorded."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        h = self.layer(x[:, None] * torch.tensor([1.0, 2.0]).double()[:, None])
+        return self.head(torch.einsum("btd,t->bd", h, torch.ones(2).double()))
+
+
+def test_a_batch_that_is_recorded_has_the_graph_of_others(tmp_path, monkeypatch, concluded):
+    proven = []
+    original = Prover.prove
+    monkeypatch.setattr(Prover, "prove", lambda *args: proven.append(1) or original(*args))
+    program = program_of(lambda m, x, y: F.cross_entropy(m(x), y), kind=Attention)
+    run, _ = run_of(tmp_path, program)
+    for first in (0, 100, 200):
+        with run(data_id=np.arange(program.size) + first):
+            program.of().backward()
+    run.finalize()
+    assert concluded == [""]
+    assert len(proven) == 1
+
+
+def test_another_graph_is_checked_in_the_next_batch(tmp_path, concluded):
+    program = program_of(RIGHT["plain"])
+    run, _ = run_of(tmp_path, program)
+
+    def go(loss, first):
+        with run(data_id=np.arange(program.size) + first):
+            loss(program.model, *program.batch).backward()
+
+    go(RIGHT["plain"], 0)
+    go(WRONG["centred"][0], 100)  # not recorded
+    with pytest.raises(MixedExamplesError, match="leaves no gradient"):
+        go(WRONG["centred"][0], 200)
+    go(RIGHT["plain"], 300)
+    with pytest.raises(MixedExamplesError, match="leaves no gradient"):
+        go(WRONG["centred"][0], 400)
+    run.finalize()
+    assert concluded == [""]
+
+
+def test_what_cannot_be_replayed_is_logged_as_before(tmp_path, concluded):
+    """Nothing can be concluded, which is no error."""
+
+    def sparse(model, x, y):
+        out = model(x)
+        noted.seen = torch.sparse.sum(out.detach().to_sparse())
+        return F.cross_entropy(out, y)
+
+    program = program_of(sparse)
+    run, report = run_of(tmp_path, program, dtype="float64")
+    with run(data_id=range(program.size)):
+        program.of().backward()
+    run.finalize()
+    assert "Sparse" in "".join(concluded)
+    expected = program.alone()
+    found = logged(run, report, range(program.size))
+    assert_alike(found, {each: expected[each] for each in found})
+
+
+def test_a_tape_holds_no_values():
+    """Only what existed before is kept alive."""
+    x = torch.randn(4, 4)
+    with Recorder() as recorder:
+        y = (x * 2).sin()
+        memory = StorageWeakRef(y.untyped_storage())
+        z = y.sum()
+    del y
+    tape = recorder.tape
+    assert memory.expired()
+    assert [
+        each.tensor is x or torch.equal(each.tensor, x) for each in tape.externals.values()
+    ] == [True]
+    again = Replay(tape, len(tape.operations), [tape.known(z)]).run()
+    assert torch.equal(again[tape.known(z)], z)
+
+
+def test_memory_that_is_changed_is_replayed_as_it_was():
+    buffer, x = torch.ones(3), torch.randn(3)
+    with Recorder() as recorder:
+        part = buffer[:2]
+        buffer.add_(x)
+        found = buffer * part.sum()
+    tape = recorder.tape
+    for _ in range(2):
+        again = Replay(tape, len(tape.operations), [tape.known(found)]).run()
+        assert torch.equal(again[tape.known(found)], found)
+    assert torch.equal(buffer, 1 + x)

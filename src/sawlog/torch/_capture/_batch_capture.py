@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from sawlog.errors import CaptureError, SawlogError
@@ -23,6 +23,7 @@ from sawlog.torch._batch_spec import BatchSpec
 from sawlog.torch._capture._batch_logs import BatchLogs, PairMap
 from sawlog.torch._capture._planned_pass import PlannedPass, ends_of, watched_edges
 from sawlog.torch._capture._reentrant_pass import ReentrantPass
+from sawlog.torch._capture._region_problems import region_problems
 from sawlog.torch._graph._autograd_graph import Graph, gradients, graph_of, root_of
 from sawlog.torch._graph._mixing import refuse_mixing
 from sawlog.torch._hooks._autograd_patches import Backward, Listener, patched
@@ -322,24 +323,7 @@ class BatchCapture:
             if plan is None or plan.uses or plan.picks or plan.zeros or self._checkpointed:
                 return  # as written, which is faster than to compute the gradients of weights
             self._watched.light_plans[key] = plan
-        names = () if plan is None else [name for use in plan.uses for name in use.parameters]
-        parameters = self._watched.parameters
-
-        def problem(module: nn.Module) -> str | None:
-            inside = {id(each) for each in module.parameters()}
-            if self._checkpointed:
-                return "it is checkpointed, and would be computed again outside of compiled code"
-            if plan is None:
-                return "where its examples are has to be found again in every batch"
-            if plan.zeros:
-                return "some gradients in it were zero, so that their proof showed nothing"
-            if plan.picks:
-                return "it picks by values, which may belong to other examples in another batch"
-            for name in names:
-                if id(parameters[name]) in inside:
-                    return f"the parameter {name} is used outside of the layers that have rules"
-            return None
-
+        problem = region_problems(plan, self._watched.parameters, self._checkpointed)
         self._watched.confirmed.update(self._hooks.regions.confirm(problem))
 
     def _factor_of(self, roots: Roots) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sawlog.errors import MixedExamplesError
 from sawlog.torch._graph._autograd_graph import Edge
 from sawlog.torch._graph._example_layout import ExampleLayout
 from sawlog.torch._interactions._check import check_interactions
@@ -30,18 +31,22 @@ class InteractionChecks:
     Args:
         due: whether the next batch is recorded.
         recorded: how many batches were.
+        refused: the structures in which examples depended on each other; every batch is recorded
+            until they do not.
         checked: the structures of graphs that need no further check, each with why nothing could
             be concluded, or an empty text.
     """
 
     due: bool = True
     recorded: int = 0
+    refused: set[int] = dataclasses.field(default_factory=set)
     checked: dict[int, str] = dataclasses.field(default_factory=dict)
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[Recorder | None]:
         """Record the operations inside the ``with``, if a check is due."""
-        if not self.due or self.recorded >= _MOST or torch._C._len_torch_dispatch_stack():
+        due = bool(self.refused) or (self.due and self.recorded < _MOST)
+        if not due or torch._C._len_torch_dispatch_stack():
             yield None
             return
         self.due = False
@@ -90,10 +95,14 @@ class InteractionChecks:
             if not places:
                 raise NotRepeatable("it is not known which elements belong to which example")
             check_interactions(loss, places, batch, dtypes)
+        except MixedExamplesError:
+            self.refused.add(structure)
+            raise
         except NotRepeatable as error:
             self.checked[structure] = str(error)
         else:
             self.checked[structure] = ""
+        self.refused.discard(structure)
 
 
 def places_on(tape: Tape, outputs: Mapping[int | Edge, ExampleLayout]) -> list[Place]:
