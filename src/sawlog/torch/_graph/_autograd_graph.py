@@ -24,7 +24,9 @@ BUILT_IN = {each for each in vars(torch._C._functions).values() if isinstance(ea
 
 _VIEWS = {"ReshapeAliasBackward0": "ViewBackward0"}
 """Nodes that ``reshape`` makes, which differ where operations are recorded."""
-_KINDS = {each: vars(torch._C._functions).get(_VIEWS.get(each.__name__), each) for each in BUILT_IN}
+_KINDS = {
+    each: vars(torch._C._functions)[_VIEWS.get(each.__name__, each.__name__)] for each in BUILT_IN
+}
 
 
 _UNKNOWN: Any = object()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sawlog.errors import MixedExamplesError
 from sawlog.torch._graph._example_layout import ExampleLayout
-from sawlog.torch._interactions._compare import Limits, affected, by_example
+from sawlog.torch._interactions._compare import Limits, affected, changed, differs, sizes
 from sawlog.torch._interactions._exchange import Exchange, Place, further, halves
 from sawlog.torch._interactions._first_mixture import Mixture, first_mixture, has_decisions
 from sawlog.torch._interactions._loss_on_tape import TapedLoss
@@ -108,8 +108,7 @@ class _Checker:
         """Return a number for each example that its loss depends on."""
         found = torch.zeros(self.batch, dtype=torch.float64)
         for value, term in zip(base.terms, self.loss.terms, strict=True):
-            there = torch.where(torch.isfinite(value), value, 0).double()
-            found += by_example(there.abs(), term.labels, self.batch).cpu()
+            found += sizes(value, term.labels, self.batch)
         return found
 
     def _affected(self, base: World, exchange: Exchange) -> list[int] | None:
@@ -127,11 +126,13 @@ class _Checker:
             if base.grads is None or other.grads is None:
                 continue
             before, after = base.grads[place], other.grads[place]
+            if not differs(before, after, term.labels, exchange.chosen):
+                continue
             if not _is_gradient(before, term.grad, self.limits):
                 continue
             rest = ~exchange.chosen[term.labels]
             by = _factor(before[rest], after[rest]) if term.counts else 1.0
-            found.update(_changed(before * by, after, term.labels, exchange.chosen, self.limits))
+            found.update(changed(before * by, after, term.labels, exchange.chosen, self.limits))
         return sorted(found)
 
     def _confirmed(self, exchange: Exchange) -> list[int] | None:
@@ -152,7 +153,7 @@ class _Checker:
             found.update(affected(one.values[n], two.values[n], own, chosen, self.limits))
             before, after = one.grads[n], two.grads[n]
             if before is not None and after is not None:
-                found.update(_changed(before * by, after, own, chosen, self.limits))
+                found.update(changed(before * by, after, own, chosen, self.limits))
         return sorted(found)
 
     def _common_factor(
@@ -190,7 +191,11 @@ def labels_along(layout: ExampleLayout, shape: Sequence[int], batch: int) -> Ten
 def _alike(base: World, other: World) -> bool:
     """Whether two replays can be compared: shapes, random numbers and finite values agree."""
     for one, two in zip(base.terms, other.terms, strict=True):
-        if one.shape != two.shape or bool((torch.isfinite(one) & ~torch.isfinite(two)).any()):
+        if one.shape != two.shape:
+            return False
+        if bool(torch.isfinite(two.sum())):  # then all of them are
+            continue
+        if bool((torch.isfinite(one) & ~torch.isfinite(two)).any()):
             return False
     return all(torch.equal(a, b) for a, b in zip(base.states, other.states, strict=True))
 
@@ -204,15 +209,3 @@ def _is_gradient(found: Tensor, known: Tensor, limits: Limits) -> bool:
 def _factor(one: Tensor, two: Tensor) -> float:
     size = float((one.double() ** 2).sum())
     return float((one.double() * two.double()).sum()) / size if size else 1.0
-
-
-def _changed(
-    before: Tensor, after: Tensor, labels: Tensor, chosen: Tensor, limits: Limits
-) -> list[int]:
-    """Return the examples whose gradients differ by a share of themselves."""
-    one, two = before.double(), after.double()
-    batch = len(chosen)
-    change = by_example((two - one).abs().nan_to_num(), labels, batch).cpu()
-    size = by_example(one.abs().nan_to_num(), labels, batch).cpu()
-    least = limits.share * size + limits.rounding * size.amax()
-    return [int(each) for each in torch.nonzero(~chosen & (change > least)).flatten()]

@@ -43,6 +43,14 @@ def by_example(values: Tensor, labels: Tensor, batch: int) -> Tensor:
     return found.scatter_reduce(0, labels.flatten().to(own.device), own, "amax")
 
 
+def differs(before: Tensor, after: Tensor, labels: Tensor, chosen: Tensor) -> bool:
+    """Return whether a bit of the values of other examples differs; most often none does."""
+    apart = before.detach() != after.detach()
+    rows = apart.reshape(labels.numel(), -1).any(1) if apart.numel() else apart.flatten()
+    rest = ~chosen[labels.flatten().cpu()].to(rows.device)
+    return bool((rows & rest).any()) if len(rows) else False
+
+
 def affected(
     before: Tensor, after: Tensor, labels: Tensor, chosen: Tensor, limits: Limits
 ) -> list[int]:
@@ -54,6 +62,8 @@ def affected(
         chosen: the examples that were changed, a mask.
         limits: from which size a change counts.
     """
+    if not differs(before, after, labels, chosen):
+        return []
     batch = len(chosen)
     one, two = before.detach().double(), after.detach().double()
     there = torch.isfinite(one) & torch.isfinite(two)
@@ -62,3 +72,25 @@ def affected(
     size = by_example(torch.where(there, one, 0).abs(), labels, batch).cpu()
     least = limits.share * changes[chosen].amax() + limits.rounding * size
     return [int(each) for each in torch.nonzero(~chosen & (changes > least)).flatten()]
+
+
+def changed(
+    before: Tensor, after: Tensor, labels: Tensor, chosen: Tensor, limits: Limits
+) -> list[int]:
+    """Return the examples whose gradients differ by a share of themselves."""
+    if not differs(before, after, labels, chosen):
+        return []
+    one, two = before.double(), after.double()
+    batch = len(chosen)
+    change = by_example((two - one).abs().nan_to_num(), labels, batch).cpu()
+    size = by_example(one.abs().nan_to_num(), labels, batch).cpu()
+    least = limits.share * size + limits.rounding * size.amax()
+    return [int(each) for each in torch.nonzero(~chosen & (change > least)).flatten()]
+
+
+def sizes(values: Tensor, labels: Tensor, batch: int) -> Tensor:
+    """Return a norm of the values of each example, ``[batch]``."""
+    if not values.numel():
+        return torch.zeros(batch, dtype=torch.float64)
+    rows = values.detach().reshape(labels.numel(), -1).nan_to_num(0, 0, 0).float()
+    return by_example(rows.norm(dim=1), labels, batch).double().cpu()
