@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from sawlog.errors import CaptureError, SawlogError
@@ -23,6 +23,7 @@ from sawlog.torch._batch_spec import BatchSpec
 from sawlog.torch._capture._batch_logs import BatchLogs, PairMap
 from sawlog.torch._capture._planned_pass import PlannedPass, ends_of, watched_edges
 from sawlog.torch._capture._reentrant_pass import ReentrantPass
+from sawlog.torch._capture._region_problems import region_problems
 from sawlog.torch._graph._autograd_graph import Graph, gradients, graph_of, root_of
 from sawlog.torch._graph._mixing import refuse_mixing
 from sawlog.torch._hooks._autograd_patches import Backward, Listener, patched
@@ -79,6 +80,7 @@ class BatchCapture:
         self._scaled = ScaledLosses(batch.factor)
         self.scales: list[Scale | None] = []
         self._checkpointed = self._refuses_quotients = False
+        self._records = batch.size > 1 and self.needs_gradients
         self._left: tuple[Any, ...] | None = None
         self._reentrant = ReentrantPass(watched, self._hooks, self._loss, batch, self._logs)
 
@@ -86,7 +88,18 @@ class BatchCapture:
     def watching(self) -> Iterator[None]:
         """Capture forward and backward passes inside the ``with``."""
         listener = Listener(self._on_backward, self._scaled.add, self._on_checkpoint)
-        with self._hooks.installed(), patched(listener):
+        with self._hooks.installed(), patched(listener), self._recording():
+            yield
+
+    @contextlib.contextmanager
+    def _recording(self) -> Iterator[None]:
+        """Record the operations of the batch, if a check for interactions is due."""
+        regions = self._watched.regions
+        compiled = self._hooks.regions is not None and regions is not None and regions.have_run
+        if not self._records or compiled:
+            yield
+            return
+        with self._watched.interactions.recording() as self._hooks.recorder:
             yield
 
     def ignoring(self) -> contextlib.AbstractContextManager[None]:
@@ -96,6 +109,10 @@ class BatchCapture:
     def compute_logs_only(self) -> None:
         """Declare that :meth:`backward` runs the backward pass of this batch, and nothing else."""
         self._hooks.logs_only = True
+
+    def skip_interactions(self) -> None:
+        """Declare that examples are also run alone, so that interactions need not be searched."""
+        self._records = False
 
     def declare_sum(self) -> None:
         """Declare that the loss is a sum over the examples, so that its graph is not read."""
@@ -142,7 +159,12 @@ class BatchCapture:
 
     def backward(self, loss: Tensor) -> None:
         """Run the backward pass only as far as logs need it; parameters get no gradients."""
-        self._capture(Roots([loss], [None]), None)
+        with self._unrecorded():
+            self._capture(Roots([loss], [None]), None)
+
+    def _unrecorded(self) -> contextlib.AbstractContextManager[None]:
+        recorder = self._hooks.recorder
+        return contextlib.nullcontext() if recorder is None else recorder.paused()
 
     def _on_checkpoint(self) -> None:
         """A part of the forward pass will run again when the backward pass needs it."""
@@ -166,7 +188,8 @@ class BatchCapture:
             for loss in backward.losses:
                 refuse_quotient(root_of(loss))
         run = functools.partial(backward.run, self._hooks.probes)
-        self._capture(Roots(backward.losses, backward.grads), run)
+        with self._unrecorded():
+            self._capture(Roots(backward.losses, backward.grads), run)
         self._left = grad_state(self._first_parameter())
         return None
 
@@ -193,7 +216,7 @@ class BatchCapture:
 
     def _capture(self, roots: Roots, run: Any) -> None:
         """Capture one loss; ``run`` is the backward pass of the user, None for ``run.backward``."""
-        batch, regions = self._batch, self._watched.regions
+        batch, regions, checks = self._batch, self._watched.regions, self._watched.interactions
         key = (batch.size, batch.axis, batch.views, *self._hooks.calls, *self._hooks.axes)
         graph = graph_of(roots.nodes, key, self._hooks.edges, self._watched.leaves)
         if regions is not None:
@@ -204,7 +227,8 @@ class BatchCapture:
         if plan is None and not self._is_visible(roots, graph, run):
             return
         self._logs.factor = self._factor_of(roots)
-        if plan is None or not self._holds(plan, graph, roots, light):
+        due = self._records and checks.is_due(graph.structure, self._hooks.recorder)
+        if plan is None or due or not self._holds(plan, graph, roots, light):
             self._prove(roots, graph)
             self._confirm_regions(key, self._plan_of(graph))
             if run is not None:
@@ -299,24 +323,7 @@ class BatchCapture:
             if plan is None or plan.uses or plan.picks or plan.zeros or self._checkpointed:
                 return  # as written, which is faster than to compute the gradients of weights
             self._watched.light_plans[key] = plan
-        names = () if plan is None else [name for use in plan.uses for name in use.parameters]
-        parameters = self._watched.parameters
-
-        def problem(module: nn.Module) -> str | None:
-            inside = {id(each) for each in module.parameters()}
-            if self._checkpointed:
-                return "it is checkpointed, and would be computed again outside of compiled code"
-            if plan is None:
-                return "where its examples are has to be found again in every batch"
-            if plan.zeros:
-                return "some gradients in it were zero, so that their proof showed nothing"
-            if plan.picks:
-                return "it picks by values, which may belong to other examples in another batch"
-            for name in names:
-                if id(parameters[name]) in inside:
-                    return f"the parameter {name} is used outside of the layers that have rules"
-            return None
-
+        problem = region_problems(plan, self._watched.parameters, self._checkpointed)
         self._watched.confirmed.update(self._hooks.regions.confirm(problem))
 
     def _factor_of(self, roots: Roots) -> float:
@@ -373,6 +380,13 @@ class BatchCapture:
             for block in self._watched.blocks:
                 for pair, inputs in proof.uses_of(block):
                     logs.add_pair(block, pair, passes.rest, inputs)
+        recorder = self._hooks.recorder
+        if recorder is not None and graph.structure not in self._watched.interactions.checked:
+            dtypes = {meta.dtype for node in graph.nodes for meta in node._input_metadata}
+            losses, outputs = roots.losses, proof.outputs
+            self._watched.interactions.check(
+                graph.structure, recorder, losses, passes.terms, outputs, size, dtypes
+            )
         plan = proof.plan
         # Checkpointed nodes are recomputed once in a pass, so they cannot be called besides.
         if plan is not None and not (self._checkpointed and plan.uses):

@@ -149,6 +149,7 @@ def _in_batch(
         raise CaptureError("check was called inside `with run(...)`.")
     active = queries.batch(BatchRequest(size, mask=mask))
     assert isinstance(active, BatchCapture)
+    active.skip_interactions()  # examples alone show them, and the table says where
     with run._capturing(active):
         loss, each = loss_of(step(backend.step_model, batch), size)
         if each is not None:

@@ -68,6 +68,11 @@ class CompiledRegions:
                 if reason is not None:
                     self._add_parts(module, reason, *options)
 
+    @property
+    def have_run(self) -> bool:
+        """Whether modules may run compiled in the next batch."""
+        return any(region.templates for region in self.regions)
+
     def __bool__(self) -> bool:
         return bool(self.regions or self.said)
 

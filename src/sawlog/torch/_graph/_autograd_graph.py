@@ -22,6 +22,12 @@ _LEAF = vars(torch._C._functions)["AccumulateGrad"]
 BUILT_IN = {each for each in vars(torch._C._functions).values() if isinstance(each, type)}
 """Node types of PyTorch itself, one for each operation; other nodes are identified by name."""
 
+_VIEWS = {"ReshapeAliasBackward0": "ViewBackward0"}
+"""Nodes that ``reshape`` makes, which differ where operations are recorded."""
+_KINDS = {
+    each: vars(torch._C._functions)[_VIEWS.get(each.__name__, each.__name__)] for each in BUILT_IN
+}
+
 
 _UNKNOWN: Any = object()
 _NONE = -(2**40)  # the place of an input without a gradient
@@ -107,6 +113,7 @@ def graph_of(
     order[None] = _NONE
     parts: list[Any] = [*more]
     add, place_of, put, leaf = parts.append, order.setdefault, nodes.append, leaves.kept.get
+    kinds = _KINDS.get
     for node in nodes:  # grows inside the loop, which runs for every batch and must be fast
         kind = type(node)
         if kind is _LEAF:
@@ -114,7 +121,8 @@ def graph_of(
             add(kind)
             add(leaves.number_of(node) if number is _UNKNOWN else number)
             continue
-        add(kind if kind in BUILT_IN else _own_kind(node))
+        known = kinds(kind)
+        add(_own_kind(node) if known is None else known)
         for child, output in node.next_functions:
             place = place_of(child, size)
             if place == size:

@@ -23,6 +23,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.torch._compiled._region import CallTemplate, CompiledCall, RegionOptions
 from sawlog.torch._compiled._regions import BatchRegions
+from sawlog.torch._interactions._recorder import Recorder
 from sawlog.torch._model._watched import Unit, Watched
 
 
@@ -98,6 +99,8 @@ class Hooks:
         self.logs_only = False
         """Whether nothing but logs is computed, so that parameters need no gradients."""
         self._templates: list[CallTemplate | None] = []
+        self.recorder: Recorder | None = None
+        """Records the operations of the batch, if they are."""
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -168,6 +171,8 @@ class Hooks:
         self.calls.append(unit.name)
         self.dtypes.add(tensor.dtype)
         self.axes.append(tuple([i for i, n in enumerate(call.output) if n == self._batch]))
+        if self.recorder is not None:
+            self.recorder.mark(call.number, id(unit), tensor)
         if self.regions is not None:
             self._templates.append(self._template(call, output, tensor))
         if self._forward is not None and not again:

@@ -25,11 +25,19 @@ class Roots:
         self.edges: list[Edge] = list(dict.fromkeys(root_of(loss) for loss, _ in self._both))
         self.nodes = [node for node, _ in self.edges]
 
+    @property
+    def losses(self) -> list[tuple[Tensor, Tensor]]:
+        """Each loss with its gradient."""
+        return [
+            (loss, torch.ones_like(loss) if grad is None else grad.detach())
+            for loss, grad in self._both
+        ]
+
     def starts(self) -> dict[Edge, Tensor]:
         """Return the gradient of each loss."""
         found: dict[Edge, Tensor] = {}
-        for loss, grad in self._both:
-            edge, own = root_of(loss), torch.ones_like(loss) if grad is None else grad.detach()
+        for loss, own in self.losses:
+            edge = root_of(loss)
             found[edge] = found[edge] + own if edge in found else own
         return found
 

@@ -13,6 +13,7 @@ from sawlog.factored import Dense, Factor, OneHot, Pair
 from sawlog.run_files._blocks import Block
 from sawlog.torch._compiled._regions import CompiledRegions
 from sawlog.torch._graph._autograd_graph import GraphLeaves
+from sawlog.torch._interactions._policy import InteractionChecks
 from sawlog.torch._layers import Part, Rule
 from sawlog.torch._model._sharded import LiveParameters
 
@@ -78,6 +79,7 @@ class Watched:
         buffers: tensors of the model, which do not belong to any example.
         regions: the modules that stay compiled; None if ``torch.compile`` was not called.
         confirmed: signatures of compiled regions whose structure was proven.
+        interactions: which graphs were checked for interactions that leave no gradient.
         light_plans: the plans of structures whose regions compute no gradients of parameters, by
             their layer calls.
     """
@@ -96,6 +98,9 @@ class Watched:
     regions: CompiledRegions | None = dataclasses.field(default=None, compare=False)
     confirmed: set[Any] = dataclasses.field(default_factory=set, compare=False)
     light_plans: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
+    interactions: InteractionChecks = dataclasses.field(
+        default_factory=InteractionChecks, compare=False
+    )
 
     @property
     def leaves(self) -> GraphLeaves:
@@ -134,4 +139,5 @@ class Watched:
             rounded=set(),
             confirmed=set(),
             light_plans={},
+            interactions=InteractionChecks(),
         )

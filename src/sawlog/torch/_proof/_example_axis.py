@@ -7,7 +7,7 @@ show is compared with what the loss shows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -41,6 +41,8 @@ class ExampleAxis:
         self.measured, self.batch, self.axis = measured, batch, axis
         self.unique = True
         """Whether every layout was the only one that fits, so that it holds for other batches."""
+        self.unsure: set[int] = set()
+        """The numbers of calls with several layouts that fit."""
 
     def layouts(self) -> dict[int, ExampleLayout]:
         """Return the layouts of the outputs of calls, by number, where one fits."""
@@ -51,13 +53,18 @@ class ExampleAxis:
             if layout is None:
                 continue
             found[number] = layout
-            others = [
-                each
-                for each in candidates(plain.shape, axis, batch)
-                if each != layout and fits(each, plain, coded, every)
-            ]
-            self.unique = self.unique and (not others or batch == 1)
+            if not self.is_only(layout, plain, coded):
+                self.unsure.add(number)
+                self.unique = self.unique and batch == 1
         return found
+
+    def is_only(self, layout: ExampleLayout, plain: Tensor, coded: Sequence[Tensor]) -> bool:
+        """Return whether no other layout fits a gradient."""
+        return not any(
+            fits(each, plain, coded, self.measured.codes)
+            for each in candidates(plain.shape, self.axis, self.batch)
+            if each != layout
+        )
 
     def check(self, layouts: Mapping[int, ExampleLayout]) -> None:
         """Check that the inputs of the model and the loss have the same examples.

@@ -35,6 +35,11 @@ class Passes:
         return [term.edge for term, _ in self._grads]
 
     @property
+    def terms(self) -> Sequence[tuple[Term, Tensor]]:
+        """The terms with their gradients."""
+        return self._grads
+
+    @property
     def rest(self) -> Scale:
         """The scale that the gradients of :meth:`plain` still need."""
         return 1.0 if self.scale is None else self.scale

@@ -20,7 +20,7 @@ from torch import Tensor
 from sawlog.errors import ArgumentError, MixedExamplesError
 from sawlog.factored import Pair
 from sawlog.run_files._blocks import Block
-from sawlog.torch._graph._autograd_graph import Graph, Node
+from sawlog.torch._graph._autograd_graph import Edge, Graph, Node
 from sawlog.torch._graph._example_layout import ExampleLayout, codes
 from sawlog.torch._graph._operations._weight_use import WeightUse
 from sawlog.torch._graph._weight_uses import WeightUses
@@ -52,6 +52,8 @@ class Proof:
         plan: None if it holds for this batch alone.
         places: the attributes of the graph whose values the plan depends on.
         sides: the side of the inputs in each use of the blocks that layer rules cover.
+        outputs: the outputs of calls, by number, and of operations, by edge, in which it is certain
+            which elements belong to which example.
     """
 
     pairs: dict[str, list[Pair]]
@@ -60,6 +62,7 @@ class Proof:
     plan: Plan | None
     places: tuple[Place, ...]
     sides: dict[str, list[str]]
+    outputs: Mapping[int | Edge, ExampleLayout]
 
     def uses_of(self, block: Block) -> Iterator[tuple[Pair, str]]:
         """Yield the factors of each use of a block, and which side has the inputs."""
@@ -140,7 +143,30 @@ class Prover:
         calls = {n: (call, measured.of_calls[n][0]) for n, call in measured.calls.items()}
         places = places_of(self._graph, found.finder.is_weight, self._batch)
         sides = {name: self._sides(name, measured) for name in pairs}
-        return Proof(pairs | own, found.layouts, calls, plan if lasting else None, places, sides)
+        outputs = self._outputs(found, planned)
+        plan_if = plan if lasting else None
+        return Proof(pairs | own, found.layouts, calls, plan_if, places, sides, outputs)
+
+    def _outputs(
+        self, found: _Measurement, planned: Sequence[PlannedUse]
+    ) -> dict[int | Edge, ExampleLayout]:
+        """Return the outputs in which the gradient shows for certain where the examples are."""
+        axis, measured = found.axis, found.measured
+        outputs: dict[int | Edge, ExampleLayout] = {
+            number: layout
+            for number, layout in found.layouts.items()
+            if number not in axis.unsure and bool(measured.of_calls[number][0].any())
+        }
+        for use in planned:
+            plain, *coded = measured.of_nodes[use.number]
+            for place, layout in enumerate(use.where):
+                grad, others = plain[place], [each[place] for each in coded]
+                there = [each for each in others if each is not None]
+                if grad is None or not isinstance(layout, ExampleLayout) or not bool(grad.any()):
+                    continue
+                if len(there) == len(others) and axis.is_only(layout, grad, there):
+                    outputs[self._graph.nodes[use.number], place] = layout
+        return outputs
 
     def _measure(self, passes: Passes, hooks: Hooks) -> _Measurement:
         """Run backward passes, find the uses of all parameters, and apply the layer rules.

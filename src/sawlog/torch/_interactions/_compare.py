@@ -1,0 +1,96 @@
+"""Compare what a replay gives for the examples that were changed, and for the others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Set
+
+import torch
+from torch import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """From which size a change counts.
+
+    Args:
+        share: of the change of the examples that were changed.
+        rounding: of the values themselves.
+    """
+
+    share: float
+    rounding: float
+
+    @classmethod
+    def of(cls, dtypes: Set[torch.dtype]) -> Limits:
+        """Return the limits for a program with these dtypes; the least precise one decides."""
+        floating = {each for each in dtypes if each.is_floating_point}
+        if floating - {torch.float32, torch.float64}:
+            return cls(0.1, 0.05)
+        return cls(1e-4, 1e-11) if floating <= {torch.float64} else cls(2e-3, 2e-5)
+
+
+def by_example(values: Tensor, labels: Tensor, batch: int) -> Tensor:
+    """Return the greatest of the values of each example, ``[batch]``.
+
+    ``labels`` has the example of each row, in the shape of the first axes.
+    """
+    rows = values.reshape(labels.numel(), -1) if values.numel() else values.new_zeros(0, 1)
+    own = rows.amax(1) if rows.numel() else rows.new_zeros(len(rows))
+    found = torch.zeros(batch, dtype=own.dtype, device=own.device)
+    if not len(own):
+        return found
+    return found.scatter_reduce(0, labels.flatten().to(own.device), own, "amax")
+
+
+def differs(before: Tensor, after: Tensor, labels: Tensor, chosen: Tensor) -> bool:
+    """Return whether a bit of the values of other examples differs; most often none does."""
+    apart = before.detach() != after.detach()
+    rows = apart.reshape(labels.numel(), -1).any(1) if apart.numel() else apart.flatten()
+    rest = ~chosen[labels.flatten().cpu()].to(rows.device)
+    return bool((rows & rest).any()) if len(rows) else False
+
+
+def affected(
+    before: Tensor, after: Tensor, labels: Tensor, chosen: Tensor, limits: Limits
+) -> list[int]:
+    """Return the examples whose values differ although others were changed.
+
+    Args:
+        before, after: the values.
+        labels: the example of each row.
+        chosen: the examples that were changed, a mask.
+        limits: from which size a change counts.
+    """
+    if not differs(before, after, labels, chosen):
+        return []
+    batch = len(chosen)
+    one, two = before.detach().double(), after.detach().double()
+    there = torch.isfinite(one) & torch.isfinite(two)
+    change = torch.where(there, two - one, 0).abs()
+    changes = by_example(change, labels, batch).cpu()
+    size = by_example(torch.where(there, one, 0).abs(), labels, batch).cpu()
+    least = limits.share * changes[chosen].amax() + limits.rounding * size
+    return [int(each) for each in torch.nonzero(~chosen & (changes > least)).flatten()]
+
+
+def changed(
+    before: Tensor, after: Tensor, labels: Tensor, chosen: Tensor, limits: Limits
+) -> list[int]:
+    """Return the examples whose gradients differ by a share of themselves."""
+    if not differs(before, after, labels, chosen):
+        return []
+    one, two = before.double(), after.double()
+    batch = len(chosen)
+    change = by_example((two - one).abs().nan_to_num(), labels, batch).cpu()
+    size = by_example(one.abs().nan_to_num(), labels, batch).cpu()
+    least = limits.share * size + limits.rounding * size.amax()
+    return [int(each) for each in torch.nonzero(~chosen & (change > least)).flatten()]
+
+
+def sizes(values: Tensor, labels: Tensor, batch: int) -> Tensor:
+    """Return a norm of the values of each example, ``[batch]``."""
+    if not values.numel():
+        return torch.zeros(batch, dtype=torch.float64)
+    rows = values.detach().reshape(labels.numel(), -1).nan_to_num(0, 0, 0).float()
+    return by_example(rows.norm(dim=1), labels, batch).double().cpu()

@@ -1,0 +1,90 @@
+"""Give some examples the values of others, wherever it is known which elements are theirs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from sawlog.torch._graph._example_layout import ExampleLayout
+
+_SMALL = 1e-2
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A value in which it is known which elements belong to which example.
+
+    Args:
+        position: how many operations are before it is exchanged.
+        number: the value.
+        layout: where the examples are.
+    """
+
+    position: int
+    number: int
+    layout: ExampleLayout
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """Some examples are changed.
+
+    Args:
+        chosen: which, a mask ``[batch]``.
+        source: the example whose values they get; None changes their own by a little.
+    """
+
+    chosen: Tensor
+    source: int | None
+
+    def apply(self, value: Tensor, layout: ExampleLayout) -> Tensor:
+        """Change a value in place, so that its views change too."""
+        with torch.no_grad():
+            rows = layout.split(value.data, len(self.chosen))  # counts as no change
+            chosen = self.chosen.to(value.device)
+            if self.source is not None:
+                rows[chosen] = rows[self.source].clone()
+            elif value.is_floating_point():
+                own = rows[chosen]
+                generator = torch.Generator().manual_seed(1)
+                noise = torch.randn(own.shape, generator=generator, dtype=torch.float64)
+                rows[chosen] = own + own * _SMALL * noise.to(own)
+        return value
+
+
+def halves(losses: Tensor) -> tuple[Exchange, Exchange]:
+    """Return two changes that together change every example.
+
+    One half becomes the example with the greatest value in the loss, and the other half the one
+    with the smallest, so that ranks and extremes of the batch change.
+
+    Args:
+        losses: a number of each example, such as its loss.
+    """
+    batch, order = len(losses), losses.nan_to_num().argsort().tolist()
+    generator = torch.Generator().manual_seed(batch)
+    inner = [order[i] for i in (1 + torch.randperm(batch - 2, generator=generator)).tolist()]
+    keeps_greatest = [order[-1], *inner[: (batch - 2) // 2]]
+    first = torch.ones(batch, dtype=torch.bool)
+    first[keeps_greatest] = False
+    return Exchange(first, order[-1]), Exchange(~first, order[0])
+
+
+def further(batch: int, count: int) -> list[Exchange]:
+    """Return random changes, which may change decisions that :func:`halves` did not."""
+    generator = torch.Generator().manual_seed(batch)
+    found = []
+    for turn in range(count):
+        order = torch.randperm(batch, generator=generator)
+        stays = max(1, batch // 2 if turn % 2 else batch // 4)
+        chosen = torch.ones(batch, dtype=torch.bool)
+        chosen[order[:stays]] = False
+        found.append(Exchange(chosen, int(order[0])))
+    return found
+
+
+def is_separate(value: Tensor) -> bool:
+    """Return whether no two elements of a tensor share memory."""
+    return all(size < 2 or step for size, step in zip(value.shape, value.stride(), strict=True))

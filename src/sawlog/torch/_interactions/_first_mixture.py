@@ -1,0 +1,99 @@
+"""Find the operation that mixes examples."""
+
+from __future__ import annotations
+
+import dataclasses
+import linecache
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from sawlog.torch._interactions._compare import Limits
+from sawlog.torch._interactions._exchange import Exchange, Place
+from sawlog.torch._interactions._loss_on_tape import TapedLoss
+from sawlog.torch._interactions._replay import Replay
+from sawlog.torch._interactions._tape import Operation
+from sawlog.torch._interactions._worlds import exchanging
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """An operation that mixes examples.
+
+    Args:
+        name: its name.
+        line: the file and the line of the program.
+    """
+
+    name: str
+    line: tuple[str, int]
+
+    def __str__(self) -> str:
+        file, number = self.line
+        code = linecache.getline(file, number).strip() if file else ""
+        where = f" of {file}:{number}" if file else ""
+        return f"{self.name!r}{where}" + (f", `{code}`" if code else "")
+
+
+def first_mixture(
+    loss: TapedLoss, places: Sequence[Place], exchanges: Sequence[Exchange], limits: Limits
+) -> Mixture | None:
+    """Return the first operation with an element that depends on two halves of the batch.
+
+    Args:
+        loss: the loss; only operations that its terms depend on count.
+        places: where examples are exchanged.
+        exchanges: changes of two halves.
+        limits: from which size a change counts.
+    """
+    places_needed, numbers = _needed(loss, [each.number for each in loss.terms])
+    replays = [Replay(loss.tape, loss.end, loss.roots) for _ in range(3)]
+    with torch.no_grad():
+        walks = [replays[0].steps()]
+        for replay, exchange in zip(replays[1:], exchanges, strict=True):
+            walks.append(replay.steps([exchanging(place, exchange) for place in places]))
+        for (place, operation, plain), *others in zip(*walks, strict=True):
+            if place not in places_needed:
+                continue
+            found = zip(operation.outputs, plain, *(each for _, _, each in others), strict=True)
+            for number, *values in found:
+                if number in numbers and _is_mixed(*values, limits=limits):
+                    return Mixture(str(operation.call.overloadpacket.__name__), operation.line)
+    return None
+
+
+def _needed(loss: TapedLoss, values: Iterable[int]) -> tuple[set[int], set[int]]:
+    """Return the places of the operations that values may depend on, and all these values."""
+    numbers, found = set(values), set[int]()
+    for place in range(loss.end - 1, -1, -1):
+        operation: Operation = loss.tape.operations[place]
+        if operation.call._schema.is_mutable:
+            numbers.update(operation.outputs)
+        if place in found or not numbers.isdisjoint(operation.outputs):
+            found.add(place)
+            numbers.update(operation.reads())
+            for read in operation.numbers():
+                found.add(read)
+    return found, numbers
+
+
+def has_decisions(loss: TapedLoss) -> bool:
+    """Return whether the loss may depend on values that are compared, sorted or rounded."""
+    places, _ = _needed(loss, loss.roots)
+    return any(loss.tape.operations[place].decides for place in places)
+
+
+def _is_mixed(plain: Tensor, one: Tensor, two: Tensor, *, limits: Limits) -> bool:
+    """Whether some element differs in both replays."""
+    if not plain.shape == one.shape == two.shape or not plain.numel():
+        return False
+    if not plain.is_floating_point():
+        return bool(((plain != one) & (plain != two)).any())
+    own = plain.double()
+    changed = []
+    for each in (one, two):
+        change = (each.double() - own).abs().nan_to_num()
+        least = limits.share * change.amax() + limits.rounding * own.abs().nan_to_num()
+        changed.append(change > least)
+    return bool((changed[0] & changed[1]).any())

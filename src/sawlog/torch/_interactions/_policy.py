@@ -1,0 +1,132 @@
+"""Which batches are recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sawlog.errors import MixedExamplesError
+from sawlog.torch._graph._autograd_graph import Edge
+from sawlog.torch._graph._example_layout import ExampleLayout
+from sawlog.torch._interactions._check import check_interactions
+from sawlog.torch._interactions._exchange import Place
+from sawlog.torch._interactions._loss_on_tape import taped_loss
+from sawlog.torch._interactions._recorder import Recorder
+from sawlog.torch._interactions._tape import NotRepeatable, Tape
+from sawlog.torch._loss._terms import Term
+
+_MOST = 16
+"""How many batches of a pass are recorded at most, where graphs differ in every batch."""
+
+
+@dataclasses.dataclass
+class InteractionChecks:
+    """What is known about interactions in the graphs of a pass.
+
+    Args:
+        due: whether the next batch is recorded.
+        recorded: how many batches were.
+        refused: the structures in which examples depended on each other; every batch is recorded
+            until they do not.
+        checked: the structures of graphs that need no further check, each with why nothing could
+            be concluded, or an empty text.
+    """
+
+    due: bool = True
+    recorded: int = 0
+    refused: set[int] = dataclasses.field(default_factory=set)
+    checked: dict[int, str] = dataclasses.field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[Recorder | None]:
+        """Record the operations inside the ``with``, if a check is due."""
+        due = bool(self.refused) or (self.due and self.recorded < _MOST)
+        if not due or torch._C._len_torch_dispatch_stack():
+            yield None
+            return
+        self.due = False
+        self.recorded += 1
+        recorder = Recorder()
+        with recorder:
+            yield recorder
+
+    def is_due(self, structure: int, recorder: Recorder | None) -> bool:
+        """Return whether a graph is to be checked, in this batch or in the next."""
+        if structure in self.checked:
+            return False
+        if recorder is None:
+            self.due = True
+        return recorder is not None
+
+    def check(
+        self,
+        structure: int,
+        recorder: Recorder,
+        losses: Sequence[tuple[Tensor, Tensor]],
+        terms: Sequence[tuple[Term, Tensor]],
+        outputs: Mapping[int | Edge, ExampleLayout],
+        batch: int,
+        dtypes: Set[torch.dtype],
+    ) -> None:
+        """Check the graph of a batch that was recorded.
+
+        Args:
+            structure: of the graph.
+            recorder: of the batch.
+            losses: what the backward pass starts from, with gradients.
+            terms: the terms of the loss, with gradients.
+            outputs: where the examples are in outputs of layer calls and of operations.
+            batch: the number of examples.
+            dtypes: those of the graph.
+
+        Raises:
+            MixedExamplesError: examples depend on each other.
+        """
+        try:
+            if recorder.tape is None:
+                raise NotRepeatable(recorder.problem)
+            loss = taped_loss(recorder.tape, losses, terms)
+            places = places_on(recorder.tape, outputs)
+            if not places:
+                raise NotRepeatable("it is not known which elements belong to which example")
+            check_interactions(loss, places, batch, dtypes)
+        except MixedExamplesError:
+            self.refused.add(structure)
+            raise
+        except NotRepeatable as error:
+            self.checked[structure] = str(error)
+        else:
+            self.checked[structure] = ""
+        self.refused.discard(structure)
+
+
+def places_on(tape: Tape, outputs: Mapping[int | Edge, ExampleLayout]) -> list[Place]:
+    """Return where examples can be exchanged, in the order of the tape.
+
+    Calls of a layer without a gradient, such as those of a teacher, have their examples where other
+    calls of the same layer have them, if the shapes are the same.
+    """
+    found = []
+    alike: dict[Any, set[ExampleLayout]] = {}
+    for call, layout in outputs.items():
+        if isinstance(call, int) and call in tape.marks:
+            alike.setdefault(tape.marks[call].kind, set()).add(layout)
+    for call, mark in tape.marks.items():
+        others = alike.get(mark.kind, set())
+        if call not in outputs and len(others) == 1:
+            found.append(Place(mark.position, mark.number, *others))
+    for output, layout in outputs.items():
+        if isinstance(output, int):
+            own = tape.marks.get(output)
+            where = None if own is None else (own.number, own.position)
+        else:
+            node, place = output
+            where = tape.edges.get((node._sequence_nr(), place, node.name()))
+        if where is not None and not tape.is_external(where[0]):
+            found.append(Place(where[1], where[0], layout))
+    return sorted(found, key=lambda each: each.position)

@@ -1,0 +1,192 @@
+"""Record the operations of a batch, without holding what they compute."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Hashable, Iterator
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sawlog.torch._interactions._scalars import Scalars
+from sawlog.torch._interactions._tape import (
+    Mark,
+    NotRepeatable,
+    Operation,
+    Ref,
+    Tape,
+    mapped,
+    tensors_in,
+)
+
+_COLLECTIVES = {"c10d", "_c10d_functional", "c10d_functional", "_dtensor", "fsdp", "symm_mem"}
+_DETACH = torch.ops.aten.detach.default
+_READ = torch.ops.aten._local_scalar_dense.default
+_SEEDED = torch.Tag.nondeterministic_seeded
+_PLAIN = torch.Tensor.__torch_dispatch__
+_STATISTICS = {"running_mean", "running_var"}  # changed by operations that do not say so
+_LIBRARIES = tuple(
+    os.path.dirname(os.path.abspath(each)) + os.sep
+    for each in (torch.__file__, sys.modules["sawlog"].__file__ or "")
+)
+
+
+class Recorder(TorchDispatchMode):
+    """Records operations on a tape while it is active; it never changes what they do.
+
+    ``problem`` says why the tape cannot be replayed, if it cannot.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tape: Tape | None = Tape()
+        self.problem = ""
+        self._scalars = Scalars()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.tape is None:
+            return func(*args, **kwargs)
+        operation: Operation | None = None
+        try:
+            if func is not _DETACH:  # the same memory; arguments say whether they need gradients
+                operation = self._begun(self.tape, func, args, kwargs)
+        except Exception as error:
+            self.give_up(str(error))
+        found = func(*args, **kwargs)
+        if self.tape is not None and operation is not None:
+            try:
+                self._end(self.tape, operation, found, tensors_in((args, kwargs)))
+            except Exception as error:
+                self.give_up(str(error))
+        return found
+
+    def give_up(self, problem: str) -> None:
+        """Stop to record, and forget what was recorded."""
+        self.tape, self.problem = None, problem
+
+    def mark(self, call: int, layer: Hashable, output: Tensor) -> None:
+        """Remember which value is the output of a call of a layer."""
+        if self.tape is None:
+            return
+        try:
+            number = self.tape.known(output)
+        except Exception as error:
+            self.give_up(str(error))
+            return
+        if number is not None:
+            kind = (layer, tuple(output.shape), output.dtype)
+            self.tape.marks[call] = Mark(number, len(self.tape.operations), kind)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record nothing inside the ``with``."""
+        stack = torch._C._len_torch_dispatch_stack()
+        if stack and torch._C._get_dispatch_stack_at(stack - 1) is self:
+            self.__exit__(None, None, None)
+            try:
+                yield
+            finally:
+                self.__enter__()
+            return
+        tape, self.tape = self.tape, None
+        try:
+            yield
+        finally:
+            self.tape = tape
+
+    def _begun(self, tape: Tape, func: Any, args: Any, kwargs: Any) -> Operation:
+        """Return an operation that is about to run."""
+        if not isinstance(func, torch._ops.OpOverload):
+            raise NotRepeatable("an operation that takes functions")
+        if func.namespace in _COLLECTIVES:
+            raise NotRepeatable("a collective operation")
+
+        def replaced(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return self._ref(tape, value)
+            if type(value) is float:
+                return self._scalars.of(value)
+            if isinstance(value, (torch.UntypedStorage, torch.TypedStorage)):
+                raise NotRepeatable("an operation on memory")
+            return value
+
+        own_args, own_kwargs = mapped((tuple(args), dict(kwargs)), replaced)
+        _keep_externals(tape, func, args, kwargs)
+        seeds = _generators(args, kwargs) if _SEEDED in func.tags else ()
+        line = _line_of_program()
+        return Operation(func, own_args, own_kwargs, torch.is_grad_enabled(), seeds, line)
+
+    def _ref(self, tape: Tape, tensor: Tensor) -> Ref:
+        if type(tensor).__torch_dispatch__ is not _PLAIN or tensor.layout is not torch.strided:
+            raise NotRepeatable(f"a tensor of type {type(tensor).__name__}, {tensor.layout}")
+        number = tape.number_of(tensor)
+        node = tensor.grad_fn
+        if node is not None:
+            key = (node._sequence_nr(), tensor.output_nr, node.name())
+            if key not in tape.edges:
+                tape.edges[key] = (number, len(tape.operations))
+        return Ref(number, tensor.requires_grad)
+
+    def _end(self, tape: Tape, operation: Operation, found: Any, given: list[Tensor]) -> None:
+        if operation.call is _READ:
+            self._scalars.add(len(tape.operations), found)
+        outputs = tensors_in(found)
+        if any(type(each).__torch_dispatch__ is not _PLAIN for each in outputs):
+            raise NotRepeatable("an operation that returns tensors of another type")
+        real = any(each.is_floating_point() for each in given)
+        operation.decides = real and not all(each.is_floating_point() for each in outputs)
+        operation.outputs = tuple(tape.add_output(each) for each in outputs)
+        tape.operations.append(operation)
+
+
+def _keep_externals(tape: Tape, func: Any, args: Any, kwargs: Any) -> None:
+    """Keep the content of external memory that an operation is about to change."""
+    for place, argument in enumerate(func._schema.arguments):
+        info = argument.alias_info
+        if not (info is not None and info.is_write) and argument.name not in _STATISTICS:
+            continue
+        value = args[place] if place < len(args) else kwargs.get(argument.name)
+        for tensor in tensors_in(value):
+            memory = tape.memory_of(tensor, True)
+            if memory.external and memory.before is None:
+                memory.before = tensor.untyped_storage().clone()
+
+
+def _generators(args: Any, kwargs: Any) -> tuple[tuple[torch.Generator, Tensor], ...]:
+    """Return the generators that an operation draws from, with their states."""
+    own = kwargs.get("generator")
+    if own is None:
+        tensors = tensors_in(args)
+        device = tensors[0].device if tensors else torch.device(kwargs.get("device") or "cpu")
+        if device.type == "cpu":
+            own = torch.default_generator
+        elif device.type == "cuda":
+            index = torch.cuda.current_device() if device.index is None else device.index
+            own = torch.cuda.default_generators[index]
+        else:
+            raise NotRepeatable(f"random numbers of the device {device}")
+    return ((own, own.get_state()),)
+
+
+def _line_of_program() -> tuple[str, int]:
+    """Return the file and the line outside of PyTorch and sawlog that is being run."""
+    frame = sys._getframe(3)
+    while frame is not None:
+        if _is_of_program(frame.f_code):
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back  # type: ignore[assignment]
+    return "", 0
+
+
+@functools.cache
+def _is_of_program(code: CodeType) -> bool:
+    return not os.path.abspath(code.co_filename).startswith(_LIBRARIES)

@@ -1,0 +1,60 @@
+"""Python numbers that a program computed from the value of a tensor.
+
+``h / h.std().item()`` passes a number to an operation. It is recognised by its value: a number of
+many digits is not there by chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from sawlog.torch._interactions._tape import Scalar
+
+_DERIVED: tuple[Callable[[float], float], ...] = (
+    lambda x: x,
+    lambda x: -x,
+    lambda x: 1 - x,
+    lambda x: 1 + x,
+    lambda x: x - 1,
+    lambda x: 1 / x,
+    lambda x: -1 / x,
+    lambda x: x * x,
+    lambda x: math.sqrt(x),
+    lambda x: 1 / math.sqrt(x),
+    lambda x: math.exp(x),
+    lambda x: math.log(x),
+    lambda x: x + 1e-5,
+    lambda x: x + 1e-6,
+    lambda x: x + 1e-8,
+    lambda x: x + 1e-12,
+)
+_DIGITS = 2**12  # simpler numbers may be constants of the program
+
+
+class Scalars:
+    """Recognises numbers that were read from tensors."""
+
+    def __init__(self) -> None:
+        self._known: dict[float, Scalar] = {}
+
+    def add(self, operation: int, value: object) -> None:
+        """Remember a number that an operation read."""
+        if type(value) is not float or not _has_many_digits(value):
+            return
+        for of in _DERIVED:
+            try:
+                found = of(value)
+            except (ValueError, OverflowError, ZeroDivisionError):
+                continue
+            self._known[found] = Scalar(operation, of)
+
+    def of(self, value: float) -> float | Scalar:
+        """Return where a number comes from; the number itself if that is unknown."""
+        return self._known.get(value, value) if self._known else value
+
+
+def _has_many_digits(value: float) -> bool:
+    if not math.isfinite(value):
+        return False
+    return not (math.frexp(value)[0] * _DIGITS).is_integer()

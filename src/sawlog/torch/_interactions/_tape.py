@@ -1,0 +1,229 @@
+"""A tape: the operations of a batch in order, so that they can be replayed.
+
+It holds no value that an operation computed. A tensor is known by its memory and its place in it,
+and each value has a number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+Key = tuple[Any, ...]
+"""The place of a tensor in its memory, with its shape and dtype."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ref:
+    """A tensor among the arguments of an operation.
+
+    Args:
+        number: the number of its value.
+        grad: whether it required a gradient.
+    """
+
+    number: int
+    grad: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scalar:
+    """A Python number among the arguments that was computed from the value of a tensor.
+
+    Args:
+        operation: the index of the operation that read the value.
+        of: what the program computed from that value.
+    """
+
+    operation: int
+    of: Callable[[float], float]
+
+
+@dataclasses.dataclass(slots=True)
+class Operation:
+    """One operation.
+
+    Args:
+        call: the operation of PyTorch.
+        args, kwargs: its arguments; tensors are :class:`Ref`.
+        grad: whether gradients were enabled.
+        seeds: the state of the generators that it draws from, before it.
+        line: the file and the line of the program that called it.
+        outputs: the numbers of the tensors that it returned.
+        decides: whether it turned real numbers into whole ones.
+    """
+
+    call: Any
+    args: Any
+    kwargs: Any
+    grad: bool
+    seeds: tuple[tuple[torch.Generator, Tensor], ...]
+    line: tuple[str, int]
+    outputs: tuple[int, ...] = ()
+    decides: bool = False
+
+    def reads(self) -> Iterator[int]:
+        """Yield the numbers of the values among the arguments."""
+        for each in leaves((self.args, self.kwargs)):
+            if isinstance(each, Ref):
+                yield each.number
+
+    def numbers(self) -> Iterator[int]:
+        """Yield the indices of the operations that read the Python numbers of this one."""
+        for each in leaves((self.args, self.kwargs)):
+            if isinstance(each, Scalar):
+                yield each.operation
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mark:
+    """The output of a call of a layer.
+
+    Args:
+        number: its value.
+        position: how many operations were before.
+        kind: the layer and the shape; calls of one kind have their examples in the same places.
+    """
+
+    number: int
+    position: int
+    kind: Any
+
+
+@dataclasses.dataclass(slots=True)
+class External:
+    """A tensor that existed before, or that nothing on the tape computed."""
+
+    tensor: Tensor
+    memory: Memory
+
+
+@dataclasses.dataclass(slots=True)
+class Memory:
+    """The memory of tensors.
+
+    Args:
+        alive: keeps its address from being used again, but not its data.
+        external: whether it existed before.
+        numbers: the values in it, by their places; the latest of each.
+        before: its content before the first operation that changed it, if it is external.
+    """
+
+    alive: StorageWeakRef
+    external: bool
+    numbers: dict[Key, int] = dataclasses.field(default_factory=dict)
+    before: torch.UntypedStorage | None = None
+
+
+class Tape:
+    """The operations of a batch, and the numbers of their values."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.externals: dict[int, External] = {}
+        self.marks: dict[int, Mark] = {}
+        """The outputs of the calls of layers."""
+        self.edges: dict[tuple[int, int, str], tuple[int, int]] = {}
+        """The values of the edges of the graph, and the positions where they were first used."""
+        self.count = 0
+        self._memories: dict[int, Memory] = {}
+        self._shared: set[int] = set()
+
+    def number_of(self, tensor: Tensor) -> int:
+        """Return the number of a tensor, which is an external one if it is not known."""
+        memory = self.memory_of(tensor, True)
+        key = key_of(tensor)
+        number = memory.numbers.get(key)
+        if number is not None:
+            return number
+        if memory.external:
+            number = self._new(memory, key)
+            self.externals[number] = External(tensor.detach(), memory)
+            return number
+        return self._view_of(memory, key, tensor)
+
+    def known(self, tensor: Tensor) -> int | None:
+        """Return the number of a tensor whose memory is of this batch."""
+        memory = self._memories.get(tensor.untyped_storage()._cdata)
+        return None if memory is None or memory.external else memory.numbers.get(key_of(tensor))
+
+    def add_output(self, tensor: Tensor) -> int:
+        """Return a new number for a tensor that an operation returned."""
+        return self._new(self.memory_of(tensor, False), key_of(tensor))
+
+    def memory_of(self, tensor: Tensor, external: bool) -> Memory:
+        """Return the memory of a tensor; ``external`` says what it is if it is new."""
+        storage = tensor.untyped_storage()
+        found = self._memories.get(storage._cdata)
+        if found is None:
+            found = Memory(StorageWeakRef(storage), external)
+            self._memories[storage._cdata] = found
+        return found
+
+    def is_external(self, number: int) -> bool:
+        """Return whether a value lies in memory that existed before."""
+        return number in self._shared
+
+    def _new(self, memory: Memory, key: Key) -> int:
+        number = memory.numbers[key] = self.count
+        self.count += 1
+        if memory.external:
+            self._shared.add(number)
+        return number
+
+    def _view_of(self, memory: Memory, key: Key, tensor: Tensor) -> int:
+        """Return the number of a view that no operation returned, such as one made in C++."""
+        for other, number in memory.numbers.items():
+            if other[3:] == key[3:]:
+                where = (key[1], key[2], key[0])
+                new = self._new(memory, key)
+                view = torch.ops.aten.as_strided.default
+                ref = Ref(number, tensor.requires_grad)
+                self.operations.append(
+                    Operation(view, (ref, *where), {}, False, (), ("", 0), (new,))
+                )
+                return new
+        raise NotRepeatable("a view of another dtype that no operation returned")
+
+
+class NotRepeatable(Exception):
+    """The operations of a batch cannot be replayed; says why."""
+
+
+def key_of(tensor: Tensor) -> Key:
+    """Return the place of a tensor in its memory, with its shape and dtype."""
+    size, stride = tuple(tensor.size()), tensor.stride()
+    return tensor.storage_offset(), size, stride, tensor.dtype, tensor.is_conj(), tensor.is_neg()
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield what is in nested lists, tuples and dicts."""
+    if isinstance(value, (tuple, list)):
+        for each in value:
+            yield from leaves(each)
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from leaves(each)
+    else:
+        yield value
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return nested lists, tuples and dicts with every leaf changed."""
+    if isinstance(value, (tuple, list)):
+        return type(value)([mapped(each, change) for each in value])
+    if isinstance(value, Mapping):
+        return {key: mapped(each, change) for key, each in value.items()}
+    return change(value)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the tensors in the output of an operation, in order."""
+    if isinstance(value, Tensor):
+        return [value]
+    return [each for each in leaves(value) if isinstance(each, Tensor)]

@@ -1,0 +1,107 @@
+"""What becomes of a loss if some examples of its batch are others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from sawlog.torch._interactions._exchange import Exchange, Place, is_separate
+from sawlog.torch._interactions._loss_on_tape import TapedLoss
+from sawlog.torch._interactions._replay import Replay, Stop
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """The loss of one replay.
+
+    Args:
+        terms: the values of the terms.
+        grads: the gradients of the loss there; None if the replay cannot be differentiated.
+        roots: the losses.
+        states: the states of random generators on the way.
+    """
+
+    terms: tuple[Tensor, ...]
+    grads: tuple[Tensor, ...] | None
+    roots: tuple[Tensor, ...]
+    states: tuple[Tensor, ...]
+
+
+def world(loss: TapedLoss, places: Sequence[Place], exchange: Exchange | None) -> World:
+    """Replay a loss, with some examples exchanged from the first layers on."""
+    at_terms: dict[tuple[int, int], Tensor] = {}
+
+    def keeping(key: tuple[int, int]) -> Callable[[Tensor], Tensor]:
+        def keep(value: Tensor) -> Tensor:
+            leaf = at_terms[key] = value.detach().requires_grad_(value.is_floating_point())
+            return leaf
+
+        return keep
+
+    stops = [] if exchange is None else [exchanging(place, exchange) for place in places]
+    keys = [(each.number, each.position) for each in loss.terms]
+    stops += [Stop(key[1], key[0], keeping(key)) for key in dict.fromkeys(keys)]
+    replay = Replay(loss.tape, loss.end, loss.roots)
+    with torch.enable_grad():
+        values = replay.run(stops)
+    roots = tuple(values[number] for number in loss.roots)
+    unique = list(at_terms.values())
+    grads: dict[int, Tensor] | None = None
+    if all(each.requires_grad for each in roots):
+        found = torch.autograd.grad(roots, unique, loss.starts, allow_unused=True)
+        if all(each is not None for each in found):
+            grads = {id(leaf): each for leaf, each in zip(unique, found, strict=True)}
+    terms = [at_terms[key] for key in keys]
+    return World(
+        tuple(each.detach() for each in terms),
+        None if grads is None else tuple(grads[id(each)] for each in terms),
+        tuple(each.detach() for each in roots),
+        tuple(replay.states),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class AtPlaces:
+    """The values at places of a replay, and the gradients of the loss there."""
+
+    values: tuple[Tensor, ...]
+    grads: tuple[Tensor | None, ...]
+
+
+def at_places(loss: TapedLoss, places: Sequence[Place], exchange: Exchange | None) -> AtPlaces:
+    """Replay a loss with gradients as far as the first layers."""
+    values: list[Tensor] = []
+    edges: list[GradientEdge] = []
+
+    def seeing(place: Place) -> Callable[[Tensor], Tensor]:
+        def see(value: Tensor) -> Tensor:
+            if not value.requires_grad:
+                value = value.detach().clone().requires_grad_().clone()
+            if exchange is not None and is_separate(value):
+                exchange.apply(value, place.layout)
+            values.append(value.detach().clone())
+            edges.append(get_gradient_edge(value))
+            return value
+
+        return see
+
+    there = [place for place in places if place.position <= loss.end]
+    stops = [Stop(place.position, place.number, seeing(place)) for place in there]
+    with torch.enable_grad():
+        kept = Replay(loss.tape, loss.end, loss.roots).run(stops)
+    roots = [kept[number] for number in loss.roots]
+    grads = torch.autograd.grad(roots, edges, loss.starts, allow_unused=True)
+    return AtPlaces(tuple(values), tuple(grads))
+
+
+def exchanging(place: Place, exchange: Exchange) -> Stop:
+    """Return the stop at which examples are exchanged."""
+
+    def change(value: Tensor) -> Tensor:
+        return exchange.apply(value, place.layout) if is_separate(value) else value
+
+    return Stop(place.position, place.number, change)
