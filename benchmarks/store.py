@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import mmap
 import os
 import shutil
 import sys
@@ -25,13 +26,25 @@ import sawlog.store
 ROWS, WIDTH = 1024, 1024  # of a batch of float32: 4 MB
 
 
+def warm(nbytes: int) -> None:
+    """Use and free so much memory.
+
+    A virtual machine gives free memory back to its host, page by page as it sees fit, and the first
+    write to a page that is gone takes ten times as long. Without this, luck decides who pays.
+    """
+    with mmap.mmap(-1, nbytes) as memory:
+        np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE] = 1
+
+
 def appending(raw: Peer, own: Peer, rounds: int) -> list[Row]:
     """The ratio of the medians: some runs are slow, whoever's they are, so pairs say little."""
+    needed = 2 * raw.batch.nbytes * raw.batches  # more than either has in memory
     times: dict[str, list[float]] = {raw.name: [], own.name: []}
     for turn in range(-1, rounds):
         for peer in (raw, own) if turn % 2 else (own, raw):
             for each in (raw, own):  # so that both find the same free memory for the page cache
                 each.fresh()
+            warm(needed)
             seconds = seconds_of(peer.append)
             if turn >= 0:  # the first round finds the memory cold
                 times[peer.name].append(seconds)

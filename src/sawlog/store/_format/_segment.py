@@ -76,6 +76,10 @@ class _OpenMaps:
 _open_maps, _small_maps = _OpenMaps(256), _OpenMaps(8192)  # small files are in memory
 
 
+class RemovedSegmentError(DamagedStoreError):
+    """The file was removed after its header was read, as a compaction does."""
+
+
 class Segment:
     """A published segment. Its header is read at once, its data when it is needed."""
 
@@ -227,9 +231,10 @@ class Segment:
             for folder in sorted(self._disk.list(REPLACED), reverse=True):
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                     return self._open_at(f"{REPLACED}/{folder}/{self.name}")
-        raise self.damaged(
+        what = (
             "it was removed after it was opened, perhaps by a compaction: refresh() or open again"
         )
+        raise RemovedSegmentError(str(self.damaged(what)), what)
 
     def _open_at(self, name: str) -> Blob:
         try:
@@ -282,11 +287,17 @@ class Segment:
         return self.damaged(f"bytes of {name!r} were changed after they were written")
 
     def faults(self) -> dict[str, str]:
-        """Check every tensor; return what is wrong, by tensor."""
+        """Check every tensor; return what is wrong, by tensor.
+
+        Raises:
+            RemovedSegmentError: the file was removed, which is no damage if it was compacted.
+        """
         found = {}
         for name, placed in self.tensors.items():
             try:
                 self.check(name)
+            except RemovedSegmentError:
+                raise
             except DamagedStoreError as error:
                 found[name] = error.what
             self.release((name,), 0, placed.shape[0])

@@ -18,7 +18,7 @@ from sawlog.store._format._layout import Folder, Identity
 from sawlog.store._format._schema import Log, Schema, Series, Table
 from sawlog.store._format._schema_check import all_match_schema, log_of, schema_mismatch
 from sawlog.store._format._schema_files import SchemaFiles
-from sawlog.store._format._segment import Segment
+from sawlog.store._format._segment import RemovedSegmentError, Segment
 from sawlog.store._format._sequence_ranges import Ranges
 from sawlog.store._format._writer_notes import notes_of
 from sawlog.store._gc_pause import paused_gc
@@ -204,7 +204,11 @@ class Catalog:
         if segment.store != self._identity.id and self._identity.id:
             self._broken[name] = Problem(f"segments/{name}", "belongs to another store")
             return True
-        if self._skip and (faults := _faults(segment)):
+        try:
+            faults = _faults(segment) if self._skip else {}
+        except RemovedSegmentError:
+            return False
+        if faults:
             self._leave_out(segment, faults)
         self._loaded[name] = segment
         return True

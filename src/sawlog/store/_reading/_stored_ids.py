@@ -8,7 +8,7 @@ from sawlog.errors import DamagedStoreError
 from sawlog.store._format._checksum import hash_of
 from sawlog.store._format._chunks import TableChunk, ids_name
 from sawlog.store._format._ids import StringIds
-from sawlog.store._format._segment import Segment
+from sawlog.store._format._segment import RemovedSegmentError, Segment
 
 _PARTS = ("text", "ends", "hash")
 
@@ -53,6 +53,8 @@ def id_faults(segment: Segment, chunk: TableChunk) -> str | None:
     """Return what is wrong with the ids of a chunk, after checking each, or None."""
     try:
         texts = stored_ids(segment, chunk)
+    except RemovedSegmentError:
+        raise
     except DamagedStoreError as error:
         return error.what
     if isinstance(texts, StringIds):

@@ -12,6 +12,7 @@ from sawlog.store._format import _ids
 from sawlog.store._format._empty_items import MOST
 from sawlog.store._format._layout import Config
 from sawlog.store._format._schema import Log, Schema, Table
+from sawlog.store._format._segment import RemovedSegmentError
 from sawlog.store._reading._catalog import Catalog
 from sawlog.store._writing._accepted import WriterCall
 from sawlog.store._writing._id_set import IdSet, first_of_each
@@ -91,10 +92,16 @@ class RowStaging:
         return self._known[key][0]
 
     def _read_new_ids(self, table: Table, known: IdSet, read: set[str]) -> None:
-        """Add the ids of segments that were not read yet."""
-        for segment, ids in self._catalog.ids(table, without=read, writer=self._writer):
-            known.add(ids)
-            read.add(segment)
+        """Add the ids of segments that were not read yet, also if they are compacted meanwhile."""
+        while True:
+            try:
+                for segment, ids in self._catalog.ids(table, without=read, writer=self._writer):
+                    known.add(ids)
+                    read.add(segment)
+                break
+            except RemovedSegmentError:
+                if not self._catalog.refresh():  # raises if it was not a compaction
+                    raise
         self._known[table.names[0]] = (known, read)
 
     def _without_known(self, table: Table, rows: RowBatch, known: IdSet) -> RowBatch:
