@@ -114,6 +114,20 @@ def test_bounds_leave_a_single_log_alone() -> None:
         close(spooled(f, f32(2), **options)["once"], f32(2))
 
 
+@pytest.mark.parametrize("step", [{}, {"step": 2}])
+def test_a_constant_that_is_kept_and_then_reduced(step: dict[str, int]) -> None:
+    """Nothing of it is traced, though the program is."""
+
+    def fun(x):
+        sawlog.log({"a": 3.0}, **step)
+        return x
+
+    for run in (sawlog.spool(fun, window=1, reduce="mean"), sawlog.spool(fun, window=2)):
+        _, logs = run(1.0)
+        assert logs["a"] == 3.0
+        assert not step or logs.step["a"] == 2
+
+
 def test_numpy_integers_as_options() -> None:
     close(spooled(log_all, XS, interval=np.int64(2))["k"], XS[::2])
     close(spooled(log_all, XS, window=np.int32(2))["k"], XS[-2:])

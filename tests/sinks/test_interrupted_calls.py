@@ -10,9 +10,11 @@ import threading
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from sawlog.records import Entries, Records
 from sawlog.sinks import Async, AsyncError, ConsoleSink, MemorySink, Timeout
+from sawlog.sinks._console._proxy import Proxy
 
 from ..store.interrupts import interrupted
 from .failing import Failing, within
@@ -89,6 +91,54 @@ def test_console(calls):
         assert 1 <= len(lines) <= 2, (where, file.getvalue())  # again if interrupted after printing
         assert lines[-1].endswith(f"x={1 if calls == 'close' else 7}"), where
     assert at > 20
+
+
+def test_what_is_printed_above_a_dashboard():
+    """Another thread can print afterwards; lines are shown or not, never twice."""
+    at, where = 0, "first"
+    while where:
+        at, shown, proxy = at + 1, [], Proxy(io.StringIO())
+        proxy.start(shown.append)
+        outcome = interrupted(lambda: proxy.write("one\n"), at, KeyboardInterrupt, "sawlog")  # noqa: B023
+        where = outcome.where
+        within(lambda: proxy.write("two\n"))  # noqa: B023
+        within(proxy.end)
+        assert "".join(shown) in ("one\ntwo\n", "two\n"), where
+    assert at > 8
+
+
+@pytest.mark.parametrize("calls", ["open", "print", "tick", "close"])
+def test_dashboards_on_a_terminal(calls):
+    """Whatever is interrupted, other threads can print and draw, and the terminal is free again."""
+    at, where = 0, "first"
+    while where:
+        at, console = at + 1, Console(file=io.StringIO(), force_terminal=True, width=80)
+        first = ConsoleSink("first", console=console, live=True)
+        first.write(one(1))
+        screen, opened = first.dashboard._display, []
+        call = {
+            "open": lambda: opened.append(two(console)),  # noqa: B023
+            "print": lambda: screen._print("a line\n"),  # noqa: B023
+            "tick": screen._tick,
+            "close": first.close,
+        }[calls]
+        outcome = interrupted(call, at, KeyboardInterrupt, only="sawlog")
+        where = outcome.where
+        if calls != "close":
+            within(lambda: screen._print("after\n"))  # noqa: B023
+            within(screen._tick)
+        within(first.close)
+        for sink in opened:
+            within(sink.close)
+        other = two(console)
+        within(other.close)
+    assert at > 4
+
+
+def two(console):
+    sink = ConsoleSink("second", console=console, live=True)
+    sink.write(one(2))
+    return sink
 
 
 # -- no threads: Python 3.12 starts none while the interpreter ends --------------------------------

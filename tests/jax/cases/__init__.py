@@ -9,6 +9,7 @@ from __future__ import annotations
 from . import (
     arguments,
     autodiff,
+    autodiff_constants,
     autodiff_loops,
     autodiff_nested,
     basics,
@@ -56,6 +57,7 @@ SECTIONS = (
     collectives,
     lanes,
     autodiff,
+    autodiff_constants,
     autodiff_loops,
     autodiff_nested,
     checkpoint,

@@ -87,6 +87,7 @@ from sawlog.jax._compat.operations import transformed_dimensions as transformed_
 from sawlog.jax._compat.operations import windows as windows
 from sawlog.jax._compat.patches import batch_logs_of_unmapped as batch_logs_of_unmapped
 from sawlog.jax._compat.patches import forget_kept_effects as forget_kept_effects
+from sawlog.jax._compat.patches import mark_without_tangents as mark_without_tangents
 from sawlog.jax._compat.patches import show_effects_inside as show_effects_inside
 from sawlog.jax._compat.patches import stage_instead_of_running as stage_instead_of_running
 from sawlog.jax._compat.patches import wrap_batching as wrap_batching

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from sawlog.jax._compat import private
 from sawlog.jax._compat.equations import subjaxprs
@@ -47,6 +48,24 @@ def wrap_jvp(primitive: Primitive, wrap: Callable[[Any], Any]) -> None:
     private.ad.primitive_jvps[primitive] = wrap(private.ad.primitive_jvps[primitive])
 
 
+def mark_without_tangents(applies: Callable[[dict], bool], mark: Callable[[dict], dict]) -> None:
+    """Apply ``mark`` to the parameters of equations in ``jax.jvp`` whose operands have no tangents.
+
+    JAX binds such an equation as it is, outside of the derivative.
+    """
+    plain = private.ad.JVPTrace.process_primitive
+
+    @functools.wraps(plain)
+    def process(self: Any, primitive: Any, tracers: Any, params: Any, /) -> Any:
+        if params and applies(params):
+            tangents = [self.to_primal_tangent_pair(tracer)[1] for tracer in tracers]
+            if all(isinstance(tangent, private.ad_util.Zero) for tangent in tangents):
+                params = mark(dict(params))
+        return plain(self, primitive, tracers, params)
+
+    private.ad.JVPTrace.process_primitive = process  # type: ignore[method-assign]
+
+
 def stage_instead_of_running(primitives: Sequence[Primitive], must: Callable[..., bool]) -> None:
     """Keep an equation whole in the staged program during partial evaluation if ``must(params)``.
 
@@ -61,8 +80,18 @@ def stage_instead_of_running(primitives: Sequence[Primitive], must: Callable[...
 
 
 def _staging_rule(primitive: Primitive, plain: Any, must: Callable[..., bool]) -> Any:
+    def staged_without_operands(trace: Any, params: Any) -> Any:
+        # JAX evaluates an equation immediately if no operand is unknown: give it one to wait for.
+        fun = jax.jit(lambda _: primitive.bind(**params))
+        unused = np.zeros((), np.int32)
+        eqn = trace_flat(fun, [private.core.typeof(unused)], primitive.name).eqns[-1]
+        operand = trace.new_instantiated_const(unused)
+        return trace.default_process_primitive(eqn.primitive, (operand,), eqn.params)
+
     def rule(trace: Any, *tracers: Any, **params: Any) -> Any:
         if must(params):
+            if not tracers:
+                return staged_without_operands(trace, params)
             tracers = tuple(trace.instantiate_const(trace.to_jaxpr_tracer(t)) for t in tracers)
             return trace.default_process_primitive(primitive, tracers, params)
         if plain is None:

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from sawlog._names import ByName
+from sawlog.jax._compat import is_tracer
 from sawlog.jax._core.arrays import inner, select, to_numpy, type_of, zeros
 from sawlog.jax._logdict import entries as entries_of
 from sawlog.jax._logdict.entries import LogdictPart
@@ -26,8 +27,8 @@ def reduce_part(part: LogdictPart, mode: Any) -> LogdictPart:
     value = _fold(reduction, part.value, part.mask, part)
     steps = tuple(_fold(for_steps(reduction), x, part.mask, part) for x in part.steps)
     mask = None if part.mask is None else part.mask.any(axis=part.outer)
-    if entries_of.namespace(part) is np:
-        value, steps = jax.tree.map(to_numpy, (value, steps))
+    if entries_of.namespace(part) is np and not any(map(is_tracer, jax.tree.leaves(value))):
+        value, steps = jax.tree.map(to_numpy, (value, steps))  # not while a program is traced
     slot = dataclasses.replace(
         part.slot,
         stacked=False,

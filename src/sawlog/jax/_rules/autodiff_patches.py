@@ -67,6 +67,15 @@ class _MarkForwardMode(Handler):
         return ()
 
 
+def _hides_sites(params: dict[str, Any]) -> bool:
+    """Return whether there are logs inside an equation that is traced by a transformation."""
+    return context() is not None and "site" not in params and _has_sites(params)
+
+
+def _marked(params: dict[str, Any]) -> dict[str, Any]:
+    return Interpreter(_MarkForwardMode()).rewrite_params(params)
+
+
 def _jvp_of_while(rule: Any) -> Any:
     """Mark the logs of the condition, which the rule of JAX does not differentiate."""
 
@@ -125,6 +134,7 @@ def _shows_effects(primitive: Any) -> bool:
     )
 
 
+_compat.mark_without_tangents(_hides_sites, _marked)
 _compat.stage_instead_of_running(_STAGED, _must_stage)
 _compat.wrap_scan_hoisting(has_site_effect, lambda: in_context(_HOISTING), _stageable)
 _compat.show_effects_inside(_shows_effects, lambda: context() is not None, has_site_effect)

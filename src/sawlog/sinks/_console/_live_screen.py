@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.segment import ControlType, Segment
 from rich.text import Text
 
+from sawlog._turn import Turn
 from sawlog.sinks._console import _view
 from sawlog.sinks._console._display import Board, Ticker, has_unicode, isatty, warned
 from sawlog.sinks._console._proxy import Raw, Redirect
@@ -51,7 +52,7 @@ class LiveScreen:
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.lock = threading.RLock()
+        self._turn = Turn()
         self._boards: list[Board] = []
         self._live: _Live | None = None
         self._ticker: Ticker | None = None
@@ -80,7 +81,7 @@ class LiveScreen:
 
     def _print(self, text: str) -> None:
         """Print above the dashboards."""
-        with self.lock:
+        with self._turn.taken():
             self.console.print(Raw(text), soft_wrap=True, end="")
 
     def add(self, board: Board) -> None:
@@ -91,7 +92,7 @@ class LiveScreen:
         """
         redirect: Redirect | None = None
         try:
-            with self.lock:
+            with self._turn.taken():
                 if self._live is None:
                     redirect = self._redirected()
                     self._live = self._started()
@@ -99,7 +100,7 @@ class LiveScreen:
                     self._ticker = Ticker(self._tick, 1 / board.refresh)
                 self._boards.append(board)
         except BaseException:
-            if redirect is not None:  # without the lock, for which other threads may wait
+            if redirect is not None:  # after the turn, for which other threads may wait
                 redirect.end()
             raise
 
@@ -128,7 +129,7 @@ class LiveScreen:
     def _tick(self) -> None:
         for board in list(self._boards):
             board.tend()
-        with self.lock:
+        with self._turn.taken():
             if self._live is not None:
                 self._live.refresh()
 
@@ -136,7 +137,7 @@ class LiveScreen:
         """Show the last state of a dashboard, and leave it on the screen."""
         ticker: Ticker | None = None
         redirect: Redirect | None = None
-        with warned(), self.lock:
+        with warned(), self._turn.taken():
             if board not in self._boards:
                 return
             if len(self._boards) == 1:
@@ -152,7 +153,7 @@ class LiveScreen:
                 self._boards.remove(board)
                 lines = self._lines(board, self.console.width, self.console.height - 1)
                 self.console.print(Text("\n").join(lines))
-        # Without the lock, for which threads that are printing or drawing may wait.
+        # After the turn, for which threads that are printing or drawing may wait.
         if redirect is not None:
             redirect.end()
         if ticker is not None:
@@ -168,7 +169,7 @@ class LiveScreen:
 
 
 _open: list[LiveScreen] = []
-_lock = threading.Lock()
+_turn = Turn()
 
 
 def on_screen(board: Board, console: Console) -> LiveScreen:
@@ -177,7 +178,7 @@ def on_screen(board: Board, console: Console) -> LiveScreen:
     Raises:
         LiveError: another live display of rich uses the terminal.
     """
-    with _lock:
+    with _turn.taken():
         _open[:] = [screen for screen in _open if not screen.idle]
         for screen in _open:
             if screen.console is console or screen.console.file is console.file:

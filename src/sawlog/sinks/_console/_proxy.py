@@ -11,12 +11,13 @@ from __future__ import annotations
 import io
 import logging
 import sys
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
+
+from sawlog._turn import Turn
 
 _LONGEST = 1 << 16  # characters of an incomplete line that are kept
 
@@ -38,7 +39,7 @@ class Proxy(io.TextIOBase):
         self._stream = stream
         self._show: Callable[[str], None] | None = None
         self._part = ""
-        self._lock = threading.RLock()
+        self._turn = Turn()
 
     @property
     def rich_proxied_file(self) -> TextIO:
@@ -57,7 +58,7 @@ class Proxy(io.TextIOBase):
         """Pass whole lines on, and buffer an incomplete one."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        with self._lock:
+        with self._turn.taken():
             if self._show is None:
                 return self._stream.write(text)
             whole, end, part = (self._part + text).rpartition("\n")
@@ -92,12 +93,12 @@ class Proxy(io.TextIOBase):
 
     def start(self, show: Callable[[str], None]) -> None:
         """Pass lines to ``show``."""
-        with self._lock:
+        with self._turn.taken():
             self._show = show
 
     def end(self) -> None:
         """Write the incomplete line to the stream, and pass everything to the stream again."""
-        with self._lock:
+        with self._turn.taken():
             self._show = None
             part, self._part = self._part, ""
             if part:
