@@ -1,4 +1,4 @@
-"""Which examples are logged already, by id: of earlier programs, of this one, of other processes."""
+"""Which examples are logged already: by earlier programs, by this one, by other processes."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -12,7 +12,7 @@ from tests.torch.test_run import start
 
 
 class Positions(nn.Module):
-    """A layer that is called once for all examples, on 6 positions; so many examples there may be."""
+    """A layer that is called once for all examples, on 6 positions, which may be their number."""
 
     def __init__(self):
         super().__init__()
@@ -40,7 +40,7 @@ def test_a_tensor_of_all_examples_beside_batches_of_any_size(tmp_path, sizes):
 
 @pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
 def test_positions_and_views_of_the_same_operations(tmp_path, order):
-    """Rows of one example are neighbours where they are positions, and apart where they are views."""
+    """Rows of an example are neighbours if they are positions, and apart if they are views."""
     torch.manual_seed(0)
     model, several = nn.Linear(4, 5).double(), torch.randn(2, 3, 2, 4).double()
 
