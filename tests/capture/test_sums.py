@@ -2,6 +2,7 @@
 
 import warnings
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -128,6 +129,20 @@ def test_which_examples_cannot_be_stored():
     for logs in ([("a", odd), ("b", large)], [("b", large), ("a", odd)]):
         found = rows_at_or_above(limit, logs)
         assert (found.rows.tolist(), found.overflows) == ([False, True, True], False)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_limits_are_where_rounding_becomes_infinite(dtype):
+    """By the rounding of the dtype itself, just below its limit and just above."""
+    limit, kind = LIMITS[dtype], np.dtype(getattr(ml_dtypes, dtype, dtype))
+    above = limit if dtype == "float16" else limit * (1 + 2**-15)
+    for sign in (1.0, -1.0):
+        rows = np.array([[sign * np.nextafter(limit, 0.0)], [sign * above]])
+        with np.errstate(over="ignore"):
+            rounded = rows.astype(kind).astype(np.float64)
+        assert np.isinf(rounded).ravel().tolist() == [False, True]
+        found = rows_at_or_above(limit, [("a", rows)])
+        assert (found.rows.tolist(), found.overflows) == ([False, True], True)
 
 
 def test_examples_that_would_enter_statistics_are_never_left_out():

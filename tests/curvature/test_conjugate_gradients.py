@@ -45,6 +45,22 @@ def test_solutions_are_the_dense_ones(preconditioner, damping):
     assert own.residual <= 1e-10
 
 
+def test_rows_whose_axes_were_merged():
+    """The product sees the shapes that were given, and the solution has that of the rows."""
+    seen = []
+
+    def watched(rows):
+        seen.append({name: values.shape[1:] for name, values in rows.items()})
+        return product(rows)
+
+    own = ConjugateGradients(watched, SHAPES, tolerance=1e-10)
+    merged = {name: rows.reshape(len(rows), -1) for name, rows in ROWS.items()}
+    found, wanted = own.solve_all(merged, 0.01), own.solve_all(ROWS, 0.01)
+    assert all(each == SHAPES for each in seen)
+    assert found["a"].shape == (5, 6)
+    np.testing.assert_array_equal(flat(found), flat(wanted))
+
+
 def test_a_good_preconditioner_needs_fewer_products():
     calls = {}
     exact = Curvature("gn", {}, Joint(MATRIX, SHAPES))

@@ -1,5 +1,7 @@
 """SOURCE against dense matrix exponentials, and against derivatives of real training."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from sawlog import influence
 from sawlog.curvature import Curvature, Joint
 from sawlog.errors import ArgumentError, WeightsMismatchError
 from sawlog.influence import Logs, TrainingSegment, attribute, source
+from sawlog.influence._source import _rates
 from tests.influence.dense import hessian, rows_of
 
 RNG = np.random.default_rng(0)
@@ -49,6 +52,20 @@ def test_two_segments_by_dense_matrices(decay):
     assert found.about["unit"] == 1 / N
     best = source(segments, QUERIES, curvature="fisher", top_k=2)
     assert best.top(1)[0] == found.top(1)[0]
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+@pytest.mark.parametrize("rate", [1e-9, 1e-4, 0.02, 5.0])
+def test_small_and_large_times_are_integrals(rate, decay):
+    """``(1 - exp(-t e)) / e`` is the integral of ``exp(-s e)`` over ``s`` from 0 to ``t``."""
+    eigenvalues = np.array([0.0, 1e-12, 1e-6, 0.01, 0.7, 3.0])
+    own = _rates(TrainingSegment([], {"w": rate, "other": 2 * rate}, 5, decay), ["w"])
+    points, weights = np.polynomial.legendre.leggauss(60)
+    times = 5 * rate * (points[:, None] + 1) / 2
+    integral = 5 * rate / 2 * weights @ np.exp(-times * (eigenvalues + decay))
+    np.testing.assert_allclose(own.moved("w", eigenvalues), integral, rtol=1e-10)
+    left = [math.exp(-5 * rate * (each + decay)) for each in eigenvalues]
+    np.testing.assert_allclose(own.left("w", eigenvalues), left, rtol=1e-12)
 
 
 def test_the_limits_are_influence_functions_and_tracin():

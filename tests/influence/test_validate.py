@@ -104,6 +104,43 @@ def test_the_error_of_queries_that_differ_is_that_of_their_mean():
     assert reach(found, 0.9, 99) == pytest.approx(wanted, rel=0.05)
 
 
+def left_out_one_by_one(one, other):
+    """Rank correlations without each of the subsets, ``[subsets, queries]``, and with all."""
+    several = [(np.delete(one, i, 0), np.delete(other, i, 0)) for i in range(len(one))]
+    found = [
+        [stats.spearmanr(left[:, q], right[:, q]).statistic for q in range(one.shape[1])]
+        for left, right in [*several, (one, other)]
+    ]
+    return np.array(found[:-1]), np.array(found[-1])
+
+
+def test_queries_that_differ_by_chance_alone_add_no_error():
+    """All have one true correlation, so only the choice of the subsets makes them differ."""
+    random = np.random.default_rng(6)
+    one = random.normal(size=(30, 20))
+    other = one + random.normal(size=(30, 20))
+    means = left_out_one_by_one(one, other)[0].mean(1)
+    wanted = np.sqrt(29 / 30 * ((means - means.mean()) ** 2).sum())
+    found = mean_correlation(one, other, 0.9)
+    assert reach(found, 0.9, 29) == pytest.approx(wanted, rel=0.15)
+
+
+@pytest.mark.parametrize("queries", [2, 3, 6])
+def test_errors_of_queries_and_of_subsets_are_told_apart(queries):
+    """The variance of single queries is N, and C of it is common to them: N + (q - 1) C = q V."""
+    random = np.random.default_rng(7)
+    one = random.normal(size=(20, queries))
+    shared = random.normal(size=(20, 1))
+    other = np.linspace(0.3, 3, queries) * one + shared + 0.3 * random.normal(size=(20, queries))
+    without, whole = left_out_one_by_one(one, other)
+    jackknife = lambda values: 19 / 20 * ((values - values.mean(0)) ** 2).sum(0)
+    of_mean, single = float(jackknife(without.mean(1))), float(jackknife(without).mean())
+    common = max(0.0, (queries * of_mean - single) / (queries - 1))
+    rest = max(0.0, whole.var(ddof=1) - max(0.0, single - common))
+    found = mean_correlation(one, other, 0.9)
+    assert reach(found, 0.9, 19) == pytest.approx(math.sqrt(of_mean + rest / queries), rel=1e-4)
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_perfect_ranking_of_few_subsets_is_not_certain(sign):
     one = np.arange(6.0)[:, None] * np.ones((1, 2))

@@ -3,10 +3,24 @@
 Each is entered by `@right` or `@refused` in one of the modules below.
 """
 
-from . import account_examples, account_losses, account_orders, account_scalers, account_uses
+from . import (
+    account_examples,
+    account_losses,
+    account_orders,
+    account_reductions,
+    account_scalers,
+    account_uses,
+)
 from .account_base import REFUSED, RIGHT, Situation
 from .account_orders import SINGLE
 
-SECTIONS = (account_uses, account_examples, account_losses, account_scalers, account_orders)
+SECTIONS = (
+    account_uses,
+    account_examples,
+    account_losses,
+    account_reductions,
+    account_scalers,
+    account_orders,
+)
 
 __all__ = ["REFUSED", "RIGHT", "SECTIONS", "SINGLE", "Situation"]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from .account_base import (
+    RIGHT,
     Module,
     Situation,
     classify,
@@ -344,3 +345,25 @@ def a_parameter_inside_of_a_checkpoint() -> Situation:
         out=nn.Linear(6, 3),
     )
     return Situation(model, numbers(), classify)
+
+
+def applied(to: Any) -> Situation:
+    """An operation on outputs and a parameter that has no function for all examples at once."""
+    model = Module(
+        lambda m, x: m.out(to(m.first(x), m.scale)),
+        first=nn.Linear(4, 6),
+        scale=nn.ParameterList([nn.Parameter(torch.rand(6) + 0.5)]),
+        out=nn.Linear(6, 3),
+    )
+    return Situation(model, numbers(), classify)
+
+
+for _name, _to in {
+    "angles_with_a_parameter": lambda h, scale: torch.atan2(h, scale[0]),
+    "slopes_of_single_channels": lambda h, scale: F.prelu(h, scale[0]),
+    "a_step_towards_a_parameter": lambda h, scale: torch.lerp(h, scale[0], 0.3),
+    "a_parameter_that_several_tensors_are_compared_with": lambda h, scale: (
+        torch.maximum(h, scale[0]) + torch.hypot(h, scale[0])
+    ),
+}.items():
+    RIGHT[_name] = lambda to=_to: applied(to)  # type: ignore[misc]

@@ -164,6 +164,22 @@ def test_lower_precision(tmp_path, dtype):
     assert worst(exact, logged(run, report, range(situation.ids))) < limit
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_ignored_targets_in_lower_precision(tmp_path, dtype):
+    """A mean over the 2 of 4 targets that count, whose number low precision may not hold."""
+    torch.manual_seed(0)
+    situation = RIGHT["a_target_that_is_ignored"]()
+    exact = copy.deepcopy(situation)
+    situation.model.to(dtype)
+    run, report = run_of(tmp_path, situation)
+    step_of(run, situation, np.arange(situation.ids))
+    run.finalize()
+    found = logged(run, report, range(situation.ids))
+    assert worst(exact, found) < (1e-4 if dtype == torch.float32 else 0.1)
+    counted = [bool(rows.any()) for rows in found["out.weight"]]
+    assert counted == [True, False, False, True]
+
+
 AT_ONCE = [
     "a_cell_with_two_states",
     "experts_that_are_looked_up",

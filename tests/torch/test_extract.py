@@ -322,6 +322,9 @@ def test_one_example_of_any_batch():
     assert one_of(Held(x), 1, 3).x.tolist() == x[1:2].tolist()
     assert one_of(Held(x), 1, 3).scale == 2.0
     assert one_of({"a": {"b": x}, "c": ["u", "v", "w"], "d": 3}, 1, 3)["c"] == ["v"]
+    assert [type(each) for each in one_of([x, 7, "u"], 1, 3)] == [torch.Tensor, int, str]
+    first, second, third = one_of((x, [x, "v"], None), 2, 3)  # as many as there are examples
+    assert (first.tolist(), second[0].tolist(), third) == (x[2:].tolist(), x[2:].tolist(), None)
     table = torch.ones(5, 2)
     found = one_of({"x": x, "table": table}, 1, 3)
     assert found["table"] is table  # for all examples alike

@@ -23,6 +23,16 @@ MOVES = {  # the rows of ``h`` in an order
     "rolled": lambda h, order: h.roll(int(order[0]), 0),
     "turned": lambda h, order: h.flip(0 if order[0] else 1),
     "strided": lambda h, order: torch.cat([h, h]).as_strided(h.shape, (6, 1), 6 * int(order[0])),
+    "indexed": lambda h, order: h[order],
+    "indexed by a column": lambda h, order: h[order[:, None], torch.arange(6)],
+    "selected by numbers": lambda h, order: h.index_select(0, order),
+    "gathered": lambda h, order: h.gather(0, order[:, None].expand_as(h)),
+    "selected by a negative axis": lambda h, order: h.index_select(-2, order),
+    "gathered by a negative axis": lambda h, order: h.gather(-2, order[:, None].expand_as(h)),
+    "copied": lambda h, order: torch.zeros_like(h).index_copy(0, order, h),
+    "added": lambda h, order: torch.zeros_like(h).index_add(0, order, h),
+    "scattered": lambda h, order: torch.zeros_like(h).scatter(0, order[:, None].expand_as(h), h),
+    "chosen by a mask": lambda h, order: torch.cat([h[order < 3], h[order >= 3]]),
     "looked up": lambda h, order: F.embedding(order, h),
     "a product": lambda h, order: one_hot(order) @ h,
     "products": lambda h, order: torch.bmm(one_hot(order)[None], h[None])[0],
@@ -72,6 +82,30 @@ def test_examples_that_are_moved_in_a_later_batch(name, tmp_path):
     go(run, program, ids=np.arange(5) + 30)
     run.finalize()
     assert_alike(logged(run, report, np.arange(5) + 10), logged(run, report, np.arange(5) + 30))
+
+
+ALONG_SEQUENCES = {  # of sequences ``[positions, examples, features]``
+    "indexed": lambda h, order: h[:, order],
+    "selected": lambda h, order: h.index_select(1, order),
+    "selected by a negative axis": lambda h, order: h.index_select(-2, order),
+}
+
+
+@pytest.mark.parametrize("name", ALONG_SEQUENCES)
+def test_examples_of_sequences_that_are_moved_in_a_later_batch(name, tmp_path):
+    torch.manual_seed(0)
+    model = Moved(lambda h, order: ALONG_SEQUENCES[name](h, model.at)).double()
+    model.order, model.at = [0] * 3, torch.arange(5)  # as many as there are positions
+    batch = torch.randn(3, 5, 4).double(), torch.randint(0, 3, (5,))
+    program = Program(model, batch, lambda model, x, y: F.cross_entropy(model(x).sum(0), y))
+    run, report = start(tmp_path, program, {"batch_axis": 1})
+    for first in (0, 10):
+        go(run, program, ids=np.arange(5) + first)
+    model.at = ORDER
+    with pytest.raises(CaptureError, match=r"mix|order|axis"):
+        go(run, program, ids=np.arange(5) + 20)
+    run.finalize()
+    assert_alike(logged(run, report, np.arange(5)), logged(run, report, np.arange(5) + 10))
 
 
 class Sorted(nn.Module):
