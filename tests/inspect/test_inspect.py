@@ -125,3 +125,11 @@ def test_what_a_run_watches(tmp_path, dtype, nbytes):
             "bytes": nbytes,
         }
     ]
+
+
+def test_an_overview_in_json(run):
+    found = store_overview(run)
+    said = found.to_json()
+    fields = [field.name for field in dataclasses.fields(found)]
+    assert {*said} == {*fields} - {"nbytes"} | {"bytes"}
+    assert (said["bytes"], said["path"]) == (found.nbytes, str(run))
