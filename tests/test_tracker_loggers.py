@@ -7,6 +7,7 @@ program computed.
 import itertools
 import json
 import os
+import threading
 from pathlib import Path
 
 import jax
@@ -26,7 +27,9 @@ from sawlog.loggers import (
     TensorBoardLogger,
     TrackioLogger,
     WandbLogger,
+    _trackers,
 )
+from sawlog.sinks import MemorySink
 from tests.sinks._trackers import (
     ALL,
     ENVIRONMENT,
@@ -312,3 +315,44 @@ def test_names_and_groups_are_those_of_the_tracker(kind, environment):
         assert seen.name == f"ppo-seed-{seed}"
         assert seen.scalars["x"] == [(0, seed)]
         assert group_of(kind, at, sink) == "sweep"
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_who_waits_for_a_tracker(background, tmp_path, monkeypatch):
+    """Without a thread of its own, a log is in the sink before the call returns."""
+    pytest.importorskip("tensorboard")
+    written = []
+
+    class Kept(MemorySink):
+        def write(self, records):
+            written.append(threading.get_ident())
+
+    logger = TensorBoardLogger(tmp_path, background=background, timeout=None, on_error="raise")
+    monkeypatch.setattr(logger, "open_run", lambda *about: Kept())
+    with logger:
+        logger.log(logger.init(0), {"x": 1.0})
+    assert [each == threading.get_ident() for each in written] == [not background]
+
+
+@pytest.mark.parametrize(
+    "make", [WandbLogger, TensorBoardLogger, MLflowLogger, TrackioLogger, NeptuneLogger]
+)
+def test_what_a_tracker_is_told_of_a_run(make, tmp_path, monkeypatch):
+    """Options of the user stay beside the name, the group, the settings and the key."""
+    told = {}
+    sink = make.__name__.replace("Logger", "Sink")
+    monkeypatch.setattr(_trackers, "require", lambda *package: None)
+    monkeypatch.setattr(_trackers, sink, lambda *at, **options: told.update(options, at=at))
+    given = {"tags": {"team": "blue"}} if make is MLflowLogger else {"images": False}
+    logger = make(str(tmp_path), x="step", **given)
+    about = {"key": [0, 7], "config": {"lr": 0.5}, "name": "ppo", "group": "sweep"}
+    logger.open_run("sweep/ppo-seed-7", about, "append")
+    assert told["config"] == {"key": [0, 7], "lr": 0.5}
+    assert told["x"].of(["epoch", "step"], 1) == "step"
+    assert told.get("images") is given.get("images")
+    if make is MLflowLogger:
+        assert (told["tags"], told["name"]) == ({"team": "blue", "group": "sweep"}, "ppo-seed-7")
+    elif make is TensorBoardLogger:
+        assert told["at"] == (tmp_path / "sweep/ppo-seed-7",)
+    else:
+        assert (told["group"], told["at"]) == ("sweep", (str(tmp_path), "ppo-seed-7"))

@@ -107,6 +107,15 @@ def test_tail_follows_a_writer(sawlog_, tmp_path, monkeypatch):
     assert done.out.split() == ["step", "0", "loss", "1", "step", "1", "loss", "0.5"]
 
 
+def test_tail_has_names_of_other_steps_in_the_order_of_steps(sawlog_, tmp_path):
+    with sawlog.store.create(tmp_path / "run") as writer:
+        writer.extend({"loss": np.array([3.0, 2.0, 1.0])}, step=np.array([0, 2, 4]))
+        writer.extend({"accuracy": np.array([0.1, 0.2, 0.3])}, step=np.array([1, 2, 3]))
+    lines = sawlog_("tail", tmp_path / "run", "-n", "4").out.splitlines()
+    assert [line.split()[1] for line in lines] == ["1", "2", "3", "4"]
+    assert lines[1].split()[2:] == ["loss", "2", "accuracy", "0.2"]
+
+
 def test_plot_in_the_terminal_and_to_files(sawlog_, seeds, tmp_path):
     done = sawlog_("plot", seeds, "--names", "loss", "accuracy", width=60)
     assert done.code == 0

@@ -75,6 +75,8 @@ def test_ids_are_chosen_by_column_index_list_function_and_position():
         "list": examples_of(rows, np.array([8, 9])),
         "function": examples_of(rows, lambda row: row["text"]),
         "index": examples_of(frame(text=["a", "b"]).set_index(np.array([3, 4]))),
+        "column of a frame": examples_of(frame(text=["a", "b"], id=[7, 8])),
+        "frame": examples_of(frame(text=["a", "b"])),
     }
     assert {kind: [each for each, _ in own] for kind, own in found.items()} == {
         "column id": [5, 6],
@@ -83,6 +85,8 @@ def test_ids_are_chosen_by_column_index_list_function_and_position():
         "list": [8, 9],
         "function": ["a", "b"],
         "index": [3, 4],
+        "column of a frame": [7, 8],
+        "frame": [0, 1],
     }
 
 

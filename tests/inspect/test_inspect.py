@@ -10,6 +10,7 @@ import sawlog
 import sawlog.inspect
 from sawlog.errors import ArgumentError, DamagedStoreError, StoreNotFoundError, UnknownNameError
 from sawlog.inspect import find_stores, row_store, row_stores, store_overview, store_summary
+from sawlog.inspect._coverage import coverage_of
 from sawlog.inspect._values import jsonable
 from tests.cli.stores import change_value, cut, make_run, segments
 
@@ -102,3 +103,33 @@ def test_everything_public_is_listed_and_needs_no_display():
     assert np.array_equal(
         sawlog.inspect.Trend(None, None, 0, 0, np.zeros((3, 2))).means(2), [None] * 2
     )
+
+
+@pytest.mark.parametrize(("dtype", "nbytes"), [("float32", 64), ("bfloat16", 32), ("int8", 20)])
+def test_what_a_run_watches(tmp_path, dtype, nbytes):
+    """A layer counts with all of its parameters, and with what is stored of them."""
+    block = {"name": "fc.weight", "parameters": ["fc.weight", "fc.bias"], "inputs": "right"}
+    block |= {"shape": [6, 10], "ranks": [4, 4]}
+    said = {"blocks": [block], "options": {"dtype": dtype}, "parameters": 240}
+    said["skipped"] = [["head.weight", "not selected"]]
+    (tmp_path / "run.json").write_text(json.dumps(said))
+    found = coverage_of(tmp_path)
+    assert (found.watched, found.parameters, found.share) == (60, 240, 0.25)
+    assert found.skipped == (("head.weight", "not selected"),)
+    assert found.to_json()["layers"] == [
+        {
+            "name": "fc.weight",
+            "parameters": 60,
+            "shape": [6, 10],
+            "stored": [4, 4],
+            "bytes": nbytes,
+        }
+    ]
+
+
+def test_an_overview_in_json(run):
+    found = store_overview(run)
+    said = found.to_json()
+    fields = [field.name for field in dataclasses.fields(found)]
+    assert {*said} == {*fields} - {"nbytes"} | {"bytes"}
+    assert (said["bytes"], said["path"]) == (found.nbytes, str(run))

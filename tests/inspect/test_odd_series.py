@@ -1,6 +1,8 @@
 """Summaries of series with masks, several segments, infinities, large integers, and ids again."""
 
+import json
 import math
+import os
 import time
 
 import numpy as np
@@ -120,3 +122,33 @@ def test_a_writer_that_is_silent_for_long_is_not_finished(tmp_path, monkeypatch)
     assert writer_activity(path).state == "unfinished"
     writer.close()
     assert writer_activity(path).state == "closed"
+
+
+@pytest.mark.parametrize(
+    ("ended", "state"),
+    [
+        ({"a": (1, "open"), "b": (2, "closed")}, "writing"),  # one of two goes on
+        ({"a": (1, "failed"), "b": (2, "open")}, "writing"),
+        ({"a": (1, "failed"), "b": (2, "closed")}, "closed"),
+        ({"a": (2, "failed"), "b": (1, "closed")}, "failed"),
+        ({"a": (-700, "open"), "b": (2, "closed")}, "closed"),  # it was killed long ago
+        ({"a": (-500, "open"), "b": (2, "failed")}, "writing"),
+        ({"a": (-700, "open"), "b": (-800, "closed")}, "unfinished"),
+    ],
+)
+def test_what_several_writers_did_last(tmp_path, monkeypatch, ended, state):
+    sawlog.store.create(tmp_path / "s").close()
+    writers = tmp_path / "s" / "writers"
+    for file in writers.iterdir():
+        file.unlink()
+    now = 2e9
+    monkeypatch.setattr(_activity.time, "time", lambda: now + 10)
+    for name, (when, how) in ended.items():
+        said = {"published": 0, "closed": how != "open"}
+        said |= {"failed": True, "error": "E: x"} if how == "failed" else {}
+        (writers / f"{name}.json").write_text(json.dumps(said))
+        os.utime(writers / f"{name}.json", (now + when, now + when))
+    found = writer_activity(tmp_path / "s")
+    last = max(when for when, _ in ended.values())
+    assert (found.state, found.written) == (state, now + last)
+    assert found.error == ("E: x" if state == "failed" else None)

@@ -277,3 +277,22 @@ def test_automatic_axes_are_left_alone() -> None:
         assert "reshard" not in text
         if logs is not None:
             np.testing.assert_allclose(logs["x"], expected(ROWS), rtol=1e-6)
+
+
+def test_no_gradient_comes_from_a_branch_that_a_lane_does_not_run() -> None:
+    """The root of the first lane has an infinite derivative at its zero, which times 0 is NaN."""
+
+    def lane(row: Any) -> Any:
+        def root(row: Any) -> Any:
+            sawlog.log({"row": row})
+            return jnp.sqrt(row).sum()
+
+        return lax.cond(row.sum() > 30, root, lambda row: (2 * row).sum(), row)
+
+    x = placed(M48, square(), "x", "y")
+    with jax.set_mesh(square()):
+        fun = sawlog.spool(jax.grad(lambda x: jax.vmap(lane)(x).sum()))
+        gradient, logs = jax.jit(fun)(x)
+    wanted = np.concatenate([np.full((1, 8), 2.0), 0.5 / np.sqrt(M48[1:])])
+    np.testing.assert_allclose(gradient, wanted, rtol=1e-6)
+    assert logs.to_numpy().mask["row"].tolist() == [False, True, True, True]

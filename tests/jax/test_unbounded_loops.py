@@ -101,3 +101,19 @@ def test_a_loop_of_a_library() -> None:
     close(logs["y"], np.array(seen, f32))
     with pytest.raises(UnsupportedLoopError, match="capacity"):
         sawlog.spool(solve)(f32(1))
+
+
+def test_names_are_in_the_order_in_which_a_turn_logs_them() -> None:
+    """The condition of a loop comes before its body."""
+
+    def condition(x: Any) -> Any:
+        sawlog.log({"later in the alphabet": x})
+        return x > 1
+
+    def body(x: Any) -> Any:
+        sawlog.log({"k": x})
+        return x / 2
+
+    _, logs = sawlog.spool(lambda x: lax.while_loop(condition, body, x), capacity=9)(f32(4))
+    assert list(logs) == ["later in the alphabet", "k"]
+    assert (len(logs["later in the alphabet"]), len(logs["k"])) == (3, 2)

@@ -245,12 +245,22 @@ def test_no_change_of_the_loss_is_predicted_without_its_units(tmp_path, about):
     assert ("overall" in part) == ("mode" not in about)
 
 
+def test_scores_that_are_not_finite_or_zero_are_in_no_list():
+    values = np.array([[1.0, np.nan, -2.0, np.inf, -np.inf, 0.0, 3.0, -1.0]])
+    layers = {"one": values / 2}
+    scores = Scores(np.array(["q"]), np.arange(8), values, layers, {"mode": "dot"})
+    (query,) = attribution_part(ScoredRun("t", scores))["queries"]
+    assert [(row["id"], row["layers"]) for row in query["helpful"]] == [(6, [1.5]), (0, [0.5])]
+    assert [(row["id"], row["layers"]) for row in query["harmful"]] == [(2, [-1.0]), (7, [-0.5])]
+
+
 def test_a_top_k_has_no_histogram_and_no_groups(tmp_path):
     whole = scored(tmp_path)
     top = ScoredRun("t", whole.scores.top(2), whole.data, None, None, None)
     part = attribution_part(top)
     assert (part["whole"], part["queries"][0]["histogram"]) == (False, None)
     assert [row["id"] for row in part["queries"][0]["helpful"]] == [10, 11]
+    assert [row["id"] for row in part["queries"][1]["helpful"]] == [13, 12]
     assert "groups" not in part["queries"][0]
     assert "overall" not in part
     assert part["trust"]["examples"] is None

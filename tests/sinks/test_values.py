@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from sawlog.errors import LogMismatchError
 from sawlog.records import Entries, Records
 from sawlog.sinks import _wandb_file
-from sawlog.sinks._values import Kind, XAxis, groups, pixels
+from sawlog.sinks._entries import step_mask
+from sawlog.sinks._values import Kind, XAxis, bins, groups, pixels
 
 
 def grouped(counts=None, images=True, histograms=True, **entries):
@@ -143,3 +145,39 @@ def test_the_end_of_a_file_of_wandb(tmp_path):
             file.write_bytes(body)
             assert _wandb_file.has_ended(file), (blocks, left)
             assert _wandb_file.is_known(file)
+
+
+@pytest.mark.parametrize("other", [0, 1, 2])
+def test_a_value_with_the_name_of_its_axis_has_the_same_numbers(other):
+    steps = np.array([3, 4, 5])
+    (group,) = grouped(step=Entries(steps.astype(float), {"step": steps}))
+    assert (list(group.columns), group.others) == (["step"], {})
+    values = steps.astype(float)
+    values[other] += 1
+    with pytest.raises(LogMismatchError, match=r"'step' is the name of a value and of a step axis"):
+        grouped(step=Entries(values, {"step": steps}))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1.0, np.nextafter(1.0, 2.0), 1.0],  # too close together for 64 edges
+        [-1.7e308, 0.0, 1.7e308],  # too far apart
+        [np.nan, 2.0, 3.0, np.inf, 4.0, -np.inf],
+    ],
+)
+def test_every_finite_element_is_in_one_bin(values):
+    counts, edges = bins(np.array(values))
+    finite = [value for value in values if np.isfinite(value)]
+    assert counts.sum() == 3 == len(finite)
+    assert len(edges) == len(counts) + 1
+    assert (edges[0], edges[-1]) == (min(finite), max(finite))
+
+
+def test_a_step_was_logged_where_anything_of_its_lane_was():
+    mask = np.array([[[True, False], [False, False]], [[False, False], [True, True]]])
+    entries = Entries(np.zeros((2, 2, 2)), mask=mask)
+    assert step_mask(entries, np.zeros((2, 2))).tolist() == [[True, False], [False, True]]
+    assert step_mask(entries, np.zeros(2)).tolist() == [True, True]
+    assert step_mask(entries, np.zeros((2, 2, 2))) is mask
+    assert step_mask(entries, np.zeros((2, 3))) is None  # no axis of the values

@@ -91,6 +91,22 @@ def test_what_writers_say_is_read_first(tmp_path: Path, monkeypatch: Any, looks:
     writer.close()
 
 
+@pytest.mark.parametrize("told", [0, 1, 2, None])
+def test_what_writers_say_may_be_older_than_their_segments(
+    tmp_path: Path, looks: list[int], told: int | None
+) -> None:
+    """A report is not synced: the segment before the last one is missing, whatever it says."""
+    written(tmp_path / "s", 3).close()
+    (report,) = (tmp_path / "s" / "writers").iterdir()
+    report.unlink()
+    if told is not None:
+        report.write_text(f'{{"published": {told}, "closed": false}}')
+    (lost,) = (tmp_path / "s" / "segments").glob("*-00000002.*")
+    lost.unlink()
+    with pytest.raises(DamagedStoreError, match=f"{lost.name}: missing"):
+        store.open(tmp_path / "s")
+
+
 def test_a_segment_that_goes_while_it_is_looked_at(tmp_path: Path, monkeypatch: Any) -> None:
     """Between listing and reading others may compact: what took its place counts."""
     written(tmp_path / "s", 3).close()

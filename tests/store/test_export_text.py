@@ -297,3 +297,29 @@ def test_masks_and_notes_in_safetensors(tmp_path):
     assert noted["series"]["x"]["attrs"] == [[1, {"save": n}] for n in range(3)]
     assert noted["series"]["x"]["mask"] == "sawlog.mask/x"
     assert noted["series"]["empty"]["attrs"] == [[0, {"why": "nothing ran"}]]
+
+
+@pytest.mark.parametrize("kind", [int, "é{}".format])
+@pytest.mark.parametrize("budget", [1, 200, 1 << 20])
+def test_rows_that_were_replaced_are_in_no_part_of_an_export(tmp_path, budget, kind):
+    """Three segments, which are read in many parts; ids of one and of two digits."""
+    with store.create(tmp_path / "run", duplicates="replace", merge=False) as writer:
+        for start, factor in ((0, 1.0), (13, 10.0), (26, 100.0)):
+            numbers = np.arange(start, start + 20)
+            writer.append([kind(n) for n in numbers], {"x": factor * numbers})
+            writer.flush()
+    numbers = np.arange(46)
+    wanted = (numbers * np.repeat([1.0, 10.0, 100.0], [13, 13, 20])).tolist()
+    [path] = export(tmp_path / "run", tmp_path / "out.safetensors", budget=budget)
+    found = safetensors.numpy.load_file(path)
+    assert found["x"].tolist() == wanted
+    if kind is int:
+        assert found["sawlog.ids/x"].tolist() == numbers.tolist()
+    else:
+        ends = found["sawlog.ids.ends/x"].tolist()
+        text = found["sawlog.ids.text/x"].tobytes()
+        ids = [text[a:b].decode() for a, b in zip([0, *ends], ends, strict=False)]
+        assert ids == [kind(n) for n in numbers]
+    [path] = export(tmp_path / "run", tmp_path / "out.csv", budget=budget)
+    rows = [line.split(",") for line in path.read_text().splitlines()]
+    assert rows == [["id", "x"], *([str(kind(n)), str(x)] for n, x in enumerate(wanted))]

@@ -98,6 +98,8 @@ def test_strings_that_begin_inside_a_character() -> None:
     assert not cut_at(1, 2, 4)
     assert not cut_at(1, 3)  # bytes are left
     assert not cut_at(3, 1, 4)
+    assert not cut_at(-1, 4)
+    assert not cut_at()
 
 
 def test_an_unsigned_id_that_does_not_fit(tmp_path: Path) -> None:

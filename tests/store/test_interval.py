@@ -7,11 +7,14 @@ import subprocess
 import sys
 import textwrap
 import time
+import types
 
 import numpy as np
+import pytest
 
 from sawlog import store
 from sawlog.store._format._segment_writer import UnpublishedSegment
+from sawlog.store._writing import _pipeline
 from tests.thorough import often
 
 SLOW = """
@@ -71,6 +74,25 @@ def test_publishing_takes_a_small_part_of_the_time(tmp_path, monkeypatch):
         assert writer.published <= 2 + (time.monotonic() - began) / (20 * 0.05)
     with store.open(tmp_path / "s") as reader:
         assert reader.count("loss") == number
+
+
+@pytest.mark.parametrize(("takes", "pause"), [(0.5, 10.0), (1.5, 30.0), (60.0, 30.0)])
+def test_the_next_publication_waits_twenty_times_as_long(tmp_path, monkeypatch, takes, pause):
+    """But not longer than half a minute, however slow the disk is."""
+    now = [1000.0]
+    commit = UnpublishedSegment.commit
+
+    def slow(self):
+        now[0] += takes
+        commit(self)
+
+    clock = types.SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep)
+    monkeypatch.setattr(_pipeline, "time", clock)
+    monkeypatch.setattr(UnpublishedSegment, "commit", slow)
+    with store.create(tmp_path / "s", interval=None) as writer:
+        writer.log({"loss": 0.5}, step=0)
+        writer.flush()
+        assert writer._pipeline._not_before == 1000 + takes + pause
 
 
 def test_a_writer_merges_its_small_segments(tmp_path):

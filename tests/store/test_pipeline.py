@@ -68,6 +68,39 @@ def test_after_a_commit_that_failed_the_order_is_kept(tmp_path: Path, monkeypatc
     assert store.open(path).read("row")[:, 0].tolist() == [0, 1, 2, 3]
 
 
+def test_after_a_failure_nothing_more_is_accepted(tmp_path: Path, monkeypatch: Any) -> None:
+    """Every call says so, until a flush succeeds; and none of them counts."""
+    commit, broken = _local._Upload.commit, [True]
+
+    def failing(self: Any) -> None:
+        if broken[0]:
+            raise OSError(28, os.strerror(28))
+        commit(self)
+
+    monkeypatch.setattr(_local._Upload, "commit", failing)
+    writer = store.create(tmp_path / "store", segment_bytes=1 << 20, interval=0.001, merge=False)
+    writer.log({"x": 0.0}, step=0)
+    writer.append([0], row(0))
+    wait_until(lambda: writer._pipeline._failure is not None)
+    for call in (
+        lambda: writer.log({"x": 1.0}, step=1),
+        lambda: writer.extend({"x": np.ones(2)}, step=np.arange(2)),
+        lambda: writer.append([1], row(1)),
+        lambda: writer.missing([0, 1]),
+        writer.flush,
+    ):
+        with pytest.raises(StoreWriteError, match="No space left"):
+            call()
+    broken[0] = False
+    writer.flush()
+    assert writer.missing([0, 1]).tolist() == [1]
+    writer.log({"x": 1.0}, step=1)
+    writer.close()
+    with store.open(tmp_path / "store") as reader:
+        assert reader.entries("x").values.tolist() == [0.0, 1.0]
+        assert reader.ids().tolist() == [0]
+
+
 @pytest.fixture
 def stuck(tmp_path: Path, monkeypatch: Any) -> Any:
     """A writer of short intervals whose first segment does not get onto the disk."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sawlog import store
-from sawlog.errors import SchemaError
+from sawlog.errors import DamagedStoreError, SchemaError
 from sawlog.store._format._layout import Folder
 from sawlog.store._format._schema import Column, Log, Schema, Series
 from sawlog.store._format._schema_files import SchemaFiles
@@ -79,3 +79,16 @@ def test_what_is_there_twice_is_still_refused(files: SchemaFiles) -> None:
     with pytest.raises(SchemaError, match="'x' is used twice"):
         files.declare(lambda schema: [Y, X])
     assert list(files.schema) == ["x"]
+
+
+def test_a_damaged_file_is_refused_each_time(files: SchemaFiles) -> None:
+    """A second call does not go on as if the names had never been declared."""
+    SchemaFiles(files._folder).declare(lacking(X))
+    (damaged,) = files._folder.schema.glob("*.json")
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    for _ in range(2):
+        with pytest.raises(DamagedStoreError, match=r"00000001\.json is cut or changed"):
+            files.refresh()
+        assert not files.schema
+    assert [path for path, _ in files.refresh(skip_damaged=True)] == [damaged]
+    assert files.refresh(skip_damaged=True) == []

@@ -13,13 +13,16 @@ import pytest
 
 from sawlog import store
 from sawlog.errors import DamagedStoreError
+from sawlog.records import Entries
 from sawlog.store._format import _checksum
 from sawlog.store._format._layout import Folder
+from sawlog.store._format._schema import Column, Series
 from sawlog.store._format._segment import Segment
 from sawlog.store._format._sequence_ranges import Ranges, joined
 from sawlog.store._maintenance import _compact, _remove
 from sawlog.store._maintenance._remove import InUse
 from sawlog.store._reading._blocks import UnreadBlock, rows_within, scan
+from sawlog.store._writing._stage_entries import _bytes_per_entry
 from tests.cli.stores import change_value, segments
 
 
@@ -227,3 +230,27 @@ def test_blocks_are_released_soon_after_their_use(read_ahead: bool) -> None:
     for number in range(3 - kept):
         assert done.index(f"release {number}") < done.index(f"use {number + kept}")
     assert len(done) == len({*done}) == 9
+
+
+def test_how_many_bytes_an_entry_takes() -> None:
+    """Alike series share what is found out about them, but not with others of the same values."""
+    f4, f8, i8 = (np.dtype(kind) for kind in ("f4", "f8", "i8"))
+    step, epoch = Column("step", i8), Column("epoch", f4, (3,))
+    values, many = np.zeros((2, 5), f4), np.zeros(2, f8)
+    mask, masks = np.ones(2, bool), np.ones((2, 5), bool)
+    plain = Series(Column("a", f4, (5,)))
+    stepped = Series(Column("b", f4, (5,)), (step,))
+    both = Series(Column("c", f4, (5,)), (step, epoch))
+    empty = Series(Column("d", f4, (5, 0)), (step,))
+    steps = {"step": np.zeros(2, i8), "epoch": np.zeros((2, 3), f4)}
+    found = [
+        (plain, Entries(values)),
+        (stepped, Entries(values, {"step": steps["step"]})),
+        (both, Entries(values, steps)),
+        (both, Entries(values, steps, mask)),
+        (both, Entries(values, steps, masks)),
+        (Series(Column("e", f8), (step,)), Entries(many, {"step": steps["step"]})),
+        (empty, Entries(np.zeros((2, 5, 0), f4), {"step": steps["step"]})),
+    ]
+    wanted = [(20, 0), (28, 0), (40, 0), (41, 0), (45, 0), (16, 0), (8 + 5, 5)]
+    assert _bytes_per_entry(found) == wanted

@@ -9,7 +9,7 @@ from jax import lax
 import sawlog
 from sawlog.errors import CaptureError
 from sawlog.jax._capture.axes import ONE, Axis, CutBatch, Mixed
-from sawlog.jax._capture.cut_rows import completed, place_of
+from sawlog.jax._capture.cut_rows import completed, place_of, selected
 from sawlog.jax._capture.program import random_matrices
 from tests.jax.capture import splitting
 from tests.jax.capture.oracle import assert_equal, assert_pairs, gradients
@@ -184,3 +184,26 @@ def test_places_of_rows():
     assert completed([0, -1, 2], 3).tolist() == [0, 1, 2]
     assert completed([1, -1, 2], 3) is None
     assert completed([0, -1], 3) is None
+
+
+def test_rows_of_a_dimension_that_has_other_positions_too():
+    """Example by example ``[examples * 2]``, and copy by copy ``[2 * examples]``."""
+    assert selected(Axis(0, 1, 2), [2, 3, 4, 5], 3) == CutBatch(Axis(0, 1, 2), (1, 2))
+    assert selected(Axis(1, 2), [2, 5], 3) == CutBatch(ONE, (2,))
+    assert selected(Axis(1, 2), [1, 2, 4, 5], 3) == CutBatch(Axis(1, 2), (1, 2))
+    assert selected(Axis(0, 2, 2), range(6), 3) == Axis(0, 1, 2)
+    assert isinstance(selected(Axis(0, order=1), [0], 3), Mixed)
+
+
+def test_some_examples_of_a_step_have_no_pairs():
+    """Which of the batch they are depends on the step: other uses cannot make them complete."""
+
+    def loss(p, x):
+        def step(_, x):
+            return None, jnp.concatenate([each(p, x[:2]), (x[2:] @ p["w"]).sum(-1)])
+
+        in_steps = lax.scan(step, None, x.reshape(2, EXAMPLES // 2, -1))[1].reshape(-1)
+        return in_steps + jnp.concatenate([(x[:2] @ p["w"]).sum(-1), each(p, x[2:])])
+
+    with pytest.raises(CaptureError, match=r"used by some of the examples .* Hint: "):
+        sawlog.jax.capture(loss, what=("pairs",))(*splitting.make())

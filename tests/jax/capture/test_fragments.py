@@ -5,9 +5,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import sawlog.jax
+from sawlog.factored import gradient
 from sawlog.jax._capture.program import random_matrices
 from tests.jax.capture.cases import CASES, Case
 from tests.jax.capture.oracle import assert_equal, assert_pairs, gradients
@@ -39,6 +41,23 @@ def test_rows_are_those_of_vmap_grad(each: Case):
         assert captured.losses.dtype == jnp.float64
         assert_equal(captured.grads, wanted)
         assert_pairs(captured, plan, projected, matrices)
+
+
+def test_a_lookup_of_what_is_not_in_the_table():
+    """Ids below zero count from nowhere here; neither they nor ids behind the end have a row."""
+
+    def loss(p, ids):
+        found = p["e"].at[ids].get(mode="fill", fill_value=0.0, wrap_negative_indices=False)
+        return jnp.sin(found + 1.0).sum((1, 2))
+
+    params = {"e": jnp.arange(12.0).reshape(4, 3)}
+    ids = jnp.array([[0, -1, 3], [-4, 4, 1], [3, 3, -5]])
+    captured = sawlog.jax.capture(loss, what=("grad", "pairs"))(params, ids)
+    wanted = np.zeros((3, 4, 3))
+    for example, row in ((0, 0), (0, 3), (1, 1), (2, 3), (2, 3)):
+        wanted[example, row] += np.cos(np.arange(3.0) + 3 * row + 1)
+    np.testing.assert_allclose(captured.grads["e"], wanted, atol=1e-5)
+    np.testing.assert_allclose(sum(map(gradient, captured.pairs["e"])), wanted, atol=1e-5)
 
 
 def projects(each: Case) -> bool:
