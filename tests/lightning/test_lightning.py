@@ -97,6 +97,31 @@ def test_rows_while_fitting(tmp_path):
     assert hyperparameters == {"rate": 0.0}
 
 
+class Scheduled(Module):
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (step + 1))
+        scheduler = {"scheduler": falling, "interval": "step"}
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+
+class Warmed(Module):
+    def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure):
+        optimizer.param_groups[0]["lr"] = self.rate / (self.trainer.global_step + 1)
+        optimizer.step(closure=optimizer_closure)
+
+
+@pytest.mark.parametrize("kind", [Scheduled, Warmed])
+def test_the_learning_rate_is_that_of_the_step(kind, tmp_path):
+    callback = SawlogCallback("fit", root=tmp_path)
+    trainer(tmp_path, callbacks=[callback], max_epochs=2).fit(kind(0.3), loader())
+    for epoch in range(2):
+        found = sawlog.store.open(tmp_path / "fit" / f"epoch-{epoch}" / "steps").gather(range(10))
+        step = np.asarray(found["step"])
+        assert sorted({*step.tolist()}) == [3 * epoch + i for i in range(3)]
+        np.testing.assert_allclose(found["learning_rate"], 0.3 / (step + 1))
+
+
 def test_fitting_is_the_same(tmp_path):
     found = []
     for callbacks in ([], [SawlogCallback("fit", root=tmp_path, steps=[1])]):

@@ -7,6 +7,7 @@ whose ranks are told by the variables that torchrun sets.
 import contextlib
 import json
 import os
+import pickle
 import signal
 import sys
 import time
@@ -245,6 +246,43 @@ def engine(folder, rank, size):
             assert found.ids.tolist() == expected.ids.tolist()
         with pytest.raises(ZeroDivisionError):
             ranks.submit(divmod, 1, 0).result()
+        for _ in range(size):  # in the rank whose turn it is as in the others
+            with pytest.raises(RuntimeError, match=r"^Unreadable: of rank \d$"):
+                ranks.submit(fail, rank).result(60)
+            with pytest.raises((AttributeError, pickle.PicklingError), match="local object"):
+                ranks.submit(answer_with_a_function).result(60)
+        assert ranks.submit(divmod, 7, 2).result(60) == (3, 1)
+    wanted = folder / "wanted"
+    with contextlib.suppress(KeyboardInterrupt), sawlog.torch.RankExecutor(timeout=60) as ranks:
+        late = ranks.submit(wait_for, wanted)
+        raise KeyboardInterrupt
+    assert not late.done()
+    dist.barrier()
+    wanted.touch()
+    assert late.result(60)
+
+
+class Unreadable(Exception):
+    """An error that ``pickle`` writes and cannot read."""
+
+    def __init__(self, rank, what):
+        super().__init__(f"{what} {rank}")
+
+
+def fail(rank):
+    raise Unreadable(rank, "of rank")
+
+
+def answer_with_a_function():
+    return lambda: 1
+
+
+def wait_for(path):
+    for _ in range(600):
+        if path.exists():
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def killed(folder, rank, size):

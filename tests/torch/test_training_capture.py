@@ -90,6 +90,55 @@ def test_a_plain_loop(tmp_path):
     np.testing.assert_allclose(scores.values[0, order], want, rtol=1e-4, atol=1e-7)
 
 
+def test_learning_rates_of_schedulers(tmp_path):
+    """The rate of a step is what the optimizer had, wherever the scheduler is called."""
+    model, x, y = program()
+    optimizer = sgd(model)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (step + 1))
+    capture = TrainingCapture(model, "loop", root=tmp_path, optimizer=optimizer)
+    for step, ids in enumerate(torch.arange(8).split(2)):
+        with capture(ids, step=step):
+            loss_of(model, x[ids], y[ids]).backward()
+            if step < 3:
+                optimizer.step()
+                scheduler.step()
+        if step == 3:
+            optimizer.step()
+            scheduler.step()
+        optimizer.zero_grad()
+    capture.close()
+    found = sawlog.store.open(capture.path / "epoch-0" / "steps").gather(range(8))
+    expected = np.repeat([0.5 / (step + 1) for step in range(4)], 2)
+    np.testing.assert_allclose(found["learning_rate"], expected)
+    assert not optimizer._optimizer_step_pre_hooks
+
+
+def two_rates(model):
+    last = {"params": model[2].parameters(), "lr": 0.25}
+    return torch.optim.SGD([{"params": model[0].parameters()}, last], lr=0.5)
+
+
+def the_last_layer(model):
+    return torch.optim.SGD(model[2].parameters(), lr=0.25)
+
+
+@pytest.mark.parametrize(
+    ("optimizer_of", "said"), [(two_rates, "rates 0.5, 0.25 "), (the_last_layer, "rates 0.25, 0 ")]
+)
+def test_parameters_with_several_learning_rates(optimizer_of, said, tmp_path):
+    """No single number is the rate of all of them; each of them alone has one."""
+    with pytest.warns(UserWarning, match=said) as warned:
+        path, _ = trained(tmp_path, optimizer_of)
+    assert len(warned) == 1
+    query = {name: np.ones((1, *each.shape[1:])) for name, each in rows_of(path)[1].items()}
+    with pytest.raises(ArgumentError, match="if all watched parameters have the same"):
+        training_influence(path, query)
+    assert training_influence(path, query, weigh=False).values.shape == (1, 8)
+    path, _ = trained(tmp_path / "last", optimizer_of, names="2*")
+    found = sawlog.store.open(path / "epoch-0" / "steps").gather(range(8))
+    assert np.asarray(found["learning_rate"]).tolist() == [0.25] * 8
+
+
 def test_chosen_steps(tmp_path):
     for number, steps in enumerate((2, [0], lambda step: step == 0)):
         path, _ = trained(tmp_path / str(number), sgd, steps=steps)

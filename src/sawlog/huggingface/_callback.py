@@ -155,8 +155,7 @@ class SawlogCallback(TrainerCallback):
         assert self.capture is not None
         ids, trainer = self._ids.take(inputs), self._trainer
         _check_rows(inputs, len(ids))
-        step, rate = trainer.state.global_step, trainer.optimizer.param_groups[0]["lr"]
-        with self.capture(ids, step=step, epoch=self._epoch, learning_rate=rate):
+        with self.capture(ids, step=trainer.state.global_step, epoch=self._epoch):
             return original(model, inputs, *args, **options)
 
     def _compute_loss(

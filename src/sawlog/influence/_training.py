@@ -73,8 +73,8 @@ def _weighted(scores: Scores, path: Path, steps: range | None, weigh: bool) -> A
     if not np.isfinite(factors[chosen]).all():
         raise ArgumentError(
             "The learning rate, or the share of an example in a step, is not known. Hint: "
-            "TrainingCapture(..., optimizer=optimizer) stores learning rates; weigh=False sums "
-            "products of gradients."
+            "TrainingCapture(..., optimizer=optimizer) stores learning rates, if all watched "
+            "parameters have the same; weigh=False sums products of gradients."
         )
     for place in np.flatnonzero(chosen):
         yield scores.ids[place].item(), scores.values[:, place] * factors[place]

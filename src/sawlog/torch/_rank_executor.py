@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import queue
+import functools
+import pickle
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+from sawlog._worker import Task, Worker
 from sawlog.errors import ArgumentError, ProcessLostError
 
 T = TypeVar("T")
+_Outcome = tuple[Any, BaseException | None]
 
 
 class RankExecutor(Executor):
@@ -46,11 +49,9 @@ class RankExecutor(Executor):
         self._rank, self.workers = dist.get_rank(), dist.get_world_size()
         self.leads = self._rank == 0
         self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
-        self._own = ThreadPoolExecutor(1, "sawlog-rank")
-        self._tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._own, self._exchange = Worker("sawlog-rank"), Worker("sawlog-ranks")
+        self._lost: BaseException | None = None
         self._count, self._lock, self._is_open = 0, threading.Lock(), True
-        self._thread = threading.Thread(target=self._exchange, name="sawlog-ranks", daemon=True)
-        self._thread.start()
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Compute a task in the rank whose turn it is; all ranks submit the same tasks."""
@@ -61,45 +62,68 @@ class RankExecutor(Executor):
                 raise RuntimeError("cannot schedule new futures after shutdown")
             owner = self._count % self.workers
             self._count += 1
-            own = self._own.submit(fn, *args, **kwargs) if owner == self._rank else None
-            self._tasks.put((owner, own, future))
+            call = functools.partial(fn, *args, **kwargs)
+            own = self._own.submit(call) if owner == self._rank else None
+            self._exchange.submit(functools.partial(self._settle, owner, own, future))
         return future
 
-    def _exchange(self) -> None:
-        """Send own results to the other ranks and receive theirs, in the order of the tasks."""
-        lost: BaseException | None = None
-        while (task := self._tasks.get()) is not None:
-            owner, own, future = task
-            if lost is None:
-                try:
-                    result, error = self._share(owner, own)
-                except RuntimeError as failure:
-                    lost = _lost(owner, failure)
-            if lost is not None:
-                future.set_exception(lost)
-            elif error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+    def _settle(self, owner: int, own: Task | None, future: Future[Any]) -> None:
+        """Send an own result to the other ranks or receive that of another one.
 
-    def _share(self, owner: int, own: Future[Any] | None) -> tuple[Any, BaseException | None]:
-        outcome: list[Any] = [None]
-        if own is not None:
-            error = own.exception()
-            outcome = [(None, error) if error is not None else (own.result(), None)]
-        dist.broadcast_object_list(outcome, src=owner, group=self._group)
-        return outcome[0][0], outcome[0][1]
+        All ranks do this in the order of the tasks.
+        """
+        error: BaseException | None
+        try:
+            if self._lost is None:
+                result, error = self._share(owner, own)
+            else:
+                result, error = None, self._lost
+        except RuntimeError as failure:
+            self._lost = error = _lost(owner, failure)
+        except BaseException as failure:
+            error = failure
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def _share(self, owner: int, own: Task | None) -> _Outcome:
+        sent = [b"" if own is None else _pickled(own)]
+        dist.broadcast_object_list(sent, src=owner, group=self._group)
+        outcome: _Outcome = pickle.loads(sent[0])
+        return outcome
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        # After an exception, such as that of Ctrl-C, nobody waits for the tasks that are left.
+        self.shutdown(wait=kind is None)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the threads after all tasks that were submitted."""
+        """End the threads after all tasks that were submitted.
+
+        A program that ends does not wait for them.
+        """
         del cancel_futures
         with self._lock:
             if self._is_open:
                 self._is_open = False
-                self._tasks.put(None)
+                self._own.stop()
+                self._exchange.stop()
         if wait:
-            self._thread.join()
-        self._own.shutdown(wait)
+            self._exchange.join()
+
+
+def _pickled(own: Task) -> bytes:
+    """Return the result of a task, or its error, so that other ranks can read it."""
+    try:
+        return pickle.dumps((own.result(), None))
+    except BaseException as failure:
+        error = failure
+    try:
+        data = pickle.dumps((None, error))
+        pickle.loads(data)  # an exception with arguments of its own may not come back
+    except Exception:
+        return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
+    return data
 
 
 def _lost(owner: int, failure: BaseException) -> ProcessLostError:

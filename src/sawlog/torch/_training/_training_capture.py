@@ -24,6 +24,7 @@ from sawlog.torch._backend import TorchBackend
 from sawlog.torch._capture._batch_capture import BatchCapture
 from sawlog.torch._run import Run
 from sawlog.torch._training._correction import Correction
+from sawlog.torch._training._learning_rates import LearningRates
 
 STEPS = "steps"
 
@@ -87,7 +88,10 @@ class TrainingCapture(CloseOnExit):
         self._backend = TorchBackend(model, names, types, uncovered)
         self._averaged = isinstance(model, nn.parallel.DistributedDataParallel)
         self._is_due = _chosen(steps)
-        self._optimizer, self._exists = optimizer, exists
+        self._exists, self._rates = (
+            exists,
+            LearningRates(optimizer, self._backend.watched.parameters),
+        )
         self._correction: Correction | None = None
         if correct:
             if optimizer is None:
@@ -121,7 +125,8 @@ class TrainingCapture(CloseOnExit):
                 if the step is logged.
             step: the number of the step; micro-batches of one step have the same.
             epoch: the number of the epoch.
-            learning_rate: that of the step; by default the optimizer's.
+            learning_rate: that of the step; by default the optimizer's. Where watched parameters
+                have different ones, none is stored, with a warning.
             mask: as for ``run(data_id, mask=...)``.
         """
         if not self._is_due(step) or not self._corrected(step):
@@ -135,13 +140,13 @@ class TrainingCapture(CloseOnExit):
         if not own.any():
             yield self
             return
-        with run(ids, mask=mask):
+        with self._rates.watching(), run(ids, mask=mask):
             active = run._batch
             assert isinstance(active, BatchCapture)
             active.refuse_quotients()
             yield self
+            rate = self._rates.now() if learning_rate is None else float(learning_rate)
         assert self._writer is not None
-        rate = self._rate() if learning_rate is None else float(learning_rate)
         size = int(own.sum())
         self._writer.append(
             ids[own],
@@ -214,11 +219,6 @@ class TrainingCapture(CloseOnExit):
             self._last = step
         self._backend.correction = self._correction
         return True
-
-    def _rate(self) -> float:
-        if self._optimizer is None:
-            return float("nan")
-        return float(self._optimizer.param_groups[0]["lr"])
 
     def _share(self, active: BatchCapture, size: int) -> np.ndarray:
         """Return by what the gradient of each example is multiplied in that of the step."""
