@@ -83,7 +83,7 @@ def digits(draw: int = 0, train: int = 1000, test: int = 200, subsets: int = 100
         50,
         20,
         subsets,
-        20,
+        60,
         draw,
     )
 
@@ -177,24 +177,39 @@ def halves(task: Task) -> np.ndarray:
 
 
 def retrained(task: Task, together: int = 50) -> np.ndarray:
-    """Losses of the queries after retraining, ``[subsets, seeds, queries]``."""
-    count, tests = len(task.data[0]), len(task.queries[0])
-    name = f"jax-{task.name}-{task.draw}-{count}-{tests}-{task.subsets}-{task.seeds}-5.npy"
-    if (CACHE / name).exists():
-        return np.load(CACHE / name)
+    """Losses of the queries after retraining, ``[subsets, seeds, queries]``.
+
+    Each ten subsets are kept when they are done: a second call resumes.
+    """
     program = jax.jit(jax.vmap(functools.partial(_train, task)))
-    jobs = [(s, r) for s in range(task.subsets) for r in range(task.seeds)]
     chosen, found = halves(task), []
+    CACHE.mkdir(parents=True, exist_ok=True)
+    for first in range(0, task.subsets, 10):
+        path = CACHE / f"{_named(task)}-{task.seeds}-{first}.npy"
+        if not path.exists():
+            own = range(first, min(task.subsets, first + 10))
+            np.save(path, _retrained(task, program, chosen, own, together))
+        found.append(np.load(path))
+    return np.concatenate(found)
+
+
+def _named(task: Task) -> str:
+    sizes = len(task.data[0]), len(task.queries[0]), task.subsets
+    return f"jax-{task.name}-{task.draw}-{'-'.join(map(str, sizes))}"
+
+
+def _retrained(
+    task: Task, program: Any, chosen: np.ndarray, subsets: range, together: int
+) -> np.ndarray:
+    jobs = [(s, r) for s in subsets for r in range(task.seeds)]
+    found = []
     for first in range(0, len(jobs), together):
         part = jobs[first : first + together]
         keys = jnp.stack(
             [jax.random.fold_in(jax.random.key(9000 + task.draw), 1000 * s + r) for s, r in part]
         )
         found.append(np.asarray(program(keys, jnp.asarray(chosen[[s for s, _ in part]]))))
-    answer = np.concatenate(found).reshape(task.subsets, task.seeds, tests)
-    CACHE.mkdir(parents=True, exist_ok=True)
-    np.save(CACHE / name, answer)
-    return answer
+    return np.concatenate(found).reshape(len(subsets), task.seeds, len(task.queries[0]))
 
 
 def _train(task: Task, key: Any, subset: Any) -> Any:

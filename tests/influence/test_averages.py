@@ -5,7 +5,8 @@ import pytest
 from scipy import optimize
 
 from sawlog.influence._added_examples import integral_factors
-from sawlog.influence._averages import RIDGE, _correlation, _spread, average
+from sawlog.influence._averages import RIDGE, _correlation, average
+from sawlog.influence._score_errors import expected_errors
 
 
 def runs(count, seed=0, *, tails=5.0, early=3.0, paired=0.0):
@@ -143,9 +144,8 @@ def test_the_error_of_runs_with_and_without_an_example_is_their_pooled_variance(
         own = parts[:, 0, q, n]
         groups = [own[present[:, n]], own[~present[:, n]]]
         pooled[q, n] = sum(((each - each.mean()) ** 2).sum() for each in groups) / (8 - 2)
-    expected = np.outer(pooled.mean(1), pooled.mean(0)) / pooled.mean()
-    moderated = (4 * expected + 7 * pooled) / (4 + 7)
-    np.testing.assert_allclose(found.errors, np.sqrt(moderated / 8))
+    squares = expected_errors(found.values, pooled / 8, np.zeros((2, 5)), 6)
+    np.testing.assert_allclose(found.errors, np.sqrt(squares))
 
 
 @pytest.mark.parametrize("true", [0.0, -0.5, 0.3])
@@ -161,16 +161,6 @@ def test_a_pair_needs_both_of_its_runs():
     odd = runs(7)
     one, other = (average(odd, "mean", paired) for paired in (True, False))
     np.testing.assert_array_equal(one.errors, other.errors)
-
-
-def test_the_bias_of_a_query_is_spread_over_its_examples():
-    random = np.random.default_rng(3)
-    variance, values = random.uniform(size=(1, 9)), random.normal(size=(1, 9))
-    found = _spread(np.array([3.0]), variance, values)
-    assert found.sum() == pytest.approx(3.0)
-    half = (variance / variance.sum() + 1 / 9) / 2
-    np.testing.assert_allclose(found, 3.0 * half)
-    assert (_spread(np.array([-3.0]), variance, values) == 0).all()
 
 
 @pytest.mark.parametrize("paired", [False, True])

@@ -11,16 +11,14 @@ import numpy as np
 
 from sawlog import _validate
 from sawlog.influence._added_examples import integral_factors
+from sawlog.influence._least_squares import least_squares
 from sawlog.influence._rough_runs import scale_down, usual_size_errors
+from sawlog.influence._score_errors import expected_errors
 
 #: With fewer runs, ``"robust"`` is the mean: too few to tell which are rough.
 FEWEST = 4
 #: How much the size of a part is increased, for stable weights.
 RIDGE = 1e-3
-#: What is expected of the variance of a score counts like this number of runs.
-EXPECTED = 4
-#: How often each weight is improved. There are about ten.
-SWEEPS = 500
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,10 +84,11 @@ def average(
     if count < 2:
         return Average(values, np.full(values.shape, np.nan), members.swapaxes(0, 1), weights)
     variance_of = functools.partial(_variance, paired=paired, halves=halves)
-    variance = _moderated(np.stack([variance_of(each) for each in members]), count)
-    bias = np.array([np.sum(each.mean(0) ** 2 - variance_of(each)) for each in gaps])
+    variance = np.stack([variance_of(each) for each in members])
+    bias = np.stack([each.mean(0) ** 2 - variance_of(each) for each in gaps])
     common = (moved.mean(2) ** 2).mean(1)
-    errors = np.sqrt(variance + _spread(bias, variance, values) + common)
+    degrees = count - (1 if halves is None else 2)
+    errors = np.sqrt(expected_errors(values, variance, bias, degrees) + common)
     return Average(values, errors, members.swapaxes(0, 1), weights)
 
 
@@ -104,7 +103,8 @@ def _one(
         parts are larger or smaller by their standard errors, ``[2, m, n]``.
     """
     if not robust:
-        return parts.sum(1), np.zeros((len(parts), 1)), np.zeros((2, 1, 1))  # no distance, no scale
+        members = parts.sum(1)
+        return members, np.zeros_like(members), np.zeros((2, 1, 1))  # no distance, no scale
     scaled = scale_down(parts)
     members = np.einsum("a,man->mn", weights, scaled)
     moved = np.einsum("a,sman->smn", weights, usual_size_errors(parts))
@@ -123,33 +123,6 @@ def _variance(members: np.ndarray, paired: bool, halves: np.ndarray | None) -> n
         return (gaps**2).sum(0) / (count - 2) / count
     share = (1 + _correlation(members) if paired else 1) / count
     return share * members.var(0, ddof=1)
-
-
-def _moderated(variance: np.ndarray, count: int) -> np.ndarray:
-    """Average the variance of each score, ``[q, n]``, with what its query and example let expect.
-
-    The variance of few runs is uncertain, and most often too small if extreme runs are rare.
-    """
-    whole = variance.mean()
-    if whole == 0:
-        return variance
-    expected = variance.mean(1, keepdims=True) * variance.mean(0) / whole
-    return (EXPECTED * expected + (count - 1) * variance) / (EXPECTED + count - 1)
-
-
-def _spread(bias: np.ndarray, variance: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return the squared bias of each score, ``[q, n]``, from that of each query, ``[q]``.
-
-    Of single scores it is not known. One half is spread evenly over the examples of a query, one
-    half as their variance is.
-    """
-    size = (values**2).sum(1)
-    known = size > 0
-    total = float(np.sum(variance.sum(1)[known] / size[known]))
-    if total <= 0:
-        return np.zeros_like(variance)
-    ratio = max(0.0, float(np.sum(bias[known] / size[known])) / total)
-    return ratio * (variance + variance.mean(1, keepdims=True)) / 2
 
 
 def _correlation(members: np.ndarray) -> float:
@@ -192,18 +165,7 @@ def _weights(parts: np.ndarray, own: int, together: int) -> np.ndarray:
     if not np.trace(square):
         return (np.arange(kinds) < own).astype(float)
     upper = np.where(np.arange(kinds) < own, 1, np.inf)
-    return _least_squares(square, product, upper)
-
-
-def _least_squares(square: np.ndarray, product: np.ndarray, upper: np.ndarray) -> np.ndarray:
-    """Minimize ``w' square w / 2 - w' product`` for ``w`` from 0 to ``upper``, one by one."""
-    sizes = np.diag(square) * (1 + RIDGE)
-    weights = np.zeros(len(product))
-    for _ in range(SWEEPS):
-        for at in np.flatnonzero(sizes > 0):
-            rest = product[at] - square[at] @ weights + square[at, at] * weights[at]
-            weights[at] = min(max(rest / sizes[at], 0), upper[at])
-    return weights
+    return least_squares(square, product, upper, RIDGE)
 
 
 @functools.lru_cache(maxsize=256)

@@ -69,6 +69,35 @@ def test_a_parameter_without_gradients_has_no_nan_under_adam():
     assert np.abs(found.values).max() > 0
 
 
+@pytest.mark.parametrize("wrap", ["MultiSteps", "apply_if_finite"])
+def test_a_parameter_without_gradients_under_adam_in_a_branch(wrap):
+    """Accumulation calls Adam in a branch of ``cond``, where its root has no derivative at 0."""
+    x, y = programs.data()
+    x[:, 0] = 0
+    adam, same = optax.adam(0.05), optax.identity()
+    # Branches that do the same as Adam alone, step by step.
+    wrapped = {
+        "MultiSteps": lambda inner: optax.MultiSteps(inner, 1),
+        "apply_if_finite": lambda inner: optax.apply_if_finite(inner, 3),
+    }[wrap]
+
+    def scored(optimizer):
+        return through_training(
+            (x, y),
+            (x, y),
+            init=programs.init,
+            loss=programs.loss,
+            optimizer=optimizer,
+            batches=ORDER,
+            subset=None,
+            **QUIET,
+        ).values
+
+    found = scored(wrapped(optax.chain(adam, same)))
+    assert np.abs(found).max() > 1e-3
+    np.testing.assert_allclose(found, scored(adam), rtol=1e-4, atol=1e-5)
+
+
 def test_equal_for_each_memory_and_batch_of_queries(tmp_path):
     case, order = CASES["adam"], np.concatenate([ORDER] * 3)
     with jax.enable_x64(True):

@@ -196,7 +196,8 @@ def check_finite(run: int, metrics: np.ndarray, values: np.ndarray, steps: int) 
             raise ArgumentError(
                 f"The {what} is not finite in run {run}, after {steps} steps, for query {odd[0]}"
                 f"{f' and {len(odd) - 1} more' if len(odd) > 1 else ''}. Hint: sqrt, norm and "
-                "division at 0 have infinite derivatives; add a small constant inside. If "
+                "division at 0 have infinite derivatives; add a small constant inside. Values that "
+                "`where` does not select must be finite too; those of optax.radam are not. If "
                 "derivatives grow with every step, use a smaller learning rate, or float64 by "
                 'jax.config.update("jax_enable_x64", True).'
             )

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from sawlog.jax._compat import bind_equation, inner_jaxpr, subjaxprs
+from sawlog.jax._compat import bind_equation, branches_of, inner_jaxpr, subjaxprs
 
 _INLINED = ("jit", "pjit", "closed_call", "core_call")
 
@@ -33,7 +33,11 @@ def _safe_sqrt_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]
 
 
 def with_safe_roots(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with :func:`safe_sqrt` for each square root outside of its loops."""
+    """Return the function with :func:`safe_sqrt` for each square root outside of its loops.
+
+    Square roots in the branches of a ``cond`` are replaced too: accumulation over several steps, as
+    in ``optax.MultiSteps``, calls the optimizer in one.
+    """
 
     def wrapped(*args: Any) -> Any:
         closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
@@ -49,9 +53,13 @@ def _has_root(jaxpr: Any) -> bool:
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "sqrt":
             return True
-        if eqn.primitive.name in _INLINED and any(_has_root(_open(j)) for j in _inner(eqn)):
+        if eqn.primitive.name in (*_INLINED, "cond") and _inner_root(eqn):
             return True
     return False
+
+
+def _inner_root(eqn: Any) -> bool:
+    return any(_has_root(_open(each)) for each in _inner(eqn))
 
 
 def _inner(eqn: Any) -> list[Any]:
@@ -60,6 +68,13 @@ def _inner(eqn: Any) -> list[Any]:
 
 def _open(jaxpr: Any) -> Any:
     return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+def _branch(program: Any) -> Callable[..., list[Any]]:
+    def branch(*args: Any) -> list[Any]:
+        return _evaluate(program.jaxpr, program.consts, args)
+
+    return branch
 
 
 def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
@@ -74,7 +89,10 @@ def _evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[An
         inputs = [read(atom) for atom in eqn.invars]
         if eqn.primitive.name == "sqrt":
             outs = [safe_sqrt(*inputs)]
-        elif eqn.primitive.name in _INLINED and any(_has_root(_open(j)) for j in _inner(eqn)):
+        elif eqn.primitive.name == "cond" and _inner_root(eqn):
+            branches = [_branch(each) for each in branches_of(eqn)]
+            outs = jax.lax.switch(inputs[0], branches, *inputs[1:])
+        elif eqn.primitive.name in _INLINED and _inner_root(eqn):
             program = inner_jaxpr(eqn)
             outs = _evaluate(_open(program), getattr(program, "consts", ()), inputs)
         else:
