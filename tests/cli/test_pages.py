@@ -8,6 +8,7 @@ import pytest
 
 import sawlog.store
 from sawlog.example_data import load_examples
+from sawlog.records import Entries, Records
 from tests.report.runs import make_failed, make_seeds
 
 
@@ -88,6 +89,25 @@ def test_tail_prints_the_last_steps(sawlog_, seeds):
     assert done.err == "the run is closed\n"
     assert sawlog_("tail", seeds / "seed-0", "no_such").code == 2
     assert sawlog_("tail", seeds / "none").code == 2
+
+
+def test_tail_prints_every_entry_of_a_step(sawlog_, tmp_path):
+    """Minibatches of an update, and lanes of a ``vmap`` that logged, have lines of their own."""
+    returns = Entries(
+        np.array([[1.0, 2.0], [3.0, 4.0]]),
+        {"update": np.array([[0, 0], [1, 1]])},
+        np.array([[True, False], [True, True]]),
+    )
+    with sawlog.store.create(tmp_path / "run") as writer:
+        writer.extend({"loss": np.arange(6.0)}, update=np.repeat([0, 1], 3))
+        writer.write(Records({"return": returns}))
+    done = sawlog_("tail", tmp_path / "run", "-n", "5", "--json")
+    lines = [json.loads(line) for line in done.out.splitlines()]
+    assert [line["steps"]["update"] for line in lines] == [0, 0, 1, 1, 1]
+    assert [line["values"]["loss"] for line in lines] == [1, 2, 3, 4, 5]
+    assert [line["values"].get("return") for line in lines] == [1, None, 3, 4, None]
+    done = sawlog_("tail", tmp_path / "run", "return", "-n", "1")
+    assert done.out == "update 1  return 4\n"
 
 
 def test_tail_follows_a_writer(sawlog_, tmp_path, monkeypatch):

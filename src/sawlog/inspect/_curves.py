@@ -136,7 +136,7 @@ def _curves_of(reader: Reader, name: str, points: int) -> SeriesCurves:
         entries = reader.entries(name)
     except DamagedStoreError as error:
         return SeriesCurves(name, (), damage=error.what)
-    values, steps = _logged(_by_lane(entries))
+    values, steps = _logged(by_lane(entries))
     axes: list[tuple[str | None, np.ndarray]] = list(steps.items())
     axes = axes or [(None, np.arange(len(values), dtype=np.float64))]
     curves = tuple(curve(values, own, axis, points) for axis, own in axes)
@@ -155,8 +155,8 @@ def _logged(entries: Entries) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     return values[mask], {axis: own[mask] for axis, own in steps.items()}
 
 
-def _by_lane(entries: Entries) -> Entries:
-    """Return the numbers of lanes as entries, those of one entry one after the other."""
+def by_lane(entries: Entries) -> Entries:
+    """Return the numbers of lanes as entries; without lanes, the entries as they are."""
     shape = entries.values.shape
 
     def spread(array: np.ndarray | None) -> Any:
