@@ -1,5 +1,6 @@
 """``report``, ``view``, ``describe``, ``tail``, ``plot`` and ``compare`` on the command line."""
 
+import itertools
 import json
 import threading
 
@@ -160,3 +161,16 @@ def test_view_refuses_what_is_no_folder(sawlog_, tmp_path):
     assert (done.code, "does not exist" in done.err) == (2, True)
     done = sawlog_("view", tmp_path, "--no-open", "--port", "99999")
     assert (done.code, "cannot be used" in done.err) == (2, True)
+
+
+def test_a_curve_that_jumps_has_no_gaps(sawlog_, tmp_path):
+    with sawlog.store.create(tmp_path / "run") as writer:
+        writer.extend({"loss": np.array([0.0, 0.0, 1.0, 1.0])}, step=np.arange(4))
+    done = sawlog_("plot", tmp_path / "run", width=60)
+    lines = [line[11:] for line in done.out.splitlines()[1:13]]
+    assert len(lines) == 12
+    assert all(line.strip() for line in lines)
+    columns = [[at for at, mark in enumerate(line) if mark != " "] for line in lines]
+    for above, below in itertools.pairwise(columns):
+        assert min(abs(one - other) for one in above for other in below) <= 1
+    assert max(columns[-1]) < min(columns[0]) + 1  # from the left below to the right above
