@@ -50,8 +50,36 @@ def test_a_logdict():
     check(logs._repr_html_(), "<img src=x", "\\x1b", "float32[2]", "[3., 2.]", "step [0, 1]")
     large = logdict({"w": jnp.arange(720.0).reshape(30, 4, 6), "odd": jnp.full((9, 9, 9), jnp.nan)})
     check(large._repr_html_(), "mean 359.5, from 0. to 719.", "729 values, none finite")
+    assert "trend" not in check(large._repr_html_()).text.replace("|", " ").split()
+    assert check(logdict()._repr_html_()).text.strip("|") == "logdict: empty"
     many = logdict({f"k{i}": jnp.zeros(1) for i in range(60)})
     check(many._repr_html_(), "60 keys", "and 10 more keys")
+
+
+@pytest.mark.skipif("jax" in LEFT_OUT, reason="needs jax, which is left out")
+def test_numbers_of_a_logdict_have_a_trend():
+    import jax
+    import jax.numpy as jnp
+
+    import sawlog
+
+    def program(top):
+        def body(carry, i):
+            sawlog.log({"x": top - i, "array": jnp.ones(3) * i, "odd": jnp.log(-1.0 - i)}, step=i)
+            sawlog.log({"some": i}, where=carry)
+            return ~carry, None
+
+        return jax.lax.scan(body, True, jnp.arange(16))
+
+    blocks = "██▇▇▆▆▅▅▄▄▃▃▂▂▁▁"
+    for logs in (
+        sawlog.spool(program)(16.0)[1],
+        sawlog.spool(jax.vmap(program))(jnp.array([15.0, 17.0]))[1],
+        jax.vmap(sawlog.spool(program))(jnp.array([15.0, 17.0]))[1],
+    ):
+        cells = check(logs._repr_html_(), "trend").text.split("|")
+        assert cells.count(blocks) == 1
+        assert cells.count("x" * 16) == 1
 
 
 def test_scores_and_rankings():

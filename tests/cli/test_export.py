@@ -94,3 +94,16 @@ def test_the_target_as_an_option(sawlog_, run, tmp_path):
         assert (done.code, done.out) == (2, "")
         assert "TARGET. \nhint:" in done.err.replace(".\n", ". \n")
         assert "-o TARGET" in done.err
+
+
+def test_hints_of_export_name_its_options(sawlog_, tmp_path):
+    with sawlog.store.create(tmp_path / "run") as writer:
+        writer.extend({"loss": np.arange(3.0)}, step=np.arange(3))
+        writer.extend({"eval": np.arange(2.0)}, epoch=np.arange(2))
+    done = sawlog_("export", tmp_path / "run", tmp_path / "run.csv")
+    assert done.code == 2
+    assert "choose some of them with --names; --long puts" in done.err
+    assert "with --format csv: one file for each" in done.err
+    (tmp_path / "loss.csv").touch()
+    done = sawlog_("export", tmp_path / "run", tmp_path / "loss.csv", "--names", "loss")
+    assert "hint: --overwrite replaces it" in done.err

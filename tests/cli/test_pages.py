@@ -1,5 +1,6 @@
 """``report``, ``view``, ``describe``, ``tail``, ``plot`` and ``compare`` on the command line."""
 
+import itertools
 import json
 import threading
 
@@ -8,6 +9,7 @@ import pytest
 
 import sawlog.store
 from sawlog.example_data import load_examples
+from sawlog.records import Entries, Records
 from tests.report.runs import make_failed, make_seeds
 
 
@@ -90,6 +92,25 @@ def test_tail_prints_the_last_steps(sawlog_, seeds):
     assert sawlog_("tail", seeds / "none").code == 2
 
 
+def test_tail_prints_every_entry_of_a_step(sawlog_, tmp_path):
+    """Minibatches of an update, and lanes of a ``vmap`` that logged, have lines of their own."""
+    returns = Entries(
+        np.array([[1.0, 2.0], [3.0, 4.0]]),
+        {"update": np.array([[0, 0], [1, 1]])},
+        np.array([[True, False], [True, True]]),
+    )
+    with sawlog.store.create(tmp_path / "run") as writer:
+        writer.extend({"loss": np.arange(6.0)}, update=np.repeat([0, 1], 3))
+        writer.write(Records({"return": returns}))
+    done = sawlog_("tail", tmp_path / "run", "-n", "5", "--json")
+    lines = [json.loads(line) for line in done.out.splitlines()]
+    assert [line["steps"]["update"] for line in lines] == [0, 0, 1, 1, 1]
+    assert [line["values"]["loss"] for line in lines] == [1, 2, 3, 4, 5]
+    assert [line["values"].get("return") for line in lines] == [1, None, 3, 4, None]
+    done = sawlog_("tail", tmp_path / "run", "return", "-n", "1")
+    assert done.out == "update 1  return 4\n"
+
+
 def test_tail_follows_a_writer(sawlog_, tmp_path, monkeypatch):
     monkeypatch.setattr("sawlog.cli._tail._EVERY", 0.01)
     writer = sawlog.store.create(tmp_path / "run", interval=None)
@@ -149,3 +170,16 @@ def test_view_refuses_what_is_no_folder(sawlog_, tmp_path):
     assert (done.code, "does not exist" in done.err) == (2, True)
     done = sawlog_("view", tmp_path, "--no-open", "--port", "99999")
     assert (done.code, "cannot be used" in done.err) == (2, True)
+
+
+def test_a_curve_that_jumps_has_no_gaps(sawlog_, tmp_path):
+    with sawlog.store.create(tmp_path / "run") as writer:
+        writer.extend({"loss": np.array([0.0, 0.0, 1.0, 1.0])}, step=np.arange(4))
+    done = sawlog_("plot", tmp_path / "run", width=60)
+    lines = [line[11:] for line in done.out.splitlines()[1:13]]
+    assert len(lines) == 12
+    assert all(line.strip() for line in lines)
+    columns = [[at for at, mark in enumerate(line) if mark != " "] for line in lines]
+    for above, below in itertools.pairwise(columns):
+        assert min(abs(one - other) for one in above for other in below) <= 1
+    assert max(columns[-1]) < min(columns[0]) + 1  # from the left below to the right above

@@ -235,6 +235,39 @@ def test_attribution_and_its_controls(root, opened, tmp_path):
     assert len((tmp_path / "scores.csv").read_text().splitlines()) == 61
 
 
+def test_the_shares_of_layers_have_the_colours_of_their_names(root, opened):
+    page = opened(report(root))
+    show(page, "attribution")
+    row = page.locator("#panel .ranked .layers").first
+    named = row.locator(".layer").all()
+    assert {each.inner_text().split(" ")[0] for each in named} == {"0.weight", "2.weight"}
+    colours = [each.locator(".dot").get_attribute("class").split()[1] for each in named]
+    assert sorted(colours) == ["c0", "c1"]
+    pieces = row.locator(".shares span")
+    assert colours == [each.get_attribute("class") for each in pieces.all()]
+
+
+def test_entries_of_one_step_are_one_point_of_a_chart(opened, tmp_path):
+    config = {"layers": ["kfac", 3], "none": []}
+    with sawlog.store.create(tmp_path / "run", meta={"config": config}) as writer:
+        writer.extend({"loss": np.arange(12.0)}, update=np.repeat([0, 1, 2], 4))
+    write_report([tmp_path / "run"], tmp_path / "page.html")
+    page = opened((tmp_path / "page.html").as_uri())
+    rows = page.get_by_role("region", name="Settings").locator("tbody tr").all_inner_texts()
+    assert rows == ["layers\tkfac, 3", "none\tnone"]
+    show(page, "curves")
+    page.wait_for_selector("#panel .main-svg")
+    said = "Where a step has several entries, a point is their mean, and the band their range."
+    assert said in page.inner_text("#panel [role=status]")
+    drawn = page.locator("#panel .plot").evaluate(
+        "plot => [plot.data.at(-1).x, plot.data.at(-1).y]"
+    )
+    assert [list(each.values()) if isinstance(each, dict) else each for each in drawn] == [
+        [0, 1, 2],
+        [1.5, 5.5, 9.5],
+    ]
+
+
 def test_tokens_are_shaded_by_their_scores(opened, tmp_path):
     run = tmp_path / "train"
     tokens = ["a ", "<b> ", "c"]

@@ -98,6 +98,51 @@ def test_curves_are_in_the_order_of_steps_and_without_masked_entries(tmp_path):
     assert (b.curves[0].axis, b.curves[0].mean.tolist()) == (None, [4.0])
 
 
+def test_entries_of_one_step_are_one_point(tmp_path):
+    values, steps = np.arange(12.0), np.repeat([7, 3, 5, 9], 3)
+    values[4] = np.nan
+    with sawlog.store.create(tmp_path / "run") as writer:
+        writer.extend({"loss": values}, update=steps)
+    ((few,), (some,)) = (series_curves(tmp_path / "run", points=n)[0].curves for n in (2, 500))
+    assert some.steps.tolist() == [3, 5, 7, 9]
+    assert some.mean.tolist() == [4, 7, 1, 10]
+    assert (some.least.tolist(), some.greatest.tolist()) == ([3, 6, 0, 9], [5, 8, 2, 11])
+    assert (some.entries, some.distinct, some.thinned) == (12, 4, True)
+    assert (some.nonfinite, some.first_nonfinite) == (1, 3.0)
+    assert few.mean.tolist() == [(3 + 5 + 6 + 7 + 8) / 5, (0 + 1 + 2 + 9 + 10 + 11) / 6]
+    assert (few.entries, few.distinct) == (12, 4)
+
+
+def test_lanes_that_logged_are_entries_of_a_curve(tmp_path):
+    """What the lanes of a ``vmap`` logged where a condition held is a series of numbers."""
+    import jax
+    import jax.numpy as jnp
+
+    def program():
+        def step(total, i):
+            def lane(k):
+                sawlog.log({"end": 10.0 * i + k}, where=(i + k) % 2 == 0, update=i)
+                sawlog.log({"all": k * 1.0})
+                sawlog.log({"array": jnp.arange(3.0)}, update=i)
+
+            jax.vmap(lane)(jnp.arange(4))
+            return total, None
+
+        return jax.lax.scan(step, 0.0, jnp.arange(3))
+
+    sawlog.save(tmp_path / "run", sawlog.spool(program)()[1])
+    found = {each.name: each.curves[0] for each in series_curves(tmp_path / "run")}
+    assert set(found) == {"end", "all"}
+    assert found["end"].axis == "update"
+    assert found["end"].steps.tolist() == [0, 1, 2]
+    assert found["end"].mean.tolist() == [(0 + 2) / 2, (11 + 13) / 2, (20 + 22) / 2]
+    assert found["end"].greatest.tolist() == [2, 13, 22]
+    assert (found["end"].entries, found["all"].entries) == (6, 12)
+    part = PageSource([tmp_path], PageOptions("lanes")).part
+    (run,) = part("index")["runs"]
+    assert [each["name"] for each in part(f"curves/{run['id']}")["series"]] == list(found)
+
+
 def test_a_page_of_seeds(tmp_path):
     make_seeds(tmp_path, seeds=2, steps=40)
     make_failed(tmp_path)

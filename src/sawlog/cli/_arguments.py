@@ -51,13 +51,20 @@ Runs: TypeAlias = Positional[
         arg(
             metavar="RUN [RUN ...]",
             help="Runs, stores, or folders that have some in them.",
-            help_behavior_hint="",
+            help_behavior_hint="(required)",
         ),
     ]
 ]
 Store: TypeAlias = Positional[Annotated[Path, arg(metavar="PATH", help="The folder of the store.")]]
 Stores: TypeAlias = Positional[
-    Annotated[tuple[Path, ...], arg(metavar="PATH [PATH ...]", help="The folders of the stores.")]
+    Annotated[
+        tuple[Path, ...],
+        arg(
+            metavar="PATH [PATH ...]",
+            help="The folders of the stores.",
+            help_behavior_hint="(required)",
+        ),
+    ]
 ]
 
 

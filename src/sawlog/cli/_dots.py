@@ -78,6 +78,9 @@ def _dot(
     if len(x) > 1:  # fill the way from one point to the next
         fine = np.arange(x[0], x[-1] + 1)
         y, x = np.rint(np.interp(fine, x, y)).astype(int), fine
-    for place, height in zip(x.tolist(), y.tolist(), strict=True):
-        cells[height // 4, place // 2] |= _BITS[height % 4][place % 2]
-        owner[height // 4, place // 2] = curve
+    before = np.append(y[:1], y[:-1])
+    for place, height, last in zip(x.tolist(), y.tolist(), before.tolist(), strict=True):
+        way = 1 if height >= last else -1
+        for each in range(height, last, -way) if height != last else (height,):
+            cells[each // 4, place // 2] |= _BITS[each % 4][place % 2]
+            owner[each // 4, place // 2] = curve

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,12 +19,18 @@ from sawlog.cli._arguments import Json, Names, Overwrite, Store
 from sawlog.cli._exit_codes import OK
 from sawlog.cli._folders import one_store
 from sawlog.cli._output import CommandOutput
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, SawlogError
 from sawlog.inspect._patterns import matching_names
 from sawlog.store._views._export import FORMATS
 
 _COLUMNS = (TableColumn("file", folds=16, style="bold"), TableColumn("size", right=True))
 
+_OPTIONS = {
+    r"names=(\[\.\.\.\])?": "--names",
+    r"long=True": "--long",
+    r"overwrite=True": "--overwrite",
+    r"format='(\w+)'": r"--format \1",
+}
 
 if TYPE_CHECKING:
     Format = str
@@ -85,7 +94,7 @@ def run(arguments: Export, output: CommandOutput) -> int:
     target = _target(arguments)
     with sawlog.store.open(one_store(arguments.path)) as reader:
         names = matching_names(reader.schema, arguments.names) if arguments.names else None
-        with output.progress(f"exporting {arguments.path.name}") as progress:
+        with _hints_as_options(), output.progress(f"exporting {arguments.path.name}") as progress:
             written = sawlog.store.export(
                 reader,
                 target,
@@ -103,6 +112,19 @@ def run(arguments: Export, output: CommandOutput) -> int:
         rows = [[printable(str(path)), size(nbytes)] for path, nbytes in sizes.items()]
         output.print(table(_COLUMNS, rows, output.width))
     return OK
+
+
+@contextlib.contextmanager
+def _hints_as_options() -> Iterator[None]:
+    """Have errors of ``sawlog.store.export`` name options where they name Python arguments."""
+    try:
+        yield
+    except SawlogError as error:
+        text, marker, hint = str(error).partition("Hint: ")
+        for argument, option in _OPTIONS.items():
+            hint = re.sub(argument, option, hint)
+        error.args = (text + marker + hint,)
+        raise
 
 
 def _target(arguments: Export) -> Path:

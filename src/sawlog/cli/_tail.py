@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,9 +24,9 @@ from sawlog.cli._folders import one_store
 from sawlog.cli._output import CommandOutput
 from sawlog.errors import StoreNotFoundError
 from sawlog.inspect import writer_activity
+from sawlog.inspect._curves import by_lane, has_curve
 from sawlog.inspect._patterns import matching_names
 from sawlog.inspect._run_summary import is_capture_run
-from sawlog.inspect._summarize import _is_number
 from sawlog.inspect._values import jsonable
 from sawlog.store import Reader
 
@@ -87,25 +88,29 @@ def run(arguments: Tail, output: CommandOutput) -> int:
 def _new_lines(
     reader: Reader, patterns: tuple[str, ...], seen: dict[str, int], most: int | None
 ) -> Iterator[Line]:
-    """Yield what was logged since ``seen``, the entries of one step together, in order.
+    """Yield what was logged since ``seen``, in order of the steps.
 
-    ``most`` bounds how many entries of each name are read.
+    What names logged at one step is one line; if a name has several entries there, it has several
+    lines. ``most`` bounds how many entries of each name are read.
     """
-    numbers = [s.column.name for s in reader.schema.series if _is_number(s.column)]
+    numbers = [s.column.name for s in reader.schema.series if has_curve(reader, s)]
     names = matching_names(numbers, patterns) if patterns and numbers else numbers
-    found: dict[tuple[tuple[str, float], ...], Line] = {}
+    found: dict[tuple[tuple[tuple[str, float], ...], int], Line] = {}
     for name in names:
-        entries = reader.entries(name)
+        entries = by_lane(reader.entries(name))
+        times: Counter[tuple[tuple[str, float], ...]] = Counter()
         start = seen.get(name, 0)
-        first = start if most is None else max(start, len(entries) - most)
+        logged = np.ones(len(entries), bool) if entries.mask is None else np.asarray(entries.mask)
+        places = start + np.flatnonzero(logged[start:])
         seen[name] = len(entries)
-        for i in range(first, len(entries)):
-            if entries.mask is not None and not np.all(entries.mask[i]):
-                continue
+        for i in places if most is None else places[max(0, len(places) - most) :]:
             steps = {axis: _plain(own[i]) for axis, own in entries.steps.items()}
             key = tuple(steps.items()) or (("entry", float(i)),)
-            found.setdefault(key, (dict(key), {}))[1][name] = _plain(entries.values[i])
-    yield from sorted(found.values(), key=lambda line: list(line[0].values()))
+            line = found.setdefault((key, times[key]), (dict(key), {}))
+            line[1][name] = _plain(entries.values[i])
+            times[key] += 1
+    for at in sorted(found, key=lambda at: ([value for _, value in at[0]], at[1])):
+        yield found[at]
 
 
 def _plain(value: Any) -> float:

@@ -86,7 +86,10 @@ def self_influence(
     """
     rows = Logs(logs, names=names)
     if len(rows) == 0:
-        raise ArgumentError("The logs contain no examples.")
+        raise ArgumentError(
+            "The logs contain no examples. Hint: what a run has logged can be read after "
+            "run.flush(), run.finalize() or run.eval()."
+        )
     at = rows.usable_device(device_named(device))
     one_of("nonfinite", nonfinite, NONFINITE)
     check_weights(rows, rows, weights)

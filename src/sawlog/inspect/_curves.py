@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -13,19 +14,22 @@ import sawlog.store
 from sawlog._validate import positive_integer
 from sawlog.errors import DamagedStoreError
 from sawlog.inspect._patterns import matching_names
-from sawlog.inspect._summarize import _is_number
+from sawlog.inspect._summarize import _is_number, _is_real
 from sawlog.records import Entries
-from sawlog.store import Reader
+from sawlog.sinks._entries import deepened
+from sawlog.store import Reader, Series
 
 POINTS = 500
+_MOST_LANES = 1 << 24  # numbers of a series that are read for a curve; larger ones are arrays only
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curve:
     """A series of numbers over one of its step axes, in order of the steps.
 
-    Entries beyond the number of points are put together: each point is the mean, the least and the
-    greatest of the finite values of consecutive entries, at the step of the middle one.
+    Entries of the same step are one point: their mean, their least and their greatest finite value.
+    If there are more steps than points, a point is that of consecutive entries, at the step of the
+    middle one.
 
     Args:
         axis: the step axis; None counts the entries from 0.
@@ -35,6 +39,7 @@ class Curve:
         entries: how many entries there are.
         nonfinite: how many of them are infinite or NaN.
         first_nonfinite: the step of the first of these; None if all are finite.
+        distinct: how many different steps the entries have.
     """
 
     axis: str | None
@@ -45,6 +50,7 @@ class Curve:
     entries: int
     nonfinite: int = 0
     first_nonfinite: float | None = None
+    distinct: int = 0
 
     @property
     def thinned(self) -> bool:
@@ -75,6 +81,9 @@ def series_curves(
 ) -> list[SeriesCurves]:
     """Return the curves of all series of real numbers, thinned to ``points`` points each.
 
+    Numbers that were logged inside of a ``vmap`` are entries of one series, those of all lanes
+    that logged, so an episode that ends in one of many environments is a point of a curve.
+
     Args:
         store: its folder, or an open reader.
         names: the names to read, or patterns such as ``"grad/*"``; without any, all.
@@ -98,9 +107,28 @@ def series_curves(
     chosen = set(matching_names(store.schema, names))
     found = []
     for log in store.schema.series:
-        if log.column.name in chosen and _is_number(log.column):
+        if log.column.name in chosen and has_curve(store, log):
             found.append(_curves_of(store, log.column.name, points))
     return found
+
+
+def has_curve(reader: Reader, log: Series) -> bool:
+    """Return whether the entries of a series are real numbers, or lanes of real numbers."""
+    return _is_number(log.column) or (_is_real(log.column.dtype) and _has_lanes(reader, log))
+
+
+def _has_lanes(reader: Reader, log: Series) -> bool:
+    """Return whether each element of an entry was logged as a number, by a lane of a ``vmap``."""
+    name, shape = log.column.name, log.column.shape
+    rows = sum(c.rows for s in reader.segments for c in s.chunks if name in c.names)
+    if not shape or rows * math.prod(shape) > _MOST_LANES:
+        return False
+    if any(step.shape == shape for step in log.steps):  # each element has steps of its own
+        return True
+    about = [attrs.get("logdict") for _, attrs in reader.attrs(name)]
+    return bool(about) and all(
+        isinstance(each, dict) and each.get("batch") == len(shape) for each in about
+    )
 
 
 def _curves_of(reader: Reader, name: str, points: int) -> SeriesCurves:
@@ -108,7 +136,7 @@ def _curves_of(reader: Reader, name: str, points: int) -> SeriesCurves:
         entries = reader.entries(name)
     except DamagedStoreError as error:
         return SeriesCurves(name, (), damage=error.what)
-    values, steps = _logged(entries)
+    values, steps = _logged(by_lane(entries))
     axes: list[tuple[str | None, np.ndarray]] = list(steps.items())
     axes = axes or [(None, np.arange(len(values), dtype=np.float64))]
     curves = tuple(curve(values, own, axis, points) for axis, own in axes)
@@ -127,6 +155,20 @@ def _logged(entries: Entries) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     return values[mask], {axis: own[mask] for axis, own in steps.items()}
 
 
+def by_lane(entries: Entries) -> Entries:
+    """Return the numbers of lanes as entries; without lanes, the entries as they are."""
+    shape = entries.values.shape
+
+    def spread(array: np.ndarray | None) -> Any:
+        if array is None:
+            return None
+        array = np.asarray(array)
+        return np.broadcast_to(deepened(array, len(shape)), shape).reshape(-1)
+
+    steps = {axis: spread(own) for axis, own in entries.steps.items()}
+    return Entries(spread(entries.values), steps, spread(entries.mask), entries.attrs)
+
+
 def curve(
     values: np.ndarray, steps: np.ndarray, axis: str | None = None, points: int = POINTS
 ) -> Curve:
@@ -138,17 +180,20 @@ def curve(
     odd = np.flatnonzero(~finite)
     about: dict[str, Any] = {"entries": len(values), "nonfinite": len(odd)}
     about["first_nonfinite"] = float(steps[odd[0]]) if len(odd) else None
-    if len(values) <= points:
+    starts = np.flatnonzero(np.append(True, steps[1:] != steps[:-1])[: len(steps)])
+    about["distinct"] = len(starts)
+    if len(starts) > points:
+        starts = starts[np.linspace(0, len(starts), points + 1).astype(np.int64)[:-1]]
+    if len(starts) == len(values):
         mean = np.where(finite, values, np.nan)
         return Curve(axis, steps, mean, mean, mean, **about)
-    bounds = np.linspace(0, len(values), points + 1).astype(np.int64)
-    starts = bounds[:-1]
+    ends = np.append(starts[1:], len(values))
     counts = np.add.reduceat(finite, starts, dtype=np.int64)
     safe = np.where(finite, values, 0.0)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        mean = np.add.reduceat(safe / np.repeat(counts, np.diff(bounds)), starts)
+        mean = np.add.reduceat(safe / np.repeat(counts, ends - starts), starts)
     least = np.minimum.reduceat(np.where(finite, values, np.inf), starts)
     greatest = np.maximum.reduceat(np.where(finite, values, -np.inf), starts)
     for array in (mean, least, greatest):
         array[counts == 0] = np.nan
-    return Curve(axis, steps[(starts + bounds[1:] - 1) // 2], mean, least, greatest, **about)
+    return Curve(axis, steps[(starts + ends - 1) // 2], mean, least, greatest, **about)

@@ -8,6 +8,7 @@ from typing import Any
 import sawlog.store
 from sawlog.errors import SawlogError
 from sawlog.inspect import ArrayHistory, Curve, SeriesCurves, array_histories, series_curves
+from sawlog.inspect._curves import has_curve
 from sawlog.report._encode import data_uri, packed, packed_values
 
 MOST_SERIES = 2_000  # of a run; the page says if there are more
@@ -20,7 +21,11 @@ def curves_part(path: Path | None, points: int) -> dict[str, Any]:
     if path is None:
         return {"points": points, "series": [], "left_out": 0}
     with sawlog.store.open(path, damaged="skip") as reader:
-        names = [series.column.name for series in reader.schema.series if not series.column.shape]
+        names = [
+            series.column.name
+            for series in reader.schema.series
+            if not series.column.shape or has_curve(reader, series)
+        ]
         own = names[:MOST_SERIES]
         found = series_curves(reader, own, points=points) if own else []
     left_out = len(names) - len(own)
@@ -43,6 +48,7 @@ def _curve(curve: Curve) -> dict[str, Any]:
         "x": packed(curve.steps),
         "mean": packed_values(curve.mean),
         "entries": curve.entries,
+        "distinct": curve.distinct,
         "nonfinite": curve.nonfinite,
         "first_nonfinite": curve.first_nonfinite,
     }

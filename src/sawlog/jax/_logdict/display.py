@@ -10,6 +10,7 @@ import numpy as np
 from sawlog._format import count
 from sawlog._html import html_table
 from sawlog._text import printable_name
+from sawlog._trend import sparkline
 from sawlog.jax import _compat
 from sawlog.jax._core.arrays import is_elsewhere, is_plain
 from sawlog.jax._logdict.entries import LogdictPart, stack
@@ -18,6 +19,7 @@ from sawlog.jax._logdict.lanes import over_lanes, statistic
 _SHOWN = 3
 _ROWS = 50  # keys in a notebook
 _LANES_SHOWN = 4
+_BLOCKS = 24  # of a trend
 _LONG = 160  # characters of values
 
 
@@ -35,11 +37,32 @@ def describe(parts: list[LogdictPart]) -> str:
 
 
 def describe_html(parts: list[LogdictPart]) -> str:
-    """Return the same as a small table for notebooks."""
-    rows = [(printable_name(p.slot.key), _types(p), _values(p), _steps(p)) for p in parts[:_ROWS]]
+    """Return the same as a small table for notebooks, with the trends of numbers."""
+    if not parts:
+        return html_table("logdict: empty", (), [])
+    head = ("key", "type", "values", "steps", "trend")
+    rows = [
+        (printable_name(p.slot.key), _types(p), _values(p), _steps(p), _trend(p))
+        for p in parts[:_ROWS]
+    ]
+    kept = 5 if any(row[4] for row in rows) else 4
     note = f"and {len(parts) - _ROWS:,} more keys" if len(parts) > _ROWS else ""
     title = f"logdict: {count(len(parts), 'key')}"
-    return html_table(title, ("key", "type", "values", "steps"), rows, whole=(3,), note=note)
+    return html_table(title, head[:kept], [row[:kept] for row in rows], whole=(3, 4), note=note)
+
+
+def _trend(part: LogdictPart) -> str:
+    """Draw the entries of a number, the mean of all lanes; return nothing for anything else."""
+    leaves = jax.tree.leaves(part.value)
+    if len(leaves) != 1 or not part.stacked or part.mask is not None or not _is_number(leaves[0]):
+        return ""
+    values = np.asarray(leaves[0]).astype(np.float64)
+    if values.ndim != part.outer + 1 + part.slot.batch or values.shape[part.outer] < 2:
+        return ""
+    lanes = tuple(axis for axis in range(values.ndim) if axis != part.outer)
+    with np.errstate(over="ignore", invalid="ignore"):
+        pieces = np.array_split(values.mean(lanes), min(_BLOCKS, values.shape[part.outer]))
+        return sparkline([float(piece.mean()) for piece in pieces])
 
 
 def line(logs: Any) -> str:

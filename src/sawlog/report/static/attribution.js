@@ -143,14 +143,16 @@ function sharesView(row, layers) {
   const total = row.layers.reduce((sum, value) => sum + Math.abs(value), 0);
   if (!total) return null;
   const parts = layers.map((name, at) => ({ name, value: row.layers[at], at })).sort((x, y) => Math.abs(y.value) - Math.abs(x.value));
-  const text = parts.slice(0, 3).map((each) => `${named(each.name)} ${percent(Math.abs(each.value) / total)}${each.value < 0 !== row.score < 0 ? " (against)" : ""}`).join(", ");
+  const most = parts.slice(0, 3).map((each) => ({ at: each.at, text: `${named(each.name)} ${percent(Math.abs(each.value) / total)}${each.value < 0 !== row.score < 0 ? " (against)" : ""}` }));
+  const text = most.map((each) => each.text).join(", ");
   const bar = el("div", { class: "shares", role: "img", "aria-label": `Shares of layers: ${shown(text)}` });
   for (const each of parts) {
     const piece = el("span", { class: `c${each.at % PALETTE}`, title: `${named(each.name)} ${num(each.value)}` });
     piece.style.width = `${(100 * Math.abs(each.value)) / total}%`;
     bar.append(piece);
   }
-  return el("div", { class: "layers" }, bar, el("span", { class: "muted" }, text, parts.length > 3 ? ", …" : ""));
+  const key = most.map((each) => el("span", { class: "layer" }, el("span", { class: `dot c${each.at % PALETTE}`, "aria-hidden": "true" }), each.text));
+  return el("div", { class: "layers muted" }, bar, key, parts.length > 3 ? `and ${num(parts.length - 3)} more` : null);
 }
 
 function othersView(row, part) {

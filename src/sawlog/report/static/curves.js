@@ -135,9 +135,11 @@ function curveNotes(loaded, names, all) {
   const grouped = isGrouped(all);
   if (grouped) said.push(`A line is the mean over the runs of a folder, and the band their ${c.band === "range" ? "range" : "standard deviation"}. Runs with other steps are interpolated.`);
   const curves = [...loaded.byName.values()].flat().flatMap(({ series }) => series.curves);
-  if (curves.some((curve) => curve.least)) {
-    const longest = curves.reduce((most, curve) => Math.max(most, curve.entries), 0);
-    const range = grouped ? "" : all.length <= MOST_BANDS ? ", and the band their range" : "; their ranges are in the tables";
+  const range = grouped ? "" : all.length <= MOST_BANDS ? ", and the band their range" : "; their ranges are in the tables";
+  const long = curves.filter((curve) => curve.distinct > loaded.points);
+  if (curves.some((curve) => curve.entries > curve.distinct)) said.push(`Where a step has several entries, a point is their mean${long.length ? "" : range}.`);
+  if (long.length) {
+    const longest = long.reduce((most, curve) => Math.max(most, curve.entries), 0);
     said.push(`Long series (up to ${num(longest)} entries) are thinned to ${num(loaded.points)} points: a point is the mean of consecutive entries${range}.`);
   }
   if (loaded.leftOut) said.push(`${num(loaded.leftOut)} names are left out.`);

@@ -57,6 +57,7 @@ const setting = (run, name) => {
   const value = ownValue(run.config, name);
   if (typeof value === "number") return Number(value.toPrecision(12)); // without what binary fractions add
   if (value === null) return "none";
+  if (Array.isArray(value) && value.every((each) => ["string", "number"].includes(typeof each))) return value.join(", ") || "none";
   return value === undefined ? "" : typeof value === "object" && value !== null ? JSON.stringify(value) : value;
 };
 
