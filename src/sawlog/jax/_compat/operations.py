@@ -231,7 +231,8 @@ def transformed_dimensions(eqn: JaxprEqn) -> int:
 
 def right_hand_sides(eqn: JaxprEqn) -> int:
     """Return the dimension of the right-hand sides in what ``triangular_solve`` solves for."""
-    rank = len(eqn.invars[1].aval.shape)
+    solved: Any = eqn.invars[1].aval
+    rank = len(solved.shape)
     return rank - 1 if eqn.params["left_side"] else rank - 2
 
 
