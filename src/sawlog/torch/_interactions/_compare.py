@@ -22,11 +22,16 @@ class Limits:
     rounding: float
 
     @classmethod
-    def of(cls, dtypes: Set[torch.dtype]) -> Limits:
-        """Return the limits for a program with these dtypes; the least precise one decides."""
+    def of(cls, dtypes: Set[torch.dtype], alike: bool = True) -> Limits:
+        """Return the limits for a program with these dtypes; the least precise one decides.
+
+        Args:
+            dtypes: those of the graph.
+            alike: whether all shapes stay, so that the same sums are rounded in the same way.
+        """
         floating = {each for each in dtypes if each.is_floating_point}
         if floating - {torch.float32, torch.float64}:
-            return cls(0.1, 0.05)
+            return cls(0.05, 0.01) if alike else cls(0.1, 0.05)
         return cls(1e-4, 1e-11) if floating <= {torch.float64} else cls(2e-3, 2e-5)
 
 

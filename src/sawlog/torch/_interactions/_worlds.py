@@ -23,12 +23,14 @@ class World:
         grads: the gradients of the loss there; None if the replay cannot be differentiated.
         roots: the losses.
         states: the states of random generators on the way.
+        shapes: a hash of all shapes on the way.
     """
 
     terms: tuple[Tensor, ...]
     grads: tuple[Tensor, ...] | None
     roots: tuple[Tensor, ...]
     states: tuple[Tensor, ...]
+    shapes: int
 
 
 def world(loss: TapedLoss, places: Sequence[Place], exchange: Exchange | None) -> World:
@@ -61,6 +63,7 @@ def world(loss: TapedLoss, places: Sequence[Place], exchange: Exchange | None) -
         None if grads is None else tuple(grads[id(each)] for each in terms),
         tuple(each.detach() for each in roots),
         tuple(replay.states),
+        replay.shapes,
     )
 
 
