@@ -401,3 +401,13 @@ def test_memory_that_is_changed_is_replayed_as_it_was():
         again = Replay(tape, len(tape.operations), [tape.known(found)]).run()
         assert torch.equal(again[tape.known(found)], found)
     assert torch.equal(buffer, 1 + x)
+
+
+def test_a_number_that_pytorch_has_as_a_tensor():
+    """Read from a graph, as a program may do inside of the ``with``."""
+    x = torch.randn(3, requires_grad=True)
+    y = x / 4
+    with Recorder() as recorder:
+        assert y.grad_fn._saved_other.item() == 4
+        assert torch.equal(torch.neg(y.grad_fn._saved_other), torch.tensor(-4))
+    assert recorder.tape is not None
