@@ -229,7 +229,7 @@ class BatchCapture:
         if plan is None and not self._is_visible(roots, graph, run):
             return
         self._logs.factor = self._factor_of(roots)
-        due = self._records and checks.is_due(graph.structure, self._hooks.recorder)
+        due = self._records and checks.is_due(graph.structure, self._hooks.recorder, roots)
         if plan is None or due or not self._holds(plan, graph, roots, light):
             self._prove(roots, graph)
             self._confirm_regions(key, self._plan_of(graph))
