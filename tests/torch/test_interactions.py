@@ -14,7 +14,7 @@ import sawlog
 from sawlog.errors import MixedExamplesError
 from sawlog.torch._interactions import _policy
 from sawlog.torch._interactions._recorder import Recorder
-from sawlog.torch._interactions._replay import Replay
+from sawlog.torch._interactions._replay import TapeReplay
 from sawlog.torch._proof._prover import Prover
 from tests.torch.programs import Program, assert_alike, logged
 
@@ -386,7 +386,7 @@ def test_a_tape_holds_no_values():
     assert [
         each.tensor is x or torch.equal(each.tensor, x) for each in tape.externals.values()
     ] == [True]
-    again = Replay(tape, len(tape.operations), [tape.known(z)]).run()
+    again = TapeReplay(tape, len(tape.operations), [tape.known(z)]).run()
     assert torch.equal(again[tape.known(z)], z)
 
 
@@ -398,7 +398,7 @@ def test_memory_that_is_changed_is_replayed_as_it_was():
         found = buffer * part.sum()
     tape = recorder.tape
     for _ in range(2):
-        again = Replay(tape, len(tape.operations), [tape.known(found)]).run()
+        again = TapeReplay(tape, len(tape.operations), [tape.known(found)]).run()
         assert torch.equal(again[tape.known(found)], found)
     assert torch.equal(buffer, 1 + x)
 

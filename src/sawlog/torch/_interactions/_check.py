@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sawlog.errors import MixedExamplesError
 from sawlog.torch._graph._example_layout import ExampleLayout
-from sawlog.torch._interactions._compare import Limits, affected, changed, differs, sizes
+from sawlog.torch._interactions._compare import ChangeLimits, affected, changed, differs, sizes
 from sawlog.torch._interactions._exchange import Exchange, Place, further, halves
 from sawlog.torch._interactions._first_mixture import Mixture, first_mixture, has_decisions
 from sawlog.torch._interactions._loss_on_tape import TapedLoss
@@ -73,7 +73,7 @@ class _Checker:
         self, loss: TapedLoss, places: Sequence[Place], batch: int, dtypes: Set[torch.dtype]
     ) -> None:
         self.loss, self.places, self.batch = loss, places, batch
-        self.dtypes, self.limits = dtypes, Limits.of(dtypes)
+        self.dtypes, self.limits = dtypes, ChangeLimits.of(dtypes)
 
     def find(self) -> tuple[list[int], Mixture | None]:
         """Return the examples that others change, and how.
@@ -119,7 +119,7 @@ class _Checker:
             return None
         if not _alike(base, other):
             return None
-        self.limits = Limits.of(self.dtypes, base.shapes == other.shapes)
+        self.limits = ChangeLimits.of(self.dtypes, base.shapes == other.shapes)
         found: set[int] = set()
         for place, term in enumerate(self.loss.terms):
             one, two = base.terms[place], other.terms[place]
@@ -201,7 +201,7 @@ def _alike(base: World, other: World) -> bool:
     return all(torch.equal(a, b) for a, b in zip(base.states, other.states, strict=True))
 
 
-def _is_gradient(found: Tensor, known: Tensor, limits: Limits) -> bool:
+def _is_gradient(found: Tensor, known: Tensor, limits: ChangeLimits) -> bool:
     """Whether a replay was differentiated like the program."""
     apart = (found.double() - known.double()).norm()
     return found.shape == known.shape and bool(apart <= 10 * limits.share * known.double().norm())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class ChangeLimits:
     """From which size a change counts.
 
     Args:
@@ -22,7 +22,7 @@ class Limits:
     rounding: float
 
     @classmethod
-    def of(cls, dtypes: Set[torch.dtype], alike: bool = True) -> Limits:
+    def of(cls, dtypes: Set[torch.dtype], alike: bool = True) -> ChangeLimits:
         """Return the limits for a program with these dtypes; the least precise one decides.
 
         Args:
@@ -57,7 +57,7 @@ def differs(before: Tensor, after: Tensor, labels: Tensor, chosen: Tensor) -> bo
 
 
 def affected(
-    before: Tensor, after: Tensor, labels: Tensor, chosen: Tensor, limits: Limits
+    before: Tensor, after: Tensor, labels: Tensor, chosen: Tensor, limits: ChangeLimits
 ) -> list[int]:
     """Return the examples whose values differ although others were changed.
 
@@ -80,7 +80,7 @@ def affected(
 
 
 def changed(
-    before: Tensor, after: Tensor, labels: Tensor, chosen: Tensor, limits: Limits
+    before: Tensor, after: Tensor, labels: Tensor, chosen: Tensor, limits: ChangeLimits
 ) -> list[int]:
     """Return the examples whose gradients differ by a share of themselves."""
     if not differs(before, after, labels, chosen):

@@ -39,7 +39,7 @@ class Stop:
     change: Change
 
 
-class Replay:
+class TapeReplay:
     """The values of a tape while it is run again.
 
     Args:
