@@ -34,7 +34,7 @@ class World:
 
 
 def world(loss: TapedLoss, places: Sequence[Place], exchange: Exchange | None) -> World:
-    """TapeReplay a loss, with some examples exchanged from the first layers on."""
+    """Replay a loss, with some examples exchanged from the first layers on."""
     at_terms: dict[tuple[int, int], Tensor] = {}
 
     def keeping(key: tuple[int, int]) -> Callable[[Tensor], Tensor]:
@@ -76,7 +76,7 @@ class AtPlaces:
 
 
 def at_places(loss: TapedLoss, places: Sequence[Place], exchange: Exchange | None) -> AtPlaces:
-    """TapeReplay a loss with gradients as far as the first layers."""
+    """Replay a loss with gradients as far as the first layers."""
     values: list[Tensor] = []
     edges: list[GradientEdge] = []
 
