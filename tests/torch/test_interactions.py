@@ -14,7 +14,7 @@ import sawlog
 from sawlog.errors import MixedExamplesError
 from sawlog.torch._interactions import _policy
 from sawlog.torch._interactions._recorder import Recorder
-from sawlog.torch._interactions._replay import Replay
+from sawlog.torch._interactions._replay import TapeReplay
 from sawlog.torch._proof._prover import Prover
 from tests.torch.programs import Program, assert_alike, logged
 
@@ -386,7 +386,7 @@ def test_a_tape_holds_no_values():
     assert [
         each.tensor is x or torch.equal(each.tensor, x) for each in tape.externals.values()
     ] == [True]
-    again = Replay(tape, len(tape.operations), [tape.known(z)]).run()
+    again = TapeReplay(tape, len(tape.operations), [tape.known(z)]).run()
     assert torch.equal(again[tape.known(z)], z)
 
 
@@ -398,6 +398,16 @@ def test_memory_that_is_changed_is_replayed_as_it_was():
         found = buffer * part.sum()
     tape = recorder.tape
     for _ in range(2):
-        again = Replay(tape, len(tape.operations), [tape.known(found)]).run()
+        again = TapeReplay(tape, len(tape.operations), [tape.known(found)]).run()
         assert torch.equal(again[tape.known(found)], found)
     assert torch.equal(buffer, 1 + x)
+
+
+def test_a_number_that_pytorch_has_as_a_tensor():
+    """Read from a graph, as a program may do inside of the ``with``."""
+    x = torch.randn(3, requires_grad=True)
+    y = x / 4
+    with Recorder() as recorder:
+        assert y.grad_fn._saved_other.item() == 4
+        assert torch.equal(torch.neg(y.grad_fn._saved_other), torch.tensor(-4))
+    assert recorder.tape is not None

@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sawlog.errors import CaptureError
+from sawlog.torch._graph._autograd_graph import BUILT_IN
+from sawlog.torch._proof._moves import _LENGTHS, _NUMBERS, _names
 from tests.torch.programs import Program, assert_alike, logged, mlp
 from tests.torch.test_run import go, start
 
@@ -41,6 +43,12 @@ MOVES = {  # the rows of ``h`` in an order
     "a convolution": lambda h, order: F.conv1d(h[None], one_hot(order)[..., None])[0],
     "masked pairs": lambda h, order: (one_hot(order)[..., None] * h[None]).sum(1),
     "summed": lambda h, order: h / h.exp().sum(0 if order[0] else 1, keepdim=True),
+    "padded": lambda h, order: F.pad(h, (0, 0, int(order[0]), -int(order[0]))),
+    "put into slices": lambda h, order: _put(h, order, torch.slice_scatter, 1),
+    "put into places": lambda h, order: _put(h, order, torch.select_scatter, None),
+    "the diagonal of pairs": lambda h, order: (
+        h.T[:, None].expand(6, 5, 5).tril(-int(order[0])).triu(-int(order[0])).sum(-1).T
+    ),
     "written": lambda h, order: _written(h, order.tolist()),
     "attention": lambda h, order: F.scaled_dot_product_attention(
         h[None], h[None], h[None], attn_mask=one_hot(order)[None] > 0
@@ -52,6 +60,14 @@ def _written(h: Tensor, order: list[int]) -> Tensor:
     out = torch.zeros_like(h)
     for place, i in enumerate(order):
         out[place] = h[i]
+    return out
+
+
+def _put(h: Tensor, order: Tensor, scatter, size: int | None) -> Tensor:
+    out = torch.zeros_like(h)
+    for row, place in zip(h.split(1), order.tolist(), strict=True):
+        where = (0, place) if size is None else (0, place, place + size)
+        out = scatter(out, row[0] if size is None else row, *where)
     return out
 
 
@@ -210,3 +226,19 @@ def test_weights_that_are_normalised_in_a_later_batch(tmp_path):
             loss(base.model, *base.batch, torch.ones(5)).backward()
     with pytest.raises(CaptureError, match="the mean 1"), run(data_id=np.arange(5) + 20):
         loss(base.model, *base.batch, torch.arange(1.0, 6.0)).backward()
+
+
+def test_every_attribute_counts_unless_it_is_known_not_to():
+    """All node types of PyTorch: what they save is a tensor, counts, or is in a list."""
+    counted, free = set(), set()
+    for kind in BUILT_IN:
+        every = {each for each in dir(kind) if each.startswith("_saved_")}
+        tensors = {each for each in every if hasattr(kind, f"_raw{each}")}
+        own = {name for names in _names(kind) for name in names}
+        counted |= {each.removeprefix("_saved_") for each in own}
+        free |= {each.removeprefix("_saved_") for each in every - tensors - own}
+        assert not own & tensors
+    assert {"dim", "dims", "index", "start", "end", "step", "pad", "diagonal", "offset"} <= counted
+    assert {"repeats", "shifts", "chunks", "split_size", "storage_offset", "stride"} <= counted
+    assert not counted & free
+    assert {each for each in free if "_sym_" not in each} == _NUMBERS | _LENGTHS

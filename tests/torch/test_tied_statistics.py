@@ -55,3 +55,37 @@ def test_both_uses_count_on_their_own_side_in_every_batch(tmp_path):
         array, count = found[f"sum/kfac.{side}/table.weight"]
         assert count == 2 * words.numel()
         np.testing.assert_allclose(array, total, rtol=1e-9, atol=1e-12)
+
+
+class WithPositions(nn.Module):
+    """A table of positions, which is looked up once for all examples."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.positions = nn.Embedding(WORDS, WIDTH), nn.Embedding(8, WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, words):
+        return self.head(torch.tanh(self.table(words) + self.positions(torch.arange(5)[None])))
+
+
+def test_moments_of_positions_do_not_depend_on_the_size_of_a_batch(tmp_path):
+    torch.manual_seed(0)
+    model = WithPositions().double()
+    words, targets = torch.randint(0, WORDS, (2, 5, 5))
+    found = []
+    for name, sizes in (("even", [5]), ("with one left", [2, 2, 1]), ("ones", [3, 1, 1])):
+        options = {"statistic": "kfac", "precision": "float64"}
+        run = sawlog.init(name, root=tmp_path, config=options)
+        run.watch(model, quiet=True)
+        for ids in torch.arange(5).split(sizes):
+            with run(ids):
+                loss = F.cross_entropy(model(words[ids]).flatten(0, 1), targets[ids].flatten())
+                loss.backward()
+        run.finalize()
+        found.append(run.statistics._arrays)
+    for other in found[1:]:
+        for side in ("left", "right"):
+            one, two = (each[f"sum/kfac.{side}/positions.weight"] for each in (found[0], other))
+            assert one[1] == two[1] == 5 * 8
+            np.testing.assert_allclose(one[0], two[0], rtol=1e-9, atol=1e-12)

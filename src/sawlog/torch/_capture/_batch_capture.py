@@ -174,9 +174,13 @@ class BatchCapture:
         """The user called ``loss.backward()``: capture it, and run it."""
         if in_backward():
             self._reentrant.enter_checkpoint(backward.losses)
-            return backward.run()
-        if not self._is_ours(backward):
-            return backward.run()
+        elif self._is_ours(backward):
+            with self._unrecorded():
+                return self._on_loss(backward)
+        return backward.run()
+
+    def _on_loss(self, backward: Backward) -> None:
+        """Capture the backward pass of the loss, and run it."""
         if self._hooks.regions is not None and self._hooks.regions.ran_light:
             raise CaptureError(
                 "A step of run.extract called backward, and compiled modules computed only what "
@@ -188,10 +192,8 @@ class BatchCapture:
             for loss in backward.losses:
                 refuse_quotient(root_of(loss))
         run = functools.partial(backward.run, self._hooks.probes)
-        with self._unrecorded():
-            self._capture(Roots(backward.losses, backward.grads), run)
+        self._capture(Roots(backward.losses, backward.grads), run)
         self._left = grad_state(self._first_parameter())
-        return None
 
     def _is_ours(self, backward: Backward) -> bool:
         """Whether gradients of watched parameters are requested, not only those of inputs."""
@@ -227,7 +229,7 @@ class BatchCapture:
         if plan is None and not self._is_visible(roots, graph, run):
             return
         self._logs.factor = self._factor_of(roots)
-        due = self._records and checks.is_due(graph.structure, self._hooks.recorder)
+        due = self._records and checks.is_due(graph.structure, self._hooks.recorder, roots)
         if plan is None or due or not self._holds(plan, graph, roots, light):
             self._prove(roots, graph)
             self._confirm_regions(key, self._plan_of(graph))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sawlog.errors import MixedExamplesError
 from sawlog.torch._graph._example_layout import ExampleLayout
-from sawlog.torch._interactions._compare import Limits, affected, changed, differs, sizes
+from sawlog.torch._interactions._compare import ChangeLimits, affected, changed, differs, sizes
 from sawlog.torch._interactions._exchange import Exchange, Place, further, halves
 from sawlog.torch._interactions._first_mixture import Mixture, first_mixture, has_decisions
 from sawlog.torch._interactions._loss_on_tape import TapedLoss
@@ -43,10 +43,9 @@ def check_interactions(
         MixedExamplesError: examples depend on each other.
         NotRepeatable: nothing can be concluded.
     """
-    limits = Limits.of(dtypes)
     try:
         with replaying(loss.tape):
-            examples, mixture = _Checker(loss, places, batch, limits).find()
+            examples, mixture = _Checker(loss, places, batch, dtypes).find()
     except _FAILURES as error:
         raise NotRepeatable(f"{type(error).__name__}: {error}") from error
     if examples:
@@ -71,9 +70,10 @@ class _Checker:
     """Compares replays of one loss."""
 
     def __init__(
-        self, loss: TapedLoss, places: Sequence[Place], batch: int, limits: Limits
+        self, loss: TapedLoss, places: Sequence[Place], batch: int, dtypes: Set[torch.dtype]
     ) -> None:
-        self.loss, self.places, self.batch, self.limits = loss, places, batch, limits
+        self.loss, self.places, self.batch = loss, places, batch
+        self.dtypes, self.limits = dtypes, ChangeLimits.of(dtypes)
 
     def find(self) -> tuple[list[int], Mixture | None]:
         """Return the examples that others change, and how.
@@ -119,6 +119,7 @@ class _Checker:
             return None
         if not _alike(base, other):
             return None
+        self.limits = ChangeLimits.of(self.dtypes, base.shapes == other.shapes)
         found: set[int] = set()
         for place, term in enumerate(self.loss.terms):
             one, two = base.terms[place], other.terms[place]
@@ -200,7 +201,7 @@ def _alike(base: World, other: World) -> bool:
     return all(torch.equal(a, b) for a, b in zip(base.states, other.states, strict=True))
 
 
-def _is_gradient(found: Tensor, known: Tensor, limits: Limits) -> bool:
+def _is_gradient(found: Tensor, known: Tensor, limits: ChangeLimits) -> bool:
     """Whether a replay was differentiated like the program."""
     apart = (found.double() - known.double()).norm()
     return found.shape == known.shape and bool(apart <= 10 * limits.share * known.double().norm())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class ChangeLimits:
     """From which size a change counts.
 
     Args:
@@ -22,11 +22,16 @@ class Limits:
     rounding: float
 
     @classmethod
-    def of(cls, dtypes: Set[torch.dtype]) -> Limits:
-        """Return the limits for a program with these dtypes; the least precise one decides."""
+    def of(cls, dtypes: Set[torch.dtype], alike: bool = True) -> ChangeLimits:
+        """Return the limits for a program with these dtypes; the least precise one decides.
+
+        Args:
+            dtypes: those of the graph.
+            alike: whether all shapes stay, so that the same sums are rounded in the same way.
+        """
         floating = {each for each in dtypes if each.is_floating_point}
         if floating - {torch.float32, torch.float64}:
-            return cls(0.1, 0.05)
+            return cls(0.05, 0.01) if alike else cls(0.1, 0.05)
         return cls(1e-4, 1e-11) if floating <= {torch.float64} else cls(2e-3, 2e-5)
 
 
@@ -52,7 +57,7 @@ def differs(before: Tensor, after: Tensor, labels: Tensor, chosen: Tensor) -> bo
 
 
 def affected(
-    before: Tensor, after: Tensor, labels: Tensor, chosen: Tensor, limits: Limits
+    before: Tensor, after: Tensor, labels: Tensor, chosen: Tensor, limits: ChangeLimits
 ) -> list[int]:
     """Return the examples whose values differ although others were changed.
 
@@ -75,7 +80,7 @@ def affected(
 
 
 def changed(
-    before: Tensor, after: Tensor, labels: Tensor, chosen: Tensor, limits: Limits
+    before: Tensor, after: Tensor, labels: Tensor, chosen: Tensor, limits: ChangeLimits
 ) -> list[int]:
     """Return the examples whose gradients differ by a share of themselves."""
     if not differs(before, after, labels, chosen):

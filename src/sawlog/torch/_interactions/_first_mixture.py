@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from sawlog.torch._interactions._compare import Limits
+from sawlog.torch._interactions._compare import ChangeLimits
 from sawlog.torch._interactions._exchange import Exchange, Place
 from sawlog.torch._interactions._loss_on_tape import TapedLoss
-from sawlog.torch._interactions._replay import Replay
+from sawlog.torch._interactions._replay import TapeReplay
 from sawlog.torch._interactions._tape import Operation
 from sawlog.torch._interactions._worlds import exchanging
 
@@ -37,7 +37,7 @@ class Mixture:
 
 
 def first_mixture(
-    loss: TapedLoss, places: Sequence[Place], exchanges: Sequence[Exchange], limits: Limits
+    loss: TapedLoss, places: Sequence[Place], exchanges: Sequence[Exchange], limits: ChangeLimits
 ) -> Mixture | None:
     """Return the first operation with an element that depends on two halves of the batch.
 
@@ -48,7 +48,7 @@ def first_mixture(
         limits: from which size a change counts.
     """
     places_needed, numbers = _needed(loss, [each.number for each in loss.terms])
-    replays = [Replay(loss.tape, loss.end, loss.roots) for _ in range(3)]
+    replays = [TapeReplay(loss.tape, loss.end, loss.roots) for _ in range(3)]
     with torch.no_grad():
         walks = [replays[0].steps()]
         for replay, exchange in zip(replays[1:], exchanges, strict=True):
@@ -84,7 +84,7 @@ def has_decisions(loss: TapedLoss) -> bool:
     return any(loss.tape.operations[place].decides for place in places)
 
 
-def _is_mixed(plain: Tensor, one: Tensor, two: Tensor, *, limits: Limits) -> bool:
+def _is_mixed(plain: Tensor, one: Tensor, two: Tensor, *, limits: ChangeLimits) -> bool:
     """Whether some element differs in both replays."""
     if not plain.shape == one.shape == two.shape or not plain.numel():
         return False

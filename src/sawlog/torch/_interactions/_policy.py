@@ -18,6 +18,7 @@ from sawlog.torch._interactions._exchange import Place
 from sawlog.torch._interactions._loss_on_tape import taped_loss
 from sawlog.torch._interactions._recorder import Recorder
 from sawlog.torch._interactions._tape import NotRepeatable, Tape
+from sawlog.torch._loss._roots import Roots
 from sawlog.torch._loss._terms import Term
 
 _MOST = 16
@@ -52,16 +53,25 @@ class InteractionChecks:
         self.due = False
         self.recorded += 1
         recorder = Recorder()
-        with recorder:
-            yield recorder
+        try:
+            with recorder:
+                yield recorder
+        except Exception:
+            self.due = True  # perhaps the batch was not checked
+            raise
 
-    def is_due(self, structure: int, recorder: Recorder | None) -> bool:
-        """Return whether a graph is to be checked, in this batch or in the next."""
+    def is_due(self, structure: int, recorder: Recorder | None, roots: Roots) -> bool:
+        """Return whether the graph of a loss is to be checked now; if not, in the next batch.
+
+        Losses that are infinite or NaN show nothing.
+        """
         if structure in self.checked:
             return False
-        if recorder is None:
-            self.due = True
-        return recorder is not None
+        finite = recorder is not None and all(
+            bool(torch.isfinite(loss).all()) for loss, _ in roots.losses
+        )
+        self.due = self.due or not finite
+        return finite
 
     def check(
         self,

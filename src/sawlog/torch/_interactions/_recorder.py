@@ -30,6 +30,7 @@ _DETACH = torch.ops.aten.detach.default
 _READ = torch.ops.aten._local_scalar_dense.default
 _SEEDED = torch.Tag.nondeterministic_seeded
 _PLAIN = torch.Tensor.__torch_dispatch__
+_NUMBERS = {bool, int, float, complex}
 _STATISTICS = {"running_mean", "running_var"}  # changed by operations that do not say so
 _LIBRARIES = tuple(
     os.path.dirname(os.path.abspath(each)) + os.sep
@@ -53,6 +54,8 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if args and type(args[0]) in _NUMBERS:
+            args = _with_tensor(func, args)
         if self.tape is None:
             return func(*args, **kwargs)
         operation: Operation | None = None
@@ -146,6 +149,17 @@ class Recorder(TorchDispatchMode):
         operation.decides = real and not all(each.is_floating_point() for each in outputs)
         operation.outputs = tuple(tape.add_output(each) for each in outputs)
         tape.operations.append(operation)
+
+
+def _with_tensor(func: Any, args: Any) -> Any:
+    """Return arguments with a tensor in front, where the operation takes no number there.
+
+    PyTorch passes a tensor that it made of a number as that number.
+    """
+    if not isinstance(func, torch._ops.OpOverload):
+        return args
+    is_tensor = isinstance(func._schema.arguments[0].type, torch.TensorType)
+    return (torch.tensor(args[0]), *args[1:]) if is_tensor else args
 
 
 def _keep_externals(tape: Tape, func: Any, args: Any, kwargs: Any) -> None:

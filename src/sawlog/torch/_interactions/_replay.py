@@ -39,7 +39,7 @@ class Stop:
     change: Change
 
 
-class Replay:
+class TapeReplay:
     """The values of a tape while it is run again.
 
     Args:
@@ -53,6 +53,8 @@ class Replay:
         self.values: dict[int, Tensor] = {}
         self.states: list[Tensor] = []
         """The states of generators after each random operation."""
+        self.shapes = 0
+        """A hash of the shapes of all values."""
         self._scalars: dict[int, float] = {}
         self._copies: dict[int, torch.UntypedStorage] = {}
         self._last = _last_uses(tape, end, keep)
@@ -92,6 +94,7 @@ class Replay:
         tensors = tensors_in(found)
         for number, each in zip(operation.outputs, tensors, strict=True):
             self.values[number] = each
+            self.shapes = hash((self.shapes, each.shape))
         return tensors
 
     def _argument(self, value: Any) -> Any:

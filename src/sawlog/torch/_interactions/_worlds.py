@@ -1,4 +1,4 @@
-"""What becomes of a loss if some examples of its batch are others."""
+"""What happens to a loss if some examples of its batch are others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from sawlog.torch._interactions._exchange import Exchange, Place, is_separate
 from sawlog.torch._interactions._loss_on_tape import TapedLoss
-from sawlog.torch._interactions._replay import Replay, Stop
+from sawlog.torch._interactions._replay import Stop, TapeReplay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,12 +23,14 @@ class World:
         grads: the gradients of the loss there; None if the replay cannot be differentiated.
         roots: the losses.
         states: the states of random generators on the way.
+        shapes: a hash of all shapes on the way.
     """
 
     terms: tuple[Tensor, ...]
     grads: tuple[Tensor, ...] | None
     roots: tuple[Tensor, ...]
     states: tuple[Tensor, ...]
+    shapes: int
 
 
 def world(loss: TapedLoss, places: Sequence[Place], exchange: Exchange | None) -> World:
@@ -45,7 +47,7 @@ def world(loss: TapedLoss, places: Sequence[Place], exchange: Exchange | None) -
     stops = [] if exchange is None else [exchanging(place, exchange) for place in places]
     keys = [(each.number, each.position) for each in loss.terms]
     stops += [Stop(key[1], key[0], keeping(key)) for key in dict.fromkeys(keys)]
-    replay = Replay(loss.tape, loss.end, loss.roots)
+    replay = TapeReplay(loss.tape, loss.end, loss.roots)
     with torch.enable_grad():
         values = replay.run(stops)
     roots = tuple(values[number] for number in loss.roots)
@@ -61,6 +63,7 @@ def world(loss: TapedLoss, places: Sequence[Place], exchange: Exchange | None) -
         None if grads is None else tuple(grads[id(each)] for each in terms),
         tuple(each.detach() for each in roots),
         tuple(replay.states),
+        replay.shapes,
     )
 
 
@@ -92,7 +95,7 @@ def at_places(loss: TapedLoss, places: Sequence[Place], exchange: Exchange | Non
     there = [place for place in places if place.position <= loss.end]
     stops = [Stop(place.position, place.number, seeing(place)) for place in there]
     with torch.enable_grad():
-        kept = Replay(loss.tape, loss.end, loss.roots).run(stops)
+        kept = TapeReplay(loss.tape, loss.end, loss.roots).run(stops)
     roots = [kept[number] for number in loss.roots]
     grads = torch.autograd.grad(roots, edges, loss.starts, allow_unused=True)
     return AtPlaces(tuple(values), tuple(grads))

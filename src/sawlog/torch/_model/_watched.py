@@ -76,6 +76,7 @@ class Watched:
         batches: how many batches of a structure were logged.
         scattered: structures without a layout of the examples, such as routed tokens.
         rounded: structures in which rounding makes examples appear mixed.
+        by_operation: blocks that no layer rule covered, in batches of several examples.
         buffers: tensors of the model, which do not belong to any example.
         regions: the modules that stay compiled; None if ``torch.compile`` was not called.
         confirmed: signatures of compiled regions whose structure was proven.
@@ -94,6 +95,7 @@ class Watched:
     batches: dict[Any, int] = dataclasses.field(default_factory=dict, compare=False)
     scattered: set[Any] = dataclasses.field(default_factory=set, compare=False)
     rounded: set[Any] = dataclasses.field(default_factory=set, compare=False)
+    by_operation: set[str] = dataclasses.field(default_factory=set, compare=False)
     buffers: Sequence[Tensor] = ()
     regions: CompiledRegions | None = dataclasses.field(default=None, compare=False)
     confirmed: set[Any] = dataclasses.field(default_factory=set, compare=False)
@@ -137,6 +139,7 @@ class Watched:
             batches={},
             scattered=set(),
             rounded=set(),
+            by_operation=set(),
             confirmed=set(),
             light_plans={},
             interactions=InteractionChecks(),

@@ -27,22 +27,30 @@ _LOOKUPS = {"Embedding", "EmbeddingBag"}
 _PRODUCTS = {"Mm", "Addmm", "Bmm", "Baddbmm"}
 _MASKS = {"Mul", "Div", "Where", "MaskedFill"}
 
-_AXES = ("dim", "dims", "dim0", "dim1", "dim2", "dimension")
+_AXES = ("dim", "dims", "dim0", "dim1", "dim2", "dimension", "source_dim", "axis", "sumdim")
 """Attributes that are numbers of axes; they matter whatever the shapes are."""
 
 _MORE = {"Roll": ("shifts",), "Rot90": ("k",), "AsStrided": ("size", "stride", "storage_offset")}
 """Further ones that always matter, by operation."""
 
-_RANGES = {
-    "Select": ("index",),
-    "Slice": ("start", "end", "step"),
-    "Split": ("split_size",),
-    "UnsafeSplit": ("split_size",),
-    "SplitWithSizes": ("split_sizes",),
-    "UnsafeSplitWithSizes": ("split_sizes",),
-    "Diagonal": ("offset",),
-}
-"""Those that matter where the axis could have the examples; elsewhere, lengths may differ."""
+_NUMBERS = {
+    "alpha", "beta", "correction", "delta", "dropout", "dropout_p", "eps", "epsilon", "exponent",
+    "grad_factor", "initial", "input_scale", "lambd", "lower", "margin", "max", "max_val",
+    "maxnorm", "min", "min_val", "n", "negative_slope", "ord", "other", "p", "scalar", "scalars",
+    "scale", "scales", "scales_d", "scales_h", "scales_w", "self", "threshold", "upper", "value",
+    "weight",
+}  # fmt: skip
+"""Attributes that are numbers to compute with: whatever they are, examples stay where they are."""
+
+_LENGTHS = {
+    "C", "H", "HxW", "N", "W", "batch_sizes", "input_lengths", "keepdim", "max_k", "max_q",
+    "max_seqlen_batch_k", "max_seqlen_batch_q", "normalized_shape", "output_size",
+    "target_lengths",
+}  # fmt: skip
+"""Those that follow from shapes, as does what has ``_sym_`` in its name; lengths may differ.
+
+All others that are no tensors matter where the axis could have the examples.
+"""
 
 
 def places_of(graph: Graph, is_weight: Callable[[Node], bool], batch: int) -> tuple[Place, ...]:
@@ -77,12 +85,21 @@ def _names(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if kind not in BUILT_IN:
         return (), ()
     name = kind.__name__.partition("Backward")[0]
-    every = ((*_AXES, *_MORE.get(name, ())), _RANGES.get(name, ()))
-    axes, ranges = (
-        tuple(f"_saved_{each}" for each in names if hasattr(kind, f"_saved_{each}"))
-        for names in every
-    )
+    always = (*_AXES, *_MORE.get(name, ()))
+    every = [
+        each
+        for each in dir(kind)
+        if each.startswith("_saved_") and not hasattr(kind, f"_raw{each}")
+    ]
+    axes = tuple(each for each in every if each.removeprefix("_saved_") in always)
+    ranges = tuple(each for each in every if each not in axes and not _is_free(each))
     return axes, ranges
+
+
+def _is_free(attribute: str) -> bool:
+    """Whether an attribute may differ between batches without moving examples."""
+    name = attribute.removeprefix("_saved_")
+    return name in _NUMBERS or name in _LENGTHS or "_sym_" in name
 
 
 def _may_have_examples(node: Node, batch: int) -> bool:

@@ -124,12 +124,15 @@ class Prover:
         self._lasting = True
         found = self._measure(passes, hooks)
         pairs = dict(found.by_rule)
+        if self._batch == 1:  # as in other batches, so that statistics do not depend on the size
+            pairs = {n: each for n, each in pairs.items() if n not in self._watched.by_operation}
         planned: tuple[PlannedUse, ...] = ()
         rest = [block for block in self._watched.blocks if block.name not in pairs]
         if self._batch == 1:
             own = {block.name: single_rows(block, self._watched, found.measured) for block in rest}
             self._lasting = self._lasting and not any(own.values())  # a plan could not take them
         else:
+            self._watched.by_operation.update(block.name for block in rest)
             layouts = UseLayouts(found.axis)
             own, planned = operation_rows(
                 rest, self._watched, found.uses, layouts, found.measured, self._batch, found.check
