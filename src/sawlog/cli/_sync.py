@@ -111,7 +111,7 @@ def run(arguments: Sync, output: CommandOutput) -> int:
     jobs = min(arguments.jobs, len(runs))
     with output.progress(f"sending to {arguments.to}") as progress:
         if arguments.follow:
-            progress = None  # nobody knows how much will come
+            progress = None  # the total is unknown
         if jobs == 1:
             found = _sync_all(arguments, runs, progress)
         else:
