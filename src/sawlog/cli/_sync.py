@@ -201,7 +201,7 @@ def _sync_one(
     name: str,
     path: Path,
     sinks: _OpenSinks,
-    progress: ProgressCallback | None,
+    progress: ProgressCallback | None = None,
 ) -> tuple[_Sent, bool]:
     """Send what is new of a run; return what was sent, and whether the run goes on."""
     summary = run_summary(path)
@@ -252,7 +252,7 @@ def _send(
     pieces: list[Piece],
     reader: Reader,
     state: SyncState,
-    progress: ProgressCallback | None,
+    progress: ProgressCallback | None = None,
 ) -> None:
     everything = {each: reader.entries(each) for each in {n for p in pieces for n in p}}
     for at, piece in enumerate(pieces):
