@@ -106,7 +106,7 @@ def test_what_is_sent_while_a_run_goes_on_is_added_up(tmp_path, monkeypatch):
     rounds = {"a": [(3, True), (2, True), (0, False)], "b": [(5, False)]}
     monkeypatch.setattr(_sync, "_EVERY", 0.0)
 
-    def one(arguments, name, path, sinks):
+    def one(arguments, name, path, sinks, progress):
         sent, goes_on = rounds[name].pop(0)
         return _sync._Sent(name, sent, 7 if name == "a" else 0), goes_on
 

@@ -321,3 +321,13 @@ def test_verify_and_compact_take_all_stores_of_a_folder(sawlog_, tmp_path):
         assert done.code == 0
     (tmp_path / "empty").mkdir()
     assert sawlog_("verify", tmp_path / "empty").code == 2
+
+
+def test_a_changed_description_of_the_store_is_damage(sawlog_, run):
+    file = run / "store.json"
+    file.write_text(file.read_text().replace('"version"', '"versiom"'))
+    done = sawlog_("show", run, "--json")
+    assert (done.code, done.json["state"]) == (1, "damaged")
+    assert [problem["file"] for problem in done.json["problems"]] == ["store.json"]
+    assert by_name(done.json)["loss"]["last"]["value"] == 29.0
+    assert sawlog_("show", run).code == 1

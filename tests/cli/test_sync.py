@@ -1,5 +1,6 @@
 """``sawlog sync``: everything arrives once, in order, also after an interruption."""
 
+import contextlib
 import threading
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import pytest
 
 import sawlog.store
 from sawlog.cli import _sync
+from sawlog.cli._output import CommandOutput
 from sawlog.sinks import MemorySink
 from tests.sinks._trackers import TensorBoard
 
@@ -108,6 +110,27 @@ def test_following_keeps_one_run_open(sawlog_, tmp_path, monkeypatch):
     assert done.json == [{"run": "run", "sent": 2, "before": 0}]
     assert trackers.values("loss") == [1.0, 0.5]
     assert len(trackers.opened) == 1
+
+
+def test_progress_counts_the_pieces_of_all_runs(sawlog_, run_, tmp_path, monkeypatch):
+    Trackers(monkeypatch)
+    seen, doing = [], []
+
+    @contextlib.contextmanager
+    def recorded(_, text):
+        doing.append(text)
+        yield lambda done, total: seen.append((done, total))
+
+    monkeypatch.setattr(CommandOutput, "progress", recorded)
+    with sawlog.store.create(tmp_path / "more" / "run") as writer:
+        writer.extend({"loss": np.arange(6.0)}, step=np.arange(6))
+    options = ("--to", "wandb", "--state", tmp_path / "state")
+    assert sawlog_("sync", run_, tmp_path / "more" / "run", *options).code == 0
+    assert doing == ["sending to wandb"]
+    assert seen == [(1, 6), (2, 6), (3, 6), (4, 6), (5, 6), (6, 6)]
+    seen.clear()
+    assert sawlog_("sync", run_, *options, "--follow").code == 0
+    assert seen == []
 
 
 def test_tensorboard_reads_what_was_sent(sawlog_, run_, tmp_path):

@@ -32,7 +32,7 @@ from sawlog.inspect import (
     Trend,
     store_summary,
 )
-from sawlog.store import Reader
+from sawlog.store import Problem, Reader
 
 _MARGIN = 12
 _MOST_META = 2000  # characters
@@ -83,9 +83,12 @@ class Show:
 def run(arguments: Show, output: CommandOutput) -> int:
     """Run ``sawlog show``."""
     limit = integer("--limit", arguments.limit, least=0)
-    with _opened(one_store(arguments.path), output) as reader:
+    reader, damaged = _opened(one_store(arguments.path), output)
+    with reader:
         most = None if arguments.json else limit or None
         summary = store_summary(reader, arguments.names + arguments.more_names, limit=most)
+    if damaged and not summary.problems:  # only store.json is, which no segment depends on
+        summary = dataclasses.replace(summary, problems=[Problem("store.json", damaged)])
     if arguments.json:
         output.print_json(summary.to_json())
     else:
@@ -93,12 +96,13 @@ def run(arguments: Show, output: CommandOutput) -> int:
     return DAMAGED if summary.problems else OK
 
 
-def _opened(path: Path, output: CommandOutput) -> Reader:
+def _opened(path: Path, output: CommandOutput) -> tuple[Reader, str]:
+    """Return a reader, and what is damaged."""
     try:
-        return sawlog.store.open(path)
-    except DamagedStoreError:
+        return sawlog.store.open(path), ""
+    except DamagedStoreError as error:
         output.remark(f"note: {path} is damaged; reading all of it for what is left")
-        return sawlog.store.open(path, damaged="skip")
+        return sawlog.store.open(path, damaged="skip"), error.what
 
 
 def _show(summary: StoreSummary, output: CommandOutput) -> None:

@@ -8,7 +8,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -23,7 +23,7 @@ from sawlog._text import printable_name
 from sawlog._validate import positive_integer
 from sawlog.cli._arguments import Json, Runs
 from sawlog.cli._exit_codes import OK
-from sawlog.cli._output import CommandOutput
+from sawlog.cli._output import CommandOutput, ProgressCallback
 from sawlog.cli._run_paths import given_runs
 from sawlog.cli._sync_state import SyncState, default_folder
 from sawlog.errors import ArgumentError
@@ -109,10 +109,13 @@ def run(arguments: Sync, output: CommandOutput) -> int:
         project = arguments.runs[0].absolute().name
         arguments = dataclasses.replace(arguments, project=project)
     jobs = min(arguments.jobs, len(runs))
-    if jobs == 1:
-        found = _sync_all(arguments, runs)
-    else:
-        found = _in_processes(arguments, [runs[i::jobs] for i in range(jobs)])
+    with output.progress(f"sending to {arguments.to}") as progress:
+        if arguments.follow:
+            progress = None  # the total is unknown
+        if jobs == 1:
+            found = _sync_all(arguments, runs, progress)
+        else:
+            found = _in_processes(arguments, [runs[i::jobs] for i in range(jobs)], progress)
     if arguments.json:
         output.print_json([dataclasses.asdict(each) for each in found])
         return OK
@@ -122,12 +125,19 @@ def run(arguments: Sync, output: CommandOutput) -> int:
     return OK
 
 
-def _in_processes(arguments: Sync, shares: list[list[tuple[str, Path]]]) -> list[_Sent]:
+def _in_processes(
+    arguments: Sync, shares: list[list[tuple[str, Path]]], progress: ProgressCallback | None
+) -> list[_Sent]:
     fresh = multiprocessing.get_context("spawn")  # threads do not survive a fork
     try:
         with ProcessPoolExecutor(len(shares), mp_context=fresh) as pool:
-            done = [pool.submit(_sync_all, arguments, share) for share in shares]
-            return sorted((s for each in done for s in each.result()), key=lambda s: s.run)
+            waiting = [pool.submit(_sync_all, arguments, share) for share in shares]
+            found: list[_Sent] = []
+            for each in as_completed(waiting):
+                found += each.result()
+                if progress is not None:
+                    progress(len(found), sum(map(len, shares)))
+            return sorted(found, key=lambda s: s.run)
     except BrokenProcessPool:
         raise ArgumentError(
             "A process was killed, probably for lack of memory. Hint: use fewer --jobs; what was "
@@ -135,7 +145,9 @@ def _in_processes(arguments: Sync, shares: list[list[tuple[str, Path]]]) -> list
         ) from None
 
 
-def _sync_all(arguments: Sync, runs: list[tuple[str, Path]]) -> list[_Sent]:
+def _sync_all(
+    arguments: Sync, runs: list[tuple[str, Path]], progress: ProgressCallback | None = None
+) -> list[_Sent]:
     """Send some runs one after the other; with --follow in turns, until all have ended."""
     found: dict[str, _Sent] = {}
     waiting = runs
@@ -143,8 +155,9 @@ def _sync_all(arguments: Sync, runs: list[tuple[str, Path]]) -> list[_Sent]:
     with contextlib.redirect_stdout(sys.stderr), _OpenSinks() as sinks:
         while waiting:
             going = []
-            for name, path in waiting:
-                sent, is_open = _sync_one(arguments, name, path, sinks)
+            for at, (name, path) in enumerate(waiting):
+                part = None if progress is None else _part_of(progress, at, len(waiting))
+                sent, is_open = _sync_one(arguments, name, path, sinks, part)
                 first = found.get(name, _Sent(name, 0, sent.before))
                 found[name] = _Sent(name, first.sent + sent.sent, first.before)
                 if is_open and arguments.follow:
@@ -155,6 +168,11 @@ def _sync_all(arguments: Sync, runs: list[tuple[str, Path]]) -> list[_Sent]:
             if waiting:
                 time.sleep(_EVERY)
     return list(found.values())
+
+
+def _part_of(progress: ProgressCallback, at: int, runs: int) -> ProgressCallback:
+    """Return the progress of one of several runs, as progress of all of them."""
+    return lambda done, total: progress(at * total + done, runs * total)
 
 
 class _OpenSinks:
@@ -178,7 +196,13 @@ class _OpenSinks:
                 stack.callback(self.close, name)
 
 
-def _sync_one(arguments: Sync, name: str, path: Path, sinks: _OpenSinks) -> tuple[_Sent, bool]:
+def _sync_one(
+    arguments: Sync,
+    name: str,
+    path: Path,
+    sinks: _OpenSinks,
+    progress: ProgressCallback | None = None,
+) -> tuple[_Sent, bool]:
     """Send what is new of a run; return what was sent, and whether the run goes on."""
     summary = run_summary(path)
     place = summary.series_path
@@ -191,7 +215,7 @@ def _sync_one(arguments: Sync, name: str, path: Path, sinks: _OpenSinks) -> tupl
         if pieces:
             if name not in sinks.by_name:
                 sinks.by_name[name] = _open_sink(arguments, name, summary.config, reader.id, state)
-            _send(sinks.by_name[name], pieces, reader, state)
+            _send(sinks.by_name[name], pieces, reader, state, progress)
         if activity == "failed" and name in sinks.by_name:
             fail(sinks.by_name[name])
         sent = sum(state.sent.values()) - before
@@ -223,14 +247,22 @@ def _pieces(reader: Reader, sent: dict[str, int]) -> Iterator[Piece]:
         }
 
 
-def _send(sink: Sink, pieces: list[Piece], reader: Reader, state: SyncState) -> None:
+def _send(
+    sink: Sink,
+    pieces: list[Piece],
+    reader: Reader,
+    state: SyncState,
+    progress: ProgressCallback | None = None,
+) -> None:
     everything = {each: reader.entries(each) for each in {n for p in pieces for n in p}}
-    for piece in pieces:
+    for at, piece in enumerate(pieces):
         records = {n: _part(everything[n], *bounds) for n, bounds in piece.items()}
         sink.write(Records(records))
         sink.flush()
         state.sent.update({each: stop for each, (_, stop) in piece.items()})
         state.save()
+        if progress is not None:
+            progress(at + 1, len(pieces))
 
 
 def _part(entries: Entries, start: int, stop: int) -> Entries:

@@ -82,7 +82,8 @@ def series_curves(
     """Return the curves of all series of real numbers, thinned to ``points`` points each.
 
     Numbers that were logged inside of a ``vmap`` are entries of one series, those of all lanes
-    that logged, so an episode that ends in one of many environments is a point of a curve.
+    that logged, so an episode that ends in one of many environments is a point of a curve. Series
+    of more than 2**24 such numbers are left out.
 
     Args:
         store: its folder, or an open reader.
