@@ -11,6 +11,7 @@ import sawlog.inspect
 from sawlog.errors import ArgumentError, DamagedStoreError, StoreNotFoundError, UnknownNameError
 from sawlog.inspect import find_stores, row_store, row_stores, store_overview, store_summary
 from sawlog.inspect._coverage import coverage_of
+from sawlog.inspect._run_summary import _worst
 from sawlog.inspect._values import jsonable
 from tests.cli.stores import change_value, cut, make_run, segments
 
@@ -133,3 +134,10 @@ def test_an_overview_in_json(run):
     fields = [field.name for field in dataclasses.fields(found)]
     assert {*said} == {*fields} - {"nbytes"} | {"bytes"}
     assert (said["bytes"], said["path"]) == (found.nbytes, str(run))
+
+
+def test_a_run_is_in_the_most_serious_state_of_its_stores():
+    serious = ["damaged", "failed", "writing", "unfinished", "newer", "unreadable", "closed"]
+    for place, state in enumerate(serious):
+        assert _worst(serious[:place:-1] + [state, "empty"]) == state
+    assert _worst(["empty", "empty"]) == _worst([]) == "empty"

@@ -9,6 +9,7 @@ import pytest
 from sawlog.curvature import Curvature, Diagonal
 from sawlog.errors import DamagedStoreError
 from sawlog.example_data import Example
+from sawlog.influence import Ranking
 from sawlog.report import _label_part
 from sawlog.report._bm25 import bm25
 from sawlog.report._encode import MOST_TEXT, example_json, histogram, packed
@@ -75,3 +76,12 @@ def saved(monkeypatch, found):
 )
 def test_a_saved_curvature_of_all_layers_is_picked(monkeypatch, found, kind):
     assert saved(monkeypatch, found) == kind
+
+
+def test_a_long_ranking_is_listed_in_part(monkeypatch):
+    monkeypatch.setattr(_label_part, "LISTED", 2)
+    ranking = Ranking(np.array([7, 5, 9, 1]), np.array([4.0, 3.0, 2.0, 1.0]))
+    said = _label_part._said(ranking, "ekfac", None)
+    assert said["rows"] == [{"id": 7, "score": 4.0}, {"id": 5, "score": 3.0}]
+    assert (said["examples"], sum(said["histogram"]["counts"])) == (4, 4)
+    assert said["overall"]["ids"] == [7, 5, 9, 1]
