@@ -139,5 +139,5 @@ def test_an_overview_in_json(run):
 def test_a_run_is_in_the_most_serious_state_of_its_stores():
     serious = ["damaged", "failed", "writing", "unfinished", "newer", "unreadable", "closed"]
     for place, state in enumerate(serious):
-        assert _worst(serious[:place:-1] + [state, "empty"]) == state
+        assert _worst([*serious[:place:-1], state, "empty"]) == state
     assert _worst(["empty", "empty"]) == _worst([]) == "empty"
