@@ -9,7 +9,7 @@ from jax import lax
 import sawlog
 from sawlog.errors import CaptureError
 from sawlog.jax._capture.axes import ONE, Axis, CutBatch, Mixed
-from sawlog.jax._capture.cut_rows import completed, place_of, selected
+from sawlog.jax._capture.cut_rows import completed, numbers_of, place_of, selected
 from sawlog.jax._capture.program import random_matrices
 from tests.jax.capture import splitting
 from tests.jax.capture.oracle import assert_equal, assert_pairs, gradients
@@ -193,6 +193,23 @@ def test_rows_of_a_dimension_that_has_other_positions_too():
     assert selected(Axis(1, 2), [1, 2, 4, 5], 3) == CutBatch(Axis(1, 2), (1, 2))
     assert selected(Axis(0, 2, 2), range(6), 3) == Axis(0, 1, 2)
     assert isinstance(selected(Axis(0, order=1), [0], 3), Mixed)
+
+
+@pytest.mark.parametrize(
+    ("place", "numbers"),
+    [
+        (Axis(0, 1, 2), [0, 0, 1, 1, 2, 2]),
+        (Axis(0, 2), [0, 1, 2, 0, 1, 2]),
+        (CutBatch(Axis(0, 1, 3), (2, 0)), [2, 2, 2, 0, 0, 0]),
+        (CutBatch(Axis(0, 3), (2, 0)), [2, 0, 2, 0, 2, 0]),
+        (CutBatch(ONE, (1,)), [1] * 6),
+        (Axis(1, 1, 2), None),
+        (Axis(0, 1, 2, order=0), None),
+    ],
+)
+def test_which_example_each_of_six_rows_belongs_to(place, numbers):
+    found = numbers_of(place, 0, 6, 3)
+    assert (None if found is None else found.tolist()) == numbers
 
 
 def test_some_examples_of_a_step_have_no_pairs():
