@@ -224,3 +224,17 @@ def test_some_examples_of_a_step_have_no_pairs():
 
     with pytest.raises(CaptureError, match=r"used by some of the examples .* Hint: "):
         sawlog.jax.capture(loss, what=("pairs",))(*splitting.make())
+
+
+def test_pieces_of_a_later_piece_are_those_of_the_batch():
+    """What is cut from examples 3 to 7 has their numbers, not those of the first ones."""
+
+    def loss(p, x):
+        later = x[3:]
+        parts = jnp.concatenate([each(p, later[:2]), each(p, later[2:][::-1])[::-1]])
+        return jnp.concatenate([each(p, x[:3]), parts])
+
+    with jax.enable_x64(True):
+        captured = sawlog.jax.capture(loss)
+        both = jax.jit(lambda p, x: (captured(p, x).grads, gradients(each, p, x)))
+        assert_equal(*both(*splitting.make()))
