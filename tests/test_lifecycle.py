@@ -92,7 +92,6 @@ def test_what_is_registered_while_it_runs(registry):
     assert seen == ["late"]
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("ended", [None, ValueError("uncaught")])
 def test_closing_at_the_end(registry, monkeypatch, ended):
     monkeypatch.setattr("sys.last_value", ended, raising=False)

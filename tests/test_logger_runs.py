@@ -186,3 +186,17 @@ def test_a_cell_of_a_notebook_is_run_again(kind: str, way: str, tmp_path: Any) -
         cell(2.0)
         namespace["logger"].close()
     assert numbers(kind, tmp_path) == ([2] if kind == "store" else [1, 2])
+
+
+def test_a_finished_run_may_be_a_lane_that_logs_nothing() -> None:
+    logger = MemoryLogger()
+    states = jax.vmap(logger.init)(jax.vmap(jax.random.key)(jnp.arange(2)))
+    logger.finish(jax.tree.map(lambda number: number[0], states))
+
+    def program(state: Any, x: Any) -> Any:
+        return logger.tap(lambda x: sawlog.log({"x": x}, where=x > 1), state)(x)
+
+    jax.vmap(program)(states, jnp.array([0.0, 2.0]))
+    logger.flush()
+    assert logger.runs["seed-1"].logs["x"].tolist() == [2.0]
+    assert "x" not in logger.runs["seed-0"].logs

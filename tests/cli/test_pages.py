@@ -137,6 +137,15 @@ def test_tail_has_names_of_other_steps_in_the_order_of_steps(sawlog_, tmp_path):
     assert lines[1].split()[2:] == ["loss", "2", "accuracy", "0.2"]
 
 
+def test_tail_leaves_out_what_was_not_logged(sawlog_, tmp_path):
+    mask = np.array([True, False, True])
+    entries = Entries(np.array([3.0, 2.0, 1.0]), {"step": np.array([0, 2, 4])}, mask)
+    with sawlog.store.create(tmp_path / "run") as writer:
+        writer.write({"loss": entries})
+    done = sawlog_("tail", tmp_path / "run")
+    assert done.out.split() == ["step", "0", "loss", "3", "step", "4", "loss", "1"]
+
+
 def test_plot_in_the_terminal_and_to_files(sawlog_, seeds, tmp_path):
     done = sawlog_("plot", seeds, "--names", "loss", "accuracy", width=60)
     assert done.code == 0

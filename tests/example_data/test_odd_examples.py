@@ -54,3 +54,13 @@ def test_numbers_of_csv(tmp_path):
         {"id": "007", "text": ""},
         {"id": "7.5", "text": 0},
     ]
+
+
+def test_examples_are_in_the_order_in_which_they_are_asked_for(tmp_path):
+    """Short and long ones are stored apart."""
+    texts = {1: "a", 2: "b" * 500, 3: "c", 4: "d" * 500}
+    describe(tmp_path, texts)
+    found = load_examples(tmp_path).get([4, 1, 9, 2, 3, 1])
+    assert [(each, example.text) for each, example in found.items()] == [
+        (each, texts[each]) for each in (4, 1, 2, 3)
+    ]

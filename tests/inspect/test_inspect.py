@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import sawlog.inspect
 from sawlog.errors import ArgumentError, DamagedStoreError, StoreNotFoundError, UnknownNameError
 from sawlog.inspect import find_stores, row_store, row_stores, store_overview, store_summary
 from sawlog.inspect._coverage import coverage_of
+from sawlog.inspect._run_summary import _worst, run_summary
 from sawlog.inspect._values import jsonable
 from tests.cli.stores import change_value, cut, make_run, segments
 
@@ -133,3 +135,21 @@ def test_an_overview_in_json(run):
     fields = [field.name for field in dataclasses.fields(found)]
     assert {*said} == {*fields} - {"nbytes"} | {"bytes"}
     assert (said["bytes"], said["path"]) == (found.nbytes, str(run))
+
+
+def test_a_run_is_in_the_most_serious_state_of_its_stores():
+    serious = ["damaged", "failed", "writing", "unfinished", "newer", "unreadable", "closed"]
+    for place, state in enumerate(serious):
+        assert _worst([*serious[:place:-1], state, "empty"]) == state
+    assert _worst(["empty", "empty"]) == _worst([]) == "empty"
+
+
+def test_a_run_was_written_when_its_last_store_was(tmp_path):
+    for part, when in (("logs/whole", 3e8), ("metrics", 5e8), ("scores/asked", 4e8)):
+        with sawlog.store.create(tmp_path / part) as writer:
+            writer.log({"x": 1.0}, step=0)
+        for report in (tmp_path / part / "writers").iterdir():
+            os.utime(report, (when, when))
+    found = run_summary(tmp_path)
+    assert (found.written, found.to_json()["written"]) == (5e8, "1985-11-05T00:53:20+00:00")
+    assert [*found.stores] == ["metrics", "logs/whole", "scores/asked"]

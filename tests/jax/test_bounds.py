@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from jax import lax
 from jax import numpy as jnp
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
 import sawlog
 from sawlog.errors import ArgumentError, UnsupportedLoopError
@@ -324,3 +326,21 @@ def test_logs_of_lanes_in_while_are_the_lanes_of_spool() -> None:
         one = inside["k"][inside.mask["k"][:, lane], lane]
         two = outside["k"][lane][outside.mask["k"][lane]]
         close(one, two)
+
+
+@pytest.mark.parametrize("chosen", [{"reduce": "sum"}, {"window": 2}, {"interval": 2}], ids=str)
+def test_every_device_of_a_square_has_its_own_state(chosen: dict[str, Any]) -> None:
+    square = jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+
+    def shard(x: Any) -> Any:
+        def body(x: Any, _: Any) -> Any:
+            sawlog.log({"k": x[0, 0]})
+            return 2 * x, None
+
+        return lax.scan(body, x, None, length=3)[0]
+
+    x = np.array([[1, 2], [3, 4]], f32)
+    fun = jax.shard_map(shard, mesh=square, in_specs=P("x", "y"), out_specs=P("x", "y"))
+    _, logs = sawlog.spool(fun, **chosen)(x)
+    wanted = {"reduce": 7 * x, "window": np.stack([2 * x, 4 * x]), "interval": np.stack([x, 4 * x])}
+    close(logs["k"], wanted[next(iter(chosen))])

@@ -123,6 +123,18 @@ def test_what_does_not_fit_is_refused_where_it_is_added(lazy) -> None:
         _ = (one + one if lazy else one) + other
 
 
+@pytest.mark.parametrize("lazy", [True, False])
+@pytest.mark.parametrize("shape", [(4, 3), (2, 4), (3,), (1, 2, 3)])
+def test_single_entries_of_other_shapes_are_refused_where_they_are_added(lazy, shape) -> None:
+    def logs(*shape: int) -> sawlog.logdict:
+        return sawlog.spool(lambda x: sawlog.log({"x": x}))(np.zeros(shape, np.float32))[1]
+
+    one = logs(2, 3)
+    assert (one + one)["x"].shape == (2, 2, 3)
+    with pytest.raises(errors.LogMismatchError, match="'x'"):
+        _ = (one + one if lazy else one) + logs(*shape)
+
+
 def test_keys_of_a_random_generator() -> None:
     one = sawlog.logdict({"key": jax.random.split(jax.random.key(0), 2)})
     assert (one + one)["key"].shape == (4,)

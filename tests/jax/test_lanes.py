@@ -290,3 +290,22 @@ def test_steps_in_tables_are_exact_integers_although_other_logs_have_none() -> N
     assert frame["n"].tolist()[0] == step
     assert frame["n"].isna().tolist() == [False, True]
     assert table["n"].to_list() == [step, None]
+
+
+@pytest.mark.parametrize("outside", [0, 1, 2])
+def test_lanes_of_what_flows_back(outside: int) -> None:
+    """Each mapped axis is one of lanes, whether the gradient is taken outside or inside of it."""
+
+    def fun(x, weight):
+        return weight * sawlog.log_cotangent("dy", x + 0 * weight)
+
+    for level in range(3):
+        if level == outside:
+            fun = jax.grad(lambda x, weights, fun=fun: fun(x, weights).sum())
+        if level < 2:
+            fun = jax.vmap(fun, (None, 0))
+    weights = np.arange(6, dtype=np.float32).reshape(2, 3)
+    _, logs = sawlog.spool(fun)(2.0, weights)
+    np.testing.assert_array_equal(logs["dy"], weights)
+    assert logs.mean()["dy"] == 2.5
+    assert logs.entries()["dy"].shape == (1, 2, 3)

@@ -336,3 +336,19 @@ def test_a_column_of_many_values_is_not_a_grouping(many):
     for each in range(many):
         builder.add(each, {"name": each})
     assert bool(builder.columns()) == (many == MOST_GROUPS)
+
+
+def test_which_rows_scores_are_about(tmp_path):
+    """Those of the run that they are saved in, or else those that they name."""
+    stores = [tmp_path / "train" / "logs" / "whole", tmp_path / "other" / "logs" / "whole"]
+    for path in stores:
+        with sawlog.store.create(path) as writer:
+            writer.append([1], {"grad/w": np.ones((1, 2))})
+    about = {"mode": "dot", "train": str(stores[1])}
+    scores = Scores(np.array(["q"]), np.array([1]), np.ones((1, 1)), about=about)
+    inside, outside = tmp_path / "train" / "scores" / "asked", tmp_path / "asked"
+    for path in (inside, outside):
+        scores.save(path)
+    source = PageSource([tmp_path / "train"])
+    (page,) = source.runs.values()
+    assert [source._scored(page, path).rows for path in (inside, outside)] == stores

@@ -6,10 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import sawlog.store
 from sawlog.curvature import Curvature, Diagonal
 from sawlog.errors import DamagedStoreError
 from sawlog.example_data import Example
-from sawlog.report import _label_part
+from sawlog.influence import Ranking
+from sawlog.report import _label_part, _series_parts
 from sawlog.report._bm25 import bm25
 from sawlog.report._encode import MOST_TEXT, example_json, histogram, packed
 
@@ -75,3 +77,22 @@ def saved(monkeypatch, found):
 )
 def test_a_saved_curvature_of_all_layers_is_picked(monkeypatch, found, kind):
     assert saved(monkeypatch, found) == kind
+
+
+def test_a_long_ranking_is_listed_in_part(monkeypatch):
+    monkeypatch.setattr(_label_part, "LISTED", 2)
+    ranking = Ranking(np.array([7, 5, 9, 1]), np.array([4.0, 3.0, 2.0, 1.0]))
+    said = _label_part._said(ranking, "ekfac", None)
+    assert said["rows"] == [{"id": 7, "score": 4.0}, {"id": 5, "score": 3.0}]
+    assert (said["examples"], sum(said["histogram"]["counts"])) == (4, 4)
+    assert said["overall"]["ids"] == [7, 5, 9, 1]
+
+
+@pytest.mark.parametrize(("most", "left_out"), [(1, 2), (2, 1), (3, 0), (9, 0)])
+def test_a_page_says_how_many_series_it_leaves_out(tmp_path, monkeypatch, most, left_out):
+    with sawlog.store.create(tmp_path / "run") as writer:
+        writer.log({"a": 1.0, "b": 2.0, "c": 3.0, "array": np.ones(3)}, step=0)
+    monkeypatch.setattr(_series_parts, "MOST_SERIES", most)
+    part = _series_parts.curves_part(tmp_path / "run", 10)
+    assert part["left_out"] == left_out
+    assert [each["name"] for each in part["series"]] == ["a", "b", "c"][:most]

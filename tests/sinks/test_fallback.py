@@ -188,3 +188,14 @@ def test_the_sink_inside_ends_as_the_program_does(around: Any) -> None:
         assert (inner.failed, inner.closed) == (failed, 1)
         if isinstance(sink, Timeout):
             assert sink.appends == failed
+
+
+def test_a_flush_after_the_failure_reaches_the_store(tmp_path: Path) -> None:
+    place = tmp_path / "spare"
+    sink = Fallback(Told("write"), place, report=lambda text: None, interval=None)
+    for number in range(2):
+        sink.write(one(number))
+        sink.flush()
+        with store.open(place) as reader:
+            assert reader.read("x").tolist() == list(range(number + 1))
+    sink.close()

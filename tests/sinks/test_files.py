@@ -216,3 +216,17 @@ def test_a_file_of_something_else_is_left_alone(path, kind, text):
     with pytest.raises(ForeignStoreError, match=r"is not a file that .*Sink wrote.*left as it"):
         KINDS[kind](path)
     assert path.read_text() == text
+
+
+@pytest.mark.parametrize("kind", [CsvSink, JsonlSink])
+def test_counts_of_nothing_are_no_news(kind, tmp_path):
+    """How many entries did not fit is written if there are any."""
+    about = {"logdict": {"role": "dropped", "key": "x"}}
+    with kind(tmp_path / "file") as sink:
+        for count in (0, 2, 0):
+            dropped = Entries(np.array([count]), attrs=about)
+            sink.write(Records({"x": Entries(np.array([1.5])), "x@dropped": dropped}))
+    lines = (tmp_path / "file").read_text().splitlines()
+    names = [name for line in lines for name in ("x@dropped", "x") if name in line]
+    assert [name for name in names if name == "x@dropped"] == ["x@dropped"]
+    assert sum("1.5" in line for line in lines) == 3

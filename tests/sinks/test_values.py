@@ -7,7 +7,7 @@ from sawlog.errors import LogMismatchError
 from sawlog.records import Entries, Records
 from sawlog.sinks import _wandb_file
 from sawlog.sinks._entries import step_mask
-from sawlog.sinks._values import Kind, XAxis, bins, groups, pixels
+from sawlog.sinks._values import Kind, XAxis, bins, flat_config, groups, pixels
 
 
 def grouped(counts=None, images=True, histograms=True, **entries):
@@ -181,3 +181,8 @@ def test_a_step_was_logged_where_anything_of_its_lane_was():
     assert step_mask(entries, np.zeros(2)).tolist() == [True, True]
     assert step_mask(entries, np.zeros((2, 2, 2))) is mask
     assert step_mask(entries, np.zeros((2, 3))) is None  # no axis of the values
+
+
+def test_settings_are_flat_at_any_depth():
+    config = {"a": {"b": {"c": 1, "d": {}}, "e": [1]}, "f": None}
+    assert flat_config(config) == {"a/b/c": 1, "a/b/d": {}, "a/e": [1], "f": None}

@@ -9,7 +9,7 @@ from jax import lax
 import sawlog
 from sawlog.errors import CaptureError
 from sawlog.jax._capture.axes import ONE, Axis, CutBatch, Mixed
-from sawlog.jax._capture.cut_rows import completed, place_of, selected
+from sawlog.jax._capture.cut_rows import completed, numbers_of, place_of, selected
 from sawlog.jax._capture.program import random_matrices
 from tests.jax.capture import splitting
 from tests.jax.capture.oracle import assert_equal, assert_pairs, gradients
@@ -195,15 +195,46 @@ def test_rows_of_a_dimension_that_has_other_positions_too():
     assert isinstance(selected(Axis(0, order=1), [0], 3), Mixed)
 
 
+@pytest.mark.parametrize(
+    ("place", "numbers"),
+    [
+        (Axis(0, 1, 2), [0, 0, 1, 1, 2, 2]),
+        (Axis(0, 2), [0, 1, 2, 0, 1, 2]),
+        (CutBatch(Axis(0, 1, 3), (2, 0)), [2, 2, 2, 0, 0, 0]),
+        (CutBatch(Axis(0, 3), (2, 0)), [2, 0, 2, 0, 2, 0]),
+        (CutBatch(ONE, (1,)), [1] * 6),
+        (Axis(1, 1, 2), None),
+        (Axis(0, 1, 2, order=0), None),
+    ],
+)
+def test_which_example_each_of_six_rows_belongs_to(place, numbers):
+    found = numbers_of(place, 0, 6, 3)
+    assert (None if found is None else found.tolist()) == numbers
+
+
 def test_some_examples_of_a_step_have_no_pairs():
     """Which of the batch they are depends on the step: other uses cannot make them complete."""
 
     def loss(p, x):
         def step(_, x):
-            return None, jnp.concatenate([each(p, x[:2]), (x[2:] @ p["w"]).sum(-1)])
+            return None, jnp.concatenate([each(p, x[:2]), x[2:].sum(-1)])
 
         in_steps = lax.scan(step, None, x.reshape(2, EXAMPLES // 2, -1))[1].reshape(-1)
-        return in_steps + jnp.concatenate([(x[:2] @ p["w"]).sum(-1), each(p, x[2:])])
+        return in_steps + jnp.concatenate([x[:2].sum(-1), each(p, x[2:])])
 
     with pytest.raises(CaptureError, match=r"used by some of the examples .* Hint: "):
         sawlog.jax.capture(loss, what=("pairs",))(*splitting.make())
+
+
+def test_pieces_of_a_later_piece_are_those_of_the_batch():
+    """What is cut from examples 3 to 7 has their numbers, not those of the first ones."""
+
+    def loss(p, x):
+        later = x[3:]
+        parts = jnp.concatenate([each(p, later[:2]), each(p, later[2:][::-1])[::-1]])
+        return jnp.concatenate([each(p, x[:3]), parts])
+
+    with jax.enable_x64(True):
+        captured = sawlog.jax.capture(loss)
+        both = jax.jit(lambda p, x: (captured(p, x).grads, gradients(each, p, x)))
+        assert_equal(*both(*splitting.make()))

@@ -3,12 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
 import sawlog.jax
-from tests.jax.capture.oracle import assert_equal
+from tests.jax.capture.oracle import assert_equal, gradients
 from tests.thorough import seeded_examples
 
 EXAMPLES = 2
@@ -100,3 +101,25 @@ def _placed(sizes, layout):
     for size, dim in zip(sizes, layout, strict=True):
         shape[dim] = size
     return shape
+
+
+@pytest.mark.parametrize("sides", [(True, False), (False, True), (True, True)])
+def test_a_bias_is_the_last_input_whichever_side_is_projected(sides):
+    def loss(p, x):
+        return jnp.tanh(x @ p["w"] + p["b"]).sum(-1) ** 2
+
+    rng = np.random.default_rng(0)
+    shapes = {"w": (3, 4), "b": (4,)}
+    with jax.enable_x64(True):
+        params = {name: jnp.asarray(rng.normal(size=shape)) for name, shape in shapes.items()}
+        batch = jnp.asarray(rng.normal(size=(5, 3)))
+        (block,) = sawlog.jax.capture(loss, projection={}).plan(params, batch).blocks
+        matrices = [rng.normal(size=(n, 2)) for n in block.shape]
+        pair = tuple(m if side else None for m, side in zip(matrices, sides, strict=True))
+        small = sawlog.jax.capture(loss, projection={block.name: pair})
+        found, own = jax.jit(lambda p, x: (gradients(loss, p, x), small(p, x).grads))(params, batch)
+    rows = np.concatenate([found["w"], found["b"][:, None]], 1)  # inputs, and the constant 1
+    rows = rows if block.inputs == "left" else rows.swapaxes(1, 2)
+    assert rows.shape[1:] == block.shape
+    left, right = (np.eye(n) if m is None else m for n, m in zip(block.shape, pair, strict=True))
+    np.testing.assert_allclose(own[block.name], left.T @ rows @ right, atol=1e-9)

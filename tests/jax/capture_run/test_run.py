@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import sawlog
 from sawlog.errors import ArgumentError, CaptureError, DuplicateIdError, WeightsMismatchError
+from sawlog.jax._capture.captured import Captured
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(8, 3)).astype(np.float32)
@@ -347,3 +348,25 @@ def test_check_finds_random_numbers(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="not what its examples give alone"):
         run.extract(noisy, PARAMS, [X], quiet=True)
     assert run.check(lambda params, x: loss_fn(params, x), X, quiet=True).ok
+
+
+def test_a_batch_whose_rows_are_not_its_gradient_is_refused(run: Any, monkeypatch: Any) -> None:
+    """The first batch of a shape is proven, and no row of it is stored if that fails."""
+    checked: list[tuple[int, ...]] = []
+
+    def check(self: Any, rtol: Any = None) -> None:
+        checked.append(self.losses.shape)
+        if self.losses.shape == (3,):
+            raise CaptureError("do not add up")
+
+    monkeypatch.setattr(Captured, "check", check)
+    for ids in ([0, 1], [2, 3]):
+        run.record(ids, PARAMS, X[ids])
+    for _ in range(2):
+        with pytest.raises(CaptureError, match="do not add up"):
+            run.record([4, 5, 6], PARAMS, X[4:7])
+    run.record([4], PARAMS, X[4:5])
+    assert checked == [(2,), (3,), (3,), (1,)]
+    run.finalize()
+    with sawlog.store.open(run.store_path) as reader:
+        assert reader.ids().tolist() == [0, 1, 2, 3, 4]
