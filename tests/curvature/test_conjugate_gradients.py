@@ -84,6 +84,18 @@ def test_the_default_damping_is_that_of_the_whole_matrix():
     assert own.added("a") == pytest.approx(joint.added("a"), rel=0.35)  # from random vectors
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])
+def test_the_default_damping_of_a_diagonal_is_exact(scale):
+    """Products with signs show the diagonal as it is, and damping grows with the curvature."""
+    diagonal = scale * np.logspace(0, -3, 10)
+    own = ConjugateGradients(lambda rows: split(flat(rows) * diagonal), SHAPES, count=7)
+    typical = (diagonal**2).sum() / diagonal.sum()
+    wanted = 0.1 * diagonal.mean() + 10 * typical / 7
+    assert own.added("a") == pytest.approx(wanted, rel=1e-12)
+    solved = own.solve_all(ROWS)
+    np.testing.assert_allclose(flat(solved), flat(ROWS) / (diagonal + wanted), rtol=1e-3)
+
+
 def test_scores_are_those_of_the_matrix():
     own = ConjugateGradients(product, SHAPES, DIAGONAL, tolerance=1e-10)
     exact = Curvature("gn", {}, Joint(MATRIX, SHAPES))
