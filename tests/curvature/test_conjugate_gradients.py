@@ -45,6 +45,19 @@ def test_solutions_are_the_dense_ones(preconditioner, damping):
     assert own.residual <= 1e-10
 
 
+@pytest.mark.parametrize("size", [1e-9, 1e6])
+def test_small_and_large_gradients_are_solved_alike(size):
+    """The residual is a share of the gradient, whatever the unit of the loss is."""
+    residuals, solved = [], []
+    for by in (1.0, size):
+        own = ConjugateGradients(product, SHAPES, tolerance=1e-6)
+        found = own.solve_all({name: by * rows for name, rows in ROWS.items()}, 0.01)
+        residuals.append(own.residual)
+        solved.append(flat(found) / by)
+    assert residuals[0] == pytest.approx(residuals[1], rel=1e-3)
+    np.testing.assert_allclose(solved[1], solved[0], rtol=1e-6)
+
+
 def test_rows_whose_axes_were_merged():
     """The product sees the shapes that were given, and the solution has that of the rows."""
     seen = []
