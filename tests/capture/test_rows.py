@@ -10,7 +10,7 @@ from hypothesis import given
 from sawlog import store
 from sawlog.capture._batches import size_of
 from sawlog.capture._data_ids import data_ids
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, StoreNotFoundError
 from sawlog.run_files import _checkpoint as checkpoint
 from sawlog.run_files import ragged
 from sawlog.run_files._blocks import Block, Report, compressed
@@ -246,3 +246,42 @@ def test_a_row_that_is_replaced_by_one_of_the_first_length(tmp_path):
         assert ragged.lengths_of(reader, "forward/a", [0, 1]).tolist() == [3, 3]
         found = ragged.gather(reader, [0, 1], ["forward/a"])["forward/a"]
     np.testing.assert_array_equal(found, np.stack([np.full((3, 2), 1.0), np.full((3, 2), 3.0)]))
+
+
+def test_a_state_that_is_replaced_while_it_is_read(tmp_path, monkeypatch):
+    """The newer one counts; what cannot be read and is not replaced stays an error."""
+    save = lambda number: checkpoint.save(
+        tmp_path, {"sum/x": (np.full(2, number), 3)}, np.arange(int(number)), {"made": number}
+    )
+    save(1.0)
+    plain, seen = checkpoint._read, []
+
+    def read(path):
+        seen.append(path.name)
+        if len(seen) == 1:
+            save(2.0)
+            raise StoreNotFoundError("replaced")
+        return plain(path)
+
+    monkeypatch.setattr(checkpoint, "_read", read)
+    found = checkpoint.load(tmp_path)
+    assert (found.arrays["sum/x"][0].tolist(), found.about) == ([2.0, 2.0], {"made": 2.0})
+    assert found.ids.tolist() == [0, 1]
+    assert seen == ["00000001", "00000002"]
+
+    def lost(path):
+        raise StoreNotFoundError("gone")
+
+    monkeypatch.setattr(checkpoint, "_read", lost)
+    with pytest.raises(StoreNotFoundError, match="gone"):
+        checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [("forward/a+1", True), ("backward/a+12", True), ("forward/a.positions", True),
+     ("forward/a", False), ("forward/a+1b", False), ("forward/a+", False), ("grad/a+1", False),
+     ("grad/a.positions", False)],
+)  # fmt: skip
+def test_columns_of_further_positions(name, part):
+    assert ragged.is_part(name) == part

@@ -79,6 +79,8 @@ def test_a_curvature_of_nothing():
     curvature = Curvature("diagonal", {"w": Diagonal(np.zeros(2))})
     chosen = choose_damping(curvature, {"w": np.array([[1.0, 2.0], [1.0, 0.0]])})
     assert chosen == {"w": 1.5}
+    few = Curvature("fisher", {"w": FullMatrix(np.zeros(1), np.eye(4)[:, :1], (4,))})
+    assert choose_damping(few, {"w": np.array([[1.0, 2.0, 0, 1], [1.0, 0, 5, 0]])}) == {"w": 4.0}
 
 
 def test_what_cannot_be_chosen():

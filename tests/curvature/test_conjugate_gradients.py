@@ -45,6 +45,19 @@ def test_solutions_are_the_dense_ones(preconditioner, damping):
     assert own.residual <= 1e-10
 
 
+@pytest.mark.parametrize("size", [1e-9, 1e6])
+def test_small_and_large_gradients_are_solved_alike(size):
+    """The residual is a share of the gradient, whatever the unit of the loss is."""
+    residuals, solved = [], []
+    for by in (1.0, size):
+        own = ConjugateGradients(product, SHAPES, tolerance=1e-6)
+        found = own.solve_all({name: by * rows for name, rows in ROWS.items()}, 0.01)
+        residuals.append(own.residual)
+        solved.append(flat(found) / by)
+    assert 1e-9 < min(residuals) <= max(residuals) <= 1e-6
+    np.testing.assert_allclose(solved[1], solved[0], rtol=1e-4)
+
+
 def test_rows_whose_axes_were_merged():
     """The product sees the shapes that were given, and the solution has that of the rows."""
     seen = []
@@ -82,6 +95,18 @@ def test_the_default_damping_is_that_of_the_whole_matrix():
     joint = Curvature("gn", {}, Joint(MATRIX, SHAPES), 14)
     assert own.added("a") == own.added("b")
     assert own.added("a") == pytest.approx(joint.added("a"), rel=0.35)  # from random vectors
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])
+def test_the_default_damping_of_a_diagonal_is_exact(scale):
+    """Products with signs show the diagonal as it is, and damping grows with the curvature."""
+    diagonal = scale * np.logspace(0, -3, 10)
+    own = ConjugateGradients(lambda rows: split(flat(rows) * diagonal), SHAPES, count=7)
+    typical = (diagonal**2).sum() / diagonal.sum()
+    wanted = 0.1 * diagonal.mean() + 10 * typical / 7
+    assert own.added("a") == pytest.approx(wanted, rel=1e-12)
+    solved = own.solve_all(ROWS)
+    np.testing.assert_allclose(flat(solved), flat(ROWS) / (diagonal + wanted), rtol=1e-3)
 
 
 def test_scores_are_those_of_the_matrix():

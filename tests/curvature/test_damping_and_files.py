@@ -169,6 +169,23 @@ def test_missing_factors_name_the_stage_to_run(kind):
         fit(kind, rows, Factored({"w": (np.full((2, 2), np.nan), np.eye(2))}))
 
 
+@pytest.mark.parametrize("kind", ["kfac", "ekfac"])
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_factors_that_are_not_finite(kind, side, bad):
+    """One number is enough, of either side."""
+    factors = [np.eye(2), np.ones(3)]
+    factors[side][..., -1] = bad
+
+    class OfRun:
+        def kfac(self, name):
+            return tuple(factors)
+
+    which = ("left", "right")[side]
+    with pytest.raises(ArgumentError, match=f"the {which} factor of 'w' is not finite"):
+        fit(kind, lambda: iter([{"w": np.ones((4, 2, 3))}]), OfRun())
+
+
 @pytest.mark.parametrize("kind", FITTED)
 def test_no_rows(kind):
     for nothing in ([], [{"w": np.zeros((0, 2, 2))}]):

@@ -85,3 +85,29 @@ def test_the_default_damping_goes_by_the_whole_matrix_and_the_examples(tmp_path,
         for name in SHAPES:
             expected = 0.1 * values.mean() + 10 * typical / 30
             assert curvature.added(name) == pytest.approx(expected)
+
+
+def test_several_layers_each_have_their_part():
+    random = np.random.default_rng(2)
+    shapes = {"a": (2, 1), "b": (3,), "c": (1, 4), "d": (1,)}
+    root = random.normal(size=(12, 10))
+    matrix, sizes = root.T @ root / 12, [2, 3, 4, 1]
+    added = {"a": 0.1, "b": 0.7, "c": 0.4, "d": 0.2}
+    dense = matrix + np.diag(np.repeat(list(added.values()), sizes))
+    rows = {name: random.normal(size=(5, *shape)) for name, shape in shapes.items()}
+    whole = np.concatenate([each.reshape(5, -1) for each in rows.values()], 1)
+    joint = Joint(matrix, shapes)
+    wanted = np.split(np.linalg.solve(dense, whole.T).T, np.cumsum(sizes)[:-1], axis=1)
+    for (name, found), own in zip(joint.solve(rows, added).items(), wanted, strict=True):
+        np.testing.assert_allclose(found.reshape(5, -1), own, rtol=1e-9, err_msg=name)
+    values, basis = np.linalg.eigh(matrix)
+    roots = np.split(whole @ (basis * np.sqrt(values)) @ basis.T, np.cumsum(sizes)[:-1], axis=1)
+    turned = joint.transform(rows, lambda name, each: np.sqrt(each))
+    for (name, found), own in zip(turned.items(), roots, strict=True):
+        np.testing.assert_allclose(found.reshape(5, -1), own, rtol=1e-9, err_msg=name)
+
+
+def test_functions_see_no_negative_eigenvalues():
+    joint = Joint(np.diag([-1e-17, 1.0, 4.0]), {"a": (3,)})
+    found = joint.transform({"a": np.ones((1, 3))}, lambda name, values: np.sqrt(values))["a"]
+    assert found.tolist() == [[0.0, 1.0, 2.0]]

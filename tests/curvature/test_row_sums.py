@@ -75,6 +75,28 @@ def test_fresh_sums_are_empty_and_as_large(kind):
     np.testing.assert_array_equal(dense(used.layers()["w"]), before)
 
 
+def held(data):
+    """The bytes of all arrays in the data of some sums."""
+    if isinstance(data, np.ndarray):
+        return data.nbytes
+    several = (
+        data.values() if isinstance(data, dict) else data if type(data) in (list, tuple) else ()
+    )
+    return sum(map(held, several))
+
+
+@pytest.mark.parametrize("shape", [SHAPE, (2, 3, 4), (5, 1)])
+@pytest.mark.parametrize("kind", ["diagonal", "shampoo", "fisher"])
+def test_the_bytes_that_are_said_are_those_that_are_held(kind, shape):
+    make = {"diagonal": Squares, "shampoo": SidesOfRows, "fisher": OuterProducts}[kind]
+    shapes = {"w": shape, "v": (2, 2)}
+    for count in (1, 2, 3, 6, 12, 13, 40):
+        sums = make(shapes)
+        for name, own in shapes.items():
+            sums.add(name, np.ones((count, *own)))
+        assert sums.nbytes(count) == held(sums.data())
+
+
 def test_zeros_count_in_the_mean_and_not_in_the_typical_eigenvalue():
     found = Spectrum.of(np.array([6.0, 2.0, -1.0]), zeros=1)
     assert found == Spectrum(2.0, 5.0)

@@ -328,3 +328,23 @@ def test_principal_directions_have_a_sign_of_their_own():
         assert (matrix[np.argmax(np.abs(matrix), axis=0), np.arange(4)] > 0).all()
         lengths = np.einsum("ij,jk,ik->i", matrix.T, rows.T @ rows, matrix.T)
         assert (np.diff(lengths) < 0).all()  # the main one first
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3), (1, 2, 3), (2, 1, 3), (1, 1, 2, 3)])
+def test_moments_of_few_positions(shape):
+    array = np.random.default_rng(0).normal(size=shape)
+    rows = np.concatenate([array, np.ones((*shape[:-1], 1))], -1).reshape(-1, *shape[2:-1], 4)
+    wanted = np.einsum("n...i,n...j->...ij", rows, rows)
+    np.testing.assert_allclose(Dense(array, one=True).moment(), wanted)
+
+
+@pytest.mark.parametrize("ids", [[[0, 1, 2], [0, 2, 1]], [[0, 1, 2], [0, 1, 1]], [[2, 1, 0]] * 2])
+def test_lookups_of_as_many_positions_as_rows_are_not_whole_gradients(ids):
+    """One that happens to look up a row in its place is a lookup still."""
+    right = Dense(np.ones((2, 3, 4)))
+    assert not Pair(OneHot(np.array(ids), 3), right).is_whole
+    own = np.arange(3)[None].repeat(2, 0)
+    assert Pair(OneHot(own, 3), right).is_whole
+    assert not Pair(OneHot(own, 3, np.ones((2, 3))), right).is_whole
+    assert not Pair(OneHot(own[:, :2], 3), Dense(np.ones((2, 2, 4)))).is_whole
+    assert not Pair(right, right).is_whole

@@ -9,8 +9,9 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from sawlog.huggingface import SawlogCallback
-from sawlog.huggingface._batches import Batches, ExampleIds, detach
+from sawlog.huggingface._batches import IDS, Batches, ExampleIds, detach
 from sawlog.huggingface._content_ids import numbered, row_hash
+from sawlog.huggingface._extract import TrainerLogs, one_example
 from sawlog.huggingface._loss import alone, evaluating, token_counts
 from sawlog.huggingface._padding import counts_positions
 from sawlog.run_files._options import read
@@ -130,6 +131,58 @@ def test_which_labels_count(shifts):
     encoder = of_model(is_encoder_decoder=True)
     encoder._loss_shifts_labels = True
     assert token_counts(encoder, {"labels": labels}).tolist() == [3, 1, 1]
+
+
+class OfRun:
+    """Notes what it is asked for."""
+
+    def __init__(self):
+        self.influence, self.asked = self, []
+
+    def compute_influence_all(self, queries, **options):
+        self.asked.append(options)
+
+    def compute_self_influence(self, queries, **options):
+        self.asked.append(options)
+
+
+def test_options_of_scores_go_before_those_of_the_arguments(monkeypatch):
+    said = {"mode": "cosine", "damping": 0.1, "curvature": "kfac", "top_k": None}
+    logs = TrainerLogs(None, SimpleNamespace(analysis=lambda: said))
+    logs._run = run = OfRun()
+    monkeypatch.setattr(logs, "queries", lambda dataset: None)
+    logs.influence(None, {"damping": 0.2, "names": None, "sign": "negative"})
+    logs.self_influence(None, {"damping": 0.3})
+    logs.self_influence([1], {"mode": "dot"})
+    assert run.asked == [
+        {"mode": "cosine", "damping": 0.2, "curvature": "kfac", "sign": "negative"},
+        {"damping": 0.3, "curvature": "kfac"},  # which has no modes
+        {"damping": 0.1, "curvature": "kfac"},
+    ]
+
+
+def test_one_example_of_several_rows():
+    """All first rows come before all second ones, as chosen and rejected answers do."""
+    several = torch.arange(12).reshape(6, 2)
+    batch = {
+        IDS: torch.tensor([7, 8, 9]),
+        "pairs": several,
+        "texts": list("abcdef"),
+        "single": several[:3],
+        "other": several[:4],
+        "name": "abcdef",
+        "rate": 0.5,
+        "more": {"a": 1, "b": 2, "c": 3},
+    }
+    found = one_example(batch, 1)
+    assert found[IDS].tolist() == [8]
+    assert found["pairs"].tolist() == [[2, 3], [8, 9]]
+    assert found["texts"] == ["b", "e"]
+    assert found["single"].tolist() == [[2, 3]]
+    assert {key: found[key] for key in ("name", "rate", "more")} == {
+        key: batch[key] for key in ("name", "rate", "more")
+    }
+    assert found["other"] is batch["other"]
 
 
 @pytest.mark.parametrize(

@@ -266,3 +266,18 @@ def test_intervals_hold_the_value_of_two_hundred_further_fits(kind):
         found = averaged(10, seed)
         held.append(np.abs(found.values - many) < t_quantile(0.9, 9) * found.errors)
     assert 0.85 < np.mean(held) < 0.95
+
+
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_the_fewest_runs_of_which_one_can_be_told_to_be_rough(count):
+    """One run is ten times as large; with three runs it is not known which of them are odd."""
+    parts = np.ones((count, 1, 2, 6)) * np.linspace(1, 2, 6)
+    parts[-1] *= 10
+    found = average(parts)
+    plain = average(parts, "mean")
+    np.testing.assert_allclose(plain.values, parts.sum(1).mean(0))
+    if count < 4:
+        np.testing.assert_array_equal(found.values, plain.values)
+        np.testing.assert_array_equal(found.members, plain.members)
+    else:
+        np.testing.assert_allclose(found.values, parts[0].sum(0), rtol=0.01)

@@ -21,6 +21,7 @@ from sawlog.influence import (
     load_scores,
     self_influence,
 )
+from sawlog.influence._validation._validation import Validation
 from tests.influence.stores import by_hand, written
 from tests.thorough import examples
 
@@ -363,3 +364,21 @@ def test_intervals():
         made().interval()
     with pytest.raises(ArgumentError, match="`level` must be a number"):
         scores.interval(90)
+
+
+def test_of_queries_with_one_id_the_first_counts():
+    scores = Scores(np.array(["p", "q", "p"]), np.array([1, 2]), np.arange(6.0).reshape(3, 2))
+    assert scores["p"] == [(1, 0.0), (2, 1.0)]
+
+
+def test_a_validation_is_that_of_all_queries_and_examples():
+    said = Validation(0.5, 0.4, 0.6, 0.9, None, np.array([0.4, 0.6]), 10, 0.5, 20)
+    scores = dataclasses.replace(made(), validation=said)
+    assert scores.top(1).validation == said
+    for part in (
+        scores.select(["q"]),
+        scores.group(),
+        scores.group({"both": ["p", "q"]}),
+        scores.of_groups({"g": [5, 8]}),
+    ):
+        assert part.validation is None

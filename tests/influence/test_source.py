@@ -239,3 +239,15 @@ def test_ensembles_that_are_refused():
         attribute(ensemble=[CHECKPOINTS[0]])
     with pytest.raises(ArgumentError, match=r"Hint: attribute\(train, queries\)"):
         attribute()
+
+
+def test_one_matrix_over_all_layers_needs_one_learning_rate():
+    random = np.random.default_rng(3)
+    shapes = {"a": (2,), "b": (3,)}
+    rows, queries = ({n: random.normal(size=(k, *s)) for n, s in shapes.items()} for k in (6, 2))
+    joint = Curvature("joint", {}, Joint(np.diag([0.2, 0.4, 0.6, 0.8, 1.0]), shapes))
+    part = lambda rate: [TrainingSegment([rows], rate, 5, curvature=joint)]
+    same = source(part({"a": 0.1, "b": 0.1}), queries)
+    np.testing.assert_allclose(same.values, source(part(0.1), queries).values)
+    with pytest.raises(ArgumentError, match="one learning rate for all layers"):
+        source(part({"a": 0.1, "b": 0.2}), queries)

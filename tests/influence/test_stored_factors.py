@@ -9,6 +9,7 @@ from sawlog.curvature import Curvature, Diagonal
 from sawlog.errors import ArgumentError
 from sawlog.factored import Projection
 from sawlog.influence import Logs, attribute, token_scores
+from sawlog.influence._find_factors import _EXACT
 from sawlog.influence._stored_factors import BIAS, MATRIX, TABLE, StoredCall, StoredFactors
 from sawlog.run_files import ragged
 from sawlog.run_files._blocks import Block
@@ -239,3 +240,13 @@ def test_positions_of_examples_of_different_lengths(tmp_path, heads):
 def test_positions_of_logs_in_memory():
     with pytest.raises(ArgumentError, match="in memory do not belong to a run"):
         token_scores(Logs({"w": np.ones((1, 2))}), {"w": np.ones((1, 2))})
+
+
+def test_numbers_of_rows_that_a_dtype_holds():
+    """All numbers below the limit of a dtype are exact in it, and one above is not."""
+    assert {np.dtype(each) for each in ("float32", "float16", ml_dtypes.bfloat16)} < set(_EXACT)
+    for dtype, most in _EXACT.items():
+        numbers = np.arange(max(0, most - 5000), most + 2)
+        held = numbers.astype(np.float32).astype(dtype).astype(np.float64) == numbers
+        assert held[:-1].all()
+        assert not held[-1]

@@ -201,3 +201,15 @@ def test_activations_of_different_lengths_are_pooled(tmp_path, monkeypatch):
         np.testing.assert_allclose(found.values, queries["forward/a"] @ expected.T, rtol=1e-6)
     with pytest.raises(ArgumentError, match="that all examples have"):
         influence.activation_similarity(tmp_path / "logs", queries, "forward/a", pool=2)
+
+
+@pytest.mark.parametrize(("share", "count"), [(0, 0), (0.15, 1), (0.25, 2), (0.35, 2), (1, 7)])
+def test_pruned_examples_come_worst_first(share, count):
+    """The nearest number of examples; those that are kept stay in their order."""
+    ids, values = np.array([4, 9, 2, 7, 1, 8, 3]), np.array([3.0, 9.0, 1.0, 7.0, 5.0, 9.0, 2.0])
+    worst = [9, 8, 7, 1, 4, 3, 2]
+    scores = Scores(np.array(["p", "q"]), ids, np.stack([-values - 1, np.ones(7)]))
+    for given in (Ranking(ids, values), scores):
+        kept, removed = influence.prune(given, share)
+        assert removed.tolist() == worst[:count]
+        assert kept.tolist() == [each for each in ids.tolist() if each not in worst[:count]]

@@ -1,5 +1,7 @@
 """Losses that are declared: divided for accumulation, scaled, counted over several batches."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,9 @@ from torch import nn
 import sawlog
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.influence import Logs
+from sawlog.torch._graph._autograd_graph import root_of
+from sawlog.torch._loss._declared import DeclaredLosses, Items
+from sawlog.torch._loss._grad_scaler import ScaledLosses
 
 
 def program(batch=4, positions=3, dtype=torch.float32):
@@ -149,3 +154,50 @@ def test_what_is_refused(tmp_path):
         logs(lambda: run.declare_items([1, 2]))
     with pytest.raises(ArgumentError, match="loss of one element"):
         logs(lambda: run.declare_loss(model(x)))
+
+
+@pytest.mark.parametrize("total", [3.0, 7.5, 1e6])
+def test_the_total_and_its_multiples_divide(total):
+    """A mean over a vocabulary besides divides by a multiple of the total."""
+    items = Items.read([1, 2], total, 1.0, 2)
+    assert items.total == total
+    for times in (1, 2, 7, 50_000):
+        assert items.divides(times * total)
+        assert items.divides(times * total * (1 + 1e-8))
+        assert not items.divides((times + 0.3) * total)
+    for other in (0.0, -total, total / 2, 1.5 * total, math.nan):
+        assert not items.divides(other)
+    assert not Items.read([0, 0], None, 1.0, 2).divides(1.0)
+
+
+@pytest.mark.parametrize("scale", [1.0, -3.0])
+def test_what_a_declared_loss_is_multiplied_by(scale):
+    x = torch.ones(3, requires_grad=True)
+    loss, losses = (x**2).sum(), DeclaredLosses()
+    losses.add(loss)
+    ways = {
+        "product": loss * scale,
+        "quotient": (loss / 4) * (4 * scale),
+        "shapes": (loss[None].expand(5).mean() * scale).reshape(1, 1),
+        "sum": (-loss).expand(2).sum() * (-scale / 2),
+    }
+    for name, each in ways.items():
+        assert losses.factor({root_of(each): torch.ones_like(each)}) == scale, name
+    for other in (loss.exp(), loss * x.mean(), loss.sqrt() * scale, (x**2).sum(), loss + loss):
+        with pytest.raises(CaptureError, match="no multiple of the loss that was declared"):
+            losses.factor({root_of(other): torch.ones_like(other)})
+
+
+@pytest.mark.parametrize("given", [1.0, 4.0])
+def test_the_factor_of_a_scaler_is_found_once(given):
+    """Where the loss itself has a factor of the same size, that one is part of the loss."""
+    scale, x = torch.tensor(4.0), torch.ones(3, requires_grad=True)
+    inner = x.sum() * scale
+    outer, scaled = inner * scale, ScaledLosses(given)
+    if given == 1.0:  # as scaler.scale does
+        scaled.add(outer, 4.0)
+    assert scaled.factor_of([outer.grad_fn]) == 4.0
+    assert scaled.factor_of([(-outer / 2 + outer).grad_fn]) == 4.0
+    with pytest.raises(CaptureError, match="different factors"):
+        scaled.factor_of([(outer + x.sum()).grad_fn])
+    assert ScaledLosses().factor_of([outer.grad_fn]) == 1.0

@@ -1,5 +1,7 @@
 """fisher="true": K-FAC and EK-FAC of labels that are drawn from the model."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ import torch.nn.functional as F
 import sawlog
 from sawlog.capture._label_sampling import LabelSampling
 from sawlog.errors import ArgumentError, CaptureError
-from sawlog.torch._sampled_labels import drawn_labels
+from sawlog.torch._sampled_labels import _pass, drawn_labels
 
 CLASSES = 3
 
@@ -168,3 +170,11 @@ def test_passes_that_would_be_wrong_are_refused(tmp_path, problem):
     message = 'K-FAC at .* was measured with fisher="true", and EK-FAC .* fisher="empirical"'
     with pytest.raises(ArgumentError, match=message), run(data_id=range(4)):
         pass
+
+
+def test_a_class_without_probability_is_never_drawn():
+    """Neither by the least number, 0, nor by one that is just where two classes meet."""
+    logits = torch.tensor([[-math.inf, 0, -math.inf, 0, -math.inf]]).expand(5, -1)
+    greatest = math.nextafter(1.0, 0.0)
+    numbers = torch.tensor([0.0, 0.25, 0.5, 0.75, greatest], dtype=torch.float64)
+    assert _pass(logits, numbers[:, None]).tolist() == [1, 1, 3, 3, 3]
