@@ -138,6 +138,11 @@ def read_error(error: OSError, path: Path) -> OSError:
     )
 
 
+def reason_of(error: Exception) -> str:
+    """Return what is wrong with a file, in words: without the number and path of an ``OSError``."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
 def raise_unless_damage(error: Exception, path: Path) -> None:
     """Raise the error of a system that failed to read a file; return if the file is damaged."""
     if isinstance(error, OSError) and (reason := read_error(error, path)) is not error:
