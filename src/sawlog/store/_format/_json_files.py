@@ -140,7 +140,9 @@ def read_error(error: OSError, path: Path) -> OSError:
 
 def reason_of(error: Exception) -> str:
     """Return what is wrong with a file, in words: without the number and path of an ``OSError``."""
-    return (isinstance(error, OSError) and error.strerror) or str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error)
 
 
 def raise_unless_damage(error: Exception, path: Path) -> None:
