@@ -27,7 +27,7 @@ ROWS, WIDTH = 1024, 1024  # of a batch of float32: 4 MB
 
 
 def _memory_of(raw: Peer) -> int:
-    return 2 * raw.batch.nbytes * raw.batches  # more than any of them has in memory
+    return raw.batch.nbytes * raw.batches * 5 // 4  # of the files, and of buffers
 
 
 def warm(nbytes: int) -> None:
