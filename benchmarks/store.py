@@ -26,11 +26,16 @@ import sawlog.store
 ROWS, WIDTH = 1024, 1024  # of a batch of float32: 4 MB
 
 
-def warm(nbytes: int) -> None:
-    """Use and free so much memory.
+def _memory_of(raw: Peer) -> int:
+    return raw.batch.nbytes * raw.batches * 5 // 4  # of the files, and of buffers
 
-    A virtual machine gives free memory back to its host, page by page as it sees fit, and the first
-    write to a page that is gone takes ten times as long. Without this, luck decides who pays.
+
+def warm(nbytes: int) -> None:
+    """Use and free so much memory, so that both find the same.
+
+    A virtual machine gives free memory back to its host, page by page as it sees fit. The first
+    write to a page that is gone takes ten times as long, and a file whose pages are not neighbours
+    in memory takes longer to map. Without this, who comes second pays for it.
     """
     with mmap.mmap(-1, nbytes) as memory:
         np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE] = 1
@@ -38,7 +43,7 @@ def warm(nbytes: int) -> None:
 
 def appending(raw: Peer, own: Peer, rounds: int) -> list[Row]:
     """The ratio of the medians: some runs are slow, whoever's they are, so pairs say little."""
-    needed = 2 * raw.batch.nbytes * raw.batches  # more than either has in memory
+    needed = _memory_of(raw)
     times: dict[str, list[float]] = {raw.name: [], own.name: []}
     for turn in range(-1, rounds):
         for peer in (raw, own) if turn % 2 else (own, raw):
@@ -50,6 +55,7 @@ def appending(raw: Peer, own: Peer, rounds: int) -> list[Row]:
                 times[peer.name].append(seconds)
     for peer in (raw, own):
         peer.fresh()
+        warm(needed)
         peer.append()
     base, mine = (np.quantile(times[peer.name], [0.5, 0.25, 0.75]) for peer in (raw, own))
     ratio, low, high = base / mine
@@ -117,7 +123,7 @@ def finding(folder: Path, rounds: int) -> list[Row]:
 
 def peers(folder: Path, raw: Peer, rounds: int) -> list[Row]:
     rows = np.random.default_rng(1).integers(0, raw.rows, 10_000)
-    out = []
+    needed, out = _memory_of(raw), []
     for kind in PEERS:
         if not kind.is_here():
             print(f"{kind.name} is not installed and left out", file=sys.stderr)
@@ -126,9 +132,11 @@ def peers(folder: Path, raw: Peer, rounds: int) -> list[Row]:
         pairs: dict[str, list[tuple[float, float]]] = {"append": [], "scan": [], "gather": []}
         for _ in range(rounds):
             raw.fresh()
+            warm(needed)
             base = {"append": seconds_of(raw.append), "scan": seconds_of(raw.scan)}
             base["gather"] = seconds_of(lambda: raw.gather(rows))
             peer.fresh()
+            warm(needed)
             own = {"append": seconds_of(peer.append), "scan": seconds_of(peer.scan)}
             own["gather"] = seconds_of(lambda peer=peer: peer.gather(rows))
             for what, seconds in own.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,29 @@ def test_a_damaged_file_is_refused_each_time(files: SchemaFiles) -> None:
         assert not files.schema
     assert [path for path, _ in files.refresh(skip_damaged=True)] == [damaged]
     assert files.refresh(skip_damaged=True) == []
+
+
+@pytest.mark.parametrize("odd", ["link", "folder", "pipe", "huge"])
+@pytest.mark.parametrize("name", ["00000001.json", "00000002.json", "00000001-00000009.json"])
+def test_something_else_in_the_place_of_a_file(tmp_path: Path, name: str, odd: str) -> None:
+    """The error says so in words, without the number of an ``OSError``."""
+    path = tmp_path / "store"
+    with store.create(path) as writer:
+        writer.log({"loss": 0.5}, step=0)
+    file = path / "schema" / name
+    file.unlink(missing_ok=True)
+    if odd == "link":
+        file.symlink_to(file)
+    elif odd == "folder":
+        file.mkdir()
+    elif odd == "pipe":
+        os.mkfifo(file)
+    else:
+        with open(file, "wb") as made:
+            made.truncate(1 << 40)
+    with pytest.raises(DamagedStoreError) as raised:
+        store.open(path)
+    assert "Errno" not in str(raised.value)
+    said = {"link": "it is a link", "huge": "it has 1099511627776 bytes"}
+    assert said.get(odd, "it is not a regular file") in str(raised.value)
+    assert store.open(path, damaged="skip").read("loss").tolist() == [0.5]

@@ -10,6 +10,7 @@ from typing import Any
 
 from sawlog._atomic import replacing
 from sawlog.errors import ArgumentError
+from sawlog.store._format._json_files import reason_of
 from sawlog.store._format._loose_json import read_loose_json
 
 
@@ -44,8 +45,8 @@ class SyncState:
             pass
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ArgumentError(
-                f"{self.path} does not say what was sent: {error}. Hint: remove it to send "
-                "everything again."
+                f"{self.path} does not say what was sent: {reason_of(error)}. "
+                "Hint: remove it to send everything again."
             ) from None
 
     def save(self) -> None:

@@ -16,6 +16,7 @@ from sawlog.inspect._coverage import Coverage, coverage_of
 from sawlog.inspect._overview import StoreOverview, _is_store, store_overview
 from sawlog.inspect._store_folders import run_file, stores_under
 from sawlog.run_files._saved_options import NAME as RUN_FILE
+from sawlog.store._format._json_files import reason_of
 from sawlog.store._format._loose_json import read_loose_json
 
 _PARTS = ("metrics", "logs", "statistics", "curvature", "scores", "data")
@@ -188,7 +189,7 @@ def _options(folder: Path) -> tuple[dict[str, Any], str | None, str | None]:
         created = iso((folder / RUN_FILE).stat().st_mtime)
         return flattened(said["options"]), created, None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return {}, None, f"{RUN_FILE} cannot be read: {error}"
+        return {}, None, f"{RUN_FILE} cannot be read: {reason_of(error)}"
 
 
 def flattened(nested: Any, prefix: str = "") -> dict[str, Any]:

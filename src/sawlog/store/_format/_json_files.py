@@ -138,6 +138,13 @@ def read_error(error: OSError, path: Path) -> OSError:
     )
 
 
+def reason_of(error: Exception) -> str:
+    """Return what is wrong with a file, in words: without the number and path of an ``OSError``."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error)
+
+
 def raise_unless_damage(error: Exception, path: Path) -> None:
     """Raise the error of a system that failed to read a file; return if the file is damaged."""
     if isinstance(error, OSError) and (reason := read_error(error, path)) is not error:
@@ -150,10 +157,12 @@ def write_error(error: OSError, doing: str, path: Path, *, new: bool = False) ->
     ``new`` says that the path was to be created, so that nothing was written before.
     """
     why = f"{doing} {path}: {error.strerror or error}"
+    pending = doing.startswith("writing")  # of a writer, which keeps its data
+    again = "call flush() again" if pending else "try again"
     if error.errno in _FULL:
         return StoreFullError(
-            f"No space left while {why}. Published data is safe. Hint: free some space and call "
-            "flush() again; accepted data is kept in memory until then."
+            f"No space left while {why}. Published data is safe. Hint: free some space and {again}"
+            + ("; accepted data is kept in memory until then." if pending else ".")
         )
     if error.errno in _DENIED:
         return StorePermissionError(
@@ -163,5 +172,5 @@ def write_error(error: OSError, doing: str, path: Path, *, new: bool = False) ->
         return StoreWriteError(f"Failed while {why[:600]}. Hint: choose another path.")
     return StoreWriteError(
         f"The disk failed while {why}. Published data is safe. "
-        "Hint: call flush() again once the disk responds."
+        f"Hint: {again} once the disk responds."
     )

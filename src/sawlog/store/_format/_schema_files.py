@@ -12,6 +12,7 @@ from sawlog.store._format import _parse
 from sawlog.store._format._json_files import (
     from_json,
     raise_unless_damage,
+    reason_of,
     sealed,
     write_error,
 )
@@ -89,7 +90,7 @@ class SchemaFiles:
             except (OSError, _parse.Malformed, SchemaError) as error:
                 path = self._folder.schema / _merged_name(last)
                 raise_unless_damage(error, path)
-                problems = [(path, f"cut or changed: {error}")]
+                problems = [(path, f"cut or changed: {reason_of(error)}")]
         if problems:
             self._read = max(self._read, last)
         return problems
@@ -121,7 +122,7 @@ class SchemaFiles:
             problems = [(self._path(number), "missing")]
         except (OSError, _parse.Malformed, SchemaError) as error:
             raise_unless_damage(error, self._path(number))
-            problems = [(self._path(number), f"cut or changed: {error}")]
+            problems = [(self._path(number), f"cut or changed: {reason_of(error)}")]
         self._read = number  # last, so that it is repeated after an interrupt
         return problems
 
