@@ -57,6 +57,10 @@ MIXED = {
     "reversed": (lambda p, x: (output(p, x)[::-1]).sum(1), "order of the batch"),
     "shuffled": (lambda p, x: output(p, x)[jnp.argsort(x[:, 0])].sum(1), "order of the batch"),
     "sorted": (lambda p, x: jnp.sort(output(p, x), axis=0).sum(1), "sort"),
+    "found among the others": (
+        lambda p, x: (output(p, x) * jnp.searchsorted(x[:, 0], x)).sum(1),
+        "gather",
+    ),
     "cumulative": (lambda p, x: jnp.cumsum(output(p, x), axis=0).sum(1), "cumsum"),
     "tokens of all examples": (
         lambda p, x: (
