@@ -125,6 +125,13 @@ def test_modules_without_frameworks():
     assert not any(found[statement] for statement in fine)
 
 
+def test_a_log_outside_of_runs_says_how_to_get_jax():
+    log = "import sawlog; sawlog.log({'x': 1.0})"
+    parents, text, _ = outcomes([log], ["jax", "jaxlib", "torch"], BLOCK)[log]
+    assert parents[0] == "ArgumentError"
+    assert text.endswith('Programs of JAX need pip install "sawlog[jax]".')
+
+
 def test_looking_around_without_frameworks():
     usable = sorted(NEED_NEITHER)
     statements = [

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sawlog import _current_run
+from sawlog._optional import is_installed
 from sawlog.errors import ArgumentError
 
 
@@ -34,9 +35,10 @@ def log(*args: Any, **options: Any) -> Any:
     if "jax" in sys.modules and (run is None or _is_for_jax(args, options)):
         return _jax().log(*args, **options)
     if run is None:
+        install = "" if is_installed("jax") else ' Programs of JAX need pip install "sawlog[jax]".'
         raise ArgumentError(
             "sawlog.log was called outside of a JAX program, and no run is current. Hint: call "
-            'sawlog.init("my_project") first, or write to a sink by sink.write(records).'
+            f'sawlog.init("my_project") first, or write to a sink by sink.write(records).{install}'
         )
     run.log(*args, **options)
     return None

@@ -15,7 +15,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import sawlog
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, LogPlacementError
 from sawlog.jax._transforms.tap_host import Target
 from sawlog.loggers import MemoryLogger
 
@@ -343,3 +343,24 @@ def test_a_buffer_never_sends_more_than_it_holds() -> None:
     calls.clear()
     sawlog.tap(after_a_loop, calls.append, buffer=2)(jnp.arange(2.0))
     assert [len(logs["x"]) for logs in calls] == [2, 1]
+
+
+def test_a_shard_map_over_some_axes_of_the_mesh() -> None:
+    """JAX has no callbacks there; `spool` needs none."""
+    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+
+    @jax.jit
+    def fun(x: Any) -> Any:
+        def local(x: Any) -> Any:
+            sawlog.log({"x": x.sum()})
+            return x
+
+        spec = P("a")
+        return jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, axis_names={"a"})(x)
+
+    x = jnp.arange(4.0)
+    with pytest.raises(
+        LogPlacementError, match=r"'x' at .*test_tap_host_calls.*Hint: sawlog.spool"
+    ):
+        sawlog.tap(fun, print)(x)
+    assert sawlog.spool(fun)(x)[1]["x"].tolist() == [1, 5]

@@ -110,6 +110,7 @@ def test_what_is_printed_above_a_dashboard():
 @pytest.mark.parametrize("calls", ["open", "print", "tick", "close"])
 def test_dashboards_on_a_terminal(calls):
     """Whatever is interrupted, other threads can print and draw, and the terminal is free again."""
+    before = threading.active_count()
     at, where = 0, "first"
     while where:
         at, console = at + 1, Console(file=io.StringIO(), force_terminal=True, width=80)
@@ -122,7 +123,7 @@ def test_dashboards_on_a_terminal(calls):
             "tick": screen._tick,
             "close": first.close,
         }[calls]
-        outcome = interrupted(call, at, KeyboardInterrupt, only="sawlog")
+        outcome = interrupted(call, at, KeyboardInterrupt, only="_live_screen")
         where = outcome.where
         if calls != "close":
             within(lambda: screen._print("after\n"))  # noqa: B023
@@ -132,7 +133,32 @@ def test_dashboards_on_a_terminal(calls):
             within(sink.close)
         other = two(console)
         within(other.close)
+        assert not console._live_stack, where
     assert at > 4
+    assert threading.active_count() <= before  # none is left that draws
+
+
+def test_the_first_dashboard_of_a_terminal():
+    """Where opening it is interrupted, nothing of it stays."""
+    before = threading.active_count()
+    at, where = 0, "first"
+    while where:
+        at, console, opened = at + 1, Console(file=io.StringIO(), force_terminal=True), []
+        outcome = interrupted(
+            lambda: opened.append(two(console)),  # noqa: B023
+            at,
+            KeyboardInterrupt,
+            only="_live_screen",
+        )
+        where = outcome.where
+        for sink in opened:
+            within(sink.close)
+        other = two(console)
+        within(other.close)
+        assert "second" in console.file.getvalue()
+        assert opened or not console._live_stack, where
+    assert at > 10
+    assert threading.active_count() <= before
 
 
 def two(console):

@@ -192,15 +192,22 @@ def gradients_inside(p, x):
     return total(jax.vmap(jax.grad(lambda x: (jnp.tanh(x @ p["w"]) ** 2).sum()))(x))
 
 
-def interpolated(p, x):
+@case({"w": (3, 1)})
+def interpolated(p, x):  # in newer JAX an object with a derivative of its own, as those below
     return total(
         jax.vmap(lambda x: jnp.interp(x @ p["w"], jnp.arange(5.0), jnp.arange(5.0) ** 2))(x)
     )
 
 
-# In newer JAX it is an object with a derivative of its own, which is refused.
-if jax.__version_info__ < (0, 12):
-    interpolated = case({"w": (3, 1)})(interpolated)
+@case({"w": (3, 3)})
+def found_in_a_table(p, x):
+    return total((x @ p["w"]) * jnp.searchsorted(jnp.arange(-2.0, 2.0), x))
+
+
+@case({"w": (3, 3)})
+def scaled_by_powers_of_two(p, x):
+    mantissa, exponent = jnp.frexp(x @ p["w"])
+    return total(jnp.ldexp(mantissa, exponent) * exponent)
 
 
 @case({"w": (3, 3)})

@@ -63,6 +63,10 @@ MIXED = {
         ),
         "triangular_solve",
     ),
+    "found among the others": (
+        lambda p, x: (output(p, x) * jnp.searchsorted(x[:, 0], x)).sum(1),
+        "gather",
+    ),
     "cumulative": (lambda p, x: jnp.cumsum(output(p, x), axis=0).sum(1), "cumsum"),
     "tokens of all examples": (
         lambda p, x: (

@@ -165,11 +165,15 @@ def _stand_in(walk: CaptureInterpreter, value: Any, state: State) -> Traced:
     "custom_vjp_call_jaxpr",
     "custom_vmap_call",
     "custom_linear_solve",
+    "call_hi_primitive",
 )
 def own_derivative(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
-    """Bind the equation, whose derivative is the user's."""
+    """Bind the equation, whose derivative is the user's, or that of an operation of newer JAX."""
     if eqn.primitive.name == "custom_linear_solve":
         inner, given = _compat.linear_solver(eqn, operands)
+    elif eqn.primitive is _compat.call_hi_primitive_p:
+        fun, types = _compat.hi_primitive_function(eqn.params), [var.aval for var in eqn.invars]
+        inner, given = _compat.trace_flat(fun, types, "an operation"), operands
     else:
         inner, given = _compat.inner_jaxpr(eqn), operands
     states = states_of(walk, inner, [x.state for x in given])

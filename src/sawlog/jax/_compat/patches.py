@@ -48,7 +48,9 @@ def wrap_jvp(primitive: Primitive, wrap: Callable[[Any], Any]) -> None:
     private.ad.primitive_jvps[primitive] = wrap(private.ad.primitive_jvps[primitive])
 
 
-def mark_without_tangents(applies: Callable[[dict], bool], mark: Callable[[dict], dict]) -> None:
+def mark_without_tangents(
+    applies: Callable[[Primitive, dict], bool], mark: Callable[[dict], dict]
+) -> None:
     """Apply ``mark`` to the parameters of equations in ``jax.jvp`` whose operands have no tangents.
 
     JAX binds such an equation as it is, outside of the derivative.
@@ -57,7 +59,7 @@ def mark_without_tangents(applies: Callable[[dict], bool], mark: Callable[[dict]
 
     @functools.wraps(plain)
     def process(self: Any, primitive: Any, tracers: Any, params: Any, /) -> Any:
-        if params and applies(params):
+        if params and applies(primitive, params):
             tangents = [self.to_primal_tangent_pair(tracer)[1] for tracer in tracers]
             if all(isinstance(tangent, private.ad_util.Zero) for tangent in tangents):
                 params = mark(dict(params))

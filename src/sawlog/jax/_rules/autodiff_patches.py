@@ -67,9 +67,9 @@ class _MarkForwardMode(Handler):
         return ()
 
 
-def _hides_sites(params: dict[str, Any]) -> bool:
-    """Return whether there are logs inside an equation that is traced by a transformation."""
-    return context() is not None and "site" not in params and _has_sites(params)
+def _holds_sites(primitive: Any, params: dict[str, Any]) -> bool:
+    """Return whether an equation that a transformation traces has logs inside, and a rule."""
+    return context() is not None and has_rule(primitive) and _has_sites(params)
 
 
 def _marked(params: dict[str, Any]) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def _shows_effects(primitive: Any) -> bool:
     )
 
 
-_compat.mark_without_tangents(_hides_sites, _marked)
+_compat.mark_without_tangents(_holds_sites, _marked)
 _compat.stage_instead_of_running(_STAGED, _must_stage)
 _compat.wrap_scan_hoisting(has_site_effect, lambda: in_context(_HOISTING), _stageable)
 _compat.show_effects_inside(_shows_effects, lambda: context() is not None, has_site_effect)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.interpreters import mlir
 
+from sawlog.errors import LogPlacementError
 from sawlog.jax import _compat
 from sawlog.jax._core.functions import check_callable
 from sawlog.jax._core.handler import Handler
@@ -74,7 +75,15 @@ def _lower(ctx: Any, *args: Any, gated: bool = False, **params: Any) -> Any:
         _run(*arrays, split=split, **params)
         return ()
 
-    return _compat.lower_to_ordered_callback(ctx, tap_effect, call, args)
+    try:
+        return _compat.lower_to_ordered_callback(ctx, tap_effect, call, args)
+    except NotImplementedError as error:  # in a shard_map over some axes of the mesh
+        site = params["site"]
+        raise LogPlacementError(
+            f"The log of {', '.join(map(repr, site.keys))} at {site.where} cannot be sent while "
+            f"the program runs, because JAX refuses: {error} Hint: sawlog.spool returns it; or "
+            "leave axis_names of shard_map out, so that all axes of the mesh are manual."
+        ) from error
 
 
 def _call_if_due(*args: Any, target: Target | None, **params: Any) -> list[Any]:

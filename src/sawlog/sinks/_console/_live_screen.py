@@ -95,14 +95,41 @@ class LiveScreen:
             with self._turn.taken():
                 if self._live is None:
                     redirect = self._redirected()
-                    self._live = self._started()
+                    self._start()
                     self._redirect = redirect
                     self._ticker = Ticker(self._tick, 1 / board.refresh)
                 self._boards.append(board)
         except BaseException:
             if redirect is not None:  # after the turn, for which other threads may wait
                 redirect.end()
+            self.forgo(board)
             raise
+
+    def forgo(self, board: Board) -> None:
+        """Undo ``add``, whether it was interrupted or what follows it."""
+        with self._turn.taken():
+            if board in self._boards:
+                self._boards.remove(board)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Leave the terminal if no dashboard is shown; again, if a call was interrupted in it."""
+        with self._turn.taken():
+            if self._boards:
+                return
+            ticker, redirect = self._ticker, self._redirect
+            if self._live is not None:
+                try:
+                    self._live.stop()  # does nothing the second time
+                except Exception:
+                    self._live = None  # the terminal is gone
+                    raise
+                self._live = None
+        # After the turn, for which threads that are printing or drawing may wait.
+        if redirect is not None:
+            redirect.end()
+        if ticker is not None:
+            ticker.stop()
 
     def _redirected(self) -> Redirect | None:
         """Redirect what the program prints, if the console is a terminal."""
@@ -114,8 +141,8 @@ class LiveScreen:
             time.sleep(_SETTLE)
         return redirect
 
-    def _started(self) -> _Live:
-        live = _Live(
+    def _start(self) -> None:
+        self._live = _Live(
             self,
             console=self.console,
             auto_refresh=False,
@@ -123,8 +150,7 @@ class LiveScreen:
             redirect_stderr=False,
             vertical_overflow="crop",
         )
-        live.start()
-        return live
+        self._live.start()
 
     def _tick(self) -> None:
         for board in list(self._boards):
@@ -135,29 +161,19 @@ class LiveScreen:
 
     def remove(self, board: Board) -> None:
         """Show the last state of a dashboard, and leave it on the screen."""
-        ticker: Ticker | None = None
-        redirect: Redirect | None = None
-        with warned(), self._turn.taken():
-            if board not in self._boards:
-                return
-            if len(self._boards) == 1:
-                live, self._live = self._live, None
-                ticker, self._ticker = self._ticker, None
-                redirect, self._redirect = self._redirect, None
-                try:
-                    if live is not None:
-                        live.stop()
-                finally:
+        with warned():
+            with self._turn.taken():
+                if self._boards == [board]:
+                    try:
+                        if self._live is not None:
+                            self._live.stop()
+                    finally:
+                        self._boards.remove(board)
+                elif board in self._boards:
                     self._boards.remove(board)
-            else:
-                self._boards.remove(board)
-                lines = self._lines(board, self.console.width, self.console.height - 1)
-                self.console.print(Text("\n").join(lines))
-        # After the turn, for which threads that are printing or drawing may wait.
-        if redirect is not None:
-            redirect.end()
-        if ticker is not None:
-            ticker.stop()
+                    lines = self._lines(board, self.console.width, self.console.height - 1)
+                    self.console.print(Text("\n").join(lines))
+            self._leave()
 
     def flush(self) -> None:
         """Do nothing: the next drawing shows what was logged."""
@@ -178,17 +194,23 @@ def on_screen(board: Board, console: Console) -> LiveScreen:
     Raises:
         LiveError: another live display of rich uses the terminal.
     """
-    with _turn.taken():
-        _open[:] = [screen for screen in _open if not screen.idle]
-        for screen in _open:
-            if screen.console is console or screen.console.file is console.file:
-                break
-        else:
-            screen = LiveScreen(console)
-        screen.add(board)
-        if screen not in _open:
-            _open.append(screen)
-        return screen
+    screen: LiveScreen | None = None
+    try:
+        with _turn.taken():
+            _open[:] = [screen for screen in _open if not screen.idle]
+            for screen in _open:
+                if screen.console is console or screen.console.file is console.file:
+                    break
+            else:
+                screen = LiveScreen(console)
+            screen.add(board)
+            if screen not in _open:
+                _open.append(screen)
+            return screen
+    except BaseException:
+        if screen is not None:
+            screen.forgo(board)
+        raise
 
 
 def is_free(console: Console) -> bool:
