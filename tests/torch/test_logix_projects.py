@@ -6,7 +6,7 @@ import torch
 
 from sawlog.errors import ArgumentError
 from sawlog.logix import DataIDGenerator, LogIX, LogIXScheduler
-from tests.torch.programs import assert_alike, logged, mlp
+from tests.torch.programs import mlp
 
 
 def scored(folder, hessian, lora="none", passes=9):
