@@ -136,8 +136,9 @@ class CapturePass:
 
     def _has_rows(self, part: checkpoint.Saved) -> bool:
         """Whether the examples of a part of the statistics have all rows that are wanted now."""
-        wanted = {*self._options.saved}
-        if wanted <= {*(part.about.get("options") or {}).get("save", ())}:
+        before = {**Options().to_json(), **(part.about.get("options") or {})}
+        kept = before["log"] if before["save"] is None else before["save"]
+        if {*self._options.saved} <= {*kept}:
             return True
         if part.ids is None or not self._store_path.exists():
             return False
