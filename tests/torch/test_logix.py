@@ -358,3 +358,14 @@ def test_scores_are_a_tensor_for_functions_of_pytorch(tmp_path):
     np.testing.assert_array_equal(values, np.sort(scores.values)[:, :-3:-1])
     assert places.numpy().tolist() == np.argsort(-scores.values)[:, :2].tolist()
     assert scores.numpy().tolist() == scores["influence"].cpu().numpy().tolist()
+    for again in (copy.copy(scores), copy.deepcopy(scores)):
+        assert type(again) is type(scores)
+        assert again["q"] == scores["q"]
+    torch.save((scores, run.influence.compute_self_influence(hessian="none")), tmp_path / "scores")
+    saved, own = torch.load(tmp_path / "scores", weights_only=True)  # the default
+    assert {*saved} == {"src_ids", "tgt_ids", "influence"}
+    assert {*own} == {"src_ids", "influence"}
+    assert (saved["src_ids"], saved["tgt_ids"]) == (["q"], list("abcdef"))
+    assert own["src_ids"] == list("abcdef")
+    np.testing.assert_array_equal(saved["influence"], scores.values)
+    assert own["influence"].shape == (6,)

@@ -108,11 +108,10 @@ class CapturePass:
             segment_bytes=_segment_bytes(self._blocks, self._options.dtype),
         )
         try:
-            check_same_setup(self._writer.meta, meta, self._store_path)
+            # Rows are the same whatever is measured beside them.
+            check_same_setup(self._writer.meta, meta, self._store_path, ["statistic"])
             with store.open(self._store_path) as reader:
-                before = noted(reader)
-                tables = reader.schema.tables
-                ids = np.asarray(reader.ids(tables[0].names[0])) if tables else None
+                before, ids = noted(reader), _ids_in(reader)
             self._check_weights(before, f"the rows at {self._store_path}")
             check_projection(before, self._provenance, self._store_path)
         except BaseException:
@@ -127,12 +126,25 @@ class CapturePass:
             return
         before: list[np.ndarray] = []
         for part in checkpoint.load_parts(self._folder):
-            check_same_setup(part.about, self._about, self._folder)
+            free = ["save"] if self._has_rows(part) else []
+            check_same_setup(part.about, self._about, self._folder, free)
             own = Provenance.from_json(part.about["provenance"])
             self._check_weights([own], f"the statistics at {self._folder}")
             before += [] if part.ids is None else [part.ids]
         if before:
             self.seen.load(np.concatenate(before))
+
+    def _has_rows(self, part: checkpoint.Saved) -> bool:
+        """Whether the examples of a part of the statistics have all rows that are wanted now."""
+        before = {**Options().to_json(), **(part.about.get("options") or {})}
+        kept = before["log"] if before["save"] is None else before["save"]
+        if {*self._options.saved} <= {*kept}:
+            return True
+        if part.ids is None or not self._store_path.exists():
+            return False
+        with store.open(self._store_path) as reader:
+            ids = _ids_in(reader)
+        return ids is not None and bool(np.isin(part.ids, ids).all())
 
     # -- the weights ------------------------------------------------------------------------------
 
@@ -249,6 +261,12 @@ class CapturePass:
         self.flush()
         if self._writer is not None:
             self._writer.close()
+
+
+def _ids_in(reader: store.Reader) -> np.ndarray | None:
+    """Return the ids of all rows; None if there are none."""
+    tables = reader.schema.tables
+    return np.asarray(reader.ids(tables[0].names[0])) if tables else None
 
 
 def _segment_bytes(blocks: Sequence[Block], dtype: str) -> int:

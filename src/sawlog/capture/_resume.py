@@ -37,11 +37,22 @@ def check_same_fisher(before: str, now: str, where: Path) -> None:
         )
 
 
-def check_same_setup(before: Mapping[str, Any], now: Mapping[str, Any], where: Path) -> None:
-    """Raise an ArgumentError if a run was started with other options, layers or factors."""
+def check_same_setup(
+    before: Mapping[str, Any], now: Mapping[str, Any], where: Path, free: Sequence[str] = ()
+) -> None:
+    """Raise an ArgumentError if a run was started with other options, layers or factors.
+
+    Args:
+        before: what is known of the run as it was started.
+        now: the same of this program.
+        where: the folder.
+        free: options that may differ here.
+    """
     was = {**Options().to_json(), **(before.get("options") or {})}  # those of earlier versions
     wanted = now["options"]
-    differing = [key for key in sorted(wanted) if was[key] != wanted[key] and key not in _FREE]
+    differing = [
+        key for key in sorted(wanted) if was[key] != wanted[key] and key not in (*_FREE, *free)
+    ]
     if differing:
         text = ", ".join(f"{key} was {was[key]!r}, now {wanted[key]!r}" for key in differing)
     elif before.get("blocks") != now["blocks"]:

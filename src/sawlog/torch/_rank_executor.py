@@ -94,7 +94,7 @@ class RankExecutor(Executor):
         return outcome
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        # After an exception, such as that of Ctrl-C, nobody waits for the tasks that are left.
+        # After an exception, such as that of Ctrl-C, the tasks that are left are not waited for.
         self.shutdown(wait=kind is None)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

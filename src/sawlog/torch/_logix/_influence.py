@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +16,28 @@ from sawlog.influence import Influence, LogLoader, Ranking, Scores
 from sawlog.torch._logix._logs import ready
 
 
+class _SavedAsDict:
+    """Is saved as the dict that LogIX has, so that ``torch.load`` reads it with its defaults."""
+
+    _keys: tuple[str, ...]
+
+    def __reduce__(self) -> Any:
+        mine: Any = self
+        return OrderedDict, ([(key, mine[key]) for key in self._keys],)
+
+    def __copy__(self) -> Any:
+        return dataclasses.replace(self)  # type: ignore[type-var]
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        own: Any = self
+        fields = {
+            f.name: copy.deepcopy(getattr(own, f.name), memo) for f in dataclasses.fields(own)
+        }
+        return dataclasses.replace(own, **fields)
+
+
 @dataclasses.dataclass(frozen=True)
-class LogixScores(Scores):
+class LogixScores(_SavedAsDict, Scores):
     """Scores whose ``["influence"]`` is a tensor, or a dict of tensors by group of layers.
 
     Args:
@@ -23,6 +45,8 @@ class LogixScores(Scores):
     """
 
     groups: Mapping[str, np.ndarray] | None = None
+
+    _keys = ("src_ids", "tgt_ids", "influence")
 
     def __getitem__(self, query: Any) -> Any:
         """As LogIX has it for its keys, otherwise as :class:`sawlog.influence.Scores`."""
@@ -58,7 +82,7 @@ class LogixScores(Scores):
 
 
 @dataclasses.dataclass(frozen=True)
-class LogixRanking(Ranking):
+class LogixRanking(_SavedAsDict, Ranking):
     """One number per example; ``["influence"]`` is a tensor, or a dict of tensors by group.
 
     Args:
@@ -66,6 +90,8 @@ class LogixRanking(Ranking):
     """
 
     groups: Mapping[str, np.ndarray] | None = None
+
+    _keys = ("src_ids", "influence")
 
     def __getitem__(self, key: str) -> Any:
         """As LogIX has it: tensors, and ids as a list."""

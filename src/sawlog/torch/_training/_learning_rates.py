@@ -58,7 +58,8 @@ class LearningRates:
     def _read(self) -> float:
         if self._optimizer is None:
             return math.nan
-        rates, known = set(), set()
+        rates: set[float] = set()
+        known: set[int] = set()
         for group in self._optimizer.param_groups:
             own = {id(each) for each in group["params"]} & self._watched
             if own:
