@@ -1,4 +1,4 @@
-"""Interactions through hooks of the program, and through numbers that it reads as lists."""
+"""Interactions through hooks, numbers that are read as lists, and decisions that labels hide."""
 
 import threading
 
@@ -65,6 +65,23 @@ LISTS = {
 @pytest.mark.parametrize("name", LISTS)
 def test_numbers_of_the_batch_in_lists_are_refused(name, tmp_path):
     program = program_of(hidden(LISTS[name]))
+    run, _ = run_of(tmp_path, program)
+    said = pytest.raises(MixedExamplesError, match="leaves no gradient")
+    with said, run(data_id=range(program.size)):
+        program.of().backward()
+    run.finalize()
+
+
+def test_a_threshold_that_labels_alone_would_keep(tmp_path):
+    """Each example of one class has a greater loss than each of the other, whatever its inputs."""
+    program = program_of(
+        lambda m, x, y: (lambda each: torch.where(each <= each.detach().median(), each, 0))(
+            F.cross_entropy(0.1 * m(x), y, reduction="none")
+        ).mean()
+    )
+    program.batch = (program.batch[0], torch.arange(program.size) % 2)
+    with torch.no_grad():
+        program.model.second.bias.copy_(torch.tensor([40.0, 0.0, 0.0]))
     run, _ = run_of(tmp_path, program)
     said = pytest.raises(MixedExamplesError, match="leaves no gradient")
     with said, run(data_id=range(program.size)):

@@ -33,7 +33,7 @@ def reporting_lists(report: Callable[[Tensor], None]) -> Iterator[None]:
         with _lock:
             _users -= 1
             if not _users:
-                torch.Tensor.tolist = _tolist  # type: ignore[assignment, method-assign]
+                torch.Tensor.tolist = _tolist  # type: ignore[method-assign]
 
 
 def _reported(self: Tensor) -> Any:
