@@ -109,6 +109,11 @@ class Hooks:
             unit.module.register_forward_hook(_Hook(self._on_call, unit), with_kwargs=True)
             for unit in self._watched.units
         ]
+        handles += [
+            unit.module.register_forward_hook(_Hook(self._before_hooks, unit), prepend=True)
+            for unit in self._watched.units
+            if len(unit.module._forward_hooks) > 1
+        ]
         if self._batch > 1:
             handles += [
                 norm.register_forward_hook(_Hook(self._on_norm, name))
@@ -149,6 +154,13 @@ class Hooks:
             "mode, or without running statistics, so they have no gradients of their own. "
             "Hint: call `.eval()` on it (its parameters are still trained), or use GroupNorm."
         )
+
+    def _before_hooks(self, unit: Unit, module: nn.Module, args: Any, output: Any) -> None:
+        """Mark an output as it is before hooks of the program, which may join its examples."""
+        del module, args
+        tensor = first_tensor(output)
+        if self.recorder is not None and tensor is not None and not in_backward():
+            self.recorder.mark(-1 - len(self.calls), id(unit), tensor)
 
     def _on_call(
         self, unit: Unit, module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any

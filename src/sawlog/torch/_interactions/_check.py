@@ -22,7 +22,7 @@ from sawlog.torch._interactions._replay import replaying
 from sawlog.torch._interactions._tape import NotRepeatable
 from sawlog.torch._interactions._worlds import AtPlaces, World, at_places, world
 
-_MORE = 6
+_MORE = 9
 """Further replays, where values are compared or sorted, and one replay may keep all ranks."""
 
 _FAILURES = (Exception,)  # a replay may fail in any way, which shows nothing about the program

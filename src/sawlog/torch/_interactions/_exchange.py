@@ -10,6 +10,7 @@ from torch import Tensor
 from sawlog.torch._graph._example_layout import ExampleLayout
 
 _SMALL = 1e-2
+_TURNED = -4.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +35,12 @@ class Exchange:
     Args:
         chosen: which, a mask ``[batch]``.
         source: the example whose values they get; None changes their own by a little.
+        times: what these values are multiplied by.
     """
 
     chosen: Tensor
     source: int | None
+    times: float = 1.0
 
     def apply(self, value: Tensor, layout: ExampleLayout) -> Tensor:
         """Change a value in place, so that its views change too."""
@@ -45,7 +48,7 @@ class Exchange:
             rows = layout.split(value.data, len(self.chosen))  # counts as no change
             chosen = self.chosen.to(value.device)
             if self.source is not None:
-                rows[chosen] = rows[self.source].clone()
+                rows[chosen] = rows[self.source] * self.times
             elif value.is_floating_point():
                 own = rows[chosen]
                 generator = torch.Generator().manual_seed(1)
@@ -73,7 +76,11 @@ def halves(losses: Tensor) -> tuple[Exchange, Exchange]:
 
 
 def further(batch: int, count: int) -> list[Exchange]:
-    """Return random changes, which may change decisions that :func:`halves` did not."""
+    """Return random changes, which may change decisions that :func:`halves` did not.
+
+    The last third turns values around and makes them larger: where labels decide which of two
+    losses is greater, the values of other examples do not change that.
+    """
     generator = torch.Generator().manual_seed(batch)
     found = []
     for turn in range(count):
@@ -81,7 +88,8 @@ def further(batch: int, count: int) -> list[Exchange]:
         stays = max(1, batch // 2 if turn % 2 else batch // 4)
         chosen = torch.ones(batch, dtype=torch.bool)
         chosen[order[:stays]] = False
-        found.append(Exchange(chosen, int(order[0])))
+        times = _TURNED if 3 * turn >= 2 * count else 1.0
+        found.append(Exchange(chosen, int(order[0]), times))
     return found
 
 

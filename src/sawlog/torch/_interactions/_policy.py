@@ -15,6 +15,7 @@ from sawlog.torch._graph._autograd_graph import Edge
 from sawlog.torch._graph._example_layout import ExampleLayout
 from sawlog.torch._interactions._check import check_interactions
 from sawlog.torch._interactions._exchange import Place
+from sawlog.torch._interactions._lists import reporting_lists
 from sawlog.torch._interactions._loss_on_tape import taped_loss
 from sawlog.torch._interactions._recorder import Recorder
 from sawlog.torch._interactions._tape import NotRepeatable, Tape
@@ -54,7 +55,7 @@ class InteractionChecks:
         self.recorded += 1
         recorder = Recorder()
         try:
-            with recorder:
+            with reporting_lists(recorder.read_list), recorder:
                 yield recorder
         except Exception:
             self.due = True  # perhaps the batch was not checked

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sawlog.torch._interactions._lists import elements
 from sawlog.torch._interactions._scalars import Scalars
 from sawlog.torch._interactions._tape import (
     Mark,
     NotRepeatable,
     Operation,
     Ref,
+    Scalar,
     Tape,
     mapped,
     tensors_in,
@@ -28,10 +30,14 @@ from sawlog.torch._interactions._tape import (
 _COLLECTIVES = {"c10d", "_c10d_functional", "c10d_functional", "_dtensor", "fsdp", "symm_mem"}
 _DETACH = torch.ops.aten.detach.default
 _READ = torch.ops.aten._local_scalar_dense.default
+_NUMBER = torch.ops.aten.scalar_tensor.default
+_SPLIT = torch.ops.aten.split_with_sizes.default
 _SEEDED = torch.Tag.nondeterministic_seeded
 _PLAIN = torch.Tensor.__torch_dispatch__
 _NUMBERS = {bool, int, float, complex}
 _STATISTICS = {"running_mean", "running_var"}  # changed by operations that do not say so
+_SHORT = 256
+"""How many numbers are followed at most from a tensor to a list, or from a list to a tensor."""
 _LIBRARIES = tuple(
     os.path.dirname(os.path.abspath(each)) + os.sep
     for each in (torch.__file__, sys.modules["sawlog"].__file__ or "")
@@ -51,6 +57,7 @@ class Recorder(TorchDispatchMode):
         self.tape: Tape | None = Tape()
         self.problem = ""
         self._scalars = Scalars()
+        self._sizes: dict[tuple[int, ...], list[Scalar]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -75,6 +82,22 @@ class Recorder(TorchDispatchMode):
     def give_up(self, problem: str) -> None:
         """Stop to record, and forget what was recorded."""
         self.tape, self.problem = None, problem
+
+    def read_list(self, tensor: Tensor) -> None:
+        """Read the elements of a tensor one by one, since ``tolist`` is no operation."""
+        stack = torch._C._len_torch_dispatch_stack()
+        if self.tape is None or not stack or tensor.numel() > _SHORT:
+            return
+        if torch._C._get_dispatch_stack_at(stack - 1) is not self:
+            return
+        found, read = [], []
+        for each in tensor.detach().flatten().unbind():
+            found.append(each.item())
+            if self.tape is None:
+                return
+            read.append(Scalar(len(self.tape.operations) - 1, lambda x: x))
+        if len(found) > 1 and all(type(each) is int for each in found):
+            self._sizes[tuple(found)] = read
 
     def mark(self, call: int, layer: Hashable, output: Tensor) -> None:
         """Remember which value is the output of a call of a layer."""
@@ -122,7 +145,11 @@ class Recorder(TorchDispatchMode):
                 raise NotRepeatable("an operation on memory")
             return value
 
-        own_args, own_kwargs = mapped((tuple(args), dict(kwargs)), replaced)
+        sizes: Any = None
+        if func is _SPLIT and len(args) > 1:
+            sizes = self._sizes.get(tuple(args[1]))
+        given = (args[0], sizes, *args[2:]) if sizes is not None else tuple(args)
+        own_args, own_kwargs = mapped((given, dict(kwargs)), replaced)
         _keep_externals(tape, func, args, kwargs)
         seeds = _generators(args, kwargs) if _SEEDED in func.tags else ()
         line = _line_of_program()
@@ -131,13 +158,30 @@ class Recorder(TorchDispatchMode):
     def _ref(self, tape: Tape, tensor: Tensor) -> Ref:
         if type(tensor).__torch_dispatch__ is not _PLAIN or tensor.layout is not torch.strided:
             raise NotRepeatable(f"a tensor of type {type(tensor).__name__}, {tensor.layout}")
-        number = tape.number_of(tensor)
+        number = self._made_of_numbers(tape, tensor)
+        if number is None:
+            number = tape.number_of(tensor)
         node = tensor.grad_fn
         if node is not None:
             key = (node._sequence_nr(), tensor.output_nr, node.name())
             if key not in tape.edges:
                 tape.edges[key] = (number, len(tape.operations))
         return Ref(number, tensor.requires_grad)
+
+    def _made_of_numbers(self, tape: Tape, tensor: Tensor) -> int | None:
+        """Return the number of a new tensor, such as ``torch.tensor(h.amax(0).tolist())``."""
+        if not self._scalars or tensor.requires_grad or not tensor.is_floating_point():
+            return None
+        if not 0 < tensor.numel() <= _SHORT or tape.has_memory_of(tensor):
+            return None
+        found = self._scalars.of_elements(elements(tensor), tensor.dtype)
+        if not any(isinstance(each, Scalar) for each in found):
+            return None
+        form = {"dtype": tensor.dtype, "device": tensor.device}
+        parts = [tape.compute(_NUMBER, (each,), form) for each in found]
+        row = tape.compute(torch.ops.aten.stack.default, (parts,), {})
+        tape.compute(torch.ops.aten.view.default, (row, list(tensor.shape)), {}, tensor)
+        return tape.number_of(tensor)
 
     def _end(self, tape: Tape, operation: Operation, found: Any, given: list[Tensor]) -> None:
         if operation.call is _READ:

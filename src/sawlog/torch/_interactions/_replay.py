@@ -89,7 +89,7 @@ class TapeReplay:
         with torch.set_grad_enabled(operation.grad):
             found = operation.call(*args, **kwargs)
         self.states += [generator.get_state() for generator, _ in operation.seeds]
-        if isinstance(found, float):
+        if isinstance(found, (int, float)):
             self._scalars[place] = found
         tensors = tensors_in(found)
         for number, each in zip(operation.outputs, tensors, strict=True):

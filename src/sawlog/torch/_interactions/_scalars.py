@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import torch
+
 from sawlog.torch._interactions._tape import Scalar
 
 _DERIVED: tuple[Callable[[float], float], ...] = (
@@ -38,6 +40,9 @@ class Scalars:
     def __init__(self) -> None:
         self._known: dict[float, Scalar] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
     def add(self, operation: int, value: object) -> None:
         """Remember a number that an operation read."""
         if type(value) is not float or not _has_many_digits(value):
@@ -52,6 +57,12 @@ class Scalars:
     def of(self, value: float) -> float | Scalar:
         """Return where a number comes from; the number itself if that is unknown."""
         return self._known.get(value, value) if self._known else value
+
+    def of_elements(self, values: list[float], dtype: torch.dtype) -> list[float | Scalar]:
+        """Return where the elements of a tensor come from, which may have been rounded."""
+        rounded = torch.tensor(list(self._known), dtype=torch.float64).to(dtype).tolist()
+        known = dict(zip(rounded, self._known.values(), strict=True))
+        return [known.get(each, each) for each in values]
 
 
 def _has_many_digits(value: float) -> bool:

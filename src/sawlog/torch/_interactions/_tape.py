@@ -156,6 +156,19 @@ class Tape:
         """Return a new number for a tensor that an operation returned."""
         return self._new(self.memory_of(tensor, False), key_of(tensor))
 
+    def compute(self, call: Any, args: Any, kwargs: Any, tensor: Tensor | None = None) -> Ref:
+        """Add an operation that only replays run; ``tensor`` is what it returns, if that exists."""
+        if tensor is None:
+            number, self.count = self.count, self.count + 1
+        else:
+            number = self.add_output(tensor)
+        self.operations.append(Operation(call, args, kwargs, False, (), ("", 0), (number,)))
+        return Ref(number, False)
+
+    def has_memory_of(self, tensor: Tensor) -> bool:
+        """Return whether the memory of a tensor is known."""
+        return tensor.untyped_storage()._cdata in self._memories
+
     def memory_of(self, tensor: Tensor, external: bool) -> Memory:
         """Return the memory of a tensor; ``external`` says what it is if it is new."""
         storage = tensor.untyped_storage()

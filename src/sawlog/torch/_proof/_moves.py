@@ -103,13 +103,15 @@ def _is_free(attribute: str) -> bool:
 
 
 def _may_have_examples(node: Node, batch: int) -> bool:
-    """Whether the axis that a node selects from is as long as the batch, or a multiple of it."""
+    """Whether an axis that a node works along is as long as the batch, or a multiple of it."""
     child = node.next_functions[0]
     dim = getattr(node, "_saved_dim", None)
     if child[0] is None or dim is None:
         return True
-    shape = shape_of(child)
-    return not shape or shape[signed(dim) % len(shape)] % batch == 0
+    shape, dims = shape_of(child), dim if isinstance(dim, tuple) else (dim,)  # several in an FFT
+    if not shape or not dims:
+        return True
+    return any(shape[signed(each) % len(shape)] % batch == 0 for each in dims)
 
 
 def may_join_examples(node: Node, finder: WeightUses, batch: int) -> bool:
