@@ -1,4 +1,4 @@
-"""What is read from the graph of a loss alone: each example's row, its scale, and what is refused."""
+"""What is read from the graph of a loss: examples of rows, their scales, and what is refused."""
 
 import pytest
 import torch
