@@ -7,6 +7,7 @@ from torch import nn
 
 import sawlog
 from sawlog.capture._pass_matrices import _fingerprint
+from sawlog.errors import CaptureError
 from sawlog.run_files._provenance import CHANGING, noted
 from tests.torch.programs import Program, assert_alike, logged, mlp
 from tests.torch.test_run import go, start
@@ -82,3 +83,20 @@ def test_projections_are_the_same_only_if_both_sides_are():
         {"fc": (None, two), "out": (one, two)},
     ):
         assert _fingerprint(other) != same
+
+
+def test_weights_that_are_normalised_in_a_later_batch_only(tmp_path):
+    """The structure of its loss is known by then."""
+    program, weights = mlp(size=3), [torch.tensor([0.3, 0.9, 1.1]).double()]
+
+    def loss(model, x):
+        return (model(x).pow(2).sum(1) * weights[0]).sum()
+
+    program = Program(program.model, program.batch[:1], loss)
+    run, _ = start(tmp_path, program)
+    for number in range(2):
+        go(run, program, range(3 * number, 3 * number + 3))
+    weights[0] = torch.tensor([0.2, 0.5, 0.3]).double()
+    with pytest.raises(CaptureError, match="sum up to 1 over the batch"):
+        go(run, program, [10, 11, 12])
+    run.finalize()
