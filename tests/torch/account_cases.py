@@ -5,6 +5,7 @@ Each is entered by `@right` or `@refused` in one of the modules below.
 
 from . import (
     account_examples,
+    account_lookups,
     account_losses,
     account_orders,
     account_reductions,
@@ -16,6 +17,7 @@ from .account_orders import SINGLE
 
 SECTIONS = (
     account_uses,
+    account_lookups,
     account_examples,
     account_losses,
     account_reductions,

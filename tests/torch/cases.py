@@ -245,6 +245,11 @@ table(
         "instance_eval": lambda: Call(
             double(nn.InstanceNorm1d(4, affine=True)).eval(), (normal(3, 4, 6),)
         ),
+        "instance_eps": lambda: Call(
+            double(nn.InstanceNorm1d(4, affine=True, eps=0.3)), (normal(3, 4, 6),)
+        ),
+        "group_eps": lambda: Call(double(nn.GroupNorm(2, 6, eps=0.3)), (normal(3, 6, 4),)),
+        "batch_eps": lambda: Call(double(nn.BatchNorm1d(4, eps=0.3)).eval(), (normal(3, 4),)),
         "instance_running": lambda: Call(
             double(nn.InstanceNorm1d(4, affine=True, track_running_stats=True)).eval(),
             (normal(3, 4, 6),),
@@ -317,6 +322,7 @@ table(
         "padding_by_sdpa": lambda: crossing({}, key_padding_mask=padded(3, 5), need_weights=False),
         "dropout_in_eval": lambda: _dropout_in_eval(),
         "value_is_key": lambda: _value_is_key(),
+        "key_is_query": lambda: _key_is_query(),
     },
 )
 
@@ -324,6 +330,11 @@ table(
 def _dropout_in_eval() -> Call:
     x = normal(3, 4, 6)
     return Call(attention(dropout=0.5).eval(), (x, x, x))
+
+
+def _key_is_query() -> Call:
+    x = normal(3, 4, 6)
+    return Call(attention(), (x, x, normal(3, 4, 6)))
 
 
 def _value_is_key() -> Call:

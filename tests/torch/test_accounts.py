@@ -182,6 +182,8 @@ def test_ignored_targets_in_lower_precision(tmp_path, dtype):
 
 AT_ONCE = [
     "a_cell_with_two_states",
+    "a_lookup_from_the_end",
+    "a_lookup_with_padding",
     "experts_that_are_looked_up",
     "experts_that_tokens_are_routed_to",
     "layers_as_functions",

@@ -79,6 +79,8 @@ class Examples:
         if self.axis == 0 or shape[:2] != (self.batch, self.batch):
             return False
         node, _ = edge
+        if not node.next_functions:  # a leaf
+            return False
         child, dims = node.next_functions[0], getattr(node, "_saved_dim", None)
         if operation(node) in ("Sum", "Mean") and child[0] is not None and dims:
             axes = {signed(dim) % len(shape_of(child)) for dim in dims}
