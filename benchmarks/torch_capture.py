@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import itertools
 import json
@@ -222,6 +223,7 @@ def measure(case: Case, folder: Path, rounds: int, ways: list[str]) -> list[Row]
     rows.append(ratio(case.name, times, "sawlog", "by hand", 1.2 if mlp else None))
     rows.append(ratio(case.name, times, "sawlog, K-FAC", "sawlog", 1.5))
     rows.append(accounts(case, folder, rounds))
+    rows += first_and_later(case, folder, max(rounds, 5))
     need = 4 * case.values
     rows.append(_single(case.name, "bytes of an example / those of its values", size / need, 1.01))
     batches = len(case.batches)
@@ -301,6 +303,49 @@ def accounts(case: Case, folder: Path, rounds: int) -> Row:
     low, high = np.quantile(ratios, [0.1, 0.9])
     who = "accounts / plain, CPU time"
     return Row(case.name, who, float(np.median(ratios)), low, high, float(np.median(every)), 0.02)
+
+
+# -- what the first batch of a pass takes ----------------------------------------------------------
+
+
+def first_and_later(case: Case, folder: Path, rounds: int) -> list[Row]:
+    """The first batch of a pass, which is proven and replayed, and those after it."""
+    firsts, laters, bases = [], [], []
+    for _ in range(rounds):
+        _empty(folder / "now")
+        bases += [_seconds(plain, dataclasses.replace(case, batches=case.batches[:1]), folder)]
+        run = sawlog.torch.Run("run", root=folder / "now")
+        run.setup(compress={"kind": "orthonormal", "rank": RANK})
+        run.watch(case.model, list(case.layers), quiet=True)
+        times = []
+        for number, batch in enumerate(case.batches):
+            start = time.perf_counter()
+            with run(data_id=[f"{number}-{i}" for i in range(len(batch[0]))]):
+                run.backward(case.loss(case.model, batch))
+            times.append(time.perf_counter() - start)
+        run.finalize()
+        firsts.append(times[0])
+        laters.append(float(np.median(times[1:])))
+    _empty(folder / "now")
+    first, later, base = (float(np.median(each)) for each in (firsts, laters, bases))
+    return [
+        Row(case.name, "a batch, plain", 1.0, 1.0, 1.0, base, None),
+        _relative(case.name, "sawlog, first batch / a batch, plain", firsts, base, first),
+        _relative(
+            case.name, "sawlog, batches after the first / a batch, plain", laters, base, later
+        ),
+    ]
+
+
+def _seconds(way: Way, case: Case, folder: Path) -> float:
+    start = time.perf_counter()
+    way(case, folder)
+    return time.perf_counter() - start
+
+
+def _relative(what: str, who: str, times: list[float], base: float, seconds: float) -> Row:
+    low, high = np.quantile(times, [0.1, 0.9])
+    return Row(what, who, seconds / base, low / base, high / base, seconds, None)
 
 
 def _single(what: str, who: str, value: float, limit: float | None) -> Row:
