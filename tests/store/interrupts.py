@@ -24,14 +24,18 @@ def interrupted(
 ) -> Interrupted:
     """Run ``call``, with an exception of ``kind`` at its line number ``at``, counted as they run.
 
-    ``only``: a part of the names of files whose lines count; otherwise all of Python's. No garbage
-    is collected meanwhile: an exception in a callback of the collector would not reach the call.
+    ``only``: a part of the names of files whose lines count, whatever the folder of the project and
+    of its environment is called; otherwise all of Python's. No garbage is collected meanwhile: an
+    exception in a callback of the collector would not reach the call.
     """
     out, own = Interrupted(), sys._getframe().f_code.co_filename
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
-        if only not in frame.f_code.co_filename or frame.f_code.co_filename == own:
-            return trace if frame.f_code.co_filename == own else _through
+        name = frame.f_code.co_filename
+        if name == own:
+            return trace
+        if only and (only not in name or "site-packages" in name):
+            return _through
         if event == "line":
             out.lines += 1
             if out.lines == at:
