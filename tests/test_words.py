@@ -71,6 +71,14 @@ CALQUES = {
     "lie in": "are in",
     "speak* for": "cover",
     "is told of": "receives",
+    "each two": "pairs of ...",
+    "let* expect": "suggest",
+    "hand* on to": "passes to",
+    "derivative of its own": "custom derivative",
+    "come to their end": "reach their end",
+    "comes to their end": "reaches their end",
+    "kinder to": "uses ... better",
+    "the job has anyway": "of the job",
 }
 
 #: Folders and files whose sentences are checked.

@@ -21,11 +21,12 @@ class Comparison:
     Args:
         name: of the block.
         error: the greatest relative error among the examples.
-        factor: what the logged gradients are best multiplied with to be those of the examples.
-        rest: the relative error that is left then.
+        factor: the factor that brings the logged gradients closest to those of the examples.
+        rest: the relative error that remains after multiplying by it.
         same: whether the errors are within the tolerance.
         batch: the relative error of the sum of what was logged, joined as the loss joins it,
-            against the gradient of the batch by plain autograd; None where it is not known how.
+            against the gradient of the batch by plain autograd; None where it is
+            not known how the loss joins them.
     """
 
     name: str
@@ -37,7 +38,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """In a few words."""
+        """Return the comparison as one line of text."""
         if self.same:
             return "same"
         if not math.isfinite(self.error):
@@ -50,7 +51,7 @@ class Comparison:
 
     @property
     def examples_differ(self) -> bool:
-        """Whether it is single examples that differ."""
+        """Whether single examples differ, and not only their sum."""
         return self.batch is None or not self.batch > self.error
 
 
@@ -61,9 +62,9 @@ class Check:
     Args:
         layers: what was logged of each, against the same examples alone.
         examples: the places in the batch of the examples that were run alone.
-        tolerance: up to which relative error gradients count as the same.
+        tolerance: the greatest relative error of gradients that count as equal.
         loss: what was found about the loss; empty if nothing is wrong with it.
-        reasons: what probably makes the differences.
+        reasons: the probable causes of the differences.
         refused: why the batch cannot be logged at all; empty if it can.
     """
 
@@ -106,7 +107,7 @@ class Check:
         return text.getvalue()
 
     def message(self) -> str:
-        """The differences as an error says them."""
+        """The differences, as the text of an error."""
         if self.refused:
             return self.refused
         wrong = [layer for layer in self.layers if not layer.same]
@@ -146,14 +147,14 @@ def added_up(
     whole: np.ndarray,
     tolerance: float,
 ) -> Comparison:
-    """The same with a comparison of the sum of all rows with the gradient of the batch.
+    """Return the comparison, extended by one of the sum of all rows with the gradient of the batch.
 
     Args:
         found: what was found of examples.
         logged: the rows of all examples.
-        scale: by what those of the batch were multiplied; None where that differs.
+        scale: the factor of the rows of the batch; None where examples have different ones.
         whole: the gradient of the batch.
-        tolerance: up to which relative error they count as the same.
+        tolerance: the greatest relative error of sums that count as equal.
     """
     if scale is None or not np.isfinite(logged).all():
         return found

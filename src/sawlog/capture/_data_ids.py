@@ -63,7 +63,7 @@ def _plain(given: Any) -> np.ndarray | None:
 
 
 def _array(given: Any) -> np.ndarray | None:
-    """As numpy has it, wherever it is."""
+    """Return an array of any library as a numpy array."""
     try:
         array = to_numpy(given)
     except (ValueError, TypeError):

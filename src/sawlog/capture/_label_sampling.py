@@ -25,7 +25,7 @@ def samples_labels(options: Options) -> bool:
 
 
 def check_no_rows(options: Options) -> None:
-    """Refuse to store rows of sampled labels, which are no gradients of the data.
+    """Refuse to store rows of sampled labels, which are not gradients of the data.
 
     Raises:
         ArgumentError: one pass would measure the true Fisher and store rows.

@@ -2,7 +2,7 @@
 
 One process decides for all of them what happens to an existing run, and all of them wait for each
 other when a pass over the data ends: what is read then contains the examples of every process. They
-meet by the key-value store that the job has anyway, see :class:`ProcessGroup`.
+communicate through the key-value store of the job, see :class:`ProcessGroup`.
 
 Waiting ends with an error as soon as a process of the same machine is gone, and after ``timeout``
 seconds without a sign of life of a process elsewhere.
@@ -98,8 +98,8 @@ class Ranks:
     def begin(self) -> None:
         """Announce that this process logs examples in the current pass, in a loop of the user.
 
-        Passes of ``run.extract`` are not announced: every process comes to their end anyway, and
-        one that is late must not take the pass of another process for one that it has missed.
+        Passes of ``run.extract`` are not announced: every process reaches their end in any case,
+        and one that is late must not mistake the pass of another process for one that it missed.
         """
         self.group.put(self._key("begun", self._meetings), "")
 
@@ -118,7 +118,7 @@ class Ranks:
         """Wait until all processes have finished the current pass.
 
         Raises:
-            ProcessLostError: a process is gone, or did not come here in time.
+            ProcessLostError: a process is gone, or did not arrive here in time.
         """
         group, number = self.group, self._meetings
         self._meetings += 1

@@ -338,7 +338,7 @@ class RunCore(LogixMethods, CloseOnExit):
         for the others.
 
         Raises:
-            ProcessLostError: another process ended, or did not come in time.
+            ProcessLostError: another process ended, or did not arrive in time.
         """
         self._end_pass(together=self._backend is not None and not self._is_finished)
 

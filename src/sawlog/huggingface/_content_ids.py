@@ -1,4 +1,4 @@
-"""Ids that are made of the content of examples.
+"""Ids that are computed from the content of examples.
 
 They are those of the rows of a dataset: the same in every batch, whatever it is padded to, and in
 every process, however rows are divided among them.

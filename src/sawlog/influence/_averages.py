@@ -65,8 +65,8 @@ def average(
             halves of the data do: one errs where the other does not.
         guesses: ``[m, k, q, n]``: scores of other methods for each run, which may be biased.
         present: ``[m, n]``: whether each run has used an example, for pairs of complementary
-            halves. Its scores differ between runs with and without it; this is no error, because
-            half of the runs have it.
+            halves. Its scores differ between runs with and without it; this is not an error,
+            because half of the runs have it.
     """
     count, own, queries, _ = parts.shape
     robust = kind == "robust" and count >= FEWEST

@@ -180,8 +180,8 @@ class Logs:
         Args:
             budget: Bytes for the current block, the one read ahead, and the copies of both.
             part: ``(i, n)``.
-            copies: Bytes per element that the caller needs besides, not counting the conversion to
-                float32.
+            copies: Bytes per element that the caller needs in addition, not counting the
+                conversion to float32.
         """
         positive_integer("budget", budget)
         stored, elements, wide = self._sizes()

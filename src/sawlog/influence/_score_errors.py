@@ -1,4 +1,4 @@
-"""The squared error of each score from few runs, with what scores of similar size let expect.
+"""The squared error of each score from few runs, smoothed over scores of similar size.
 
 The variance of one score over few runs is uncertain by a large factor, and so is the square of its
 bias. Those of all scores together are known well. They grow with the size of scores, and variances

@@ -81,7 +81,7 @@ def _limited_torch(threads: int) -> Iterator[Callable[[], None] | None]:
 
 
 def limited_to(threads: int | None) -> contextlib.AbstractContextManager[Any]:
-    """Limit the threads of matrix products in this process; None is no limit."""
+    """Limit the threads of matrix products in this process; None means unlimited."""
     return contextlib.nullcontext() if threads is None else _limited(threads)
 
 

@@ -1,4 +1,4 @@
-"""Which texts share rare words with a query: the baseline without any model, by its best."""
+"""Which texts share rare words with a query: the baseline without any model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``LiveSource``: the parts of a page about a folder whose runs come, grow and go."""
+"""``LiveSource``: the parts of a page about a folder whose runs appear, grow and disappear."""
 
 from __future__ import annotations
 

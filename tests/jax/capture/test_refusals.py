@@ -115,7 +115,7 @@ MIXED = {
         )[order[1]].sum(1),
         "position of sorted rows",
     ),
-    "own derivative": (lambda p, x: normalised(output(p, x)).sum(1), "derivative of its own"),
+    "own derivative": (lambda p, x: normalised(output(p, x)).sum(1), "custom derivative"),
     "an output that mixes beside one that does not": (
         lambda p, x: two_outputs(x, p["w"])[0].sum(1),
         "reduce_sum",

@@ -143,7 +143,7 @@ def over_devices(how, out=None, **options):
 
 
 REFUSED = {
-    "a value of other micro-batches": (carried, "hands a value of some examples on"),
+    "a value of other micro-batches": (carried, "passes a value of some examples to others"),
     "all examples in each step": (
         lambda p, x: lax.map(lambda one: each(p, x).sum() + one[0], x),
         "uses all examples in each step",
@@ -164,7 +164,7 @@ REFUSED = {
         lambda p, x: lax.scan(
             lambda w, x: (w / jnp.linalg.norm(w), each({**p, "w": w}, x)), p["w"], x[:, None]
         )[1].reshape(8),
-        "hands parameters on",
+        "passes parameters to later steps",
     ),
     "a mean of all devices": (
         over_devices(lambda p, x: each(p, x - lax.pmean(x.mean(0), "d"))),

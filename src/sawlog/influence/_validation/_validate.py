@@ -209,7 +209,7 @@ def validation_on(
         scores: Scores of all examples of the bank.
         bank: The models.
         wanted: The names of the subsets; None for all random ones.
-        groups: Groups of examples to compare besides.
+        groups: Further groups of examples to compare.
         drop: The share of examples that the subsets leave out.
         confidence: That of the interval.
     """

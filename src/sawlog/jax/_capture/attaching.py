@@ -274,8 +274,8 @@ class Attacher:
 
 def _typed_program(eqn: Any) -> CaptureError:
     return CaptureError(
-        f"A parameter is used by {where(eqn)}, a function inside of shard_map with a derivative of "
-        "its own, and there is no rule for that. Hint: jax.shard_map(..., check_vma=False), or "
+        f"A parameter is used by {where(eqn)}, a function inside of shard_map with a custom "
+        "derivative, and there is no rule for that. Hint: jax.shard_map(..., check_vma=False), or "
         "names= to leave the parameter out."
     )
 

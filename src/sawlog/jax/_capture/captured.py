@@ -54,7 +54,7 @@ class Captured:
         Args:
             rtol: The tolerance, relative to the size of the gradients of a parameter. By default
                 it is chosen for the types that the loss is computed with. Rounding errors of the
-                largest gradients are allowed besides, for gradients that are zero but for them.
+                largest gradients are allowed in addition, for gradients that are zero but for them.
 
         Raises:
             CaptureError: They differ, or the capture was not made with ``prove=True``.

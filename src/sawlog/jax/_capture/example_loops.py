@@ -1,7 +1,7 @@
 """A ``scan`` over examples: ``lax.map``, or the micro-batches of gradient accumulation.
 
-Each step sees some of the examples, and has the zeros of these. What steps hand on to each other
-must not depend on examples, but for a sum that is declared as the loss.
+Each step sees some of the examples, and has the zeros of these. The carry between steps must not
+depend on examples, except for a sum that is declared as the loss.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sawlog.jax._capture.structures import merged_state, states_of
 from sawlog.jax._capture.sub_batches import Digit, of_all_steps, passed, rebuilt, shifted
 from sawlog.jax._core import arrays
 
-_HANDED_ON = "hands a value of some examples on to others, in a loop over the examples"
+_HANDED_ON = "passes a value of some examples to others, in a loop over the examples"
 
 
 def loop_over_examples(
@@ -75,12 +75,12 @@ class _ExampleLoop:
         return dataclasses.replace(traced, origin=None)
 
     def _handed_on(self, state: State) -> State:
-        """Return the state of a value that steps hand on to each other."""
+        """Return the state of a value in the carry."""
         place = state.place
         if isinstance(place, (Axis, Split, CutBatch)):
             place = Summed() if self.walk.sums else Mixed(_HANDED_ON, self.at)
         elif place is None and state.param:
-            place = Mixed("hands parameters on, in a loop over the examples", self.at)
+            place = Mixed("passes parameters to later steps, in a loop over the examples", self.at)
         return State(place, state.param)
 
     def _step_state(self, state: State) -> State:

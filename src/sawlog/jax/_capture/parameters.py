@@ -89,7 +89,7 @@ class Static:
 
 
 class _Array:
-    """Stands where an array was taken out."""
+    """The placeholder of an array that was taken out."""
 
     def __repr__(self) -> str:
         return "array"

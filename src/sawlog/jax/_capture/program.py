@@ -39,7 +39,7 @@ from sawlog.run_files._projections import projection_of
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What the user asked for, see :func:`~sawlog.jax.capture`."""
+    """The options of a capture, see :func:`~sawlog.jax.capture`."""
 
     loss_fn: Callable[..., Any]
     reduction: str
@@ -50,7 +50,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """What is static of a call: the structure of both arguments, the axes and the names."""
+    """The static part of a call: the structure of both arguments, the axes and the names."""
 
     params: Static
     batch: Static

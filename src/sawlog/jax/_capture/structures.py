@@ -1,4 +1,4 @@
-"""Rules for equations that hold programs: calls, checkpoints, branches, own derivatives."""
+"""Rules for equations that hold programs: calls, checkpoints, branches, custom derivatives."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _whole(place: Place, eqn: Any) -> Place:
     """Return a place with all examples, as the user's derivative must have them."""
     if not isinstance(place, CutBatch):
         return place
-    why = "selects some of the examples, in a function with a derivative of its own"
+    why = "selects some of the examples, in a function with a custom derivative"
     return Mixed(why, where(eqn))
 
 
@@ -220,7 +220,7 @@ def _separate_backwards(
     for i, state in zip(wanted, found, strict=True):
         if state.place is not None and state.place != operands[i].state.place:
             inside = state.place.where if isinstance(state.place, Mixed) else ""
-            why = f"has a derivative of its own that combines examples ({inside})"
+            why = f"has a custom derivative that combines examples ({inside})"
             return (Mixed(why, where(eqn)),) * len(places)
     return places
 

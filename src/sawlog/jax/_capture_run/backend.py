@@ -42,7 +42,7 @@ PROOF_RANK = 16
 
 @dataclasses.dataclass(frozen=True)
 class WatchedFunction:
-    """What ``run.watch`` was told about loss functions.
+    """The arguments of ``run.watch`` that describe loss functions.
 
     Args:
         names: Which parameters to watch.

@@ -36,8 +36,8 @@ def define_silent_autodiff(primitive: Primitive, bind_primal: Callable[..., Any]
         return [], [], [], lambda residuals, *tangents: []
 
     def transpose(cotangents: Any, *args: Any, **params: Any) -> Any:
-        # A transposition never computes the value of a linear unknown, and without outputs there
-        # is no cotangent either: nothing to log.
+        # A transposition never computes the value of a linear unknown. Without outputs there is
+        # no cotangent either: nothing to log.
         del cotangents, params
         return [None for _ in args]
 

@@ -25,7 +25,7 @@ from sawlog.jax._training.states import Arrays
 DAMPINGS = (0.001, 0.01, 0.1)
 #: How many numbers the gradients of all examples may have; more, and there is no guess.
 LARGEST = 250_000_000
-#: How many examples the curvature is made of, at most.
+#: The largest number of examples that the curvature is computed from.
 ROWS = 1000
 #: Gradients are computed for as many examples at once.
 TOGETHER = 256

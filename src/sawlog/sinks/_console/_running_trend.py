@@ -13,7 +13,7 @@ _FEW = 16  # up to here, adding numbers one by one is faster
 
 
 class RunningTrend:
-    """The means of a series in equal bins; when all bins are full, each two are merged.
+    """The means of a series in equal bins; when all bins are full, pairs of bins are merged.
 
     Several series may be added, each from place 0 on. The trend is then that of their mean.
 
@@ -67,7 +67,7 @@ class RunningTrend:
             self._greatest = max(self._greatest, float(values.max()))
 
     def _merge_bins(self) -> None:
-        """Merge each two bins, so that half of them are free."""
+        """Merge pairs of bins, so that half of the bins are free."""
         with np.errstate(over="ignore", invalid="ignore"):
             merged = self._bins[:, 0::2] + self._bins[:, 1::2]
         self._bins[:, : BINS // 2] = merged

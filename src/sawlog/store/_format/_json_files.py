@@ -122,8 +122,8 @@ def from_json(data: bytes) -> tuple[dict[str, Any], bool]:
 def read_error(error: OSError, path: Path) -> OSError:
     """Return the error for a file that cannot be read: the same one if the file is damaged.
 
-    A disk that fails, or a process with too many open files, is no damage: the file may be intact,
-    and must not be skipped or repaired.
+    A disk that fails, or a process with too many open files, is not damage: the file may be
+    intact, and must not be skipped or repaired.
     """
     if isinstance(error, StoreError) or error.errno in _DAMAGE:
         return error

@@ -1,6 +1,6 @@
 """Read small files beside stores: those of runs, which have no checksum and no fixed form.
 
-They are read as files of a store are, because a stranger may have written them: links are not
+They are read as files of a store are, because any program may have written them: links are not
 followed, only regular files are opened, and their size is bounded.
 """
 

@@ -290,7 +290,7 @@ class Segment:
         """Check every tensor; return what is wrong, by tensor.
 
         Raises:
-            RemovedSegmentError: the file was removed, which is no damage if it was compacted.
+            RemovedSegmentError: the file was removed, which is not damage if it was compacted.
         """
         found = {}
         for name, placed in self.tensors.items():

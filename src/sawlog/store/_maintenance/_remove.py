@@ -144,7 +144,7 @@ def replace_stores(
 ) -> list[Path]:
     """Remove stores, except those that sibling processes created; return the removed ones.
 
-    ``find`` returns the stores, and raises if other files are in the way. ``for_all`` says that
+    ``find`` returns the stores, and raises if other files are in the folder. ``for_all`` says that
     sibling processes wait for this one, so that no store is theirs.
 
     Raises:

@@ -122,7 +122,7 @@ class IdIndex:
         if not len(self._keys):
             rows = np.full(len(ids), -1, dtype=np.int64)
         else:
-            order = np.argsort(keys)  # sorted lookups are kinder to the cache
+            order = np.argsort(keys)  # sorted lookups use the cache better
             wanted = keys[order]
             at = np.searchsorted(self._keys, wanted)
             np.minimum(at, len(self._keys) - 1, out=at)
