@@ -10,7 +10,7 @@ BENCHMARKS := $(wildcard benchmarks/[!_]*.py)
 # What runs on the newest Python and JAX: all that needs no PyTorch and is about JAX.
 NEWEST_TESTS := \
 	src/sawlog/jax src/sawlog/loggers \
-	tests/jax tests/sinks $(wildcard tests/test_*loggers*.py) tests/test_logger_options.py tests/test_ppo.py \
+	tests/jax tests/sinks $(wildcard tests/loggers/test_*loggers*.py) tests/loggers/test_logger_options.py tests/test_ppo.py \
 	tests/test_docs.py tests/test_imports.py tests/test_missing_packages.py
 
 .PHONY: help demo docs test test-browser test-long test-newest test-thorough mutants fuzz bench lint clean

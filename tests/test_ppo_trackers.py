@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from sawlog.loggers import ConsoleLogger, MemoryLogger, MultiLogger
+from tests.loggers.test_tracker_loggers import LOGGERS, keep_sinks
 from tests.sinks._trackers import INSTALLED, Wandb, imported_quietly, writing_below
 from tests.test_ppo import SEEDS, check_that_lanes_differ, expected, jitted, train
-from tests.test_tracker_loggers import LOGGERS, keep_sinks
 
 pytestmark = pytest.mark.long
 LOSSES = ("loss/policy", "loss/value", "entropy", "grad_norm")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sawlog.loggers import ConsoleLogger, MemoryLogger, MultiLogger
-from tests.logger_programs import random_walk
+from tests.loggers.logger_programs import random_walk
 
 STEPS, SEEDS = 30, 4
 train = random_walk(STEPS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ import numpy as np
 
 from sawlog import store
 from sawlog._atomic import replacing
+from sawlog._csv import cell, line
 from sawlog._optional import require
-from sawlog._text import guarded
 from sawlog._validate import refuse
 from sawlog.errors import StoreError, StoreExistsError
 
@@ -67,11 +66,10 @@ def write(path: Path, columns: Mapping[str, Any]) -> None:
 
 def _write_csv(path: Path, columns: Mapping[str, Any]) -> None:
     lists = [v.tolist() if isinstance(v, np.ndarray) else v for v in columns.values()]
-    plain = [[guarded(x) if isinstance(x, str) else x for x in column] for column in lists]
+    cells = [[cell(x) if isinstance(x, str) else str(x) for x in column] for column in lists]
     with path.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(map(guarded, columns))
-        rows.writerows(zip(*plain, strict=True))
+        file.write(line(map(cell, columns)))
+        file.writelines(map(line, zip(*cells, strict=True)))
 
 
 def check_suffix(path: Path | None) -> None:

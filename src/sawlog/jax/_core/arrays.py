@@ -30,8 +30,8 @@ def is_plain(array: Any) -> bool:
     return not jnp.issubdtype(jnp.result_type(array), jax.dtypes.extended)
 
 
-def to_numpy(array: Any) -> Any:
-    """Convert to a numpy array, unless numpy does not support the dtype."""
+def host_array(array: Any) -> Any:
+    """Return an array as one of numpy, or unchanged if numpy does not support its dtype."""
     return np.asarray(array) if is_plain(array) else array
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from sawlog.errors import ArgumentError, LogMismatchError
 from sawlog.jax import _compat
 from sawlog.jax._core import arrays
-from sawlog.jax._core.arrays import Type, inner, rows, to_numpy, zeros
+from sawlog.jax._core.arrays import Type, host_array, inner, rows, zeros
 from sawlog.jax._core.site import Operands, Site, as_written
 
 
@@ -277,5 +277,5 @@ def nothing_of(part: LogdictPart) -> Nothing:
 
 def on_host(part: LogdictPart) -> LogdictPart:
     """Copy the arrays to numpy, except for PRNG keys."""
-    moved = part.map(to_numpy)
-    return dataclasses.replace(moved, dropped=jax.tree.map(to_numpy, part.dropped))
+    moved = part.map(host_array)
+    return dataclasses.replace(moved, dropped=jax.tree.map(host_array, part.dropped))

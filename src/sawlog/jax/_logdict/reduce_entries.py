@@ -11,7 +11,7 @@ from jax import lax
 
 from sawlog._names import ByName
 from sawlog.jax._compat import is_tracer
-from sawlog.jax._core.arrays import inner, select, to_numpy, type_of, zeros
+from sawlog.jax._core.arrays import host_array, inner, select, type_of, zeros
 from sawlog.jax._logdict import entries as entries_of
 from sawlog.jax._logdict.entries import LogdictPart
 from sawlog.jax._transforms.reductions import Reduction, begin, check_mode, for_steps, reduction_of
@@ -28,7 +28,7 @@ def reduce_part(part: LogdictPart, mode: Any) -> LogdictPart:
     steps = tuple(_fold(for_steps(reduction), x, part.mask, part) for x in part.steps)
     mask = None if part.mask is None else part.mask.any(axis=part.outer)
     if entries_of.namespace(part) is np and not any(map(is_tracer, jax.tree.leaves(value))):
-        value, steps = jax.tree.map(to_numpy, (value, steps))  # not while a program is traced
+        value, steps = jax.tree.map(host_array, (value, steps))  # not while a program is traced
     slot = dataclasses.replace(
         part.slot,
         stacked=False,
@@ -65,7 +65,7 @@ def _fold(reduction: Reduction, value: Any, mask: Any, part: LogdictPart) -> Any
     if not _would_truncate(value):
         return fun(value, mask)
     with jax.enable_x64(True):
-        return jax.tree.map(to_numpy, fun(value, mask))
+        return jax.tree.map(host_array, fun(value, mask))
 
 
 def _would_truncate(value: Any) -> bool:

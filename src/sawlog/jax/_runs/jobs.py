@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from sawlog._turn import Signal
-from sawlog.jax._core.arrays import is_elsewhere, to_numpy
+from sawlog.jax._core.arrays import host_array, is_elsewhere
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._runs.background import ROOM, Job
 from sawlog.jax._runs.call_forms import Leaves
@@ -66,7 +66,7 @@ def _is_ready(array: Any) -> bool:
 
 def on_host(logs: logdict) -> logdict:
     """Convert all leaves to numpy, so that writing computes nothing on a device."""
-    return jax.tree.map(to_numpy, logs)
+    return jax.tree.map(host_array, logs)
 
 
 class Logged(Arrays):
@@ -94,11 +94,11 @@ class Logged(Arrays):
 
 
 def _on_host(leaf: Any) -> Any:
-    """Do what ``to_numpy`` does, faster for many numbers."""
+    """Do what ``host_array`` does, faster for many numbers."""
     if type(leaf) is np.ndarray or is_elsewhere(leaf):
         return leaf
     plain = isinstance(leaf, jax.Array) and isinstance(leaf.dtype, np.dtype)
-    return np.asarray(leaf) if plain else to_numpy(leaf)
+    return np.asarray(leaf) if plain else host_array(leaf)
 
 
 def _kind(logs: Leaves) -> Any:

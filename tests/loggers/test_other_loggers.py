@@ -11,7 +11,7 @@ import pytest
 import sawlog
 from sawlog.errors import ArgumentError, StoreExistsError
 from sawlog.loggers import CsvLogger, JsonlLogger, MemoryLogger, MultiLogger, SaveLogger
-from tests.logger_programs import random_walk
+from tests.loggers.logger_programs import random_walk
 
 STEPS, SEEDS = 20, 4
 train = random_walk(STEPS)

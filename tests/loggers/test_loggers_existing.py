@@ -18,8 +18,8 @@ from sawlog.errors import (
     StoreExistsError,
 )
 from sawlog.loggers import SaveLogger
+from tests.jax.saved import assert_same
 
-from .jax.saved import assert_same
 from .logger_programs import KEYS, SEEDS, MemoryLogger, by_hand, of_tap, seed_names, train
 
 # -- an existing run -------------------------------------------------------------------------------

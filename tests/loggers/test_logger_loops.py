@@ -21,8 +21,7 @@ from sawlog.jax._runs import background as _background
 from sawlog.jax._runs.call_forms import Forms, one_entry
 from sawlog.loggers import MemoryLogger, SaveLogger
 from sawlog.sinks import MemorySink
-
-from .sinks.failing import PATIENCE
+from tests.sinks.failing import PATIENCE
 
 
 class Device:

@@ -19,8 +19,8 @@ from sawlog.errors import (
 )
 from sawlog.loggers import RunState, SaveLogger
 from tests.jax.same import gaps
+from tests.jax.saved import assert_same
 
-from .jax.saved import assert_same
 from .logger_programs import (
     KEYS,
     SEEDS,

@@ -21,8 +21,7 @@ from sawlog._worker import Task
 from sawlog.errors import ArgumentError, SinkWarning
 from sawlog.loggers import Logger, MemoryLogger
 from sawlog.sinks import Fallback, MemorySink, Timeout
-
-from .sinks.failing import PATIENCE
+from tests.sinks.failing import PATIENCE
 
 
 class Hangs(MemorySink):

@@ -24,8 +24,7 @@ from sawlog.errors import (
 from sawlog.loggers import CsvLogger, JsonlLogger, MemoryLogger, SaveLogger
 from sawlog.records import Entries, Records
 from sawlog.sinks._values import XAxis, groups
-
-from .jax.saved import assert_same
+from tests.jax.saved import assert_same
 
 KEYS = jax.vmap(jax.random.key)(jnp.arange(4))
 
