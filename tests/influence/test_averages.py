@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from sawlog.influence._added_examples import integral_factors
-from sawlog.influence._averages import RIDGE, _correlation, average
-from sawlog.influence._score_errors import expected_errors
+from sawlog.influence._averages._added_examples import integral_factors
+from sawlog.influence._averages._average import RIDGE, _correlation, average
+from sawlog.influence._averages._score_errors import expected_errors
 
 
 def runs(count, seed=0, *, tails=5.0, early=3.0, paired=0.0):
@@ -39,7 +39,7 @@ def guesses(count, seed=0, off=0.7):
     ],
 )
 def test_nine_of_ten_intervals_hold_the_value_of_further_runs(kind, paired, guessed):
-    from sawlog.influence._averages import t_quantile
+    from sawlog.influence._averages._average import t_quantile
 
     correlation = -0.4 if paired else 0.0
 
@@ -57,7 +57,7 @@ def test_nine_of_ten_intervals_hold_the_value_of_further_runs(kind, paired, gues
 
 
 def test_what_differs_between_runs_with_and_without_an_example_is_no_error():
-    from sawlog.influence._averages import t_quantile
+    from sawlog.influence._averages._average import t_quantile
 
     def halves(count, seed):
         random = np.random.default_rng([9, seed])
@@ -255,7 +255,7 @@ def test_factors_of_examples_that_no_run_or_each_run_has_used():
 
 @pytest.mark.parametrize("kind", ["robust", "mean"])
 def test_intervals_hold_the_value_of_two_hundred_further_fits(kind):
-    from sawlog.influence._averages import t_quantile
+    from sawlog.influence._averages._average import t_quantile
 
     def averaged(count, seed):
         parts, present, _ = least_squares(count, seed)

@@ -5,7 +5,7 @@ import pytest
 
 from sawlog import store
 from sawlog.influence import Scores, attribute
-from sawlog.influence._rough_runs import scale_down
+from sawlog.influence._averages._rough_runs import scale_down
 from sawlog.influence._scoring_job import _as_columns, _greatest, _powers_of_two
 from sawlog.influence._training import _weighted
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from sawlog.influence._averages import average, t_quantile
-from sawlog.influence._rough_runs import scale_down, usual_size_errors
+from sawlog.influence._averages._average import average, t_quantile
+from sawlog.influence._averages._rough_runs import scale_down, usual_size_errors
 
 
 def rough(count, seed, spread):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import optimize, special
 
-from sawlog.influence._averages import average, t_quantile
-from sawlog.influence._least_squares import least_squares
-from sawlog.influence._score_errors import MOST, by_size, expected_errors, prior_degrees
+from sawlog.influence._averages._average import average, t_quantile
+from sawlog.influence._averages._least_squares import least_squares
+from sawlog.influence._averages._score_errors import MOST, by_size, expected_errors, prior_degrees
 
 
 def signal():

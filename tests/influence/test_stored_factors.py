@@ -9,8 +9,8 @@ from sawlog.curvature import Curvature, Diagonal
 from sawlog.errors import ArgumentError
 from sawlog.factored import Projection
 from sawlog.influence import Logs, attribute, token_scores
-from sawlog.influence._find_factors import _EXACT
-from sawlog.influence._stored_factors import BIAS, MATRIX, TABLE, StoredCall, StoredFactors
+from sawlog.influence._tokens._find_factors import _EXACT
+from sawlog.influence._tokens._stored_factors import BIAS, MATRIX, TABLE, StoredCall, StoredFactors
 from sawlog.run_files import ragged
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._encode import SCALE

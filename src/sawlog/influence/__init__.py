@@ -27,12 +27,12 @@ from sawlog.influence._logs import Logs as Logs
 from sawlog.influence._methods import activation_similarity as activation_similarity
 from sawlog.influence._methods import gradient_cosine as gradient_cosine
 from sawlog.influence._methods import influence_functions as influence_functions
+from sawlog.influence._methods import less as less
+from sawlog.influence._methods import relatif as relatif
 from sawlog.influence._methods import tracin as tracin
 from sawlog.influence._methods import trackstar as trackstar
 from sawlog.influence._methods import trak as trak
 from sawlog.influence._mixed_curvature import Components as Components
-from sawlog.influence._recipes import less as less
-from sawlog.influence._recipes import relatif as relatif
 from sawlog.influence._run_influence import Influence as Influence
 from sawlog.influence._scores import Scores as Scores
 from sawlog.influence._scores import load_scores as load_scores
@@ -44,8 +44,8 @@ from sawlog.influence._tasks import attribution_table as attribution_table
 from sawlog.influence._tasks import label_errors as label_errors
 from sawlog.influence._tasks import near_duplicates as near_duplicates
 from sawlog.influence._tasks import prune as prune
-from sawlog.influence._token_scores import token_scores as token_scores
-from sawlog.influence._token_table import token_table as token_table
+from sawlog.influence._tokens._token_scores import token_scores as token_scores
+from sawlog.influence._tokens._token_table import token_table as token_table
 from sawlog.influence._training import training_influence as training_influence
 from sawlog.influence._validation._bank import Bank as Bank
 from sawlog.influence._validation._recall import Recall as Recall

@@ -15,7 +15,7 @@ from sawlog._optional import require
 from sawlog._rich import Table, Text
 from sawlog._text import printable_name
 from sawlog.errors import ArgumentError
-from sawlog.influence._averages import t_quantile
+from sawlog.influence._averages._average import t_quantile
 from sawlog.influence._rows import id_list
 from sawlog.influence._top_k import TopK, check_top_k
 from sawlog.influence._validation._validation import Validation

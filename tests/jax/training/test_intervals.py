@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from sawlog.influence._averages import average, t_quantile
+from sawlog.influence._averages._average import average, t_quantile
 from sawlog.jax._training.arguments import runner_of
 from tests.jax.training import programs
 

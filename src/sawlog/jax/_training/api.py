@@ -11,7 +11,7 @@ from sawlog import _validate
 from sawlog._paths import absolute
 from sawlog.errors import RoughTrainingWarning
 from sawlog.influence import Scores
-from sawlog.influence import _averages as averages
+from sawlog.influence._averages import _average as averages
 from sawlog.jax._training import arguments, roughness
 from sawlog.jax._training.run_bank import RunBank
 from sawlog.jax._training.run_data import is_paired

@@ -13,7 +13,7 @@ import numpy as np
 
 from sawlog import store
 from sawlog.errors import ArgumentError
-from sawlog.influence._averages import Average, average
+from sawlog.influence._averages._average import Average, average
 from sawlog.jax._training.runner import RunScores
 
 _ARRAYS = ("parts", "metrics", "weights")

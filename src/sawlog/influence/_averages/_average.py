@@ -10,10 +10,10 @@ import statistics
 import numpy as np
 
 from sawlog import _validate
-from sawlog.influence._added_examples import integral_factors
-from sawlog.influence._least_squares import least_squares
-from sawlog.influence._rough_runs import scale_down, usual_size_errors
-from sawlog.influence._score_errors import expected_errors
+from sawlog.influence._averages._added_examples import integral_factors
+from sawlog.influence._averages._least_squares import least_squares
+from sawlog.influence._averages._rough_runs import scale_down, usual_size_errors
+from sawlog.influence._averages._score_errors import expected_errors
 
 #: With fewer runs, ``"robust"`` is the mean: too few to tell which are rough.
 FEWEST = 4

@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from sawlog.influence._least_squares import least_squares
+from sawlog.influence._averages._least_squares import least_squares
 
 #: What the scores of one example have in common is averaged with that of all examples, which count
 #: like this number of queries.

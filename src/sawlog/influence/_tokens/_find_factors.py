@@ -10,7 +10,7 @@ import numpy as np
 
 from sawlog.errors import ArgumentError
 from sawlog.influence._logs import Logs
-from sawlog.influence._stored_factors import BIAS, MATRIX, TABLE, StoredCall, StoredFactors
+from sawlog.influence._tokens._stored_factors import BIAS, MATRIX, TABLE, StoredCall, StoredFactors
 from sawlog.run_files import ragged
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._encode import SCALE

@@ -12,11 +12,11 @@ from sawlog.curvature import Curvature, Damping
 from sawlog.errors import ArgumentError
 from sawlog.factored import OneHot, Pair
 from sawlog.influence._compatibility import check_together
-from sawlog.influence._find_factors import find_stored_factors
 from sawlog.influence._fitted_curvature import curvature_for
 from sawlog.influence._logs import BUDGET, Logs
 from sawlog.influence._rows import id_list
-from sawlog.influence._stored_factors import StoredFactors
+from sawlog.influence._tokens._find_factors import find_stored_factors
+from sawlog.influence._tokens._stored_factors import StoredFactors
 from sawlog.run_files import ragged
 
 _SAMPLE = 4  # examples that decide whether a weight is shared

@@ -1,0 +1,1 @@
+"""Scores of single positions, from the stored factors of each layer."""
