@@ -7,19 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import sawlog
 from sawlog.loggers import ConsoleLogger, MemoryLogger, MultiLogger
+from tests.logger_programs import random_walk
 
 STEPS, SEEDS = 30, 4
-
-
-def train(key):
-    def step(x, i):
-        x = x + jax.random.normal(jax.random.fold_in(key, i))
-        sawlog.log({"x": x}, step=i)
-        return x, None
-
-    return jax.lax.scan(step, 0.0, jnp.arange(STEPS))[0]
+train = random_walk(STEPS)
 
 
 def last_values():

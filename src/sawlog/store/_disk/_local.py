@@ -8,7 +8,7 @@ import mmap
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,23 @@ class _Lock:
             os.close(descriptor)
 
 
+def _locked(
+    descriptor: int, exclusive: bool, check: Callable[[], None] | None = None
+) -> Lease | None:
+    """Check and lock an open file; close it if that fails or another process has the lock."""
+    try:
+        if check is not None:
+            check()
+        claimed = _lock(descriptor, exclusive)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    if claimed is False:
+        os.close(descriptor)
+        return None
+    return _Lock(descriptor, claimed is True)
+
+
 class LocalDisk:
     """The files under one folder; see :class:`sawlog.store._disk.Disk`.
 
@@ -299,16 +316,7 @@ class LocalDisk:
         with contextlib.suppress(FileNotFoundError):
             _check_regular(os.lstat(path), path)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _SAFELY, 0o666)
-        try:
-            _check_regular(os.fstat(descriptor), path)
-            claimed = _lock(descriptor)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        if claimed is False:
-            os.close(descriptor)
-            return None
-        return _Lock(descriptor, claimed is True)
+        return _locked(descriptor, True, lambda: _check_regular(os.fstat(descriptor), path))
 
     def hold(self) -> Lease | None:
         return self._lock_root(exclusive=False)
@@ -318,15 +326,7 @@ class LocalDisk:
 
     def _lock_root(self, exclusive: bool) -> Lease | None:
         descriptor = os.open(self.root, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        try:
-            claimed = _lock(descriptor, exclusive)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        if claimed is False:
-            os.close(descriptor)
-            return None
-        return _Lock(descriptor, claimed is True)
+        return _locked(descriptor, exclusive)
 
     def sweep(self) -> int:
         return sum(
