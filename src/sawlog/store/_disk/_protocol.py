@@ -50,6 +50,9 @@ class Blob(Protocol):
     def map(self) -> Mapped:
         """Map the whole file, which is not empty; the map outlives the blob."""
 
+    def held(self) -> bool | None:
+        """Return whether a process holds the file, see ``put_held``; None if that is unknown."""
+
     def close(self) -> None:
         """Close the file."""
 
@@ -109,6 +112,13 @@ class Disk(Protocol):
 
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """Publish a small file in one step, replacing an existing one."""
+
+    def put_held(self, name: str, data: bytes) -> Lease | None:
+        """Publish a small file as ``put`` does, not durable, and hold it until released.
+
+        Who opens the file can ask whether it is held. None on a disk without locks: nothing was
+        published.
+        """
 
     def put_new(self, name: str, data: bytes) -> bool:
         """Publish a small file in one step if the name is free; return whether it was."""

@@ -243,7 +243,8 @@ def _remove_old(path: Path) -> None:
 class InUse:
     """Marks a store as being written, until released or the process ends.
 
-    Each mark needs an open file, so a process marks at most ``_most`` stores.
+    Each mark needs two open files, one of them the writer's report (``_writer_notes.py``), so a
+    process marks at most ``_most`` stores.
     """
 
     written: ClassVar[set[str]] = set()  # ids of the stores that this process has written to
@@ -262,6 +263,11 @@ class InUse:
             if self._lease is None:
                 time.sleep(0.02)
         InUse._count += self._lease is not None
+
+    @property
+    def marked(self) -> bool:
+        """Whether the store is marked, and not one too many."""
+        return self._lease is not None
 
     def release(self) -> None:
         """Remove the mark."""
