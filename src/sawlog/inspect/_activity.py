@@ -1,7 +1,7 @@
 """``WriterActivity``: whether a store is being written, by ``writers/*.json`` alone.
 
-Nothing is written, and no writer is disturbed: the lock that is asked for is one of the writer's
-own file, which it takes before the file has a name.
+Nothing is written, and no writer is disturbed: a writer locks its own file before the file has its
+name, and never waits for that lock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class WriterActivity:
     Args:
         state: ``"writing"`` (a writer is open, and its process runs), ``"closed"``, ``"failed"``
             (the last writer was closed after an error), ``"unfinished"`` (the last writer was not
-            closed, and its process ended) or ``"empty"``. Where nobody can tell whether a process
+            closed, and its process ended) or ``"empty"``. Where it is not known whether a process
             runs, because it is on another machine, it counts as running until ten minutes after
             it published last.
         written: when a writer published last, in seconds since the epoch; None if unknown.

@@ -8,7 +8,7 @@ import mmap
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableSequence
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,7 @@ class _File:
         return _MemoryMap(self._descriptor)
 
     def held(self) -> bool | None:
-        taken = lock(self._descriptor, exclusive=False)  # who holds it took it before it was named
+        taken = lock(self._descriptor, exclusive=False)
         if taken:
             unlock(self._descriptor)
         return None if taken is None else not taken
@@ -222,21 +222,17 @@ class LocalDisk:
         finally:
             file.discard()
 
-    def put_held(self, name: str, data: bytes) -> Lease | None:
+    def put_held(self, name: str, data: bytes, leases: MutableSequence[Lease]) -> bool:
         file = self._aside(name)
-        lease = None
         try:
-            if lock(file.descriptor):
+            locked = lock(file.descriptor) is True
+            if locked:
                 file.write(data)
-                lease = HeldLock(os.dup(file.descriptor), True)
+                leases.append(HeldLock(os.dup(file.descriptor), True))
                 file.commit(durable=False)
-        except BaseException:
-            if lease is not None:
-                lease.release()
-            raise
         finally:
             file.discard()
-        return lease
+        return locked
 
     def put_new(self, name: str, data: bytes) -> bool:
         file = self._aside(name)

@@ -60,10 +60,6 @@ class HeldLock:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
 
-    def __del__(self) -> None:  # after an interrupt, nobody may know of it
-        with contextlib.suppress(Exception):
-            self.release()
-
 
 _held: weakref.WeakSet[HeldLock] = weakref.WeakSet()
 

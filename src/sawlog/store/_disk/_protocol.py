@@ -10,7 +10,7 @@ file.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableSequence
 from typing import Any, Protocol
 
 
@@ -113,11 +113,11 @@ class Disk(Protocol):
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """Publish a small file in one step, replacing an existing one."""
 
-    def put_held(self, name: str, data: bytes) -> Lease | None:
-        """Publish a small file as ``put`` does, not durable, and hold it until released.
+    def put_held(self, name: str, data: bytes, leases: MutableSequence[Lease]) -> bool:
+        """Publish a small file as ``put`` does, not durable, and hold it.
 
-        Who opens the file can ask whether it is held. None on a disk without locks: nothing was
-        published.
+        The lease is added to ``leases`` before the file has its name. Processes that open the file
+        see whether it is held. False on a disk without locks: nothing was published.
         """
 
     def put_new(self, name: str, data: bytes) -> bool:

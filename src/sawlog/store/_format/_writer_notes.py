@@ -95,25 +95,25 @@ class HeldNote:
 
     def __init__(self, disk: Disk, writer: str) -> None:
         self._disk, self._name = disk, file_of(writer)
-        self._lease: Lease | None = None
+        self._leases: list[Lease] = []  # more than one only after a failure
 
     def put(self, note: WriterNote, hold: bool) -> None:
         """Replace the file. Not synced, because losing a report is harmless."""
-        lease = None
-        if hold:
-            held = note._replace(held=system_id())
-            lease = self._disk.put_held(self._name, held.to_json())
-        if lease is None:
+        held = note._replace(held=system_id()).to_json()
+        if hold and self._disk.put_held(self._name, held, self._leases):
+            self._release_all_but(1)
+        else:
             self._disk.put(self._name, note.to_json(), durable=False)
-        before, self._lease = self._lease, lease
-        if before is not None:
-            before.release()
+            self.release()
 
     def release(self) -> None:
         """Release the file, as the end of the process would."""
-        before, self._lease = self._lease, None
-        if before is not None:
-            before.release()
+        self._release_all_but(0)
+
+    def _release_all_but(self, last: int) -> None:
+        while len(self._leases) > last:
+            self._leases[0].release()
+            del self._leases[0]
 
 
 def _note(disk: Disk, name: str) -> WriterNote | None:
