@@ -36,17 +36,18 @@ from sawlog.store._format._json_files import write_error
 from sawlog.store._format._layout import Folder, identity_of, is_store
 from sawlog.store._maintenance._process_group import LaunchedProcesses, process_group
 
-_SEGMENT = r"[a-z0-9]{1,32}-\d{8,}\.safetensors"
+_SEGMENT = r"[a-z0-9]{1,32}-[0-9]{8,19}\.safetensors"
 _OURS = re.compile(
     r"store\.json"
-    r"|schema/\d{8,}(?:-\d{8,})?\.json"
+    r"|schema/[0-9]{8,19}(?:-[0-9]{8,19})?\.json"
     rf"|segments/{_SEGMENT}"
     r"|writers/[a-z0-9]{1,32}\.json"
     rf"|tmp/(?:[0-9a-f]{{12}}|{_SEGMENT}(?:\.[0-9a-f]{{12}})?)\.part|tmp/compact\.lock"
-    rf"|replaced/\d{{1,12}}/{_SEGMENT}"
-    rf"|damaged/(?:store\.json|schema-\d{{8,}}(?:-\d{{8,}})?\.json|segments-{_SEGMENT})(?:\.\d+)?"
+    rf"|replaced/[0-9]{{1,12}}/{_SEGMENT}"
+    r"|damaged/(?:store\.json|schema-[0-9]{8,19}(?:-[0-9]{8,19})?\.json"
+    rf"|segments-{_SEGMENT})(?:\.[0-9]+)?"
 )
-_FOLDERS = re.compile(r"schema|segments|writers|tmp|damaged|replaced(?:/\d{1,12})?")
+_FOLDERS = re.compile(r"schema|segments|writers|tmp|damaged|replaced(?:/[0-9]{1,12})?")
 _PATIENCE = 30.0  # seconds that processes of one job wait for each other
 _LISTED = 10
 
