@@ -97,7 +97,10 @@ def test_keys_have_no_mean() -> None:
     assert jax.random.key_data(logs["c"]).tolist() == jax.random.key_data(key).tolist()
 
 
-@pytest.mark.parametrize("name", ["jax_remat3", "jax_custom_vjp3"])
+SETTINGS = ["jax_remat3", "jax_custom_vjp3", "jax_custom_jvp3", "jax_scan3"]
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if hasattr(jax.config, name)])
 def test_settings_under_which_logs_would_count_twice(name: str) -> None:
     before = getattr(jax.config, name)
     jax.config.update(name, True)
