@@ -385,9 +385,15 @@ class BatchCapture:
         recorder = self._hooks.recorder
         if recorder is not None and graph.structure not in self._watched.interactions.checked:
             dtypes = {meta.dtype for node in graph.nodes for meta in node._input_metadata}
-            losses, outputs = roots.losses, proof.outputs
             self._watched.interactions.check(
-                graph.structure, recorder, losses, passes.terms, outputs, size, dtypes
+                graph.structure,
+                recorder,
+                roots.losses,
+                passes.terms,
+                proof.outputs,
+                size,
+                dtypes,
+                proof.alive,
             )
         plan = proof.plan
         # Checkpointed nodes are recomputed once in a pass, so they cannot be called besides.
