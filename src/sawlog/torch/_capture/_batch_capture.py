@@ -99,7 +99,8 @@ class BatchCapture:
         if not self._records or compiled:
             yield
             return
-        with self._watched.interactions.recording() as self._hooks.recorder:
+        checks, size = self._watched.interactions, (self._batch.size, self._batch.views)
+        with checks.recording(size) as recorder, self._hooks.recording(recorder):
             yield
 
     def ignoring(self) -> contextlib.AbstractContextManager[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -33,6 +33,7 @@ class InteractionChecks:
 
     Args:
         due: whether the next batch is recorded.
+        sizes: the sizes of batches that were recorded.
         recorded: how many batches were.
         refused: the structures in which examples depended on each other; every batch is recorded
             until they do not.
@@ -41,18 +42,25 @@ class InteractionChecks:
     """
 
     due: bool = True
+    sizes: set[Hashable] = dataclasses.field(default_factory=set)
     recorded: int = 0
     refused: set[int] = dataclasses.field(default_factory=set)
     checked: dict[int, str] = dataclasses.field(default_factory=dict)
 
     @contextlib.contextmanager
-    def recording(self) -> Iterator[Recorder | None]:
-        """Record the operations inside the ``with``, if a check is due."""
-        due = bool(self.refused) or (self.due and self.recorded < _MOST)
+    def recording(self, size: Hashable) -> Iterator[Recorder | None]:
+        """Record the operations inside the ``with``, if a check is due.
+
+        Args:
+            size: of the batch; graphs of batches of other sizes have other structures.
+        """
+        due = self.due or size not in self.sizes
+        due = bool(self.refused) or (due and self.recorded < _MOST)
         if not due or torch._C._len_torch_dispatch_stack():
             yield None
             return
         self.due = False
+        self.sizes.add(size)
         self.recorded += 1
         recorder = Recorder()
         try:

@@ -141,6 +141,8 @@ class Tape:
         """The outputs of the calls of layers."""
         self.edges: dict[tuple[int, int, str], tuple[int, int]] = {}
         """The values of the edges of the graph, and the positions where they were first used."""
+        self.model_calls: list[range] = []
+        """The operations during each call of the model."""
         self._homes: list[Memory | None] = []
         self._memories: dict[int, Memory] = {}
         self._shared: set[int] = set()
@@ -193,6 +195,10 @@ class Tape:
     def is_external(self, number: int) -> bool:
         """Return whether a value lies in memory that existed before."""
         return number in self._shared
+
+    def is_of_model(self, place: int) -> bool:
+        """Return whether an operation ran during a call of the model."""
+        return any(place in each for each in self.model_calls)
 
     def home(self, number: int) -> int:
         """Return what identifies the memory of a value; tensors that share it have the same."""

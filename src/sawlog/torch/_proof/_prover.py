@@ -29,6 +29,7 @@ from sawlog.torch._layers import GeneralRule
 from sawlog.torch._model._watched import Watched
 from sawlog.torch._proof._block_gradients import pairs_of
 from sawlog.torch._proof._example_axis import ExampleAxis
+from sawlog.torch._proof._known_origins import known_origins
 from sawlog.torch._proof._measured_gradients import MeasuredGradients
 from sawlog.torch._proof._mixed_examples import mixed_in_loss
 from sawlog.torch._proof._moves import Place, places_of
@@ -189,9 +190,15 @@ class Prover:
         structure, watched = self._graph.structure, self._watched
         of_examples: set[Node] = set()
         dtypes = {meta.dtype for node in self._graph.nodes for meta in node._input_metadata}
+        known = known_origins(watched, self._graph, hooks.recorder, self._batch)
         while True:
             finder = WeightUses(
-                self._graph, self._batch, of_examples, watched.buffers, hooks.computed_weights
+                self._graph,
+                self._batch,
+                of_examples,
+                watched.buffers,
+                hooks.computed_weights,
+                known,
             )
             uses = {name: finder.of(each) for name, each in watched.parameters.items()}
             count = 2 if structure in watched.scattered else 1
