@@ -59,6 +59,14 @@ class Recorder(TorchDispatchMode):
         self._scalars = Scalars()
         self._sizes: dict[tuple[int, ...], list[Scalar]] = {}
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let ``torch.cond`` and the like compile, which they do not inside of other modes.
+
+        As written they would lose gradients. They are operations that take functions.
+        """
+        return True
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if args and type(args[0]) in _NUMBERS:
