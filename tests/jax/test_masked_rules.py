@@ -101,7 +101,6 @@ def check(logs: Any, names: set[str]) -> None:
         np.testing.assert_array_equal(np.squeeze(logs[name])[RAN], EXPECTED[name][RAN])
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("within", WITHIN)
 @pytest.mark.parametrize("rules", RULES)
 def test_gradients_of_lanes(rules: str, within: str) -> None:

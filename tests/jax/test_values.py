@@ -76,7 +76,6 @@ def logged_thrice(x: Any) -> None:
 DTYPES = [jnp.bfloat16, jnp.float16, jnp.float8_e4m3fn, np.float32, np.complex64, np.int8, np.bool_]
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("dtype", "promotion"), pairs(DTYPES, ["strict", "standard"], few=1), ids=str
 )

@@ -274,7 +274,6 @@ def test_outputs_are_never_replaced(tmp_path):
     run.finalize()
 
 
-@pytest.mark.turns(3)
 @pytest.mark.filterwarnings("ignore:torch.cpu.amp:FutureWarning")
 @pytest.mark.parametrize("sizes", ["all, then one", "one, then all"])
 @pytest.mark.parametrize("name", RIGHT)
