@@ -32,7 +32,6 @@ def run_all(logger, way):
         jax.jit(jax.vmap(run))(jnp.arange(SEEDS))
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("way", ["spool", "tap", "buffered tap"])
 def test_all_at_once(tmp_path, way):
     memory = MemoryLogger()

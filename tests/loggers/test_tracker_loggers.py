@@ -167,7 +167,6 @@ CASES = [(kind, *WAYS[0]) for kind in INSTALLED]
 CASES += [(kind, *WAYS[1]) for kind in INSTALLED if kind in (TensorBoard, Trackio)]
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("kind", "wrap", "options"), CASES, ids=[f"{kind.package}-{wrap}" for kind, wrap, _ in CASES]
 )
@@ -206,7 +205,6 @@ def multi(path):
     return MultiLogger(memory, JsonlLogger(path), TensorBoardLogger(path)), memory
 
 
-@pytest.mark.turns(3)
 @pytest.mark.skipif(TensorBoard not in INSTALLED, reason="needs tensorboard")
 @pytest.mark.parametrize(("wrap", "options"), [("spool", {}), ("tap", {"buffer": 7})])
 @pytest.mark.parametrize("way", MAPPED)

@@ -19,7 +19,6 @@ def last_values():
     return np.asarray(jax.jit(jax.vmap(train))(keys), np.float64)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("way", ["spool", "tap", "buffered tap"])
 def test_all_seeds_in_one_table(way):
     file, memory = io.StringIO(), MemoryLogger()

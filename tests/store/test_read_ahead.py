@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from sawlog import store
+from sawlog.errors import ArgumentError
 from sawlog.store._disk._page_advice import populate, release
 from sawlog.store._format._segment import Segment
+from sawlog.store._reading import _blocks
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="other systems may refuse advice")
 
@@ -79,3 +81,57 @@ def test_small_files_that_were_checked_need_no_thread(tmp_path, monkeypatch):
     reader.read("x")
     monkeypatch.setattr(Segment, "fetch", None)
     assert [block.values["x"].tolist() for block in reader.blocks()] == [[3, 4]]
+
+
+@pytest.mark.parametrize("read_ahead", [False, True])
+def test_rows_that_are_read_together_are_yielded_in_blocks(tmp_path, monkeypatch, read_ahead):
+    path, ids = tmp_path / "store", np.arange(1000)
+    x = np.repeat(ids[:, None], 100, axis=1)
+    with store.create(path, segment_bytes=300_000, merge=False) as writer:
+        writer.append(ids, {"x": x})
+    monkeypatch.setattr(_blocks, "_BLOCK", 13 * x[0].nbytes)
+    fetched = []
+    fetch = Segment.fetch
+
+    def counted(segment, names, start, stop):
+        fetched.append(stop - start)
+        fetch(segment, names, start, stop)
+
+    monkeypatch.setattr(Segment, "fetch", counted)
+    reader = store.open(path)
+    for rows, most in ((None, 13), (7, 7), (1, 1), (10_000, 1000)):
+        fetched.clear()
+        blocks = list(reader.blocks(rows=rows, read_ahead=read_ahead))
+        assert max(map(len, blocks)) <= most
+        assert np.concatenate([block.ids for block in blocks]).tolist() == ids.tolist()
+        assert all((block.values["x"] == block.ids[:, None]).all() for block in blocks)
+        sizes = {len(block) for block in blocks}
+        assert most in sizes or most == 1000
+        assert sum(fetched) == 1000
+        assert len(fetched) < len(blocks) or most == 1000
+    small = list(reader.blocks(budget=20 * x[0].nbytes, rows=99))
+    assert max(map(len, small)) == 10  # two times as many rows fit into the budget
+    with pytest.raises(ArgumentError, match="`rows` must be a positive number of rows, or None"):
+        reader.blocks(rows=0)
+
+
+def test_rows_that_were_replaced_are_left_out_of_every_block(tmp_path, monkeypatch):
+    monkeypatch.setattr(_blocks, "_BLOCK", 4 * 8)
+    path, new = tmp_path / "store", [4, 5, 6, 7, 9, 18]
+    with store.create(path, duplicates="replace", merge=False) as writer:
+        writer.append(range(20), {"x": np.arange(20.0)})
+        writer.flush()
+        writer.append(new, {"x": np.array(new) + 0.5})
+    blocks = list(store.open(path, duplicates="replace").blocks())
+    ids = [np.asarray(block.ids).tolist() for block in blocks]
+    assert ids == [
+        [0, 1, 2, 3],
+        [],
+        [8, 10, 11],
+        [12, 13, 14, 15],
+        [16, 17, 19],
+        [4, 5, 6, 7],
+        [9, 18],
+    ]
+    values = {i: v for b in blocks for i, v in zip(b.ids.tolist(), b.values["x"], strict=True)}
+    assert values == {i: i + 0.5 * (i in new) for i in range(20)}

@@ -21,7 +21,7 @@ from sawlog.store._format._segment import Segment
 from sawlog.store._format._sequence_ranges import Ranges, joined
 from sawlog.store._maintenance import _compact, _remove
 from sawlog.store._maintenance._remove import InUse
-from sawlog.store._reading._blocks import UnreadBlock, rows_within, scan
+from sawlog.store._reading._blocks import UnreadRows, rows_within, scan
 from sawlog.store._writing._stage_entries import _bytes_per_entry
 from tests.cli.stores import change_value, segments
 
@@ -206,7 +206,7 @@ def test_two_blocks_fit_into_the_budget(budget: int) -> None:
 def test_blocks_are_released_soon_after_their_use(read_ahead: bool) -> None:
     done: list[str] = []
 
-    class Piece(UnreadBlock):
+    class Piece(UnreadRows):
         def __init__(self, number: int) -> None:
             object.__setattr__(self, "number", number)
 
@@ -215,8 +215,8 @@ def test_blocks_are_released_soon_after_their_use(read_ahead: bool) -> None:
         def fetch(self) -> None:
             done.append(f"fetch {self.number}")
 
-        def block(self) -> Any:
-            return self.number
+        def blocks(self) -> Any:
+            yield self.number
 
         def release(self) -> None:
             done.append(f"release {self.number}")

@@ -87,11 +87,11 @@ class StoreSource:
     ) -> Iterator[ExampleRows]:
         """Yield the i-th of n parts of the examples, at most ``most`` of them at a time.
 
-        ``row_bytes`` is the stored size of an example. The reader holds two blocks, since it reads
-        one ahead.
+        ``row_bytes`` is the stored size of an example. The reader holds twice as many, since it
+        reads ahead.
         """
-        budget = 2 * most * max(1, row_bytes)
-        for block in self.reader.blocks(self.columns(layers), budget=budget, part=part):
+        budget, names = 2 * most * max(1, row_bytes), self.columns(layers)
+        for block in self.reader.blocks(names, budget=budget, rows=most, part=part):
             if len(block):  # all rows of a block may have been replaced by later ones
                 yield ExampleRows(block.ids, self._layer_rows(layers, block.values))
 

@@ -36,7 +36,7 @@ def scored(case, order=ORDER, weights=WEIGHTS, **options):
 
 
 #: Their parts are in other cases.
-SLOW = {"adamw", "momentum, clipping, weight decay", "accumulation by optax"}
+SLOW = {"adamw", "momentum, clipping, weight decay"}
 
 
 @pytest.mark.parametrize(

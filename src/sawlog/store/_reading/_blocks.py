@@ -1,9 +1,13 @@
 """Scan a table in blocks that fit into a memory budget.
 
 A block is a view of the memory map: it needs no copy, and stays valid while it is referenced. A
-thread reads and checks the next block while the program works on the current one. The pages of the
-previous block are released, so that the memory of a scan does not grow with the store. The thread
+thread reads and checks the next rows while the program works on the current ones. The pages of the
+previous rows are released, so that the memory of a scan does not grow with the store. The thread
 does all of this without the GIL: opening, reading, checking, mapping and releasing pages.
+
+Rows are read ahead many at a time, because each time costs a switch of threads and a few system
+calls. They are then yielded in smaller blocks, which the program finds in the cache of the
+processor when it uses them a second time.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ from sawlog.store._disk import SMALL
 from sawlog.store._format._ids import StringIds
 from sawlog.store._format._segment import Segment
 
+_BLOCK = 4 << 20  # bytes
+
 
 @dataclasses.dataclass(frozen=True)
 class RowBlock:
@@ -32,8 +38,8 @@ class RowBlock:
 
 
 @dataclasses.dataclass(frozen=True)
-class UnreadBlock:
-    """The rows of one block, before they are read."""
+class UnreadRows:
+    """The rows of a segment that are read together, in blocks of ``step`` rows."""
 
     segment: Segment
     ids: np.ndarray | StringIds
@@ -41,6 +47,7 @@ class UnreadBlock:
     start: int
     stop: int
     superseded: np.ndarray | None
+    step: int
 
     def fetch(self) -> None:
         """Read the rows into memory and check them."""
@@ -51,14 +58,20 @@ class UnreadBlock:
         """Whether there is nothing to fetch: a small file that was checked is in memory."""
         return self.segment.nbytes <= SMALL and all(map(self.segment.is_checked, self.names))
 
-    def block(self) -> RowBlock:
-        """Return the rows."""
-        rows = slice(self.start, self.stop)
-        values = {name: self.segment.values(name, self.start, self.stop) for name in self.names}
+    def blocks(self) -> Iterator[RowBlock]:
+        """Yield the rows."""
+        for start in range(self.start, self.stop, self.step):
+            yield self._block(start, min(start + self.step, self.stop))
+
+    def _block(self, start: int, stop: int) -> RowBlock:
+        rows = slice(start, stop)
+        values = {name: self.segment.values(name, start, stop) for name in self.names}
         ids = self.ids.take(rows) if isinstance(self.ids, StringIds) else self.ids[rows]
-        if self.superseded is None or not self.superseded.any():
+        if self.superseded is None:
             return RowBlock(ids, values)
-        keep = ~self.superseded
+        keep = ~self.superseded[start - self.start : stop - self.start]
+        if keep.all():
+            return RowBlock(ids, values)
         kept = (
             [x for x, k in zip(ids, keep, strict=True) if k] if isinstance(ids, list) else ids[keep]
         )
@@ -70,7 +83,7 @@ class UnreadBlock:
 
 
 def rows_within(segment: Segment, names: Sequence[str], budget: int) -> int:
-    """Return the rows per block, such that two blocks fit into the budget.
+    """Return how many rows to read at a time, such that twice as many fit into the budget.
 
     Multiples of the checksum spans of the widest column where possible: they are fastest to check.
     """
@@ -81,7 +94,12 @@ def rows_within(segment: Segment, names: Sequence[str], budget: int) -> int:
     return rows // span * span if rows >= span else rows
 
 
-def scan(pieces: Iterator[UnreadBlock], read_ahead: bool) -> Iterator[RowBlock]:
+def rows_of_block(segment: Segment, names: Sequence[str]) -> int:
+    """Return the rows per block, unless the caller chooses: a few megabytes."""
+    return max(1, _BLOCK // max(1, sum(segment.tensors[name].cut.row_bytes for name in names)))
+
+
+def scan(pieces: Iterator[UnreadRows], read_ahead: bool) -> Iterator[RowBlock]:
     """Yield the blocks in order."""
     if not read_ahead:
         yield from _scan_here(pieces)
@@ -94,16 +112,16 @@ def scan(pieces: Iterator[UnreadBlock], read_ahead: bool) -> Iterator[RowBlock]:
                 fetched.result()
             following = next(pieces, None)
             fetched = _advance(pool, previous, following)
-            yield current.block()
+            yield from current.blocks()
             previous, current = current, following
         if previous is not None:
             previous.release()
 
 
 def _advance(
-    pool: Executor, previous: UnreadBlock | None, following: UnreadBlock | None
+    pool: Executor, previous: UnreadRows | None, following: UnreadRows | None
 ) -> Future | None:
-    """Release a block, then fetch another one: in the thread if there is something to fetch."""
+    """Release rows, then fetch others: in the thread if there is something to fetch."""
 
     def work() -> None:
         if previous is not None:
@@ -118,8 +136,8 @@ def _advance(
     return None
 
 
-def _scan_here(pieces: Iterator[UnreadBlock]) -> Iterator[RowBlock]:
+def _scan_here(pieces: Iterator[UnreadRows]) -> Iterator[RowBlock]:
     for piece in pieces:
         piece.fetch()
-        yield piece.block()
+        yield from piece.blocks()
         piece.release()

@@ -211,6 +211,7 @@ class Reader(CloseOnExit):
         names: str | Iterable[str] | None = None,
         *,
         budget: int = 64 << 20,
+        rows: int | None = None,
         read_ahead: bool = True,
         part: tuple[int, int] = (0, 1),
     ) -> Iterator[RowBlock]:
@@ -220,8 +221,11 @@ class Reader(CloseOnExit):
 
         Args:
             names: names of one table; all of its names if None.
-            budget: memory in bytes, for the current block and the one that is read ahead.
-            read_ahead: read and check the next block in a thread.
+            budget: memory in bytes, for the rows that are read together and those that are read
+                ahead.
+            rows: number of rows of a block at most; as many as have 4 MB if None. The budget and
+                the sizes of the files can make blocks smaller.
+            read_ahead: read and check the next rows in a thread.
             part: ``(i, n)`` selects the i-th of ``n`` parts, for several processes. Each file is in
                 exactly one part, and the parts in order give all rows in order.
 
@@ -230,13 +234,15 @@ class Reader(CloseOnExit):
         """
         if budget < 1:
             _validate.refuse("budget", "a positive number of bytes", budget)
+        if rows is not None and rows < 1:
+            _validate.refuse("rows", "a positive number of rows, or None", rows)
         number, parts = part
         if not 0 <= number < parts:
             _validate.refuse("part", "(i, n) with i from 0 to n - 1", part)
         table, own = self._of_one_table(names, "blocks()")
 
         def unread() -> Iterator[Any]:  # the table is indexed when the first block is read
-            yield from self._indexed(table).unread_blocks(own, int(budget), number, parts)
+            yield from self._indexed(table).unread_rows(own, int(budget), rows, number, parts)
 
         return scan(unread(), read_ahead)
 

@@ -16,7 +16,7 @@ from sawlog.store._format import _ids
 from sawlog.store._format._chunks import TableChunk
 from sawlog.store._format._schema import Column, Table
 from sawlog.store._format._segment import Segment
-from sawlog.store._reading._blocks import UnreadBlock, rows_within
+from sawlog.store._reading._blocks import UnreadRows, rows_of_block, rows_within
 from sawlog.store._reading._id_index import IdIndex
 from sawlog.store._reading._stored_ids import ids_of, stored_ids
 
@@ -107,17 +107,18 @@ class TableIndex:
         for_each(copy, self.index.split(rows), sum(array.nbytes for array in out.values()))
         return out
 
-    def unread_blocks(
-        self, names: Sequence[str], budget: int, part: int, parts: int
-    ) -> Iterator[UnreadBlock]:
-        """Cut the table into blocks within a budget; ``part`` of ``parts`` selects chunks."""
+    def unread_rows(
+        self, names: Sequence[str], budget: int, rows: int | None, part: int, parts: int
+    ) -> Iterator[UnreadRows]:
+        """Cut the table within a budget; ``part`` of ``parts`` selects chunks."""
         for number, (segment, chunk) in enumerate(self.chunks):
             if number * parts // len(self.chunks) != part:
                 continue
             ids, first = self.index.chunks[number], int(self.index.starts[number])
             step = rows_within(segment, names, budget)
+            block = min(step, rows_of_block(segment, names) if rows is None else rows)
             for start in range(0, chunk.rows, step):
                 stop = min(chunk.rows, start + step)
                 old = self.index.superseded
                 old = None if old is None else old[first + start : first + stop]
-                yield UnreadBlock(segment, ids, tuple(names), start, stop, old)
+                yield UnreadRows(segment, ids, tuple(names), start, stop, old, block)
