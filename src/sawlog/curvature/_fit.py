@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from sawlog._validate import one_of
 from sawlog.curvature._curvature import IDENTITY, Curvature
 from sawlog.curvature._layer import Kronecker, Layer, decomposed, outer, same_layout
 from sawlog.curvature._row_sums import (
@@ -68,9 +69,7 @@ def fit(
     >>> fit("diagonal", lambda: iter([rows])).layers["w"].values
     array([0.5, 2. ])
     """
-    if kind not in KINDS:
-        listed = ", ".join(map(repr, KINDS))
-        raise ArgumentError(f"`curvature` must be one of {listed}; got {kind!r}.")
+    one_of("curvature", kind, KINDS)
     if kind == "identity":
         return IDENTITY
     shapes = _shapes(rows)

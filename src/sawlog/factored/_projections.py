@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from sawlog.errors import ArgumentError
+from sawlog._validate import one_of, refuse
 
 KINDS = ("orthonormal", "gaussian")
 
@@ -41,13 +41,9 @@ def random_projection(kind: str, size: int, rank: int, *, seed: int, name: str) 
     >>> np.allclose(matrix.T @ matrix, 4 * np.eye(2), atol=1e-6)
     True
     """
-    if kind not in KINDS:
-        listed = ", ".join(map(repr, KINDS))
-        raise ArgumentError(f"`kind` must be one of {listed}; got {kind!r}.")
+    one_of("kind", kind, KINDS)
     if not 1 <= rank <= size:
-        raise ArgumentError(
-            f"`rank` must be an integer from 1 to {size} for {name!r}; got {rank!r}."
-        )
+        refuse("rank", f"an integer from 1 to {size} for {name!r}", rank)
     words = xxhash.xxh3_128_intdigest(f"{kind}\0{name}".encode(), seed=seed % 2**64)
     normal = np.random.Generator(np.random.PCG64(words)).standard_normal((size, rank))
     if kind == "gaussian":
@@ -80,7 +76,7 @@ def principal(moment: np.ndarray, rank: int) -> np.ndarray:
     """
     size = moment.shape[0]
     if not 1 <= rank <= size:
-        raise ArgumentError(f"`rank` must be an integer from 1 to {size}; got {rank!r}.")
+        refuse("rank", f"an integer from 1 to {size}", rank)
     if moment.ndim == 1:
         chosen = np.argsort(-moment, kind="stable")[:rank]
         matrix = np.zeros((size, rank), np.float32)

@@ -12,8 +12,9 @@ import numpy as np
 
 from sawlog import curvature as curvatures
 from sawlog._array_device import NUMPY, ArrayDevice
+from sawlog._validate import one_of
 from sawlog.curvature import KINDS, Curvature, needs_factors
-from sawlog.errors import ArgumentError, StoreError, StorePermissionError, UnknownNameError
+from sawlog.errors import StoreError, StorePermissionError, UnknownNameError
 from sawlog.influence._engines import agreed, as_executor, leads
 from sawlog.influence._fitting import Fitting
 from sawlog.influence._logs import BUDGET, Logs
@@ -52,11 +53,7 @@ def curvature_for(
         if weights == "same":
             _check_given(logs, curvature)
         return curvature
-    if curvature not in KINDS:
-        listed = ", ".join(map(repr, KINDS))
-        raise ArgumentError(
-            f"`curvature` must be one of {listed}, or a fitted Curvature; got {curvature!r}."
-        )
+    one_of("curvature", curvature, KINDS, or_else="a fitted Curvature")
     if curvature == "identity":
         return curvatures.IDENTITY
     reader = logs.reader

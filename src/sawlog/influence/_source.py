@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sawlog import curvature as curvatures
-from sawlog._validate import non_negative_number, positive_integer
+from sawlog._validate import non_negative_number, one_of, positive_integer
 from sawlog.curvature import KINDS, Curvature, needs_factors
 from sawlog.errors import ArgumentError
 from sawlog.influence._attribute import attribute
@@ -87,8 +87,7 @@ def source(
     """
     if not segments or not all(len(each.checkpoints) for each in segments):
         raise ArgumentError("SOURCE needs at least one segment, each with a checkpoint.")
-    if curvature not in KINDS:
-        raise ArgumentError(f"`curvature` must be one of {', '.join(map(repr, KINDS))}.")
+    one_of("curvature", curvature, KINDS)
     asked = Logs(queries, names=names)
     parts = [[Logs(each, names=names) for each in own.checkpoints] for own in segments]
     last = parts[-1][-1]

@@ -9,6 +9,7 @@ import numpy as np
 
 from sawlog._rich import Table, Text
 from sawlog._text import printable, printable_name
+from sawlog._validate import fraction
 from sawlog.errors import ArgumentError
 from sawlog.influence._attribute import attribute
 from sawlog.influence._logs import Logs
@@ -83,8 +84,7 @@ def prune(scores: Scores | Ranking, share: float) -> tuple[np.ndarray, np.ndarra
     Returns:
         The ids to keep in their order, and the ids to remove, worst first.
     """
-    if not 0 <= share <= 1:
-        raise ArgumentError(f"`share` must be a number from 0 to 1; got {share!r}.")
+    fraction("share", share)
     if isinstance(scores, Ranking):
         ids, badness = scores.ids, scores.values
     else:

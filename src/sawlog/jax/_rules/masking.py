@@ -107,7 +107,7 @@ class _Masking(Interpreter):
         return tuple(dict.fromkeys((*super().sites_in(eqn), *late)))
 
     def rule(self, eqn: Any) -> Any:
-        """Return the rule for an equation: one with a derivative of its own keeps it."""
+        """Return the rule for an equation: one with a custom derivative keeps it."""
         if is_listening() and eqn.primitive in _DERIVED:
             return _DERIVED[eqn.primitive]
         return super().rule(eqn)

@@ -82,9 +82,7 @@ def has_every_example(grad: Tensor, layout: ExampleLayout, batch: int) -> bool:
     """Return whether the gradient of every example has an element that is not zero."""
     rows = layout.split(grad, batch)
     first = rows[(slice(None), *(0,) * (rows.dim() - 2))] if rows.numel() else rows
-    return bool(first.reshape(batch, -1).any(1).all()) or bool(
-        rows.reshape(batch, -1).any(1).all()
-    )
+    return bool(first.reshape(batch, -1).any(1).all()) or bool(rows.reshape(batch, -1).any(1).all())
 
 
 def _is_apart(
