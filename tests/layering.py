@@ -216,6 +216,38 @@ def check_internals(modules: Modules) -> list[str]:
     return found
 
 
+# The folders of src/sawlog/jax, top to bottom, as LAYERS; imports inside of functions are free.
+ROOMS = (
+    ("_capture_run", "_training"),
+    ("_runs",),
+    ("_saving",),
+    ("_transforms", "_watch"),
+    ("_capture", "_logdict", "_rules"),
+    ("_core",),
+    ("_compat",),
+)
+
+
+def check_rooms(modules: Modules) -> list[str]:
+    """Imports between the folders of `jax/` point one way."""
+    height = {f"sawlog.jax.{room}": -depth for depth, rooms in enumerate(ROOMS) for room in rooms}
+    found = []
+    for path, tree in modules.items():
+        own = ".".join(["sawlog", *path.split("/")[:2]])
+        if path.count("/") < 2 or unit_of(path) != "jax":
+            continue
+        if own not in height:
+            found.append(f"{path}:1: {own!r} has no layer; enter it in ROOMS of {__name__}")
+            continue
+        for item in imports_of(path, tree):
+            other = ".".join(item.name.split(".")[:3])
+            if other == own or other not in height or not item.at_module_level:
+                continue
+            if height[other] >= height[own]:
+                found.append(f"{path}:{item.line}: {own!r} may not import {item.name} (see ROOMS)")
+    return found
+
+
 # Parameters of sawlog's own primitives.
 OWN_PARAMETERS = {"gated", "keys", "site"}
 

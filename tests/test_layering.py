@@ -15,6 +15,7 @@ from .layering import (
     check_internals,
     check_optional,
     check_parameters,
+    check_rooms,
     imports_of,
 )
 
@@ -27,7 +28,7 @@ def modules() -> Modules:
 
 
 @pytest.mark.parametrize(
-    "check", [check_direction, check_optional, check_internals, check_parameters]
+    "check", [check_direction, check_optional, check_internals, check_parameters, check_rooms]
 )
 def test_the_tree_is_clean(modules, check: Check):
     assert check(modules) == []

@@ -6,7 +6,14 @@ import pytest
 
 from tests.source_tree import Modules, read_modules
 
-from .layering import Check, check_direction, check_internals, check_optional, check_parameters
+from .layering import (
+    Check,
+    check_direction,
+    check_internals,
+    check_optional,
+    check_parameters,
+    check_rooms,
+)
 
 CLEAN = {
     "__init__.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .jax import log",
@@ -58,6 +65,9 @@ DIRTY = [
     (check_internals, "jax/_spool.py", "import jax as j\nx = j._src.core"),
     (check_internals, "jax/_spool.py", "import_module('jax._src.core')"),
     (check_internals, "jax/_versions.py", "from jax._src import core"),
+    (check_rooms, "jax/_core/log.py", "from sawlog.jax._logdict.logdict import logdict"),
+    (check_rooms, "jax/_rules/calls.py", "from sawlog.jax._capture import axes"),
+    (check_rooms, "jax/_unknown/x.py", "import os"),
     (check_parameters, "jax/_spool.py", "x = eqn.params['jaxpr']"),
     (check_parameters, "jax/_rules/loops.py", "x = params.get('num_consts')"),
     (check_internals, "jax/_spool.py", "import jax\nnew = jax.__version__ > '0.10'"),
@@ -77,7 +87,7 @@ def write_tree(root: Path, files: dict[str, str]) -> Modules:
     return read_modules(root)
 
 
-@pytest.mark.parametrize("check", [check_direction, check_optional, check_internals])
+@pytest.mark.parametrize("check", [check_direction, check_optional, check_internals, check_rooms])
 def test_a_clean_tree_passes(tmp_path, check: Check):
     assert check(write_tree(tmp_path, CLEAN)) == []
 

@@ -2,7 +2,7 @@
 
 A row says what a reduction is called, which values it accepts, which step it keeps, and how it
 reduces a block of entries. To add a reduction, add a row here and its streaming form to
-``jax/_transforms/reductions.py``.
+``jax/_core/reductions.py``.
 
 The device has a streaming form of its own for two reasons. A program sees one entry at a time and
 must not hold the block. And it accumulates in float32 unless 64 bits are enabled, so that sums need

@@ -13,7 +13,7 @@ from jax import numpy as jnp
 import sawlog
 from sawlog._reductions import KINDS
 from sawlog.errors import LogMismatchError
-from sawlog.jax._transforms.reductions import REDUCTIONS
+from sawlog.jax._core.reductions import REDUCTIONS
 from tests.jax.same import gaps
 from tests.thorough import often
 

@@ -14,9 +14,9 @@ from jax import lax
 from sawlog.errors import LogValueError
 from sawlog.jax import _compat
 from sawlog.jax._core import arrays
+from sawlog.jax._core.reductions import check_mode
 from sawlog.jax._core.site import Site
 from sawlog.jax._core.user_frames import caller
-from sawlog.jax._transforms.reductions import check_mode
 
 
 def read_site(

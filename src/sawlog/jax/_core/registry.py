@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sawlog.errors import UnsupportedPrimitiveError
+from sawlog.errors import UnsupportedLoopError, UnsupportedPrimitiveError
 from sawlog.jax import _compat
 
 if TYPE_CHECKING:
@@ -81,4 +81,19 @@ def unsupported(primitive: Any, where: str, sites: Sequence[str]) -> Unsupported
         f"'{name}'. The log is at {', '.join(sites)}. Hint: move the log out of the function "
         f"given to '{name}', remove it there with sawlog.strip(...), or add a rule with "
         "sawlog.register_rule."
+    )
+
+
+def raise_unknown_length(loop: str, sites: Sequence[str]) -> None:
+    """Raise the error for a log in a loop of unknown length.
+
+    Raises:
+        UnsupportedLoopError: always.
+    """
+    raise UnsupportedLoopError(
+        f"There is a log inside the loop at {loop}, and how often that loop runs is not known when "
+        "the program is compiled, so spool cannot allocate space for all entries. The log is at "
+        f"{', '.join(dict.fromkeys(sites))}. Hint: limit how many to keep, as in "
+        'spool(f, capacity=1000, keep="last"), or reduce them, as in spool(f, reduce="mean"); '
+        "sawlog.tap streams them, and argnames= leaves them out."
     )

@@ -12,9 +12,9 @@ from jax import lax
 from sawlog._names import ByName
 from sawlog.jax._compat import is_tracer
 from sawlog.jax._core.arrays import host_array, inner, select, type_of, zeros
+from sawlog.jax._core.reductions import Reduction, begin, check_mode, for_steps, reduction_of
 from sawlog.jax._logdict import entries as entries_of
 from sawlog.jax._logdict.entries import LogdictPart
-from sawlog.jax._transforms.reductions import Reduction, begin, check_mode, for_steps, reduction_of
 
 
 def reduce_part(part: LogdictPart, mode: Any) -> LogdictPart:

@@ -13,7 +13,6 @@ from sawlog._optional import require
 from sawlog.errors import ArgumentError
 from sawlog.jax._logdict.entries import LogdictPart, check_known, full_mask, stack
 from sawlog.jax._logdict.lanes import occurrence
-from sawlog.jax._saving.records import to_host
 
 _AGAIN = "\0again"  # the column that numbers rows with equal lanes and steps; not a valid log name
 
@@ -100,6 +99,8 @@ def _groups(parts: Sequence[LogdictPart]) -> list[list[LogColumn]]:
 
 def _columns(part: LogdictPart) -> Iterator[LogColumn]:
     """Yield a column for each leaf of a key; a nested one is called ``loss/policy``."""
+    from sawlog.jax._saving.records import to_host
+
     wide = stack(part)
     check_known([wide], "make the table")
     outer = wide.outer

@@ -11,9 +11,8 @@ from jax.extend.core.primitives import scan_p, while_p
 from sawlog.jax import _compat
 from sawlog.jax._core.gather import gather
 from sawlog.jax._core.interpreter import Interpreter
-from sawlog.jax._core.registry import register_rule
+from sawlog.jax._core.registry import raise_unknown_length, register_rule
 from sawlog.jax._core.stream import Streams, over_loop
-from sawlog.jax._transforms.collectors import raise_unknown_length
 
 
 @register_rule(scan_p)

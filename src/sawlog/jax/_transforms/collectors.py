@@ -17,12 +17,13 @@ from jax import lax
 
 from sawlog._names import NOTHING, ByName
 from sawlog._validate import one_of, optional, positive_integer
-from sawlog.errors import ArgumentError, UnsupportedLoopError
+from sawlog.errors import ArgumentError
 from sawlog.jax import _compat
 from sawlog.jax._core import arrays
+from sawlog.jax._core.reductions import Reduction, begin, for_steps, reduction_of
+from sawlog.jax._core.registry import raise_unknown_length
 from sawlog.jax._core.stream import Stream, entry_types
 from sawlog.jax._logdict.entries import LogdictPart, Slot
-from sawlog.jax._transforms.reductions import Reduction, begin, for_steps, reduction_of
 
 State = Any
 
@@ -362,18 +363,3 @@ def _collector(
     if not room:
         return None
     return Keeping(**common, room=room, ring=ring and room < stored)
-
-
-def raise_unknown_length(loop: str, sites: Sequence[str]) -> None:
-    """Raise the error for a log in a loop of unknown length.
-
-    Raises:
-        UnsupportedLoopError: always.
-    """
-    raise UnsupportedLoopError(
-        f"There is a log inside the loop at {loop}, and how often that loop runs is not known when "
-        "the program is compiled, so spool cannot allocate space for all entries. The log is at "
-        f"{', '.join(dict.fromkeys(sites))}. Hint: limit how many to keep, as in "
-        'spool(f, capacity=1000, keep="last"), or reduce them, as in spool(f, reduce="mean"); '
-        "sawlog.tap streams them, and argnames= leaves them out."
-    )

@@ -14,6 +14,7 @@ from sawlog.jax._core.functions import check_callable
 from sawlog.jax._core.handler import Handler
 from sawlog.jax._core.interpreter import Interpreter
 from sawlog.jax._core.program import Program, program_for
+from sawlog.jax._core.reductions import check_mode
 from sawlog.jax._core.select import Selection, check_prefix, selection
 from sawlog.jax._core.site import Site
 from sawlog.jax._core.static_arguments import jit_options
@@ -23,7 +24,6 @@ from sawlog.jax._core.unmatched import Unmatched
 from sawlog.jax._logdict.entries import LogdictPart, Slot, stack
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._transforms.collectors import Collector, Limits, plan, read_limits
-from sawlog.jax._transforms.reductions import check_mode
 
 
 class Spool(Handler):

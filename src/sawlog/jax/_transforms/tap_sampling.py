@@ -21,6 +21,7 @@ from sawlog.jax import _compat
 from sawlog.jax._core import arrays
 from sawlog.jax._core.handler import Handler
 from sawlog.jax._core.interpreter import Interpreter
+from sawlog.jax._core.reductions import Reduction, check_mode, reduction_of
 from sawlog.jax._core.select import Selection
 from sawlog.jax._core.site import Site
 from sawlog.jax._core.stream import (
@@ -38,7 +39,6 @@ from sawlog.jax._transforms.collectors import (
     State,
     counts,
 )
-from sawlog.jax._transforms.reductions import Reduction, check_mode, reduction_of
 from sawlog.jax._transforms.spool import Spool
 from sawlog.jax._transforms.tap_payload import Packed, batch_of, pack
 
