@@ -226,7 +226,7 @@ def _rules_of(eqn: Any) -> list[Any]:
         backwards = _compat.differentiates_backwards(eqn.params)
     try:
         return [_vjp_of(eqn) if backwards else _jvp_of(eqn, _moving(eqn))]
-    except Exception:  # whoever differentiates it will see the error
+    except Exception:  # the program that differentiates it sees the error
         return []
 
 
