@@ -163,11 +163,11 @@ class Prover:
         axis, measured = found.axis, found.measured
         outputs: dict[int | Edge, ExampleLayout] = {}
         alive = not measured.zeros
-        for number, layout in found.layouts.items():
-            grad = measured.of_calls[number][0]
-            if number not in axis.unsure and not is_zero([grad]):
-                outputs[number] = layout
-                alive = alive and has_every_example(grad, layout, self._batch)
+        for number, own in found.layouts.items():
+            arrived = measured.of_calls[number][0]
+            if number not in axis.unsure and not is_zero([arrived]):
+                outputs[number] = own
+                alive = alive and has_every_example(arrived, own, self._batch)
         for use in planned:
             plain, *coded = measured.of_nodes[use.number]
             for place, layout in enumerate(use.where):
