@@ -333,7 +333,7 @@ SEEN = ["plain", "layer norm", "eval batch norm", "smoothed labels", "in place",
 GAPS = {
     "rounded": lambda h: h + h.round() * 0.1,
     "divided and rounded": lambda h: h + torch.div(h, 0.3, rounding_mode="floor") * 0.1,
-    "whole numbers": lambda h: h + h.to(torch.int64).to(h) * 0.1,
+    "integers": lambda h: h + h.to(torch.int64).to(h) * 0.1,
     "compared": lambda h: torch.where(h > 0, h, 0.1 * h),
     "the places of the greatest": lambda h: h * (1 + h.max(1).indices[:, None]),
     "without a gradient": lambda h: h * h.detach().abs(),
