@@ -40,7 +40,10 @@ def test_what_can_be_read_is_done_and_the_exit_code_says_that_it_is_not_all(sawl
 
 @pytest.mark.parametrize("command", ["plot", "compare", "show", "tail", "report", "sync"])
 def test_an_answer_without_some_of_the_runs_is_refused(sawlog_, half, command):
-    more = {"sync": ("--to", "tensorboard", "--out", half / "tb"), "report": ("-o", half / "r.html")}
+    more = {
+        "sync": ("--to", "tensorboard", "--out", half / "tb"),
+        "report": ("-o", half / "r.html"),
+    }
     done = sawlog_(command, half, *more.get(command, ()))
     assert (done.code, done.out) == (2, "")
     assert f"{half / 'seed-1'} {TOLD}" in done.err
