@@ -33,7 +33,7 @@ from _timing import Row, report
 from sawlog import influence, store
 from sawlog.influence import _averages as averages
 from sawlog.jax._training.arguments import runner_of
-from sawlog.jax._training.courses import run_keys, subset_weights
+from sawlog.jax._training.run_data import run_keys, subset_weights
 from sawlog.jax._training.schedule import plan_for
 
 DAMPINGS = (0.001, 0.01, 0.1, 1.0)

@@ -44,6 +44,20 @@ def train(key: Any) -> Any:
     return lax.scan(body, x, jnp.arange(3))[0]
 
 
+def random_walk(steps: int) -> Any:
+    """A program that logs a sum of so many random numbers, one by one."""
+
+    def train(key: Any) -> Any:
+        def step(x: Any, i: Any) -> Any:
+            x = x + jax.random.normal(jax.random.fold_in(key, i))
+            sawlog.log({"x": x}, step=i)
+            return x, None
+
+        return lax.scan(step, 0.0, jnp.arange(steps))[0]
+
+    return train
+
+
 def by_hand(seed: int) -> dict[str, list[float]]:
     xs = [float(seed + i) for i in range(3)]
     return {"start": [seed], "x": xs, "big": [x for x in xs if x > 5]}

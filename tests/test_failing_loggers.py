@@ -193,7 +193,7 @@ def messages(caught):
     return [str(each.message) for each in caught]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("when", ["write", "flush", "close"])
 @pytest.mark.parametrize("way", ["spool", "tap", "buffered tap"])
 def test_the_program_goes_on_and_nothing_is_lost(tmp_path, way, when):

@@ -18,8 +18,7 @@ import pytest
 import sawlog
 from sawlog.errors import LogValueError
 from sawlog.jax._runs import background as _background
-from sawlog.jax._runs.call_forms import Forms
-from sawlog.jax._runs.dispatch import one_entry
+from sawlog.jax._runs.call_forms import Forms, one_entry
 from sawlog.loggers import MemoryLogger, SaveLogger
 from sawlog.sinks import MemorySink
 
@@ -229,7 +228,7 @@ def test_what_is_logged_again_is_read_alike(steps: dict[str, Any]) -> None:
         data = {"b": value() if callable(value) else value, "a": turn * 1.0}
         at = {**steps, "at": jnp.float32(turn)} if turn else dict(steps)
         expected = one_entry(data, dict(at))
-        found = forms.read(data, dict(at), one_entry).logs
+        found = forms.read(data, dict(at)).logs
         assert jax.tree.structure(found) == jax.tree.structure(expected)
         pairs = list(zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True))
         assert all(one.dtype == two.dtype and type(one) is type(two) for one, two in pairs)
@@ -243,7 +242,7 @@ def test_what_is_logged_again_with_64_bits() -> None:
     for wide in (False, True, False):
         with jax.enable_x64(wide):
             for _ in range(2):
-                logs = forms.read({"x": 0.1, "n": 3}, {}, one_entry).logs
+                logs = forms.read({"x": 0.1, "n": 3}, {}).logs
                 assert (float(logs["x"]) == 0.1, logs["n"].dtype.itemsize) == (
                     wide,
                     8 if wide else 4,

@@ -128,7 +128,6 @@ def in_memory(run: Any) -> Entries:
     return found
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(("way", "case"), CASES)
 def test_each_run_has_its_own(way: str, case: str) -> None:
     options, change = (SPOOL if way == "spool" else TAP)[case]

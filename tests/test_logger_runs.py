@@ -114,7 +114,6 @@ def numbers(kind: str, path: Any) -> list[float]:
     return [json.loads(line)["value"] for line in (path / "seed-0.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_logger_never_deletes_what_it_wrote(kind: str, tmp_path: Any) -> None:
     for _ in range(2):
@@ -130,7 +129,7 @@ def test_a_logger_never_deletes_what_it_wrote(kind: str, tmp_path: Any) -> None:
         assert numbers(kind, tmp_path) == [1, 2, 3]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("around", ["plain", "multi first", "multi second", "link"])
 def test_a_run_is_replaced_when_the_one_before_is_closed(
@@ -159,7 +158,7 @@ def test_a_run_is_replaced_when_the_one_before_is_closed(
     assert numbers(kind, tmp_path / "runs") == [3]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", ["loop", "vmap"])
 def test_a_cell_of_a_notebook_is_run_again(kind: str, way: str, tmp_path: Any) -> None:

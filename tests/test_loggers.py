@@ -47,7 +47,6 @@ def assert_by_hand(found: logdict, seed: int) -> None:
 # -- one run for each seed -------------------------------------------------------------------------
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_init_and_spool_inside(way: str, tmp_path: pathlib.Path) -> None:
     with SaveLogger(tmp_path, interval=None) as logger:
@@ -66,7 +65,6 @@ def test_init_and_spool_inside(way: str, tmp_path: pathlib.Path) -> None:
         assert store.open(tmp_path / name).meta == {"key": [0, seed], "config": {"way": way}}
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("buffer", [None, 2])
 @pytest.mark.parametrize("way", ["one by one", "jit of vmap", "nested vmap", "grad"])
 def test_init_and_tap_inside(way: str, buffer: int | None, tmp_path: pathlib.Path) -> None:

@@ -140,7 +140,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("option", OPTIONS)
 def test_options_of_spool(option: str, tmp_path: pathlib.Path) -> None:
     options, keys = OPTIONS[option], KEYS[5:7]
@@ -152,7 +151,6 @@ def test_options_of_spool(option: str, tmp_path: pathlib.Path) -> None:
         assert_same(found, sawlog.spool(train, **options)(key)[1])
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("option", "buffer"), [("argnames", None), ("tags", None), ("prefix", None), ("prefix", 2)]
 )

@@ -246,7 +246,6 @@ class _Slow:
         self.inside -= 1
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("what", ["write", "flush", "close"])
 def test_calls_of_one_run_wait_for_each_other(what: str) -> None:
     """A sink of a user need not be safe to share: its run calls it from one thread at a time."""

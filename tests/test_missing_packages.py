@@ -188,6 +188,17 @@ def test_without_the_packages_of_the_command_line(tmp_path):
         )
 
 
+def test_the_contracts_without_pytest():
+    contracts = ("SinkContract", "StoreContract", "CaptureContract")
+    found = outcomes([f"from sawlog.testing import {name}" for name in contracts], ["pytest"])
+    for contract, (parents, text, name) in zip(contracts, found.values(), strict=True):
+        assert (parents[0], name) == ("MissingPackageError", "pytest")
+        assert text == (
+            f"sawlog.testing.{contract} needs the package 'pytest', which is not installed. "
+            "Hint: pip install pytest"
+        )
+
+
 def test_a_jax_without_jaxlib_says_so(tmp_path):
     (tmp_path / "jax").mkdir()
     says = "jax requires jaxlib to be installed."

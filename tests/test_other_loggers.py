@@ -11,17 +11,10 @@ import pytest
 import sawlog
 from sawlog.errors import ArgumentError, StoreExistsError
 from sawlog.loggers import CsvLogger, JsonlLogger, MemoryLogger, MultiLogger, SaveLogger
+from tests.logger_programs import random_walk
 
 STEPS, SEEDS = 20, 4
-
-
-def train(key):
-    def step(x, i):
-        x = x + jax.random.normal(jax.random.fold_in(key, i))
-        sawlog.log({"x": x}, step=i)
-        return x, None
-
-    return jax.lax.scan(step, 0.0, jnp.arange(STEPS))[0]
+train = random_walk(STEPS)
 
 
 def expected(seed):
@@ -39,7 +32,6 @@ def run_all(logger, way):
         jax.jit(jax.vmap(run))(jnp.arange(SEEDS))
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("way", ["spool", "tap", "buffered tap"])
 def test_all_at_once(tmp_path, way):
     memory = MemoryLogger()

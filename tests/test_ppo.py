@@ -192,7 +192,7 @@ def check_that_lanes_differ(by_hand: Tree) -> None:
 WAYS = [("spool", {}), ("tap", {}), ("tap", {"buffer": 3})]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("wrap", "options"), WAYS, ids=["spool", "tap", "buffered tap"])
 def test_every_logger_has_every_entry(wrap: str, options: dict, tmp_path: Any) -> None:
     memory = MemoryLogger()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from sawlog.loggers import ConsoleLogger, MemoryLogger, MultiLogger
-from tests.sinks._trackers import ENVIRONMENT, FOLDERS, INSTALLED, Wandb, imported_quietly
+from tests.sinks._trackers import INSTALLED, Wandb, imported_quietly, writing_below
 from tests.test_ppo import SEEDS, check_that_lanes_differ, expected, jitted, train
 from tests.test_tracker_loggers import LOGGERS, keep_sinks
 
@@ -29,12 +29,7 @@ Tree = Any
 @pytest.fixture(scope="module", autouse=True)
 def environment(tmp_path_factory: Any) -> Any:
     """Nothing goes to the network, and nothing to the user's own folders."""
-    folder = tmp_path_factory.mktemp("ppo")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in ENVIRONMENT.items():
-            patch.setenv(name, value)
-        for name, value in FOLDERS.items():
-            patch.setenv(name, str(folder / value))
+    with writing_below(tmp_path_factory.mktemp("ppo")) as folder:
         yield folder
 
 

@@ -79,8 +79,19 @@ def test_one_version():
     assert found == [sawlog.__version__]
 
 
+MOST_LINES = 400
+
+
+def test_no_file_is_too_long_to_read():
+    files = [path for path in tracked_files() if path.suffix == ".py"]
+    assert len(files) > 1000
+    long = [path.name for path in files if len(text_of(path).splitlines()) > MOST_LINES]
+    assert long == []
+
+
 def test_readme_names_the_two_commands():
     readme = text_of(ROOT / "README.md")
+    assert len(readme.splitlines()) <= 130
     assert "make demo" in readme
     assert "make test" in readme
 

@@ -32,8 +32,6 @@ from sawlog.loggers import (
 from sawlog.sinks import MemorySink
 from tests.sinks._trackers import (
     ALL,
-    ENVIRONMENT,
-    FOLDERS,
     INSTALLED,
     MLflow,
     Neptune,
@@ -42,6 +40,7 @@ from tests.sinks._trackers import (
     Wandb,
     imported_quietly,
     mlflow_database,
+    writing_below,
 )
 from tests.thorough import often
 
@@ -100,12 +99,7 @@ def config_of(seed):
 
 @pytest.fixture(scope="module", autouse=True)
 def environment(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("trackers")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in ENVIRONMENT.items():
-            patch.setenv(name, value)
-        for name, value in FOLDERS.items():
-            patch.setenv(name, str(folder / value))
+    with writing_below(tmp_path_factory.mktemp("trackers")) as folder:
         yield folder
 
 
@@ -173,7 +167,6 @@ CASES = [(kind, *WAYS[0]) for kind in INSTALLED]
 CASES += [(kind, *WAYS[1]) for kind in INSTALLED if kind in (TensorBoard, Trackio)]
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("kind", "wrap", "options"), CASES, ids=[f"{kind.package}-{wrap}" for kind, wrap, _ in CASES]
 )
@@ -212,7 +205,6 @@ def multi(path):
     return MultiLogger(memory, JsonlLogger(path), TensorBoardLogger(path)), memory
 
 
-@pytest.mark.turns(3)
 @pytest.mark.skipif(TensorBoard not in INSTALLED, reason="needs tensorboard")
 @pytest.mark.parametrize(("wrap", "options"), [("spool", {}), ("tap", {"buffer": 7})])
 @pytest.mark.parametrize("way", MAPPED)

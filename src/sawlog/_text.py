@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # what spreadsheets evaluate
-_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|Infinity)")
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|Infinity)", re.ASCII)
 _JOINERS = "\u200c\u200d"  # invisible, but part of words and emoji
 
 

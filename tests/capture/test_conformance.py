@@ -95,7 +95,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("name", "options"), PAIRS)
 def test_equal_runs(name: str, options: str, tmp_path: Path) -> None:
     ours, theirs = both_runs(CASES[name](), tmp_path, **OPTIONS[options])

@@ -1,7 +1,10 @@
 """Small stores, damage done to them, and the command line run on them."""
 
+import contextlib
 import json
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +53,23 @@ def make_run(path: Path, steps: int = 30) -> Path:
         values = {"grad": np.full((7, 3), 2.0, np.float32), "label": np.arange(7, dtype=np.int8)}
         writer.append(np.arange(10, 17), values)
     return path
+
+
+@contextlib.contextmanager
+def a_second_entry_soon(path: Path) -> Iterator[None]:
+    """Write an entry, and while the block runs another one, as a program would."""
+    writer = sawlog.store.create(path, interval=None)
+    writer.log({"loss": 1.0}, step=0)
+    writer.flush()
+
+    def more() -> None:
+        writer.log({"loss": 0.5}, step=1)
+        writer.close()
+
+    timer = threading.Timer(0.05, more)
+    timer.start()
+    yield
+    timer.join()
 
 
 def segments(path: Path) -> list[Path]:

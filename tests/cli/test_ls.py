@@ -67,19 +67,26 @@ def test_writing_closed_unfinished_empty(sawlog_, tmp_path):
         return sawlog_("ls", tmp_path, "--json").json[0]["state"]
 
     writer = sawlog.store.create(tmp_path / "run")
-    assert state() == "empty"
+    assert state() == "writing"  # nothing yet, but a program is there
     writer.log({"loss": 1.0}, step=0)
     writer.flush()
     assert state() == "writing"
     (file,) = (tmp_path / "run" / "writers").iterdir()
     long_ago = time.time() - 3600
     os.utime(file, (long_ago, long_ago))
+    assert state() == "writing"  # however slowly
+    writer.abort()
     assert state() == "unfinished"
     with sawlog.store.open(tmp_path / "run", "append") as resumed:
         resumed.log({"loss": 1.0}, step=1)
-    assert state() == "closed"  # the first writer never said so, and was silent since
+    assert state() == "closed"  # the first writer never said so
     writer.close()
     assert state() == "closed"
+    (tmp_path / "run" / "writers").rename(tmp_path / "of-writers")
+    (tmp_path / "run" / "segments").rename(tmp_path / "of-segments")
+    (tmp_path / "run" / "writers").mkdir()
+    (tmp_path / "run" / "segments").mkdir()
+    assert state() == "empty"
 
 
 def test_notes_of_writers_that_cannot_be_read_do_not_matter(sawlog_, run):

@@ -48,7 +48,6 @@ def odd(request, tmp_path):
     return tmp_path / "odd", unreal
 
 
-@pytest.mark.turns(3)
 def test_tables_of_all_kinds(sawlog_, odd):
     path, unreal = odd
     for command in SCORING:

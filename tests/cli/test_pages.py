@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import threading
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import pytest
 import sawlog.store
 from sawlog.example_data import load_examples
 from sawlog.records import Entries, Records
+from tests.cli.stores import a_second_entry_soon
 from tests.report.runs import make_failed, make_seeds
 
 
@@ -113,18 +113,8 @@ def test_tail_prints_every_entry_of_a_step(sawlog_, tmp_path):
 
 def test_tail_follows_a_writer(sawlog_, tmp_path, monkeypatch):
     monkeypatch.setattr("sawlog.cli._tail._EVERY", 0.01)
-    writer = sawlog.store.create(tmp_path / "run", interval=None)
-    writer.log({"loss": 1.0}, step=0)
-    writer.flush()
-
-    def more():
-        writer.log({"loss": 0.5}, step=1)
-        writer.close()
-
-    timer = threading.Timer(0.05, more)
-    timer.start()
-    done = sawlog_("tail", tmp_path / "run", "--follow")
-    timer.join()
+    with a_second_entry_soon(tmp_path / "run"):
+        done = sawlog_("tail", tmp_path / "run", "--follow")
     assert done.out.split() == ["step", "0", "loss", "1", "step", "1", "loss", "0.5"]
 
 

@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from sawlog.cli import _sheet
+from sawlog.cli import _out_file
 from sawlog.cli._texts import texts_of
 from sawlog.errors import StoreExistsError
 
@@ -29,7 +29,7 @@ def test_texts(tmp_path, name, text, found):
 
 
 def test_a_sheet_is_no_formula(tmp_path):
-    _sheet.write(tmp_path / "s.csv", {"id": ["=1+1", "plain"], "=name": [1.5, -2.0]})
+    _out_file.write(tmp_path / "s.csv", {"id": ["=1+1", "plain"], "=name": [1.5, -2.0]})
     with (tmp_path / "s.csv").open(newline="") as file:
         rows = list(csv.reader(file))
     assert rows[0] == ["id", "'=name"]
@@ -41,10 +41,10 @@ def test_what_is_there_is_kept(tmp_path):
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "other").mkdir()
     with pytest.raises(StoreExistsError, match="--overwrite replaces it"):
-        _sheet.check(tmp_path / "s.csv", overwrite=False)
-    _sheet.check(tmp_path / "s.csv", overwrite=True)
-    _sheet.check(tmp_path / "new.csv", overwrite=False)
-    _sheet.check(None, overwrite=False)
+        _out_file.check(tmp_path / "s.csv", overwrite=False)
+    _out_file.check(tmp_path / "s.csv", overwrite=True)
+    _out_file.check(tmp_path / "new.csv", overwrite=False)
+    _out_file.check(None, overwrite=False)
     for name, what in (("folder.csv", "a folder"), ("other", "not a folder of scores")):
         with pytest.raises(StoreExistsError, match=what):
-            _sheet.check(tmp_path / name, overwrite=True)
+            _out_file.check(tmp_path / name, overwrite=True)

@@ -1,7 +1,6 @@
 """``sawlog sync``: everything arrives once, in order, also after an interruption."""
 
 import contextlib
-import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +10,7 @@ import sawlog.store
 from sawlog.cli import _sync
 from sawlog.cli._output import CommandOutput
 from sawlog.sinks import MemorySink
+from tests.cli.stores import a_second_entry_soon
 from tests.sinks._trackers import TensorBoard
 
 
@@ -95,18 +95,8 @@ def test_an_interrupted_upload_goes_on(sawlog_, run_, tmp_path, monkeypatch):
 def test_following_keeps_one_run_open(sawlog_, tmp_path, monkeypatch):
     trackers = Trackers(monkeypatch)
     monkeypatch.setattr(_sync, "_EVERY", 0.01)
-    writer = sawlog.store.create(tmp_path / "run", interval=None)
-    writer.log({"loss": 1.0}, step=0)
-    writer.flush()
-
-    def more():
-        writer.log({"loss": 0.5}, step=1)
-        writer.close()
-
-    timer = threading.Timer(0.05, more)
-    timer.start()
-    done = sync(sawlog_, tmp_path / "run", tmp_path, "--follow")
-    timer.join()
+    with a_second_entry_soon(tmp_path / "run"):
+        done = sync(sawlog_, tmp_path / "run", tmp_path, "--follow")
     assert done.json == [{"run": "run", "sent": 2, "before": 0}]
     assert trackers.values("loss") == [1.0, 0.5]
     assert len(trackers.opened) == 1

@@ -29,7 +29,7 @@ def stored(request, tmp_path):
     return tmp_path / "logs", queries, 1e-12 if request.param == "float64" else 2e-6
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", DEVICES)
 @pytest.mark.parametrize("kind", ["identity", "diagonal", "fisher", "shampoo"])
 def test_scores(stored, kind, name):

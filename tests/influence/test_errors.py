@@ -81,7 +81,6 @@ def fits(monkeypatch):
     return seen
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("kind", ["diagonal", "fisher", "kfac", "ekfac", "shampoo"])
 def test_a_curvature_is_kept_until_the_store_has_other_rows(tmp_path, monkeypatch, kind):
     seen = fits(monkeypatch)

@@ -120,7 +120,6 @@ def test_self_influence(runs, model, kind):
     assert ranking.ids.tolist() == list(range(len(ranking)))
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_dampings_one_after_the_other_are_those_of_each_alone(runs, kind):
     """LogIX adds damping to what it keeps, keeps the first inverse, and shares one damping."""

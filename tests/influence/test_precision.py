@@ -36,7 +36,6 @@ WAYS = {
 }
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("way", "kind"),
     [(way, "random") for way in WAYS]

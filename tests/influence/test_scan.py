@@ -90,7 +90,6 @@ def test_a_store_is_like_memory_and_like_all_pairs_by_hand(it):
                 assert values[query].tolist() == expected[name][query, places].tolist()
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16", "int8"])
 @pytest.mark.parametrize("kind", ["diagonal", "fisher", "shampoo"])
 @pytest.mark.parametrize("mode", ["dot", "cosine", "l2"])

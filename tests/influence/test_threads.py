@@ -38,7 +38,7 @@ def rows(tmp_path):
     return rows["w"].astype(float)
 
 
-@pytest.mark.turns(5)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("cores", [1, 2, 3, 40])
 @pytest.mark.parametrize("sign", ["positive", "absolute"])
 @pytest.mark.parametrize("device", ["numpy", "cpu", None])

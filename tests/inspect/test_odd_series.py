@@ -13,6 +13,8 @@ from sawlog.inspect import _activity, array_histories, store_summary
 from sawlog.inspect._activity import writer_activity
 from sawlog.inspect._trend import TrendBuilder
 from sawlog.records import Entries, Records
+from sawlog.store._disk._local import _File
+from sawlog.store._format import _writer_notes
 
 
 def summary_of(path, *parts):
@@ -111,11 +113,14 @@ def test_arrays_of_one_value_have_bins(tmp_path):
     assert history.edges[0] == 3.0
 
 
-def test_a_writer_that_is_silent_for_long_is_not_finished(tmp_path, monkeypatch):
+def test_a_writer_elsewhere_that_is_silent_for_long_is_not_finished(tmp_path, monkeypatch):
     path = tmp_path / "s"
+    monkeypatch.setattr(_writer_notes, "system_id", lambda: "another machine")
     writer = sawlog.store.create(path, interval=None)
     writer.log({"x": 1.0}, step=0)
     writer.flush()
+    monkeypatch.undo()
+    monkeypatch.setattr(_File, "held", lambda file: False)  # its locks are not seen from here
     assert writer_activity(path).state == "writing"
     later = time.time() + 601
     monkeypatch.setattr(_activity.time, "time", lambda: later)

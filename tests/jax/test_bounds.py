@@ -22,7 +22,6 @@ from .place_programs import XS, Lane, Place, close, f32, log_all, log_halving, s
 from .places import PLACES, rows_of, spooled_place
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("place", [name for name in PLACES if not re.search("while|fori", name)])
 def test_all_entries(place: str, jit: bool) -> None:
@@ -67,7 +66,7 @@ BOUNDS: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
 }
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("place", "bounds"), rows_of(BOUNDS, often(2, 4)))
 def test_bounds(place: str, bounds: str) -> None:
     row, (options, keep) = PLACES[place], BOUNDS[bounds]

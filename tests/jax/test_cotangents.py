@@ -94,7 +94,6 @@ def test_cotangents_of_a_scan(remat: bool) -> None:
     assert [int(one.step["dx"]) for one in tapped(jax.grad(f), f32(3))] == [3, 2, 1, 0]
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("mode", FOLDS)
 def test_reduced_cotangents(mode: str) -> None:
     logs = spooled(CHAIN_BACK, f32(3), reduce=mode)

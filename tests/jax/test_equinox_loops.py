@@ -50,7 +50,6 @@ def logged(logs, name):
     return [values[mask[:, i], i].tolist() for i in range(values.shape[1])]
 
 
-@pytest.mark.turns(2)
 @KINDS
 def test_without_vmap(kind: str) -> None:
     _, logs = sawlog.spool(lambda x: powers(kind, x, 2, everywhere=True), capacity=32)(2.0)
@@ -69,7 +68,6 @@ def test_the_condition_is_logged_as_in_a_loop_of_jax(kind: str) -> None:
     assert found["condition"] == [2, 4]
 
 
-@pytest.mark.turns(2)
 @KINDS
 def test_vmap_inside_and_outside(kind: str) -> None:
     def fun(x, n):
@@ -82,7 +80,6 @@ def test_vmap_inside_and_outside(kind: str) -> None:
     assert [v[m].tolist() for v, m in zip(values, mask, strict=True)] == [[2], [3, 9, 27]]
 
 
-@pytest.mark.turns(2)
 @KINDS
 def test_nested_vmap(kind: str) -> None:
     def fun(x, n):
@@ -103,7 +100,6 @@ def test_vmap_of_tap(kind: str) -> None:
     assert sorted(float(logs["value"]) for logs in seen) == [2, 3, 9, 27]
 
 
-@pytest.mark.turns(2)
 @REVERSIBLE
 def test_grad(kind: str) -> None:
     def fun(x):
@@ -125,7 +121,6 @@ def test_grad_with_a_checkpoint_for_every_step() -> None:
     assert logs["flows_back"].tolist() == [2, 4, 8]
 
 
-@pytest.mark.turns(2)
 @REVERSIBLE
 def test_grad_of_spool(kind: str) -> None:
     def fun(x):

@@ -215,7 +215,6 @@ def test_automatic_part(chosen: dict) -> None:
     assert spec_of(logs["x"])[-2:] == ("x", None)
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("entered", [True, False], ids=["context", "no_context"])
 def test_logdict(entered: bool) -> None:
     """Operations on logs, outside of any program."""

@@ -69,7 +69,6 @@ def test_collectives_are_seen_in_loops() -> None:
         assert collectives(sawlog.spool(fun, reduce="mean"), x) == plain != []
 
 
-@pytest.mark.turns(3)
 @options
 def test_branches(chosen: dict, expected: Callable) -> None:
     """What a branch may not log is masked; without a context."""

@@ -106,7 +106,6 @@ CHECKED = [
 ]
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(("name", "check"), CHECKED)
 def test_a_wrong_answer_is_reported(name: str, check: str) -> None:
     """Each kind of wrong answer fails, though the right one passes."""

@@ -183,7 +183,6 @@ def trained_by_nnx():
     return trained(nnx.jit(train))
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", TRAINERS)
 def test_nnx_state_arrives(name: str) -> None:
     losses, state = trained_by_nnx()
@@ -258,7 +257,6 @@ def forward(model, state, x, key):
     return h, state
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", list(EQUINOX))
 def test_equinox_layers(name: str) -> None:
     model, state = eqx.nn.make_with_state(Block)(jax.random.key(0))

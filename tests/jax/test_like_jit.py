@@ -151,7 +151,6 @@ USES = {
 }
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("use", USES)
 def test_functions_are_not_kept_alive(use: str) -> None:
     f = looping()

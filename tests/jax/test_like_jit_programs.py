@@ -139,7 +139,6 @@ PROGRAMS = (
 )  # fmt: skip
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_without_a_transformation_nothing_is_there(kind: str) -> None:
     """The same HLO and the same jaxpr, without effects, as without the logs."""
@@ -164,7 +163,6 @@ def test_no_effect_is_left_after_spool(kind: str) -> None:
     assert not equations(closed.jaxpr, "log")
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_strip_leaves_nothing(kind: str) -> None:
     fun = program(kind, sawlog.log)
@@ -183,7 +181,6 @@ def test_a_plain_jitted_call_after_spool_has_no_effects() -> None:
     assert "custom_call" not in fun.lower(1.0).as_text()
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("kind", ["scan", "cond", "nested", "grad", "vmap"])
 def test_export(kind: str) -> None:
     """Of a program with logs, and of the spooled one."""

@@ -84,7 +84,6 @@ def squares(n: int, name: str, x: Any) -> Any:
     return x
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("options", "args", "kwargs"),
     [

@@ -149,7 +149,6 @@ DOUBLED = inside(lambda logs: logs + logs.filter(lambda key, value: key == "a"))
 CHAINED = inside(lambda logs: (logs + logs).slice[1:-1].prefix("p/").reduce("sum"))
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("mode", OTHERS_FIRST)
 @FEWER
 @given(on=PATTERNS)
@@ -158,7 +157,6 @@ def test_reduce_inside_jit_respects_the_mask(mode: str, on: np.ndarray) -> None:
     agrees_reduced(REDUCED[mode](XS, on), table, dict.fromkeys(table, mode))
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("mode", MODES)
 @FEWER
 @given(on=PATTERNS)
@@ -169,7 +167,6 @@ def test_reduce_option_respects_the_mask(mode: str, on: np.ndarray) -> None:
     assert gaps(logs) == set()
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("index", INDICES, ids=str)
 @FEWER
 @given(on=PATTERNS)
@@ -182,7 +179,6 @@ def test_slice_inside_jit_respects_the_mask(index: slice, on: np.ndarray) -> Non
     assert all(jax.tree.leaves(logs[key])[0].shape[0] == 0 for key in logs.keys() - full.keys())
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("interval", [1, 2, 3])
 @FEWER
 @given(on=PATTERNS)

@@ -118,7 +118,6 @@ def test_a_ragged_lane_taken_out_settles(on: np.ndarray) -> None:
 WAYS = ["spool of vmap", "inside jit", "vmap of spool", "inside vmap"]
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(("mode", "way"), pairs([m for m in MODES if m != "append"], WAYS, few=1))
 @examples(2, 3)
 @given(on=LANE_PATTERNS)

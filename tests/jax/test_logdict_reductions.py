@@ -37,7 +37,6 @@ from .logdict_oracle import (
 # -- reductions ------------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("mode", MODES)
 @FEWER
 @given(table=tables(), device=st.booleans())
@@ -57,7 +56,6 @@ def test_reduce_by_key(table: Table, modes: dict[str, str]) -> None:
     agrees_reduced(to_logs(table).reduce(modes), table, modes)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("mode", [m for m in MODES if m != "append"])
 def test_reduce_leaves_one_entry_without_axis(mode: str) -> None:
     """A single entry as it was logged: the axes of its own are not entries."""

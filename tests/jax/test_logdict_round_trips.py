@@ -200,7 +200,7 @@ def spooled_lanes() -> logdict:
     return jax.vmap(sawlog.spool(loop))(BATCH)[1]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("mode", OTHERS_FIRST)
 def test_reduce_under_an_outer_vmap(mode: str) -> None:
     """Both ways: on the mapped logs, and inside of the mapped function."""

@@ -17,7 +17,7 @@ from tests.thorough import THOROUGH, one_of
 from .cases import CASES
 from .test_cases import WAYS, ways_of
 
-pytestmark = pytest.mark.turns(9)  # eight modes: each with every ninth option and row
+pytestmark = pytest.mark.turns(4)  # eight modes: each with every ninth option and row
 
 MODES: dict[str, Callable[[], Any]] = {
     "strict promotion": lambda: jax.numpy_dtype_promotion("strict"),
@@ -75,7 +75,6 @@ OPTIONS: dict[str, tuple[dict[str, Any], Callable[[np.ndarray], Any]]] = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options_of_spool(mode: str, name: str) -> None:

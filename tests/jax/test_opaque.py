@@ -130,7 +130,7 @@ def in_any_order(vectors: Any) -> np.ndarray:
     return np.array(sorted(np.asarray(vectors).tolist()))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", SOLVERS)
 def test_lineax(name: str) -> None:
     expected = products(solver=SOLVERS[name])

@@ -187,7 +187,7 @@ USES: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("name", HIDING)
 def test_logs_in_primitives_that_hide_effects_are_refused(name: str, use: str) -> None:

@@ -82,7 +82,7 @@ def test_forward_mode(way: str, program: Program, x: float) -> None:
     same_logs(logs, expected.entries)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("way", REVERSE)
 @examples(5)
 @given(program=programs(loops=False), x=starts)
@@ -150,7 +150,6 @@ COTANGENTS = {
 with_cotangents = programs(loops=False, derivatives=False, cotangents=True)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("way", COTANGENTS)
 @examples(6)
 @given(program=with_cotangents, x=starts)

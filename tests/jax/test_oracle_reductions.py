@@ -60,7 +60,7 @@ ways_of_lanes = st.sampled_from(sorted(WAYS_OF_LANES))
 # --- Reductions --------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("mode", MODES)
 @examples(4)
 @given(program=programs(reduced=True), xs=lanes, way=ways_of_lanes)

@@ -46,7 +46,7 @@ def low_and_width(values: Sequence[float]) -> Any:
 OWN = {"ema": (EMA, ema), "histogram": (HISTOGRAM, histogram), "range": (RANGE, low_and_width)}
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("own", OWN)
 @pytest.mark.parametrize(
     "place",

@@ -154,7 +154,7 @@ def test_a_while_loop_is_called_back_in_pieces() -> None:
     assert len(seen) <= 11
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("place", "buffer"),
     pairs(
@@ -283,7 +283,7 @@ CHOSEN: list[tuple[dict[str, Any], dict[str, float]]] = [
 ]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("options", "answer"), CHOSEN)
 def test_pieces_of_chosen_names(options: dict[str, Any], answer: dict[str, float]) -> None:
     seen = tapped(several, XS, buffer=4, **options)

@@ -21,7 +21,6 @@ from .place_programs import ROWS, XS, Lane, close, f32, line_of, log_all, spoole
 from .places import FOLDS, PLACES, fold_steps, log_each, log_tree, rows_of, spooled_place
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(("place", "mode"), rows_of(FOLDS, often(2, 4)))
 def test_reduction(place: str, mode: str) -> None:
     row = PLACES[place]

@@ -83,7 +83,7 @@ def test_a_program(tmp_path: pathlib.Path) -> None:
     assert found["tree"]["a"][1][0] == 2
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", list(CASES)[::12])
 def test_programs_of_the_table(name: str, tmp_path: pathlib.Path) -> None:
     case = CASES[name]
@@ -106,7 +106,6 @@ WAYS = {
 }
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_lanes_that_differ(way: str, tmp_path: pathlib.Path) -> None:
     """Masks of ragged lanes, outer axes, batch axes."""

@@ -92,7 +92,6 @@ def test_values_are_numpy() -> None:
     assert two["c"] == 1j
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

@@ -36,7 +36,6 @@ def deliveries(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("around", "options", "calls"),
     [
@@ -198,7 +197,6 @@ AROUND: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
 }
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("around", AROUND)
 def test_within_another_transformation(around: str) -> None:
     """Each call of the tapped function counts anew."""
@@ -214,7 +212,6 @@ def test_within_another_transformation(around: str) -> None:
 # --- The rest ------------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("buffer", [None, 2])
 @pytest.mark.parametrize("mode", [None, "sum"])
 def test_shard_map(mode: str | None, buffer: int | None) -> None:

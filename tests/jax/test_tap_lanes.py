@@ -170,7 +170,6 @@ def sharded(size: int, kind: AxisType = AxisType.Auto) -> tuple[Any, Any]:
 axis_types = pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
 
 
-@pytest.mark.turns(2)
 @axis_types
 @pytest.mark.parametrize("jit", ["none", "inside", "outside"])
 def test_shard_map_calls_once_for_each_shard(jit: str, kind: AxisType) -> None:
@@ -231,7 +230,6 @@ def test_an_exception_in_shard_map() -> None:
     assert len(tapped(fun, x)[1]) == 4
 
 
-@pytest.mark.turns(2)
 @axis_types
 @pytest.mark.parametrize("jit", ["none", "inside", "outside"])
 def test_sharded_arguments_call_once_with_the_whole_value(jit: str, kind: AxisType) -> None:

@@ -151,7 +151,7 @@ AROUND = {
 }
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("around", "jit"), pairs(AROUND, [False, True], few=1))
 def test_derivatives_call_once_and_in_order(around: str, jit: bool) -> None:
     """With tap inside of the derivative, and outside."""

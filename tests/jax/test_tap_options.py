@@ -229,7 +229,6 @@ SOME_REDUCED = [
 """Of names that are always logged together, one is reduced and the other is not."""
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("program", "options"), [*pairs(list(PROGRAMS)[:5], 0), *SOME_REDUCED], ids=str
 )
@@ -246,7 +245,6 @@ LANES_ONE_BY_ONE = [("ragged", Options(2)), ("halving", Options(3)), ("once", Op
 """Lanes that log at different times, or never, with nothing that waits on the device."""
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("program", "options"), [*pairs(list(PROGRAMS)[2:], 5), *LANES_ONE_BY_ONE], ids=str
 )
@@ -259,7 +257,6 @@ def test_vmap_inside(program: str, options: Options) -> None:
             same(seen.batches(name, lane), options.callbacks(name, entries))
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(("program", "options"), pairs(list(PROGRAMS), 9), ids=str)
 def test_vmap_outside(program: str, options: Options) -> None:
     """Every lane has callbacks of its own."""

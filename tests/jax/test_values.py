@@ -76,7 +76,6 @@ def logged_thrice(x: Any) -> None:
 DTYPES = [jnp.bfloat16, jnp.float16, jnp.float8_e4m3fn, np.float32, np.complex64, np.int8, np.bool_]
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("dtype", "promotion"), pairs(DTYPES, ["strict", "standard"], few=1), ids=str
 )
@@ -97,7 +96,10 @@ def test_keys_have_no_mean() -> None:
     assert jax.random.key_data(logs["c"]).tolist() == jax.random.key_data(key).tolist()
 
 
-@pytest.mark.parametrize("name", ["jax_remat3", "jax_custom_vjp3"])
+SETTINGS = ["jax_remat3", "jax_custom_vjp3", "jax_custom_jvp3", "jax_scan3"]
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if hasattr(jax.config, name)])
 def test_settings_under_which_logs_would_count_twice(name: str) -> None:
     before = getattr(jax.config, name)
     jax.config.update(name, True)

@@ -47,7 +47,7 @@ AROUND = {
 }
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("around", AROUND)
 def test_spool_as_if_by_cond(around, options) -> None:
@@ -57,7 +57,6 @@ def test_spool_as_if_by_cond(around, options) -> None:
     same_logs_as(ours, theirs)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "options", [{}, {"buffer": 2}, {"interval": 2}, {"reduce": "max"}], ids=str
 )
@@ -163,7 +162,6 @@ def logged_in(order):
     return f
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("order", list(itertools.permutations(["minibatch", "update", "z"])))
 def test_step_axes_keep_the_order_they_were_written_in(order) -> None:
     for options in ({}, {"reduce": "mean"}, {"window": 1}):

@@ -166,6 +166,9 @@ def test_a_page_of_seeds(tmp_path):
     assert by_name["weights"]["entries"][0]["image"] is None
     with pytest.raises(KeyError):
         source.part("curves/none")
+    for number in ("\u00b2", "\u0661", "-1", "00", "9" * 5_000):
+        with pytest.raises(KeyError):
+            source.part(f"attribution/{runs['seed-0']['id']}/{number}")
     for name in source.parts():
         assert safe_json(source.part(name))
 

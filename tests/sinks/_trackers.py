@@ -1,6 +1,7 @@
 """How each tracker is opened in tests, and what its own tools read of the files it wrote."""
 
 import base64
+import contextlib
 import dataclasses
 import functools
 import importlib.util
@@ -11,11 +12,12 @@ import sqlite3
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from sawlog.sinks._mlflow import MLflowSink
 from sawlog.sinks._neptune import NeptuneSink
@@ -40,6 +42,17 @@ FOLDERS = {
     "TRACKIO_DIR": "trackio",
     "NEPTUNE_DATA_DIRECTORY": "neptune",
 }
+
+
+@contextlib.contextmanager
+def writing_below(folder: Path) -> Iterator[Path]:
+    """Trackers write below this folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        for name, value in FOLDERS.items():
+            patch.setenv(name, str(folder / value))
+        yield folder
 
 
 @dataclasses.dataclass

@@ -2,19 +2,14 @@
 
 import pytest
 
-from tests.sinks._trackers import ENVIRONMENT, FOLDERS, INSTALLED, imported_quietly
+from tests.sinks._trackers import INSTALLED, imported_quietly, writing_below
 from tests.sinks.tracker_helpers import numbers
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
     """Trackers write below this folder."""
-    folder = tmp_path_factory.mktemp("trackers")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in ENVIRONMENT.items():
-            patch.setenv(name, value)
-        for name, value in FOLDERS.items():
-            patch.setenv(name, str(folder / value))
+    with writing_below(tmp_path_factory.mktemp("trackers")) as folder:
         yield folder
 
 

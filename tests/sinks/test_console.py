@@ -1,6 +1,5 @@
 """What the console knows: its numbers against numpy."""
 
-import io
 import math
 import re
 
@@ -11,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sawlog.records import Entries, Records
-from sawlog.sinks import ConsoleSink, Dashboard
+from sawlog.sinks import ConsoleSink
 from sawlog.sinks._console import _digest, _view
 from sawlog.sinks._console._running_trend import BINS, RunningTrend
 from sawlog.testing import SinkContract
 from tests.thorough import examples
+
+from .console_helpers import entries, only_row, quiet
 
 
 class Clock:
@@ -26,21 +27,6 @@ class Clock:
 
     def __call__(self):
         return self.now
-
-
-def quiet(**options):
-    """A dashboard that shows nothing until its end, and then a line that nobody reads."""
-    return Dashboard(file=io.StringIO(), every=1000, **options)
-
-
-def entries(values, start=0, axis="step", mask=None):
-    values = np.asarray(values)
-    return Entries(values, {axis: np.arange(start, start + len(values))}, mask)
-
-
-def only_row(board):
-    (row,) = board.snapshot().rows
-    return row
 
 
 # ---- the contract: every sink keeps it, and this one keeps last values, counts and trends

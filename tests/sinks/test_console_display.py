@@ -16,28 +16,14 @@ from rich.console import Console
 from rich.progress import Progress
 
 from sawlog.errors import ArgumentError
-from sawlog.records import Entries, Records
+from sawlog.records import Records
 from sawlog.sinks import ConsoleSink, Dashboard
 from sawlog.sinks._console import _dashboard, _output, _view
 from sawlog.sinks._console._runs import RunStatus
 
 from ._terminal import SOURCE, Seen
+from .console_helpers import entries, only_row, quiet
 from .failing import wait_until
-
-
-def quiet(**options):
-    """A dashboard that shows nothing until its end, and then a line that nobody reads."""
-    return Dashboard(file=io.StringIO(), every=1000, **options)
-
-
-def entries(values, start=0, axis="step", mask=None):
-    values = np.asarray(values)
-    return Entries(values, {axis: np.arange(start, start + len(values))}, mask)
-
-
-def only_row(board):
-    (row,) = board.snapshot().rows
-    return row
 
 
 def shown_by(console):

@@ -7,19 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import sawlog
 from sawlog.loggers import ConsoleLogger, MemoryLogger, MultiLogger
+from tests.logger_programs import random_walk
 
 STEPS, SEEDS = 30, 4
-
-
-def train(key):
-    def step(x, i):
-        x = x + jax.random.normal(jax.random.fold_in(key, i))
-        sawlog.log({"x": x}, step=i)
-        return x, None
-
-    return jax.lax.scan(step, 0.0, jnp.arange(STEPS))[0]
+train = random_walk(STEPS)
 
 
 def last_values():
@@ -27,7 +19,6 @@ def last_values():
     return np.asarray(jax.jit(jax.vmap(train))(keys), np.float64)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("way", ["spool", "tap", "buffered tap"])
 def test_all_seeds_in_one_table(way):
     file, memory = io.StringIO(), MemoryLogger()

@@ -21,12 +21,11 @@ from sawlog.errors import (
     StoreWriteError,
 )
 from sawlog.records import Entries, Records
-from sawlog.sinks import CsvSink, JsonlSink, StoreSink, _lines
+from sawlog.sinks import CsvSink, StoreSink, _lines
 from tests.thorough import often
 
+from .file_helpers import KINDS, lines_of, one
 from .reading import from_csv, from_jsonl
-
-KINDS = {"csv": CsvSink, "jsonl": JsonlSink}
 
 
 @pytest.fixture(params=KINDS)
@@ -37,18 +36,6 @@ def kind(request):
 @pytest.fixture
 def path(tmp_path, kind):
     return tmp_path / f"run.{kind}"
-
-
-def one(value, name="x", **steps):
-    at = {axis: np.asarray(step)[None] for axis, step in steps.items()}
-    return Records({name: Entries(np.asarray(value)[None], at)})
-
-
-def lines_of(path, *written):
-    with KINDS[path.suffix[1:]](path) as sink:
-        for records in written:
-            sink.write(records)
-    return path.read_text("utf-8").splitlines()
 
 
 WRITTEN = [

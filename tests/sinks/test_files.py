@@ -17,7 +17,7 @@ from sawlog.errors import (
 from sawlog.records import Entries, Records
 from sawlog.sinks import CsvSink, JsonlSink
 
-KINDS = {"csv": CsvSink, "jsonl": JsonlSink}
+from .file_helpers import KINDS, lines_of, one
 
 
 @pytest.fixture(params=KINDS)
@@ -28,18 +28,6 @@ def kind(request):
 @pytest.fixture
 def path(tmp_path, kind):
     return tmp_path / f"run.{kind}"
-
-
-def one(value, name="x", **steps):
-    at = {axis: np.asarray(step)[None] for axis, step in steps.items()}
-    return Records({name: Entries(np.asarray(value)[None], at)})
-
-
-def lines_of(path, *written):
-    with KINDS[path.suffix[1:]](path) as sink:
-        for records in written:
-            sink.write(records)
-    return path.read_text("utf-8").splitlines()
 
 
 # ---- JSON lines

@@ -3,9 +3,10 @@
 import ml_dtypes
 import numpy as np
 
+from sawlog import store
 from sawlog.testing import assert_same
 
-from .numbers import NAMES, expected
+from .numbers import NAMES, expected, write_numbers
 from .plain_reader import PlainStore
 from .xxh3 import xxh3_64
 
@@ -23,6 +24,16 @@ def raw(array):
     if array.dtype.name in ("float8_e4m3fn", "float8_e5m2"):
         return array.view(np.uint8)
     return np.frombuffer(array.tobytes(), np.uint8).reshape(*array.shape, array.dtype.itemsize)
+
+
+def write_in_segments(path):
+    """Forty numbers, written by two writers in several segments."""
+    for start in (0, COUNT // 2):
+        with store.create(path, exists="append", meta={"owner": "ann"}) as writer:
+            for begin in range(start, start + COUNT // 2, 5):
+                write_numbers(writer, range(begin, begin + 5))
+                writer.flush()
+    return path
 
 
 def check_numbers(path, count=COUNT, hash=xxh3_64):

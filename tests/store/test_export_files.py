@@ -214,7 +214,6 @@ for kind in ("csv", "jsonl", "safetensors"):
     assert run_python(code).split() == ["out.csv", "out.jsonl", "out.safetensors"]
 
 
-@pytest.mark.turns(3)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("kind", ["arrow", "safetensors"])
 @pytest.mark.parametrize("name", ["rows", "entries"])

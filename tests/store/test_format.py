@@ -12,7 +12,7 @@ from sawlog import store
 from sawlog.testing import assert_same, sample
 from sawlog.testing._dtypes import DTYPES
 
-from .format_helpers import COUNT, SEED, check_numbers, raw
+from .format_helpers import COUNT, SEED, check_numbers, raw, write_in_segments
 from .numbers import write_numbers
 from .plain_reader import PlainStore
 from .xxh3 import xxh3_64
@@ -25,13 +25,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def filled(path):
-    """Forty numbers, written by two writers in several segments."""
-    for start in (0, COUNT // 2):
-        with store.create(path, exists="append", meta={"owner": "ann"}) as writer:
-            for begin in range(start, start + COUNT // 2, 5):
-                write_numbers(writer, range(begin, begin + 5))
-                writer.flush()
-    return path
+    return write_in_segments(path)
 
 
 # ---- the plain reader finds what was written

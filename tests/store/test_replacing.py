@@ -300,6 +300,44 @@ def test_a_folder_in_the_way_is_not_entered(tmp_path):
     assert deep.is_dir()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "segments/abc-\u0660\u0660\u0660\u0660\u0660\u0660\u0660\u0661.safetensors",  # digits, too
+        "segments/abc-\uff10\uff10\uff10\uff10\uff10\uff10\uff10\uff11.safetensors",
+        "segments/abc-00000000000000000001.safetensors",  # more digits than a number has
+        "segments/abc-00000009.safetensors\n",
+        "schema/0000000\u0662.json",
+        "schema/00000001-0000000\u0662.json",
+        "replaced/\u0661/abc-00000001.safetensors",
+        "damaged/store.json.\u0662",
+    ],
+)
+def test_names_that_look_like_ours(tmp_path, name):
+    fill(tmp_path / "store")
+    file = tmp_path / "store" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("the user's")
+    before = everything(tmp_path)
+    with pytest.raises(StoreExistsError, match="not part of a store"):
+        store.create(tmp_path / "store", exists="replace")
+    assert everything(tmp_path) == before
+    assert ids(tmp_path / "store") == [1]
+    store.compact(tmp_path / "store", grace=0)
+    store.repair(tmp_path / "store")
+    assert file.read_text() == "the user's"
+    assert ids(tmp_path / "store") == [1]
+
+
+@pytest.mark.parametrize("exists", ["error", "append", "replace"])
+def test_a_folder_called_store_json_stays_as_it_is(tmp_path, exists):
+    (tmp_path / "store" / "store.json" / "deep").mkdir(parents=True)
+    before = everything(tmp_path)
+    with pytest.raises(StoreExistsError, match="is not a sawlog store"):
+        store.create(tmp_path / "store", exists=exists)
+    assert everything(tmp_path) == before
+
+
 @pytest.mark.parametrize("exists", ["append", "replace"])
 def test_a_store_that_appears_meanwhile_is_no_foreign_folder(tmp_path, monkeypatch, exists):
     fill(tmp_path / "store")

@@ -63,7 +63,6 @@ def from_the_future(path):
     os.utime(path / "store.json", (time.time() + 1e6,) * 2)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "change",
     [

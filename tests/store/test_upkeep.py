@@ -219,7 +219,6 @@ def test_what_a_killed_compaction_left_is_reclaimed(tmp_path, how):
     check(path, 4)
 
 
-@pytest.mark.turns(3)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("number", range(1, 60, 3))
 def test_killed_while_it_merges(tmp_path, number):

@@ -22,7 +22,7 @@ from sawlog.torch._graph._example_layout import (
     labels_of,
     layout_of,
 )
-from sawlog.torch._graph._weight_uses import _memory
+from sawlog.torch._graph._memory import memory_of
 from sawlog.torch._loss._examples import Examples
 from sawlog.torch._proof._prover import Prover
 from tests.thorough import often, seeded_examples
@@ -274,7 +274,6 @@ def test_outputs_are_never_replaced(tmp_path):
     run.finalize()
 
 
-@pytest.mark.turns(3)
 @pytest.mark.filterwarnings("ignore:torch.cpu.amp:FutureWarning")
 @pytest.mark.parametrize("sizes", ["all, then one", "one, then all"])
 @pytest.mark.parametrize("name", RIGHT)
@@ -350,5 +349,5 @@ def test_tensors_of_a_transformation_are_no_buffers():
         def untyped_storage(self):
             raise RuntimeError("Attempted to access the data pointer on an invalid python storage.")
 
-    assert _memory(torch.ones(2).as_subclass(Finished)) is None
-    assert _memory(torch.ones(2)) is not None
+    assert memory_of(torch.ones(2).as_subclass(Finished)) is None
+    assert memory_of(torch.ones(2)) is not None

@@ -207,7 +207,6 @@ class Chosen(nn.Module):
         return self.last(h if self.inside else self.other(h))
 
 
-@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # by PyTorch
 def test_a_condition(tmp_path):
     torch.manual_seed(0)

@@ -16,6 +16,7 @@ from sawlog.torch._interactions import _policy
 from sawlog.torch._interactions._recorder import Recorder
 from sawlog.torch._interactions._replay import TapeReplay
 from sawlog.torch._proof._prover import Prover
+from tests.torch.expert_models import Experts
 from tests.torch.programs import Program, assert_alike, logged
 
 
@@ -69,26 +70,6 @@ def over_itself(model, x, y):
 def hard_examples(model, x, y):
     each = losses_of(model, x, y)
     return (each * (each.detach() > each.detach().median())).mean()
-
-
-class Experts(nn.Module):
-    """Tokens are routed to one of two experts; ``balanced`` adds a term for equal use."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.router = nn.Linear(4, 6), nn.Linear(6, 2)
-        nn.init.normal_(self.router.weight, std=4)
-        self.experts = nn.ModuleList([nn.Linear(6, 3) for _ in range(2)])
-
-    def forward(self, x):
-        h = torch.tanh(self.first(x))
-        share = self.router(h).softmax(-1)
-        best, chosen = share.max(-1)
-        out = h.new_zeros(len(h), 3)
-        for number, expert in enumerate(self.experts):
-            own = torch.where(chosen == number)[0]
-            out = out.index_add(0, own, expert(h[own]) * best[own, None])
-        return out, share, chosen
 
 
 def balanced(model, x, y):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from sawlog.errors import MixedExamplesError
 from sawlog.torch._interactions._lists import reporting_lists
+from tests.torch.expert_models import SplitExperts
 from tests.torch.programs import assert_alike, logged
 from tests.torch.test_interactions import concluded, hidden, program_of, run_of
 
@@ -87,25 +87,6 @@ def test_a_threshold_that_labels_alone_would_keep(tmp_path):
     with said, run(data_id=range(program.size)):
         program.of().backward()
     run.finalize()
-
-
-class SplitExperts(nn.Module):
-    """Tokens are sorted by their experts, and split by how many each has."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.router = nn.Linear(4, 6), nn.Linear(6, 2)
-        nn.init.normal_(self.router.weight, std=4)
-        self.experts = nn.ModuleList([nn.Linear(6, 6) for _ in range(2)])
-        self.last = nn.Linear(6, 3)
-
-    def forward(self, x):
-        h = torch.tanh(self.first(x))
-        best, chosen = self.router(h).softmax(-1).max(-1)
-        order = chosen.sort(stable=True).indices
-        parts = h[order].split(F.one_hot(chosen, 2).sum(0).tolist())
-        out = torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True)])
-        return self.last(torch.zeros_like(h).index_add(0, order, out * best[order, None]))
 
 
 def test_sizes_of_a_split_that_depend_on_values(tmp_path, concluded):

@@ -8,28 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import sawlog
 from sawlog import store
 from sawlog.errors import (
     ArgumentError,
     CaptureError,
 )
 from tests.torch.programs import PROGRAMS, Program, assert_alike, logged, mlp
-
-
-def start(tmp_path, program, watch=None, **options):
-    run = sawlog.init(project="run", root=tmp_path)
-    run.setup(options)
-    return run, run.watch(program.model, quiet=True, **(watch or {}))
-
-
-def go(run, program, ids=None, batch=None, way="loss.backward", **with_options):
-    batch = program.batch if batch is None else batch
-    ids = np.arange(len(batch[0])) if ids is None else ids
-    with run(data_id=ids, **with_options):
-        loss = program.of(batch)
-        loss.backward() if way == "loss.backward" else run.backward(loss)
-
+from tests.torch.run_helpers import go, start
 
 # -- the gradients of each example ----------------------------------------------------------------
 

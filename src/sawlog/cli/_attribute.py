@@ -20,7 +20,7 @@ from sawlog._format import count, number
 from sawlog._table import Cell, TableColumn, folded, table
 from sawlog._text import printable, printable_name
 from sawlog._validate import integer
-from sawlog.cli import _sheet
+from sawlog.cli import _out_file
 from sawlog.cli._arguments import Json, Overwrite, Queries
 from sawlog.cli._exit_codes import OK
 from sawlog.cli._output import CommandOutput
@@ -138,7 +138,7 @@ class Attribute:
 def run(arguments: Attribute, output: CommandOutput) -> int:
     """Run ``sawlog attribute``."""
     integer("--top", arguments.top, least=0)
-    _sheet.check(arguments.out, arguments.overwrite)
+    _out_file.check(arguments.out, arguments.overwrite)
     train, queries = map(open_logs, matching_row_stores(arguments.train, arguments.queries))
     scores = _scores(arguments, train, queries, output)
     best = scores
@@ -264,7 +264,7 @@ def _to_json(
 
 
 def _save(path: Path, scores: Scores, best: Scores, known: Mapping[str, str]) -> None:
-    if not _sheet.is_sheet(path):
+    if not _out_file.is_sheet(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         scores.save(path)
         return
@@ -279,4 +279,4 @@ def _save(path: Path, scores: Scores, best: Scores, known: Mapping[str, str]) ->
     }
     if known:
         columns["text"] = [known.get(str(each), "") for each in ids.tolist()]
-    _sheet.write(path, columns)
+    _out_file.write(path, columns)

@@ -35,9 +35,10 @@ _COLUMNS = (
 class Ls:
     """List the stores under a folder, without reading their data.
 
-    States: writing (a writer is open and published within the last ten minutes), closed, failed
-    (closed after an error), unfinished (not closed, and silent: killed or waiting), empty, damaged
-    (only headers are checked: use verify for all data), newer (than this sawlog), unreadable.
+    States: writing (a writer is open, and its process runs), closed, failed (closed after an
+    error), unfinished (not closed, and its process ended: it was killed), empty, damaged (only
+    headers are checked: use verify for all data), newer (than this sawlog), unreadable. Of a writer
+    on another machine only its silence is known: unfinished then means ten minutes of it.
 
     examples:
       sawlog ls

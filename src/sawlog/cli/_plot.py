@@ -13,7 +13,7 @@ from sawlog._optional import require
 from sawlog._table import folded
 from sawlog._text import printable
 from sawlog.cli._arguments import Json, Overwrite, Runs
-from sawlog.cli._dots import draw
+from sawlog.cli._braille import draw
 from sawlog.cli._exit_codes import OK
 from sawlog.cli._output import CommandOutput
 from sawlog.cli._run_paths import given_runs

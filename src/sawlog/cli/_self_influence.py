@@ -15,7 +15,7 @@ from sawlog._format import count, number
 from sawlog._table import Cell, TableColumn, folded, table
 from sawlog._text import printable, printable_name
 from sawlog._validate import integer
-from sawlog.cli import _sheet
+from sawlog.cli import _out_file
 from sawlog.cli._arguments import Json, Overwrite
 from sawlog.cli._exit_codes import OK
 from sawlog.cli._output import CommandOutput
@@ -89,8 +89,8 @@ class SelfInfluence:
 def run(arguments: SelfInfluence, output: CommandOutput) -> int:
     """Run ``sawlog self-influence``."""
     integer("--top", arguments.top, least=0)
-    _sheet.check_suffix(arguments.out)
-    _sheet.check(arguments.out, arguments.overwrite)
+    _out_file.check_suffix(arguments.out)
+    _out_file.check(arguments.out, arguments.overwrite)
     logs = open_logs(row_store(arguments.train))
     with output.progress("ranking"):
         ranking = influence.self_influence(
@@ -114,7 +114,7 @@ def run(arguments: SelfInfluence, output: CommandOutput) -> int:
         }
         if known:
             columns["text"] = [known.get(str(each), "") for each, _ in ordered]
-        _sheet.write(arguments.out, columns)
+        _out_file.write(arguments.out, columns)
     if arguments.json:
         output.print_json(_to_json(arguments, logs, ranking, shown, known))
         return OK

@@ -132,7 +132,9 @@ class _DaskExecutor(Executor):
     def __init__(self, client: Any) -> None:
         self._client = client
         self.workers = sum(client.nthreads().values()) or None
-        self._sent = _SendOnce(lambda function: client.scatter(_SentTask(function), broadcast=True))
+        # A name made of the content could be that of an earlier one, which is just being deleted.
+        send = functools.partial(client.scatter, broadcast=True, hash=False)
+        self._sent = _SendOnce(lambda function: send(_SentTask(function)))
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         ours: Future[T] = Future()

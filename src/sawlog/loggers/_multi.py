@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sawlog.errors import ArgumentError
-from sawlog.jax._runs.appends import Appends
-from sawlog.jax._runs.failures import Failures
 from sawlog.jax._runs.logger import Logger
+from sawlog.jax._runs.run_warnings import RunWarnings
 from sawlog.sinks import Fanout, Sink
 
 
@@ -44,5 +43,5 @@ class MultiLogger(Logger):
         for logger in self.loggers:
             logger._warn_started()
 
-    def _reporters(self) -> list[tuple[Appends, Failures]]:
-        return [each for logger in self.loggers for each in logger._reporters()]
+    def _all_warnings(self) -> list[RunWarnings]:
+        return [each for logger in self.loggers for each in logger._all_warnings()]

@@ -154,8 +154,9 @@ class PageSource:
             "store": lambda: _store_part(run),
             "labels": lambda: self._labels(run),
         }
-        if kind == "attribution" and number.isdigit() and int(number) < len(run.scores):
-            return _checked(lambda: attribution_part(self._scored(run, run.scores[int(number)])))
+        scores = {str(place): path for place, path in enumerate(run.scores)}
+        if kind == "attribution" and number in scores:
+            return _checked(lambda: attribution_part(self._scored(run, scores[number])))
         if number:
             raise KeyError(name)
         return _checked(makers[kind])

@@ -12,7 +12,7 @@ from typing import Any
 from sawlog._optional import require
 from sawlog._validate import integer, one_of, refuse
 from sawlog.errors import ArgumentError
-from sawlog.run_files._dialect import check_words, is_dialect, translated
+from sawlog.run_files._logix_options import check_words, is_dialect, translated
 
 LOGS = ("forward", "backward", "grad")
 STATISTICS = ("mean", "variance", "covariance", "kfac", "ekfac")

@@ -23,7 +23,7 @@ from sawlog.records import Entries, Records
 from sawlog.sinks._entries import deepened, logged
 from sawlog.sinks._jsonl import OURS, check_axes
 from sawlog.sinks._lines import LineSink, foreign
-from sawlog.sinks._notes import is_news
+from sawlog.sinks._logdict_metadata import is_news
 from sawlog.store._views._cells import Cells, Field
 from sawlog.store._views._text import _csv_columns as csv_columns
 from sawlog.store._views._text import _titles_of as titles_of

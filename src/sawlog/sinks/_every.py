@@ -11,7 +11,7 @@ from sawlog.errors import LogMismatchError
 from sawlog.records import Entries, Records
 from sawlog.sinks._base import Around, Sink
 from sawlog.sinks._entries import any_of, deepened, logged, taken
-from sawlog.sinks._notes import is_value
+from sawlog.sinks._logdict_metadata import is_value
 
 
 class Every(Around):

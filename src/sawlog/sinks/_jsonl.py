@@ -11,7 +11,7 @@ from sawlog.errors import LogMismatchError
 from sawlog.records import Entries, Records
 from sawlog.sinks._entries import logged, step_mask
 from sawlog.sinks._lines import LineSink, foreign
-from sawlog.sinks._notes import is_news
+from sawlog.sinks._logdict_metadata import is_news
 from sawlog.store._views._cells import Cells
 from sawlog.store._views._text import _json_cells as json_cells
 

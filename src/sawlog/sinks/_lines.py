@@ -20,7 +20,7 @@ from sawlog._paths import absolute
 from sawlog._validate import one_of
 from sawlog.errors import ForeignStoreError, StoreExistsError, StoreWriteError
 from sawlog.sinks._base import BaseSink
-from sawlog.sinks._notes import Shown
+from sawlog.sinks._logdict_metadata import DisplayedNames
 from sawlog.store._format._json_files import write_error
 
 try:
@@ -177,7 +177,7 @@ class LineSink(BaseSink):
     def __init__(self, path: str | os.PathLike[str], exists: str, whole: Whole) -> None:
         super().__init__()
         self._file = LineFile(path, exists, whole)
-        self._shown = Shown()
+        self._shown = DisplayedNames()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"

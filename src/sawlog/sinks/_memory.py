@@ -7,7 +7,7 @@ import numpy as np
 from sawlog.records import Entries, Records
 from sawlog.sinks._base import BaseSink
 from sawlog.sinks._entries import check_alike, copied, deepened, joined, logged
-from sawlog.sinks._notes import Shown, is_news
+from sawlog.sinks._logdict_metadata import DisplayedNames, is_news
 
 
 class MemorySink(BaseSink):
@@ -54,7 +54,7 @@ class MemorySink(BaseSink):
         ``{"loss": {"policy": x}}``, logged from JAX, has the name ``loss/policy``. If only parts of
         an entry were logged, such as some lanes of a ``vmap``, the array is a masked array.
         """
-        records = Shown().records(self.records)
+        records = DisplayedNames().records(self.records)
         shown = {name: entries for name, entries in records.items() if is_news(entries)}
         return {name: _with_mask(logged(entries)) for name, entries in shown.items()}
 

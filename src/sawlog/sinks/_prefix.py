@@ -7,7 +7,7 @@ import dataclasses
 from sawlog._validate import string
 from sawlog.records import Records
 from sawlog.sinks._base import Around, Sink
-from sawlog.sinks._notes import prefixed
+from sawlog.sinks._logdict_metadata import prefixed
 
 
 class Prefix(Around):

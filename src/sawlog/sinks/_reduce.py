@@ -9,11 +9,11 @@ from sawlog._reductions import KINDS
 from sawlog._validate import positive_integer, refuse
 from sawlog.errors import ArgumentError
 from sawlog.records import Entries, Records
-from sawlog.sinks._asked import Asked
 from sawlog.sinks._base import Around, Sink
-from sawlog.sinks._blocks import check_dtype, reduced
 from sawlog.sinks._entries import check_alike, copied, joined, logged, taken
-from sawlog.sinks._notes import is_value, matches
+from sawlog.sinks._logdict_metadata import is_value, matches
+from sawlog.sinks._reduce_entries import check_dtype, reduced
+from sawlog.sinks._unmatched import UnmatchedPatterns
 
 
 class Reduce(Around):
@@ -53,7 +53,7 @@ class Reduce(Around):
         super().__init__(sink)
         self._n = positive_integer("n", n, 'Reduce(sink, 10, "mean").')
         self._how = _checked(how)
-        self._asked = Asked("Reduce", self._how)
+        self._unmatched = UnmatchedPatterns("Reduce", self._how)
         self._waiting: dict[str, list[Entries]] = {}
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class Reduce(Around):
                 out[name] = joined(blocks)
         self._forward(out)
         self._waiting = waiting  # only after the sink has accepted the blocks
-        self._asked.see(records.items())
+        self._unmatched.see(records.items())
 
     def _blocks(self, name: str, entries: Entries) -> tuple[list[Entries], list[Entries]]:
         """Return the complete blocks, reduced, and the entries left over."""
@@ -102,12 +102,12 @@ class Reduce(Around):
         )
 
     def _flush(self) -> None:
-        self._asked.warn()
+        self._unmatched.warn()
         self._write_rest()
         self._sink.flush()
 
     def _close(self) -> None:
-        self._asked.warn()
+        self._unmatched.warn()
         self._write_rest()
         self._sink.close()
 

@@ -8,9 +8,9 @@ from typing import Any
 from sawlog._validate import refuse
 from sawlog.errors import ArgumentError
 from sawlog.records import Entries, Records
-from sawlog.sinks._asked import Asked
 from sawlog.sinks._base import Around, Sink
-from sawlog.sinks._notes import matches
+from sawlog.sinks._logdict_metadata import matches
+from sawlog.sinks._unmatched import UnmatchedPatterns
 
 Patterns = str | Iterable[str]
 
@@ -55,21 +55,21 @@ class Select(Around):
             )
         self._names = ("*",) if names is None else _patterns(names, "names")
         self._exclude = () if exclude is None else _patterns(exclude, "exclude")
-        self._asked = Asked("Select", (*self._names, *self._exclude))
+        self._unmatched = UnmatchedPatterns("Select", (*self._names, *self._exclude))
 
     def __repr__(self) -> str:
         return f"Select({self._sink!r}, names={self._names!r}, exclude={self._exclude!r})"
 
     def _write(self, records: Records) -> None:
         self._forward({n: entries for n, entries in records.items() if self._takes(n, entries)})
-        self._asked.see(records.items())
+        self._unmatched.see(records.items())
 
     def _flush(self) -> None:
-        self._asked.warn()
+        self._unmatched.warn()
         super()._flush()
 
     def _close(self) -> None:
-        self._asked.warn()
+        self._unmatched.warn()
         super()._close()
 
     def _takes(self, name: str, entries: Entries) -> bool:

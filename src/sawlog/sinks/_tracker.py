@@ -8,7 +8,7 @@ from collections.abc import Callable
 from sawlog._lifecycle import Stage, close_at_exit
 from sawlog.records import Records
 from sawlog.sinks._base import BaseSink
-from sawlog.sinks._notes import Shown
+from sawlog.sinks._logdict_metadata import DisplayedNames
 from sawlog.sinks._values import TrackerGroup, XAxis, groups
 
 
@@ -23,7 +23,7 @@ class TrackerSink(BaseSink):
 
     def __init__(self, *, images: bool, histograms: bool, x: str | XAxis | None = None) -> None:
         super().__init__()
-        self._shown = Shown()
+        self._shown = DisplayedNames()
         self._x = x if isinstance(x, XAxis) else XAxis(x)
         self._images = images
         self._histograms = histograms

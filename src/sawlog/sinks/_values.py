@@ -27,9 +27,9 @@ from sawlog._names import did_you_mean
 from sawlog._validate import refuse
 from sawlog.errors import LogMismatchError, LogValueError
 from sawlog.records import Entries, Records
-from sawlog.sinks._asked import say
 from sawlog.sinks._entries import deepened, logged, step_mask
-from sawlog.sinks._notes import is_news
+from sawlog.sinks._logdict_metadata import is_news
+from sawlog.sinks._unmatched import warn_unmatched
 
 BINS = 64
 _SOON = 1000  # entries after which a missing axis is reported
@@ -87,7 +87,7 @@ class XAxis:
         if self._settled or not self._entries:
             return
         self._settled = True
-        say(
+        warn_unmatched(
             f"x={self._name!r}: no log has this step axis, so charts are drawn over the first one "
             f"that each log has. {did_you_mean(str(self._name), self._others)}"
         )

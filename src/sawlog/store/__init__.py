@@ -25,6 +25,7 @@ from sawlog import _validate
 from sawlog.errors import StoreExistsError
 from sawlog.store._format._json_files import check_json, write_error
 from sawlog.store._format._layout import (
+    FOLDERS,
     Config,
     Folder,
     declare_store,
@@ -50,6 +51,8 @@ from sawlog.store._reading._reader import Reader as Reader
 from sawlog.store._views._export import export as export
 from sawlog.store._writing._deferred_rows import DeferredRows as DeferredRows
 from sawlog.store._writing._writer import Writer as Writer
+
+_LOOKS = 3  # at a folder that may become a store
 
 __all__ = [
     "Column",
@@ -121,12 +124,8 @@ def create(
 
 def _clear_the_way(path: Path, exists: str) -> None:
     if not is_store(path):
-        disk = Folder(path).disk
-        try:
-            foreign = disk.occupied() and (not disk.exists() or not _in_the_making(disk.list()))
-        except OSError as error:
-            raise write_error(error, "creating", path, new=True) from error
-        if foreign and not is_store(path):  # another process may have finished creating it
+        # Other processes may finish creating it, or replace it, between two looks.
+        if all(_is_foreign(path) and not is_store(path) for _ in range(_LOOKS)):
             raise StoreExistsError(
                 f"{path} exists and is not a sawlog store. Hint: choose a new or empty folder."
             )
@@ -136,9 +135,13 @@ def _clear_the_way(path: Path, exists: str) -> None:
         replace_stores(lambda: [path] if is_store(path) else [], f"Replacing {path}")
 
 
-def _in_the_making(names: Iterable[str]) -> bool:
-    """Return whether a folder is empty, or another process may be creating a store there."""
-    return {*names} <= {"schema", "segments", "writers", "tmp", "store.json"}
+def _is_foreign(path: Path) -> bool:
+    """Return whether a path is neither free, nor an empty folder, nor a store in creation."""
+    disk = Folder(path).disk
+    try:
+        return disk.occupied() and (not disk.exists() or not {*FOLDERS}.issuperset(disk.list()))
+    except OSError as error:
+        raise write_error(error, "creating", path, new=True) from error
 
 
 def _exists(path: Path) -> StoreExistsError:

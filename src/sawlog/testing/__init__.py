@@ -19,6 +19,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from sawlog.errors import MissingPackageError
+
 if TYPE_CHECKING:
     from sawlog.testing._capture import CaptureContract as CaptureContract
     from sawlog.testing._capture import assert_same_runs as assert_same_runs
@@ -58,7 +60,16 @@ def __getattr__(name: str) -> Any:
             f"module 'sawlog.testing' has no attribute {name!r}. "
             f"Hint: it offers {', '.join(__all__)}"
         )
-    value = getattr(importlib.import_module(_HOME[name]), name)
+    try:
+        value = getattr(importlib.import_module(_HOME[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "pytest":
+            raise
+        raise MissingPackageError(
+            f"sawlog.testing.{name} needs the package 'pytest', which is not installed. "
+            "Hint: pip install pytest",
+            name="pytest",
+        ) from error
     globals()[name] = value
     return value
 

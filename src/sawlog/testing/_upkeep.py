@@ -22,6 +22,16 @@ from sawlog.testing._equality import assert_same
 from sawlog.testing._hooks import StoreHooks, as_list, rows
 
 
+def _write_segment(writer: Any, number: int) -> None:
+    """Write a row to two tables, and entries of one or two series."""
+    writer.append([number], rows(1, number))
+    writer.append([f"n{number}"], {"text": np.array([number])})
+    writer.log({"loss": number / 2}, step=number)
+    if number % 2:
+        writer.log({"odd": number})
+    writer.flush()
+
+
 class UpkeepContract(StoreHooks):
     """The life of a store from ``create`` to ``compact``."""
 
@@ -261,12 +271,7 @@ class UpkeepContract(StoreHooks):
         for start in (0, count):
             with self.create(path, exists="append") as writer:
                 for number in range(start, start + count):
-                    writer.append([number], rows(1, number))
-                    writer.append([f"n{number}"], {"text": np.array([number])})
-                    writer.log({"loss": number / 2}, step=number)
-                    if number % 2:
-                        writer.log({"odd": number})
-                    writer.flush()
+                    _write_segment(writer, number)
 
     def _complete(self, reader: Any, count: int = 12) -> None:
         assert as_list(reader.ids("grad")) == list(range(count))
@@ -313,12 +318,7 @@ class UpkeepContract(StoreHooks):
         with self.open(path, "append") as writer:
             self.compact(path)
             for number in (12, 13):
-                writer.append([number], rows(1, number))
-                writer.append([f"n{number}"], {"text": np.array([number])})
-                writer.log({"loss": number / 2}, step=number)
-                if number % 2:
-                    writer.log({"odd": number})
-                writer.flush()
+                _write_segment(writer, number)
                 self.compact(path)
         for _ in range(2):
             with self.open(path) as reader:

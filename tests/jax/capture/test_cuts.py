@@ -76,7 +76,6 @@ SUMS = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", [*LOSSES, *SUMS])
 def test_rows_of_pieces_are_those_of_the_batch(name: str):
     loss, options = (LOSSES | SUMS)[name], {"reduction": "sum" if name in SUMS else "none"}

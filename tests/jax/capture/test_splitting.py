@@ -18,7 +18,6 @@ from tests.jax.capture.oracle import assert_equal, assert_pairs, gradients
 from tests.jax.capture.splitting import EXAMPLES, ROWS, each, mesh, sharded
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_rows_are_those_of_the_whole_batch(row):
     with jax.enable_x64(True):

@@ -14,7 +14,7 @@ import sawlog
 from sawlog import influence
 from sawlog.capture._label_sampling import LabelSampling
 from sawlog.errors import ArgumentError
-from sawlog.jax._capture_run.drawn_labels import keys_of
+from sawlog.jax._capture_run.sampled_labels import keys_of
 
 rng = np.random.default_rng(3)
 PARAMS = {

@@ -76,7 +76,7 @@ def in_haiku() -> tuple[Any, Any]:
 LIBRARIES = {"linen": in_linen, "nnx": in_nnx, "equinox": in_equinox, "haiku": in_haiku}
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_library(library: str, tmp_path: Path) -> None:
     """Inner products of gradients do not depend on how a parameter is laid out as a matrix."""

@@ -167,7 +167,8 @@ class Case:
 
 @cache
 def _built(build: Callable[[], Program]) -> Program:
-    return build()
+    with jax.ensure_compile_time_eval():  # its arrays outlive the trace in which it is first used
+        return build()
 
 
 CASES: dict[str, Case] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 from jax import lax
@@ -57,9 +59,8 @@ def custom_jvp_under_grad() -> Program:
     return fun, answer
 
 
-@case("custom_jvp", "jvp", args=(X3,), grad=False)
-def custom_jvp_tangent_forward() -> Program:
-    """A log of the tangent is seen in forward mode."""
+def square_with_logged_tangent() -> Any:
+    """A square whose rule logs its input and its tangent."""
 
     @jax.custom_jvp
     def square(x):
@@ -71,6 +72,15 @@ def custom_jvp_tangent_forward() -> Program:
         sawlog.log({"tangent": t})
         sawlog.log({"x": x})
         return x * x, 2 * x * t
+
+    return square
+
+
+@case("custom_jvp", "jvp", args=(X3,), grad=False)
+def custom_jvp_tangent_forward() -> Program:
+    """A log of the tangent is seen in forward mode."""
+
+    square = square_with_logged_tangent()
 
     def fun(x):
         return jax.jvp(square, (x,), (x + 1,))
@@ -85,16 +95,7 @@ def custom_jvp_tangent_forward() -> Program:
 def custom_jvp_tangent_reverse() -> Program:
     """In reverse mode the tangent is never computed: only the other log is seen."""
 
-    @jax.custom_jvp
-    def square(x):
-        return x * x
-
-    @square.defjvp
-    def _(primals, tangents):
-        (x,), (t,) = primals, tangents
-        sawlog.log({"tangent": t})
-        sawlog.log({"x": x})
-        return x * x, 2 * x * t
+    square = square_with_logged_tangent()
 
     def fun(x):
         return jax.grad(lambda v: square(v).sum())(x)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 from jax import lax
@@ -12,6 +14,20 @@ import sawlog
 from .base import ONE, X3, Program, case, many, once
 
 HERE = "errors.py"
+
+
+def mismatch(*tags: str, words: tuple[str, ...] = ("v", HERE)) -> Any:
+    """One name with two types: only `tap` can do with it."""
+    return case(
+        "mismatch",
+        *tags,
+        args=(X3,),
+        vmap=False,
+        grad=False,
+        tap=False,
+        spool_error="LogMismatchError",
+        error_words=words,
+    )
 
 
 @case("while_loop", args=(ONE,), vmap=False, grad=False, spool_error="UnsupportedLoopError")
@@ -88,15 +104,7 @@ def reduce_with_logging_reducer() -> Program:
     return fun, answer
 
 
-@case(
-    "mismatch",
-    args=(X3,),
-    vmap=False,
-    grad=False,
-    tap=False,
-    spool_error="LogMismatchError",
-    error_words=("v", HERE),
-)
+@mismatch()
 def mismatched_shapes() -> Program:
     """Two shapes under one name."""
 
@@ -111,15 +119,7 @@ def mismatched_shapes() -> Program:
     return fun, answer
 
 
-@case(
-    "mismatch",
-    args=(X3,),
-    vmap=False,
-    grad=False,
-    tap=False,
-    spool_error="LogMismatchError",
-    error_words=("v", HERE),
-)
+@mismatch()
 def mismatched_dtypes() -> Program:
     """Two dtypes under one name, in two branches."""
 
@@ -140,16 +140,7 @@ def mismatched_dtypes() -> Program:
     return fun, answer
 
 
-@case(
-    "mismatch",
-    "pytree_value",
-    args=(X3,),
-    vmap=False,
-    grad=False,
-    tap=False,
-    spool_error="LogMismatchError",
-    error_words=("v", HERE),
-)
+@mismatch("pytree_value")
 def mismatched_structures() -> Program:
     """Two pytree structures under one name."""
 
@@ -164,16 +155,7 @@ def mismatched_structures() -> Program:
     return fun, answer
 
 
-@case(
-    "mismatch",
-    "steps",
-    args=(X3,),
-    vmap=False,
-    grad=False,
-    tap=False,
-    spool_error="LogMismatchError",
-    error_words=("v", "step", HERE),
-)
+@mismatch("steps", words=("v", "step", HERE))
 def step_given_only_sometimes() -> Program:
     """A step at one site, none at the other."""
 
@@ -188,17 +170,7 @@ def step_given_only_sometimes() -> Program:
     return fun, answer
 
 
-@case(
-    "mismatch",
-    "scan",
-    "jit",
-    args=(X3,),
-    vmap=False,
-    grad=False,
-    tap=False,
-    spool_error="LogMismatchError",
-    error_words=("v", HERE),
-)
+@mismatch("scan", "jit")
 def mismatched_shapes_across_a_loop() -> Program:
     """One shape in a jitted loop body, another outside."""
 

@@ -27,6 +27,12 @@ def sums(start, xs) -> list:
     return seen
 
 
+def summed(xs) -> tuple:
+    """The answer of a loop over `sum_and_log`."""
+    seen = sums(ZERO, xs)
+    return seen[-1], {"sum": many(seen)}
+
+
 @case("scan", args=(X4,))
 def scan() -> Program:
     """One entry an iteration."""
@@ -206,11 +212,7 @@ def scan_unroll() -> Program:
     def fun(xs):
         return lax.scan(sum_and_log, jnp.float32(0), xs, unroll=2)[0]
 
-    def answer(xs):
-        seen = sums(ZERO, xs)
-        return seen[-1], {"sum": many(seen)}
-
-    return fun, answer
+    return fun, summed
 
 
 @case("scan", "unroll", args=(X3,))
@@ -220,11 +222,7 @@ def scan_unroll_uneven() -> Program:
     def fun(xs):
         return lax.scan(sum_and_log, jnp.float32(0), xs, unroll=2)[0]
 
-    def answer(xs):
-        seen = sums(ZERO, xs)
-        return seen[-1], {"sum": many(seen)}
-
-    return fun, answer
+    return fun, summed
 
 
 @case("scan", "unroll", args=(X3,))
@@ -234,11 +232,7 @@ def scan_unroll_fully() -> Program:
     def fun(xs):
         return lax.scan(sum_and_log, jnp.float32(0), xs, unroll=True)[0]
 
-    def answer(xs):
-        seen = sums(ZERO, xs)
-        return seen[-1], {"sum": many(seen)}
-
-    return fun, answer
+    return fun, summed
 
 
 @case("scan", "zero_length", args=(ONE,))

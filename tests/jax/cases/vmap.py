@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import numpy as np
@@ -313,9 +314,8 @@ def jnp_vectorize() -> Program:
     return fun, answer
 
 
-@case("custom_vmap", args=(X3,), vmap=False, grad=False)
-def custom_vmap_without_vmap() -> Program:
-    """Not mapped: the function's own log."""
+def double_with_logs() -> Any:
+    """A function and its own rule for `vmap`, each with a log."""
 
     @jax.custom_batching.custom_vmap
     def double(x):
@@ -326,6 +326,15 @@ def custom_vmap_without_vmap() -> Program:
     def _(axis_size, in_batched, xs):
         sawlog.log("rule", xs)
         return xs * 2, in_batched[0]
+
+    return double
+
+
+@case("custom_vmap", args=(X3,), vmap=False, grad=False)
+def custom_vmap_without_vmap() -> Program:
+    """Not mapped: the function's own log."""
+
+    double = double_with_logs()
 
     def fun(x):
         return double(x)
@@ -340,15 +349,7 @@ def custom_vmap_without_vmap() -> Program:
 def custom_vmap_under_vmap() -> Program:
     """Mapped: the log of the rule, which sees the whole batch."""
 
-    @jax.custom_batching.custom_vmap
-    def double(x):
-        sawlog.log("plain", x)
-        return x * 2
-
-    @double.def_vmap
-    def _(axis_size, in_batched, xs):
-        sawlog.log("rule", xs)
-        return xs * 2, in_batched[0]
+    double = double_with_logs()
 
     def fun(xs):
         return jax.vmap(double)(xs)

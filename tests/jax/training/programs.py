@@ -150,6 +150,15 @@ def by_loss(optimizer: Any, own: Callable[..., Any] = loss) -> Case:
     return Case({"loss": own, "optimizer": optimizer, "init": init, "metric": loss})
 
 
+def accumulating():
+    """Accumulation by optax in float64: by default it is in float32, too coarse for differences.
+
+    optax turns the dtype into float32 unless 64 bits are enabled when the object is made.
+    """
+    with jax.enable_x64(True):
+        return optax.MultiSteps(optax.adam(0.05), 2, accumulator_dtype="float64")
+
+
 CASES = {
     "sgd with a schedule": by_loss(optax.sgd(optax.cosine_decay_schedule(0.2, 4))),
     "momentum, clipping, weight decay": by_loss(
@@ -162,10 +171,7 @@ CASES = {
     "adam": by_loss(optax.adam(0.05)),
     "adamw": by_loss(optax.adamw(0.05, weight_decay=0.1)),
     "dropout": by_loss(optax.sgd(0.1), dropped),
-    # optax accumulates in float32 by default, too coarse for differences
-    "accumulation by optax": by_loss(
-        optax.MultiSteps(optax.adam(0.05), 2, accumulator_dtype="float64")
-    ),
+    "accumulation by optax": by_loss(accumulating()),
     "batch norm": Case(
         {"step": normed_step, "init": normed_begin, "metric": normed_metric}, normed_metric
     ),

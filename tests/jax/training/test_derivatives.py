@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from sawlog.influence import through_training
-from sawlog.jax._training.courses import run_keys
+from sawlog.jax._training.run_data import run_keys
 from tests.jax.training import programs
 from tests.jax.training.programs import CASES, COUNT, ORDER, WEIGHTS
 
@@ -36,7 +36,7 @@ def scored(case, order=ORDER, weights=WEIGHTS, **options):
 
 
 #: Their parts are in other cases.
-SLOW = {"adamw", "momentum, clipping, weight decay", "accumulation by optax"}
+SLOW = {"adamw", "momentum, clipping, weight decay"}
 
 
 @pytest.mark.parametrize(

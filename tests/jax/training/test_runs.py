@@ -9,8 +9,8 @@ import pytest
 from sawlog import influence
 from sawlog.errors import ArgumentError, ReplayError, RoughTrainingWarning
 from sawlog.influence import through_training
-from sawlog.jax._training.courses import Epochs, run_keys, subset_weights
 from sawlog.jax._training.run_bank import RunBank
+from sawlog.jax._training.run_data import Epochs, run_keys, subset_weights
 from sawlog.jax._training.runner import RunScores
 from tests.jax.training import programs
 

@@ -86,7 +86,6 @@ def line_of(fun: Any) -> int:
     return first + next(i for i, line in enumerate(lines) if line.rstrip().endswith("# here"))
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("fun", MADE, ids=lambda fun: fun.__name__)
 def test_line(fun: Any) -> None:
     _, logs = sawlog.spool(watch(fun, activations=False, gradients=False))(jnp.zeros(2))
@@ -150,7 +149,6 @@ def where(x: Any) -> Any:
     return jnp.where(x > 0, x, 0)
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("switch", [jax.nn.relu, jax.nn.relu6, where, lambda x: jnp.maximum(0, x)])
 def test_dead_units(switch: Any) -> None:
     """Of four units two are zero for the whole batch, one for half of it."""

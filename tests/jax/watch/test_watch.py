@@ -89,7 +89,6 @@ WAYS = {
 }
 
 
-@pytest.mark.turns(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_numbers(way: str) -> None:
     fun, names = WAYS[way]
@@ -110,7 +109,6 @@ def test_outputs_are_those_of_the_function() -> None:
     jax.tree.map(np.testing.assert_array_equal, got, jax.jit(step)(PARAMS, X))
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("around", [True, False])
 def test_in_a_scan(around: bool) -> None:
     """Around a loop over steps, and inside it: entries of all iterations."""

@@ -107,7 +107,6 @@ LIBRARIES: dict[str, tuple[Any, dict[str, str], bool]] = {
 }
 
 
-@pytest.mark.turns(2)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_library(library: str) -> None:
     make, names, updates = LIBRARIES[library]

@@ -16,10 +16,10 @@ from sawlog.jax._capture.constants import Traced, full
 from sawlog.jax._capture.factors import UseFactors, by_factors, factors_of
 from sawlog.jax._capture.links import attach, example_axes
 from sawlog.jax._capture.permutations import inverse, row_groups
-from sawlog.jax._capture.silent import bind_silently
 from sawlog.jax._capture.slots import Zeros, partition, project_inputs, projected_rows
 from sawlog.jax._capture.uses import ConstantUse, Rows, by_masks, by_slices
 from sawlog.jax._capture.views import Atoms
+from sawlog.jax._capture.without_logs import bind_silently
 from sawlog.jax._core import arrays
 from sawlog.jax._core.primitive import not_listening
 

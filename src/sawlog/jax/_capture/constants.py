@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from sawlog.jax import _compat
 from sawlog.jax._capture.axes import State
 from sawlog.jax._capture.links import evaluate_varying, example_axes, link
-from sawlog.jax._capture.silent import bind_silently
 from sawlog.jax._capture.views import ParameterView
+from sawlog.jax._capture.without_logs import bind_silently
 
 
 @dataclasses.dataclass(frozen=True)

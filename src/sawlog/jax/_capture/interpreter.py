@@ -25,7 +25,7 @@ from sawlog.jax._capture.axis_rules.table import (
 )
 from sawlog.jax._capture.constants import Constant, Traced, computed, full
 from sawlog.jax._capture.cuts import equation_of_cuts, has_cuts
-from sawlog.jax._capture.known import known_literal, known_outputs, known_value
+from sawlog.jax._capture.known_integers import known_literal, known_outputs, known_value
 from sawlog.jax._capture.permutations import index_outputs, is_negative, stays_index
 from sawlog.jax._capture.slots import Zeros
 from sawlog.jax._capture.uniform import uniform_dimensions

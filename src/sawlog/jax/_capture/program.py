@@ -13,8 +13,8 @@ from jax.extend.core import jaxpr_as_fun
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.jax import _compat
 from sawlog.jax._capture import loops as loops
-from sawlog.jax._capture import orders as orders
 from sawlog.jax._capture import shards as shards
+from sawlog.jax._capture import sorted_rows as sorted_rows
 from sawlog.jax._capture import structures as structures
 from sawlog.jax._capture.assemble import make_pairs
 from sawlog.jax._capture.attaching import Recorded
@@ -27,9 +27,9 @@ from sawlog.jax._capture.links import for_examples
 from sawlog.jax._capture.parameters import Static
 from sawlog.jax._capture.plan import CapturePlan, Layout, make_plan
 from sawlog.jax._capture.precision import coarsest
-from sawlog.jax._capture.silent import without_logs
 from sawlog.jax._capture.slots import BlockSlot, Zeros
 from sawlog.jax._capture.views import ParameterView
+from sawlog.jax._capture.without_logs import without_logs
 from sawlog.jax._core import arrays
 from sawlog.jax._core.primitive import not_listening
 from sawlog.run_files._blocks import Block, with_rank

@@ -17,7 +17,7 @@ from sawlog.jax import _compat
 from sawlog.jax._capture.axes import Axis, CutBatch, Mixed, Split, State
 from sawlog.jax._capture.constants import Traced
 from sawlog.jax._capture.interpreter import CaptureInterpreter
-from sawlog.jax._capture.silent import has_logs
+from sawlog.jax._capture.without_logs import has_logs
 
 #: Loops of more steps are not written out: the compiled program would grow with them.
 MOST_STEPS = 64

@@ -25,9 +25,9 @@ from sawlog.jax._capture.api import Capture, capture
 from sawlog.jax._capture.parameters import Names, batch_axes_of, examples_of, leaf_names
 from sawlog.jax._capture_run.capturer import JaxBatch, JaxCapturer
 from sawlog.jax._capture_run.check import check_batch
-from sawlog.jax._capture_run.drawn_labels import DrawnLabels, SampleLabels
 from sawlog.jax._capture_run.fingerprint import ParameterFingerprint
-from sawlog.jax._capture_run.finite import nonfinite_rows, nonfinite_sums
+from sawlog.jax._capture_run.nonfinite import nonfinite_rows, nonfinite_sums
+from sawlog.jax._capture_run.sampled_labels import DrawnLabels, SampleLabels
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._options import Options
 from sawlog.run_files._provenance import Provenance

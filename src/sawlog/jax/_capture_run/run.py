@@ -17,8 +17,8 @@ from sawlog.errors import ArgumentError, CaptureError
 from sawlog.jax import _compat
 from sawlog.jax._capture.parameters import Names
 from sawlog.jax._capture_run.backend import JaxBackend, LossFunction, WatchedFunction, as_arrays
-from sawlog.jax._capture_run.drawn_labels import SampleLabels
 from sawlog.jax._capture_run.processes import JaxProcessGroup, process_group
+from sawlog.jax._capture_run.sampled_labels import SampleLabels
 from sawlog.jax._core.functions import check_callable
 from sawlog.run_files._blocks import Report
 

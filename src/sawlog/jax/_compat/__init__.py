@@ -30,6 +30,7 @@ from sawlog.jax._compat.equations import bind_branches as bind_branches
 from sawlog.jax._compat.equations import bind_checkpoint as bind_checkpoint
 from sawlog.jax._compat.equations import bind_equation as bind_equation
 from sawlog.jax._compat.equations import bind_jit as bind_jit
+from sawlog.jax._compat.equations import bind_linear_solve as bind_linear_solve
 from sawlog.jax._compat.equations import branches_of as branches_of
 from sawlog.jax._compat.equations import checkpointed as checkpointed
 from sawlog.jax._compat.equations import inner_jaxpr as inner_jaxpr
@@ -108,6 +109,7 @@ from sawlog.jax._compat.primitives import define_jvp as define_jvp
 from sawlog.jax._compat.primitives import define_lowering as define_lowering
 from sawlog.jax._compat.primitives import define_silent_autodiff as define_silent_autodiff
 from sawlog.jax._compat.primitives import define_transpose as define_transpose
+from sawlog.jax._compat.primitives import differentiates_backwards as differentiates_backwards
 from sawlog.jax._compat.primitives import hi_primitive_function as hi_primitive_function
 from sawlog.jax._compat.primitives import reduce_p as reduce_p
 from sawlog.jax._compat.primitives import remat_opt_p as remat_opt_p

@@ -123,6 +123,23 @@ def linear_solver(eqn: JaxprEqn, values: Sequence[Any]) -> tuple[ClosedJaxpr, li
     return solve, [*values[start : start + lengths.solve], *values[sum(lengths) :]]
 
 
+def bind_linear_solve(
+    eqn: JaxprEqn, values: Sequence[Any], change: Callable[[ClosedJaxpr], ClosedJaxpr], first: Any
+) -> list[Any]:
+    """Bind a ``custom_linear_solve`` of changed programs, each with ``first`` as one more input."""
+    lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
+    pairs = list(zip(lengths, jaxprs, strict=True))
+    operands, start = [], 0
+    for count, inner in pairs:
+        operands += [*([] if inner is None else [first]), *values[start : start + count]]
+        start += count
+    params = {
+        "const_lengths": type(lengths)(*(n + (inner is not None) for n, inner in pairs)),
+        "jaxprs": type(jaxprs)(*(None if inner is None else change(inner) for inner in jaxprs)),
+    }
+    return list(eqn.primitive.bind(*operands, *values[start:], **params))
+
+
 @dataclasses.dataclass(frozen=True)
 class ShardMap:
     """A ``shard_map``: an open jaxpr that runs on each shard."""

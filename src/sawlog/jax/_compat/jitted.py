@@ -56,7 +56,7 @@ def compiler_options(fun: Any) -> dict[str, Any]:
 
 
 #: Experimental settings that change how JAX differentiates, and so how often a log runs.
-_UNSUPPORTED_SETTINGS = ("jax_remat3", "jax_custom_vjp3")
+_UNSUPPORTED_SETTINGS = ("jax_remat3", "jax_custom_vjp3", "jax_custom_jvp3", "jax_scan3")
 
 
 def unsupported_settings() -> list[str]:

@@ -65,7 +65,7 @@ def _open(primitive: Any, inside: Inside, own_rules: bool = False) -> None:
     """Trace the function of a primitive into the program instead of the primitive, if it logs.
 
     That happens where the primitive is bound, before any transformation processes it. With
-    ``own_rules`` its differentiation rules run first: they bind it again, and may log.
+    ``own_rules`` its differentiation rules may log: they run where they would without logs.
     """
 
     def instead(operands: Sequence[Any], params: dict[str, Any], differentiated: bool) -> Any:
@@ -87,6 +87,8 @@ def _open(primitive: Any, inside: Inside, own_rules: bool = False) -> None:
         def plain(*values: Any) -> Any:
             return primitive.bind(*_filled(constants, values), **params)
 
+        if own_rules:
+            return _with_own_rules(closed, plain, _compat.differentiates_backwards(params))(*values)
         return _with_own_derivative(closed, plain)(*values)
 
     _compat.replace_where_bound(primitive, instead)
@@ -118,6 +120,18 @@ def _with_own_derivative(closed: Any, plain: Callable[..., Any]) -> Callable[...
 
     run.defjvp(jvp, symbolic_zeros=True)
     return run
+
+
+def _with_own_rules(closed: Any, plain: Callable[..., Any], backwards: bool) -> Callable[..., Any]:
+    """Return a function that evaluates ``closed``, and where it is differentiated, ``plain``."""
+    if not backwards:
+        run = jax.custom_jvp(jaxpr_as_fun(closed))
+        run.defjvp(functools.partial(jvp_with_symbolic_zeros, plain), symbolic_zeros=True)
+        return run
+
+    pulled = jax.custom_vjp(jaxpr_as_fun(closed))
+    pulled.defvjp(functools.partial(jax.vjp, plain), lambda pull, gradients: pull(gradients))
+    return pulled
 
 
 if _compat.call_hi_primitive_p is not None:

@@ -22,7 +22,8 @@ from sawlog.jax._core.handler import DropLogs
 from sawlog.jax._core.interpreter import Interpreter, register_preparation
 from sawlog.jax._core.primitive import SITE_PRIMITIVES
 from sawlog.jax._core.stream import Streams
-from sawlog.jax._rules.vmap_patches import MaskLogs, has_logs, register_hidden_lanes, run_masked
+from sawlog.jax._rules.masking import MaskLogs, has_logs, run_masked
+from sawlog.jax._rules.vmap_patches import register_hidden_lanes
 
 
 @register_preparation(while_p)

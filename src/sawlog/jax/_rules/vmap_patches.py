@@ -7,7 +7,6 @@ wrapped: each log inside gets a mask that says whether its lane is running.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,73 +17,10 @@ from jax.extend.core.primitives import cond_p, scan_p, while_p
 
 from sawlog.jax import _compat
 from sawlog.jax._core import arrays
-from sawlog.jax._core.handler import DropLogs, Handler
+from sawlog.jax._core.handler import DropLogs
 from sawlog.jax._core.interpreter import Interpreter
-from sawlog.jax._core.primitive import (
-    PASSING_PRIMITIVES,
-    SITE_PRIMITIVES,
-    has_site_effect,
-    is_listening,
-)
-from sawlog.jax._core.site import Site
-from sawlog.jax._core.stream import Streams
-
-
-class MaskLogs(Handler):
-    """A handler that adds a condition to every log."""
-
-    primitives = (*SITE_PRIMITIVES, *PASSING_PRIMITIVES)
-
-    def __init__(self, ran: Any, branch: tuple[tuple[int, int], ...] = ()) -> None:
-        super().__init__()
-        self._ran = ran
-        self._branch = branch
-
-    def wants(self, site: Site) -> bool:
-        """Return True for every log."""
-        del site
-        return True
-
-    def site(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Streams:
-        """Bind the log again, masked by the condition."""
-        self._bind(primitive, site, operands, params)
-        return ()
-
-    def passing(self, primitive: Any, site: Site, operands: Sequence[Any]) -> list[Any]:
-        """Bind a ``log_cotangent`` again, masked by the condition."""
-        return list(self._bind(primitive, site, operands, {}))
-
-    def _bind(self, primitive: Any, site: Site, operands: Sequence[Any], params: dict) -> Any:
-        # The axes of the condition are those of the vmaps around the branch or loop. They lead;
-        # those of vmaps inside follow.
-        ran = arrays.broadcast(self._ran, arrays.leading(operands[0], site.batch))
-        if site.masked:
-            *operands, mask = operands
-            ran = ran & mask
-        branches = site.branches + self._branch
-        masked = dataclasses.replace(site, masked=True, branches=branches)
-        return primitive.bind(*operands, ran, site=masked, **params)
-
-
-def has_logs(closed: Any) -> bool:
-    """Return whether a program contains a log, or a ``log_cotangent``, which has no effect."""
-    return has_site_effect(closed.effects) or (is_listening() and _has_passing(closed.jaxpr))
-
-
-def _has_passing(jaxpr: Any) -> bool:
-    return any(
-        eqn.primitive in PASSING_PRIMITIVES
-        or any(
-            _has_passing(getattr(inner, "jaxpr", inner)) for inner in _compat.subjaxprs(eqn.params)
-        )
-        for eqn in jaxpr.eqns
-    )
-
-
-def run_masked(inner: Any, args: Sequence[Any], mask: MaskLogs) -> list[Any]:
-    """Evaluate an inner program with a mask on every log."""
-    return Interpreter(mask).run(inner.jaxpr, inner.consts, args)[0]
-
+from sawlog.jax._core.primitive import SITE_PRIMITIVES
+from sawlog.jax._rules.masking import MaskLogs, has_logs, run_masked
 
 _conds = itertools.count()
 
@@ -189,7 +125,7 @@ def _batch_while(rule: Callable[..., Any]) -> Callable[..., Any]:
     def batch(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
         loop = _compat.While.read(params)
         cond, body, conds, bodies = loop.cond, loop.body, loop.cond_consts, loop.body_consts
-        if not has_site_effect(body.effects) and not has_site_effect(cond.effects):
+        if not has_logs(body) and not has_logs(cond):
             return rule(axis_data, args, dims, **params)
         unhidden = _hidden_lanes[while_p](params)
         if unhidden is not None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sawlog.jax import _compat
+from sawlog.jax._core.log_arguments import read_site
+from sawlog.jax._logdict.entries import parts_of_site
 from sawlog.jax._logdict.layout import LogdictLayout
 from sawlog.jax._logdict.logdict import logdict
 
@@ -60,30 +63,52 @@ class _Form:
     dtypes: tuple[Any, ...]
 
 
+def one_entry(data: Mapping[str, Any], steps: dict[str, Any]) -> logdict:
+    """Return a logdict of values that are logged once, as ``spool`` would return it.
+
+    Raises:
+        LogValueError: a value cannot be logged.
+    """
+    site, operands = read_site((dict(data),), steps, as_arrays=False)
+    if site is None:
+        return logdict()
+    array = _host_array if _compat.not_tracing() else jnp.asarray
+    named = site.split([array(operand) for operand in operands])
+    logs = logdict._of(parts_of_site(site, named))
+    if named.mask is not None:
+        logs._settle_later()
+    return logs
+
+
+def _host_array(value: Any) -> Any:
+    """Convert a value as ``jnp.asarray`` would, but leave host values on the host."""
+    if isinstance(value, jax.Array):
+        return value
+    return np.asarray(value, jax.dtypes.result_type(value))
+
+
 class Forms:
     """A cache of the forms of logged dicts."""
 
     def __init__(self) -> None:
         self._known: dict[Any, _Form] = {}
 
-    def read(
-        self, data: Mapping[str, Any], steps: dict[str, Any], make: Callable[..., logdict]
-    ) -> Leaves:
-        """Return the leaves of ``make(data, steps)``, faster if the form is known.
+    def read(self, data: Mapping[str, Any], steps: dict[str, Any]) -> Leaves:
+        """Return the leaves of ``one_entry(data, steps)``, faster if the form is known.
 
         Raises:
-            LogValueError: from ``make``.
+            LogValueError: a value cannot be logged.
         """
         values, tree = jax.tree_util.tree_flatten(list(data.values()))
         values.extend(steps.values())
         kinds = _kinds(values)
         if kinds is None or not _OPTIONS.isdisjoint(steps):
-            return Leaves.of(make(data, steps))
+            return Leaves.of(one_entry(data, steps))
         wide = jax.config.jax_enable_x64  # type: ignore[attr-defined]
         key = (tuple(data), tuple(steps), tree, kinds, wide)
         form = self._known.get(key)
         if form is None:
-            made = Leaves.of(make(data, steps))
+            made = Leaves.of(one_entry(data, steps))
             self._learn(key, values, len(steps), made)
             return made
         own = [

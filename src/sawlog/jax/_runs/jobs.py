@@ -15,13 +15,13 @@ import numpy as np
 
 from sawlog._turn import Signal
 from sawlog.jax._core.arrays import is_elsewhere, to_numpy
-from sawlog.jax._core.handles import handles
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._runs.background import ROOM, Job
 from sawlog.jax._runs.call_forms import Leaves
 from sawlog.jax._runs.runs import LoggerRun
 from sawlog.jax._saving.records import to_records
-from sawlog.jax._transforms.tap_host import Payload
+from sawlog.jax._transforms.tap_host import receivers
+from sawlog.jax._transforms.tap_payload import Payload
 from sawlog.records import Entries, Records
 from sawlog.sinks import AsyncError
 
@@ -196,7 +196,7 @@ class Tapped(Job):
 
     def __init__(self, run: LoggerRun) -> None:
         self.run = run
-        self.number = handles.enter(self)
+        self.number = receivers.enter(self)
         self._sent: collections.deque[tuple[Payload, list[np.ndarray]]] = collections.deque()
         self._bytes = 0
         self._lock = threading.Lock()
@@ -250,7 +250,7 @@ class Tapped(Job):
                 self._write(payload, arrays)
         self._taken.ring()
         if over:
-            handles.leave(self.number)
+            receivers.leave(self.number)
         return int(over)
 
     def _write(self, payload: Payload, arrays: list[np.ndarray]) -> None:

@@ -17,11 +17,12 @@ from sawlog.jax._core.primitive import tap_effect
 from sawlog.jax._core.select import check_prefix, selection
 from sawlog.jax._core.static_arguments import jit_options
 from sawlog.jax._logdict.logdict import logdict
-from sawlog.jax._runs import dispatch, python_loops, seed_programs, seeds
-from sawlog.jax._runs.call_forms import Forms, Leaves
-from sawlog.jax._runs.run_owner import FALLBACK, RunOwner, check_outside
+from sawlog.jax._runs import python_loops, seed_programs, seeds
+from sawlog.jax._runs.call_forms import Forms, Leaves, one_entry
+from sawlog.jax._runs.run_owner import FALLBACK, RunOwner, check_outside, start_in_program
 from sawlog.jax._runs.runs import LoggerRun, RunState, number_of, run_of
 from sawlog.jax._transforms.spool import spool
+from sawlog.jax._transforms.tap import send_whole, tap_to_run
 from sawlog.jax._transforms.tap_sampling import read_sampling
 
 
@@ -109,7 +110,7 @@ class Logger(RunOwner):
             return self._start(words.tolist(), joined(values), name, group, inside).number
 
         if inside:
-            return RunState(dispatch.start(begin, data, arrays, self._warn_started))
+            return RunState(start_in_program(begin, data, arrays, self._warn_started))
         number = begin(np.asarray(data), arrays)
         self._warn_started()
         return RunState(np.int32(number))
@@ -134,12 +135,12 @@ class Logger(RunOwner):
             kind = type(logs).__name__
             raise ArgumentError(f"log(state, logs) takes a logdict or a dict, got {kind}.")
         if not _compat.not_tracing() or _compat.is_tracer(number):
-            whole = logs if isinstance(logs, logdict) else dispatch.one_entry(logs, steps)
-            dispatch.send_whole(whole, number)
+            whole = logs if isinstance(logs, logdict) else one_entry(logs, steps)
+            send_whole(whole, number)
         elif isinstance(logs, logdict):
             python_loops.log(run_of(number), Leaves.of(logs))
         else:
-            own = self._forms.read(logs, steps, dispatch.one_entry)
+            own = self._forms.read(logs, steps)
             python_loops.log(run_of(number), own)
 
     def spool(self, fun: Callable[..., Any], state: RunState, **options: Any) -> Callable[..., Any]:
@@ -159,7 +160,7 @@ class Logger(RunOwner):
             if _compat.not_tracing() and not _compat.is_tracer(number):
                 return python_loops.spool(run_of(number), spooled, args, kwargs)
             out, logs = spooled(*args, **kwargs)
-            dispatch.send_whole(logs, number)
+            send_whole(logs, number)
             return out
 
         return writing
@@ -284,7 +285,7 @@ class Logger(RunOwner):
         sampling = read_sampling(*rate)
         static = jit_options(*statics)
         chosen = selection(argnames, tags)
-        program = dispatch.tapping(fun, chosen, prefix, sampling, static, keep_logs)
+        program = tap_to_run(fun, chosen, prefix, sampling, static, keep_logs)
 
         @functools.wraps(fun)
         def writing(*args: Any, **kwargs: Any) -> Any:

@@ -7,36 +7,40 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import io_callback
 
 from sawlog._lifecycle import CloseOnExit
 from sawlog._paths import absolute
 from sawlog._validate import one_of, optional, positive_number
 from sawlog.errors import ArgumentError, StoreClosedError, StoreError, StoreExistsError
 from sawlog.jax import _compat
+from sawlog.jax._core.arrays import broadcast, leading, reshard, under
 from sawlog.jax._runs import seeds
-from sawlog.jax._runs.appends import Appends
 from sawlog.jax._runs.background import Background
-from sawlog.jax._runs.failures import Failures
 from sawlog.jax._runs.processes import OtherProcessSink
+from sawlog.jax._runs.run_warnings import RunWarnings, warn_ended
 from sawlog.jax._runs.runs import (
     LoggerRun,
     RunState,
-    Sink,
     checked_state,
     close_forgotten,
     close_runs_at_exit,
 )
-from sawlog.sinks import Fallback, Timeout
+from sawlog.sinks import Fallback, Sink, Timeout
 
 EXISTS = ("append", "replace", "error")
 PROCESSES = ("first", "each", "any")  # "any" is for loggers around others, which choose themselves
 ON_ERROR = ("raise", "fallback")
 FALLBACK = "sawlog-fallback"
+
+
+Start = Callable[[np.ndarray, list[np.ndarray]], int]
+"""Starts the run of a key with some settings, and returns its number."""
 
 
 class RunOwner(CloseOnExit):
@@ -56,8 +60,7 @@ class RunOwner(CloseOnExit):
         self._on_error = one_of("on_error", on_error, ON_ERROR)
         self._fallback = absolute(fallback)
         self._timeout = optional(positive_number, "timeout", timeout)
-        self._failures = Failures(type(self).__name__)
-        self._appends = Appends(type(self).__name__)
+        self._warnings = RunWarnings(type(self).__name__)
         self._background = Background()
         self._opened: set[str] = set()  # names of all runs that were opened, also finished ones
         self._open: dict[str, LoggerRun] = {}
@@ -129,7 +132,7 @@ class RunOwner(CloseOnExit):
                 close_runs_at_exit()
             sink = self._sink_of(full, about)
             self._opened.add(full)
-            ended = functools.partial(_warn_ended, self._reporters())  # does not hold the logger
+            ended = functools.partial(warn_ended, self._all_warnings())  # does not hold the logger
             owner = weakref.ref(self)
             self._open[full] = LoggerRun(
                 full, about, sink, ended, self._background, owner, self._only_first()
@@ -152,21 +155,21 @@ class RunOwner(CloseOnExit):
         make = functools.partial(self.open_run, name, about, exists)
         sink = make() if self._timeout is None else Timeout(make, self._timeout)
         if getattr(sink, "appends", False) and not again:
-            self._appends.add(name)
+            self._warnings.appends_to(name)
         self._opened.add(name)
         if self._on_error == "raise":
             return sink
-        report = functools.partial(self._failures.report, name)
+        report = functools.partial(self._warnings.fails, name)
         place = self._fallback / type(self).__name__ / name
         return Fallback(sink, place, report=report, meta=about)
 
     def _warn_started(self) -> None:
         """Emit pending warnings after runs were opened."""
-        self._appends.warn_first()
+        self._warnings.started()
 
-    def _reporters(self) -> list[tuple[Appends, Failures]]:
-        """Return the objects that may have warnings when runs are closed."""
-        return [(self._appends, self._failures)]
+    def _all_warnings(self) -> list[RunWarnings]:
+        """Return the warnings that may be pending when runs are closed."""
+        return [self._warnings]
 
     # -- finishing --------------------------------------------------------------------------------
 
@@ -190,7 +193,7 @@ class RunOwner(CloseOnExit):
         try:
             self._on_runs(state, self._close, "finish")
         finally:
-            _warn_ended(self._reporters())
+            warn_ended(self._all_warnings())
 
     def close(self) -> None:
         """Finish all runs, and start no more. A ``with`` block calls this at its end.
@@ -245,11 +248,41 @@ class RunOwner(CloseOnExit):
             self._background.drain()
 
 
-def _warn_ended(reporters: Sequence[tuple[Appends, Failures]]) -> None:
-    """Emit pending warnings after runs were closed."""
-    for appends, failures in reporters:
-        appends.warn_rest()
-        failures.warn_ended()
+def start_in_program(begin: Start, words: Any, arrays: list[Any], after: Callable[[], None]) -> Any:
+    """Start a run by a host call when the traced program gets here, and return its number.
+
+    Under ``vmap`` one host call starts a run for each lane, and then calls ``after``.
+    """
+
+    def host(words: Any, arrays: list[Any]) -> np.ndarray:
+        words, arrays = np.asarray(words), [np.asarray(array) for array in arrays]
+        numbers = np.zeros(words.shape[:-1], np.int32)
+        for lane in np.ndindex(numbers.shape):
+            numbers[lane] = begin(words[lane], [array[lane] for array in arrays])
+        after()
+        return numbers
+
+    def over(lanes: tuple[int, ...]) -> Any:
+        @jax.custom_batching.custom_vmap
+        def call(words: Any, arrays: list[Any]) -> Any:
+            numbers = io_callback(host, jax.ShapeDtypeStruct(lanes, np.int32), words, arrays)
+            return reshard(numbers, leading(words, len(lanes), np.int32))
+
+        @call.def_vmap
+        def mapped(size: int, is_mapped: Any, words: Any, arrays: list[Any]) -> tuple[Any, bool]:
+            flags = jax.tree.leaves(is_mapped)
+            pairs = zip(jax.tree.leaves((words, arrays)), flags, strict=True)
+            lead = next((leading(x, 1) for x, there in pairs if there))
+
+            def grown(x: Any, there: bool) -> Any:
+                return x if there else broadcast(x, under(lead, x), first=1)
+
+            words, arrays = jax.tree.map(grown, (words, arrays), tuple(is_mapped))
+            return over((size, *lanes))(words, arrays), True
+
+        return call
+
+    return over(())(words, [jax.lax.stop_gradient(array) for array in arrays])
 
 
 def check_outside(what: str, hint: str, number: Any = None) -> None:

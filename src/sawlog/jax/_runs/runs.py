@@ -18,15 +18,14 @@ from sawlog._lifecycle import Stage, at_exit, ended_with_error
 from sawlog._turn import Turn
 from sawlog.errors import ArgumentError, CallbackError, StoreExistsError
 from sawlog.jax import _compat
-from sawlog.jax._core.handles import handles
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._runs.background import Background
 from sawlog.jax._runs.processes import shards_error
 from sawlog.jax._saving.records import to_records
-from sawlog.jax._transforms.tap_host import Payload
+from sawlog.jax._transforms.tap_host import receivers
+from sawlog.jax._transforms.tap_payload import Payload
 from sawlog.records import Records
-from sawlog.sinks import Sink as Sink
-from sawlog.sinks import fail
+from sawlog.sinks import Sink, fail
 
 
 @jax.tree_util.register_dataclass
@@ -93,7 +92,7 @@ class LoggerRun:
         self.background_errors: list[BaseException] = []  # for the next caller
         self._sink = sink
         self._turn = Turn()
-        self.number = handles.enter(self)
+        self.number = receivers.enter(self)
 
     def write(self, logs: logdict) -> None:
         """Write a logdict."""
@@ -149,7 +148,7 @@ class LoggerRun:
             if self.failed:
                 fail(self._sink)
             self._sink.close()
-        handles.leave(self.number)
+        receivers.leave(self.number)
 
     def deliver(self, payload: Payload, arrays: Sequence[Any]) -> None:
         """Write the logs of one host call.
@@ -187,7 +186,7 @@ def run_of(number: Any) -> LoggerRun:
     Raises:
         StoreClosedError: no run has the number, or the run was finished.
     """
-    run = handles.find(number)
+    run = receivers.find(number)
     assert isinstance(run, LoggerRun)  # only programs know the numbers of other receivers
     return run
 
@@ -198,7 +197,7 @@ def check_not_open(path: Path) -> None:
     Raises:
         StoreExistsError: a logger is.
     """
-    if any(run.path == path for run in handles.all_of(LoggerRun)):
+    if any(run.path == path for run in receivers.all_of(LoggerRun)):
         raise StoreExistsError(
             f"The run at {path} is being written to by another logger of this program, whose logs "
             "exists='replace' would delete. Hint: finish that one first, or use another folder, "
@@ -240,7 +239,7 @@ def _close_all() -> None:
 def _close_every_run() -> None:
     with contextlib.suppress(Exception):
         _compat.wait_for_effects()
-    runs = handles.all_of(LoggerRun)
+    runs = receivers.all_of(LoggerRun)
     for background in dict.fromkeys(run.background for run in runs):
         background.drain()
     for run in runs:
@@ -261,7 +260,7 @@ def close_forgotten(inside: bool) -> bool:
     if not inside:
         with contextlib.suppress(Exception):
             _compat.wait_for_effects()
-    forgotten = [run for run in handles.all_of(LoggerRun) if run.owner() is None]
+    forgotten = [run for run in receivers.all_of(LoggerRun) if run.owner() is None]
     if inside:
         forgotten = [run for run in forgotten if run.background.is_empty]
     for run in forgotten:

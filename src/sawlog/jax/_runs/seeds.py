@@ -83,7 +83,7 @@ def _words_of_seeds(seeds: np.ndarray) -> np.ndarray:
     return np.stack([wide >> np.uint64(32), wide & np.uint64(0xFFFFFFFF)], -1).astype(np.uint32)
 
 
-_IS_RUN = re.compile(r"(?:.*-)?(?:seed-\d+|key-[0-9a-f]{8}(?:-[0-9a-f]{8})+)", re.DOTALL)
+_IS_RUN = re.compile(r"(?:.*-)?(?:seed-[0-9]+|key-[0-9a-f]{8}(?:-[0-9a-f]{8})+)", re.DOTALL)
 _LONGEST = 160  # bytes: file names have at most 255, and the key and a suffix follow
 
 

@@ -13,8 +13,8 @@ from sawlog.errors import RoughTrainingWarning
 from sawlog.influence import Scores
 from sawlog.influence import _averages as averages
 from sawlog.jax._training import arguments, roughness
-from sawlog.jax._training.courses import is_paired
 from sawlog.jax._training.run_bank import RunBank
+from sawlog.jax._training.run_data import is_paired
 from sawlog.jax._training.runner import Runner, RunScores
 from sawlog.jax._training.stopping import Budget, finish_runs
 

@@ -11,10 +11,10 @@ import numpy as np
 from sawlog import _validate
 from sawlog._paths import absolute
 from sawlog.errors import ArgumentError
-from sawlog.jax._training.courses import Epochs, Given, Order, run_keys
 from sawlog.jax._training.program import TrainingProgram, from_loss, from_step, takes_key
 from sawlog.jax._training.replay import Replay
 from sawlog.jax._training.run_bank import digest
+from sawlog.jax._training.run_data import Epochs, Given, Order, run_keys
 from sawlog.jax._training.runner import Runner
 
 

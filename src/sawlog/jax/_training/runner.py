@@ -13,12 +13,12 @@ import numpy as np
 
 from sawlog.errors import ArgumentError
 from sawlog.jax._training.checkpoints import Checkpoints, InFolder, InMemory
-from sawlog.jax._training.courses import Order, course_of, run_keys, subset_weights
 from sawlog.jax._training.curvature import EndInfluence
 from sawlog.jax._training.deterministic import check_final
 from sawlog.jax._training.program import TrainingProgram
 from sawlog.jax._training.queries import Queries
 from sawlog.jax._training.replay import Course, Recording, Replay
+from sawlog.jax._training.run_data import Order, course_of, run_keys, subset_weights
 from sawlog.jax._training.schedule import ReplayPlan, plan_for
 from sawlog.jax._training.states import Arrays
 

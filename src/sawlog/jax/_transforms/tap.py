@@ -27,13 +27,8 @@ from sawlog.jax._core.transformed import Transformed
 from sawlog.jax._core.unmatched import Unmatched
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._transforms.tap_buffer import BufferedTap, BufferedWalk
-from sawlog.jax._transforms.tap_host import (
-    EntriesPayload,
-    LogPayload,
-    Target,
-    deliver_by_number,
-    opened,
-)
+from sawlog.jax._transforms.tap_host import Target, deliver_by_number, opened
+from sawlog.jax._transforms.tap_payload import EntriesPayload, LogdictPayload, LogPayload
 from sawlog.jax._transforms.tap_sampling import (
     Sampling,
     Send,
@@ -253,3 +248,45 @@ def send_to(target: Any) -> Send:
         tap_p.bind(*operands, site=site, target=None, **params)
 
     return send
+
+
+# -- loggers: the number of a run in place of a callback ------------------------------------------
+
+
+def tap_to_run(
+    fun: Callable[..., Any],
+    chosen: Selection,
+    prefix: str,
+    sampling: Sampling,
+    static: dict[str, tuple],
+    keep_logs: bool = False,
+) -> Program:
+    """Return the program of ``fun`` that sends its logs to a run, whose number it takes first."""
+    send = functools.partial(_send_prefixed, prefix)
+    evaluate = evaluator(chosen, sampling, send, keep_logs)
+    options = (tap_to_run, chosen, prefix, sampling, tuple(static.items()), keep_logs)
+    return program_for(fun, options, lambda: Program(fun, evaluate, hidden=1, options=static))
+
+
+def _send_prefixed(prefix: str, number: Any) -> Send:
+    """Return a function that sends to a run, with a prefix in front of every name."""
+    plain = send_to(number)
+
+    def send(site: Site | EntriesPayload, operands: Sequence[Any], **params: Any) -> None:
+        if isinstance(site, EntriesPayload):
+            slots = tuple(dataclasses.replace(s, key=prefix + s.key) for s in site.slots)
+            site = dataclasses.replace(site, slots=slots)
+        else:
+            site = dataclasses.replace(site, keys=tuple(prefix + key for key in site.keys))
+            params["keys"] = tuple(prefix + key for key in params["keys"])
+        plain(site, operands, **params)
+
+    return send if prefix else plain
+
+
+def send_whole(logs: logdict, number: Any) -> None:
+    """Write a logdict to the run with this number when the traced program gets here."""
+    leaves, tree = jax.tree.flatten(logs)
+    if leaves:
+        kinds = tuple(map(_compat.key_kind, leaves))
+        send_to(number)(LogdictPayload(tree, logs._layout.slots, kinds), leaves)

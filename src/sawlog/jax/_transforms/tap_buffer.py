@@ -32,7 +32,7 @@ from sawlog.jax._logdict.entries import LogdictPart
 from sawlog.jax._rules import loops
 from sawlog.jax._transforms.collectors import Limits, plan
 from sawlog.jax._transforms.spool import Spool, part_of
-from sawlog.jax._transforms.tap_host import EntriesPayload
+from sawlog.jax._transforms.tap_payload import EntriesPayload
 
 
 class BufferedTap(Handler):

@@ -15,13 +15,13 @@ from sawlog._turn import Turn
 from sawlog._validate import optional, positive_integer, positive_number, string
 from sawlog.errors import ArgumentError
 from sawlog.records import Entries, Records
-from sawlog.sinks._asked import Asked
 from sawlog.sinks._console._dashboard_state import DashboardState, Snapshot
 from sawlog.sinks._console._digest import digests
 from sawlog.sinks._console._display import Display
 from sawlog.sinks._console._runs import ConsoleRun, RunStatus
-from sawlog.sinks._notes import Shown, is_value, matches
+from sawlog.sinks._logdict_metadata import DisplayedNames, is_value, matches
 from sawlog.sinks._select import _patterns
+from sawlog.sinks._unmatched import UnmatchedPatterns
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,8 +88,8 @@ class Dashboard(CloseOnExit):
         self.every = positive_number("every", every)
         self._names = None if names is None else _patterns(names, "names")
         self._chosen: dict[str, bool] = {}
-        self._asked = Asked("The console", self._names or ())
-        self._shown = Shown()
+        self._unmatched = UnmatchedPatterns("The console", self._names or ())
+        self._shown = DisplayedNames()
         self._live = live
         require("rich", "cli", "The console")
         if file is not None:
@@ -124,7 +124,7 @@ class Dashboard(CloseOnExit):
 
     def take(self, run: ConsoleRun, records: Records) -> None:
         """Add what a run has logged."""
-        self._asked.see(records.items())
+        self._unmatched.see(records.items())
         chosen = {
             name: entries
             for name, entries in records.items()
@@ -208,7 +208,7 @@ class Dashboard(CloseOnExit):
                 self._display = display
                 _open_dashboards[id(self)] = self._abandon
             raise
-        self._asked.warn()
+        self._unmatched.warn()
 
     def __enter__(self) -> Self:
         self.hold()

@@ -6,6 +6,7 @@ The rest of the store does not touch files. An object store would be a second im
 
 from sawlog.store._disk._local import SMALL as SMALL
 from sawlog.store._disk._local import LocalDisk as LocalDisk
+from sawlog.store._disk._locks import system_id as system_id
 from sawlog.store._disk._protocol import Blob as Blob
 from sawlog.store._disk._protocol import Disk as Disk
 from sawlog.store._disk._protocol import FileStatus as FileStatus

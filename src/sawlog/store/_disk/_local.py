@@ -8,18 +8,14 @@ import mmap
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, MutableSequence
 from pathlib import Path
 from typing import Any
 
 from sawlog._atomic import AsideFile, discard, new_name
+from sawlog.store._disk._locks import HeldLock, lock, unlock
 from sawlog.store._disk._page_advice import populate, release
 from sawlog.store._disk._protocol import FileStatus, Lease, Mapped
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - Windows has no such locks
-    fcntl = None  # type: ignore[assignment]
 
 _TMP = "tmp"
 _PART = ".part"
@@ -52,31 +48,6 @@ def _status(status: os.stat_result) -> FileStatus:
     times = (status.st_mtime_ns, status.st_ctime_ns)
     key = (status.st_dev, status.st_ino, status.st_size, *times)
     return FileStatus(status.st_size, status.st_mtime, key)
-
-
-def _lock(descriptor: int, exclusive: bool = True) -> bool | None:
-    """Lock an open file, exclusively or shared, without waiting.
-
-    Returns False if another process holds the lock, and None if the disk does not support locks.
-    The locks tell files of running processes from those that dead processes left.
-    """
-    if fcntl is None:
-        return None
-    try:
-        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
-    return True
-
-
-def _unlock(descriptor: int) -> None:
-    """Unlock a file. Closing is not enough if a forked child has the file open, too."""
-    with contextlib.suppress(OSError):
-        if fcntl is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 class _MemoryMap:
@@ -127,6 +98,12 @@ class _File:
             return _Bytes(self.read(0, self.status.size))
         return _MemoryMap(self._descriptor)
 
+    def held(self) -> bool | None:
+        taken = lock(self._descriptor, exclusive=False)
+        if taken:
+            unlock(self._descriptor)
+        return None if taken is None else not taken
+
     def close(self) -> None:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
@@ -144,7 +121,7 @@ class _Upload:
 
     def __init__(self, path: Path, aside: Path) -> None:
         self._file = AsideFile(path, aside)
-        _lock(self._file.descriptor)
+        lock(self._file.descriptor)
 
     def write(self, data: Any) -> None:
         self._file.write(data)
@@ -156,17 +133,21 @@ class _Upload:
         self._file.discard()
 
 
-class _Lock:
-    """A locked file. The system releases the lock when the process ends."""
-
-    def __init__(self, descriptor: int, certain: bool) -> None:
-        self._descriptor, self.certain = descriptor, certain
-
-    def release(self) -> None:
-        if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
-            _unlock(descriptor)
-            os.close(descriptor)
+def _locked(
+    descriptor: int, exclusive: bool, check: Callable[[], None] | None = None
+) -> Lease | None:
+    """Check and lock an open file; close it if that fails or another process has the lock."""
+    try:
+        if check is not None:
+            check()
+        claimed = lock(descriptor, exclusive)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    if claimed is False:
+        os.close(descriptor)
+        return None
+    return HeldLock(descriptor, claimed is True)
 
 
 class LocalDisk:
@@ -258,6 +239,18 @@ class LocalDisk:
         finally:
             file.discard()
 
+    def put_held(self, name: str, data: bytes, leases: MutableSequence[Lease]) -> bool:
+        file = self._aside(name)
+        try:
+            locked = lock(file.descriptor) is True
+            if locked:
+                file.write(data)
+                leases.append(HeldLock(os.dup(file.descriptor), True))
+                file.commit(durable=False)
+        finally:
+            file.discard()
+        return locked
+
     def put_new(self, name: str, data: bytes) -> bool:
         file = self._aside(name)
         try:
@@ -272,7 +265,7 @@ class LocalDisk:
     def _aside(self, name: str) -> AsideFile:
         path = Path(self._path(name))
         file = AsideFile(path, Path(self._path(f"{_TMP}/{new_name()}{_PART}")))
-        _lock(file.descriptor)
+        lock(file.descriptor)
         return file
 
     def upload(self, name: str) -> _Upload:
@@ -299,16 +292,7 @@ class LocalDisk:
         with contextlib.suppress(FileNotFoundError):
             _check_regular(os.lstat(path), path)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _SAFELY, 0o666)
-        try:
-            _check_regular(os.fstat(descriptor), path)
-            claimed = _lock(descriptor)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        if claimed is False:
-            os.close(descriptor)
-            return None
-        return _Lock(descriptor, claimed is True)
+        return _locked(descriptor, True, lambda: _check_regular(os.fstat(descriptor), path))
 
     def hold(self) -> Lease | None:
         return self._lock_root(exclusive=False)
@@ -318,15 +302,7 @@ class LocalDisk:
 
     def _lock_root(self, exclusive: bool) -> Lease | None:
         descriptor = os.open(self.root, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        try:
-            claimed = _lock(descriptor, exclusive)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        if claimed is False:
-            os.close(descriptor)
-            return None
-        return _Lock(descriptor, claimed is True)
+        return _locked(descriptor, exclusive)
 
     def sweep(self) -> int:
         return sum(
@@ -351,6 +327,6 @@ class LocalDisk:
             return False
         descriptor = os.open(path, os.O_RDONLY | _SAFELY)
         try:
-            return _lock(descriptor) is not True
+            return lock(descriptor) is not True
         finally:
             os.close(descriptor)

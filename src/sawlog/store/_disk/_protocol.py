@@ -10,7 +10,7 @@ file.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableSequence
 from typing import Any, Protocol
 
 
@@ -49,6 +49,9 @@ class Blob(Protocol):
 
     def map(self) -> Mapped:
         """Map the whole file, which is not empty; the map outlives the blob."""
+
+    def held(self) -> bool | None:
+        """Return whether a process holds the file, see ``put_held``; None if that is unknown."""
 
     def close(self) -> None:
         """Close the file."""
@@ -109,6 +112,13 @@ class Disk(Protocol):
 
     def put(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """Publish a small file in one step, replacing an existing one."""
+
+    def put_held(self, name: str, data: bytes, leases: MutableSequence[Lease]) -> bool:
+        """Publish a small file as ``put`` does, not durable, and hold it.
+
+        The lease is added to ``leases`` before the file has its name. Processes that open the file
+        see whether it is held. False on a disk without locks: nothing was published.
+        """
 
     def put_new(self, name: str, data: bytes) -> bool:
         """Publish a small file in one step if the name is free; return whether it was."""

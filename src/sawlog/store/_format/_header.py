@@ -33,7 +33,7 @@ METADATA = "__metadata__"
 _chain = itertools.chain.from_iterable
 _make = tuple.__new__  # builds a named tuple without the cost of its constructor
 MOST_BYTES = 1 << 28  # of a header
-_NAME = re.compile(r"([a-z0-9]{1,32})-(\d{8,19})\.safetensors")
+_NAME = re.compile(r"([a-z0-9]{1,32})-([0-9]{8,19})\.safetensors")
 
 
 class NewerVersion(Exception):

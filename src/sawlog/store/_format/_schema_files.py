@@ -21,8 +21,8 @@ from sawlog.store._format._schema import Log, Schema, check_axes, names_of
 from sawlog.store._format._schema_json import logs_from_json, logs_to_texts
 from sawlog.store._gc_pause import paused_gc
 
-_NAME = re.compile(r"(\d{8,19})\.json")
-_MERGED = re.compile(r"00000001-(\d{8,19})\.json")
+_NAME = re.compile(r"([0-9]{8,19})\.json")
+_MERGED = re.compile(r"00000001-([0-9]{8,19})\.json")
 _MANY = 64  # files; fewer are not merged
 _FEW = 100  # missing files that are reported one by one
 

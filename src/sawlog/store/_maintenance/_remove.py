@@ -36,17 +36,18 @@ from sawlog.store._format._json_files import write_error
 from sawlog.store._format._layout import Folder, identity_of, is_store
 from sawlog.store._maintenance._process_group import LaunchedProcesses, process_group
 
-_SEGMENT = r"[a-z0-9]{1,32}-\d{8,}\.safetensors"
+_SEGMENT = r"[a-z0-9]{1,32}-[0-9]{8,19}\.safetensors"
 _OURS = re.compile(
     r"store\.json"
-    r"|schema/\d{8,}(?:-\d{8,})?\.json"
+    r"|schema/[0-9]{8,19}(?:-[0-9]{8,19})?\.json"
     rf"|segments/{_SEGMENT}"
     r"|writers/[a-z0-9]{1,32}\.json"
     rf"|tmp/(?:[0-9a-f]{{12}}|{_SEGMENT}(?:\.[0-9a-f]{{12}})?)\.part|tmp/compact\.lock"
-    rf"|replaced/\d{{1,12}}/{_SEGMENT}"
-    rf"|damaged/(?:store\.json|schema-\d{{8,}}(?:-\d{{8,}})?\.json|segments-{_SEGMENT})(?:\.\d+)?"
+    rf"|replaced/[0-9]{{1,12}}/{_SEGMENT}"
+    r"|damaged/(?:store\.json|schema-[0-9]{8,19}(?:-[0-9]{8,19})?\.json"
+    rf"|segments-{_SEGMENT})(?:\.[0-9]+)?"
 )
-_FOLDERS = re.compile(r"schema|segments|writers|tmp|damaged|replaced(?:/\d{1,12})?")
+_FOLDERS = re.compile(r"schema|segments|writers|tmp|damaged|replaced(?:/[0-9]{1,12})?")
 _PATIENCE = 30.0  # seconds that processes of one job wait for each other
 _LISTED = 10
 
@@ -243,7 +244,8 @@ def _remove_old(path: Path) -> None:
 class InUse:
     """Marks a store as being written, until released or the process ends.
 
-    Each mark needs an open file, so a process marks at most ``_most`` stores.
+    Each mark needs two open files, one of them the writer's report (``_writer_notes.py``), so a
+    process marks at most ``_most`` stores.
     """
 
     written: ClassVar[set[str]] = set()  # ids of the stores that this process has written to
@@ -262,6 +264,11 @@ class InUse:
             if self._lease is None:
                 time.sleep(0.02)
         InUse._count += self._lease is not None
+
+    @property
+    def marked(self) -> bool:
+        """Whether the store is marked, and not one too many."""
+        return self._lease is not None
 
     def release(self) -> None:
         """Remove the mark."""

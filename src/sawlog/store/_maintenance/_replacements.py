@@ -30,7 +30,7 @@ from sawlog.store._maintenance._merge_segments import RowsToKeep, merged
 _LEASE = "tmp/compact.lock"
 _PATIENCE = 2.0  # seconds; merges by writers are shorter
 _MINUTE, _DAY = 60, 86400
-_TIME = re.compile(r"\d{1,12}")
+_TIME = re.compile(r"[0-9]{1,12}")
 
 
 def try_lease(folder: Folder) -> Lease | None:

@@ -87,11 +87,11 @@ def array_of(field: Field, cells: Cells) -> Any:
     """
     what = repr(field.name)
     if field.shape is None:
-        return _ragged(cells, what)
+        return ragged(cells, what)
     return _nested(cells.values, cells.valid, cells.mask, what)
 
 
-def _ragged(cells: Cells, what: str) -> Any:
+def ragged(cells: Cells, what: str) -> Any:
     """Convert cells of a column with several shapes: each becomes a flat list."""
     rows, shape = len(cells), cells.values.shape[1:]
     mask = cells.mask

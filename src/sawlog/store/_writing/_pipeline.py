@@ -26,7 +26,7 @@ from sawlog.errors import StoreError, StoreWriteError
 from sawlog.store._format import _header, _segment_writer
 from sawlog.store._format._json_files import write_error
 from sawlog.store._format._layout import Folder, identity_of
-from sawlog.store._format._writer_notes import WriterNote, file_of
+from sawlog.store._format._writer_notes import HeldNote, WriterNote
 from sawlog.store._maintenance._merge_small import FAN, SmallSegmentMerger
 from sawlog.store._maintenance._remove import InUse
 from sawlog.store._writing._accepted import SealedSegment, WriterCall, WriterState
@@ -70,6 +70,7 @@ class Pipeline:
         self._folder, self._store, self._writer, self._clock = folder, store, writer, clock
         self._most_queued, self._interval, self._segment_bytes = queue, interval, segment_bytes
         self._last, self._in_use, self._merger = WriterState(), in_use, merger
+        self._progress = HeldNote(folder.disk, writer)
         self._small = small  # segments published since small ones were merged
         self._spent = 0.0  # seconds, for the last publication
         self._not_before = 0.0  # earliest time of the next automatic publication
@@ -78,6 +79,10 @@ class Pipeline:
         self._stopped = False
         self._threads: dict[str, _TaskThread] = {}  # by name of the task
         self._started: set[str] = set()  # names of tasks
+
+    def report_open(self) -> None:
+        """Report that the writer is there, before it publishes anything."""
+        self._note(closed=False)
 
     # -- for callers ------------------------------------------------------------------------------
 
@@ -166,15 +171,23 @@ class Pipeline:
                 call = self.begin(nested)
                 call.closed = call.idle
                 call.commit()
-        self.stop()
+        self._end_threads()
         self._note(closed=True)  # after the threads ended, which report it as open
+        self._release()
 
     def stop(self) -> None:
-        """End the threads."""
+        """End the threads, and leave the store as the end of the process would."""
+        self._end_threads()
+        self._release()
+
+    def _end_threads(self) -> None:
         self._stopped = True
         self._changed.ring()
         while not self._changed.wait(self._all_ended):
             pass
+
+    def _release(self) -> None:
+        self._progress.release()
         if self._in_use is not None:
             self._in_use.release()
 
@@ -365,9 +378,10 @@ class Pipeline:
         return _segment_writer.UnpublishedSegment(prepared, self._folder.disk, name)
 
     def _note(self, closed: bool) -> None:
-        """Report the progress of this writer. Not synced, because losing the report is harmless."""
+        """Report the progress of this writer."""
         note = WriterNote(self.published, closed, self.failed, 0.0, self.error)
         if self._is_another():
             return
+        hold = not closed and self._in_use is not None and self._in_use.marked
         with contextlib.suppress(OSError):
-            self._folder.disk.put(file_of(self._writer), note.to_json(), durable=False)
+            self._progress.put(note, hold)

@@ -84,6 +84,7 @@ class Writer(CloseOnExit):
         self._entries = EntryStaging(*parts, path=self.path, segment_bytes=size)
         self._process = os.getpid()
         self._finish_when_forgotten()
+        self._pipeline.report_open()
 
     def _finish_when_forgotten(self) -> None:
         """Publish accepted data if the writer is garbage collected, or open at program exit."""

@@ -99,7 +99,8 @@ class BatchCapture:
         if not self._records or compiled:
             yield
             return
-        with self._watched.interactions.recording() as self._hooks.recorder:
+        checks, size = self._watched.interactions, (self._batch.size, self._batch.views)
+        with checks.recording(size) as recorder, self._hooks.recording(recorder):
             yield
 
     def ignoring(self) -> contextlib.AbstractContextManager[None]:
@@ -385,9 +386,15 @@ class BatchCapture:
         recorder = self._hooks.recorder
         if recorder is not None and graph.structure not in self._watched.interactions.checked:
             dtypes = {meta.dtype for node in graph.nodes for meta in node._input_metadata}
-            losses, outputs = roots.losses, proof.outputs
             self._watched.interactions.check(
-                graph.structure, recorder, losses, passes.terms, outputs, size, dtypes
+                graph.structure,
+                recorder,
+                roots.losses,
+                passes.terms,
+                proof.outputs,
+                size,
+                dtypes,
+                proof.alive,
             )
         plan = proof.plan
         # Checkpointed nodes are recomputed once in a pass, so they cannot be called besides.

@@ -8,12 +8,20 @@ which example, ``_operations`` computes the gradients.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 import torch
 from torch import Tensor, nn
 
-from sawlog.torch._graph._autograd_graph import ACCUMULATE, Graph, Node, operation, shape_of
+from sawlog.torch._graph._autograd_graph import (
+    ACCUMULATE,
+    BUILT_IN,
+    Graph,
+    Node,
+    operation,
+    shape_of,
+)
+from sawlog.torch._graph._memory import memory_of
 from sawlog.torch._graph._operations._weight_use import WeightUse
 
 _VIEWS = {"View", "UnsafeView", "ReshapeAlias"}
@@ -40,6 +48,8 @@ class WeightUses:
         buffers: tensors of the model, including frozen parameters; as constants, they are the same
             for all examples.
         weights: nodes that are known to depend on parameters alone, whatever constants they use.
+        known: whether nodes depend on parameters and constants of all examples alone, where the
+            operations of the batch were recorded.
     """
 
     def __init__(
@@ -49,13 +59,15 @@ class WeightUses:
         not_weights: Set[Node] = frozenset(),
         buffers: Sequence[Tensor] = (),
         weights: Sequence[Node] = (),
+        known: Mapping[Node, bool] | None = None,
     ) -> None:
-        self._buffers = {_memory(each) for each in buffers} - {None}
+        self._buffers = {memory_of(each) for each in buffers} - {None}
         self._graph, self._batch, self._not = graph, batch, not_weights
         self.unsure: set[Node] = set()
         self._users = graph.users()
         self._leaves = graph.leaves()
         self._numbers = {node: number for number, node in enumerate(graph.nodes)}
+        self._known = known or {}
         self._weights: dict[Node, bool] = dict.fromkeys(_below(weights), True)
 
     def of(self, parameter: Tensor) -> list[WeightUse]:
@@ -101,12 +113,17 @@ class WeightUses:
             return isinstance(node.variable, nn.Parameter)
         if node in self._not or not children or not all(self._weights[c] for c in children):
             return False
+        known = self._known.get(node)
+        if known:
+            return True
         if operation(node) in _LOOKUPS:
-            weight = all(self._is_of_all(each) for each in _numbers_of(node))
+            weight = all(self._is_of_all(each) for each in indices_of(node))
         elif operation(node) in _CHOICES and len(children) == len(node.next_functions):
             weight = not self._is_given_to_each(node)
         elif len(children) == len(node.next_functions):
-            return True
+            if known is None or type(node) in BUILT_IN:
+                return True
+            weight = True  # unless an operation of the user has data besides
         elif self.is_with_buffer(node) or _is_sum_of_product(node):
             weight = True
         elif operation(node) == "NativeBatchNorm" and shape_of((node, 0))[0] == 1:
@@ -143,7 +160,16 @@ class WeightUses:
             return False
         every = (getattr(node, f"_saved_{each}", None) for each in _FACTORS)
         there = [each for each in every if isinstance(each, Tensor)]
-        return bool(there) and all(_memory(each) in self._buffers for each in there)
+        return bool(there) and all(memory_of(each) in self._buffers for each in there)
+
+    def picks_by_buffers(self, node: Node) -> bool:
+        """Return whether a node picks parts of a weight by buffers of the model."""
+        every = indices_of(node)
+        return (
+            bool(every)
+            and self.is_weight(node)
+            and all(memory_of(each) in self._buffers for each in every)
+        )
 
     def _has_room(self, node: Node) -> bool:
         """Whether an axis of the output of a node, other than the last, could be the examples.
@@ -158,7 +184,7 @@ class WeightUses:
 
     def _is_of_all(self, numbers: Tensor) -> bool:
         """Whether the indices of a lookup are the same for all examples, as positions are."""
-        if _memory(numbers) in self._buffers:
+        if memory_of(numbers) in self._buffers:
             return True
         if numbers.dtype == torch.bool:
             return False
@@ -187,16 +213,9 @@ def _is_sum_of_product(node: Node) -> bool:
     return operation(node) in names and all(child for child, _ in node.next_functions[1:])
 
 
-def _memory(tensor: Tensor) -> int | None:
-    """Return where the memory of a tensor starts; None inside transformations of ``torch.func``."""
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except RuntimeError:
-        return None
-
-
-def _numbers_of(node: Node) -> list[Tensor]:
+def indices_of(node: Node) -> list[Tensor]:
+    """Return the indices by which an operation picks."""
     found = getattr(node, "_saved_indices", None)
     found = getattr(node, "_saved_index", None) if found is None else found
     several = found if isinstance(found, (tuple, list)) else [found]
-    return [each for each in several if each is not None]
+    return [each for each in several if isinstance(each, Tensor)]

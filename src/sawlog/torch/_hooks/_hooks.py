@@ -135,6 +135,37 @@ class Hooks:
             self.probes.clear()
 
     @contextlib.contextmanager
+    def recording(self, recorder: Recorder | None) -> Iterator[None]:
+        """Report layer calls to a recorder, and which operations are those of the model."""
+        self.recorder, model = recorder, self._watched.model
+        if recorder is None or self.regions is not None or model is None:
+            yield
+            return
+        starts: list[int] = []
+        handles = [
+            model.register_forward_pre_hook(_Hook(self._on_start, starts), prepend=True),
+            model.register_forward_hook(_Hook(self._on_end, starts), always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _on_start(self, starts: list[int], *args: Any) -> None:
+        """The model is called."""
+        del args
+        if self.recorder is not None and self.recorder.tape is not None:
+            starts.append(len(self.recorder.tape.operations))
+
+    def _on_end(self, starts: list[int], *args: Any) -> None:
+        """A call of the model ended, perhaps by an exception."""
+        del args
+        if starts and self.recorder is not None and self.recorder.tape is not None:
+            now = len(self.recorder.tape.operations)
+            self.recorder.tape.model_calls.append(range(starts.pop(), now))
+
+    @contextlib.contextmanager
     def listening(self, listener: OnTensor | None) -> Iterator[None]:
         """Pass gradients to ``listener`` inside the ``with``; outside they are ignored."""
         before, self.listener = self.listener, listener

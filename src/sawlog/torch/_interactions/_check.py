@@ -15,8 +15,9 @@ from torch import Tensor
 from sawlog.errors import MixedExamplesError
 from sawlog.torch._graph._example_layout import ExampleLayout
 from sawlog.torch._interactions._compare import ChangeLimits, affected, changed, differs, sizes
+from sawlog.torch._interactions._differentiable import has_decisions
 from sawlog.torch._interactions._exchange import Exchange, Place, further, halves
-from sawlog.torch._interactions._first_mixture import Mixture, first_mixture, has_decisions
+from sawlog.torch._interactions._first_mixture import Mixture, first_mixture
 from sawlog.torch._interactions._loss_on_tape import TapedLoss
 from sawlog.torch._interactions._replay import replaying
 from sawlog.torch._interactions._tape import NotRepeatable
@@ -87,7 +88,7 @@ class _Checker:
             if not torch.allclose(own, again.to(own.dtype), rtol=self.limits.rounding):
                 raise NotRepeatable("random or outside of what was recorded")
         first = halves(self._size(base))
-        exchanges = [*first, *(further(self.batch, _MORE) if has_decisions(loss) else ())]
+        exchanges = [*first, *(further(self.batch, _MORE) if has_decisions(loss, places) else ())]
         concluded = False
         for exchange in exchanges:
             for own_exchange in (exchange, Exchange(exchange.chosen, None)):

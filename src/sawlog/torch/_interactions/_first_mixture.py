@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import linecache
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from sawlog.torch._interactions._compare import ChangeLimits
 from sawlog.torch._interactions._exchange import Exchange, Place
+from sawlog.torch._interactions._flow import name_of, needed
 from sawlog.torch._interactions._loss_on_tape import TapedLoss
 from sawlog.torch._interactions._replay import TapeReplay
-from sawlog.torch._interactions._tape import Operation
 from sawlog.torch._interactions._worlds import exchanging
 
 
@@ -47,7 +47,7 @@ def first_mixture(
         exchanges: changes of two halves.
         limits: from which size a change counts.
     """
-    places_needed, numbers = _needed(loss, [each.number for each in loss.terms])
+    places_needed, numbers = needed(loss, [each.number for each in loss.terms])
     replays = [TapeReplay(loss.tape, loss.end, loss.roots) for _ in range(3)]
     with torch.no_grad():
         walks = [replays[0].steps()]
@@ -59,29 +59,8 @@ def first_mixture(
             found = zip(operation.outputs, plain, *(each for _, _, each in others), strict=True)
             for number, *values in found:
                 if number in numbers and _is_mixed(*values, limits=limits):
-                    return Mixture(str(operation.call.overloadpacket.__name__), operation.line)
+                    return Mixture(name_of(operation), operation.line)
     return None
-
-
-def _needed(loss: TapedLoss, values: Iterable[int]) -> tuple[set[int], set[int]]:
-    """Return the places of the operations that values may depend on, and all these values."""
-    numbers, found = set(values), set[int]()
-    for place in range(loss.end - 1, -1, -1):
-        operation: Operation = loss.tape.operations[place]
-        if operation.call._schema.is_mutable:
-            numbers.update(operation.outputs)
-        if place in found or not numbers.isdisjoint(operation.outputs):
-            found.add(place)
-            numbers.update(operation.reads())
-            for read in operation.numbers():
-                found.add(read)
-    return found, numbers
-
-
-def has_decisions(loss: TapedLoss) -> bool:
-    """Return whether the loss may depend on values that are compared, sorted or rounded."""
-    places, _ = _needed(loss, loss.roots)
-    return any(loss.tape.operations[place].decides for place in places)
 
 
 def _is_mixed(plain: Tensor, one: Tensor, two: Tensor, *, limits: ChangeLimits) -> bool:

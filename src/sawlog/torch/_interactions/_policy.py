@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from sawlog.errors import MixedExamplesError
 from sawlog.torch._graph._autograd_graph import Edge
 from sawlog.torch._graph._example_layout import ExampleLayout
 from sawlog.torch._interactions._check import check_interactions
+from sawlog.torch._interactions._differentiable import leaves_gaps
 from sawlog.torch._interactions._exchange import Place
 from sawlog.torch._interactions._lists import reporting_lists
 from sawlog.torch._interactions._loss_on_tape import taped_loss
@@ -32,6 +33,7 @@ class InteractionChecks:
 
     Args:
         due: whether the next batch is recorded.
+        sizes: the sizes of batches that were recorded.
         recorded: how many batches were.
         refused: the structures in which examples depended on each other; every batch is recorded
             until they do not.
@@ -40,18 +42,25 @@ class InteractionChecks:
     """
 
     due: bool = True
+    sizes: set[Hashable] = dataclasses.field(default_factory=set)
     recorded: int = 0
     refused: set[int] = dataclasses.field(default_factory=set)
     checked: dict[int, str] = dataclasses.field(default_factory=dict)
 
     @contextlib.contextmanager
-    def recording(self) -> Iterator[Recorder | None]:
-        """Record the operations inside the ``with``, if a check is due."""
-        due = bool(self.refused) or (self.due and self.recorded < _MOST)
+    def recording(self, size: Hashable) -> Iterator[Recorder | None]:
+        """Record the operations inside the ``with``, if a check is due.
+
+        Args:
+            size: of the batch; graphs of batches of other sizes have other structures.
+        """
+        due = self.due or size not in self.sizes
+        due = bool(self.refused) or (due and self.recorded < _MOST)
         if not due or torch._C._len_torch_dispatch_stack():
             yield None
             return
         self.due = False
+        self.sizes.add(size)
         self.recorded += 1
         recorder = Recorder()
         try:
@@ -83,6 +92,7 @@ class InteractionChecks:
         outputs: Mapping[int | Edge, ExampleLayout],
         batch: int,
         dtypes: Set[torch.dtype],
+        alive: bool,
     ) -> None:
         """Check the graph of a batch that was recorded.
 
@@ -94,6 +104,8 @@ class InteractionChecks:
             outputs: where the examples are in outputs of layer calls and of operations.
             batch: the number of examples.
             dtypes: those of the graph.
+            alive: whether every operation and every example had a gradient, so that a proof showed
+                all interactions that leave one.
 
         Raises:
             MixedExamplesError: examples depend on each other.
@@ -105,7 +117,8 @@ class InteractionChecks:
             places = places_on(recorder.tape, outputs)
             if not places:
                 raise NotRepeatable("it is not known which elements belong to which example")
-            check_interactions(loss, places, batch, dtypes)
+            if not alive or leaves_gaps(loss, places):
+                check_interactions(loss, places, batch, dtypes)
         except MixedExamplesError:
             self.refused.add(structure)
             raise

@@ -25,6 +25,7 @@ from sawlog.torch._interactions._tape import (
     Tape,
     mapped,
     tensors_in,
+    written,
 )
 
 _COLLECTIVES = {"c10d", "_c10d_functional", "c10d_functional", "_dtensor", "fsdp", "symm_mem"}
@@ -35,7 +36,6 @@ _SPLIT = torch.ops.aten.split_with_sizes.default
 _SEEDED = torch.Tag.nondeterministic_seeded
 _PLAIN = torch.Tensor.__torch_dispatch__
 _NUMBERS = {bool, int, float, complex}
-_STATISTICS = {"running_mean", "running_var"}  # changed by operations that do not say so
 _SHORT = 256
 """How many numbers are followed at most from a tensor to a list, or from a list to a tensor."""
 _LIBRARIES = tuple(
@@ -58,6 +58,14 @@ class Recorder(TorchDispatchMode):
         self.problem = ""
         self._scalars = Scalars()
         self._sizes: dict[tuple[int, ...], list[Scalar]] = {}
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let ``torch.cond`` and the like compile, which they do not inside of other modes.
+
+        As written they would lose gradients. They are operations that take functions.
+        """
+        return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -208,11 +216,8 @@ def _with_tensor(func: Any, args: Any) -> Any:
 
 def _keep_externals(tape: Tape, func: Any, args: Any, kwargs: Any) -> None:
     """Keep the content of external memory that an operation is about to change."""
-    for place, argument in enumerate(func._schema.arguments):
-        info = argument.alias_info
-        if not (info is not None and info.is_write) and argument.name not in _STATISTICS:
-            continue
-        value = args[place] if place < len(args) else kwargs.get(argument.name)
+    for place, name in written(func):
+        value = args[place] if place < len(args) else kwargs.get(name)
         for tensor in tensors_in(value):
             memory = tape.memory_of(tensor, True)
             if memory.external and memory.before is None:

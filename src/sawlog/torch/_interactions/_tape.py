@@ -7,12 +7,15 @@ and each value has a number.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
+
+_STATISTICS = {"running_mean", "running_var"}  # changed by operations that do not say so
 
 Key = tuple[Any, ...]
 """The place of a tensor in its memory, with its shape and dtype."""
@@ -79,6 +82,14 @@ class Operation:
             if isinstance(each, Scalar):
                 yield each.operation
 
+    def writes(self) -> Iterator[int]:
+        """Yield the numbers of the values among the arguments that the operation changes."""
+        for place, name in written(self.call):
+            value = self.args[place] if place < len(self.args) else self.kwargs.get(name)
+            for each in leaves(value):
+                if isinstance(each, Ref):
+                    yield each.number
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mark:
@@ -130,7 +141,9 @@ class Tape:
         """The outputs of the calls of layers."""
         self.edges: dict[tuple[int, int, str], tuple[int, int]] = {}
         """The values of the edges of the graph, and the positions where they were first used."""
-        self.count = 0
+        self.model_calls: list[range] = []
+        """The operations during each call of the model."""
+        self._homes: list[Memory | None] = []
         self._memories: dict[int, Memory] = {}
         self._shared: set[int] = set()
 
@@ -159,7 +172,8 @@ class Tape:
     def compute(self, call: Any, args: Any, kwargs: Any, tensor: Tensor | None = None) -> Ref:
         """Add an operation that only replays run; ``tensor`` is what it returns, if that exists."""
         if tensor is None:
-            number, self.count = self.count, self.count + 1
+            number = len(self._homes)
+            self._homes.append(None)
         else:
             number = self.add_output(tensor)
         self.operations.append(Operation(call, args, kwargs, False, (), ("", 0), (number,)))
@@ -182,9 +196,18 @@ class Tape:
         """Return whether a value lies in memory that existed before."""
         return number in self._shared
 
+    def is_of_model(self, place: int) -> bool:
+        """Return whether an operation ran during a call of the model."""
+        return any(place in each for each in self.model_calls)
+
+    def home(self, number: int) -> int:
+        """Return what identifies the memory of a value; tensors that share it have the same."""
+        memory = self._homes[number]
+        return -1 - number if memory is None else id(memory)
+
     def _new(self, memory: Memory, key: Key) -> int:
-        number = memory.numbers[key] = self.count
-        self.count += 1
+        number = memory.numbers[key] = len(self._homes)
+        self._homes.append(memory)
         if memory.external:
             self._shared.add(number)
         return number
@@ -212,6 +235,17 @@ def key_of(tensor: Tensor) -> Key:
     """Return the place of a tensor in its memory, with its shape and dtype."""
     size, stride = tuple(tensor.size()), tensor.stride()
     return tensor.storage_offset(), size, stride, tensor.dtype, tensor.is_conj(), tensor.is_neg()
+
+
+@functools.cache
+def written(call: Any) -> tuple[tuple[int, str], ...]:
+    """Return the places and names of the arguments that an operation changes."""
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(call._schema.arguments)
+        if argument.name in _STATISTICS
+        or (argument.alias_info is not None and argument.alias_info.is_write)
+    )
 
 
 def leaves(value: Any) -> Iterator[Any]:

@@ -19,9 +19,9 @@ from sawlog.capture import data_ids
 from sawlog.errors import ArgumentError
 from sawlog.influence import LogLoader, Logs
 from sawlog.run_files._blocks import Report
-from sawlog.run_files._dialect import is_dialect, translated
 from sawlog.run_files._folders import label_of
 from sawlog.run_files._logix_config import LoggingConfig, LoRAConfig, StrPath, load, read_config
+from sawlog.run_files._logix_options import is_dialect, translated
 from sawlog.run_files._options import Compression, read
 from sawlog.run_files._saved_options import load_options
 from sawlog.torch._logix._influence import LogixInfluence

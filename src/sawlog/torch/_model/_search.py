@@ -14,6 +14,7 @@ from sawlog._validate import one_of
 from sawlog.errors import ArgumentError, UncoveredError
 from sawlog.run_files._blocks import Block
 from sawlog.torch._layers import Part, Rule, general, rule_for
+from sawlog.torch._model._constants import ModelTensors
 from sawlog.torch._model._names import named_modules, named_parameters
 from sawlog.torch._model._sharded import LiveParameters, LiveTensors, is_split
 from sawlog.torch._model._watched import Share, Unit, Watched
@@ -220,6 +221,7 @@ class _Search:
             watched,
             tuple(norms),
             buffers=others,
+            tensors=ModelTensors(self._model),
         )
 
     def _shares(

@@ -15,6 +15,7 @@ from sawlog.torch._compiled._regions import CompiledRegions
 from sawlog.torch._graph._autograd_graph import GraphLeaves
 from sawlog.torch._interactions._policy import InteractionChecks
 from sawlog.torch._layers import Part, Rule
+from sawlog.torch._model._constants import ModelTensors
 from sawlog.torch._model._sharded import LiveParameters
 
 
@@ -78,6 +79,8 @@ class Watched:
         rounded: structures in which rounding makes examples appear mixed.
         by_operation: blocks that no layer rule covered, in batches of several examples.
         buffers: tensors of the model, which do not belong to any example.
+        tensors: those whose values stay.
+        origins: what is known of where the values of graphs come from, by structure.
         regions: the modules that stay compiled; None if ``torch.compile`` was not called.
         confirmed: signatures of compiled regions whose structure was proven.
         interactions: which graphs were checked for interactions that leave no gradient.
@@ -97,12 +100,19 @@ class Watched:
     rounded: set[Any] = dataclasses.field(default_factory=set, compare=False)
     by_operation: set[str] = dataclasses.field(default_factory=set, compare=False)
     buffers: Sequence[Tensor] = ()
+    tensors: ModelTensors | None = dataclasses.field(default=None, compare=False)
+    origins: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
     regions: CompiledRegions | None = dataclasses.field(default=None, compare=False)
     confirmed: set[Any] = dataclasses.field(default_factory=set, compare=False)
     light_plans: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
     interactions: InteractionChecks = dataclasses.field(
         default_factory=InteractionChecks, compare=False
     )
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The model."""
+        return None if self.tensors is None else self.tensors.model
 
     @property
     def leaves(self) -> GraphLeaves:
@@ -140,6 +150,7 @@ class Watched:
             scattered=set(),
             rounded=set(),
             by_operation=set(),
+            origins={},
             confirmed=set(),
             light_plans={},
             interactions=InteractionChecks(),

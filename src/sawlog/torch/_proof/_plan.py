@@ -77,7 +77,8 @@ def picks_of(graph: Graph, finder: WeightUses, batch: int) -> tuple[int, ...]:
     return tuple(
         number
         for number, node in nodes
-        if operation(node) in _PICKS or may_join_examples(node, finder, batch)
+        if (operation(node) in _PICKS and not finder.picks_by_buffers(node))
+        or may_join_examples(node, finder, batch)
     )
 
 

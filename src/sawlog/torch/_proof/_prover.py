@@ -29,6 +29,7 @@ from sawlog.torch._layers import GeneralRule
 from sawlog.torch._model._watched import Watched
 from sawlog.torch._proof._block_gradients import pairs_of
 from sawlog.torch._proof._example_axis import ExampleAxis
+from sawlog.torch._proof._known_origins import known_origins
 from sawlog.torch._proof._measured_gradients import MeasuredGradients
 from sawlog.torch._proof._mixed_examples import mixed_in_loss
 from sawlog.torch._proof._moves import Place, places_of
@@ -36,7 +37,7 @@ from sawlog.torch._proof._operation_rows import operation_rows, single_rows
 from sawlog.torch._proof._passes import Passes
 from sawlog.torch._proof._plan import Plan, PlannedUse, norms_of, picks_of
 from sawlog.torch._proof._row_check import RowCheck
-from sawlog.torch._proof._summands import Summands
+from sawlog.torch._proof._summands import Summands, has_every_example, is_zero
 from sawlog.torch._proof._use_layouts import UseLayouts
 from sawlog.torch._rows._row_builder import RowBuilder
 
@@ -54,6 +55,7 @@ class Proof:
         sides: the side of the inputs in each use of the blocks that layer rules cover.
         outputs: the outputs of calls, by number, and of operations, by edge, in which it is certain
             which elements belong to which example.
+        alive: whether every operation had a gradient, and every example in each of ``outputs``.
     """
 
     pairs: dict[str, list[Pair]]
@@ -63,6 +65,7 @@ class Proof:
     places: tuple[Place, ...]
     sides: dict[str, list[str]]
     outputs: Mapping[int | Edge, ExampleLayout]
+    alive: bool
 
     def uses_of(self, block: Block) -> Iterator[tuple[Pair, str]]:
         """Yield the factors of each use of a block, and which side has the inputs."""
@@ -146,30 +149,36 @@ class Prover:
         calls = {n: (call, measured.of_calls[n][0]) for n, call in measured.calls.items()}
         places = places_of(self._graph, found.finder.is_weight, self._batch)
         sides = {name: self._sides(name, measured) for name in pairs}
-        outputs = self._outputs(found, planned)
+        outputs, alive = self._outputs(found, planned)
         plan_if = plan if lasting else None
-        return Proof(pairs | own, found.layouts, calls, plan_if, places, sides, outputs)
+        return Proof(pairs | own, found.layouts, calls, plan_if, places, sides, outputs, alive)
 
     def _outputs(
         self, found: _Measurement, planned: Sequence[PlannedUse]
-    ) -> dict[int | Edge, ExampleLayout]:
-        """Return the outputs in which the gradient shows for certain where the examples are."""
+    ) -> tuple[dict[int | Edge, ExampleLayout], bool]:
+        """Return the outputs in which the gradient shows for certain where the examples are.
+
+        Also return whether nothing had a gradient of zero.
+        """
         axis, measured = found.axis, found.measured
-        outputs: dict[int | Edge, ExampleLayout] = {
-            number: layout
-            for number, layout in found.layouts.items()
-            if number not in axis.unsure and bool(measured.of_calls[number][0].any())
-        }
+        outputs: dict[int | Edge, ExampleLayout] = {}
+        alive = not measured.zeros
+        for number, layout in found.layouts.items():
+            grad = measured.of_calls[number][0]
+            if number not in axis.unsure and not is_zero([grad]):
+                outputs[number] = layout
+                alive = alive and has_every_example(grad, layout, self._batch)
         for use in planned:
             plain, *coded = measured.of_nodes[use.number]
             for place, layout in enumerate(use.where):
                 grad, others = plain[place], [each[place] for each in coded]
                 there = [each for each in others if each is not None]
-                if grad is None or not isinstance(layout, ExampleLayout) or not bool(grad.any()):
+                if grad is None or not isinstance(layout, ExampleLayout) or is_zero([grad]):
                     continue
                 if len(there) == len(others) and axis.is_only(layout, grad, there):
                     outputs[self._graph.nodes[use.number], place] = layout
-        return outputs
+                    alive = alive and has_every_example(grad, layout, self._batch)
+        return outputs, alive
 
     def _measure(self, passes: Passes, hooks: Hooks) -> _Measurement:
         """Run backward passes, find the uses of all parameters, and apply the layer rules.
@@ -181,9 +190,15 @@ class Prover:
         structure, watched = self._graph.structure, self._watched
         of_examples: set[Node] = set()
         dtypes = {meta.dtype for node in self._graph.nodes for meta in node._input_metadata}
+        known = known_origins(watched, self._graph, hooks.recorder, self._batch)
         while True:
             finder = WeightUses(
-                self._graph, self._batch, of_examples, watched.buffers, hooks.computed_weights
+                self._graph,
+                self._batch,
+                of_examples,
+                watched.buffers,
+                hooks.computed_weights,
+                known,
             )
             uses = {name: finder.of(each) for name, each in watched.parameters.items()}
             count = 2 if structure in watched.scattered else 1

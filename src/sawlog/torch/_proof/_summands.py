@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from sawlog.torch._graph._autograd_graph import ACCUMULATE, Graph, Node
-from sawlog.torch._graph._example_layout import Codes, candidates, labels_of
+from sawlog.torch._graph._example_layout import Codes, ExampleLayout, candidates, labels_of
 
 _ROUNDING = 1e-3  # relative, by the norm; where examples are mixed, it is some 0.1
 
@@ -69,7 +69,22 @@ class Summands:
 
 def is_zero(grads: Sequence[Tensor | None]) -> bool:
     """Return whether all elements of gradients are zero."""
-    return not any(each is not None and bool(each.any()) for each in grads)
+    return not any(each is not None and _is_there(each) for each in grads)
+
+
+def _is_there(grad: Tensor) -> bool:
+    """Whether some element is not zero; most often, that is seen in a few of them."""
+    first = grad[(0,) * (grad.dim() - 1)] if grad.numel() else grad
+    return bool(first.any()) or bool(grad.any())
+
+
+def has_every_example(grad: Tensor, layout: ExampleLayout, batch: int) -> bool:
+    """Return whether the gradient of every example has an element that is not zero."""
+    rows = layout.split(grad, batch)
+    first = rows[(slice(None), *(0,) * (rows.dim() - 2))] if rows.numel() else rows
+    return bool(first.reshape(batch, -1).any(1).all()) or bool(
+        rows.reshape(batch, -1).any(1).all()
+    )
 
 
 def _is_apart(

@@ -72,7 +72,7 @@ def _unquoted(text: str) -> str:
     return str(ast.literal_eval(text))
 
 
-class Shown:
+class DisplayedNames:
     """The displayed names of one destination, and the series of each."""
 
     def __init__(self) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from sawlog._names import did_you_mean
 from sawlog.errors import UnmatchedNameWarning
 from sawlog.records import Entries
-from sawlog.sinks._notes import is_value, matches, shown_name
+from sawlog.sinks._logdict_metadata import is_value, matches, shown_name
 
 
-class Asked:
+class UnmatchedPatterns:
     """Warns once of patterns that match no logged name."""
 
     def __init__(self, what: str, patterns: Iterable[str]) -> None:
@@ -37,13 +37,13 @@ class Asked:
             return
         left, self._left = list(self._left), {}
         for pattern in left:
-            say(
+            warn_unmatched(
                 f"{self._what}: no logged name matches {pattern!r}. "
                 f"{did_you_mean(pattern, self._seen)}"
             )
 
 
-def say(text: str) -> None:
+def warn_unmatched(text: str) -> None:
     """Warn of a name that matches nothing; with ``-W error``, print instead of failing a sink."""
     try:
         warnings.warn(text, UnmatchedNameWarning, stacklevel=4)

@@ -1,0 +1,76 @@
+"""Follow values along a tape, by the memory that they lie in.
+
+A value depends on another if an operation read it, or changed memory that both lie in. Where that
+is unclear, a value counts as dependent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sawlog.torch._interactions._loss_on_tape import TapedLoss
+from sawlog.torch._interactions._tape import Operation, Tape
+
+_SHAPES = {
+    "empty_like", "full_like", "new_empty", "new_empty_strided", "new_full", "new_ones",
+    "new_zeros", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like",
+}  # fmt: skip
+"""Operations whose results do not depend on the values of their arguments."""
+
+
+class Flow:
+    """The values of a tape that depend on some of them."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self._homes: set[int] = set()
+        self._operations: set[int] = set()
+
+    def add(self, number: int) -> None:
+        """Add a value; all that share its memory depend on it."""
+        self._homes.add(self._tape.home(number))
+
+    def has(self, number: int) -> bool:
+        """Return whether a value depends on those that were added."""
+        return self._tape.home(number) in self._homes
+
+    def follow(self, place: int, operation: Operation) -> bool:
+        """Follow the next operation of the tape; return whether it depends on added values."""
+        if name_of(operation) in _SHAPES:
+            return False
+        reads = any(self.has(number) for number in operation.reads())
+        if not reads and self._operations.isdisjoint(operation.numbers()):
+            return False
+        self.add_results(place, operation)
+        return True
+
+    def add_results(self, place: int, operation: Operation) -> None:
+        """Add what an operation returns or changes."""
+        self._operations.add(place)
+        for number in (*operation.outputs, *operation.writes()):
+            self.add(number)
+
+
+def name_of(operation: Operation) -> str:
+    """Return the name of an operation, without that of the overload."""
+    return str(operation.call.overloadpacket.__name__)
+
+
+def depends_on_values(operation: Operation) -> bool:
+    """Return whether an operation reads the values of tensors."""
+    return name_of(operation) not in _SHAPES and next(operation.reads(), None) is not None
+
+
+def needed(loss: TapedLoss, values: Iterable[int]) -> tuple[set[int], set[int]]:
+    """Return the places of the operations that values may depend on, and all these values."""
+    numbers, found = set(values), set[int]()
+    for place in range(loss.end - 1, -1, -1):
+        operation: Operation = loss.tape.operations[place]
+        if operation.call._schema.is_mutable:
+            numbers.update(operation.outputs)
+        if place in found or not numbers.isdisjoint(operation.outputs):
+            found.add(place)
+            numbers.update(operation.reads())
+            for read in operation.numbers():
+                found.add(read)
+    return found, numbers
