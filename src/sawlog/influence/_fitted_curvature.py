@@ -14,7 +14,7 @@ from sawlog import curvature as curvatures
 from sawlog._array_device import NUMPY, ArrayDevice
 from sawlog._validate import one_of
 from sawlog.curvature import KINDS, Curvature, needs_factors
-from sawlog.errors import StoreError, StorePermissionError, UnknownNameError
+from sawlog.errors import ArgumentError, StoreError, StorePermissionError, UnknownNameError
 from sawlog.influence._engines import agreed, as_executor, leads
 from sawlog.influence._fitting import Fitting
 from sawlog.influence._logs import BUDGET, Logs
