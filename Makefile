@@ -10,7 +10,7 @@ BENCHMARKS := $(wildcard benchmarks/[!_]*.py)
 # What runs on the newest Python and JAX: all that needs no PyTorch and is about JAX.
 NEWEST_TESTS := \
 	src/sawlog/jax src/sawlog/loggers \
-	tests/jax tests/sinks $(wildcard tests/loggers/test_*loggers*.py) tests/loggers/test_logger_options.py tests/test_ppo.py \
+	tests/jax tests/sinks tests/loggers $(wildcard tests/test_ppo*.py) tests/test_loop_examples.py \
 	tests/test_docs.py tests/test_imports.py tests/test_missing_packages.py
 
 .PHONY: help demo docs test test-browser test-long test-newest test-thorough mutants fuzz bench lint clean
@@ -26,7 +26,7 @@ help:
 	@echo "make test-browser   the pages of report and view, in Chromium"
 	@echo "make test-long      the tests that make test leaves out, because others cover most of them"
 	@echo "make test-newest    the tests of the JAX half, on the newest Python and JAX"
-	@echo "make test-thorough  the same as make test, with all random examples, kills and pairs"
+	@echo "make test-thorough  make test and make test-newest, with all random examples, kills and pairs"
 	@echo "make mutants MODULE=src/sawlog/...    break one place at a time: do the tests notice?"
 	@echo "make fuzz           changed files for the store, for SECONDS=60 or more"
 	@echo "make bench          all the benchmarks"
@@ -76,7 +76,7 @@ test-newest:
 
 test-thorough: export SAWLOG_THOROUGH = 1
 test-thorough: export SAWLOG_EXAMPLES = 5
-test-thorough: test
+test-thorough: test test-newest
 
 mutants: $(DEV)
 	@$(BIN)/python -m tools.mutants $(MODULE) $(ARGS)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sawlog import sinks, store
+from sawlog.errors import ArgumentError
 from sawlog.records import Entries, Records
 
 ONE = Records({"loss": Entries(np.array([0.5]), {"step": np.array([1])})})
@@ -35,6 +36,17 @@ def test_writers_and_readers(tmp_path, elsewhere):
     assert reader.ids().tolist() == [1, 2, 3, 4]
     assert reader.gather([4])["x"].tolist() == [1.0]
     assert os.listdir(elsewhere) == []
+
+
+@pytest.mark.parametrize("path", ["s", "./s", "../s"])
+def test_a_directory_that_was_removed(tmp_path, elsewhere, path):
+    store.create(tmp_path / "there").close()
+    os.chdir(elsewhere)
+    elsewhere.rmdir()
+    for ask in (store.create, store.open, store.verify, sinks.CsvSink, sinks.StoreSink):
+        with pytest.raises(ArgumentError, match="the current directory was removed"):
+            ask(path)
+    assert store.open(tmp_path / "there").names == ()
 
 
 @pytest.mark.parametrize(

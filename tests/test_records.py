@@ -45,6 +45,17 @@ def test_entries_that_do_not(values, steps, mask, said):
         ("", None),
         ([1, 2.0, "a", "b\0"], "the last NUL of 'b\\x00'"),
         (["a", ["b", ("c\0",)]], "the last NUL of 'c\\x00'"),
+        (["a", 1], "the type of 1"),
+        ([[1.5, 2.5], ["a", "b"]], "the type of 1.5"),
+        ([2**53 + 1, 0.5], "the last digits of 9007199254740993"),
+        ([2**63 + 1, 1], "the last digits of 9223372036854775809"),  # no type has both
+        ([[1, 2**53 + 1], (0.5, 1)], "the last digits of 9007199254740993"),
+        ([2**53, 2**60, 0.5], None),
+        ([2**53 + 1, 1], None),  # int64
+        ([2**63 + 1, 2**63], None),  # uint64
+        ([2**70, 1], None),  # objects, which are refused elsewhere
+        ([[1], [2, 3]], None),
+        ([True, 2], None),
         ([1.0, np.ma.array([1], mask=[True])], "its mask"),
         (5, None),
         (None, None),

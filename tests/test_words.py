@@ -92,7 +92,7 @@ CHECKED = [
     "examples",
 ]
 
-_PROSE = {tokenize.STRING, tokenize.COMMENT}
+_PROSE = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 
 
 def pattern_of(phrase: str) -> re.Pattern[str]:

@@ -8,19 +8,30 @@ import os
 import re
 from pathlib import Path
 
+from sawlog.errors import ArgumentError
+
 
 def absolute(path: str | os.PathLike[str]) -> Path:
     """Return an absolute path, which ``os.chdir`` does not change.
 
     Links are kept, except in front of ``..``, where they are resolved as the system does.
 
+    Raises:
+        ArgumentError: the path is relative, and the current directory does not exist any more.
+
     >>> absolute("/runs/./first/") == Path("/runs/first")
     True
     """
     text = os.fsdecode(path)
-    if ".." in Path(text).parts:
-        return Path(os.path.realpath(text))
-    return Path(os.path.abspath(text))
+    try:
+        if ".." in Path(text).parts:
+            return Path(os.path.realpath(text))
+        return Path(os.path.abspath(text))
+    except FileNotFoundError as error:
+        raise ArgumentError(
+            f"{text!r:.200} is a relative path, and the current directory was removed. "
+            "Hint: pass an absolute path, or os.chdir to a directory that exists."
+        ) from error
 
 
 def natural_order(path: str | os.PathLike[str]) -> list[str | int]:

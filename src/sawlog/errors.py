@@ -123,7 +123,7 @@ class NewerStoreError(StoreError, ValueError):
 
 
 class StorePermissionError(StoreError, PermissionError):
-    """The store, or the folder it should be in, cannot be written to."""
+    """The store, or the folder it should be in, cannot be read or written."""
 
 
 class SchemaError(StoreError, ValueError):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -97,8 +97,46 @@ def lost_by_numpy(value: Any) -> str | None:
     if ma is not None and isinstance(value, getattr(ma, "MaskedArray", ())):
         return "its mask" if any(ma.getmaskarray(value).tobytes()) else None
     if isinstance(value, (list, tuple)):
-        items = (lost_by_numpy(item) for item in value if not isinstance(item, (int, float)))
-        return next((lost for lost in items if lost), None)
+        return _lost_in_list(value)
     if isinstance(value, (str, bytes)) and value[-1:] in ("\0", b"\0"):
         return f"the last NUL of {value!r}"
     return None
+
+
+_EXACT = 1 << 53  # floats represent all integers up to this one
+_MOST_AXES = 64  # numpy refuses deeper lists
+
+
+def _lost_in_list(value: list[Any] | tuple[Any, ...]) -> str | None:
+    """Return what is lost of items, or because an array has only one type for all of them."""
+    leaves: list[Any] = []
+    _collect(value, leaves, _MOST_AXES)
+    kinds = set(map(type, leaves))
+    if kinds <= {float} or kinds <= {bool}:
+        return None
+    others = (lost_by_numpy(item) for item in leaves if not isinstance(item, (int, float)))
+    if lost := next((lost for lost in others if lost), None):
+        return lost
+    texts = [isinstance(item, (str, bytes)) for item in leaves]
+    if any(texts) and not all(texts):
+        return f"the type of {leaves[texts.index(False)]!r:.100}"
+    large = [x for x in leaves if type(x) is int and abs(x) > _EXACT]
+    if not large or not _become_floats(value):
+        return None
+    rounded = next((x for x in large if int(float(x)) != x), None)
+    return None if rounded is None else f"the last digits of {rounded}"
+
+
+def _collect(items: Iterable[Any], leaves: list[Any], depth: int) -> None:
+    for item in items:
+        if not isinstance(item, (list, tuple)):
+            leaves.append(item)
+        elif depth:
+            _collect(item, leaves, depth - 1)
+
+
+def _become_floats(value: Any) -> bool:
+    try:
+        return np.asarray(value).dtype.kind in "fc"
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return False  # reported where it is converted

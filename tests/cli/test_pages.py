@@ -70,10 +70,14 @@ def test_describe_and_the_commands_that_show_it(sawlog_, rows, tmp_path):
     assert "text 8" in scored.out
     wrong = sawlog_("describe", rows, data, "--ids", "none")
     assert (wrong.code, "has no column 'none'" in wrong.err) == (2, True)
-    assert "is not the folder of a run" in sawlog_("describe", tmp_path, data).err
+    assert "is not the folder of a run with examples" in sawlog_("describe", tmp_path, data).err
 
 
 def test_ids_that_do_not_match_are_an_error(sawlog_, rows, tmp_path):
+    (tmp_path / "a.txt").write_text("a\n")
+    alone = sawlog_("describe", rows, tmp_path / "a.txt")
+    assert "The example is not in the run: it has ids such as" in alone.err
+    assert "(on the command line --ids)" in alone.err
     (tmp_path / "a.txt").write_text("a\nb\n")
     done = sawlog_("describe", rows, tmp_path / "a.txt")
     assert done.code == 2

@@ -92,6 +92,34 @@ def test_an_interrupted_upload_goes_on(sawlog_, run_, tmp_path, monkeypatch):
     assert trackers.values("accuracy") == [0, 0.2, 0.4, 0.6, 0.8]
 
 
+class OfTracker(Exception):
+    """An error as trackers have them: it cannot be unpickled."""
+
+    def __init__(self, one, two):
+        super().__init__(f"{one}\n{two}")
+
+
+@pytest.mark.parametrize("place", ["open", "write", "close"])
+def test_an_error_of_a_tracker_is_one_line(sawlog_, run_, tmp_path, monkeypatch, place):
+    trackers = Trackers(monkeypatch)
+
+    def refusing(*_):
+        raise OfTracker("no such project.", "and much more")
+
+    def opened(*given):
+        sink = refusing() if place == "open" else trackers(*given)
+        setattr(sink, place, refusing)
+        return sink
+
+    monkeypatch.setattr(_sync, "_open_sink", opened)
+    done = sync(sawlog_, run_, tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines() == [
+        "error: wandb failed at run run: OfTracker: no such project.",
+        "hint: what was sent is remembered, so the same command goes on where it stopped.",
+    ]
+
+
 def test_following_keeps_one_run_open(sawlog_, tmp_path, monkeypatch):
     trackers = Trackers(monkeypatch)
     monkeypatch.setattr(_sync, "_EVERY", 0.01)
@@ -131,6 +159,27 @@ def test_tensorboard_reads_what_was_sent(sawlog_, run_, tmp_path):
         assert [step for step, _ in seen.scalars["loss"]] == list(range(steps))
         with sawlog.store.open(run_, "append") as writer:
             writer.log({"loss": 0.25, "accuracy": 1.0}, step=5)
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("default")  # MLflow's own, of its database
+def test_processes_do_not_create_a_new_database_at_once(sawlog_, tmp_path, monkeypatch):
+    """MLflow fails, and may leave half of its tables, where two processes create them."""
+    from mlflow import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address := f"sqlite:///{tmp_path / 'mlflow.db'}")
+    for seed in range(2):
+        with sawlog.store.create(tmp_path / "runs" / f"seed-{seed}") as writer:
+            writer.extend({"loss": np.arange(5.0)}, step=np.arange(5))
+    options = ("--to", "mlflow", "--jobs", "2", "--state", tmp_path / "state", "--json")
+    done = sawlog_("sync", tmp_path / "runs", *options)
+    assert done.code == 0, done.err
+    assert done.json == [{"run": f"seed-{seed}", "sent": 5, "before": 0} for seed in range(2)]
+    client = MlflowClient(address)
+    (found,) = [e for e in client.search_experiments() if e.name == "runs"]
+    for run in client.search_runs([found.experiment_id]):
+        history = client.get_metric_history(run.info.run_id, "loss")
+        assert sorted(metric.step for metric in history) == [0, 1, 2, 3, 4]
 
 
 def test_bad_usage(sawlog_, run_, tmp_path):

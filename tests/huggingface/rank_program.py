@@ -5,6 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -92,40 +93,52 @@ def refuse_static_graph(path: Path) -> None:
 class Killed(Trainer):
     """A Trainer whose last process is killed in the middle of its examples."""
 
-    batches = 0
+    batches, last = 0, 0
 
     def compute_loss(self, *args, **options):
         Killed.batches += 1
-        if Killed.batches == 8 and os.environ["RANK"] != "0":  # after those of the check
+        if Killed.batches == Killed.last and os.environ["RANK"] != "0":
             self.log_run.flush()
             os.kill(os.getpid(), signal.SIGKILL)
         return super().compute_loss(*args, **options)
 
 
-def logging(path: Path, kind: type[Trainer]) -> Trainer:
+def logging(path: Path, kind: type[Trainer], statistic: str) -> Trainer:
+    own = {} if "RANK" not in os.environ else {"ddp_backend": "gloo"}
+    config = {"statistic": statistic, "precision": "float64", "dtype": "float64"}
     return patch_trainer(kind)(
-        log_args=LogArguments("resumed", {"statistic": "kfac"}, root=path),
+        log_args=LogArguments("resumed", config, root=path),
         model=gpt(),
-        args=arguments(path, ddp_backend="gloo", per_device_train_batch_size=1),
+        args=arguments(path, per_device_train_batch_size=1, **own),
         train_dataset=texts(MANY),
         data_collator=padded,
     )
 
 
-def killed(path: Path) -> None:
+def killed(path: Path, statistic: str, last: str) -> None:
+    Killed.last = int(last)
     with pytest.raises(ProcessLostError, match="Rank 1 of this job ended before"):
-        logging(path, Killed).extract_log()
+        logging(path, Killed, statistic).extract_log()
     os._exit(7)  # the others are gone, so there is nothing to shut down
 
 
-def go_on(path: Path) -> None:
-    trainer = logging(path, Trainer)
-    (left,) = trainer.extract_log().examples
+def go_on(path: Path, statistic: str) -> None:
+    """Log what is left, and keep statistics and scores."""
+    trainer = logging(path, Trainer, statistic)
+    rank, size = int(os.environ.get("RANK", 0)), trainer.args.world_size
+    left = trainer.extract_log().examples[-1]
     run = trainer.log_run
-    assert left < len(range(dist.get_rank(), MANY, dist.get_world_size())) or dist.get_rank()
+    if size > 1:
+        assert left < len(range(rank, MANY, size)) or rank
     assert run.statistics.examples == MANY
     assert_rows(run.store_path, run._blocks(), range(MANY), alone(gpt(), texts(MANY)))
-    dist.barrier()
+    scores = trainer.influence(texts(MANY)[:4], curvature=statistic)
+    sums = {f"sum {key}": array for key, (array, _) in run.statistics._arrays.items()}
+    counts = {f"count {key}": count for key, (_, count) in run.statistics._arrays.items()}
+    values = scores.values[:, np.argsort(scores.ids)]
+    np.savez(path / f"found-{rank}.npz", scores=values, **sums, **counts)
+    if size > 1:
+        dist.barrier()
 
 
 def main(path: Path) -> None:
@@ -135,4 +148,4 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[2]](Path(sys.argv[1]))
+    globals()[sys.argv[2]](Path(sys.argv[1]), *sys.argv[3:])

@@ -59,6 +59,57 @@ def test_an_empty_folder_is_in_its_place(path):
     writer.close()
 
 
+def test_a_file_is_in_its_place(path):
+    """The first look at each file fails as if its folder were a file."""
+    with store.open(path, "append", interval=None) as writer:
+        writer.append([3], {"wide": np.ones((1, 1 << 17))})
+    reader, writer = store.open(path), store.open(path, "append", interval=None)
+    path.rename(path.with_name("moved"))
+    path.write_text("a file")
+    questions = {
+        "refresh": reader.refresh,
+        "ids": lambda: reader.ids("wide"),
+        "gather": lambda: reader.gather([3], ["wide"]),
+        "missing": lambda: writer.missing([3], "wide"),
+        "append": lambda: writer.append([4], {"wide": np.ones((1, 1 << 17))}),
+        "open": lambda: store.open(path),
+        "create": lambda: store.create(path, exists="append"),
+        "verify": lambda: store.verify(path),
+        "compact": lambda: store.compact(path),
+        "repair": lambda: store.repair(path),
+    }
+    for name, ask in questions.items():
+        with pytest.raises(StoreError):
+            pytest.fail(f"{name}: {ask()!r}")
+    path.unlink()
+    path.with_name("moved").rename(path)
+    assert reader.ids("wide").tolist() == [3]
+    writer.append([4], {"wide": np.ones((1, 1 << 17))})
+    writer.close()
+    assert reader.refresh()
+    assert sorted(reader.ids("wide").tolist()) == [3, 4]
+
+
+@pytest.mark.parametrize("damaged", ["error", "skip"])
+@pytest.mark.parametrize("filled", [True, False])
+def test_another_store_is_in_its_place(path, filled, damaged):
+    """Who refreshes is told, and keeps what was read: an empty store would look like lost data."""
+    reader = store.open(path, damaged=damaged)
+    before = (reader.id, reader.ids("x").tolist(), reader.names)
+    path.rename(path.with_name("moved"))
+    with store.create(path) as other:
+        if filled:
+            other.append([5], {"x": np.arange(1)})
+    for _ in range(2):
+        with pytest.raises(StoreNotFoundError, match="replaced by another"):
+            reader.refresh()
+        assert (reader.id, reader.ids("x").tolist(), reader.names) == before
+    assert len(store.open(path).names) == filled
+    shutil.rmtree(path)
+    path.with_name("moved").rename(path)
+    assert reader.refresh() is False
+
+
 def test_the_segments_are_gone(path):
     reader, writer = store.open(path), store.open(path, "append", interval=None)
     shutil.rmtree(path / "segments")

@@ -11,12 +11,14 @@ from . import (
     account_reductions,
     account_scalers,
     account_uses,
+    account_weights,
 )
 from .account_base import REFUSED, RIGHT, Situation
 from .account_orders import SINGLE
 
 SECTIONS = (
     account_uses,
+    account_weights,
     account_lookups,
     account_examples,
     account_losses,

@@ -312,6 +312,7 @@ def go_on(folder, rank, size):
         with run(data_id=ids):
             loss_of(model, data[ids]).backward()
     run.finalize()
+    keep(folder / f"go_on-{rank}", queried(run, model, data))
 
 
 def main(folder, *steps):

@@ -289,6 +289,85 @@ def test_tokens_that_are_routed(tmp_path, concluded):
     assert_alike(logged(run, report, range(program.size)), program.alone())
 
 
+@pytest.fixture
+def replayed(monkeypatch):
+    """The checks that replayed a forward pass."""
+    checks = []
+    original = _policy.check_interactions
+    monkeypatch.setattr(
+        _policy, "check_interactions", lambda *args: checks.append(1) or original(*args)
+    )
+    return checks
+
+
+def dead_mean(h):
+    """A mean that others would bring to life."""
+    return h + F.relu(h.mean(0) - h.mean(0).detach() - 0.1) * 5
+
+
+def dead_for_one(model, x, y):
+    """The loss of an example is zero, whatever it is mixed with."""
+    return F.relu(losses_of(model, x, y) - torch.tensor([99.0, 0, 0, 0, 0, 0]).double()).mean()
+
+
+SEEN = ["plain", "layer norm", "eval batch norm", "smoothed labels", "in place", "checkpointed"]
+GAPS = {
+    "rounded": lambda h: h + h.round() * 0.1,
+    "divided and rounded": lambda h: h + torch.div(h, 0.3, rounding_mode="floor") * 0.1,
+    "integers": lambda h: h + h.to(torch.int64).to(h) * 0.1,
+    "compared": lambda h: torch.where(h > 0, h, 0.1 * h),
+    "the places of the greatest": lambda h: h * (1 + h.max(1).indices[:, None]),
+    "without a gradient": lambda h: h * h.detach().abs(),
+    "no_grad": lambda h: h + torch.no_grad()(lambda: h * 2)(),
+    "an operation of the user": lambda h: Twice.apply(h),
+}
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h):
+        return h * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+@pytest.mark.parametrize("name", [*SEEN, "dropout"])
+def test_nothing_is_replayed_where_the_gradient_shows_all(tmp_path, name, concluded, replayed):
+    program = program_of({**RIGHT, **RANDOM}[name])
+    program.model.first.train()
+    run, _ = run_of(tmp_path, program)
+    with run(data_id=range(program.size)):
+        program.of().backward()
+    run.finalize()
+    assert (concluded, replayed) == ([""], [])
+
+
+@pytest.mark.parametrize("name", GAPS)
+def test_what_leaves_no_gradient_is_replayed(tmp_path, name, concluded, replayed):
+    program = program_of(hidden(GAPS[name]))
+    run, _ = run_of(tmp_path, program)
+    with run(data_id=range(program.size)):
+        program.of().backward()
+    run.finalize()
+    assert (concluded, replayed) == ([""], [1])
+
+
+@pytest.mark.parametrize("loss", [hidden(dead_mean), dead_for_one])
+def test_what_has_a_gradient_of_zero_is_replayed(tmp_path, loss, replayed):
+    """Another example may bring it to life."""
+    program = program_of(loss)
+    run, _ = run_of(tmp_path, program)
+    try:
+        with run(data_id=range(program.size)):
+            program.of().backward()
+    except MixedExamplesError:
+        pass
+    run.finalize()
+    assert replayed == [1]
+
+
 class Attention(nn.Module):
     """Has reshapes, which make other nodes where operations are recorded."""
 

@@ -81,14 +81,18 @@ def test_ranks_give_what_one_process_gives(tmp_path, forks, size):
     for rank in range(size):
         assert json.loads((tmp_path / f"done-{rank}.json").read_text()) == list(STEPS)
         for name, expected in scores.items():
-            found = dict(np.load(tmp_path / f"{name}-{rank}.npz"))
-            order = np.argsort(found["ids"])
-            for place, query in enumerate(expected.queries.tolist()):
-                pairs = sorted(expected[query])
-                assert found["ids"][order].tolist() == [each for each, _ in pairs]
-                np.testing.assert_allclose(
-                    found["values"][place][order], [score for _, score in pairs], rtol=1e-6
-                )
+            assert_same_scores(tmp_path / f"{name}-{rank}.npz", expected)
+
+
+def assert_same_scores(path, expected):
+    found = dict(np.load(path))
+    order = np.argsort(found["ids"])
+    for place, query in enumerate(expected.queries.tolist()):
+        pairs = sorted(expected[query])
+        assert found["ids"][order].tolist() == [each for each, _ in pairs]
+        np.testing.assert_allclose(
+            found["values"][place][order], [score for _, score in pairs], rtol=1e-6
+        )
 
 
 @pytest.mark.thorough
@@ -100,8 +104,10 @@ def test_a_killed_rank(tmp_path, forks):
     # The one that notices first ends as well, and may be the one that keeps what ranks agree on.
     assert any("Rank 2 of this job ended before run.finalize()" in each for each in said)
     assert launch(forks, tmp_path, 2, "go_on") == [0, 0]
-    alone(tmp_path, "alone", OPTIONS)
+    expected = alone(tmp_path, "alone", OPTIONS)
     assert_same_run(tmp_path, "killed", "alone")
+    for rank in range(2):
+        assert_same_scores(tmp_path / f"go_on-{rank}.npz", expected)
 
 
 @pytest.mark.thorough

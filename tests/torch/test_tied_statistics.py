@@ -1,6 +1,7 @@
 """K-FAC of a weight that an embedding and a linear layer share, by hand, in every batch."""
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -58,23 +59,39 @@ def test_both_uses_count_on_their_own_side_in_every_batch(tmp_path):
 
 
 class WithPositions(nn.Module):
-    """A table of positions, which is looked up once for all examples."""
+    """A table of positions, which is looked up once for all examples, or for each."""
 
-    def __init__(self):
+    def __init__(self, ids):
         super().__init__()
+        self.register_buffer("ids", torch.arange(8)[None])
+        self._ids = ids
         self.table, self.positions = nn.Embedding(WORDS, WIDTH), nn.Embedding(8, WIDTH)
         self.head = nn.Linear(WIDTH, WORDS)
 
     def forward(self, words):
-        return self.head(torch.tanh(self.table(words) + self.positions(torch.arange(5)[None])))
+        return self.head(torch.tanh(self.table(words) + self.positions(self._ids(self, words))))
 
 
-def test_moments_of_positions_do_not_depend_on_the_size_of_a_batch(tmp_path):
+POSITIONS = {  # and how many positions count for each example
+    "once": (lambda m, words: torch.arange(5)[None], 8),
+    "a row": (lambda m, words: torch.arange(5), 8),
+    "a buffer": (lambda m, words: m.ids[:, : words.shape[1]], 8),
+    "for each": (lambda m, words: torch.arange(5).expand(len(words), 5), 5),
+    "copied": (lambda m, words: torch.arange(5)[None].repeat(len(words), 1), 5),
+    "as the words": (lambda m, words: torch.ones_like(words).cumsum(1) - 1, 5),
+    "by the words": (lambda m, words: (words >= 0).cumsum(1) - 1, 5),
+}
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_moments_of_positions_do_not_depend_on_the_size_of_a_batch(tmp_path, name):
     torch.manual_seed(0)
-    model = WithPositions().double()
+    ids_of, positions = POSITIONS[name]
+    model = WithPositions(ids_of).double()
     words, targets = torch.randint(0, WORDS, (2, 5, 5))
     found = []
-    for name, sizes in (("even", [5]), ("with one left", [2, 2, 1]), ("ones", [3, 1, 1])):
+    every = [("even", [5]), ("with one left", [2, 2, 1]), ("ones", [3, 1, 1])]
+    for name, sizes in [*every, ("one first", [1, 4]), ("only ones", [1] * 5)]:
         options = {"statistic": "kfac", "precision": "float64"}
         run = sawlog.init(name, root=tmp_path, config=options)
         run.watch(model, quiet=True)
@@ -87,5 +104,5 @@ def test_moments_of_positions_do_not_depend_on_the_size_of_a_batch(tmp_path):
     for other in found[1:]:
         for side in ("left", "right"):
             one, two = (each[f"sum/kfac.{side}/positions.weight"] for each in (found[0], other))
-            assert one[1] == two[1] == 5 * 8
+            assert one[1] == two[1] == 5 * positions
             np.testing.assert_allclose(one[0], two[0], rtol=1e-9, atol=1e-12)

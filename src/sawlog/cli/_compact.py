@@ -18,6 +18,7 @@ from sawlog.cli._exit_codes import OK, report, worse
 from sawlog.cli._folders import all_stores
 from sawlog.cli._output import CommandOutput
 from sawlog.errors import SawlogError
+from sawlog.inspect._store_folders import unsearched
 from sawlog.store import Compaction
 
 _COLUMNS = (
@@ -58,7 +59,8 @@ def run(arguments: Compact, output: CommandOutput) -> int:
     non_negative_number("--grace", arguments.grace)
     segment_bytes = positive_integer("--segment-mb", arguments.segment_mb) << 20
     code, done = OK, []
-    for path in all_stores(given_paths(arguments.paths)):
+    refused: list[OSError] = []
+    for path in all_stores(given_paths(arguments.paths), refused.append):
         try:
             with output.progress(f"compacting {path.name}") as progress:
                 result = sawlog.store.compact(
@@ -71,6 +73,8 @@ def run(arguments: Compact, output: CommandOutput) -> int:
             code = worse(code, report(error))
             continue
         done.append((path, result))
+    for problem in filter(None, map(unsearched, refused)):
+        code = worse(code, report(problem))
     if arguments.json:
         output.print_json([_to_json(path, result) for path, result in done])
     elif done:

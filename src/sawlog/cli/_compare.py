@@ -76,7 +76,8 @@ def _show(
         rows.append([printable_name(setting), *texts])
     output.print(table(columns, rows, output.width))
     if not settings:
-        output.print(folded("their settings are the same"))
+        alone = len(summaries) == 1
+        output.print(folded("it has no settings" if alone else "their settings are the same"))
     if chosen:
         values: list[list[Cell]] = [
             [printable_name(series), *(number(own.get(series)) for own in lasts.values())]

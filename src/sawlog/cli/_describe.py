@@ -56,8 +56,8 @@ def run(arguments: Describe, output: CommandOutput) -> int:
     """Run ``sawlog describe``."""
     if not is_capture_run(arguments.path):
         raise ArgumentError(
-            f"{arguments.path} is not the folder of a run. Hint: sawlog ls FOLDER lists the stores "
-            "under a folder."
+            f"{arguments.path} is not the folder of a run with examples, as sawlog.init makes it. "
+            "Hint: sawlog ls FOLDER lists the stores under a folder; a run has its rows in logs/."
         )
     described = describe(
         arguments.path, arguments.data, arguments.ids, text=arguments.text, image=arguments.image

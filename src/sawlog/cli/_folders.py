@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sawlog._paths import natural_order
 from sawlog.errors import StoreNotFoundError
 from sawlog.inspect import find_stores
+from sawlog.inspect._store_folders import must_search
 
 _LISTED = 4
 _FIRST = ("logs", "metrics")  # of a run: what people ask for most
@@ -20,8 +21,9 @@ def one_store(path: Path) -> Path:
 
     Raises:
         StoreNotFoundError: several stores are below the folder.
+        StorePermissionError: a folder cannot be searched.
     """
-    found = _below(path)
+    found = _below(path, must_search)
     if len(found) < 2:
         return found[0] if found else path
     found.sort(key=lambda each: each.relative_to(path).parts[0] not in _FIRST)
@@ -33,10 +35,22 @@ def one_store(path: Path) -> Path:
     )
 
 
-def all_stores(paths: Iterable[Path]) -> list[Path]:
-    """Return the stores at and below some paths; a path without any is returned as it is."""
-    return list(dict.fromkeys(store for path in paths for store in _below(path) or [path]))
+def all_stores(paths: Iterable[Path], on_error: Callable[[OSError], None]) -> list[Path]:
+    """Return the stores at and below some paths; a path without any is returned as it is.
+
+    Args:
+        paths: stores, and folders with stores in them.
+        on_error: called with the error of each folder below them that cannot be searched.
+    """
+    given = set(map(str, paths := list(paths)))
+
+    def below_only(error: OSError) -> None:
+        if error.filename not in given:  # to open it says what is wrong
+            on_error(error)
+
+    found = (store for path in paths for store in _below(path, below_only) or [path])
+    return list(dict.fromkeys(found))
 
 
-def _below(path: Path) -> list[Path]:
-    return sorted(find_stores(path), key=natural_order) if path.is_dir() else []
+def _below(path: Path, on_error: Callable[[OSError], None]) -> list[Path]:
+    return sorted(find_stores(path, on_error), key=natural_order) if path.is_dir() else []

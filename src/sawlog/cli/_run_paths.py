@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sawlog.errors import ArgumentError, StoreNotFoundError
 from sawlog.inspect import find_runs
+from sawlog.inspect._store_folders import must_search
 
 _FIND = "Hint: sawlog ls FOLDER lists the stores under a folder."
 
@@ -18,6 +19,7 @@ def given_runs(paths: Iterable[Path]) -> dict[str, Path]:
     Raises:
         ArgumentError: no path was given.
         StoreNotFoundError: a path does not exist, or has no run.
+        StorePermissionError: a folder cannot be searched.
     """
     given = [path.absolute() for path in paths]
     if not given:
@@ -27,7 +29,7 @@ def given_runs(paths: Iterable[Path]) -> dict[str, Path]:
         if not path.is_dir():
             what = "is a file" if path.exists() else "does not exist"
             raise StoreNotFoundError(f"{path} {what}. {_FIND}")
-        runs = list(find_runs(path))
+        runs = list(find_runs(path, must_search))
         if not runs:
             raise StoreNotFoundError(f"There is no run at {path}. {_FIND}")
         found.update(dict.fromkeys(runs))

@@ -18,6 +18,7 @@ from tyro.conf import arg
 
 import sawlog.store
 from sawlog._format import count
+from sawlog._optional import require
 from sawlog._table import TableColumn, table
 from sawlog._text import printable_name
 from sawlog._validate import positive_integer
@@ -26,7 +27,7 @@ from sawlog.cli._exit_codes import OK
 from sawlog.cli._output import CommandOutput, ProgressCallback
 from sawlog.cli._run_paths import given_runs
 from sawlog.cli._sync_state import SyncState, default_folder
-from sawlog.errors import ArgumentError
+from sawlog.errors import ArgumentError, SawlogError
 from sawlog.inspect import run_summary, writer_activity
 from sawlog.records import Entries, Records
 from sawlog.sinks import MLflowSink, Sink, TensorBoardSink, TrackioSink, WandbSink, fail
@@ -48,7 +49,8 @@ class Sync:
     """Send the series of stores to a tracker; what was sent before is not sent again.
 
     Each run becomes a run of the tracker, which later calls continue. What was sent is remembered
-    in --state after each piece, so an interrupted upload sends at most one piece twice.
+    in --state after each piece, so an interrupted upload sends at most one piece twice. W&B
+    writes in a process of its own: if that is killed too, it loses what it had not written yet.
 
     examples:
       sawlog sync runs --to wandb --project ppo --jobs 4
@@ -115,6 +117,8 @@ def run(arguments: Sync, output: CommandOutput) -> int:
         if jobs == 1:
             found = _sync_all(arguments, runs, progress)
         else:
+            with _refusals_of(arguments.to, runs[0][0]):
+                _prepare(arguments.to)
             found = _in_processes(arguments, [runs[i::jobs] for i in range(jobs)], progress)
     if arguments.json:
         output.print_json([dataclasses.asdict(each) for each in found])
@@ -123,6 +127,13 @@ def run(arguments: Sync, output: CommandOutput) -> int:
     total = count(sum(each.sent for each in found), "entry", "entries")
     output.print(table(_COLUMNS, rows, output.width), "", f"{total} sent to {arguments.to}")
     return OK
+
+
+def _prepare(tracker: str) -> None:
+    """Create what processes would otherwise create at once: the tables of a new MLflow database."""
+    if tracker == "mlflow":
+        client = require("mlflow", "mlflow", "sawlog sync --to mlflow").MlflowClient()
+        client.search_experiments(max_results=1)
 
 
 def _in_processes(
@@ -157,17 +168,34 @@ def _sync_all(
             going = []
             for at, (name, path) in enumerate(waiting):
                 part = None if progress is None else _part_of(progress, at, len(waiting))
-                sent, is_open = _sync_one(arguments, name, path, sinks, part)
+                with _refusals_of(arguments.to, name):
+                    sent, is_open = _sync_one(arguments, name, path, sinks, part)
                 first = found.get(name, _Sent(name, 0, sent.before))
                 found[name] = _Sent(name, first.sent + sent.sent, first.before)
                 if is_open and arguments.follow:
                     going.append((name, path))
                 else:
-                    sinks.close(name)
+                    with _refusals_of(arguments.to, name):
+                        sinks.close(name)
             waiting = going
             if waiting:
                 time.sleep(_EVERY)
     return list(found.values())
+
+
+@contextlib.contextmanager
+def _refusals_of(tracker: str, run: str) -> Iterator[None]:
+    """Turn an error of a tracker into one line; such errors often cannot be pickled either."""
+    try:
+        yield
+    except (SawlogError, OSError):
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(".")
+        raise ArgumentError(
+            f"{tracker} failed at run {printable_name(run)}: {said}. Hint: what was sent is "
+            "remembered, so the same command goes on where it stopped."
+        ) from error
 
 
 def _part_of(progress: ProgressCallback, at: int, runs: int) -> ProgressCallback:

@@ -17,6 +17,7 @@ from sawlog.cli._exit_codes import DAMAGED, OK, report, worse
 from sawlog.cli._folders import all_stores
 from sawlog.cli._output import CommandOutput
 from sawlog.errors import SawlogError
+from sawlog.inspect._store_folders import unsearched
 from sawlog.store import Problem, VerifyReport
 
 _PROBLEMS = (TableColumn("file", folds=16, style="bold"), TableColumn("problem", folds=16))
@@ -45,7 +46,8 @@ class Verify:
 def run(arguments: Verify, output: CommandOutput) -> int:
     """Run ``sawlog verify``; a store that cannot be checked does not stop it."""
     code, found = OK, []
-    for path in all_stores(given_paths(arguments.paths)):
+    refused: list[OSError] = []
+    for path in all_stores(given_paths(arguments.paths), refused.append):
         try:
             with output.progress(f"verifying {path.name}") as progress:
                 result = sawlog.store.verify(path, progress)
@@ -56,6 +58,8 @@ def run(arguments: Verify, output: CommandOutput) -> int:
         found.append(result)
         if not arguments.json:
             show_report(result, output)
+    for problem in filter(None, map(unsearched, refused)):
+        code = worse(code, report(problem))
     if arguments.json:
         output.print_json([to_json(result) for result in found])
     return code

@@ -19,6 +19,7 @@ from sawlog.curvature._layer import Layer, same_layout
 from sawlog.curvature._stored_layer import layer_from
 from sawlog.errors import ArgumentError, ForeignStoreError, StoreNotFoundError
 from sawlog.records import Entries, Records
+from sawlog.store._format._store_notes import parsing
 from sawlog.store._maintenance._remove import new_store
 
 StrPath = str | os.PathLike[str]
@@ -254,17 +255,22 @@ def load_with_notes(path: StrPath) -> tuple[Curvature, dict[str, Any]]:
     """Load a curvature and the notes that were saved with it."""
     with store.open(path) as reader:
         _check_curvature(reader)
-        kind, count = reader.meta["curvature"], reader.meta.get("count")
-        of = reader.meta.get("provenance", ())
-        if "joint" in reader.meta:
-            joint = Joint.of(np.array(reader.read(JOINT)[0]), reader.meta["joint"])
-            return Curvature(kind, {}, joint, count, of), reader.meta["notes"]
-        parts: dict[str, dict[str, Any]] = {name: {} for name in reader.meta["layers"]}
-        for series in reader.schema.series:
-            name, _, part = series.column.name.rpartition("@")
-            parts[name][part] = np.array(reader.read(series.column.name)[0])
-        layers = {name: layer_from(arrays) for name, arrays in parts.items()}
-        return Curvature(kind, layers, None, count, of), reader.meta["notes"]
+        with parsing(reader.path, "a curvature"):
+            return _curvature_in(reader), dict(reader.meta["notes"])
+
+
+def _curvature_in(reader: store.Reader) -> Curvature:
+    kind, count = reader.meta["curvature"], reader.meta.get("count")
+    of = reader.meta.get("provenance", ())
+    if "joint" in reader.meta:
+        joint = Joint.of(np.array(reader.read(JOINT)[0]), reader.meta["joint"])
+        return Curvature(kind, {}, joint, count, of)
+    parts: dict[str, dict[str, Any]] = {name: {} for name in reader.meta["layers"]}
+    for series in reader.schema.series:
+        name, _, part = series.column.name.rpartition("@")
+        parts[name][part] = np.array(reader.read(series.column.name)[0])
+    layers = {name: layer_from(arrays) for name, arrays in parts.items()}
+    return Curvature(kind, layers, None, count, of)
 
 
 def _check_curvature(reader: store.Reader) -> None:

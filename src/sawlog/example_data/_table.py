@@ -195,10 +195,12 @@ def check_described(folder: StrPath) -> None:
         return
     kept = ", ".join(map(repr, stored[:3]))
     described = ", ".join(map(repr, data.ids[:3]))
+    many = len(data) > 1
+    none = f"None of the {len(data):,} described examples is" if many else "The example is not"
     raise ArgumentError(
-        f"None of the {len(data):,} described examples is in the run: it has ids such as {kept}, "
-        f"and these are {described}. Hint: ids= says which id the run gave each example; "
-        'ids="position" counts from 0.'
+        f"{none} in the run: it has ids such as {kept}, and described are {described}. Hint: ids= "
+        'says which id the run gave each example (on the command line --ids); "position" counts '
+        "from 0."
     )
 
 

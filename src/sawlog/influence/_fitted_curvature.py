@@ -14,7 +14,7 @@ from sawlog import curvature as curvatures
 from sawlog._array_device import NUMPY, ArrayDevice
 from sawlog._validate import one_of
 from sawlog.curvature import KINDS, Curvature, needs_factors
-from sawlog.errors import StoreError, StorePermissionError, UnknownNameError
+from sawlog.errors import ArgumentError, StoreError, StorePermissionError, UnknownNameError
 from sawlog.influence._engines import agreed, as_executor, leads
 from sawlog.influence._fitting import Fitting
 from sawlog.influence._logs import BUDGET, Logs
@@ -105,6 +105,12 @@ def _load_or_fit(folder: Path, logs: Logs, fitting: Fitting) -> Curvature:
         if leads(executor):
             notes = {"rows": rows, "factors": hashes}
             _save(Curvature(kind, valid, count=len(logs)), folder, notes)
+    if lacking := [name for name in logs.layers if name not in valid]:
+        where = "" if logs.path is None else f" at {logs.path}"
+        raise ArgumentError(
+            f"The run of the rows{where} knows nothing about {lacking[0]!r}, so {kind!r} cannot be "
+            'fitted to it. Hint: leave it out, or pass curvature="identity".'
+        )
     layers = {name: valid[name] for name in logs.layers}
     return Curvature(kind, layers, None, len(logs), _provenance(logs))
 

@@ -20,6 +20,8 @@ from sawlog.influence._rows import id_list
 from sawlog.influence._top_k import TopK, check_top_k
 from sawlog.influence._validation._validation import Validation
 from sawlog.records import Entries, Records
+from sawlog.store._format import _parse
+from sawlog.store._format._store_notes import parsing
 from sawlog.store._maintenance._remove import new_store
 
 StrPath = str | os.PathLike[str]
@@ -299,26 +301,29 @@ def load_scores(path: StrPath) -> Scores:
         ArgumentError: ``path`` is a store that does not contain scores.
     """
     _check_scores(path)
-    with store.open(path) as reader:
-        arrays = {
-            series.column.name: np.array(reader.read(series.column.name)[0])
-            for series in reader.schema.series
-        }
-        for name in reader.meta["texts"]:
-            arrays[name] = _decoded(arrays[name])
-        layers = {n.removeprefix("layer/"): a for n, a in arrays.items() if n.startswith("layer/")}
-        about = reader.meta["about"]
-        said = reader.meta.get("validation")
-        return Scores(
-            arrays["queries"],
-            arrays["ids"],
-            arrays["values"],
-            layers,
-            about,
-            standard_errors=arrays.get("standard_errors"),
-            members=arrays.get("members"),
-            validation=None if said is None else Validation.from_json(said),
-        )
+    with store.open(path) as reader, parsing(reader.path, "scores"):
+        return _scores_in(reader)
+
+
+def _scores_in(reader: store.Reader) -> Scores:
+    arrays = {
+        series.column.name: np.array(reader.read(series.column.name)[0])
+        for series in reader.schema.series
+    }
+    for name in reader.meta["texts"]:
+        arrays[name] = _decoded(arrays[name])
+    layers = {n.removeprefix("layer/"): a for n, a in arrays.items() if n.startswith("layer/")}
+    said = reader.meta.get("validation")
+    return Scores(
+        arrays["queries"],
+        arrays["ids"],
+        arrays["values"],
+        layers,
+        _parse.mapping(reader.meta["about"], "'about'"),
+        standard_errors=arrays.get("standard_errors"),
+        members=arrays.get("members"),
+        validation=None if said is None else Validation.from_json(said),
+    )
 
 
 def spread(members: np.ndarray) -> np.ndarray:

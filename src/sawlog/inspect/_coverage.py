@@ -13,6 +13,7 @@ from sawlog.inspect._store_folders import run_file, stores_under
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._encode import row_bytes
 from sawlog.run_files._provenance import noted
+from sawlog.store._format import _parse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,12 +94,16 @@ def coverage_of(folder: Path) -> Coverage | None:
         skipped = said.get("skipped")
         return Coverage(
             layers,
-            said.get("parameters"),
+            _parameters(said.get("parameters")),
             None if skipped is None else tuple((str(n), str(why)) for n, why in skipped),
             tuple(_weights(folder)),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
+
+
+def _parameters(said: Any) -> int | None:
+    return None if said is None else _parse.integer(said, "'parameters'")
 
 
 def _layer(block: Block, dtype: str) -> WatchedLayer:

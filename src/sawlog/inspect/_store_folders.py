@@ -6,9 +6,30 @@ import os
 from pathlib import Path
 from typing import Any
 
+from sawlog.errors import StorePermissionError
 from sawlog.inspect._overview import _is_store
 from sawlog.run_files._saved_options import NAME as RUN_FILE
 from sawlog.store._format._loose_json import read_loose_json
+
+
+def unsearched(error: OSError) -> StorePermissionError | None:
+    """Return what to raise if a search must be complete; None for a folder that is gone by now."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return None
+    return StorePermissionError(
+        f"{error.filename} was not searched: {error.strerror}. Hint: check who owns it, or name "
+        "the runs that are meant."
+    )
+
+
+def must_search(error: OSError) -> None:
+    """Raise what stopped a search, as the ``on_error`` of `find_runs` and `find_stores`.
+
+    Raises:
+        StorePermissionError: the folder is there, and cannot be read.
+    """
+    if (problem := unsearched(error)) is not None:
+        raise problem from error
 
 
 def stores_under(folder: Path) -> list[Path]:

@@ -31,6 +31,7 @@ from sawlog.inspect import (
     run_summary,
     store_summary,
 )
+from sawlog.inspect._store_folders import must_search
 from sawlog.report._attribution import ScoredRun, attribution_part
 from sawlog.report._label_part import checked_label_part
 from sawlog.report._series_parts import arrays_part, curves_part, has_arrays
@@ -254,7 +255,7 @@ def _runs_at(path: Path) -> list[Path]:
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
         raise StoreNotFoundError(f"{path} {what}. Hint: give the folder of a run, or of several.")
-    return list(find_runs(path))
+    return list(find_runs(path, must_search))
 
 
 def page_run(path: Path, root: Path, more: tuple[Path | ScoredRun, ...] = ()) -> PageRun:

@@ -14,6 +14,7 @@ from sawlog._rich import Console, Table
 from sawlog.errors import ArgumentError
 from sawlog.run_files._encode import row_bytes
 from sawlog.run_files._options import Compression
+from sawlog.store._format import _parse
 
 _MOST_ROWS = 50  # layers in a notebook
 
@@ -82,11 +83,26 @@ class Block:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Block:
-        """Read what :meth:`to_json` returned."""
-        values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()
-        }
-        return cls(**values)
+        """Read what :meth:`to_json` returned.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        said = _parse.mapping(stored, "a block")
+        if unknown := said.keys() - {field.name for field in dataclasses.fields(cls)}:
+            _parse.fail(f"a block has {_parse.shown(min(unknown))}")
+        shape = _parse.shape(_parse.field(said, "shape"), "'shape'")
+        ranks = _parse.sequence(said.get("ranks", [None, None]), "'ranks'")
+        if len(shape) < 2 or len(ranks) != 2:
+            _parse.fail("a block has fewer than two sides")
+        left, right = (None if r is None else _parse.integer(r, "a rank", 1) for r in ranks)
+        return cls(
+            _parse.text(_parse.field(said, "name"), "'name'"),
+            _parse.texts(_parse.field(said, "parameters"), "'parameters'"),
+            shape,
+            _parse.choice(_parse.field(said, "inputs"), "'inputs'", ("left", "right")),
+            (left, right),
+        )
 
 
 def with_rank(block: Block, rank: int) -> Block:

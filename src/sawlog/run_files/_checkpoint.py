@@ -22,6 +22,8 @@ from sawlog._atomic import new_folder
 from sawlog.errors import DamagedStoreError, DuplicateIdError, StoreError, StoreNotFoundError
 from sawlog.records import Entries, Records
 from sawlog.run_files._statistics import added
+from sawlog.store._format import _parse
+from sawlog.store._format._store_notes import parsing
 from sawlog.store._maintenance._remove import remove_store
 
 COUNTED = "counted"
@@ -87,12 +89,15 @@ def load(folder: Path) -> Saved | None:
 def _read(path: Path) -> Saved:
     with store.open(path) as reader:
         arrays = {}
-        for series in reader.schema.series:
-            name = series.column.name
-            ((_, attrs),) = reader.attrs(name)
-            arrays[name] = (np.array(reader.read(name)[0]), int(attrs["count"]))
+        with parsing(path, "counts"):
+            for series in reader.schema.series:
+                name = series.column.name
+                ((_, attrs),) = reader.attrs(name)
+                count = _parse.integer(attrs["count"], "'count'")
+                arrays[name] = (np.array(reader.read(name)[0]), count)
+            about = _parse.mapping(reader.meta["about"], "'about'")
         ids = np.asarray(reader.ids(COUNTED)) if COUNTED in reader.names else None
-        return Saved(arrays, ids, reader.meta["about"])
+        return Saved(arrays, ids, about)
 
 
 def load_parts(folder: Path) -> Iterator[Saved]:

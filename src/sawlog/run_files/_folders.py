@@ -14,6 +14,7 @@ from sawlog.run_files._blocks import Block
 from sawlog.run_files._measured import Measured
 from sawlog.run_files._options import Options, read
 from sawlog.run_files._provenance import Provenance
+from sawlog.store._format._store_notes import parsing
 
 CURVATURE = {"kfac", "ekfac"}
 
@@ -89,8 +90,10 @@ def measured_with(reader: store.Reader) -> Measured | None:
     about = reader.meta
     if "options" not in about or "blocks" not in about:
         return None
-    blocks = [Block.from_json(each) for each in about["blocks"]]
-    return measured(reader.path.parent.parent, label_of(read(about["options"])), blocks)
+    with parsing(reader.path, "options"):
+        blocks = [Block.from_json(each) for each in about["blocks"]]
+        options = read(about["options"])
+    return measured(reader.path.parent.parent, label_of(options), blocks)
 
 
 def curvature_of(reader: store.Reader, kind: str) -> Path | None:

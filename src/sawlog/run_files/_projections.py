@@ -11,6 +11,7 @@ from sawlog.run_files._blocks import Block
 from sawlog.run_files._folders import label_of, measured
 from sawlog.run_files._measured import Measured
 from sawlog.run_files._options import Compression, Options, read
+from sawlog.store._format._store_notes import parsing
 
 _HINT = (
     'Hint: run over some data with statistic="kfac" and without compress first, finalize(), and '
@@ -24,8 +25,9 @@ def projections_of(reader: store.Reader) -> dict[str, Projection]:
     Raises:
         ArgumentError: the covariances for PCA are missing.
     """
-    blocks = [Block.from_json(each) for each in reader.meta["blocks"]]
-    how = read(reader.meta["options"]).compress
+    with parsing(reader.path, "options"):
+        blocks = [Block.from_json(each) for each in reader.meta["blocks"]]
+        how = read(reader.meta["options"]).compress
     whole = None
     if how is not None and how.kind == "pca":
         whole = measured(reader.path.parent.parent, label_of(Options()), blocks)

@@ -17,6 +17,8 @@ import xxhash
 from sawlog import store
 from sawlog.errors import WeightsMismatchError
 from sawlog.records import Entries, Records
+from sawlog.store._format import _parse
+from sawlog.store._format._store_notes import parsing
 
 NOTES = "provenance"
 CHANGING = "changing"
@@ -49,8 +51,17 @@ class Provenance:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Provenance:
-        """Read what :meth:`to_json` returned."""
-        return cls(values["weights"], dict(values["tensors"]), values["projection"])
+        """Read what :meth:`to_json` returned.
+
+        Raises:
+            KeyError, ValueError: it is something else.
+        """
+        tensors = _parse.mapping(values["tensors"], "'tensors'")
+        return cls(
+            _parse.text(values["weights"], "'weights'"),
+            {name: _parse.text(each, "a fingerprint") for name, each in tensors.items()},
+            _parse.text(values["projection"], "'projection'"),
+        )
 
     @property
     def short(self) -> str:
@@ -92,9 +103,10 @@ def noted(reader: store.Reader) -> tuple[Provenance, ...]:
     if NOTES not in reader.names:
         return ()
     found = {}
-    for _, attrs in reader.attrs(NOTES):
-        own = Provenance.from_json(attrs)
-        found[own.weights, own.projection] = own
+    with parsing(reader.path, "notes of the weights"):
+        for _, attrs in reader.attrs(NOTES):
+            own = Provenance.from_json(attrs)
+            found[own.weights, own.projection] = own
     return tuple(found.values())
 
 

@@ -41,7 +41,8 @@ def _normal(name: Any, entries: Any) -> Entries:
             if lost := lost_by_numpy(part):
                 raise LogValueError(
                     f"numpy would drop {lost} from {name!r}. Nothing of the call was taken. Hint: "
-                    "x.filled(...), or Entries(x.data, steps, mask=~x.mask); strip strings."
+                    "x.filled(...), or Entries(x.data, steps, mask=~x.mask); strip strings; "
+                    "np.array(x, dtype) for lists of several types."
                 )
         steps = {axis: np.asarray(array) for axis, array in entries.steps.items()}
         mask = None if mask is None else np.asarray(mask)

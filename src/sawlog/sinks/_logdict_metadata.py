@@ -28,7 +28,7 @@ _STEP = re.compile(  # of the path to a leaf, as jax.tree_util.keystr writes it
 
 def is_value(entries: Entries) -> bool:
     """Return whether a series has logged values, not counts about another series."""
-    return bool(entries.attrs.get(_SECTION, {}).get("role", "value") == "value")
+    return bool(_notes_of(entries).get("role", "value") == "value")
 
 
 def is_news(entries: Entries) -> bool:
@@ -38,7 +38,14 @@ def is_news(entries: Entries) -> bool:
 
 def key_of(name: str, entries: Entries) -> str:
     """Return the key under which a series was logged."""
-    return entries.attrs.get(_SECTION, {}).get("key") or name
+    key = _notes_of(entries).get("key")
+    return key if key and isinstance(key, str) else name
+
+
+def _notes_of(entries: Entries) -> Mapping[str, Any]:
+    """Return the notes of a series; none if a stranger wrote something else there."""
+    notes = entries.attrs.get(_SECTION)
+    return notes if isinstance(notes, Mapping) else {}
 
 
 def matches(name: str, entries: Entries, pattern: str) -> bool:
@@ -100,11 +107,11 @@ class DisplayedNames:
 def prefixed(attrs: Mapping[str, Any], prefix: str) -> Mapping[str, Any]:
     """Return the attributes of a series after a prefix was added to its name."""
     notes = attrs.get(_SECTION)
-    if not notes:
+    if not notes or not isinstance(notes, Mapping):
         return attrs
     renamed = dict(notes)
-    if renamed.get("key"):
+    if isinstance(renamed.get("key"), str) and renamed["key"]:
         renamed["key"] = prefix + renamed["key"]
-    if renamed.get("types"):
+    if isinstance(renamed.get("types"), Mapping):
         renamed["types"] = {prefix + key: about for key, about in renamed["types"].items()}
     return {**attrs, _SECTION: renamed}

@@ -89,6 +89,29 @@ def own_derivative_of_a_parameter(p, x):
     return total(product(p["w"], x))
 
 
+@case({"w": (3, 4), "b": (4,)})
+def root(p, x):
+    """The root of y**3 + y - a, with the derivative of an implicit function."""
+    a = jnp.tanh(x @ p["w"] + p["b"])
+
+    def solve(f, y):
+        return lax.fori_loop(0, 30, lambda _, y: y - f(y) / (3 * y**2 + 1), y)
+
+    def solve_tangent(g, t):
+        return t / g(jnp.ones_like(t))
+
+    return total(lax.custom_root(lambda y: y**3 + y - a, a, solve, solve_tangent))
+
+
+@case({"w": (3, 4)})
+def traced_call(p, x):
+    """A call of what `jax.jit` has traced."""
+    layer = jax.jit(lambda w, x: jnp.tanh(x @ w))
+    if "__call__" in vars(jax.stages.Traced):
+        return total(layer.trace(p["w"], x)(p["w"], x))
+    return total(layer(p["w"], x))
+
+
 # -- what may happen to examples --------------------------------------------------------------
 
 

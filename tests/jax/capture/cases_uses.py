@@ -204,6 +204,13 @@ def maximum_and_where(p, x):
     return total(jnp.where(x > 0, jnp.maximum(x, p["a"]), p["b"] * x))
 
 
+@case({"w": (3, 4), "v": (), "u": ()}, (5, 3))
+def padded_with_a_parameter(p, x):
+    y = lax.pad(x @ p["w"], p["v"], ((0, 0, 0), (2, -1, 1), (0, 1, 0)))
+    both = lax.pad(p["w"], p["u"], ((0, 0, 0), (0, 2, 0)))
+    return total(y) + total(x @ both)
+
+
 @case({"low": (3,), "high": (3,)}, (5, 3))
 def clipped_between(p, x):
     return total(jnp.clip(x, p["low"] - 1, p["high"] + 1))

@@ -42,6 +42,7 @@ _IN_PLACE = frozenset(
         "pjit",
         "closed_call",
         "core_call",
+        "eval_jaxpr",
         "remat_opt",
         "composite",
         "custom_lin",

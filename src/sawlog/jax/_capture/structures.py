@@ -20,7 +20,16 @@ from sawlog.jax._capture.permutations import index_outputs
 from sawlog.jax._core import arrays
 
 
-@structure_rule("jit", "pjit", "closed_call", "core_call", "remat_opt", "composite", "custom_lin")
+@structure_rule(
+    "jit",
+    "pjit",
+    "closed_call",
+    "core_call",
+    "eval_jaxpr",
+    "remat_opt",
+    "composite",
+    "custom_lin",
+)
 def call(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Evaluate the function in place."""
     inner = _compat.inner_jaxpr(eqn)

@@ -17,10 +17,10 @@ from sawlog.jax._core.primitive import SITE_PRIMITIVES
 
 
 def bind_silently(eqn: Any) -> Callable[[Sequence[Any]], list[Any]]:
-    """Return a function that binds an equation without the logs inside of it."""
+    """Return a function that binds an equation, to differentiate it, without its logs."""
     walk = Interpreter(DropLogs(SITE_PRIMITIVES))
     if not _compat.subjaxprs(eqn.params) or not walk.sites_in(eqn):
-        return lambda values: _compat.bind_equation(eqn, values)
+        return lambda values: _compat.bind_differentiably(eqn, values)
     plain = walk.without_logs(eqn)
 
     def bind(values: Sequence[Any]) -> list[Any]:

@@ -12,6 +12,8 @@ each name says what it promises, not where JAX keeps it:
 - ``jitted``, ``flattening``: options of jitted functions; why a pytree is flattened
 """
 
+from sawlog.jax._compat.derivatives import bind_differentiably as bind_differentiably
+from sawlog.jax._compat.derivatives import is_differentiated_jointly as is_differentiated_jointly
 from sawlog.jax._compat.distributed import claim_key as claim_key
 from sawlog.jax._compat.distributed import get_key as get_key
 from sawlog.jax._compat.distributed import is_distributed as is_distributed
@@ -69,9 +71,6 @@ from sawlog.jax._compat.operations import equation_name as equation_name
 from sawlog.jax._compat.operations import gather_clips as gather_clips
 from sawlog.jax._compat.operations import has_gradient as has_gradient
 from sawlog.jax._compat.operations import iota_values as iota_values
-from sawlog.jax._compat.operations import (
-    is_differentiated_jointly as is_differentiated_jointly,
-)
 from sawlog.jax._compat.operations import moved_dimensions as moved_dimensions
 from sawlog.jax._compat.operations import operated_axis as operated_axis
 from sawlog.jax._compat.operations import padding as padding

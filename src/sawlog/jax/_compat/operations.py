@@ -278,14 +278,6 @@ def equation_name(eqn: JaxprEqn) -> str:
     return f"{eqn.primitive.name} {name!r}" if isinstance(name, str) else str(eqn.primitive.name)
 
 
-def is_differentiated_jointly(eqn: JaxprEqn) -> bool:
-    """Return whether JAX can only differentiate an equation for all of its operands at once.
-
-    The derivative of ``custom_linear_solve`` fails where only what its solver holds has a tangent.
-    """
-    return eqn.primitive.name == "custom_linear_solve"
-
-
 def has_gradient(aval: Any) -> bool:
     """Return whether a gradient can flow through values of this type."""
     tangent = getattr(aval, "to_tangent_aval", None)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from sawlog.jax._compat import bind_equation, branches_of, inner_jaxpr, subjaxprs
 
-_INLINED = ("jit", "pjit", "closed_call", "core_call")
+_INLINED = ("jit", "pjit", "closed_call", "core_call", "eval_jaxpr")
 
 
 @jax.custom_jvp

@@ -93,7 +93,7 @@ function queryCard(part, query, draw) {
   if (query.histogram) {
     const best = query.helpful[0];
     const worst = query.harmful[0];
-    const marks = [best && { x: best.score, label: `1st: ${named(best.id)}`, colour: "--good", side: "right" }, worst && { x: worst.score, label: `last: ${named(worst.id)}`, colour: "--bad", side: "left" }].filter(Boolean);
+    const marks = [best && { x: best.score, label: `1st: ${short(best.id)}`, colour: "--good", side: "right" }, worst && { x: worst.score, label: `last: ${short(worst.id)}`, colour: "--bad", side: "left" }].filter(Boolean);
     card.append(histogramChart("How many examples have which score", query.histogram, marks, {}));
     if (query.histogram.nonfinite) card.append(problem(`${num(query.histogram.nonfinite)} scores are NaN or infinite.`));
   }

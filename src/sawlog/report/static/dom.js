@@ -19,10 +19,21 @@ function named(text) {
   return line.trim() === line && line ? line : `"${line}"`;
 }
 
+/** A name that is short enough for a place beside others. */
+function short(text, most = 20) {
+  const line = named(text);
+  const letters = [...line];
+  return letters.length > most ? letters.slice(0, most - 1).join("") + "…" : line;
+}
+
 /** The value of a key that came from outside, such as "constructor"; undefined if there is none. */
 const ownValue = (object, key) => (Object.hasOwn(object, key) ? object[key] : undefined);
 
-const idView = (id) => el("code", { class: "id" }, named(id));
+/** An id; a short one stays on one line, where a narrow table would break it between any two characters. */
+function idView(id) {
+  const text = named(id);
+  return el("code", { class: text.length > 12 ? "id" : "id one-line" }, text);
+}
 
 /** Create an element: el("p", {class: "muted", onclick: f}, "text", child). */
 function el(tag, attributes, ...children) {

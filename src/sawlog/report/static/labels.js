@@ -22,7 +22,7 @@ async function labelsView(root) {
 
 function drawLabels(body, part) {
   const about = part.curvature === "identity" ? "squared gradient norms, because the run has no curvature" : `self-influence by ${part.curvature}`;
-  const marks = part.rows.length ? [{ x: part.rows[0].score, label: `1st: ${named(part.rows[0].id)}`, colour: "--bad", side: "right" }] : [];
+  const marks = part.rows.length ? [{ x: part.rows[0].score, label: `1st: ${short(part.rows[0].id)}`, colour: "--bad", side: "right" }] : [];
   const columns = [
     { label: "rank", value: (row) => row.rank, right: true },
     { label: "id", value: (row) => row.id, cell: (row) => idView(row.id) },

@@ -41,6 +41,12 @@ function varied(runs) {
   return names.filter((name) => runs.length === 1 || runs.some((run) => text(run, name) !== text(runs[0], name)));
 }
 
+/** The settings that all runs have with the same value. */
+function shared(runs) {
+  const text = (run, name) => JSON.stringify(ownValue(run.config, name));
+  return Object.keys(runs[0].config).filter((name) => runs.every((run) => text(run, name) === text(runs[0], name)));
+}
+
 /** The settings that have several values among the runs that have them: what was tried. */
 function choices(runs) {
   const values = new Map();
@@ -113,6 +119,8 @@ async function drawComparison(root) {
   if (chosen[0].problem) card.append(problem(chosen[0].problem));
   if (names.length) card.append(plainTable("Settings", labels, names.map((name) => [name, ...chosen.map((run) => String(setting(run, name)))])));
   else card.append(el("p", { class: "muted" }, chosen.length === 1 ? "It has no configuration." : "Their settings are the same."));
+  const same = chosen.length > 1 ? shared(chosen) : [];
+  if (same.length) card.append(el("details", { open: !names.length }, el("summary", {}, `${plural(same.length, "setting")} that all of them share`), plainTable("Shared settings", ["setting", "value"], same.map((name) => [name, String(setting(chosen[0], name))]))));
   const turn = (root.turn = (root.turn || 0) + 1);
   const parts = await Promise.all(chosen.map((run) => source.part(`curves/${run.id}`)));
   if (turn !== root.turn) return; // another choice was made since

@@ -225,7 +225,7 @@ class Segment:
 
     def _open(self) -> Blob:
         """Open the file, also if it was moved to ``replaced/`` since its header was read."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return self._open_at(f"{SEGMENTS}/{self.name}")
         with contextlib.suppress(OSError):
             for folder in sorted(self._disk.list(REPLACED), reverse=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import time
@@ -11,10 +12,15 @@ from pathlib import Path
 import numpy as np
 
 from sawlog import _validate
-from sawlog.errors import ArgumentError, DamagedStoreError
+from sawlog.errors import (
+    ArgumentError,
+    DamagedStoreError,
+    StoreError,
+    StoreNotFoundError,
+)
 from sawlog.store._format._chunks import Chunk, TableChunk
 from sawlog.store._format._header import file_name, parse_name
-from sawlog.store._format._layout import Folder, Identity
+from sawlog.store._format._layout import IDENTITY, Folder, Identity, identity_of
 from sawlog.store._format._schema import Log, Schema, Series, Table
 from sawlog.store._format._schema_check import all_match_schema, log_of, schema_mismatch
 from sawlog.store._format._schema_files import SchemaFiles
@@ -48,6 +54,8 @@ class Catalog:
     ) -> None:
         _validate.one_of("damaged", damaged, ("error", "skip"))
         self._folder, self._identity, self._skip = folder, identity, damaged == "skip"
+        self._looked = False
+        self._identity_key: tuple[int, ...] = ()  # of the store.json that was read last
         self._schema = SchemaFiles(folder)
         self._loaded: dict[str, Segment] = {}
         self._broken: dict[str, Problem] = {}
@@ -101,11 +109,35 @@ class Catalog:
         """
         with paused_gc():
             trial = self._copy()
-            changed = trial._refresh()
+            try:
+                changed = trial._refresh()
+            except StoreError:
+                trial._check_same_store()
+                raise
+            trial._check_same_store()
             if not changed:
                 trial.segments, trial._by_log = self.segments, self._by_log
             self.__dict__ = trial.__dict__
         return changed
+
+    def _check_same_store(self) -> None:
+        """Check that no other store has the path; one that is missing or damaged does not count."""
+        found = ""
+        if not self._looked:  # store.json was read a moment ago
+            self._looked = True
+            return
+        with contextlib.suppress(StoreError, OSError):
+            key = self._folder.disk.status(IDENTITY).key
+            if key == self._identity_key:
+                return
+            found = identity_of(self._folder).id
+            self._identity_key = key
+        if found and self._identity.id and found != self._identity.id:
+            self._identity_key = ()
+            raise StoreNotFoundError(
+                f"The store at {self._folder.path} was removed or replaced by another one after it "
+                "was opened. Hint: open it again to read the new one."
+            )
 
     def _copy(self) -> Catalog:
         """Return a copy to change. The schema is shared, because names are only added."""
@@ -196,7 +228,7 @@ class Catalog:
         """Read the header of a segment; return whether the file exists."""
         try:
             segment = Segment(self._folder.disk, name, trusting=not self._skip)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         except DamagedStoreError as error:
             self._broken[name] = Problem(f"segments/{name}", error.what)

@@ -140,6 +140,10 @@ class Reader(CloseOnExit):
         """Read what was published since; return whether anything is new.
 
         If it raises, the reader still shows what it showed before.
+
+        Raises:
+            StoreNotFoundError: the store is gone, or another one has its path.
+            DamagedStoreError: files are damaged or missing.
         """
         with self._turn.taken():
             return self._catalog.refresh()

@@ -37,7 +37,8 @@ def as_array(name: str, value: Any) -> np.ndarray:
         raise SchemaError(
             f"numpy would drop {lost} from the value of {name!r}. The call was refused as a whole. "
             "Hint: x.filled(...) for masked arrays, or, for entries, "
-            "write({name: Entries(x.data, steps, mask=~x.mask)}); strip strings."
+            "write({name: Entries(x.data, steps, mask=~x.mask)}); strip strings; "
+            "np.array(x, dtype) for lists of several types."
         )
     try:
         array = np.asarray(value)

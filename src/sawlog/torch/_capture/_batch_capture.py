@@ -22,6 +22,7 @@ from sawlog.run_files._statistics import RunStatistics
 from sawlog.torch._batch_spec import BatchSpec
 from sawlog.torch._capture._batch_logs import BatchLogs, PairMap
 from sawlog.torch._capture._planned_pass import PlannedPass, ends_of, watched_edges
+from sawlog.torch._capture._recording import RecordedBatch
 from sawlog.torch._capture._reentrant_pass import ReentrantPass
 from sawlog.torch._capture._region_problems import region_problems
 from sawlog.torch._graph._autograd_graph import Graph, gradients, graph_of, root_of
@@ -80,7 +81,8 @@ class BatchCapture:
         self._scaled = ScaledLosses(batch.factor)
         self.scales: list[Scale | None] = []
         self._checkpointed = self._refuses_quotients = False
-        self._records = batch.size > 1 and self.needs_gradients
+        moments = bool({"kfac", "ekfac"} & {*options.statistic})
+        self._recording = RecordedBatch(watched, self._hooks, batch, self.needs_gradients, moments)
         self._left: tuple[Any, ...] | None = None
         self._reentrant = ReentrantPass(watched, self._hooks, self._loss, batch, self._logs)
 
@@ -88,19 +90,7 @@ class BatchCapture:
     def watching(self) -> Iterator[None]:
         """Capture forward and backward passes inside the ``with``."""
         listener = Listener(self._on_backward, self._scaled.add, self._on_checkpoint)
-        with self._hooks.installed(), patched(listener), self._recording():
-            yield
-
-    @contextlib.contextmanager
-    def _recording(self) -> Iterator[None]:
-        """Record the operations of the batch, if a check for interactions is due."""
-        regions = self._watched.regions
-        compiled = self._hooks.regions is not None and regions is not None and regions.have_run
-        if not self._records or compiled:
-            yield
-            return
-        checks, size = self._watched.interactions, (self._batch.size, self._batch.views)
-        with checks.recording(size) as recorder, self._hooks.recording(recorder):
+        with self._hooks.installed(), patched(listener), self._recording.active():
             yield
 
     def ignoring(self) -> contextlib.AbstractContextManager[None]:
@@ -113,7 +103,7 @@ class BatchCapture:
 
     def skip_interactions(self) -> None:
         """Declare that examples are also run alone, so that interactions need not be searched."""
-        self._records = False
+        self._recording.skip()
 
     def declare_sum(self) -> None:
         """Declare that the loss is a sum over the examples, so that its graph is not read."""
@@ -160,12 +150,8 @@ class BatchCapture:
 
     def backward(self, loss: Tensor) -> None:
         """Run the backward pass only as far as logs need it; parameters get no gradients."""
-        with self._unrecorded():
+        with self._recording.paused():
             self._capture(Roots([loss], [None]), None)
-
-    def _unrecorded(self) -> contextlib.AbstractContextManager[None]:
-        recorder = self._hooks.recorder
-        return contextlib.nullcontext() if recorder is None else recorder.paused()
 
     def _on_checkpoint(self) -> None:
         """A part of the forward pass will run again when the backward pass needs it."""
@@ -176,7 +162,7 @@ class BatchCapture:
         if in_backward():
             self._reentrant.enter_checkpoint(backward.losses)
         elif self._is_ours(backward):
-            with self._unrecorded():
+            with self._recording.paused():
                 return self._on_loss(backward)
         return backward.run()
 
@@ -219,7 +205,7 @@ class BatchCapture:
 
     def _capture(self, roots: Roots, run: Any) -> None:
         """Capture one loss; ``run`` is the backward pass of the user, None for ``run.backward``."""
-        batch, regions, checks = self._batch, self._watched.regions, self._watched.interactions
+        batch, regions = self._batch, self._watched.regions
         key = (batch.size, batch.axis, batch.views, *self._hooks.calls, *self._hooks.axes)
         graph = graph_of(roots.nodes, key, self._hooks.edges, self._watched.leaves)
         if regions is not None:
@@ -230,7 +216,7 @@ class BatchCapture:
         if plan is None and not self._is_visible(roots, graph, run):
             return
         self._logs.factor = self._factor_of(roots)
-        due = self._records and checks.is_due(graph.structure, self._hooks.recorder, roots)
+        due = self._recording.is_due(graph, roots)
         if plan is None or due or not self._holds(plan, graph, roots, light):
             self._prove(roots, graph)
             self._confirm_regions(key, self._plan_of(graph))
@@ -362,6 +348,7 @@ class BatchCapture:
             try:
                 self._take_proven(roots, graph, terms)
             except SawlogError:
+                self._recording.was_refused()
                 raise
             except Exception as error:
                 raise CaptureError(
@@ -383,19 +370,7 @@ class BatchCapture:
             for block in self._watched.blocks:
                 for pair, inputs in proof.uses_of(block):
                     logs.add_pair(block, pair, passes.rest, inputs)
-        recorder = self._hooks.recorder
-        if recorder is not None and graph.structure not in self._watched.interactions.checked:
-            dtypes = {meta.dtype for node in graph.nodes for meta in node._input_metadata}
-            self._watched.interactions.check(
-                graph.structure,
-                recorder,
-                roots.losses,
-                passes.terms,
-                proof.outputs,
-                size,
-                dtypes,
-                proof.alive,
-            )
+        self._recording.check(graph, roots, passes, proof)
         plan = proof.plan
         # Checkpointed nodes are recomputed once in a pass, so they cannot be called besides.
         if plan is not None and not (self._checkpointed and plan.uses):

@@ -121,9 +121,7 @@ class WeightUses:
         elif operation(node) in _CHOICES and len(children) == len(node.next_functions):
             weight = not self._is_given_to_each(node)
         elif len(children) == len(node.next_functions):
-            if known is None or type(node) in BUILT_IN:
-                return True
-            weight = True  # unless an operation of the user has data besides
+            return known is None or type(node) in BUILT_IN  # others may have data besides
         elif self.is_with_buffer(node) or _is_sum_of_product(node):
             weight = True
         elif operation(node) == "NativeBatchNorm" and shape_of((node, 0))[0] == 1:

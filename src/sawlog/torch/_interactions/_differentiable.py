@@ -38,7 +38,7 @@ _WITH_INDICES = {
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_flash_attention_for_cpu", "max_pool2d_with_indices", "native_dropout",
 }  # fmt: skip
-"""Those that also return whole numbers or masks, which only their backward pass uses."""
+"""Those that also return integers or masks, which only their backward pass uses."""
 
 _BATCH_NORMS = {"native_batch_norm": 5, "cudnn_batch_norm": 5}
 """Batch norms, with the place of the argument that says whether they are in train mode."""

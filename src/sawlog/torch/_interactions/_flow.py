@@ -1,6 +1,6 @@
-"""Follow values along a tape, by the memory that they lie in.
+"""Follow values along a tape, by their memory.
 
-A value depends on another if an operation read it, or changed memory that both lie in. Where that
+A value depends on another if an operation read it, or changed memory that both are in. Where that
 is unclear, a value counts as dependent.
 """
 

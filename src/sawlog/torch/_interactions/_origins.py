@@ -11,9 +11,12 @@ from collections.abc import Iterator, Sequence
 
 from sawlog.torch._graph._autograd_graph import ACCUMULATE, Node
 from sawlog.torch._graph._memory import memory_of
-from sawlog.torch._interactions._flow import Flow, depends_on_values
+from sawlog.torch._interactions._flow import Flow, depends_on_values, name_of
 from sawlog.torch._interactions._tape import Tape
 from sawlog.torch._model._constants import ModelTensors
+
+_REPEATS = {"expand", "repeat"}
+_RANGES = {"arange", "linspace", "logspace", "scalar_tensor"}
 
 
 class Origins:
@@ -26,7 +29,7 @@ class Origins:
     """
 
     def __init__(self, tape: Tape, tensors: ModelTensors, batch: int) -> None:
-        self._tape, self._given = tape, Flow(tape)
+        self._tape, self._given, self._repeated = tape, Flow(tape), Flow(tape)
         own_memory = tensors.memories()
         for number, external in tape.externals.items():
             single = batch > 1 and not external.tensor.dim()  # it has no room for examples
@@ -38,6 +41,16 @@ class Origins:
                 self._given.add_results(place, operation)
             else:
                 self._given.follow(place, operation)
+            if name_of(operation) in _REPEATS or not (
+                depends_on_values(operation) or name_of(operation) in _RANGES
+            ):
+                self._repeated.add_results(place, operation)
+            else:
+                self._repeated.follow(place, operation)
+
+    def is_once_for_all(self, number: int) -> bool:
+        """Return whether a value is the same for all examples, and not repeated for each."""
+        return not self._given.has(number) and not self._repeated.has(number)
 
     def of_nodes(self, nodes: Sequence[Node]) -> dict[int, bool]:
         """Return whether nodes are of parameters and constants alone, where it is known."""

@@ -49,6 +49,18 @@ def known_origins(
     }
 
 
+def once_for_all(watched: Watched, recorder: Recorder | None, batch: int) -> set[int]:
+    """Return the numbers of the layer calls that were computed once for all examples.
+
+    With one example, their gradients do not show it.
+    """
+    tape = None if recorder is None else recorder.tape
+    if tape is None or watched.tensors is None:
+        return set()
+    origins = Origins(tape, watched.tensors, batch)
+    return {call for call, mark in tape.marks.items() if origins.is_once_for_all(mark.number)}
+
+
 def _copy(indices: Tensor) -> Tensor:
     return indices.detach().clone()
 

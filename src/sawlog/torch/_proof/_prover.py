@@ -29,7 +29,7 @@ from sawlog.torch._layers import GeneralRule
 from sawlog.torch._model._watched import Watched
 from sawlog.torch._proof._block_gradients import pairs_of
 from sawlog.torch._proof._example_axis import ExampleAxis
-from sawlog.torch._proof._known_origins import known_origins
+from sawlog.torch._proof._known_origins import known_origins, once_for_all
 from sawlog.torch._proof._measured_gradients import MeasuredGradients
 from sawlog.torch._proof._mixed_examples import mixed_in_loss
 from sawlog.torch._proof._moves import Place, places_of
@@ -128,6 +128,10 @@ class Prover:
         found = self._measure(passes, hooks)
         pairs = dict(found.by_rule)
         if self._batch == 1:  # as in other batches, so that statistics do not depend on the size
+            for number in once_for_all(self._watched, hooks.recorder, self._batch):
+                if number in found.measured.calls:
+                    shares = found.measured.calls[number].unit.shares
+                    self._watched.by_operation.update(share.block.name for share in shares)
             pairs = {n: each for n, each in pairs.items() if n not in self._watched.by_operation}
         planned: tuple[PlannedUse, ...] = ()
         rest = [block for block in self._watched.blocks if block.name not in pairs]
@@ -163,11 +167,11 @@ class Prover:
         axis, measured = found.axis, found.measured
         outputs: dict[int | Edge, ExampleLayout] = {}
         alive = not measured.zeros
-        for number, layout in found.layouts.items():
-            grad = measured.of_calls[number][0]
-            if number not in axis.unsure and not is_zero([grad]):
-                outputs[number] = layout
-                alive = alive and has_every_example(grad, layout, self._batch)
+        for number, own in found.layouts.items():
+            arrived = measured.of_calls[number][0]
+            if number not in axis.unsure and not is_zero([arrived]):
+                outputs[number] = own
+                alive = alive and has_every_example(arrived, own, self._batch)
         for use in planned:
             plain, *coded = measured.of_nodes[use.number]
             for place, layout in enumerate(use.where):

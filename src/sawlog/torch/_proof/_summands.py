@@ -81,8 +81,11 @@ def _is_there(grad: Tensor) -> bool:
 def has_every_example(grad: Tensor, layout: ExampleLayout, batch: int) -> bool:
     """Return whether the gradient of every example has an element that is not zero."""
     rows = layout.split(grad, batch)
-    first = rows[(slice(None), *(0,) * (rows.dim() - 2))] if rows.numel() else rows
-    return bool(first.reshape(batch, -1).any(1).all()) or bool(rows.reshape(batch, -1).any(1).all())
+    first = rows
+    while first.dim() > 2 and first.numel():
+        first = first[:, 0]
+    every = (each.reshape(batch, -1).any(1).all() for each in (first, rows))
+    return any(map(bool, every))
 
 
 def _is_apart(

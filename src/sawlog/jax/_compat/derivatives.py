@@ -1,0 +1,33 @@
+"""Equations that JAX differentiates for some of their operands only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import JaxprEqn
+
+from sawlog.jax._compat.equations import bind_equation
+
+
+def is_differentiated_jointly(eqn: JaxprEqn) -> bool:
+    """Return whether JAX can only differentiate an equation for all of its operands at once.
+
+    The derivative of ``custom_linear_solve`` fails where only what its solver holds has a tangent.
+    """
+    return eqn.primitive.name == "custom_linear_solve"
+
+
+def bind_differentiably(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
+    """Bind an equation in the active trace, such that each operand alone can be differentiated.
+
+    The derivative of ``pad`` fails where only the value that is padded with has a tangent.
+    """
+    if eqn.primitive.name != "pad":
+        return bind_equation(eqn, values)
+    operand, value = values
+    config = eqn.params["padding_config"]
+    inside = lax.pad(lax.full_like(operand, True, bool), False, config)
+    return [jnp.where(inside, lax.pad(operand, jnp.zeros_like(value), config), value)]

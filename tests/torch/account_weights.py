@@ -1,0 +1,175 @@
+"""Weights that a model computes, in shapes that data could have, and data that look like them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .account_base import Module, Situation, classify, numbers, refused, right, sequences
+
+
+class Scaled(torch.autograd.Function):
+    """The product of two matrices and a number, as an operation of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, one: Tensor, two: Tensor, times: Tensor) -> Tensor:
+        ctx.save_for_backward(one, two, times)
+        return one @ two * times
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        one, two, times = ctx.saved_tensors
+        return grads[0] @ two.mT * times, one.mT @ grads[0] * times, None
+
+
+@right
+def a_weight_of_an_operation_of_the_user() -> Situation:
+    """As in LoHa."""
+    model = Module(
+        lambda m, x: m.out(torch.tanh(x @ Scaled.apply(m.a, m.b, torch.tensor(0.5)).mT)),
+        a=nn.Parameter(torch.randn(8, 2)),
+        b=nn.Parameter(torch.randn(2, 4)),
+        out=nn.Linear(8, 3),
+    )
+    return Situation(model, numbers(4), classify)
+
+
+@right
+def a_rotation_of_a_few_numbers() -> Situation:
+    """As in OFT: the numbers are written to both halves of blocks, by indices that are buffers."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        blocks = torch.zeros(4, 2, 2, dtype=x.dtype)
+        blocks[:, m.rows, m.cols] = m.numbers
+        blocks = blocks - blocks.mT
+        turned = torch.linalg.solve(torch.eye(2).double() + blocks, torch.eye(2).double() - blocks)
+        return m.out(torch.einsum("bkr,krc->bkc", x.unflatten(1, (4, 2)), turned).flatten(1))
+
+    model = Module(forward, numbers=nn.Parameter(torch.randn(4, 1)), out=nn.Linear(8, 3))
+    model.register_buffer("rows", torch.tensor([0]))
+    model.register_buffer("cols", torch.tensor([1]))
+    return Situation(model, numbers(4, 8), classify)
+
+
+@right
+def positions_that_are_multiplied_with_a_weight() -> Situation:
+    """As in Funnel and other models with relative positions."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        places = torch.arange(x.shape[1])[:, None] / 10 ** torch.arange(4.0)
+        kernel = torch.einsum("td,dnh->tnh", places.sin().to(x), m.kernel)
+        return m.out(
+            torch.tanh(torch.einsum("btnh,tnh->btn", m.first(x)[:, :, None], kernel)).sum(1)
+        )
+
+    model = Module(
+        forward,
+        kernel=nn.Parameter(torch.randn(4, 2, 4)),
+        first=nn.Linear(4, 4),
+        out=nn.Linear(2, 3),
+    )
+    return Situation(model, sequences(4, 8), classify)
+
+
+@right
+def a_buffer_times_a_weight() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return m.out(torch.tanh(x + (m.table * m.scale).mean(0)))
+
+    model = Module(forward, scale=nn.Parameter(torch.randn(1, 4)), out=nn.Linear(4, 3))
+    model.register_buffer("table", torch.randn(8, 4))
+    return Situation(model, numbers(4), classify)
+
+
+def centred(m: Any, h: Tensor) -> Tensor:
+    return m.out(m.layer(torch.tanh(h - h.mean(0))))
+
+
+@refused("mixes examples")
+def inputs_that_the_program_makes_as_constants() -> Situation:
+    """Outside of the model, so they are not its constants."""
+
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        loss = F.cross_entropy(model(torch.eye(len(y), 4).double()), y)
+        loss.backward()
+        return loss
+
+    model = Module(
+        lambda m, x: centred(m, x @ m.first),
+        first=nn.Parameter(torch.randn(4, 4)),
+        layer=nn.Linear(4, 4),
+        out=nn.Linear(4, 3),
+    )
+    return Situation(model, numbers(4), step)
+
+
+@refused("mixes examples")
+def a_buffer_that_inputs_are_written_to() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        m.inputs.copy_(x)
+        return centred(m, m.inputs @ m.first)
+
+    model = Module(
+        forward,
+        first=nn.Parameter(torch.randn(4, 4)),
+        layer=nn.Linear(4, 4),
+        out=nn.Linear(4, 3),
+    )
+    model.register_buffer("inputs", torch.zeros(4, 4))
+    return Situation(model, numbers(4), classify)
+
+
+@refused("mixes examples")
+def random_numbers_of_each_example() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return centred(m, torch.rand(len(x), 4).double() @ m.first + 0 * x)
+
+    model = Module(
+        forward,
+        first=nn.Parameter(torch.randn(4, 4)),
+        layer=nn.Linear(4, 4),
+        out=nn.Linear(4, 3),
+    )
+    return Situation(model, numbers(4), classify)
+
+
+class Remembering(torch.autograd.Function):
+    """A product with inputs that are no argument."""
+
+    inputs: Tensor
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor) -> Tensor:
+        ctx.inputs = Remembering.inputs
+        return Remembering.inputs @ weight
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return ctx.inputs.mT @ grads[0]
+
+
+def remembering(mix: bool) -> nn.Module:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        Remembering.inputs = x
+        h = Remembering.apply(m.first)
+        return m.out(torch.tanh(h - h.mean(0) if mix else h) + m.layer(x))
+
+    return Module(
+        forward,
+        first=nn.Parameter(torch.randn(4, 4)),
+        layer=nn.Linear(4, 4),
+        out=nn.Linear(4, 3),
+    )
+
+
+@right
+def an_operation_of_the_user_with_inputs_besides() -> Situation:
+    return Situation(remembering(False), numbers(4), classify)
+
+
+@refused("mixes examples")
+def an_operation_of_the_user_with_inputs_that_are_mixed() -> Situation:
+    return Situation(remembering(True), numbers(4), classify)
