@@ -81,6 +81,13 @@ CALQUES = {
     "the job has anyway": "of the job",
 }
 
+#: The same for forms of sentences: "is no sum" instead of "is not a sum".
+FORMS = {
+    re.compile(
+        r"(?<![Tt]here )\b(?:is|are|was|were) no (?!more\b|less\b|\w+er\b)\w+"  # no longer
+    ): "is not a ...",
+}
+
 #: Folders and files whose sentences are checked.
 CHECKED = [
     "src/sawlog",
@@ -120,13 +127,15 @@ def calques_in(path: Path) -> list[str]:
     lowered = text.lower()
     some = {phrase: PATTERNS[phrase] for phrase, word in LONGEST.items() if word in lowered}
     some = {phrase: pattern for phrase, pattern in some.items() if pattern.search(text)}
-    if not some:
+    wanted = {pattern: CALQUES[phrase] for phrase, pattern in some.items()}
+    wanted |= {form: better for form, better in FORMS.items() if form.search(text)}
+    if not wanted:
         return []  # reading the tokens of a file takes longer
     return [
         f"{path.name}:{line + prose.count(chr(10), 0, match.start())}: {match[0]!r}; "
-        f"better: {CALQUES[phrase]}"
+        f"better: {better}"
         for line, prose in prose_of(path, text)
-        for phrase, pattern in some.items()
+        for pattern, better in wanted.items()
         for match in pattern.finditer(prose)
     ]
 
@@ -158,6 +167,12 @@ def test_the_lint_finds_each(tmp_path, name, text):
         written = phrase.replace("*", "s")
         (tmp_path / name).write_text(text.format(written))
         assert any(repr(written) in found for found in calques_in(tmp_path / name)), phrase
+
+
+def test_the_lint_finds_forms_of_sentences(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("A maximum is no sum. There is no rule. It is no longer one, and is no larger.")
+    assert [found.split("'")[1] for found in calques_in(page)] == ["is no sum"]
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_what_is_refused(tmp_path):
         run.declare_items(counts + 1, total=35)
         (logits.sum() / 35).backward()
 
-    with pytest.raises(CaptureError, match="no multiple of the loss"):
+    with pytest.raises(CaptureError, match="not a multiple of the loss"):
         logs(other_loss)
     with pytest.raises(ArgumentError, match="sum divided by 12"):
         logs(other_number)
@@ -184,7 +184,7 @@ def test_what_a_declared_loss_is_multiplied_by(scale):
     for name, each in ways.items():
         assert losses.factor({root_of(each): torch.ones_like(each)}) == scale, name
     for other in (loss.exp(), loss * x.mean(), loss.sqrt() * scale, (x**2).sum(), loss + loss):
-        with pytest.raises(CaptureError, match="no multiple of the loss that was declared"):
+        with pytest.raises(CaptureError, match="not a multiple of the loss that was declared"):
             losses.factor({root_of(other): torch.ones_like(other)})
 
 

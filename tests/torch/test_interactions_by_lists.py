@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from sawlog.errors import MixedExamplesError
 from sawlog.torch._interactions._lists import reporting_lists
 from tests.torch.expert_models import SplitExperts
+from tests.torch.interacting_programs import hidden, program_of, run_of
 from tests.torch.programs import assert_alike, logged
-from tests.torch.test_interactions import concluded, hidden, program_of, run_of
+from tests.torch.test_interactions import concluded
 
 __all__ = ["concluded"]  # a fixture
 

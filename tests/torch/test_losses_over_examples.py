@@ -1,4 +1,4 @@
-"""Losses that are no sum or mean over examples: refused, also if a reduction is declared."""
+"""Losses that are not a sum or mean over examples: refused, also if a reduction is declared."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_a_loss_that_joins_examples_is_refused(tmp_path, name, declared):
     program = _program(JOINED[name])
     options = {"reduction": "mean"} if declared else {}
     run, _ = start(tmp_path, program, **options)
-    with pytest.raises(CaptureError, match=r"no sum or mean over the examples.*Hint"):
+    with pytest.raises(CaptureError, match=r"not a sum or mean over the examples.*Hint"):
         go(run, program)
     run.finalize()
 

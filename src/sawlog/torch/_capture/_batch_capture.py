@@ -37,7 +37,7 @@ from sawlog.torch._loss._quotients import refuse_quotient
 from sawlog.torch._loss._roots import Roots
 from sawlog.torch._loss._terms import Scale, Term
 from sawlog.torch._model._watched import Watched
-from sawlog.torch._proof._moves import values_at
+from sawlog.torch._proof._layout_attributes import values_at
 from sawlog.torch._proof._passes import Passes
 from sawlog.torch._proof._plan import Plan
 from sawlog.torch._proof._prover import Prover

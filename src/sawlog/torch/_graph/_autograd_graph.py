@@ -137,7 +137,7 @@ def graph_of(
 
 
 def _own_kind(node: Node) -> Any:
-    """Return what identifies a node that is no operation of PyTorch; each compiled graph differs.
+    """Return what identifies a node that is not of PyTorch itself; compiled graphs all differ.
 
     The types of compiled graphs are kept, because the hash of a type may be used again.
     """

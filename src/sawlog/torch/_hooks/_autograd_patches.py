@@ -234,4 +234,4 @@ _PRIVATE: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
     (higher_order, _HIGHER_ORDER, _compiling),
     (torch._C, _EXECUTES, _answering),
 )
-"""Functions that are no API of PyTorch: their module, their name, and what wraps them."""
+"""Private functions of PyTorch: their module, their name, and what wraps them."""

@@ -1,7 +1,7 @@
 """Check that no example changes what is logged of others without a gradient that shows it.
 
-The operations of the batch run again, once as they were and twice with half of the examples
-exchanged. The loss of the other half must stay, and so must its gradient.
+The operations of the batch are replayed: once as recorded, and twice with half of the examples
+replaced. The loss of the other half must not change, nor its gradient.
 """
 
 from __future__ import annotations
@@ -16,12 +16,17 @@ from sawlog.errors import MixedExamplesError
 from sawlog.torch._graph._example_layout import ExampleLayout
 from sawlog.torch._interactions._compare import ChangeLimits, affected, changed, differs, sizes
 from sawlog.torch._interactions._differentiable import has_decisions
-from sawlog.torch._interactions._exchange import Exchange, Place, further, halves
 from sawlog.torch._interactions._first_mixture import Mixture, first_mixture
 from sawlog.torch._interactions._loss_on_tape import TapedLoss
+from sawlog.torch._interactions._replacement import ExampleTensor, Replacement, further, halves
 from sawlog.torch._interactions._replay import replaying
+from sawlog.torch._interactions._replayed_loss import (
+    ReplayedLayers,
+    ReplayedLoss,
+    replay_layers,
+    replay_loss,
+)
 from sawlog.torch._interactions._tape import NotRepeatable
-from sawlog.torch._interactions._worlds import AtPlaces, World, at_places, world
 
 _MORE = 9
 """Further replays, where values are compared or sorted, and one replay may keep all ranks."""
@@ -30,13 +35,13 @@ _FAILURES = (Exception,)  # a replay may fail in any way, which shows nothing ab
 
 
 def check_interactions(
-    loss: TapedLoss, places: Sequence[Place], batch: int, dtypes: Set[torch.dtype]
+    loss: TapedLoss, tensors: Sequence[ExampleTensor], batch: int, dtypes: Set[torch.dtype]
 ) -> None:
     """Check one loss.
 
     Args:
         loss: the loss and the operations that computed it.
-        places: where it is known which elements belong to which example.
+        tensors: those of which it is known which elements belong to which example.
         batch: the number of examples.
         dtypes: the dtypes of the program.
 
@@ -46,7 +51,7 @@ def check_interactions(
     """
     try:
         with replaying(loss.tape):
-            examples, mixture = _Checker(loss, places, batch, dtypes).find()
+            examples, mixture = _Checker(loss, tensors, batch, dtypes).find()
     except _FAILURES as error:
         raise NotRepeatable(f"{type(error).__name__}: {error}") from error
     if examples:
@@ -59,7 +64,7 @@ def _error(examples: Sequence[int], mixture: Mixture | None) -> MixedExamplesErr
     which = f"example {examples[0]}" if len(examples) == 1 else f"{len(examples)} examples"
     return MixedExamplesError(
         f"Examples depend on each other in a way that leaves no gradient: if others of the batch "
-        f"are exchanged, the loss or the gradient of {which} changes.{where} Probably a detached "
+        f"are replaced, the loss or the gradient of {which} changes.{where} Probably a detached "
         "statistic of the batch, such as a mean, a maximum or a rank, or inputs that are mixed, so "
         "examples have no gradients of their own. Hint: compute it for each example by itself, or "
         "once before the batches, as a number; leave it out inside of `with run(...)`; or log "
@@ -71,9 +76,13 @@ class _Checker:
     """Compares replays of one loss."""
 
     def __init__(
-        self, loss: TapedLoss, places: Sequence[Place], batch: int, dtypes: Set[torch.dtype]
+        self,
+        loss: TapedLoss,
+        tensors: Sequence[ExampleTensor],
+        batch: int,
+        dtypes: Set[torch.dtype],
     ) -> None:
-        self.loss, self.places, self.batch = loss, places, batch
+        self.loss, self.tensors, self.batch = loss, tensors, batch
         self.dtypes, self.limits = dtypes, ChangeLimits.of(dtypes)
 
     def find(self) -> tuple[list[int], Mixture | None]:
@@ -82,72 +91,75 @@ class _Checker:
         Raises:
             NotRepeatable: nothing can be concluded.
         """
-        loss, places = self.loss, self.places
-        base = world(loss, places, None)
+        loss, tensors = self.loss, self.tensors
+        base = replay_loss(loss, tensors, None)
         for own, again in zip(loss.losses, base.roots, strict=True):
             if not torch.allclose(own, again.to(own.dtype), rtol=self.limits.rounding):
                 raise NotRepeatable("random or outside of what was recorded")
         first = halves(self._size(base))
-        exchanges = [*first, *(further(self.batch, _MORE) if has_decisions(loss, places) else ())]
+        replacements = [
+            *first,
+            *(further(self.batch, _MORE) if has_decisions(loss, tensors) else ()),
+        ]
         concluded = False
-        for exchange in exchanges:
-            for own_exchange in (exchange, Exchange(exchange.chosen, None)):
-                examples = self._affected(base, own_exchange)
+        for replacement in replacements:
+            for variant in (replacement, Replacement(replacement.chosen, None)):
+                examples = self._affected(base, variant)
                 if examples is None:
                     continue
                 concluded = True
                 if examples:
-                    confirmed = self._confirmed(own_exchange)
+                    confirmed = self._confirmed(variant)
                     if confirmed or confirmed is None:
-                        return confirmed or examples, self._mixture(own_exchange, first)
+                        return confirmed or examples, self._mixture(variant, first)
                 break
         if not concluded:
             raise NotRepeatable("other examples cannot be put in")
         return [], None
 
-    def _size(self, base: World) -> Tensor:
+    def _size(self, base: ReplayedLoss) -> Tensor:
         """Return a number for each example that its loss depends on."""
         found = torch.zeros(self.batch, dtype=torch.float64)
         for value, term in zip(base.terms, self.loss.terms, strict=True):
             found += sizes(value, term.labels, self.batch)
         return found
 
-    def _affected(self, base: World, exchange: Exchange) -> list[int] | None:
+    def _affected(self, base: ReplayedLoss, replacement: Replacement) -> list[int] | None:
         """Return the examples whose loss others change; None if a replay fails."""
         try:
-            other = world(self.loss, self.places, exchange)
+            other = replay_loss(self.loss, self.tensors, replacement)
         except _FAILURES:
             return None
         if not _alike(base, other):
             return None
         self.limits = ChangeLimits.of(self.dtypes, base.shapes == other.shapes)
         found: set[int] = set()
-        for place, term in enumerate(self.loss.terms):
-            one, two = base.terms[place], other.terms[place]
-            found.update(affected(one, two, term.labels, exchange.chosen, self.limits))
+        for n, term in enumerate(self.loss.terms):
+            one, two = base.terms[n], other.terms[n]
+            found.update(affected(one, two, term.labels, replacement.chosen, self.limits))
             if base.grads is None or other.grads is None:
                 continue
-            before, after = base.grads[place], other.grads[place]
-            if not differs(before, after, term.labels, exchange.chosen):
+            before, after = base.grads[n], other.grads[n]
+            if not differs(before, after, term.labels, replacement.chosen):
                 continue
             if not _is_gradient(before, term.grad, self.limits):
                 continue
-            rest = ~exchange.chosen[term.labels]
+            rest = ~replacement.chosen[term.labels]
             by = _factor(before[rest], after[rest]) if term.counts else 1.0
-            found.update(changed(before * by, after, term.labels, exchange.chosen, self.limits))
+            found.update(changed(before * by, after, term.labels, replacement.chosen, self.limits))
         return sorted(found)
 
-    def _confirmed(self, exchange: Exchange) -> list[int] | None:
+    def _confirmed(self, replacement: Replacement) -> list[int] | None:
         """Return the examples whose inputs or gradients of layers change; None if unknown."""
         try:
-            one = at_places(self.loss, self.places, None)
-            two = at_places(self.loss, self.places, exchange)
+            one = replay_layers(self.loss, self.tensors, None)
+            two = replay_layers(self.loss, self.tensors, replacement)
         except _FAILURES:
             return None
         if not any(each is not None for each in one.grads):
             return None
-        chosen, found = exchange.chosen, set[int]()
-        labels = [self._labels(place, one.values[n]) for n, place in enumerate(self.places)]
+        chosen, found = replacement.chosen, set[int]()
+        labels = [self._labels(tensor, one.values[n]) for n, tensor in enumerate(self.tensors)]
         by = 1.0
         if any(term.counts for term in self.loss.terms):
             by = self._common_factor(one, two, labels, chosen)
@@ -159,7 +171,7 @@ class _Checker:
         return sorted(found)
 
     def _common_factor(
-        self, one: AtPlaces, two: AtPlaces, labels: Sequence[Tensor], chosen: Tensor
+        self, one: ReplayedLayers, two: ReplayedLayers, labels: Sequence[Tensor], chosen: Tensor
     ) -> float:
         """Return by what all gradients of the other examples changed."""
         pairs = [
@@ -169,16 +181,16 @@ class _Checker:
         ]
         return _factor(torch.cat([each for each, _ in pairs]), torch.cat([a for _, a in pairs]))
 
-    def _labels(self, place: Place, value: Tensor) -> Tensor:
-        return labels_along(place.layout, value.shape, self.batch)
+    def _labels(self, tensor: ExampleTensor, value: Tensor) -> Tensor:
+        return labels_along(tensor.layout, value.shape, self.batch)
 
-    def _mixture(self, exchange: Exchange, both: Sequence[Exchange]) -> Mixture | None:
+    def _mixture(self, replacement: Replacement, both: Sequence[Replacement]) -> Mixture | None:
         """Return the operation that mixes examples, if two replays show it."""
-        other = Exchange(~exchange.chosen, None)
-        small = [Exchange(each.chosen, None) for each in both]
-        for pair in (both, (exchange, other), small):
+        other = Replacement(~replacement.chosen, None)
+        small = [Replacement(each.chosen, None) for each in both]
+        for pair in (both, (replacement, other), small):
             with contextlib.suppress(*_FAILURES):
-                found = first_mixture(self.loss, self.places, pair, self.limits)
+                found = first_mixture(self.loss, self.tensors, pair, self.limits)
                 if found is not None:
                     return found
         return None
@@ -190,7 +202,7 @@ def labels_along(layout: ExampleLayout, shape: Sequence[int], batch: int) -> Ten
     return each.expand(*shape[: layout.axis], -1)
 
 
-def _alike(base: World, other: World) -> bool:
+def _alike(base: ReplayedLoss, other: ReplayedLoss) -> bool:
     """Whether two replays can be compared: shapes, random numbers and finite values agree."""
     for one, two in zip(base.terms, other.terms, strict=True):
         if one.shape != two.shape:

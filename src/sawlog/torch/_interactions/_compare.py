@@ -1,4 +1,4 @@
-"""Compare what a replay gives for the examples that were changed, and for the others."""
+"""Compare two replays: did examples change that were not replaced?"""
 
 from __future__ import annotations
 

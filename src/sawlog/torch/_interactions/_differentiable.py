@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sawlog.torch._interactions._exchange import Place
 from sawlog.torch._interactions._flow import Flow, name_of, needed
 from sawlog.torch._interactions._loss_on_tape import TapedLoss
+from sawlog.torch._interactions._replacement import ExampleTensor
 from sawlog.torch._interactions._tape import Operation, Ref, leaves
 
 _SMOOTH = {
@@ -41,39 +41,39 @@ _WITH_INDICES = {
 """Those that also return integers or masks, which only their backward pass uses."""
 
 _BATCH_NORMS = {"native_batch_norm": 5, "cudnn_batch_norm": 5}
-"""Batch norms, with the place of the argument that says whether they are in train mode."""
+"""Batch norms, with the index of the argument that says whether they are in train mode."""
 
 
-def leaves_gaps(loss: TapedLoss, places: Sequence[Place]) -> bool:
+def leaves_gaps(loss: TapedLoss, tensors: Sequence[ExampleTensor]) -> bool:
     """Return whether values of examples may change a loss in a way that its gradient lacks.
 
     Args:
         loss: the loss.
-        places: where it is known which elements belong to which example.
+        tensors: those of which it is known which elements belong to which example.
     """
-    return any(not _is_smooth(*each) for each in _dependent(loss, places))
+    return any(not _is_smooth(*each) for each in _dependent(loss, tensors))
 
 
-def has_decisions(loss: TapedLoss, places: Sequence[Place]) -> bool:
+def has_decisions(loss: TapedLoss, tensors: Sequence[ExampleTensor]) -> bool:
     """Return whether the loss may depend on values that are compared, sorted or rounded."""
     return any(
         operation.decides and name_of(operation) not in _WITH_INDICES
-        for operation, _ in _dependent(loss, places)
+        for operation, _ in _dependent(loss, tensors)
     )
 
 
 def _dependent(
-    loss: TapedLoss, places: Sequence[Place]
+    loss: TapedLoss, tensors: Sequence[ExampleTensor]
 ) -> Iterator[tuple[Operation, Sequence[Ref]]]:
-    """Yield the operations between the places and the loss, with what they take from there."""
+    """Yield the operations from the example tensors to the loss, with what they take from them."""
     flow, wanted = Flow(loss.tape), needed(loss, loss.roots)[0]
-    ordered = sorted(places, key=lambda each: each.position, reverse=True)
-    for place, operation in enumerate(loss.tape.operations[: loss.end]):
-        while ordered and ordered[-1].position <= place:
+    ordered = sorted(tensors, key=lambda each: each.position, reverse=True)
+    for index, operation in enumerate(loss.tape.operations[: loss.end]):
+        while ordered and ordered[-1].position <= index:
             flow.add(ordered.pop().number)
         every = leaves((operation.args, operation.kwargs))
         given = [each for each in every if isinstance(each, Ref) and flow.has(each.number)]
-        if flow.follow(place, operation) and place in wanted:
+        if flow.follow(index, operation) and index in wanted:
             yield operation, given
 
 
@@ -88,8 +88,8 @@ def _is_smooth(operation: Operation, given: Sequence[Ref]) -> bool:
     if not all(each.grad for each in given) or next(operation.numbers(), None) is not None:
         return False
     if name in _BATCH_NORMS:
-        place = _BATCH_NORMS[name]
-        return len(operation.args) > place and operation.args[place] is False
+        argument = _BATCH_NORMS[name]
+        return len(operation.args) > argument and operation.args[argument] is False
     if operation.kwargs.get("rounding_mode") is not None:
         return False
     if operation.decides and name not in _WITH_INDICES:

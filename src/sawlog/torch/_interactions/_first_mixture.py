@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from sawlog.torch._interactions._compare import ChangeLimits
-from sawlog.torch._interactions._exchange import Exchange, Place
 from sawlog.torch._interactions._flow import name_of, needed
 from sawlog.torch._interactions._loss_on_tape import TapedLoss
+from sawlog.torch._interactions._replacement import ExampleTensor, Replacement
 from sawlog.torch._interactions._replay import TapeReplay
-from sawlog.torch._interactions._worlds import exchanging
+from sawlog.torch._interactions._replayed_loss import stop_to_replace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,24 +37,27 @@ class Mixture:
 
 
 def first_mixture(
-    loss: TapedLoss, places: Sequence[Place], exchanges: Sequence[Exchange], limits: ChangeLimits
+    loss: TapedLoss,
+    tensors: Sequence[ExampleTensor],
+    replacements: Sequence[Replacement],
+    limits: ChangeLimits,
 ) -> Mixture | None:
     """Return the first operation with an element that depends on two halves of the batch.
 
     Args:
         loss: the loss; only operations that its terms depend on count.
-        places: where examples are exchanged.
-        exchanges: changes of two halves.
+        tensors: where examples are replaced.
+        replacements: changes of two halves.
         limits: from which size a change counts.
     """
-    places_needed, numbers = needed(loss, [each.number for each in loss.terms])
+    needed_operations, numbers = needed(loss, [each.number for each in loss.terms])
     replays = [TapeReplay(loss.tape, loss.end, loss.roots) for _ in range(3)]
     with torch.no_grad():
         walks = [replays[0].steps()]
-        for replay, exchange in zip(replays[1:], exchanges, strict=True):
-            walks.append(replay.steps([exchanging(place, exchange) for place in places]))
-        for (place, operation, plain), *others in zip(*walks, strict=True):
-            if place not in places_needed:
+        for replay, replacement in zip(replays[1:], replacements, strict=True):
+            walks.append(replay.steps([stop_to_replace(tensor, replacement) for tensor in tensors]))
+        for (index, operation, plain), *others in zip(*walks, strict=True):
+            if index not in needed_operations:
                 continue
             found = zip(operation.outputs, plain, *(each for _, _, each in others), strict=True)
             for number, *values in found:

@@ -1,4 +1,4 @@
-"""Which batches are recorded."""
+"""Decide which batches are recorded and checked for interactions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sawlog.torch._graph._autograd_graph import Edge
 from sawlog.torch._graph._example_layout import ExampleLayout
 from sawlog.torch._interactions._check import check_interactions
 from sawlog.torch._interactions._differentiable import leaves_gaps
-from sawlog.torch._interactions._exchange import Place
 from sawlog.torch._interactions._lists import reporting_lists
 from sawlog.torch._interactions._loss_on_tape import taped_loss
 from sawlog.torch._interactions._recorder import Recorder
+from sawlog.torch._interactions._replacement import ExampleTensor
 from sawlog.torch._interactions._tape import NotRepeatable, Tape
 from sawlog.torch._loss._roots import Roots
 from sawlog.torch._loss._terms import Term
@@ -114,11 +114,11 @@ class InteractionChecks:
             if recorder.tape is None:
                 raise NotRepeatable(recorder.problem)
             loss = taped_loss(recorder.tape, losses, terms)
-            places = places_on(recorder.tape, outputs)
-            if not places:
+            tensors = example_tensors(recorder.tape, outputs)
+            if not tensors:
                 raise NotRepeatable("it is not known which elements belong to which example")
-            if not alive or leaves_gaps(loss, places):
-                check_interactions(loss, places, batch, dtypes)
+            if not alive or leaves_gaps(loss, tensors):
+                check_interactions(loss, tensors, batch, dtypes)
         except MixedExamplesError:
             self.refused.add(structure)
             raise
@@ -129,8 +129,8 @@ class InteractionChecks:
         self.refused.discard(structure)
 
 
-def places_on(tape: Tape, outputs: Mapping[int | Edge, ExampleLayout]) -> list[Place]:
-    """Return where examples can be exchanged, in the order of the tape.
+def example_tensors(tape: Tape, outputs: Mapping[int | Edge, ExampleLayout]) -> list[ExampleTensor]:
+    """Return where examples can be replaced, in the order of the tape.
 
     Calls of a layer without a gradient, such as those of a teacher, have their examples where other
     calls of the same layer have them, if the shapes are the same.
@@ -143,14 +143,14 @@ def places_on(tape: Tape, outputs: Mapping[int | Edge, ExampleLayout]) -> list[P
     for call, mark in tape.marks.items():
         others = alike.get(mark.kind, set())
         if call not in outputs and len(others) == 1:
-            found.append(Place(mark.position, mark.number, *others))
+            found.append(ExampleTensor(mark.position, mark.number, *others))
     for output, layout in outputs.items():
         if isinstance(output, int):
             own = tape.marks.get(output)
             where = None if own is None else (own.number, own.position)
         else:
-            node, place = output
-            where = tape.edges.get((node._sequence_nr(), place, node.name()))
+            node, number = output
+            where = tape.edges.get((node._sequence_nr(), number, node.name()))
         if where is not None and not tape.is_external(where[0]):
-            found.append(Place(where[1], where[0], layout))
+            found.append(ExampleTensor(where[1], where[0], layout))
     return sorted(found, key=lambda each: each.position)

@@ -92,7 +92,7 @@ class Recorder(TorchDispatchMode):
         self.tape, self.problem = None, problem
 
     def read_list(self, tensor: Tensor) -> None:
-        """Read the elements of a tensor one by one, since ``tolist`` is no operation."""
+        """Read the elements of a tensor one by one, since ``tolist`` is not an operation."""
         stack = torch._C._len_torch_dispatch_stack()
         if self.tape is None or not stack or tensor.numel() > _SHORT:
             return

@@ -1,7 +1,12 @@
 """A tape: the operations of a batch in order, so that they can be replayed.
 
-It holds no value that an operation computed. A tensor is known by its memory and its place in it,
-and each value has a number.
+It does not hold the tensors that operations computed. Each tensor has a number, and is recognised
+by its memory, offset, shape and dtype. ``y = x.exp(); z = y.sum()`` becomes two operations::
+
+    Operation(aten.exp, args=(Ref(0),), outputs=(1,))
+    Operation(aten.sum, args=(Ref(1),), outputs=(2,))
+
+Tensor 0 existed before, so it is an :class:`External`, which is kept.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class DeclaredLosses:
         """Return the declared loss below a root, and how the graph leads to it.
 
         Raises:
-            CaptureError: the root is no multiple of a declared loss.
+            CaptureError: the root is not a multiple of a declared loss.
         """
         edge = root
         path: Path = ()
@@ -73,8 +73,8 @@ class DeclaredLosses:
             ]
             if operation(node) not in _MULTIPLES or len(children) != 1:
                 raise CaptureError(
-                    f"Gradients were computed of {node.name()}, which is no multiple of the loss "
-                    "that was declared. Hint: declare_loss(loss) the sum of all terms."
+                    f"Gradients were computed of {node.name()}, which is not a multiple of the "
+                    "loss that was declared. Hint: declare_loss(loss) the sum of all terms."
                 )
             ((place, edge),) = children
             path = (*path, (node, place))

@@ -28,7 +28,7 @@ def refuse_quotient(root: Edge) -> None:
     if operation(node) == "Mean" or getattr(node, "_saved_reduction", None) == 1:
         raise CaptureError(
             f"The loss is a mean that is divided by {number:g}. If that is the number of "
-            "micro-batches of a step, it is no part of the gradients of examples; if it is part "
+            "micro-batches of a step, it is not part of the gradients of examples; if it is part "
             "of the loss, it is. Hint: capture.declare_loss(loss) before you divide the loss, or "
             f"capture.declare_loss(loss / {number:g}) if the quotient is the loss."
         )

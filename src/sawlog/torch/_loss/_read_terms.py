@@ -298,11 +298,11 @@ def _has_one_of_examples(node: Node) -> bool:
 def _not_a_sum(
     node: Node, why: str = "is not linear in the losses of the examples"
 ) -> MixedExamplesError:
-    """Return the error for a loss that is no sum or mean over examples."""
+    """Return the error for a loss that is not a sum or mean over examples."""
     return MixedExamplesError(
-        f"The loss is no sum or mean over the examples: {node.name()} {why}, so what one example "
-        "does changes the gradients of others, and they have no gradients of their own. Hint: "
-        "compute the loss of each example, and take their sum or mean; or log batches of one "
+        f"The loss is not a sum or mean over the examples: {node.name()} {why}, so what one "
+        "example does changes the gradients of others, and they have no gradients of their own. "
+        "Hint: compute the loss of each example, and take their sum or mean; or log batches of one "
         "example."
     )
 

@@ -201,9 +201,9 @@ def _of_sum(
         found = [_share(own) for own in every if _alike(float(own.sum()), number)]
         if not found:
             raise Unclear(
-                f"it is a sum divided by {number:g}, which is no number of its examples, nor of "
-                "positions that count; if a term joins the whole batch, as an auxiliary loss of "
-                "routed experts does, leave it out inside of the `with`"
+                f"it is a sum divided by {number:g}, which is neither the number of its examples "
+                "nor that of positions that count; if a term joins the whole batch, as an "
+                "auxiliary loss of routed experts does, leave it out inside of the `with`"
             )
         for other in found[1:]:
             if not _agree(found[0], other):

@@ -12,7 +12,7 @@ from sawlog.torch._graph._example_layout import ExampleLayout
 from sawlog.torch._graph._mixing import refuse_mixing
 from sawlog.torch._graph._operations._example_labels import Where
 from sawlog.torch._graph._weight_uses import WeightUses
-from sawlog.torch._proof._moves import may_join_examples
+from sawlog.torch._proof._layout_attributes import may_join_examples
 
 _PICKS = {
     "Index", "IndexSelect", "Gather", "IndexPut", "IndexPutImpl", "IndexAdd", "IndexCopy",

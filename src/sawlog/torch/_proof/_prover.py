@@ -30,9 +30,9 @@ from sawlog.torch._model._watched import Watched
 from sawlog.torch._proof._block_gradients import pairs_of
 from sawlog.torch._proof._example_axis import ExampleAxis
 from sawlog.torch._proof._known_origins import known_origins, once_for_all
+from sawlog.torch._proof._layout_attributes import LayoutAttribute, layout_attributes
 from sawlog.torch._proof._measured_gradients import MeasuredGradients
 from sawlog.torch._proof._mixed_examples import mixed_in_loss
-from sawlog.torch._proof._moves import Place, places_of
 from sawlog.torch._proof._operation_rows import operation_rows, single_rows
 from sawlog.torch._proof._passes import Passes
 from sawlog.torch._proof._plan import Plan, PlannedUse, norms_of, picks_of
@@ -62,7 +62,7 @@ class Proof:
     layouts: dict[int, ExampleLayout]
     calls: dict[int, tuple[LayerCall, Tensor]]
     plan: Plan | None
-    places: tuple[Place, ...]
+    places: tuple[LayoutAttribute, ...]
     sides: dict[str, list[str]]
     outputs: Mapping[int | Edge, ExampleLayout]
     alive: bool
@@ -151,7 +151,7 @@ class Prover:
         measured = found.measured
         plan = dataclasses.replace(plan, zeros=measured.zeros, norms=norms_of(self._graph))
         calls = {n: (call, measured.of_calls[n][0]) for n, call in measured.calls.items()}
-        places = places_of(self._graph, found.finder.is_weight, self._batch)
+        places = layout_attributes(self._graph, found.finder.is_weight, self._batch)
         sides = {name: self._sides(name, measured) for name in pairs}
         outputs, alive = self._outputs(found, planned)
         plan_if = plan if lasting else None

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sawlog.errors import CaptureError
 from sawlog.torch._graph._autograd_graph import BUILT_IN
-from sawlog.torch._proof._moves import _LENGTHS, _NUMBERS, _names
+from sawlog.torch._proof._layout_attributes import _LENGTHS, _NUMBERS, _names
 from tests.torch.programs import Program, assert_alike, logged, mlp
 from tests.torch.test_run import go, start
 

@@ -1,4 +1,4 @@
-"""What happens to a loss if some examples of its batch are others."""
+"""Replay a loss with some examples replaced: its terms, and the gradients at terms or layers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from sawlog.torch._interactions._exchange import Exchange, Place, is_separate
 from sawlog.torch._interactions._loss_on_tape import TapedLoss
+from sawlog.torch._interactions._replacement import ExampleTensor, Replacement, is_separate
 from sawlog.torch._interactions._replay import Stop, TapeReplay
 
 
 @dataclasses.dataclass(frozen=True)
-class World:
+class ReplayedLoss:
     """The loss of one replay.
 
     Args:
@@ -33,8 +33,10 @@ class World:
     shapes: int
 
 
-def world(loss: TapedLoss, places: Sequence[Place], exchange: Exchange | None) -> World:
-    """Replay a loss, with some examples exchanged from the first layers on."""
+def replay_loss(
+    loss: TapedLoss, tensors: Sequence[ExampleTensor], replacement: Replacement | None
+) -> ReplayedLoss:
+    """Replay a loss, with some examples replaced from the first layers on."""
     at_terms: dict[tuple[int, int], Tensor] = {}
 
     def keeping(key: tuple[int, int]) -> Callable[[Tensor], Tensor]:
@@ -44,7 +46,9 @@ def world(loss: TapedLoss, places: Sequence[Place], exchange: Exchange | None) -
 
         return keep
 
-    stops = [] if exchange is None else [exchanging(place, exchange) for place in places]
+    stops = (
+        [] if replacement is None else [stop_to_replace(tensor, replacement) for tensor in tensors]
+    )
     keys = [(each.number, each.position) for each in loss.terms]
     stops += [Stop(key[1], key[0], keeping(key)) for key in dict.fromkeys(keys)]
     replay = TapeReplay(loss.tape, loss.end, loss.roots)
@@ -58,7 +62,7 @@ def world(loss: TapedLoss, places: Sequence[Place], exchange: Exchange | None) -
         if all(each is not None for each in found):
             grads = {id(leaf): each for leaf, each in zip(unique, found, strict=True)}
     terms = [at_terms[key] for key in keys]
-    return World(
+    return ReplayedLoss(
         tuple(each.detach() for each in terms),
         None if grads is None else tuple(grads[id(each)] for each in terms),
         tuple(each.detach() for each in roots),
@@ -68,43 +72,45 @@ def world(loss: TapedLoss, places: Sequence[Place], exchange: Exchange | None) -
 
 
 @dataclasses.dataclass(frozen=True)
-class AtPlaces:
-    """The values at places of a replay, and the gradients of the loss there."""
+class ReplayedLayers:
+    """The values of the example tensors in a replay, and the gradients of the loss there."""
 
     values: tuple[Tensor, ...]
     grads: tuple[Tensor | None, ...]
 
 
-def at_places(loss: TapedLoss, places: Sequence[Place], exchange: Exchange | None) -> AtPlaces:
+def replay_layers(
+    loss: TapedLoss, tensors: Sequence[ExampleTensor], replacement: Replacement | None
+) -> ReplayedLayers:
     """Replay a loss with gradients as far as the first layers."""
     values: list[Tensor] = []
     edges: list[GradientEdge] = []
 
-    def seeing(place: Place) -> Callable[[Tensor], Tensor]:
+    def seeing(tensor: ExampleTensor) -> Callable[[Tensor], Tensor]:
         def see(value: Tensor) -> Tensor:
             if not value.requires_grad:
                 value = value.detach().clone().requires_grad_().clone()
-            if exchange is not None and is_separate(value):
-                exchange.apply(value, place.layout)
+            if replacement is not None and is_separate(value):
+                replacement.apply(value, tensor.layout)
             values.append(value.detach().clone())
             edges.append(get_gradient_edge(value))
             return value
 
         return see
 
-    there = [place for place in places if place.position <= loss.end]
-    stops = [Stop(place.position, place.number, seeing(place)) for place in there]
+    there = [tensor for tensor in tensors if tensor.position <= loss.end]
+    stops = [Stop(tensor.position, tensor.number, seeing(tensor)) for tensor in there]
     with torch.enable_grad():
         kept = TapeReplay(loss.tape, loss.end, loss.roots).run(stops)
     roots = [kept[number] for number in loss.roots]
     grads = torch.autograd.grad(roots, edges, loss.starts, allow_unused=True)
-    return AtPlaces(tuple(values), tuple(grads))
+    return ReplayedLayers(tuple(values), tuple(grads))
 
 
-def exchanging(place: Place, exchange: Exchange) -> Stop:
-    """Return the stop at which examples are exchanged."""
+def stop_to_replace(tensor: ExampleTensor, replacement: Replacement) -> Stop:
+    """Return the stop of a replay at which the examples of a tensor are replaced."""
 
     def change(value: Tensor) -> Tensor:
-        return exchange.apply(value, place.layout) if is_separate(value) else value
+        return replacement.apply(value, tensor.layout) if is_separate(value) else value
 
-    return Stop(place.position, place.number, change)
+    return Stop(tensor.position, tensor.number, change)

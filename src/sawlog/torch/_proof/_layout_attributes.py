@@ -1,7 +1,8 @@
 """Attributes of operations that decide where examples are, and that may differ between batches.
 
 Graphs of the same structure have the same operations, but may select other indices, roll by another
-shift, or sum over another axis. A plan holds for graphs whose attributes are those of its proof.
+shift, or sum over another axis: ``h.sum(0)`` and ``h.sum(1)`` are the same node of autograd, with
+another ``_saved_dim``. A plan holds for graphs whose attributes are those of its proof.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sawlog.torch._graph._autograd_graph import (
 )
 from sawlog.torch._graph._weight_uses import WeightUses
 
-Place = tuple[int, tuple[str, ...]]
+LayoutAttribute = tuple[int, tuple[str, ...]]
 """The number of a node, and the names of its attributes."""
 
 _LOOKUPS = {"Embedding", "EmbeddingBag"}
@@ -49,11 +50,13 @@ _LENGTHS = {
 }  # fmt: skip
 """Those that follow from shapes, as does what has ``_sym_`` in its name; lengths may differ.
 
-All others that are no tensors matter where the axis could have the examples.
+All others that are not tensors matter where the axis could have the examples.
 """
 
 
-def places_of(graph: Graph, is_weight: Callable[[Node], bool], batch: int) -> tuple[Place, ...]:
+def layout_attributes(
+    graph: Graph, is_weight: Callable[[Node], bool], batch: int
+) -> tuple[LayoutAttribute, ...]:
     """Return the attributes of a graph that decide where the examples are.
 
     Args:
@@ -73,7 +76,7 @@ def places_of(graph: Graph, is_weight: Callable[[Node], bool], batch: int) -> tu
     return tuple(found)
 
 
-def values_at(graph: Graph, places: Sequence[Place]) -> Hashable:
+def values_at(graph: Graph, places: Sequence[LayoutAttribute]) -> Hashable:
     """Return the values of attributes in a graph of the same structure."""
     nodes = graph.nodes
     return tuple([getattr(nodes[number], name) for number, names in places for name in names])

@@ -1,4 +1,9 @@
-"""Give some examples the values of others, wherever it is known which elements are theirs."""
+"""Replace some examples of a tensor by another one of the batch.
+
+For a batch of four, ``Replacement(chosen=[True, True, False, False], source=3)`` overwrites the
+examples 0 and 1 with example 3 in each :class:`ExampleTensor`. What is computed for the examples 2
+and 3 must not change.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +19,12 @@ _TURNED = -4.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """A value in which it is known which elements belong to which example.
+class ExampleTensor:
+    """A recorded tensor of which it is known which elements belong to which example.
 
     Args:
-        position: how many operations are before it is exchanged.
-        number: the value.
+        position: the number of operations that run before its examples are replaced.
+        number: the number of the tensor on the tape.
         layout: where the examples are.
     """
 
@@ -29,11 +34,11 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class Exchange:
-    """Some examples are changed.
+class Replacement:
+    """Which examples are replaced, and by what.
 
     Args:
-        chosen: which, a mask ``[batch]``.
+        chosen: the examples to replace, a mask ``[batch]``.
         source: the example whose values they get; None changes their own by a little.
         times: what these values are multiplied by.
     """
@@ -57,8 +62,8 @@ class Exchange:
         return value
 
 
-def halves(losses: Tensor) -> tuple[Exchange, Exchange]:
-    """Return two changes that together change every example.
+def halves(losses: Tensor) -> tuple[Replacement, Replacement]:
+    """Return two replacements that together replace every example.
 
     One half becomes the example with the greatest value in the loss, and the other half the one
     with the smallest, so that ranks and extremes of the batch change.
@@ -72,13 +77,13 @@ def halves(losses: Tensor) -> tuple[Exchange, Exchange]:
     keeps_greatest = [order[-1], *inner[: (batch - 2) // 2]]
     first = torch.ones(batch, dtype=torch.bool)
     first[keeps_greatest] = False
-    return Exchange(first, order[-1]), Exchange(~first, order[0])
+    return Replacement(first, order[-1]), Replacement(~first, order[0])
 
 
-def further(batch: int, count: int) -> list[Exchange]:
-    """Return random changes, which may change decisions that :func:`halves` did not.
+def further(batch: int, count: int) -> list[Replacement]:
+    """Return random replacements, which may change decisions that :func:`halves` did not.
 
-    The last third turns values around and makes them larger: where labels decide which of two
+    The last third negates values and makes them larger: where labels decide which of two
     losses is greater, the values of other examples do not change that.
     """
     generator = torch.Generator().manual_seed(batch)
@@ -89,7 +94,7 @@ def further(batch: int, count: int) -> list[Exchange]:
         chosen = torch.ones(batch, dtype=torch.bool)
         chosen[order[:stays]] = False
         times = _TURNED if 3 * turn >= 2 * count else 1.0
-        found.append(Exchange(chosen, int(order[0]), times))
+        found.append(Replacement(chosen, int(order[0]), times))
     return found
 
 
