@@ -109,10 +109,15 @@ def test_reduce_prng_keys_and_bf16(mode: str) -> None:
 
 
 def test_reduce_no_entries() -> None:
-    logs = sawlog.spool(lambda xs: lax.map(lambda x: sawlog.log({"x": x}), xs))(np.zeros((0, 2)))[1]
+    def fun(xs: Any) -> Any:
+        return lax.map(lambda x: sawlog.log({"x": x}), xs)
+
+    logs = sawlog.spool(fun)(np.zeros((0, 2)))[1]
     same(logs["x"], np.zeros((0, 2)))
-    same(logs.reduce("sum")["x"], np.zeros(2))
-    same(logs.reduce("count")["x"], np.zeros(2))
+    for mode in ("sum", "count", "mean"):
+        inside = sawlog.spool(fun, reduce=mode)(np.zeros((0, 2)))[1]
+        same(logs.reduce(mode)["x"], inside["x"])
+        assert dict(inside) == dict(logs.reduce(mode)) == {}
 
 
 # -- the host --------------------------------------------------------------------------------------
@@ -282,3 +287,63 @@ def test_clear_and_popitem() -> None:
     assert logs.steps == {}
     with pytest.raises(KeyError):
         logs.popitem()
+
+
+# -- no entries ------------------------------------------------------------------------------------
+
+
+def _of_no_step(x: Any) -> Any:
+    """A loop of no steps, with logs in it."""
+
+    def step(x: Any, i: Any) -> Any:
+        sawlog.log({"n": i * x}, step=i)
+        return x, None
+
+    return lax.scan(step, x, jnp.arange(0))[0]
+
+
+NO_ENTRIES = {
+    "one": lambda spooled: spooled(1.0),
+    "jit": lambda spooled: jax.jit(spooled)(1.0),
+    "lanes": lambda spooled: jax.vmap(spooled)(jnp.arange(3.0)),
+    "lanes of lanes": lambda spooled: jax.jit(jax.vmap(jax.vmap(spooled)))(jnp.ones((2, 3))),
+}
+
+
+@pytest.mark.parametrize("mode", ["mean", "sum", "max", "last", "count", "std"])
+@pytest.mark.parametrize("way", NO_ENTRIES)
+def test_a_reduction_of_no_entries_is_not_a_number(way: str, mode: str) -> None:
+    """It has no value: left out, and masked under vmap, wherever the entries are reduced."""
+    call = NO_ENTRIES[way]
+    found = [
+        call(sawlog.spool(_of_no_step, reduce=mode))[1],
+        call(sawlog.spool(_of_no_step, window=2, reduce=mode))[1],
+        call(sawlog.spool(_of_no_step))[1].reduce(mode),
+        jax.jit(lambda logs: logs.reduce(mode))(call(sawlog.spool(_of_no_step))[1]),
+    ]
+    for logs in found:
+        if "lanes" in way:
+            assert not np.any(logs.mask["n"])
+            assert np.shape(logs.mask["n"]) == np.shape(logs["n"]) == ((3,), (2, 3))["of" in way]
+        else:
+            assert "n" not in dict(logs)
+
+
+@pytest.mark.parametrize("statistic", ["mean", "std", "min", "max", "sum", "count", "median"])
+def test_statistics_of_no_entries(statistic: str) -> None:
+    logs = jax.vmap(sawlog.spool(_of_no_step))(jnp.arange(3.0))[1]
+    over_lanes = getattr(logs, statistic)()
+    assert np.shape(over_lanes["n"]) == np.shape(over_lanes.step["n"]) == (0,)
+    over_entries = getattr(logs, statistic)(over="entries")
+    assert np.asarray(over_entries.mask["n"]).tolist() == [False] * 3
+
+
+def test_the_median_of_a_lane_that_never_logged_is_masked() -> None:
+    def fun(x: Any) -> None:
+        for i in range(3):
+            sawlog.log({"x": x + i}, where=x > 0)
+
+    logs = jax.vmap(sawlog.spool(fun))(jnp.array([-1.0, 2.0, 4.0]))[1]
+    medians = logs.median(over="entries")
+    assert np.asarray(medians.mask["x"]).tolist() == [False, True, True]
+    np.testing.assert_array_equal(np.asarray(medians["x"])[1:], [3.0, 5.0])

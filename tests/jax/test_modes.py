@@ -150,6 +150,10 @@ NOT_MEANT = {
 }
 
 
+#: Programs in which JAX itself finds a leak, also without sawlog.
+LEAKS_OF_JAX = {"grad_of_shard_map"}
+
+
 def runs_plainly(case: Any, mode: str) -> bool:
     """Whether the program without any transformation works in this mode."""
     try:
@@ -176,7 +180,8 @@ def test_rows(mode: str, row: str) -> None:
     names = [name for name in ("spool", "jit_spool", "tap") if name in ways_of(case, thorough=True)]
     name = names[len(row + mode) % len(names)]
     if not runs_plainly(case, mode):
-        assert mode in NOT_MEANT, f"{row} does not run with {mode} even without logs"
+        known = mode in NOT_MEANT or (mode == "leaks" and row in LEAKS_OF_JAX)
+        assert known, f"{row} does not run with {mode} even without logs"
         return
     with MODES[mode](), contextlib.ExitStack():
         WAYS[name](case)

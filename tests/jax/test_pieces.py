@@ -211,6 +211,8 @@ def test_pieces_of_lanes(place: str, buffer: int) -> None:
         for one in seen:
             value = one.entries()["k"]
             shape = value.shape
+            if row.arg is XS and i >= shape[1]:  # the last batch of lax.map can be smaller
+                continue
             mask = np.reshape(one.mask.get("k", np.ones(shape, bool)), shape)[:, i]
             values += value[mask, i].tolist()
             steps += np.reshape(one.step["k"], shape)[mask, i].tolist()

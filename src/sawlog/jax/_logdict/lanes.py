@@ -7,6 +7,7 @@ matched by step: an average covers the lanes that logged that step.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -115,7 +116,8 @@ def _entries_and_lanes(x: np.ndarray, part: LogdictPart) -> np.ndarray:
     """Reshape ``[*outer, entries, *batch, ...]`` to ``[entries, lanes, ...]``."""
     outer, batch = part.outer, part.slot.batch
     x = np.moveaxis(x, outer, 0)
-    return x.reshape((x.shape[0], -1, *x.shape[1 + outer + batch :]))
+    entries, lanes = x.shape[0], math.prod(x.shape[1 : 1 + outer + batch])
+    return x.reshape((entries, lanes, *x.shape[1 + outer + batch :]))
 
 
 def _matched(
@@ -212,8 +214,11 @@ def quantile(q: Any) -> Statistic:
             raise LogValueError(
                 "Complex numbers have no quantiles. Hint: log their absolute value."
             )
+        if not x.shape[1]:  # the mask of the result says that this is no value
+            x, mask = np.zeros((len(x), 1, *x.shape[2:]), x.dtype), np.zeros((len(x), 1), bool)
+            mask = mask.reshape(mask.shape + (1,) * (x.ndim - 2))
         wide = np.where(mask, _wide(x), np.nan)
-        unknown = np.any(np.isnan(wide) & mask, axis=1)
+        unknown = np.any(np.isnan(wide) & mask, axis=1) | ~np.any(mask, axis=1)
         result = np.nanquantile(np.where(unknown[:, None], 0.0, wide), q, axis=1)
         result = np.moveaxis(result, 0, 1) if np.ndim(q) else result
         unknown = np.broadcast_to(unknown[:, None] if np.ndim(q) else unknown, result.shape)

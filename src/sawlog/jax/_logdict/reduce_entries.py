@@ -27,16 +27,27 @@ def reduce_part(part: LogdictPart, mode: Any) -> LogdictPart:
     value = _fold(reduction, part.value, part.mask, part)
     steps = tuple(_fold(for_steps(reduction), x, part.mask, part) for x in part.steps)
     mask = None if part.mask is None else part.mask.any(axis=part.outer)
+    if mask is None and (shape := _shape_without_entries(part)) is not None:
+        mask = entries_of.namespace(part).zeros(shape, bool)
     if entries_of.namespace(part) is np and not any(map(is_tracer, jax.tree.leaves(value))):
         value, steps = jax.tree.map(host_array, (value, steps))  # not while a program is traced
     slot = dataclasses.replace(
         part.slot,
         stacked=False,
         ndim=np.ndim(jax.tree.leaves(value)[0]) - part.outer,
+        masked=mask is not None,
         counted=False,
         reduction=reduction.name,
     )
     return LogdictPart(value, steps, mask, slot)
+
+
+def _shape_without_entries(part: LogdictPart) -> tuple[int, ...] | None:
+    """Return the shape of the mask of a reduction of no entries; None if there are entries."""
+    shape = np.shape(jax.tree.leaves(part.value)[0])
+    if shape[part.outer]:
+        return None
+    return *shape[: part.outer], *shape[part.outer + 1 :][: part.slot.batch]
 
 
 def _fold(reduction: Reduction, value: Any, mask: Any, part: LogdictPart) -> Any:
