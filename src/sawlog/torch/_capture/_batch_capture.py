@@ -20,6 +20,7 @@ from sawlog.errors import CaptureError, SawlogError
 from sawlog.run_files._options import Options
 from sawlog.run_files._statistics import RunStatistics
 from sawlog.torch._batch_spec import BatchSpec
+from sawlog.torch._capture._asked_blocks import asked_blocks
 from sawlog.torch._capture._batch_logs import BatchLogs, PairMap
 from sawlog.torch._capture._planned_pass import PlannedPass, ends_of, watched_edges
 from sawlog.torch._capture._recording import Recording
@@ -178,6 +179,7 @@ class BatchCapture:
         if self._refuses_quotients and not self._loss.losses and self._loss.items is None:
             for loss in backward.losses:
                 refuse_quotient(root_of(loss))
+        self._logs.asked = asked_blocks(self._watched, backward.inputs)
         run = functools.partial(backward.run, self._hooks.probes)
         self._capture(Roots(backward.losses, backward.grads), run)
         self._left = grad_state(self._first_parameter())
