@@ -11,7 +11,7 @@ from sawlog.torch._model._watched import Watched
 
 
 def asked_blocks(watched: Watched, inputs: Sequence[Tensor] | None) -> frozenset[str] | None:
-    """Return the names of the blocks whose gradients are asked for; None is all of them.
+    """Return the names of the blocks whose gradients are requested; None is all of them.
 
     Raises:
         CaptureError: a part of a block is.
@@ -27,6 +27,6 @@ def asked_blocks(watched: Watched, inputs: Sequence[Tensor] | None) -> frozenset
             raise CaptureError(
                 f"backward(inputs=...) asks for a part of {list(block.parameters)}, which are "
                 f"logged as one matrix: {missing[0]!r} is not in `inputs`. Hint: ask for all of "
-                "them; or watch only those that are asked for, by names=."
+                "them; or watch only those that are requested, by names=."
             )
     return frozenset(found)

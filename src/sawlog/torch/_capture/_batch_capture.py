@@ -22,8 +22,8 @@ from sawlog.run_files._statistics import RunStatistics
 from sawlog.torch._batch_spec import BatchSpec
 from sawlog.torch._capture._asked_blocks import asked_blocks
 from sawlog.torch._capture._batch_logs import BatchLogs, PairMap
+from sawlog.torch._capture._batch_recording import BatchRecording
 from sawlog.torch._capture._planned_pass import PlannedPass, ends_of, watched_edges
-from sawlog.torch._capture._recording import Recording
 from sawlog.torch._capture._reentrant_pass import ReentrantPass
 from sawlog.torch._capture._region_problems import region_problems
 from sawlog.torch._graph._autograd_graph import Graph, gradients, graph_of, root_of
@@ -83,7 +83,7 @@ class BatchCapture:
         self.scales: list[Scale | None] = []
         self._checkpointed = self._refuses_quotients = False
         moments = bool({"kfac", "ekfac"} & {*options.statistic})
-        self._recording = Recording(watched, self._hooks, batch, self.needs_gradients, moments)
+        self._recording = BatchRecording(watched, self._hooks, batch, self.needs_gradients, moments)
         self._left: tuple[Any, ...] | None = None
         self._reentrant = ReentrantPass(watched, self._hooks, self._loss, batch, self._logs)
 

@@ -61,7 +61,7 @@ class BatchLogs:
         self.factor = 1.0
         self.correction: PairMap | None = None
         self.asked: frozenset[str] | None = None
-        """The blocks that the backward pass was asked for; None is all."""
+        """The blocks whose gradients the backward pass has to give; None is all."""
         self.gradients = 0
         """The number of gradients that were seen."""
         self._observer: Callable[[Block, Pair], None] | None = None

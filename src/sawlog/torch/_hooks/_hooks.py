@@ -110,7 +110,7 @@ class Hooks:
             unit.module.register_forward_hook(_Hook(self._on_call, unit), with_kwargs=True)
             for unit in self._watched.units
         ]
-        everywhere = torch.nn.modules.module._global_forward_hooks
+        everywhere: Any = torch.nn.modules.module._global_forward_hooks
         handles += [
             unit.module.register_forward_hook(_Hook(self._before_hooks, unit), prepend=True)
             for unit in self._watched.units

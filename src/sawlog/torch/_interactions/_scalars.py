@@ -32,6 +32,7 @@ _DERIVED: tuple[Callable[[float], float], ...] = (
     lambda x: x + 1e-12,
 )
 _SAME, _NEGATIVE = _DERIVED[:2]
+_MOST = 8  # of readings of one number
 _LEAST = 2  # smaller sizes are most often constants of the program
 _DIGITS = 2**12  # simpler numbers may be constants of the program
 
@@ -68,9 +69,9 @@ class Scalars:
 
 
 class Integers:
-    """Recognises sizes that were read from tensors, if no other number read is the same."""
+    """Recognises sizes that were read from tensors."""
 
-    def __init__(self, known: Mapping[int, Scalar | None] | None = None) -> None:
+    def __init__(self, known: Mapping[int, Scalar] | None = None) -> None:
         self._known = dict(known or {})
 
     def __bool__(self) -> bool:
@@ -86,11 +87,13 @@ class Integers:
             return
         found = (value, _SAME), (-value, _NEGATIVE)
         for number, of in found:
-            self._known[number] = None if number in self._known else Scalar(operation, of)
+            before = self._known.get(number)
+            others = () if before is None else (before, *before.others)
+            self._known[number] = Scalar(operation, of, others[:_MOST])
 
     def of(self, value: int) -> int | Scalar:
         """Return where a size comes from; the size itself if that is unknown."""
-        return self._known.get(value) or value
+        return self._known.get(value, value)
 
 
 def _has_many_digits(value: float) -> bool:
