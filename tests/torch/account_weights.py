@@ -84,6 +84,38 @@ def a_buffer_times_a_weight() -> Situation:
     return Situation(model, numbers(4), classify)
 
 
+@right
+def a_spectrum_at_a_few_places() -> Situation:
+    """As in FourierFT, whose module keeps the places in a dict."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        dense = torch.zeros(4, 4, dtype=x.dtype)
+        dense[m.places["default"][0], m.places["default"][1]] = m.spectrum
+        return m.out(torch.tanh(x @ torch.fft.ifft2(dense).real))
+
+    model = Module(forward, spectrum=nn.Parameter(torch.randn(5)), out=nn.Linear(4, 3))
+    model.places = {"default": torch.tensor([[0, 0, 1, 2, 3], [1, 3, 2, 0, 0]])}
+    return Situation(model, numbers(4), classify)
+
+
+@refused("mixes examples")
+def words_that_the_model_has_kept() -> Situation:
+    """They are not its constants, since it is called with them."""
+
+    def forward(m: Any, words: Tensor) -> Tensor:
+        return centred(m, m.first[words] * 0.5)
+
+    model = Module(
+        forward,
+        first=nn.Parameter(torch.randn(7, 4)),
+        layer=nn.Linear(4, 4),
+        out=nn.Linear(4, 3),
+    )
+    words = torch.tensor([4, 1, 3, 5])
+    model.kept = words
+    return Situation(model, (words, torch.tensor([0, 1, 2, 0])), classify)
+
+
 def centred(m: Any, h: Tensor) -> Tensor:
     return m.out(m.layer(torch.tanh(h - h.mean(0))))
 

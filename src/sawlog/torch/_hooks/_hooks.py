@@ -24,6 +24,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.torch._compiled._region import CallTemplate, CompiledCall, RegionOptions
 from sawlog.torch._compiled._regions import BatchRegions
+from sawlog.torch._graph._memory import memory_of
 from sawlog.torch._interactions._recorder import Recorder
 from sawlog.torch._model._watched import Unit, Watched
 
@@ -150,7 +151,9 @@ class Hooks:
             return
         starts: list[int] = []
         handles = [
-            model.register_forward_pre_hook(_Hook(self._on_start, starts), prepend=True),
+            model.register_forward_pre_hook(
+                _Hook(self._on_start, starts), prepend=True, with_kwargs=True
+            ),
             model.register_forward_hook(_Hook(self._on_end, starts), always_call=True),
         ]
         try:
@@ -159,11 +162,13 @@ class Hooks:
             for handle in handles:
                 handle.remove()
 
-    def _on_start(self, starts: list[int], *args: Any) -> None:
+    def _on_start(self, starts: list[int], module: Any, args: Any, kwargs: Any) -> None:
         """The model is called."""
-        del args
+        del module
         if self.recorder is not None and self.recorder.tape is not None:
-            starts.append(len(self.recorder.tape.operations))
+            tape = self.recorder.tape
+            starts.append(len(tape.operations))
+            tape.arguments.update(map(memory_of, _tensors((args, kwargs))))
 
     def _on_end(self, starts: list[int], *args: Any) -> None:
         """A call of the model ended, perhaps by an exception."""

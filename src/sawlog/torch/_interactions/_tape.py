@@ -145,6 +145,8 @@ class Tape:
         """The values of the edges of the graph, and the positions where they were first used."""
         self.model_calls: list[range] = []
         """The operations during each call of the model."""
+        self.arguments: set[int | None] = set()
+        """The memory of the tensors that the model was called with."""
         self._homes: list[Memory | None] = []
         self._memories: dict[int, Memory] = {}
         self._shared: set[int] = set()
