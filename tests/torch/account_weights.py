@@ -84,8 +84,42 @@ def a_buffer_times_a_weight() -> Situation:
     return Situation(model, numbers(4), classify)
 
 
-def centred(m: Any, h: Tensor) -> Tensor:
-    return m.out(m.layer(torch.tanh(h - h.mean(0))))
+@right
+def a_spectrum_at_a_few_places() -> Situation:
+    """As in FourierFT, whose module keeps the places in a dict."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        dense = torch.zeros(4, 4, dtype=x.dtype)
+        dense[m.places["default"][0], m.places["default"][1]] = m.spectrum
+        return m.out(torch.tanh(x @ torch.fft.ifft2(dense).real))
+
+    model = Module(forward, spectrum=nn.Parameter(torch.randn(5)), out=nn.Linear(4, 3))
+    model.places = {"default": torch.tensor([[0, 0, 1, 2, 3], [1, 3, 2, 0, 0]])}
+    return Situation(model, numbers(4), classify)
+
+
+@refused("mixes examples")
+def words_that_the_model_has_kept() -> Situation:
+    """They are not its constants, since it is called with them."""
+
+    def step(model: nn.Module, words: Tensor, y: Tensor) -> Tensor:
+        loss = F.cross_entropy(model(words, F.one_hot(y, 4).double()), y)
+        loss.backward()
+        return loss
+
+    model = Module(
+        lambda m, words, x: centred(m, m.first[words] * 0.5, x),
+        first=nn.Parameter(torch.randn(7, 4)),
+        layer=nn.Linear(4, 4),
+        out=nn.Linear(4, 3),
+    )
+    words = torch.tensor([2, 1, 3, 0])
+    model.kept = words
+    return Situation(model, (words, torch.tensor([0, 1, 2, 0])), step)
+
+
+def centred(m: Any, h: Tensor, x: Tensor) -> Tensor:
+    return m.out(torch.tanh(h - h.mean(0)) + m.layer(x))
 
 
 @refused("mixes examples")
@@ -93,12 +127,12 @@ def inputs_that_the_program_makes_as_constants() -> Situation:
     """Outside of the model, so they are not its constants."""
 
     def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        loss = F.cross_entropy(model(torch.eye(len(y), 4).double()), y)
+        loss = F.cross_entropy(model(torch.eye(len(y), 4).double(), x), y)
         loss.backward()
         return loss
 
     model = Module(
-        lambda m, x: centred(m, x @ m.first),
+        lambda m, ones, x: centred(m, ones @ m.first, x),
         first=nn.Parameter(torch.randn(4, 4)),
         layer=nn.Linear(4, 4),
         out=nn.Linear(4, 3),
@@ -110,7 +144,7 @@ def inputs_that_the_program_makes_as_constants() -> Situation:
 def a_buffer_that_inputs_are_written_to() -> Situation:
     def forward(m: Any, x: Tensor) -> Tensor:
         m.inputs.copy_(x)
-        return centred(m, m.inputs @ m.first)
+        return centred(m, m.inputs @ m.first, x)
 
     model = Module(
         forward,
@@ -125,7 +159,7 @@ def a_buffer_that_inputs_are_written_to() -> Situation:
 @refused("mixes examples")
 def random_numbers_of_each_example() -> Situation:
     def forward(m: Any, x: Tensor) -> Tensor:
-        return centred(m, torch.rand(len(x), 4).double() @ m.first + 0 * x)
+        return centred(m, torch.rand(len(x), 4).double() @ m.first, x)
 
     model = Module(
         forward,
@@ -155,7 +189,7 @@ def remembering(mix: bool) -> nn.Module:
     def forward(m: Any, x: Tensor) -> Tensor:
         Remembering.inputs = x
         h = Remembering.apply(m.first)
-        return m.out(torch.tanh(h - h.mean(0) if mix else h) + m.layer(x))
+        return centred(m, h, x) if mix else m.out(torch.tanh(h) + m.layer(x))
 
     return Module(
         forward,

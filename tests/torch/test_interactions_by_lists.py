@@ -39,6 +39,36 @@ def test_a_hook_that_joins_examples_is_refused(hook, tmp_path):
     run.finalize()
 
 
+@pytest.mark.parametrize("hook", [centred, scaled])
+def test_a_hook_on_all_modules(hook, tmp_path, concluded):
+    program = program_of(hidden(lambda h: h))
+    own = program.model.first
+
+    def only(module, args, output):
+        return hook(module, args, output) if module is own else None
+
+    run, report = run_of(tmp_path, program, dtype="float64")
+    everywhere = torch.nn.modules.module._global_forward_hooks
+    handle = torch.nn.modules.module.register_module_forward_hook(only)
+    try:
+        if hook is centred:
+            said = pytest.raises(MixedExamplesError, match="is 'mean' of")
+            with said, run(data_id=range(program.size)):
+                program.of().backward()
+        else:
+            with run(data_id=range(program.size)):
+                program.of().backward()
+        assert list(everywhere) == [handle.id]
+        expected = program.alone()
+    finally:
+        handle.remove()
+    run.finalize()
+    if hook is scaled:
+        assert concluded == [""]
+        found = logged(run, report, range(program.size))
+        assert_alike(found, {each: expected[each] for each in found})
+
+
 def test_a_hook_that_keeps_examples_apart_is_right(tmp_path, concluded):
     program = program_of(hidden(lambda h: h))
     program.model.first.register_forward_hook(scaled)
@@ -96,6 +126,58 @@ def test_sizes_of_a_split_that_depend_on_values(tmp_path, concluded):
     for first in (0, 100):
         with run(data_id=np.arange(program.size) + first):
             program.of().backward()
+    run.finalize()
+    assert concluded == [""]
+    assert_alike(logged(run, report, range(program.size)), program.alone())
+
+
+class SlicedExperts(SplitExperts):
+    """The same, by slices that begin where the last one ended."""
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        best, chosen = self.router(h).softmax(-1).max(-1)
+        order, start, out = chosen.sort(stable=True).indices, 0, []
+        for expert, count in zip(self.experts, F.one_hot(chosen, 2).sum(0).tolist(), strict=True):
+            out.append(expert(h[order][start : start + count]))
+            start += count
+        out = torch.cat(out) * best[order, None]
+        return self.last(torch.zeros_like(h).index_add(0, order, out))
+
+
+SIZES = {
+    "a slice": lambda h, n: h - h[:, :n].mean(1, keepdim=True),
+    "a slice from the end": lambda h, n: h - h[:, -n:].mean(1, keepdim=True),
+    "narrowed": lambda h, n: h - h.narrow(1, 0, n).mean(1, keepdim=True),
+    "selected": lambda h, n: h - h[:, n, None],
+    "the greatest of them": lambda h, n: h - h.topk(n, 1).values.mean(1, keepdim=True),
+    "a mean of ones": lambda h, n: h / h.new_ones(n).sum(),
+    "split": lambda h, n: h - h.split(n, 1)[0].mean(1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_that_the_batch_decides_are_refused(name, tmp_path):
+    def changed(h):
+        count = (h.detach().abs().amax(0) > 0.75).sum()
+        assert 2 < int(count) < h.shape[1]
+        count = count.item()
+        return SIZES[name](h, count)
+
+    program = program_of(hidden(changed))
+    run, _ = run_of(tmp_path, program)
+    said = pytest.raises(MixedExamplesError, match="leaves no gradient")
+    with said, run(data_id=range(program.size)):
+        program.of().backward()
+    run.finalize()
+
+
+@pytest.mark.parametrize("kind", [SlicedExperts])
+def test_slices_that_depend_on_values(tmp_path, concluded, kind):
+    program = program_of(lambda m, x, y: F.cross_entropy(m(x), y), kind=kind, size=12)
+    run, report = run_of(tmp_path, program, dtype="float64")
+    with run(data_id=np.arange(program.size)):
+        program.of().backward()
     run.finalize()
     assert concluded == [""]
     assert_alike(logged(run, report, range(program.size)), program.alone())

@@ -119,6 +119,42 @@ def test_gradients_of_inputs_as_well(tmp_path):
     torch.testing.assert_close(x.grad, torch.autograd.grad(program.of((x, y)) * 2, x)[0])
 
 
+def test_two_losses_for_two_parts_of_a_model(tmp_path):
+    """As in adversarial training: each is asked for the gradients of its own part."""
+    program = mlp(size=4)
+    run, report = start(tmp_path, program, dtype="float64")
+    first, last = list(program.model[:3].parameters()), list(program.model[3:].parameters())
+    expected = program.alone()
+    for number in range(3):  # proven, and planned
+        with run(data_id=np.arange(4) + 10 * number):
+            loss = program.of()
+            loss.backward(inputs=last, retain_graph=True)
+            (2 * loss).backward(inputs=first)
+    run.finalize()
+    expected = {name: (1 if name == "3.weight" else 2) * rows for name, rows in expected.items()}
+    for number in range(3):
+        assert_alike(logged(run, report, np.arange(4) + 10 * number), expected)
+
+
+def test_what_was_not_asked_for_has_no_gradient(tmp_path):
+    program = mlp(size=4)
+    run, report = start(tmp_path, program, dtype="float64")
+    expected = program.alone()
+    for number in range(2):
+        with run(data_id=np.arange(4) + 10 * number):
+            program.of().backward(inputs=[program.model[3].weight])
+    run.finalize()
+    for number in range(2):
+        found = logged(run, report, np.arange(4) + 10 * number)
+        wanted = {n: rows * (n == "3.weight") for n, rows in expected.items()}
+        assert_alike(found, wanted)
+    with (
+        pytest.raises(CaptureError, match=r"'0\.bias' is not in `inputs`.*Hint:"),
+        run(data_id=range(100, 104)),
+    ):
+        program.of().backward(inputs=[program.model[0].weight])
+
+
 @pytest.mark.parametrize("kept", ["first", "last"])
 def test_one_of_several_rows_of_an_id(tmp_path, kept):
     """Of two batches with the same ids, in one program and in the next one."""

@@ -20,9 +20,10 @@ from sawlog.errors import CaptureError, SawlogError
 from sawlog.run_files._options import Options
 from sawlog.run_files._statistics import RunStatistics
 from sawlog.torch._batch_spec import BatchSpec
+from sawlog.torch._capture._asked_blocks import asked_blocks
 from sawlog.torch._capture._batch_logs import BatchLogs, PairMap
+from sawlog.torch._capture._batch_recording import BatchRecording
 from sawlog.torch._capture._planned_pass import PlannedPass, ends_of, watched_edges
-from sawlog.torch._capture._recording import RecordedBatch
 from sawlog.torch._capture._reentrant_pass import ReentrantPass
 from sawlog.torch._capture._region_problems import region_problems
 from sawlog.torch._graph._autograd_graph import Graph, gradients, graph_of, root_of
@@ -82,7 +83,7 @@ class BatchCapture:
         self.scales: list[Scale | None] = []
         self._checkpointed = self._refuses_quotients = False
         moments = bool({"kfac", "ekfac"} & {*options.statistic})
-        self._recording = RecordedBatch(watched, self._hooks, batch, self.needs_gradients, moments)
+        self._recording = BatchRecording(watched, self._hooks, batch, self.needs_gradients, moments)
         self._left: tuple[Any, ...] | None = None
         self._reentrant = ReentrantPass(watched, self._hooks, self._loss, batch, self._logs)
 
@@ -178,6 +179,7 @@ class BatchCapture:
         if self._refuses_quotients and not self._loss.losses and self._loss.items is None:
             for loss in backward.losses:
                 refuse_quotient(root_of(loss))
+        self._logs.asked = asked_blocks(self._watched, backward.inputs)
         run = functools.partial(backward.run, self._hooks.probes)
         self._capture(Roots(backward.losses, backward.grads), run)
         self._left = grad_state(self._first_parameter())

@@ -60,6 +60,8 @@ class BatchLogs:
         self.wants = frozenset(options.log)
         self.factor = 1.0
         self.correction: PairMap | None = None
+        self.asked: frozenset[str] | None = None
+        """The blocks whose gradients the backward pass has to give; None is all."""
         self.gradients = 0
         """The number of gradients that were seen."""
         self._observer: Callable[[Block, Pair], None] | None = None
@@ -104,6 +106,8 @@ class BatchLogs:
         ``inputs`` is the side of the inputs in this use: a weight that an embedding and a linear
         layer share is used from both sides.
         """
+        if self.asked is not None and block.name not in self.asked:
+            return
         if self._observer is None:
             own = self._batch.chosen_pair(pair)
             if self.correction is not None:

@@ -117,12 +117,12 @@ class WeightUses:
         if known:
             return True
         if operation(node) in _LOOKUPS:
-            weight = all(self._is_of_all(each) for each in indices_of(node))
+            weight = all(self._is_of_all(each, known) for each in indices_of(node))
         elif operation(node) in _CHOICES and len(children) == len(node.next_functions):
             weight = not self._is_given_to_each(node)
         elif len(children) == len(node.next_functions):
             return known is None or type(node) in BUILT_IN  # others may have data besides
-        elif self.is_with_buffer(node) or _is_sum_of_product(node):
+        elif (known is None and self.is_with_buffer(node)) or _is_sum_of_product(node):
             weight = True
         elif operation(node) == "NativeBatchNorm" and shape_of((node, 0))[0] == 1:
             return True  # weight standardisation
@@ -180,9 +180,9 @@ class WeightUses:
             size % self._batch == 0 for shape in shapes if shape[:1] != (1,) for size in shape[:-1]
         )
 
-    def _is_of_all(self, numbers: Tensor) -> bool:
+    def _is_of_all(self, numbers: Tensor, known: bool | None) -> bool:
         """Whether the indices of a lookup are the same for all examples, as positions are."""
-        if memory_of(numbers) in self._buffers:
+        if known is None and memory_of(numbers) in self._buffers:
             return True
         if numbers.dtype == torch.bool:
             return False

@@ -18,11 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils.parametrize import ParametrizationList
 
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.torch._compiled._region import CallTemplate, CompiledCall, RegionOptions
 from sawlog.torch._compiled._regions import BatchRegions
+from sawlog.torch._graph._memory import memory_of
 from sawlog.torch._interactions._recorder import Recorder
 from sawlog.torch._model._watched import Unit, Watched
 
@@ -109,11 +111,17 @@ class Hooks:
             unit.module.register_forward_hook(_Hook(self._on_call, unit), with_kwargs=True)
             for unit in self._watched.units
         ]
+        everywhere: Any = torch.nn.modules.module._global_forward_hooks
         handles += [
             unit.module.register_forward_hook(_Hook(self._before_hooks, unit), prepend=True)
             for unit in self._watched.units
-            if len(unit.module._forward_hooks) > 1
+            if len(unit.module._forward_hooks) > 1 and not everywhere
         ]
+        if everywhere:  # of the program; they run before those of a module
+            units = {id(unit.module): unit for unit in self._watched.units}
+            first = register_module_forward_hook(_Hook(self._before_all_hooks, units))
+            everywhere.move_to_end(first.id, last=False)
+            handles.append(first)
         if self._batch > 1:
             handles += [
                 norm.register_forward_hook(_Hook(self._on_norm, name))
@@ -143,7 +151,9 @@ class Hooks:
             return
         starts: list[int] = []
         handles = [
-            model.register_forward_pre_hook(_Hook(self._on_start, starts), prepend=True),
+            model.register_forward_pre_hook(
+                _Hook(self._on_start, starts), prepend=True, with_kwargs=True
+            ),
             model.register_forward_hook(_Hook(self._on_end, starts), always_call=True),
         ]
         try:
@@ -152,11 +162,13 @@ class Hooks:
             for handle in handles:
                 handle.remove()
 
-    def _on_start(self, starts: list[int], *args: Any) -> None:
+    def _on_start(self, starts: list[int], module: Any, args: Any, kwargs: Any) -> None:
         """The model is called."""
-        del args
+        del module
         if self.recorder is not None and self.recorder.tape is not None:
-            starts.append(len(self.recorder.tape.operations))
+            tape = self.recorder.tape
+            starts.append(len(tape.operations))
+            tape.arguments.update(map(memory_of, _tensors((args, kwargs))))
 
     def _on_end(self, starts: list[int], *args: Any) -> None:
         """A call of the model ended, perhaps by an exception."""
@@ -192,6 +204,13 @@ class Hooks:
         tensor = first_tensor(output)
         if self.recorder is not None and tensor is not None and not in_backward():
             self.recorder.mark(-1 - len(self.calls), id(unit), tensor)
+
+    def _before_all_hooks(
+        self, units: Mapping[int, Unit], module: nn.Module, args: Any, output: Any
+    ) -> None:
+        unit = units.get(id(module))
+        if unit is not None:
+            self._before_hooks(unit, module, args, output)
 
     def _on_call(
         self, unit: Unit, module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any

@@ -30,7 +30,7 @@ class Origins:
 
     def __init__(self, tape: Tape, tensors: ModelTensors, batch: int) -> None:
         self._tape, self._given, self._repeated = tape, Flow(tape), Flow(tape)
-        own_memory = tensors.memories()
+        own_memory = tensors.memories() - tape.arguments
         for number, external in tape.externals.items():
             single = batch > 1 and not external.tensor.dim()  # it has no room for examples
             if not single and memory_of(external.tensor) not in own_memory:

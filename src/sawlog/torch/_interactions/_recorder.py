@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sawlog.torch._interactions._lists import elements
-from sawlog.torch._interactions._scalars import Scalars
+from sawlog.torch._interactions._scalars import Integers, Scalars
 from sawlog.torch._interactions._tape import (
     Mark,
     NotRepeatable,
@@ -32,6 +32,7 @@ _COLLECTIVES = {"c10d", "_c10d_functional", "c10d_functional", "_dtensor", "fsdp
 _DETACH = torch.ops.aten.detach.default
 _READ = torch.ops.aten._local_scalar_dense.default
 _NUMBER = torch.ops.aten.scalar_tensor.default
+_SLICE = torch.ops.aten.slice.Tensor
 _SPLIT = torch.ops.aten.split_with_sizes.default
 _SEEDED = torch.Tag.nondeterministic_seeded
 _PLAIN = torch.Tensor.__torch_dispatch__
@@ -58,6 +59,7 @@ class Recorder(TorchDispatchMode):
         self.problem = ""
         self._scalars = Scalars()
         self._sizes: dict[tuple[int, ...], list[Scalar]] = {}
+        self._integers = Integers()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -98,7 +100,7 @@ class Recorder(TorchDispatchMode):
             return
         if torch._C._get_dispatch_stack_at(stack - 1) is not self:
             return
-        found, read = [], []
+        found, read, before = [], [], self._integers.copy()
         for each in tensor.detach().flatten().unbind():
             found.append(each.item())
             if self.tape is None:
@@ -106,6 +108,9 @@ class Recorder(TorchDispatchMode):
             read.append(Scalar(len(self.tape.operations) - 1, lambda x: x))
         if len(found) > 1 and all(type(each) is int for each in found):
             self._sizes[tuple(found)] = read
+            self._integers = before
+            for each in tensor.detach().flatten().cumsum(0).unbind():  # where parts end
+                each.item()
 
     def mark(self, call: int, layer: Hashable, output: Tensor) -> None:
         """Remember which value is the output of a call of a layer."""
@@ -153,15 +158,30 @@ class Recorder(TorchDispatchMode):
                 raise NotRepeatable("an operation on memory")
             return value
 
-        sizes: Any = None
-        if func is _SPLIT and len(args) > 1:
-            sizes = self._sizes.get(tuple(args[1]))
-        given = (args[0], sizes, *args[2:]) if sizes is not None else tuple(args)
+        given = self._with_sizes(func, args)
         own_args, own_kwargs = mapped((given, dict(kwargs)), replaced)
         _keep_externals(tape, func, args, kwargs)
         seeds = _generators(args, kwargs) if _SEEDED in func.tags else ()
         line = _line_of_program()
         return Operation(func, own_args, own_kwargs, torch.is_grad_enabled(), seeds, line)
+
+    def _with_sizes(self, func: Any, args: Any) -> tuple[Any, ...]:
+        """Return arguments with the sizes that were read from tensors."""
+        if func is _SPLIT and len(args) > 1 and tuple(args[1]) in self._sizes:
+            return (args[0], self._sizes[tuple(args[1])], *args[2:])
+        places = _places_of_sizes(func) if self._integers else ()
+        if not places:
+            return tuple(args)
+        shape = args[0].shape if args and isinstance(args[0], Tensor) else ()
+        own = {shape[args[1]]} if func is _SLICE and len(args) > 1 else {*shape}
+
+        def replaced(value: Any) -> Any:
+            known = type(value) is int and value not in own  # perhaps a size of the tensor
+            return self._integers.of(value) if known else value
+
+        return tuple(
+            mapped(each, replaced) if place in places else each for place, each in enumerate(args)
+        )
 
     def _ref(self, tape: Tape, tensor: Tensor) -> Ref:
         if type(tensor).__torch_dispatch__ is not _PLAIN or tensor.layout is not torch.strided:
@@ -194,6 +214,7 @@ class Recorder(TorchDispatchMode):
     def _end(self, tape: Tape, operation: Operation, found: Any, given: list[Tensor]) -> None:
         if operation.call is _READ:
             self._scalars.add(len(tape.operations), found)
+            self._integers.add(len(tape.operations), found)
         outputs = tensors_in(found)
         if any(type(each).__torch_dispatch__ is not _PLAIN for each in outputs):
             raise NotRepeatable("an operation that returns tensors of another type")
@@ -201,6 +222,19 @@ class Recorder(TorchDispatchMode):
         operation.decides = real and not all(each.is_floating_point() for each in outputs)
         operation.outputs = tuple(tape.add_output(each) for each in outputs)
         tape.operations.append(operation)
+
+
+@functools.cache
+def _places_of_sizes(func: Any) -> frozenset[int]:
+    """Return the places of the arguments that are sizes, or numbers of rows; axes are not."""
+    return frozenset(
+        place for place, each in enumerate(func._schema.arguments) if _is_size(each.real_type)
+    )
+
+
+def _is_size(kind: Any) -> bool:
+    inside = kind.getElementType() if hasattr(kind, "getElementType") else kind
+    return bool(inside.kind() == "SymIntType")
 
 
 def _with_tensor(func: Any, args: Any) -> Any:

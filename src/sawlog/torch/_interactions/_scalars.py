@@ -7,7 +7,7 @@ many digits is not there by chance.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -31,6 +31,9 @@ _DERIVED: tuple[Callable[[float], float], ...] = (
     lambda x: x + 1e-8,
     lambda x: x + 1e-12,
 )
+_SAME, _NEGATIVE = _DERIVED[:2]
+_MOST = 8  # of readings of one number
+_LEAST = 2  # smaller sizes are most often constants of the program
 _DIGITS = 2**12  # simpler numbers may be constants of the program
 
 
@@ -63,6 +66,34 @@ class Scalars:
         rounded = torch.tensor(list(self._known), dtype=torch.float64).to(dtype).tolist()
         known = dict(zip(rounded, self._known.values(), strict=True))
         return [known.get(each, each) for each in values]
+
+
+class Integers:
+    """Recognises sizes that were read from tensors."""
+
+    def __init__(self, known: Mapping[int, Scalar] | None = None) -> None:
+        self._known = dict(known or {})
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
+    def copy(self) -> Integers:
+        """Return a copy."""
+        return Integers(self._known)
+
+    def add(self, operation: int, value: object) -> None:
+        """Remember a number that an operation read."""
+        if type(value) is not int or abs(value) < _LEAST:
+            return
+        found = (value, _SAME), (-value, _NEGATIVE)
+        for number, of in found:
+            before = self._known.get(number)
+            others = () if before is None else (before, *before.others)
+            self._known[number] = Scalar(operation, of, others[:_MOST])
+
+    def of(self, value: int) -> int | Scalar:
+        """Return where a size comes from; the size itself if that is unknown."""
+        return self._known.get(value, value)
 
 
 def _has_many_digits(value: float) -> bool:

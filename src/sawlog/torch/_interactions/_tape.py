@@ -46,10 +46,12 @@ class Scalar:
     Args:
         operation: the index of the operation that read the value.
         of: what the program computed from that value.
+        others: further ones that gave the same number; it is not known which of them it was.
     """
 
     operation: int
     of: Callable[[float], float]
+    others: tuple[Scalar, ...] = ()
 
 
 @dataclasses.dataclass(slots=True)
@@ -85,7 +87,7 @@ class Operation:
         """Yield the indices of the operations that read the Python numbers of this one."""
         for each in leaves((self.args, self.kwargs)):
             if isinstance(each, Scalar):
-                yield each.operation
+                yield from (one.operation for one in (each, *each.others))
 
     def writes(self) -> Iterator[int]:
         """Yield the numbers of the values among the arguments that the operation changes."""
@@ -148,6 +150,8 @@ class Tape:
         """The values of the edges of the graph, and the positions where they were first used."""
         self.model_calls: list[range] = []
         """The operations during each call of the model."""
+        self.arguments: set[int | None] = set()
+        """The memory of the tensors that the model was called with."""
         self._homes: list[Memory | None] = []
         self._memories: dict[int, Memory] = {}
         self._shared: set[int] = set()

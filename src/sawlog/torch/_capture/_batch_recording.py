@@ -14,7 +14,7 @@ from sawlog.torch._proof._passes import Passes
 from sawlog.torch._proof._prover import Proof
 
 
-class RecordedBatch:
+class BatchRecording:
     """What is recorded of one batch.
 
     Args:
