@@ -1,4 +1,7 @@
-"""Operators of lineax that close over arrays, in solvers that evaluate them once, as a matrix."""
+"""Operators of lineax that close over arrays, in solvers that evaluate them once, as a matrix.
+
+Implicit differentiation solves such a system for the derivative.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import pytest
 import sawlog
 
 lx = pytest.importorskip("lineax")
+optimistix = pytest.importorskip("optimistix")
 MATRIX = np.array([[3.0, 1.0], [1.0, 2.0]], np.float32)
 B = jnp.array([1.0, 2.0])
 SOLVERS = {"LU": lx.LU, "QR": lx.QR, "SVD": lx.SVD, "auto": lx.AutoLinearSolver}
@@ -53,3 +57,48 @@ def test_mapped_and_tapped() -> None:
     jax.effects_barrier()
     np.testing.assert_array_equal(seen[0]["v"], np.eye(2))
     np.testing.assert_allclose(sawlog.spool(fun, argnames="w")(B)[0], expected, rtol=1e-4)
+
+
+# --- implicit differentiation, which solves for a tangent -----------------------------------------
+
+
+def cube_root(a):
+    """The root of y**3 + y - a; the function logs where it is evaluated."""
+
+    def residual(y, a):
+        sawlog.log({"y": y})
+        return y**3 + y - a
+
+    solver = optimistix.Newton(rtol=1e-6, atol=1e-6)
+    return optimistix.root_find(residual, solver, jnp.float32(1), a).value
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("way", ["grad", "jit", "jvp"])
+def test_implicit_differentiation(way: str) -> None:
+    """The logs of the forward pass, and then some at the solution."""
+    target = jnp.float32(2)
+    root, logs = sawlog.spool(cube_root, capacity=32)(target)
+    forward = np.asarray(logs["y"])
+    np.testing.assert_allclose(root**3 + root, 2, rtol=1e-5)
+    differentiated = {
+        "grad": jax.grad(cube_root),
+        "jit": jax.jit(jax.grad(jax.jit(cube_root))),
+        "jvp": lambda a: jax.jvp(cube_root, (a,), (jnp.float32(1),))[1],
+    }[way]
+    slope, logs = sawlog.spool(differentiated, capacity=32)(target)
+    np.testing.assert_allclose(slope, 1 / (3 * root**2 + 1), rtol=1e-4)
+    found = np.asarray(logs["y"])
+    np.testing.assert_array_equal(found[: len(forward)], forward)
+    np.testing.assert_allclose(found[len(forward) :], root, rtol=1e-6)
+    assert 1 <= len(found) - len(forward) <= 6
+
+
+@pytest.mark.thorough
+def test_implicit_differentiation_of_lanes() -> None:
+    targets = jnp.array([1.0, 2.0, 30.0])
+    alone = [len(sawlog.spool(jax.grad(cube_root), capacity=32)(t)[1]["y"]) for t in targets]
+    for fun in (jax.vmap(jax.grad(cube_root)), jax.grad(lambda t: jax.vmap(cube_root)(t).sum())):
+        slopes, logs = sawlog.spool(fun, capacity=64)(targets)
+        np.testing.assert_allclose(slopes, jax.vmap(jax.grad(cube_root))(targets), rtol=1e-4)
+        assert np.asarray(logs.mask["y"]).sum(axis=0).tolist() == alone

@@ -127,6 +127,7 @@ from sawlog.jax._compat.programs import wrap_differentiated as wrap_differentiat
 from sawlog.jax._compat.tracing import EvalTrace as EvalTrace
 from sawlog.jax._compat.tracing import evaluating as evaluating
 from sawlog.jax._compat.tracing import hoist_consts as hoist_consts
+from sawlog.jax._compat.tracing import inside_custom_jvp_rule as inside_custom_jvp_rule
 from sawlog.jax._compat.tracing import inside_inner_function as inside_inner_function
 from sawlog.jax._compat.tracing import inside_jacfwd as inside_jacfwd
 from sawlog.jax._compat.tracing import not_tracing as not_tracing

@@ -73,6 +73,20 @@ def inside_jacfwd() -> bool:
     return False
 
 
+def inside_custom_jvp_rule() -> bool:
+    """Return whether the rule of a ``custom_jvp`` is on the stack, where values may be tangents."""
+    rules = {
+        getattr(trace.process_custom_jvp_call, "__code__", None)
+        for trace in (private.ad.JVPTrace, private.ad.LinearizeTrace)
+    }
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code in rules:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def trace_flat(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], name: str) -> ClosedJaxpr:
     """Trace ``fun``, which takes and returns flat lists, at exactly these abstract values."""
     debug = private.core.DebugInfo(

@@ -87,6 +87,11 @@ def _open(primitive: Any, inside: Inside, own_rules: bool = False) -> None:
         def plain(*values: Any) -> Any:
             return primitive.bind(*_filled(constants, values), **params)
 
+        if _compat.inside_custom_jvp_rule() and not own_rules:
+            # Reverse mode may transpose it, which only the primitive can do.
+            jaxpr_as_fun(closed)(*map(jax.lax.stop_gradient, values))  # for its logs
+            with not_listening(), lowering_marks.dropping():
+                return plain(*values)
         if own_rules:
             return _with_own_rules(closed, plain, _compat.differentiates_backwards(params))(*values)
         return _with_own_derivative(closed, plain)(*values)
