@@ -42,6 +42,7 @@ from sawlog.store._format._json_files import NOT_A_FILE, read_error
 
 _FIRST_READ = 1 << 14  # bytes; most headers are smaller
 _PAGE = 4096
+_LARGE_ROW = 1 << 20  # bytes; larger rows are copied one by one, without a second copy
 _NONE = np.zeros(0, "<u8")
 _checked_before = CheckedTensors()
 _read_before = HeaderCache()
@@ -282,6 +283,19 @@ class Segment:
         if not self._checked(name).copied_ok(rows, copy):
             raise self._changed(name)
         return copy
+
+    def take_into(self, name: str, rows: np.ndarray, out: np.ndarray, where: np.ndarray) -> None:
+        """Copy single rows to ``out[where]``, and check them there if they are large."""
+        placed = self.tensors[name]
+        if placed.cut.row_bytes < _LARGE_ROW or placed.dtype != out.dtype:
+            out[where] = self.take(name, rows)
+            return
+        whole, checked = self.unchecked(name), self._checked(name)
+        for i, place in enumerate(where.tolist()):
+            row, copy = rows[i : i + 1], out[place : place + 1]
+            copy[...] = whole[int(row[0])]
+            if not checked.copied_ok(row, copy):
+                raise self._changed(name)
 
     def _changed(self, name: str) -> DamagedStoreError:
         return self.damaged(f"bytes of {name!r} were changed after they were written")

@@ -1,6 +1,6 @@
 """What other parts of sawlog note in a store: in its ``meta``, and in the ``attrs`` of series.
 
-The store keeps such notes as they are. A reader cannot know who wrote them.
+The store keeps such notes as they are, and they may be from a stranger.
 """
 
 from __future__ import annotations

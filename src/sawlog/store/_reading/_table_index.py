@@ -102,7 +102,7 @@ class TableIndex:
         def copy(part: tuple[int, np.ndarray, np.ndarray]) -> None:
             number, where, own = part
             for name, array in out.items():
-                array[where] = self.chunks[number][0].take(name, own)
+                self.chunks[number][0].take_into(name, own, array, where)
 
         for_each(copy, self.index.split(rows), sum(array.nbytes for array in out.values()))
         return out
