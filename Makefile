@@ -13,7 +13,7 @@ NEWEST_TESTS := \
 	tests/jax tests/sinks tests/loggers $(wildcard tests/test_ppo*.py) tests/test_loop_examples.py \
 	tests/test_docs.py tests/test_imports.py tests/test_missing_packages.py
 
-.PHONY: help demo docs test test-browser test-long test-newest test-thorough mutants fuzz bench lint clean
+.PHONY: help demo docs test test-browser test-examples test-long test-newest test-thorough mutants fuzz bench lint clean
 .NOTPARALLEL: # there is one .venv
 # Else every process that a test starts compiles sawlog again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -24,6 +24,7 @@ help:
 	@echo "make lint           ruff and mypy"
 	@echo "make docs           the documentation, as pages in build/docs"
 	@echo "make test-browser   the pages of report and view, in Chromium"
+	@echo "make test-examples  every example, also those that make test leaves out"
 	@echo "make test-long      the tests that make test leaves out, because others cover most of them"
 	@echo "make test-newest    the tests of the JAX half, on the newest Python and JAX"
 	@echo "make test-thorough  make test and make test-newest, with all random examples, kills and pairs"
@@ -69,6 +70,10 @@ $(BROWSER): $(DEV)
 test-browser: $(BROWSER)
 	tools/chromium.sh
 	SAWLOG_BROWSER=1 $(BIN)/python -m pytest -n0 tests/report/test_browser.py tests/report/test_browser_names.py
+
+# Each program of examples/, and the notebooks: also those that make test leaves out.
+test-examples: $(DEV)
+	$(BIN)/python -m pytest -m "thorough or not thorough" tests/test_examples.py tests/test_loop_examples.py tests/test_small_examples.py
 
 test-newest:
 	SAWLOG_LEAVE_OUT=torch tools/newest_python.sh \

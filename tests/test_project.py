@@ -99,7 +99,8 @@ def test_readme_names_the_two_commands():
 def test_makefile_has_the_targets():
     makefile = text_of(ROOT / "Makefile")
     targets = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
-    expected = {"demo", "docs", "test", "test-browser", "test-long", "test-newest", "test-thorough"}
+    expected = {"demo", "docs", "test", "test-thorough"}
+    expected |= {"test-browser", "test-examples", "test-long", "test-newest"}
     expected |= {"mutants", "fuzz", "bench", "lint"}
     expected |= {"clean"}
     assert expected <= targets
@@ -117,7 +118,7 @@ def test_tests_for_the_newest_jax_exist():
 def test_ci_runs_all_sets_of_tests(tmp_path):
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    everything = ["lint", "test", "docs", "test-newest", "test-browser"]
+    everything = ["lint", "test", "docs", "test-examples", "test-newest", "test-browser"]
     always = everything[:-1]
     for browser in (True, False):
         tools = with_fake_tools(tmp_path / str(browser), browser)

@@ -10,6 +10,7 @@ from sawlog._text import printable_lines
 
 _CELL = "padding:.15em .8em .15em 0;vertical-align:top;text-align:"
 _LONG = 60  # characters; longer words are broken, so that a table stays as wide as the page
+_SHORT = 24  # letters that a column of any width may break
 
 
 def escaped(text: Any) -> str:
@@ -73,8 +74,11 @@ def bar(share: float, colour: str) -> Markup:
 
 
 def _bounds(cell: Any) -> str:
-    is_long = not isinstance(cell, Markup) and len(str(cell)) > _LONG
-    return ";max-width:30em;overflow-wrap:break-word" if is_long else ""
+    """Keep a long text from being as wide as the page, and from becoming a narrow tower."""
+    if isinstance(cell, Markup) or len(str(cell)) <= _SHORT:
+        return ""
+    wide = ";max-width:30em;overflow-wrap:break-word" if len(str(cell)) > _LONG else ""
+    return f"{wide};min-width:14em"
 
 
 def _cell(cell: Any) -> str:

@@ -47,6 +47,46 @@ def test_names_that_cannot_be_seen_are_quoted(opened, tmp_path):
     assert page.inner_text("#panel .ranking").count("not described") == 2
 
 
+def test_runs_without_a_choice_show_the_settings_that_they_share(opened, tmp_path):
+    """Equal settings are shown, and runs of different kinds are not said to be set alike."""
+    for seed in range(2):
+        config = {"lr": 0.05, "layers": [8, 8]}
+        with sawlog.store.create(tmp_path / "runs" / f"{seed}", meta={"config": config}) as writer:
+            writer.log({"loss": 1.0}, step=0)
+    write_report([tmp_path / "runs"], tmp_path / "page.html")
+    page = opened((tmp_path / "page.html").as_uri())
+    page.wait_for_selector("text=2 settings that all of them share")
+    assert "Their settings are the same." in page.inner_text("#panel")
+    shared = page.get_by_role("region", name="Shared settings").locator("tbody tr")
+    assert shared.all_inner_texts() == ["lr\t0.05", "layers\t8, 8"]
+    with sawlog.store.create(tmp_path / "runs" / "other", meta={"config": {"n": 1}}) as writer:
+        writer.log({"loss": 1.0}, step=0)
+    write_report([tmp_path / "runs"], tmp_path / "more.html")
+    page = opened((tmp_path / "more.html").as_uri())
+    page.wait_for_selector("text=No setting that several of them have differs.")
+    assert "Their settings are the same." not in page.inner_text("#panel")
+    assert "that all of them share" not in page.inner_text("#panel")
+
+
+def test_ids_fit_their_places(opened, tmp_path):
+    """A short id stays on one line on a phone, and a long one is shortened in a chart."""
+    ids = ["12", "long-" + "x" * 60]
+    with sawlog.store.create(tmp_path / "run") as writer:
+        writer.log({"loss": 1.0}, step=0)
+    scores = Scores(np.array(["q"]), np.array(ids), np.array([[2.0, -1.0]]))
+    scored = ScoredRun("ids", scores, load_examples(tmp_path / "run"))
+    write_report([tmp_path / "run"], tmp_path / "page.html", scores=[scored])
+    page = opened((tmp_path / "page.html").as_uri() + "#attribution", width=390)
+    page.wait_for_selector("#panel .main-svg")
+    marks = page.locator("#panel .annotation-text").all_text_contents()
+    assert sorted(marks) == ["1st: 12", "last: long-" + "x" * 14 + "…"]
+    space = page.locator("#panel code.id").evaluate_all(
+        "all => all.map(each => getComputedStyle(each).whiteSpace)"
+    )
+    assert "nowrap" in space
+    assert page.locator("#panel code.id", has_text="12").bounding_box()["height"] < 30
+
+
 def test_values_that_are_not_finite_have_no_least_and_greatest(opened, tmp_path):
     with sawlog.store.create(tmp_path / "run") as writer:
         writer.extend({"loss": np.full(3, np.nan)}, step=np.arange(3))

@@ -118,7 +118,7 @@ async function drawComparison(root) {
   if (chosen.length === 1) card.append(el("p", { class: "path" }, chosen[0].path));
   if (chosen[0].problem) card.append(problem(chosen[0].problem));
   if (names.length) card.append(plainTable("Settings", labels, names.map((name) => [name, ...chosen.map((run) => String(setting(run, name)))])));
-  else card.append(el("p", { class: "muted" }, chosen.length === 1 ? "It has no configuration." : "Their settings are the same."));
+  else card.append(el("p", { class: "muted" }, chosen.length === 1 ? "It has no configuration." : varied(chosen).length ? "No setting that several of them have differs. Choose runs to compare all of their settings." : "Their settings are the same."));
   const same = chosen.length > 1 ? shared(chosen) : [];
   if (same.length) card.append(el("details", { open: !names.length }, el("summary", {}, `${plural(same.length, "setting")} that all of them share`), plainTable("Shared settings", ["setting", "value"], same.map((name) => [name, String(setting(chosen[0], name))]))));
   const turn = (root.turn = (root.turn || 0) + 1);
