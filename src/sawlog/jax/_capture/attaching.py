@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from sawlog.errors import CaptureError
 from sawlog.jax import _compat
-from sawlog.jax._capture.axes import Axis, Place, Split, State
+from sawlog.jax._capture.axes import Axis, Place, Split, State, digits_of
 from sawlog.jax._capture.axis_rules.table import Followed, is_sliceable, where
 from sawlog.jax._capture.constants import Traced, full
 from sawlog.jax._capture.factors import UseFactors, by_factors, factors_of
@@ -174,10 +174,18 @@ class Attacher:
         for place, axis in followed.aligned.items():
             places[place] = axis
         shapes = tuple(tuple(atom.aval.shape) for atom in eqn.invars)
-        bind = bind_silently(eqn)
-        jointly = _compat.is_differentiated_jointly(eqn)
+        outs = followed.outs
+        along = {part.dim for out in outs for part, _ in _digits(out, self.examples)}
         return ConstantUse(
-            bind, i, constant, shapes, tuple(places), followed.outs, self.examples, jointly
+            bind_silently(eqn),
+            i,
+            constant,
+            shapes,
+            tuple(places),
+            outs,
+            self.examples,
+            bind_silently(_compat.for_one_example(eqn, along)),
+            _compat.is_differentiated_jointly(eqn),
         )
 
     def _whole(
@@ -278,6 +286,10 @@ def _typed_program(eqn: Any) -> CaptureError:
         "its own, and there is no rule for that. Hint: jax.shard_map(..., check_vma=False), or "
         "names= to leave the parameter out."
     )
+
+
+def _digits(place: Place, examples: int) -> list[tuple[Axis, int]]:
+    return digits_of(place, examples) if isinstance(place, (Axis, Split)) else []
 
 
 def _kept(factors: UseFactors, given: Sequence[Any]) -> dict[int, Any]:

@@ -17,6 +17,7 @@ from sawlog.jax._compat.distributed import get_key as get_key
 from sawlog.jax._compat.distributed import is_distributed as is_distributed
 from sawlog.jax._compat.distributed import put_key as put_key
 from sawlog.jax._compat.derivatives import bind_differentiably as bind_differentiably
+from sawlog.jax._compat.derivatives import for_one_example as for_one_example
 from sawlog.jax._compat.derivatives import is_differentiated_jointly as is_differentiated_jointly
 from sawlog.jax._compat.effects import Effect as Effect
 from sawlog.jax._compat.effects import guards_transfers as guards_transfers
@@ -145,5 +146,6 @@ from sawlog.jax._compat.values import key_kind as key_kind
 from sawlog.jax._compat.values import lane_aval as lane_aval
 from sawlog.jax._compat.values import make_varying as make_varying
 from sawlog.jax._compat.values import mesh_of as mesh_of
+from sawlog.jax._compat.values import mesh_of_type as mesh_of_type
 from sawlog.jax._compat.values import typeof as typeof
 from sawlog.jax._compat.values import varying_axes as varying_axes
