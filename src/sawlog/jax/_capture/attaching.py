@@ -122,7 +122,9 @@ class Attacher:
             if factors is not None and use.constant.view is not None and len(values) == 1:
                 values, origin = self._factored(eqn, use, factors, operands, values)
                 continue
-            if factors is not None and factors.always:
+            if factors is not None and (
+                factors.always or _is_sharded_convolution(eqn, values[0])
+            ):
                 rows = by_factors(use, factors)
                 sliceable = True
             elif eqn.primitive.name == "ragged_dot_general":
@@ -221,7 +223,8 @@ class Attacher:
         key = self._record(use, where(eqn), sides=whole, lookup=factors.lookup, zeros=zeros)
         origin = Origin(key, factors.out_dims) if sides is not None else None
         if slot is None or slot.bias or slot.sides(view, factors) is None:
-            rows = by_factors(use, factors) if factors.always else by_slices(use)
+            by_slice = not (factors.always or _is_sharded_convolution(eqn, values[0]))
+            rows = by_slices(use) if by_slice else by_factors(use, factors)
             return self._whole(use, rows, operands, values), origin
         dtype = values[0].dtype
         inputs = project_inputs(slot, view, factors, given, dtype)
@@ -286,6 +289,11 @@ def _typed_program(eqn: Any) -> CaptureError:
         "its own, and there is no rule for that. Hint: jax.shard_map(..., check_vma=False), or "
         "names= to leave the parameter out."
     )
+
+
+def _is_sharded_convolution(eqn: Any, out: Any) -> bool:
+    """Return whether JAX cannot map a convolution over the examples: on an explicit mesh."""
+    return eqn.primitive.name == "conv_general_dilated" and bool(arrays.type_of(out).sharding)
 
 
 def _digits(place: Place, examples: int) -> list[tuple[Axis, int]]:
