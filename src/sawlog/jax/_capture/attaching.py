@@ -122,9 +122,7 @@ class Attacher:
             if factors is not None and use.constant.view is not None and len(values) == 1:
                 values, origin = self._factored(eqn, use, factors, operands, values)
                 continue
-            if factors is not None and (
-                factors.always or _is_sharded_convolution(eqn, values[0])
-            ):
+            if factors is not None and (factors.always or _is_sharded_convolution(eqn, values[0])):
                 rows = by_factors(use, factors)
                 sliceable = True
             elif eqn.primitive.name == "ragged_dot_general":

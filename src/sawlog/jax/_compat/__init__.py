@@ -12,13 +12,13 @@ each name says what it promises, not where JAX keeps it:
 - ``jitted``, ``flattening``: options of jitted functions; why a pytree is flattened
 """
 
+from sawlog.jax._compat.derivatives import bind_differentiably as bind_differentiably
+from sawlog.jax._compat.derivatives import for_one_example as for_one_example
+from sawlog.jax._compat.derivatives import is_differentiated_jointly as is_differentiated_jointly
 from sawlog.jax._compat.distributed import claim_key as claim_key
 from sawlog.jax._compat.distributed import get_key as get_key
 from sawlog.jax._compat.distributed import is_distributed as is_distributed
 from sawlog.jax._compat.distributed import put_key as put_key
-from sawlog.jax._compat.derivatives import bind_differentiably as bind_differentiably
-from sawlog.jax._compat.derivatives import for_one_example as for_one_example
-from sawlog.jax._compat.derivatives import is_differentiated_jointly as is_differentiated_jointly
 from sawlog.jax._compat.effects import Effect as Effect
 from sawlog.jax._compat.effects import guards_transfers as guards_transfers
 from sawlog.jax._compat.effects import is_split_over_processes as is_split_over_processes

@@ -7,9 +7,9 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core import JaxprEqn
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from jax.extend.core import JaxprEqn
 
 from sawlog.jax._compat.equations import bind_equation
 
@@ -44,4 +44,6 @@ def for_one_example(eqn: JaxprEqn, dims: Collection[int]) -> JaxprEqn:
     if not isinstance(sharding, NamedSharding):
         return eqn
     spec = [None if dim in dims else names for dim, names in enumerate(sharding.spec)]
-    return eqn.replace(params={**eqn.params, "out_sharding": NamedSharding(sharding.mesh, P(*spec))})
+    return eqn.replace(
+        params={**eqn.params, "out_sharding": NamedSharding(sharding.mesh, P(*spec))}
+    )

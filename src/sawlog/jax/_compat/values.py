@@ -85,7 +85,8 @@ def mesh_of(value: Any) -> Any:
 def mesh_of_type(kind: Any) -> Any:
     """Return the mesh in the type of an array, or of a traced array; None without one."""
     kind = private.core.typeof(kind) if is_tracer(kind) else kind
-    mesh = kind.sharding.mesh if isinstance(kind, private.core.AbstractValue) else None
+    sharding: Any = getattr(kind, "sharding", None)
+    mesh = sharding.mesh if isinstance(kind, private.core.AbstractValue) and sharding else None
     return None if mesh is None or mesh.empty else mesh
 
 
