@@ -112,6 +112,32 @@ def traced_call(p, x):
     return total(layer(p["w"], x))
 
 
+@case({"w": (3, 3), "u": (3, 3)}, slow=True)
+def fixed_point(p, x):
+    """An implicit layer: a loop of unknown length, and its derivative by the implicit function."""
+
+    def step(p, x, z):
+        return jnp.tanh(0.1 * z @ p["w"] + x @ p["u"])
+
+    @jax.custom_vjp
+    def solve(p, x):
+        once = lambda carry: (step(p, x, carry[0]), carry[1] + 1)
+        return lax.while_loop(lambda carry: carry[1] < 40, once, (x, 0))[0]
+
+    def forward(p, x):
+        z = solve(p, x)
+        return z, (p, x, z)
+
+    def backward(kept, cotangent):
+        p, x, z = kept
+        pull = jax.vjp(lambda z: step(p, x, z), z)[1]
+        adjoint = lax.fori_loop(0, 40, lambda _, u: cotangent + pull(u)[0], cotangent)
+        return jax.vjp(lambda p, x: step(p, x, z), p, x)[1](adjoint)
+
+    solve.defvjp(forward, backward)
+    return total(solve(p, x))
+
+
 # -- what may happen to examples --------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from sawlog.errors import CaptureError
 from sawlog.jax import _compat
-from sawlog.jax._capture.axes import Axis, Place, Split, State
+from sawlog.jax._capture.axes import Axis, Place, Split, State, digits_of
 from sawlog.jax._capture.axis_rules.table import Followed, is_sliceable, where
 from sawlog.jax._capture.constants import Traced, full
 from sawlog.jax._capture.factors import UseFactors, by_factors, factors_of
@@ -122,7 +122,7 @@ class Attacher:
             if factors is not None and use.constant.view is not None and len(values) == 1:
                 values, origin = self._factored(eqn, use, factors, operands, values)
                 continue
-            if factors is not None and factors.always:
+            if factors is not None and (factors.always or _is_sharded_convolution(eqn, values[0])):
                 rows = by_factors(use, factors)
                 sliceable = True
             elif eqn.primitive.name == "ragged_dot_general":
@@ -174,10 +174,18 @@ class Attacher:
         for place, axis in followed.aligned.items():
             places[place] = axis
         shapes = tuple(tuple(atom.aval.shape) for atom in eqn.invars)
-        bind = bind_silently(eqn)
-        jointly = _compat.is_differentiated_jointly(eqn)
+        outs = followed.outs
+        along = {part.dim for out in outs for part, _ in _digits(out, self.examples)}
         return ConstantUse(
-            bind, i, constant, shapes, tuple(places), followed.outs, self.examples, jointly
+            bind_silently(eqn),
+            i,
+            constant,
+            shapes,
+            tuple(places),
+            outs,
+            self.examples,
+            bind_silently(_compat.for_one_example(eqn, along)),
+            _compat.is_differentiated_jointly(eqn),
         )
 
     def _whole(
@@ -213,7 +221,8 @@ class Attacher:
         key = self._record(use, where(eqn), sides=whole, lookup=factors.lookup, zeros=zeros)
         origin = Origin(key, factors.out_dims) if sides is not None else None
         if slot is None or slot.bias or slot.sides(view, factors) is None:
-            rows = by_factors(use, factors) if factors.always else by_slices(use)
+            by_slice = not (factors.always or _is_sharded_convolution(eqn, values[0]))
+            rows = by_slices(use) if by_slice else by_factors(use, factors)
             return self._whole(use, rows, operands, values), origin
         dtype = values[0].dtype
         inputs = project_inputs(slot, view, factors, given, dtype)
@@ -278,6 +287,15 @@ def _typed_program(eqn: Any) -> CaptureError:
         "derivative, and there is no rule for that. Hint: jax.shard_map(..., check_vma=False), or "
         "names= to leave the parameter out."
     )
+
+
+def _is_sharded_convolution(eqn: Any, out: Any) -> bool:
+    """Return whether JAX cannot map a convolution over the examples: on an explicit mesh."""
+    return eqn.primitive.name == "conv_general_dilated" and bool(arrays.type_of(out).sharding)
+
+
+def _digits(place: Place, examples: int) -> list[tuple[Axis, int]]:
+    return digits_of(place, examples) if isinstance(place, (Axis, Split)) else []
 
 
 def _kept(factors: UseFactors, given: Sequence[Any]) -> dict[int, Any]:

@@ -20,6 +20,7 @@ from sawlog.jax._capture.axes import State
 from sawlog.jax._capture.links import evaluate_varying, example_axes, link
 from sawlog.jax._capture.views import ParameterView
 from sawlog.jax._capture.without_logs import bind_silently
+from sawlog.jax._core import arrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,9 +94,13 @@ def derive(
         return evaluate_varying(back, [kind.update(shape=shape), *types], cotangents, *operands)
 
     def make() -> Any:
-        zeros = [parents[place].make_zeros() for place in places]
+        with arrays.mesh_context([parents[place].core for place in places]):
+            zeros = [parents[place].make_zeros() for place in places]
         return link(zeros, kind, tuple(operands), of_residuals)
 
+    if arrays.is_of_auto_axes(kind) and not all(map(arrays.is_of_auto_axes, types)):
+        made = make()  # here, for a loop inside cannot take zeros with another mesh
+        return lambda: made
     return make
 
 
@@ -168,6 +173,10 @@ def _moved(eqn: Any, operands: Sequence[Traced]) -> Constant | None:
             return None
         fun, uniform = _reshape(shape), frozenset()
         view = given.view and given.view.reshaped(shape)
+    elif name == "reshard" and not given.uniform:
+        core = _bind(eqn)(given.core)  # projections of it are made outside, on the other mesh
+        make = derive(_bind(eqn), [given.core], {0: given}, core)
+        return Constant(core, frozenset(), make, given.names, given.view)
     else:
         return None
     core = fun(given.core)

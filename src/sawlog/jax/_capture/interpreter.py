@@ -79,6 +79,7 @@ class CaptureInterpreter(Attacher):
         self.sums = sums
         self.mesh: frozenset[str] = frozenset()
         self.sharded = False
+        self.differentiated = True
         self._examples_type = lead
 
     @property
@@ -251,6 +252,15 @@ class CaptureInterpreter(Attacher):
             yield
         finally:
             self.records, self.zeros = records, zeros
+
+    @contextlib.contextmanager
+    def not_differentiated(self) -> Iterator[None]:
+        """Evaluate a function that has a custom derivative: JAX does not differentiate it."""
+        before, self.differentiated = self.differentiated, False
+        try:
+            yield
+        finally:
+            self.differentiated = before
 
     def full(self, traced: Traced) -> Constant | None:
         """Return the constant of a value with its whole core."""

@@ -101,8 +101,11 @@ def for_examples(examples: Any, core: Any) -> arrays.Type:
 
     Args:
         examples: The type ``[examples]``, with the sharding of the examples.
-        core: The value. Where it is sharded as the examples are, its gradients are not.
+        core: The value. Where it is sharded as the examples are, its gradients are not; nor are
+            they where all axes of the mesh are automatic.
     """
+    if arrays.is_of_auto_axes(core):
+        return arrays.Type((*examples.shape, *core.shape), core.dtype)
     return arrays.under_first(examples, core)
 
 

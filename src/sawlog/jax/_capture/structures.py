@@ -185,7 +185,8 @@ def own_derivative(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -
         inner, given = _compat.trace_flat(fun, types, "an operation"), operands
     else:
         inner, given = _compat.inner_jaxpr(eqn), operands
-    states = states_of(walk, inner, [x.state for x in given])
+    with walk.not_differentiated():
+        states = states_of(walk, inner, [x.state for x in given])
     places: tuple[Place, ...] = tuple(_whole(state.place, eqn) for state in states)
     if not any(isinstance(place, Mixed) for place in places):
         places = _separate_backwards(walk, eqn, operands, places)
@@ -301,15 +302,12 @@ def while_loop(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> li
     """Bind a loop of unknown length, through which no gradient can flow backwards."""
     loop = _compat.While.read(eqn.params)
     of_cond, of_body, carry = loop.split(operands)
-    if any(x.constant is not None for x in (*of_body, *carry)) and any(
-        _compat.has_gradient(var.aval) for var in eqn.outvars
+    if (
+        walk.differentiated
+        and any(x.constant is not None for x in (*of_body, *carry))
+        and any(_compat.has_gradient(var.aval) for var in eqn.outvars)
     ):
-        names = sorted({n for x in operands if x.constant is not None for n in x.constant.names})
-        raise CaptureError(
-            f"The parameters {', '.join(names)} are used inside of a loop of unknown length, "
-            f"{where(eqn)}, and JAX cannot differentiate such a loop backwards. Hint: use "
-            "jax.lax.scan, or fori_loop with a static number of steps."
-        )
+        raise _endless(eqn, operands)
     states = [x.state for x in carry]
     for _ in range(len(states) + 2):
         outs = states_of(walk, loop.body, [*(x.state for x in of_body), *states])
@@ -325,3 +323,13 @@ def while_loop(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> li
         why = Mixed("runs until a condition on the examples holds", where(eqn))
         places = (again.place if isinstance(again.place, Mixed) else why,) * len(places)
     return walk.bind(eqn, operands, Followed(places))
+
+
+def _endless(eqn: Any, operands: Sequence[Traced]) -> CaptureError:
+    names = sorted({n for x in operands if x.constant is not None for n in x.constant.names})
+    used = f"The parameters {', '.join(names)} are" if names else "Parameters are"
+    return CaptureError(
+        f"{used} used inside of a loop of unknown length, {where(eqn)}, and JAX cannot "
+        "differentiate such a loop backwards. Hint: use jax.lax.scan, or fori_loop with a static "
+        "number of steps."
+    )

@@ -37,6 +37,7 @@ class ConstantUse:
             sees one slice.
         outs: Where the examples are in the outputs.
         examples: The number of examples.
+        bind_one: Computes them for one example; None if that is ``bind``.
         jointly: Whether JAX differentiates the equation only for all of its operands at once.
     """
 
@@ -47,13 +48,14 @@ class ConstantUse:
     places: tuple[Place, ...]
     outs: tuple[Place, ...]
     examples: int
+    bind_one: Callable[[Sequence[Any]], list[Any]] | None = None
     jointly: bool = False
 
 
 def by_slices(use: ConstantUse) -> Rows:
     """Return the rows of a use whose equation can be bound for one example."""
     index, examples, mesh = use.index, use.examples, example_axes()
-    own = use.places[index]
+    own, bind = use.places[index], use.bind_one or use.bind
     core = tuple(use.constant.core.shape)
     sliced = isinstance(own, (Axis, Split)) and _extends(core, own, examples)
 
@@ -75,7 +77,7 @@ def by_slices(use: ConstantUse) -> Rows:
             def of_core(x: Any) -> Any:
                 values = list(given)
                 values[index] = jnp.broadcast_to(x, _own_shape(use, x))
-                return use.bind(values)
+                return bind(values)
 
             return jax.vjp(of_core, given[index])[1](list(cotangents))[0]
 

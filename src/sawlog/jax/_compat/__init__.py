@@ -13,6 +13,7 @@ each name says what it promises, not where JAX keeps it:
 """
 
 from sawlog.jax._compat.derivatives import bind_differentiably as bind_differentiably
+from sawlog.jax._compat.derivatives import for_one_example as for_one_example
 from sawlog.jax._compat.derivatives import is_differentiated_jointly as is_differentiated_jointly
 from sawlog.jax._compat.distributed import claim_key as claim_key
 from sawlog.jax._compat.distributed import get_key as get_key
@@ -148,5 +149,6 @@ from sawlog.jax._compat.values import key_kind as key_kind
 from sawlog.jax._compat.values import lane_aval as lane_aval
 from sawlog.jax._compat.values import make_varying as make_varying
 from sawlog.jax._compat.values import mesh_of as mesh_of
+from sawlog.jax._compat.values import mesh_of_type as mesh_of_type
 from sawlog.jax._compat.values import typeof as typeof
 from sawlog.jax._compat.values import varying_axes as varying_axes

@@ -79,7 +79,14 @@ def explicit_sharding(value: Any) -> Any:
 
 def mesh_of(value: Any) -> Any:
     """Return the mesh in the type of a traced array; None for other values, or without a mesh."""
-    mesh = private.core.typeof(value).sharding.mesh if is_tracer(value) else None
+    return mesh_of_type(private.core.typeof(value)) if is_tracer(value) else None
+
+
+def mesh_of_type(kind: Any) -> Any:
+    """Return the mesh in the type of an array, or of a traced array; None without one."""
+    kind = private.core.typeof(kind) if is_tracer(kind) else kind
+    sharding: Any = getattr(kind, "sharding", None)
+    mesh = sharding.mesh if isinstance(kind, private.core.AbstractValue) and sharding else None
     return None if mesh is None or mesh.empty else mesh
 
 

@@ -80,6 +80,15 @@ def under_first(lead: Any, array: Any) -> Type:
     return under(outer, _typed(kind.shape, kind.dtype, kind.sharding or outer.sharding, spec))
 
 
+def is_of_auto_axes(kind: Any) -> bool:
+    """Return whether a value is in a part of the program where all axes of the mesh are automatic.
+
+    There (``jax.sharding.auto_axes``) types have a mesh, and shardings are unknown.
+    """
+    mesh = _compat.mesh_of_type(kind)
+    return mesh is not None and jax.sharding.AxisType.Explicit not in mesh.axis_types
+
+
 def rows(count: int, array: Any) -> Type:
     """Return the type of ``count`` such arrays, stacked along a new, unsharded first axis."""
     return under(Type((count,), bool), array)

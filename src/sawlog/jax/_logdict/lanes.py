@@ -214,7 +214,7 @@ def quantile(q: Any) -> Statistic:
             raise LogValueError(
                 "Complex numbers have no quantiles. Hint: log their absolute value."
             )
-        if not x.shape[1]:  # the mask of the result says that this is no value
+        if not x.shape[1]:  # the mask of the result leaves it out
             x, mask = np.zeros((len(x), 1, *x.shape[2:]), x.dtype), np.zeros((len(x), 1), bool)
             mask = mask.reshape(mask.shape + (1,) * (x.ndim - 2))
         wide = np.where(mask, _wide(x), np.nan)
