@@ -183,7 +183,7 @@ def test_ids_that_the_run_does_not_store_are_refused(tmp_path):
     with sawlog.store.create(tmp_path / "logs" / "whole", interval=None) as writer:
         writer.append([10, 11], {"grad/w": np.ones((2, 3))})
     describe(tmp_path, ["a", "b"])
-    with pytest.raises(ArgumentError, match=r"has ids such as 10, 11, and these are 0, 1"):
+    with pytest.raises(ArgumentError, match=r"has ids such as 10, 11, and described are 0, 1"):
         check_described(tmp_path)
     describe(tmp_path, ["a", "b"], [10, 11])
     check_described(tmp_path)

@@ -172,13 +172,9 @@ def differentiates_backwards(params: dict[str, Any]) -> bool:
     for kind in type(params["_prim"]).__mro__:
         rule = vars(kind).get("vjp_fwd")
         if rule is not None:
-            return kind is not _hi_primitive and not _is_derived(rule)
+            return kind is not private.hi_primitive and not _is_derived(rule)
     return False
 
 
 def _is_derived(rule: Any) -> bool:
     return getattr(rule, "__name__", "").startswith("_vjp_fwd_from")
-
-
-#: What operations that are objects inherit from, by its name in newer and in older JAX.
-_hi_primitive: Any = getattr(private.hijax, "HiPrim", None) or private.hijax.VJPHiPrimitive

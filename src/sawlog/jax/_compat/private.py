@@ -95,7 +95,12 @@ def _missing() -> Iterator[str]:
     for what, module, table, primitive in WRAPPED:
         if primitive not in getattr(module, table, ()):
             yield f"the {what}"
+    if hi_primitive is None:
+        yield f"{hijax.__name__}.HiPrim"
 
+
+#: What operations that are objects inherit from, by its name in newer and in older JAX.
+hi_primitive: Any = getattr(hijax, "HiPrim", None) or getattr(hijax, "VJPHiPrimitive", None)
 
 if _absent := list(_missing()):
     raise _versions.misfit([f"it lacks {name}" for name in _absent])
