@@ -43,6 +43,7 @@ from sawlog.store._format._json_files import NOT_A_FILE, read_error
 _FIRST_READ = 1 << 14  # bytes; most headers are smaller
 _PAGE = 4096
 _LARGE_ROW = 1 << 20  # bytes; larger rows are copied one by one, without a second copy
+_COPIED_AT_ONCE = 256 << 10  # bytes of smaller rows, which fit into the cache of a core
 _NONE = np.zeros(0, "<u8")
 _checked_before = CheckedTensors()
 _read_before = HeaderCache()
@@ -277,18 +278,11 @@ class Segment:
         if checked.complete:
             _checked_before.add(self._key, name)
 
-    def take(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """Return a checked copy of single rows."""
-        copy = self.unchecked(name)[rows]
-        if not self._checked(name).copied_ok(rows, copy):
-            raise self._changed(name)
-        return copy
-
     def take_into(self, name: str, rows: np.ndarray, out: np.ndarray, where: np.ndarray) -> None:
-        """Copy single rows to ``out[where]``, and check them there if they are large."""
+        """Copy single rows to ``out[where]``, checked."""
         placed = self.tensors[name]
         if placed.cut.row_bytes < _LARGE_ROW or placed.dtype != out.dtype:
-            out[where] = self.take(name, rows)
+            self._take_small(name, rows, out, where)
             return
         whole, checked = self.unchecked(name), self._checked(name)
         for i, place in enumerate(where.tolist()):
@@ -296,6 +290,19 @@ class Segment:
             copy[...] = whole[int(row[0])]
             if not checked.copied_ok(row, copy):
                 raise self._changed(name)
+
+    def _take_small(self, name: str, rows: np.ndarray, out: np.ndarray, where: np.ndarray) -> None:
+        """Copy rows some at a time, so that the copy that is checked stays in the CPU cache."""
+        whole, checked = self.unchecked(name), self._checked(name)
+        step = max(1, _COPIED_AT_ONCE // max(1, self.tensors[name].cut.row_bytes))
+        buffer = np.empty((min(step, len(rows)), *whole.shape[1:]), whole.dtype)
+        for start in range(0, len(rows), step):
+            own = rows[start : start + step]
+            copy = buffer[: len(own)]
+            np.take(whole, own, axis=0, out=copy, mode="clip")  # "raise" would copy once more
+            if not checked.copied_ok(own, copy):
+                raise self._changed(name)
+            out[where[start : start + step]] = copy
 
     def _changed(self, name: str) -> DamagedStoreError:
         return self.damaged(f"bytes of {name!r} were changed after they were written")

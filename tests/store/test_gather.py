@@ -1,0 +1,56 @@
+"""Rows are copied some at a time; each is checked."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from sawlog import store
+from sawlog.errors import DamagedStoreError
+from sawlog.store._format import _segment
+
+WIDTH = 1024
+
+
+@pytest.fixture
+def rows_at_once(monkeypatch):
+    def few(rows):
+        monkeypatch.setattr(_segment, "_COPIED_AT_ONCE", rows * WIDTH * 4)
+
+    return few
+
+
+@pytest.mark.parametrize("at_once", [0, 1, 3, 7, 100])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, "S3", np.bool_])
+def test_rows_in_any_order(tmp_path, rows_at_once, at_once, dtype):
+    rows_at_once(at_once)
+    random = np.random.default_rng(0)
+    values = random.integers(0, 2, (21, WIDTH)).astype(dtype)
+    empty = np.zeros((21, 0), np.float32)
+    with store.create(tmp_path / "s", interval=None) as writer:
+        for part in np.split(np.arange(21), [4, 11]):
+            writer.append(part, {"x": values[part], "empty": empty[part]})
+            writer.flush()
+    wanted = random.integers(0, 21, 50)
+    with store.open(tmp_path / "s") as reader:
+        found = reader.gather(wanted)
+        assert found["x"].tobytes() == values[wanted].tobytes()
+        assert found["empty"].shape == (50, 0)
+        assert reader.gather([])["x"].shape == (0, WIDTH)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("broken", range(5))
+def test_a_changed_row_is_found_wherever_it_is(tmp_path, rows_at_once, at_once, broken):
+    rows_at_once(at_once)
+    values = np.arange(5 * WIDTH, dtype=np.float32).reshape(5, WIDTH) + np.float32(0.5)
+    with store.create(tmp_path / "s", interval=None) as writer:
+        writer.append(np.arange(5), {"x": values})
+    (file,) = (tmp_path / "s" / "segments").iterdir()
+    data = bytearray(file.read_bytes())
+    data[data.index(values[broken].tobytes()) + 17] ^= 1
+    file.write_bytes(data)
+    with store.open(tmp_path / "s") as reader:
+        whole = [row for row in (4, 2, 0, 3, 1) if row != broken]
+        assert (reader.gather(whole)["x"] == values[whole]).all()
+        with pytest.raises(DamagedStoreError, match="changed after"):
+            reader.gather([4, 2, 0, 3, 1])
