@@ -65,7 +65,11 @@ class StoredTensor:
         return out
 
     def _rows(self, number: int, rows: np.ndarray) -> np.ndarray:
-        return self._chunks[number][0].take(self.tensor, rows)
+        segment = self._chunks[number][0]
+        placed = segment.tensors[self.tensor]
+        out = np.empty((len(rows), *placed.shape[1:]), placed.dtype)
+        segment.take_into(self.tensor, rows, out, np.arange(len(rows)))
+        return out
 
     def release(self, start: int, stop: int) -> None:
         """Release the memory that these rows of the maps take."""
