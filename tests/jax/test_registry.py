@@ -61,15 +61,15 @@ def primitive() -> Any:
     return new_call()
 
 
-def calls_it(walk: Any, eqn: Any, values: Any) -> Any:
+def calls_it(interpreter: Any, eqn: Any, values: Any) -> Any:
     inner = eqn.params["call_jaxpr"]
-    return walk.run(inner.jaxpr, inner.consts, values)
+    return interpreter.run(inner.jaxpr, inner.consts, values)
 
 
-def rebinds_it(walk: Any, eqn: Any, values: Any) -> Any:
-    new = walk.rewrite(eqn.params["call_jaxpr"])
-    outs = eqn.primitive.bind(*walk.leading(new), *values, call_jaxpr=new.closed)
-    return walk.split(new, outs)
+def rebinds_it(interpreter: Any, eqn: Any, values: Any) -> Any:
+    new = interpreter.rewrite(eqn.params["call_jaxpr"])
+    outs = eqn.primitive.bind(*interpreter.leading(new), *values, call_jaxpr=new.closed)
+    return interpreter.split(new, outs)
 
 
 @pytest.fixture(params=[calls_it, rebinds_it])

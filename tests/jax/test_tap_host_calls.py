@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 import sawlog
 from sawlog.errors import ArgumentError, LogPlacementError
-from sawlog.jax._transforms.tap_host import Target
+from sawlog.jax._transforms.tap_host import CallbackReceiver
 from sawlog.loggers import MemoryLogger
 
 from .tap_option_programs import XS, Options, Seen, same, steps
@@ -26,13 +26,13 @@ from .tap_option_programs import XS, Options, Seen, same, steps
 def deliveries(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Every host call, whether or not it has anything for the callback."""
     found: list[Any] = []
-    deliver = Target.deliver
+    deliver = CallbackReceiver.deliver
 
     def counted(self: Any, call: Any, arrays: Any) -> None:
         found.append(call)
         deliver(self, call, arrays)
 
-    monkeypatch.setattr(Target, "deliver", counted)
+    monkeypatch.setattr(CallbackReceiver, "deliver", counted)
     return found
 
 

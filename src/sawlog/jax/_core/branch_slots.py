@@ -29,13 +29,13 @@ class BranchSlot:
     Attributes:
         like: The types of one entry.
         stacked: Whether the stream has an entry axis.
-        room: The number of entries.
+        size: The number of entries.
         masked: Whether the stream has a mask.
     """
 
     like: Stream
     stacked: bool
-    room: int
+    size: int
     masked: bool
 
     @property
@@ -47,7 +47,7 @@ class BranchSlot:
         """Return the types of the leaves and of the steps of the streams that fit."""
 
         def of(one: Any) -> Any:
-            return arrays.rows(self.room, one) if self.stacked else one
+            return arrays.rows(self.size, one) if self.stacked else one
 
         return tuple(map(of, self.like.leaves)), tuple(map(of, self.like.steps))
 
@@ -57,7 +57,7 @@ class BranchSlot:
             stream = dataclasses.replace(stream, mask=stream.full_mask())
         if self.stacked:
             stream = stream.stacked()
-            missing = self.room - stream.size
+            missing = self.size - stream.size
             if missing:
                 stream = stream.map(lambda x: _lengthen(x, missing))
         leaves, steps = self.types()
@@ -91,13 +91,13 @@ def plan_branches(branches: Sequence[Streams]) -> tuple[BranchSlot, ...]:
     for group in groups.values():
         for other in group[1:]:
             check_alike(group[0], other)
-        room = max(stream.size for stream in group)
-        uneven = any(stream.mask is not None or stream.size != room for stream in group)
+        size = max(stream.size for stream in group)
+        uneven = any(stream.mask is not None or stream.size != size for stream in group)
         slots.append(
             BranchSlot(
                 like=_common_entry(group),
                 stacked=any(stream.info.stacked for stream in group),
-                room=room,
+                size=size,
                 masked=uneven or len(group) < len(branches),
             )
         )

@@ -106,7 +106,7 @@ def _batch(add_axis: Any, values: Any, dims: Any, *, site: Site, **params: Any) 
     ``jacfwd`` and ``hessian`` are exceptions: their axis is that of the tangents of one forward
     pass, so a primal value without that axis is logged once.
     """
-    primitive = tap_p if "target" in params else log_p
+    primitive = tap_p if "receiver" in params else log_p
     shared = site.forward_mode and _compat.inside_jacfwd()
     site = dataclasses.replace(site, forward_mode=False)
     if not shared or any(dim is not None for dim in dims):

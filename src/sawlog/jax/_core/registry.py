@@ -7,8 +7,8 @@ Every rule has the same signature::
 ``values`` are the operands of the equation and ``outputs`` its outputs, as lists. ``streams`` are
 the logs inside, a tuple of :class:`~sawlog.jax._core.stream.Stream` in program order; it is empty
 for handlers that collect nothing, such as those of ``tap`` and ``strip``. A rule uses two methods
-of the interpreter: ``walk.run(jaxpr, consts, args)`` evaluates an inner program in place, and
-``walk.rewrite(jaxpr)`` returns it with its logs as further outputs.
+of the interpreter: ``run(jaxpr, consts, args)`` evaluates an inner program in place, and
+``rewrite(jaxpr)`` returns it with its logs as further outputs.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ def register_rule(*primitives: Any) -> Callable[[Rule], Rule]:
     >>> from jax.extend.core import Primitive
     >>> my_call_p = Primitive("my_call")
     >>> @sawlog.register_rule(my_call_p)
-    ... def my_call(walk, eqn, values):
+    ... def my_call(interpreter, eqn, values):
     ...     inner = eqn.params["call_jaxpr"]
-    ...     return walk.run(inner.jaxpr, inner.consts, values)
+    ...     return interpreter.run(inner.jaxpr, inner.consts, values)
 
     To keep the primitive, bind it with more operands in front and more outputs at the end::
 
-        new = walk.rewrite(eqn.params["call_jaxpr"])
-        outs = eqn.primitive.bind(*walk.leading(new), *values, call_jaxpr=new.closed)
-        return walk.split(new, outs)
+        new = interpreter.rewrite(eqn.params["call_jaxpr"])
+        outs = eqn.primitive.bind(*interpreter.leading(new), *values, call_jaxpr=new.closed)
+        return interpreter.split(new, outs)
     """
 
     def register(rule: Rule) -> Rule:

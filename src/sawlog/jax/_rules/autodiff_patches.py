@@ -93,8 +93,10 @@ def _jvp_of_reduce(rule: Any) -> Any:
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> Any:
         if _has_sites(params):
-            walk = Interpreter(DropLogs(SITE_PRIMITIVES))
-            sites = [s.where for inner in _compat.subjaxprs(params) for s in walk.sites_of(inner)]
+            interpreter = Interpreter(DropLogs(SITE_PRIMITIVES))
+            sites = [
+                s.where for inner in _compat.subjaxprs(params) for s in interpreter.sites_of(inner)
+            ]
             raise unsupported(_compat.reduce_p, "", sites)
         return rule(primals, tangents, **params)
 

@@ -17,7 +17,7 @@ from sawlog.jax._core.stream import Streams
 
 
 @register_rule(cond_p)
-def cond(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
+def cond(interpreter: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
     """Find out what every branch logs, then rebuild each to return the same streams.
 
     branch: [operands] -> [outputs] becomes
@@ -25,36 +25,37 @@ def cond(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any],
     [hoisted of all branches, carry, operands] -> [outputs, streams, carry]
     """
     branches = _compat.branches_of(eqn)
-    slots = plan_branches([walk.rewrite(branch).stream_types for branch in branches])
-    news = [
-        walk.trace(branch, finish=lambda streams: over_branches(slots, streams))
+    slots = plan_branches([interpreter.rewrite(branch).stream_types for branch in branches])
+    rewritten = [
+        interpreter.trace(branch, finish=lambda streams: over_branches(slots, streams))
         for branch in branches
     ]
-    names = walk.carried_by(walk.sites_in(eqn))
+    names = interpreter.carried_by(interpreter.sites_in(eqn))
     index, *operands = values
-    before = [*(value for new in news for value in new.hoisted), *walk.state(names)]
-    closed = _share_leading(walk, news, names, [*before, *operands]) if before else None
-    closed = _agree_on_varying(closed or [new.closed for new in news])
+    before = [*(value for new in rewritten for value in new.hoisted), *interpreter.state(names)]
+    closed = _share_leading(interpreter, rewritten, names, [*before, *operands]) if before else None
+    closed = _agree_on_varying(closed or [new.closed for new in rewritten])
     outs = _compat.bind_branches(eqn, [index, *before, *operands], closed)
-    streams, states = news[0].outputs, jax.tree.structure([walk.handler.carry[n] for n in names])
-    end = streams + news[0].tree.num_leaves
-    walk.update(names, states, outs[end:])
-    return list(outs[:streams]), jax.tree.unflatten(news[0].tree, outs[streams:end])
+    streams = rewritten[0].outputs
+    states = jax.tree.structure([interpreter.handler.carry[name] for name in names])
+    end = streams + rewritten[0].tree.num_leaves
+    interpreter.update(names, states, outs[end:])
+    return list(outs[:streams]), jax.tree.unflatten(rewritten[0].tree, outs[streams:end])
 
 
 def _share_leading(
-    walk: Interpreter, news: list[Rewritten], names: Sequence[str], values: list[Any]
+    interpreter: Interpreter, rewritten: list[Rewritten], names: Sequence[str], values: list[Any]
 ) -> list[Any]:
     """Give every branch the hoisted values of all branches and the carry that any of them updates.
 
     values: [*hoisted of each branch, *carry, *operands]; each branch returns the whole carry.
     """
     avals = [_compat.typeof(value) for value in values]
-    trees = [jax.tree.structure(walk.handler.carry[name]) for name in names]
+    trees = [jax.tree.structure(interpreter.handler.carry[name]) for name in names]
     tree: Any = jax.tree_util.treedef_tuple(trees)
-    hoisted = sum(len(new.hoisted) for new in news)
+    hoisted = sum(len(new.hoisted) for new in rewritten)
     shared, start = [], 0
-    for new in news:
+    for new in rewritten:
         own = slice(start, start + len(new.hoisted))
         start = own.stop
 

@@ -14,29 +14,35 @@ from sawlog.jax._core.stream import Streams
 
 
 @register_rule(jit_p)
-def jit(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
+def jit(interpreter: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
     """Bind a ``jit`` with further outputs; name, shardings, layouts and donation are kept."""
-    new = walk.rewrite(_compat.inner_jaxpr(eqn))
-    outs = _compat.bind_jit(eqn, new.closed, walk.leading(new), values, new.extra)
-    return walk.split(new, outs)
+    new = interpreter.rewrite(_compat.inner_jaxpr(eqn))
+    outs = _compat.bind_jit(eqn, new.closed, interpreter.leading(new), values, new.extra)
+    return interpreter.split(new, outs)
 
 
 @register_rule(closed_call_p, _compat.remat_opt_p, _compat.composite_p)
-def closed_call(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
+def closed_call(
+    interpreter: Interpreter, eqn: Any, values: Sequence[Any]
+) -> tuple[list[Any], Streams]:
     """Evaluate a call in place.
 
     That also covers the forward rule of a ``custom_vjp`` with ``optimize_remat``, and a
     ``lax.composite``, whose name tells the compiler a number of outputs.
     """
     inner = _compat.inner_jaxpr(eqn)
-    return walk.run(inner.jaxpr, inner.consts, values)
+    return interpreter.run(inner.jaxpr, inner.consts, values)
 
 
 @register_rule(remat_p)
-def checkpoint(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
+def checkpoint(
+    interpreter: Interpreter, eqn: Any, values: Sequence[Any]
+) -> tuple[list[Any], Streams]:
     """Bind a ``checkpoint`` with further outputs; the policy is kept.
 
     A log is an output of the forward pass, so it is returned exactly once.
     """
-    new = walk.rewrite(_compat.inner_jaxpr(eqn))
-    return walk.split(new, _compat.bind_checkpoint(eqn, new.closed, walk.leading(new), values))
+    new = interpreter.rewrite(_compat.inner_jaxpr(eqn))
+    return interpreter.split(
+        new, _compat.bind_checkpoint(eqn, new.closed, interpreter.leading(new), values)
+    )

@@ -27,30 +27,30 @@ Result = tuple[list[Any], Streams]
 
 
 @register_rule(custom_jvp_call_p, custom_vjp_call_p)
-def custom_derivative(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
+def custom_derivative(interpreter: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
     """Evaluate the function; if it is differentiated, the user's rule computes the outputs."""
     inner = _compat.inner_jaxpr(eqn)
     return _with_own_derivative(
-        walk, eqn, lambda *args: walk.run(inner.jaxpr, inner.consts, args), values
+        interpreter, eqn, lambda *args: interpreter.run(inner.jaxpr, inner.consts, args), values
     )
 
 
 @register_rule(linear_solve_p)
-def custom_linear_solve(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
+def custom_linear_solve(interpreter: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
     """Evaluate the solver; if it is differentiated, the linear solve is."""
 
     def run(*args: Any) -> Result:
         solve, own = _compat.linear_solver(eqn, args)
-        return walk.run(solve.jaxpr, solve.consts, own)
+        return interpreter.run(solve.jaxpr, solve.consts, own)
 
-    return _with_own_derivative(walk, eqn, run, values)
+    return _with_own_derivative(interpreter, eqn, run, values)
 
 
 def _with_own_derivative(
-    walk: Interpreter, eqn: Any, run: Callable[..., Result], values: Sequence[Any]
+    interpreter: Interpreter, eqn: Any, run: Callable[..., Result], values: Sequence[Any]
 ) -> Result:
     """Call ``run`` with the derivative of the equation without logs."""
-    logged = _LoggedFunction.of(walk, eqn, run, values)
+    logged = _LoggedFunction.of(interpreter, eqn, run, values)
     call, separately = jax.custom_jvp(logged.together), logged.separately
 
     def jvp(primals: Any, tangents: Any) -> Any:
@@ -58,15 +58,15 @@ def _with_own_derivative(
             return jvp_with_symbolic_zeros(separately, primals, tangents)
 
     call.defjvp(jvp, symbolic_zeros=True)
-    return logged.result(walk, call(logged.hoisted, logged.states, *values))
+    return logged.result(interpreter, call(logged.hoisted, logged.states, *values))
 
 
 @register_rule(_compat.custom_vmap_p)
-def custom_vmap(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
+def custom_vmap(interpreter: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
     """Evaluate the function; if it is mapped, the user's rule computes the outputs."""
     inner = _compat.inner_jaxpr(eqn)
-    run = functools.partial(walk.run, inner.jaxpr, inner.consts)
-    logged = _LoggedFunction.of(walk, eqn, lambda *args: run(args), values)
+    run = functools.partial(interpreter.run, inner.jaxpr, inner.consts)
+    logged = _LoggedFunction.of(interpreter, eqn, lambda *args: run(args), values)
     call, separately = jax.custom_batching.custom_vmap(logged.together), logged.separately
 
     @call.def_vmap
@@ -76,7 +76,7 @@ def custom_vmap(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
             outs = jax.vmap(separately, in_axes, axis_size=axis_size)(*args)
         return outs, jax.tree.map(lambda _: True, outs)
 
-    return logged.result(walk, call(logged.hoisted, logged.states, *values))
+    return logged.result(interpreter, call(logged.hoisted, logged.states, *values))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,17 +102,17 @@ class _LoggedFunction:
 
     @classmethod
     def of(
-        cls, walk: Interpreter, eqn: Any, run: Callable[..., Result], values: Sequence[Any]
+        cls, interpreter: Interpreter, eqn: Any, run: Callable[..., Result], values: Sequence[Any]
     ) -> _LoggedFunction:
         """Trace ``run`` once for both functions."""
-        names = walk.carried_by(walk.sites_in(eqn))
-        states = [walk.handler.carry[name] for name in names]
+        names = interpreter.carried_by(interpreter.sites_in(eqn))
+        states = [interpreter.handler.carry[name] for name in names]
         leaves, tree = jax.tree.flatten((states, *values))
         out_tree: list[Any] = []
 
         def flat(*leaves: Any) -> list[Any]:
             states, *args = jax.tree.unflatten(tree, leaves)
-            with walk.carrying(names, states) as after:
+            with interpreter.carrying(names, states) as after:
                 outs, streams = run(*args)
             flat_outs, structure = jax.tree.flatten((outs, streams, after()))
             out_tree.append(structure)
@@ -120,7 +120,7 @@ class _LoggedFunction:
 
         closed = _compat.trace_flat(flat, [_compat.typeof(leaf) for leaf in leaves], "a function")
         closed, hoisted = _compat.hoist_consts(closed)
-        plain = walk.without_logs(eqn)
+        plain = interpreter.without_logs(eqn)
 
         def together(hoisted: list[Any], *args: Any) -> Any:
             outs = jaxpr_as_fun(closed)(*hoisted, *jax.tree.leaves(args))
@@ -133,8 +133,8 @@ class _LoggedFunction:
 
         return cls(names, states, hoisted, together, separately)
 
-    def result(self, walk: Interpreter, outs: Any) -> Result:
+    def result(self, interpreter: Interpreter, outs: Any) -> Result:
         """Update the carry, and return outputs and streams."""
         outs, streams, states = outs
-        walk.handler.carry.update(zip(self.names, states, strict=True))
+        interpreter.handler.carry.update(zip(self.names, states, strict=True))
         return outs, streams

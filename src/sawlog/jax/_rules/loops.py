@@ -16,7 +16,7 @@ from sawlog.jax._core.stream import Streams, over_loop
 
 
 @register_rule(scan_p)
-def scan(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
+def scan(interpreter: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
     """Return the logs of each iteration as further stacked outputs.
 
     body: [consts, carry, x] -> [carry, y] becomes
@@ -24,7 +24,7 @@ def scan(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any],
     [hoisted, consts, state, carry, x] -> [state, carry, y, logs]
     """
     loop = _compat.Scan.read(eqn.params)
-    new = walk.rewrite(loop.body)
+    new = interpreter.rewrite(loop.body)
     hoisted, state = len(new.hoisted), new.carried
     inputs, outputs = len(new.closed.in_avals), len(new.closed.out_avals)
     first = hoisted + state + loop.consts
@@ -39,13 +39,15 @@ def scan(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any],
         [*range(outputs - state, outputs), *range(outputs - state)],
     )
     consts, carry, xs = loop.split(values)
-    outs = loop.bind([*new.hoisted, *consts], [*walk.state(new.names), *carry], xs, body)
-    outs, streams = walk.split(new, [*outs[state:], *outs[:state]])
+    outs = loop.bind([*new.hoisted, *consts], [*interpreter.state(new.names), *carry], xs, body)
+    outs, streams = interpreter.split(new, [*outs[state:], *outs[:state]])
     return outs, tuple(over_loop(s, reverse=loop.reverse) for s in streams)
 
 
 @register_rule(while_p)
-def while_loop(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
+def while_loop(
+    interpreter: Interpreter, eqn: Any, values: Sequence[Any]
+) -> tuple[list[Any], Streams]:
     """Thread the handler's state through the carry; a loop of unknown length returns no streams.
 
     cond: [cond consts, carry] -> [again], body: [body consts, carry] -> [carry] become
@@ -55,29 +57,31 @@ def while_loop(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list
 
     The condition is evaluated, and logs, at the end of the body.
     """
-    if walk.handler.surveys:
-        return _survey_while(walk, eqn, values)
+    if interpreter.handler.surveys:
+        return _survey_while(interpreter, eqn, values)
     loop = _compat.While.read(eqn.params)
     cond, body, conds = loop.cond, loop.body, loop.cond_consts
-    names = walk.carried_by(walk.sites_in(eqn))
-    tree: Any = jax.tree.structure([walk.handler.carry[name] for name in names])
+    names = interpreter.carried_by(interpreter.sites_in(eqn))
+    tree: Any = jax.tree.structure([interpreter.handler.carry[name] for name in names])
     consts, carry = values[: loop.consts], values[loop.consts :]
 
     def condition(consts: Sequence[Any], carry: Sequence[Any]) -> Any:
-        return _without_streams(walk, eqn, walk.run(cond.jaxpr, cond.consts, [*consts, *carry]))[0]
+        return _without_streams(
+            interpreter, eqn, interpreter.run(cond.jaxpr, cond.consts, [*consts, *carry])
+        )[0]
 
     def step(*args: Any) -> list[Any]:
         consts, (_, *rest) = args[: loop.consts], args[loop.consts :]
         states = jax.tree.unflatten(tree, rest[: tree.num_leaves])
-        with walk.carrying(names, states) as after:
+        with interpreter.carrying(names, states) as after:
             own = [*consts[conds:], *rest[tree.num_leaves :]]
-            outs = _without_streams(walk, eqn, walk.run(body.jaxpr, body.consts, own))
+            outs = _without_streams(interpreter, eqn, interpreter.run(body.jaxpr, body.consts, own))
             again = condition(consts[:conds], outs)
         return [again, *jax.tree.leaves(after()), *outs]
 
-    init = [condition(consts[:conds], carry), *walk.state(names), *carry]
+    init = [condition(consts[:conds], carry), *interpreter.state(names), *carry]
     outs = bind_while(eqn, consts, init, step)
-    walk.update(names, tree, outs[: tree.num_leaves])
+    interpreter.update(names, tree, outs[: tree.num_leaves])
     return outs[tree.num_leaves :], ()
 
 
@@ -97,18 +101,22 @@ def bind_while(
     return list(eqn.primitive.bind(*hoisted, *consts, *init, **params))[1:]
 
 
-def _survey_while(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
+def _survey_while(
+    interpreter: Interpreter, eqn: Any, values: Sequence[Any]
+) -> tuple[list[Any], Streams]:
     """Return the streams of one iteration, marked as those of a loop of unknown length."""
     loop = _compat.While.read(eqn.params)
     of_cond, of_body, carry = loop.split(values)
-    _, first = walk.run(loop.cond.jaxpr, loop.cond.consts, [*of_cond, *carry])
-    _, then = walk.run(loop.body.jaxpr, loop.body.consts, [*of_body, *carry])
+    _, first = interpreter.run(loop.cond.jaxpr, loop.cond.consts, [*of_cond, *carry])
+    _, then = interpreter.run(loop.body.jaxpr, loop.body.consts, [*of_body, *carry])
     where = _compat.source_line(eqn)
     streams = [s.map(lambda x: x, unbounded=s.info.unbounded or where) for s in (*first, *then)]
-    return walk.without_logs(eqn)(*values), gather(streams)
+    return interpreter.without_logs(eqn)(*values), gather(streams)
 
 
-def _without_streams(walk: Interpreter, eqn: Any, result: tuple[list[Any], Streams]) -> list[Any]:
+def _without_streams(
+    interpreter: Interpreter, eqn: Any, result: tuple[list[Any], Streams]
+) -> list[Any]:
     """Return the outputs; raise if there are streams, for which the loop has no room."""
     outs, streams = result
     if streams:

@@ -116,9 +116,9 @@ class _Masking(Interpreter):
 # -- derivatives -----------------------------------------------------------------------------------
 
 
-def _forward(walk: Any, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
+def _forward(interpreter: Any, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
     """Mask a ``custom_jvp``: its function, and its rule."""
-    mask, inner = walk.handler, _function_of(eqn)
+    mask, inner = interpreter.handler, _function_of(eqn)
     outputs = [var.aval for var in eqn.outvars]
 
     @jax.custom_jvp
@@ -137,9 +137,9 @@ def _forward(walk: Any, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Str
     return list(call(mask.ran, *values)), ()
 
 
-def _reverse(walk: Any, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
+def _reverse(interpreter: Any, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
     """Mask a ``custom_vjp``: its function, and both rules."""
-    mask, inner = walk.handler, _function_of(eqn)
+    mask, inner = interpreter.handler, _function_of(eqn)
     outputs = [var.aval for var in eqn.outvars]
 
     @jax.custom_vjp
@@ -161,9 +161,9 @@ def _reverse(walk: Any, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Str
     return list(call(mask.ran, *values)), ()
 
 
-def _linear_solve(walk: Any, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
+def _linear_solve(interpreter: Any, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
     """Mask a ``custom_linear_solve``: all of its functions, with the condition as a constant."""
-    mask = walk.handler
+    mask = interpreter.handler
 
     def masked(inner: Any) -> Any:
         def flat(ran: Any, *args: Any) -> list[Any]:
@@ -175,10 +175,10 @@ def _linear_solve(walk: Any, eqn: Any, values: Sequence[Any]) -> tuple[list[Any]
     return _compat.bind_linear_solve(eqn, values, masked, mask.ran), ()
 
 
-def _operation(walk: Any, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
+def _operation(interpreter: Any, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
     """Mask an operation that is an object (``HiPrim``): its function, and its rules."""
     rule = _reverse if _compat.differentiates_backwards(eqn.params) else _forward
-    return rule(walk, eqn, values)
+    return rule(interpreter, eqn, values)
 
 
 def _function_of(eqn: Any) -> Any:

@@ -16,18 +16,20 @@ from sawlog.jax._core.stream import Stream, Streams, over_mesh
 
 
 @register_rule(_compat.shard_map_p)
-def shard_map(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[Any], Streams]:
+def shard_map(
+    interpreter: Interpreter, eqn: Any, values: Sequence[Any]
+) -> tuple[list[Any], Streams]:
     """Return logs with one new axis for each manual axis of the mesh."""
     own = _compat.ShardMap.read(eqn)
     axes = own.axes
-    names = walk.carried_by(walk.sites_in(eqn))
-    states = [walk.handler.carry[name] for name in names]
+    names = interpreter.carried_by(interpreter.sites_in(eqn))
+    states = [interpreter.handler.carry[name] for name in names]
     order: list[str] = []
 
     def body(states: Any, *args: Any) -> Any:
         local = jax.tree.map(lambda x: x.reshape(x.shape[len(axes) :]), states)
-        with walk.carrying(names, local) as after:
-            outs, found = walk.run(own.jaxpr, (), args)
+        with interpreter.carrying(names, local) as after:
+            outs, found = interpreter.run(own.jaxpr, (), args)
         order[:] = [stream.info.key for stream in found]
         streams = [over_mesh(stream, len(axes)) for stream in found]
         one = tuple(stream for stream in streams if not stream.info.stacked)
@@ -43,6 +45,6 @@ def shard_map(walk: Interpreter, eqn: Any, values: Sequence[Any]) -> tuple[list[
         axis_names=set(axes),
         check_vma=own.check_vma,
     )(states, *values)
-    walk.handler.carry.update(zip(names, states, strict=True))
+    interpreter.handler.carry.update(zip(names, states, strict=True))
     by_key: dict[str, Stream] = {stream.info.key: stream for stream in (*one, *many)}
     return list(outs), tuple(by_key[key] for key in order)

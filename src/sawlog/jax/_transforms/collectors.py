@@ -1,7 +1,8 @@
 """Collectors: states of fixed size for names whose entries cannot all be returned.
 
 Every log of the name updates the state, wherever it is in the program; the interpreter carries the
-state there and back. :class:`Reducing` keeps one value, :class:`Keeping` a buffer.
+state there and back. :class:`ReductionCollector` keeps one value, and
+:class:`BufferCollector` a buffer.
 """
 
 from __future__ import annotations
@@ -153,8 +154,8 @@ class Collector:
 
 
 @dataclasses.dataclass(frozen=True)
-class Reducing(Collector):
-    """Keep the state of a reduction."""
+class ReductionCollector(Collector):
+    """Reduce the entries to one."""
 
     reduction: Reduction
 
@@ -216,10 +217,10 @@ class Reducing(Collector):
 
 
 @dataclasses.dataclass(frozen=True)
-class Keeping(Collector):
+class BufferCollector(Collector):
     """Keep some entries: the first ones, or in a ring buffer the last ones."""
 
-    room: int
+    capacity: int
     ring: bool
 
     @property
@@ -236,18 +237,18 @@ class Keeping(Collector):
         """Return a count and empty buffers."""
         return {
             "count": jnp.zeros((), np.int32),
-            "arrays": [arrays.zeros(arrays.rows(self.room, x)) for x in (*leaves, *steps)],
+            "arrays": [arrays.zeros(arrays.rows(self.capacity, x)) for x in (*leaves, *steps)],
         }
 
     def take(self, state: State, leaves: Any, steps: Any, taken: Any) -> State:
         """Write the entry at the next position."""
         place = state["count"] // self.interval
-        fits = self.ring or (self.certain and self.stored <= self.room)
+        fits = self.ring or (self.certain and self.stored <= self.capacity)
         if self.ring:
-            place = place % self.room
+            place = place % self.capacity
         elif not fits:
             here = jnp.ones((), bool) if taken is None else taken
-            taken = here & (place < self.room)
+            taken = here & (place < self.capacity)
 
         def write(buffer: Any, x: Any) -> Any:
             if taken is not None:
@@ -270,7 +271,7 @@ class Keeping(Collector):
         info, axes = self.like.info, self.lead_axes
         buffers = [jnp.moveaxis(x, axes, 0) for x in buffers]
         leaves, rest = buffers[: len(self.like.leaves)], buffers[len(self.like.leaves) :]
-        full = self.certain and self.stored >= self.room
+        full = self.certain and self.stored >= self.capacity
         if full:
             mask = None
         else:
@@ -290,13 +291,13 @@ class Keeping(Collector):
 
     def _ordered(self, state: State) -> tuple[list[Any], Any, Any]:
         stored = -(-state["count"] // self.interval)
-        kept = jnp.minimum(stored, self.room)
+        kept = jnp.minimum(stored, self.capacity)
         buffers = state["arrays"]
         if self.ring:
-            start = jnp.where(stored > self.room, stored % self.room, 0)
-            order = (start + jnp.arange(self.room)) % self.room
+            start = jnp.where(stored > self.capacity, stored % self.capacity, 0)
+            order = (start + jnp.arange(self.capacity)) % self.capacity
             buffers = [arrays.take_rows(x, order) for x in buffers]
-        return buffers, jnp.arange(self.room) < kept, stored - kept
+        return buffers, jnp.arange(self.capacity) < kept, stored - kept
 
 
 def _strong(state: State) -> State:
@@ -343,23 +344,23 @@ def _collector(
     interval = limits.interval_of(info.key)
     common: dict[str, Any] = {"like": like, "size": size, "interval": interval}
     if reduction is not None and limits.window is None:
-        return Reducing(**common, reduction=reduction)
+        return ReductionCollector(**common, reduction=reduction)
     if not info.stacked and not info.unbounded:
         return None
     stored = -(-size // interval)
-    room, ring = limits.window, True
-    if room is None:
-        room, ring = limits.capacity.of(info.key), limits.keep == "last"
-        if room is None and info.unbounded:
+    capacity, ring = limits.window, True
+    if capacity is None:
+        capacity, ring = limits.capacity.of(info.key), limits.keep == "last"
+        if capacity is None and info.unbounded:
             raise_unknown_length(info.unbounded, [info.where])
-        if room is not None and not info.unbounded and not limits.capacity.names_it(info.key):
-            room = None  # a capacity for all names applies only to loops of unknown length
+        if capacity is not None and not info.unbounded and not limits.capacity.names_it(info.key):
+            capacity = None  # a capacity for all names applies only to loops of unknown length
     if info.unbounded:
-        assert room is not None
-        return Keeping(**common, room=room, ring=ring)
-    if room is None and interval == 1:
+        assert capacity is not None
+        return BufferCollector(**common, capacity=capacity, ring=ring)
+    if capacity is None and interval == 1:
         return None
-    room = stored if room is None else min(room, stored)
-    if not room:
+    capacity = stored if capacity is None else min(capacity, stored)
+    if not capacity:
         return None
-    return Keeping(**common, room=room, ring=ring and room < stored)
+    return BufferCollector(**common, capacity=capacity, ring=ring and capacity < stored)

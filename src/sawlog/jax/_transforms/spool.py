@@ -247,14 +247,14 @@ def _survey(closed: Any, chosen: Selection) -> Streams:
 
 def _has_bounds_of_its_own(closed: Any, chosen: Selection) -> bool:
     """Whether a log has a reduction, or is in a loop of unknown length."""
-    walk = Interpreter(Spool(chosen))
+    interpreter = Interpreter(Spool(chosen))
 
     def found(jaxpr: Any) -> bool:
         return any(
             (eqn.primitive is while_p or any(site.reduction for site in wanted))
-            or any(found(getattr(inner, "jaxpr", inner)) for inner in walk.inner(eqn))
+            or any(found(getattr(inner, "jaxpr", inner)) for inner in interpreter.inner(eqn))
             for eqn in jaxpr.eqns
-            if (wanted := walk.wanted_in(eqn))
+            if (wanted := interpreter.wanted_in(eqn))
         )
 
     return found(closed.jaxpr)

@@ -26,15 +26,24 @@ from sawlog.jax._core.stream import Streams
 from sawlog.jax._core.transformed import Transformed
 from sawlog.jax._core.unmatched import Unmatched
 from sawlog.jax._logdict.logdict import logdict
-from sawlog.jax._transforms.tap_buffer import BufferedTap, BufferedWalk
-from sawlog.jax._transforms.tap_host import Target, deliver_by_number, opened
-from sawlog.jax._transforms.tap_payload import EntriesPayload, LogdictPayload, LogPayload
+from sawlog.jax._transforms.tap_buffer import BufferedInterpreter, BufferedTap
+from sawlog.jax._transforms.tap_host import (
+    CallbackReceiver,
+    Receiver,
+    deliver_by_number,
+    registered,
+)
+from sawlog.jax._transforms.tap_payload import (
+    EntriesPayload,
+    LogdictPayload,
+    LogPayload,
+    Send,
+    send_site,
+)
 from sawlog.jax._transforms.tap_sampling import (
     Sampling,
-    Send,
     read_sampling,
     run_sampled,
-    send_site,
 )
 
 
@@ -81,9 +90,9 @@ def _lower(ctx: Any, *args: Any, gated: bool = False, **params: Any) -> Any:
         ) from error
 
 
-def _call_if_due(*args: Any, target: Target | None, **params: Any) -> list[Any]:
+def _call_if_due(*args: Any, receiver: Receiver | None, **params: Any) -> list[Any]:
     """Call the host only if the mask of any lane is true."""
-    call = functools.partial(tap_p.bind, *args, target=target, **params)
+    call = functools.partial(tap_p.bind, *args, receiver=receiver, **params)
     return list(lax.cond(jnp.any(args[-1]), call, list))
 
 
@@ -91,7 +100,7 @@ def _call_if_due(*args: Any, target: Target | None, **params: Any) -> list[Any]:
 def _run(
     *arrays: Any,
     site: Any,
-    target: Target | None,
+    receiver: Receiver | None,
     gated: bool = False,
     split: bool = False,
     **params: Any,
@@ -100,10 +109,10 @@ def _run(
     call: Any = site if isinstance(site, EntriesPayload) else LogPayload(site, **params)
     if split:
         call = dataclasses.replace(call, split=True)
-    if target is None:
+    if receiver is None:
         deliver_by_number(call, arrays)
     else:
-        target.deliver(call, arrays)
+        receiver.deliver(call, arrays)
     return []
 
 
@@ -179,8 +188,9 @@ def tap(
     chosen = selection(argnames, tags)
     receive = show if callback is None else callback
 
-    # Called outside a transformation, the program gets the number of its target as an argument, so
-    # that one compiled program serves any callback. Inside one, the target is part of its program.
+    # Called outside a transformation, the program gets the number of its receiver as an
+    # argument, so that one compiled program serves any callback. Inside one, the receiver is part
+    # of its program.
     static = jit_options(static_argnums, static_argnames)
     alone = program_for(
         fun,
@@ -188,20 +198,20 @@ def tap(
         lambda: Program(fun, evaluator(chosen, sampling, send_to), hidden=1, options=static),
     )
 
-    def to_new_target() -> Send:
-        return send_to(Target(receive, prefix, hold_errors=False))
+    def to_new_receiver() -> Send:
+        return send_to(CallbackReceiver(receive, prefix, hold_errors=False))
 
-    inside = Program(fun, evaluator(chosen, sampling, to_new_target, keep_logs), options=static)
+    inside = Program(fun, evaluator(chosen, sampling, to_new_receiver, keep_logs), options=static)
 
     def tapped(*args: Any, **kwargs: Any) -> Any:
         if not _compat.not_tracing():
             _compat.prepare_order(tap_effect)
             return inside(args, kwargs)[0]
-        target = Target(receive, prefix, hold_errors=True)
-        with opened(target) as number:
+        receiver = CallbackReceiver(receive, prefix, hold_errors=True)
+        with registered(receiver) as number:
             out = alone(args, kwargs, number)[0]
             jax.effects_barrier()
-        target.raise_held()
+        receiver.raise_held()
         return out
 
     return Transformed(fun, tapped, inside)
@@ -222,30 +232,30 @@ def evaluator(
         unmatched.warn(closed, chosen, **sampling.by_name())
         if not sampling.is_plain:
             return run_sampled(closed, values, chosen, sampling, send, keep_logs), None
-        if sampling.room is None:
-            walk = Interpreter(Tap(chosen, send, keep_logs))
-            return walk.run(closed.jaxpr, closed.consts, values)[0], None
-        buffered = BufferedTap(chosen, send, sampling.room, keep_logs)
-        outs, left = BufferedWalk(buffered).run(closed.jaxpr, closed.consts, values)
+        if sampling.buffer is None:
+            interpreter = Interpreter(Tap(chosen, send, keep_logs))
+            return interpreter.run(closed.jaxpr, closed.consts, values)[0], None
+        buffered = BufferedTap(chosen, send, sampling.buffer, keep_logs)
+        outs, left = BufferedInterpreter(buffered).run(closed.jaxpr, closed.consts, values)
         buffered.flush(left)
         return outs, None
 
     return evaluate
 
 
-def send_to(target: Any) -> Send:
-    """Return a function that binds host calls of ``target``: a :class:`Target`, or a number.
+def send_to(receiver: Any) -> Send:
+    """Return a function that binds host calls for a :class:`CallbackReceiver`, or for a number.
 
     A number, which may be traced, is one more operand, in front of the mask.
     """
 
     def send(site: Any, operands: Sequence[Any], **params: Any) -> None:
-        if isinstance(target, Target):
-            tap_p.bind(*operands, site=site, target=target, **params)
+        if isinstance(receiver, CallbackReceiver):
+            tap_p.bind(*operands, site=site, receiver=receiver, **params)
             return
         place = len(operands) - int(site.masked)
-        operands = [*operands[:place], target, *operands[place:]]
-        tap_p.bind(*operands, site=site, target=None, **params)
+        operands = [*operands[:place], receiver, *operands[place:]]
+        tap_p.bind(*operands, site=site, receiver=None, **params)
 
     return send
 

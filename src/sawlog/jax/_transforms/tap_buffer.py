@@ -36,15 +36,15 @@ from sawlog.jax._transforms.tap_payload import EntriesPayload
 
 
 class BufferedTap(Handler):
-    """The handler of ``tap(buffer=)``: collect up to ``room`` entries per name, then call back."""
+    """The handler of ``tap(buffer=)``: collect ``buffer`` entries per name, then call back."""
 
     collects = True
 
-    def __init__(self, chosen: Selection, send: Any, room: int, keep_logs: bool = False) -> None:
+    def __init__(self, chosen: Selection, send: Any, buffer: int, keep_logs: bool = False) -> None:
         super().__init__()
         self.keep_logs = keep_logs
         self.chosen = self.listens_for = chosen
-        self.room = room
+        self.buffer = buffer
         self._send = send
 
     def wants(self, site: Site) -> bool:
@@ -71,7 +71,7 @@ class BufferedTap(Handler):
         self._send(EntriesPayload(tree, slots, kinds), leaves)
 
 
-class BufferedWalk(Interpreter):
+class BufferedInterpreter(Interpreter):
     """The interpreter that splits long loops into pieces."""
 
     handler: BufferedTap
@@ -84,7 +84,7 @@ class BufferedWalk(Interpreter):
 
     def after(self, pending: list[Any]) -> None:
         """Send pending entries if they exceed the buffer."""
-        if _entries(pending) > self.handler.room:
+        if _entries(pending) > self.handler.buffer:
             self.handler.flush(tuple(pending))
             pending.clear()
 
@@ -98,11 +98,11 @@ class BufferedWalk(Interpreter):
 
     def _sends(self, eqn: Any) -> bool:
         size = self.size_of(eqn)
-        return size is None or size > self.handler.room
+        return size is None or size > self.handler.buffer
 
     def _overflows(self, eqn: Any, pending: list[Any]) -> bool:
         types = self._types(eqn)
-        return bool(types) and _entries([*pending, *types]) > self.handler.room
+        return bool(types) and _entries([*pending, *types]) > self.handler.buffer
 
     def size_of(self, eqn: Any) -> int | None:
         """Return how many entries of a name an equation can log; None if that is unknown."""
@@ -118,11 +118,11 @@ class BufferedWalk(Interpreter):
 
 def survey(chosen: Selection, eqn: Any, avals: Sequence[Any] | None = None) -> Streams:
     """Return the types of the streams of one equation, for operands of the types ``avals``."""
-    walk = Interpreter(Spool(chosen, surveys=True))
+    interpreter = Interpreter(Spool(chosen, surveys=True))
     found: list[Any] = []
 
     def flat(*values: Any) -> list[Any]:
-        _, streams = walk.equation(eqn, list(values))
+        _, streams = interpreter.equation(eqn, list(values))
         leaves, tree = jax.tree.flatten(streams)
         found.append(tree)
         return leaves
@@ -141,14 +141,14 @@ def _entries(streams: Sequence[Any]) -> int:
 
 
 def scan_in_pieces(
-    walk: BufferedWalk, eqn: Any, values: Sequence[Any]
+    interpreter: BufferedInterpreter, eqn: Any, values: Sequence[Any]
 ) -> tuple[list[Any], Streams]:
     """Run a scan as a scan over pieces, followed by the remaining steps."""
-    loop, handler = _compat.Scan.read(eqn.params), walk.handler
+    loop, handler = _compat.Scan.read(eqn.params), interpreter.handler
     body, reverse = loop.body, loop.reverse
     per_step = max(1, _entries(_survey_body(handler.chosen, body)))
-    piece = max(1, handler.room // per_step)
-    if per_step > handler.room or _is_unbounded(handler.chosen, body):
+    piece = max(1, handler.buffer // per_step)
+    if per_step > handler.buffer or _is_unbounded(handler.chosen, body):
         piece = 1
     whole, rest = divmod(loop.length, piece)
     consts, init, xs = loop.split(values)
@@ -156,7 +156,7 @@ def scan_in_pieces(
 
     def run(carry: Sequence[Any], xs: Sequence[Any], length: int) -> tuple[list[Any], list[Any]]:
         short = _compat.shortened_scan(eqn, length)
-        outs, streams = loops.scan(walk, short, [*consts, *carry, *xs])
+        outs, streams = loops.scan(interpreter, short, [*consts, *carry, *xs])
         pending.extend(streams)
         return outs[: loop.carry], outs[loop.carry :]
 
@@ -196,23 +196,23 @@ def _split_steps(
 
 
 def while_in_pieces(
-    walk: BufferedWalk, eqn: Any, values: Sequence[Any]
+    interpreter: BufferedInterpreter, eqn: Any, values: Sequence[Any]
 ) -> tuple[list[Any], Streams]:
     """Run a while loop as an outer loop around one that stops when the buffer is full.
 
     A loop whose condition logs sends after every iteration, because splitting it would evaluate the
     condition once more for each piece.
     """
-    loop, handler = _compat.While.read(eqn.params), walk.handler
+    loop, handler = _compat.While.read(eqn.params), interpreter.handler
     cond, body, conds, bodies = loop.cond, loop.body, loop.cond_consts, loop.body_consts
     types = _survey_body(handler.chosen, body)
     per_turn = _entries(types)
     in_condition = bool(_survey_body(handler.chosen, cond)) or (
         handler.keep_logs and has_site_effect(cond.effects)
     )
-    if in_condition or per_turn > handler.room or any(s.info.unbounded for s in types):
-        return _while_turn_by_turn(walk, eqn, values)
-    turns = max(1, handler.room // per_turn)
+    if in_condition or per_turn > handler.buffer or any(s.info.unbounded for s in types):
+        return _while_turn_by_turn(interpreter, eqn, values)
+    turns = max(1, handler.buffer // per_turn)
     limits = Limits(capacity=ByName(turns * per_turn))
     consts, carry = values[: conds + bodies], values[conds + bodies :]
 
@@ -255,7 +255,7 @@ def _with_counter(fun: Any, inner: Any, consts: int, counter: Any) -> Any:
 
 
 def _while_turn_by_turn(
-    walk: BufferedWalk, eqn: Any, values: Sequence[Any]
+    interpreter: BufferedInterpreter, eqn: Any, values: Sequence[Any]
 ) -> tuple[list[Any], Streams]:
     """Send after each evaluation of the condition and of the body."""
     loop = _compat.While.read(eqn.params)
@@ -263,8 +263,8 @@ def _while_turn_by_turn(
     consts, carry = values[: loop.consts], values[loop.consts :]
 
     def run(inner: Any, args: Sequence[Any]) -> list[Any]:
-        outs, streams = walk.run(inner.jaxpr, inner.consts, args)
-        walk.handler.flush(streams)
+        outs, streams = interpreter.run(inner.jaxpr, inner.consts, args)
+        interpreter.handler.flush(streams)
         return outs
 
     def again(consts: Sequence[Any], carry: Sequence[Any]) -> Any:

@@ -2,8 +2,8 @@
 
 A compiled program cannot hold a Python object, but it can carry an ``int32`` through ``vmap``,
 ``scan`` and ``jit``. The host looks the number up in one table of receivers, which all threads
-share. A receiver is a :class:`Target`, which calls the callback of :func:`sawlog.tap`, or the run
-of a logger.
+share. A receiver is a :class:`CallbackReceiver`, which calls the callback of :func:`sawlog.tap`, or
+the run of a logger.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ receivers = ReceiverTable()
 
 
 def on_device(number: int) -> Any:
-    """Return the number of a target as an argument of a program.
+    """Return the number of a receiver as an argument of a program.
 
     Under ``jax.transfer_guard("disallow")``, which forbids implicit transfers, the number and the
     token of ordered callbacks are transferred explicitly. Otherwise the implicit transfer of JAX is
@@ -92,9 +92,9 @@ def on_device(number: int) -> Any:
 
 
 @contextlib.contextmanager
-def opened(target: Target) -> Iterator[Any]:
-    """Register ``target`` for the duration of the context, and return its number."""
-    number = receivers.enter(target)
+def registered(receiver: Receiver) -> Iterator[Any]:
+    """Enter a receiver into the table inside the ``with``, and return its number."""
+    number = receivers.enter(receiver)
     try:
         yield on_device(number)
     finally:
@@ -118,7 +118,7 @@ def _key_data(array: Any) -> np.ndarray:
     return np.asarray(array if kind is None else jax.random.key_data(array))
 
 
-class Target:
+class CallbackReceiver:
     """The callback of one tapped function.
 
     With ``hold_errors``, an exception of the callback is kept for :meth:`raise_held`, and further

@@ -9,7 +9,7 @@ the arrays of each lane as a logdict.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from sawlog.jax import _compat
 from sawlog.jax._core.site import Operands, Site
 from sawlog.jax._logdict.entries import LogdictPart, Slot, parts_of_site, settle, stack
 from sawlog.jax._logdict.logdict import logdict
-from sawlog.jax._transforms.collectors import Keeping, Reducing
+from sawlog.jax._transforms.collectors import BufferCollector, ReductionCollector
 
 
 class Payload:
@@ -105,6 +105,23 @@ class LogPayload(Payload):
         named = Operands(wrapped, named.steps, mask)
         parts = [p for p in parts_of_site(self.site, named, self.lanes) if p.slot.key in self.keys]
         return logdict._of(parts)
+
+
+Send = Callable[..., None]
+"""``send(site, operands, **params)`` binds a host call; a mask is the last operand."""
+
+
+def send_site(
+    send: Send, site: Site, operands: Sequence[Any], keys: tuple[str, ...], due: Any = None
+) -> None:
+    """Bind a host call for one log, made if it is ``due``."""
+    params: dict[str, Any] = {"gated": True} if site.conditional else {}
+    if due is not None:
+        operands = [*operands[: len(operands) - int(site.masked)], due]
+        site = dataclasses.replace(site, masked=True)
+        params["gated"] = True
+    kinds = tuple(map(_compat.key_kind, operands))
+    send(site, operands, keys=keys, inside=site.batch, key_kinds=kinds, **params)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,10 +250,12 @@ class Packed:
     entry_axis: int
 
 
-def pack(collector: Keeping | Reducing, state: Any, filled: Any, lanes: int = 0) -> Packed:
+def pack(
+    collector: BufferCollector | ReductionCollector, state: Any, filled: Any, lanes: int = 0
+) -> Packed:
     """Pack the state of a collector; each index of the first ``lanes`` axes is sent separately."""
     info = collector.like.info
-    if isinstance(collector, Reducing):
+    if isinstance(collector, ReductionCollector):
         part = collector.finish(state)
         slot = dataclasses.replace(
             part.slot, ndim=part.slot.ndim - lanes, batch=part.slot.batch - lanes, masked=True

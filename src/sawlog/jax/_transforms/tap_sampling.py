@@ -8,7 +8,7 @@ is skipped: see ``gated`` in ``tap.py``.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,7 +17,6 @@ import numpy as np
 
 from sawlog._names import NOTHING, ByName
 from sawlog._validate import optional, positive_integer
-from sawlog.jax import _compat
 from sawlog.jax._core import arrays
 from sawlog.jax._core.handler import Handler
 from sawlog.jax._core.interpreter import Interpreter
@@ -33,17 +32,14 @@ from sawlog.jax._core.stream import (
     widened_site,
 )
 from sawlog.jax._transforms.collectors import (
+    BufferCollector,
     Collector,
-    Keeping,
-    Reducing,
+    ReductionCollector,
     State,
     counts,
 )
 from sawlog.jax._transforms.spool import Spool
-from sawlog.jax._transforms.tap_payload import Packed, batch_of, pack
-
-Send = Callable[..., None]
-"""``send(site, operands, **params)`` binds a host call; a mask is the last operand."""
+from sawlog.jax._transforms.tap_payload import Packed, Send, batch_of, pack, send_site
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +48,7 @@ class Sampling:
 
     interval: ByName = NOTHING
     modes: ByName | None = None
-    room: int | None = None
+    buffer: int | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -80,11 +76,11 @@ def read_sampling(interval: Any, reduce: Any, buffer: Any) -> Sampling:
     Raises:
         ArgumentError: a number is not a positive integer, or a reduction is unknown.
     """
-    room = optional(positive_integer, "buffer", buffer)
+    size = optional(positive_integer, "buffer", buffer)
     every = counts("interval", interval)
     if reduce is not None:
         check_mode(reduce, "reduce")
-    return Sampling(every, None if reduce is None else ByName.read(reduce), room)
+    return Sampling(every, None if reduce is None else ByName.read(reduce), size)
 
 
 def run_sampled(
@@ -149,19 +145,6 @@ class SamplingTap(Handler):
                 self._send(*batch_of(packed, lanes))
 
 
-def send_site(
-    send: Send, site: Site, operands: Sequence[Any], keys: tuple[str, ...], due: Any = None
-) -> None:
-    """Bind a host call for one log, made if it is ``due``."""
-    params: dict[str, Any] = {"gated": True} if site.conditional else {}
-    if due is not None:
-        operands = [*operands[: len(operands) - int(site.masked)], due]
-        site = dataclasses.replace(site, masked=True)
-        params["gated"] = True
-    kinds = tuple(map(_compat.key_kind, operands))
-    send(site, operands, keys=keys, inside=site.batch, key_kinds=kinds, **params)
-
-
 # -- the groups ------------------------------------------------------------------------------------
 
 
@@ -190,12 +173,12 @@ class NameGroup:
 
 
 @dataclasses.dataclass(frozen=True)
-class Counting(Collector):
+class CountCollector(Collector):
     """Count the entries, per lane if lanes log at different times."""
 
     @property
     def lead_axes(self) -> int:
-        """The number of axes with separate counts, as in :class:`Keeping`."""
+        """The number of axes with separate counts, as in :class:`BufferCollector`."""
         return self.like.info.batch if self.like.mask is not None else self.like.info.mesh
 
     def init(self, leaves: list[Any], steps: list[Any]) -> State:
@@ -210,11 +193,11 @@ class Counting(Collector):
 
 
 @dataclasses.dataclass(frozen=True)
-class OneByOne(NameGroup):
+class SampledNames(NameGroup):
     """Names of which every n-th entry is sent immediately."""
 
     names: tuple[str, ...]
-    counter: Counting
+    counter: CountCollector
 
     def start(self) -> Any:
         """Return a count of zero."""
@@ -231,15 +214,15 @@ class OneByOne(NameGroup):
 
 
 @dataclasses.dataclass(frozen=True)
-class Together(NameGroup):
+class BatchedNames(NameGroup):
     """Names whose entries are sent in batches, or reduced to one entry per batch.
 
-    ``room`` is the number of entries in a batch; None to send once, at the end of the program.
+    ``buffer`` is the number of entries in a batch; None to send once, at the end of the program.
     """
 
     names: tuple[str, ...]
-    collectors: tuple[Keeping | Reducing, ...]
-    room: int | None
+    collectors: tuple[BufferCollector | ReductionCollector, ...]
+    buffer: int | None
     apart: bool
 
     def start(self) -> Any:
@@ -255,12 +238,12 @@ class Together(NameGroup):
             each.update(old, stream.leaves, stream.steps, stream.mask, site.batch)
             for each, old, stream in zip(self.collectors, state, ordered, strict=True)
         ]
-        if self.room is None:
+        if self.buffer is None:
             return new
         local = [_in_shard(*pair) for pair in zip(self.collectors, ordered, strict=True)]
         taken = self._taken(new[0])
-        full = (taken != self._taken(state[0])) & (taken % self.room == 0)
-        filled = jnp.where(full, jnp.int32(self.room), jnp.int32(0))
+        full = (taken != self._taken(state[0])) & (taken % self.buffer == 0)
+        filled = jnp.where(full, jnp.int32(self.buffer), jnp.int32(0))
         packed = [pack(each, s, filled) for each, s in zip(local, new, strict=True)]
         batch, leaves = batch_of(packed)
         batch = dataclasses.replace(batch, masked=True)
@@ -272,10 +255,10 @@ class Together(NameGroup):
         first = self.collectors[0]
         lanes = first.like.info.mesh if self.apart else 0
         left = -(-first.size // first.interval)
-        if first.certain and (left % self.room if self.room else left) == 0:
+        if first.certain and (left % self.buffer if self.buffer else left) == 0:
             return 0, []
         taken = self._taken(state[0])
-        left = taken if self.room is None else taken % self.room
+        left = taken if self.buffer is None else taken % self.buffer
         pairs = zip(self.collectors, state, strict=True)
         return lanes, [pack(each, s, left, lanes) for each, s in pairs]
 
@@ -298,7 +281,7 @@ def _in_shard(collector: Any, entry: Stream) -> Any:
 
 def _emptied(collector: Collector, state: Any, full: Any) -> Any:
     """Reset the lanes that are ``full`` after sending. A buffer is simply overwritten."""
-    if isinstance(collector, Keeping):
+    if isinstance(collector, BufferCollector):
         return state
 
     def pick(new: Any, old: Any) -> Any:
@@ -309,20 +292,20 @@ def _emptied(collector: Collector, state: Any, full: Any) -> Any:
 
 def _groups(closed: Any, chosen: Selection, sampling: Sampling) -> list[NameGroup]:
     """Group the names of a program by their sites and options."""
-    walk = Interpreter(Spool(chosen, surveys=True))
+    interpreter = Interpreter(Spool(chosen, surveys=True))
     where: dict[str, dict[Site, None]] = {}
     for eqn in closed.jaxpr.eqns:
-        for site in walk.wanted_in(eqn):
+        for site in interpreter.wanted_in(eqn):
             for key in chosen.keys(site):
                 where.setdefault(key, {})[site] = None
-    alike: dict[Any, list[Member]] = {}
-    types = walk.trace(closed).stream_types
+    by_treatment: dict[Any, list[Member]] = {}
+    types = interpreter.trace(closed).stream_types
     for stream, like in zip(types, entry_types(types), strict=True):
         reduction = sampling.reduction_of(stream)
         key = stream.info.key
         treatment = (frozenset(where.get(key, ())), reduction is None, sampling.interval_of(key))
-        alike.setdefault(treatment, []).append(Member(like, stream.size, reduction))
-    groups = [_group(sampling, members) for members in alike.values()]
+        by_treatment.setdefault(treatment, []).append(Member(like, stream.size, reduction))
+    groups = [_group(sampling, members) for members in by_treatment.values()]
     return [group for group in groups if group is not None]
 
 
@@ -344,20 +327,26 @@ def _group(sampling: Sampling, members: Sequence[Member]) -> NameGroup | None:
     names = tuple(member.like.info.key for member in members)
     first = members[0]
     reduced = first.reduction is not None
-    room, interval = sampling.room, sampling.interval_of(names[0])
-    if room is None and not reduced:
+    buffer, interval = sampling.buffer, sampling.interval_of(names[0])
+    if buffer is None and not reduced:
         if interval == 1:
             return None
-        return OneByOne(names, Counting(**first.options(sampling)))
+        return SampledNames(names, CountCollector(**first.options(sampling)))
     kept = -(-first.size // interval)
-    ends = not first.like.info.unbounded and (room is None or kept <= room)
+    ends = not first.like.info.unbounded and (buffer is None or kept <= buffer)
     collectors: Any
     if reduced:
         collectors = [
-            Reducing(**m.options(sampling), reduction=m.reduction) for m in members if m.reduction
+            ReductionCollector(**m.options(sampling), reduction=m.reduction)
+            for m in members
+            if m.reduction
         ]
     else:
-        space = max(1, kept) if room is None or ends else room
-        collectors = [Keeping(**m.options(sampling), room=space, ring=True) for m in members]
-    wait = ends or room is None
-    return Together(names, tuple(collectors), None if wait else room, apart=room is not None)
+        space = max(1, kept) if buffer is None or ends else buffer
+        collectors = [
+            BufferCollector(**m.options(sampling), capacity=space, ring=True) for m in members
+        ]
+    wait = ends or buffer is None
+    return BatchedNames(
+        names, tuple(collectors), None if wait else buffer, apart=buffer is not None
+    )
