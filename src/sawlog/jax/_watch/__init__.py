@@ -3,6 +3,6 @@
 - ``parameters``: find the parameters among the arguments and give each a name
 - ``labels``, ``plan``: follow parameters through a program to the equations that use them
 - ``probes``: mark places in functions that the program differentiates itself
-- ``walk``: evaluate the program with logs added
+- ``interpreter``: evaluate the program with logs added
 - ``nonfinite``: find the first equation that made a NaN or an infinity
 """

@@ -18,11 +18,11 @@ from sawlog.jax._core.primitive import cotangent_p, is_listening, watching
 from sawlog.jax._core.program import Program
 from sawlog.jax._core.select import check_prefix
 from sawlog.jax._core.user_frames import caller, stack_level
+from sawlog.jax._watch.interpreter import WatchInterpreter, WatchOptions
 from sawlog.jax._watch.labels import DATA, Label
 from sawlog.jax._watch.measures import emit, log_norm_of_cotangent, norm
 from sawlog.jax._watch.parameters import check_marked, find_parameters, replace_parameters
 from sawlog.jax._watch.plan import Planner, computes_with, differentiates
-from sawlog.jax._watch.walk import WatchOptions, WatchWalk
 
 
 def watch(
@@ -139,15 +139,15 @@ class _Watch:
         self._warn_if_unused(jaxpr)
         planner = Planner(self._entries, inside)
         plan, labels = planner.program(jaxpr, [DATA] * len(jaxpr.invars))
-        walk = WatchWalk(plan, self._options)
+        interpreter = WatchInterpreter(plan, self._options)
         names = self._arguments
         if len(names) != len(values):
             names = [str(i) for i in range(len(values))]
-        walk.check_arguments(names, values)
-        outs, _streams = walk.run(jaxpr, closed.consts, values)
+        interpreter.check_arguments(names, values)
+        outs, _streams = interpreter.run(jaxpr, closed.consts, values)
         if self._options.updates and inside:
             self._log_updates(jaxpr, closed.consts, values, labels, outs)
-        walk.finish(self._where)
+        interpreter.finish(self._where)
         return outs, None
 
     def _warn_if_unused(self, jaxpr: Any) -> None:

@@ -38,7 +38,7 @@ class WatchOptions:
     prefix: str
 
 
-class WatchWalk(Interpreter):
+class WatchInterpreter(Interpreter):
     """Evaluate a program and log what its plan says.
 
     Logs are added as equations, also to inner programs, so that they reach the transformation
