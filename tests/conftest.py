@@ -142,6 +142,15 @@ def _no_current_run() -> Iterator[None]:
         sys.modules["sawlog._current_run"].set_current(None)
 
 
+@pytest.fixture(scope="module")
+def tracker_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder below which trackers write: nothing goes to the network or the user's folders."""
+    from tests.sinks._trackers import writing_below  # only these tests need trackers
+
+    with writing_below(tmp_path_factory.mktemp("trackers")) as folder:
+        yield folder
+
+
 class ModulesWithExamples:
     """Look for doctests only in files that have a prompt: to look into a module is to import it."""
 

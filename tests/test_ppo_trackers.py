@@ -16,21 +16,14 @@ import pytest
 
 from sawlog.loggers import ConsoleLogger, MemoryLogger, MultiLogger
 from tests.loggers.test_tracker_loggers import LOGGERS, keep_sinks
-from tests.sinks._trackers import INSTALLED, Wandb, imported_quietly, writing_below
+from tests.sinks._trackers import INSTALLED, Wandb, imported_quietly
 from tests.test_ppo import SEEDS, check_that_lanes_differ, expected, jitted, train
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("tracker_folder")]
 LOSSES = ("loss/policy", "loss/value", "entropy", "grad_norm")
 EPISODES = ("episode/return", "episode/length")
 WAYS = [("spool", {}), ("tap", {"buffer": 3})]
 Tree = Any
-
-
-@pytest.fixture(scope="module", autouse=True)
-def environment(tmp_path_factory: Any) -> Any:
-    """Nothing goes to the network, and nothing to the user's own folders."""
-    with writing_below(tmp_path_factory.mktemp("ppo")) as folder:
-        yield folder
 
 
 def ppo(logger: Any, wrap: str, options: dict[str, Any]) -> Tree:
@@ -73,10 +66,10 @@ def check_histogram(found: Any, values: np.ndarray) -> None:
 @pytest.mark.parametrize(("wrap", "options"), WAYS, ids=["spool", "tap"])
 @pytest.mark.parametrize("kind", INSTALLED, ids=[kind.package for kind in INSTALLED])
 def test_every_tracker_has_every_entry(
-    kind: Any, wrap: str, options: dict, environment: Any
+    kind: Any, wrap: str, options: dict, tracker_folder: Any
 ) -> None:
     imported_quietly(kind)
-    at = environment / f"{kind.package}-{wrap}"
+    at = tracker_folder / f"{kind.package}-{wrap}"
     at.mkdir()
     logger = LOGGERS[kind](at)
     sinks = keep_sinks(logger)

@@ -40,11 +40,10 @@ from tests.sinks._trackers import (
     Wandb,
     imported_quietly,
     mlflow_database,
-    writing_below,
 )
 from tests.thorough import often
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("tracker_folder")]
 SEEDS, STEPS, BUFFER = often(4, 8), often(60, 1000), often(25, 100)
 NAMES = [f"seed-{seed}" for seed in range(SEEDS)]
 
@@ -95,12 +94,6 @@ def config_of(seed):
 
 
 # -- what each tracker has -------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module", autouse=True)
-def environment(tmp_path_factory):
-    with writing_below(tmp_path_factory.mktemp("trackers")) as folder:
-        yield folder
 
 
 def wandb_settings():
@@ -170,8 +163,8 @@ CASES += [(kind, *WAYS[1]) for kind in INSTALLED if kind in (TensorBoard, Tracki
 @pytest.mark.parametrize(
     ("kind", "wrap", "options"), CASES, ids=[f"{kind.package}-{wrap}" for kind, wrap, _ in CASES]
 )
-def test_every_seed_is_a_run_with_every_value_in_order(kind, wrap, options, environment):
-    returned, runs = written(kind, environment, wrap, **options)
+def test_every_seed_is_a_run_with_every_value_in_order(kind, wrap, options, tracker_folder):
+    returned, runs = written(kind, tracker_folder, wrap, **options)
     assert set(returned) == {"loss", "accuracy"}
     assert returned["loss"].shape == (SEEDS, STEPS)
     assert len({each.tobytes() for each in returned["loss"]}) == SEEDS  # runs can be told apart
@@ -293,9 +286,9 @@ def neptune_files():
 
 
 @pytest.mark.parametrize("kind", INSTALLED, ids=[kind.package for kind in INSTALLED])
-def test_names_and_groups_are_those_of_the_tracker(kind, environment):
+def test_names_and_groups_are_those_of_the_tracker(kind, tracker_folder):
     imported_quietly(kind)
-    at = environment / f"{kind.package}-{next(_numbers)}"
+    at = tracker_folder / f"{kind.package}-{next(_numbers)}"
     at.mkdir()
     logger = LOGGERS[kind](at)
     sinks = keep_sinks(logger)

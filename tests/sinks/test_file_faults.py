@@ -27,17 +27,6 @@ from tests.thorough import often
 from .file_helpers import KINDS, lines_of, one
 from .reading import from_csv, from_jsonl
 
-
-@pytest.fixture(params=KINDS)
-def kind(request):
-    return request.param
-
-
-@pytest.fixture
-def path(tmp_path, kind):
-    return tmp_path / f"run.{kind}"
-
-
 WRITTEN = [
     one(0.25, step=0),
     one('a "text",\nwith\r\nbreaks ß', "t,\n", step=1),

@@ -19,17 +19,6 @@ from sawlog.sinks import CsvSink, JsonlSink
 
 from .file_helpers import KINDS, lines_of, one
 
-
-@pytest.fixture(params=KINDS)
-def kind(request):
-    return request.param
-
-
-@pytest.fixture
-def path(tmp_path, kind):
-    return tmp_path / f"run.{kind}"
-
-
 # ---- JSON lines
 
 

@@ -24,7 +24,7 @@ from tests.sinks._trackers import (
 
 from .tracker_helpers import numbers, records, written
 
-pytestmark = pytest.mark.usefixtures("environment")
+pytestmark = pytest.mark.usefixtures("tracker_folder")
 
 
 class TrackerContract(SinkContract):
@@ -35,9 +35,9 @@ class TrackerContract(SinkContract):
     test_resuming = None  # a run of a tracker begins anew
 
     @pytest.fixture(autouse=True)
-    def opened(self, environment):
+    def opened(self, tracker_folder):
         imported_quietly(self.kind)
-        folder = environment / f"contract-{self.kind.package}"
+        folder = tracker_folder / f"contract-{self.kind.package}"
         folder.mkdir(exist_ok=True)
         self.tracker = self.kind(folder)
 

@@ -26,7 +26,7 @@ from tests.thorough import often
 
 from .tracker_helpers import records, written
 
-pytestmark = pytest.mark.usefixtures("environment")
+pytestmark = pytest.mark.usefixtures("tracker_folder")
 
 RUNS, STEPS, CHUNK = often(3, 8), 600, 100  # 1,200 numbers a run, more than MLflow takes at a time
 
