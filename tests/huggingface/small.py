@@ -12,10 +12,15 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    Trainer,
     TrainingArguments,
 )
 
+from sawlog.huggingface import patch_trainer
 from sawlog.influence import Logs
+
+LogTrainer = patch_trainer(Trainer)
+ROWS = ("epoch-0", "logs", "whole-float32")  # where a callback stores the rows of an epoch
 
 VOCABULARY = 23
 SIZES = {

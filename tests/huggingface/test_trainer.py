@@ -12,6 +12,8 @@ from sawlog.huggingface import LogArguments, SawlogCallback, patch_trainer
 from sawlog.influence import Logs, training_influence
 from sawlog.sinks import MemorySink
 from tests.huggingface.small import (
+    ROWS,
+    LogTrainer,
     alone,
     arguments,
     assert_rows,
@@ -26,10 +28,6 @@ from tests.huggingface.small import (
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of transformers, about itself
-
-
-LogTrainer = patch_trainer(Trainer)
-ROWS = ("epoch-0", "logs", "whole-float32")
 
 
 def smoothed(model, batch):

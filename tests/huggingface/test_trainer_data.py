@@ -6,13 +6,15 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 import sawlog.store
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.huggingface import LogArguments, SawlogCallback, add_scores, patch_trainer
 from sawlog.influence import Logs
 from tests.huggingface.small import (
+    ROWS,
+    LogTrainer,
     alone,
     arguments,
     assert_rows,
@@ -24,10 +26,6 @@ from tests.huggingface.small import (
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of transformers, about itself
-
-
-LogTrainer = patch_trainer(Trainer)
-ROWS = ("epoch-0", "logs", "whole-float32")
 
 
 def flattened(items):

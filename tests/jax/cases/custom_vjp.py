@@ -32,6 +32,16 @@ def logged_vjp():
     return square
 
 
+def differentiated(x):
+    """The gradient of the sum of `logged_vjp`, and the logs of fwd and bwd; none of primal."""
+    logs = {
+        "fwd": once(x * 2),
+        "bwd": once(np.ones(3, np.float32)),
+        "residual": once(x),
+    }
+    return 10 * x, logs
+
+
 @case("custom_vjp", args=(X3,), grad=False)
 def custom_vjp_plain() -> Program:
     """Not differentiated: the primal function's log."""
@@ -174,15 +184,7 @@ def custom_vjp_in_jit_under_grad() -> Program:
     def fun(x):
         return jax.grad(loss)(x)
 
-    def answer(x):
-        logs = {
-            "fwd": once(x * 2),
-            "bwd": once(np.ones(3, np.float32)),
-            "residual": once(x),
-        }
-        return 10 * x, logs
-
-    return fun, answer
+    return fun, differentiated
 
 
 @case("custom_vjp", "fwd_bwd", "vmap", "grad", args=(X3,), grad=False)
@@ -193,15 +195,7 @@ def custom_vjp_under_vmap_of_grad() -> Program:
     def fun(xs):
         return jax.vmap(jax.grad(square))(xs)
 
-    def answer(xs):
-        logs = {
-            "fwd": once(xs * 2),
-            "bwd": once(np.ones(3, np.float32)),
-            "residual": once(xs),
-        }
-        return 10 * xs, logs
-
-    return fun, answer
+    return fun, differentiated
 
 
 @case("custom_vjp", "vmap", args=(X3,), grad=False)
