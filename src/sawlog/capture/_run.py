@@ -87,7 +87,7 @@ class CaptureRun(RunCore):
     def missing(self, data_id: Any) -> np.ndarray:
         """Return the ids that are not logged yet, in order."""
         ids = data_ids(data_id)
-        return ids[self._start().seen.missing(ids)]
+        return ids[self._current_pass().seen.missing(ids)]
 
     def batches(
         self,
@@ -121,16 +121,16 @@ class CaptureRun(RunCore):
         quiet: bool,
         total: int | None = None,
     ) -> Iterator[tuple[Any, Any]]:
-        now = None if self.evaluates else self._start()
+        current = None if self.evaluates else self._current_pass()
         if total is None:
             with contextlib.suppress(TypeError):  # streams have no length
                 total = len(loader)  # type: ignore[arg-type]
         with _progress.shown(title, total, quiet=quiet) as bar:
             for ids, batch in named_batches(self._watched_model(), loader, data_id):
-                new = now is None or bool(now.seen.missing(ids).any())
+                new = current is None or bool(current.seen.missing(ids).any())
                 if new:
                     yield ids, batch
-                bar.step(len(ids) if new else 0, 0 if now is None else now.nbytes)
+                bar.step(len(ids) if new else 0, 0 if current is None else current.nbytes)
 
     def extract(
         self,

@@ -221,18 +221,18 @@ class RunCore(LogixMethods, CloseOnExit):
             with self._query(ids, request):
                 yield self
             return
-        now = self._start()
-        todo = now.todo(ids)
+        current = self._current_pass()
+        todo = current.todo(ids)
         if not todo.any():
             empty = contextlib.nullcontext() if len(ids) else self._without_examples()
             with self._watched_model().gathered(), empty:
                 yield self
             return
         some = None if todo.all() else todo
-        batch = now.batch(BatchRequest(len(ids), some, mask, scaler, views))
+        batch = current.batch(BatchRequest(len(ids), some, mask, scaler, views))
         with self._capturing(batch), self._sampling_labels(ids):
             yield self
-        now.finish(batch, ids[todo])
+        current.finish(batch, ids[todo])
 
     def _without_examples(self) -> contextlib.AbstractContextManager[None]:
         """Return a context for a batch without ids, in which no example may be computed."""
@@ -261,7 +261,8 @@ class RunCore(LogixMethods, CloseOnExit):
         finally:
             self._batch = None
 
-    def _start(self) -> CapturePass:
+    def _current_pass(self) -> CapturePass:
+        """Return the pass over the data that runs now; begin one if none does."""
         if self._pass is None:
             backend, blocks = self._watched_model(), self._blocks()
             total = getattr(backend, "parameter_count", None)

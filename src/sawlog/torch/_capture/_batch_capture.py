@@ -247,10 +247,11 @@ class BatchCapture:
 
     def _plan_of(self, graph: Graph) -> Plan | None:
         """Return the plan of a structure whose examples are moved alike; None if not proven yet."""
-        places = self._watched.places.get(graph.structure)
-        if places is None:
+        attributes = self._watched.layout_attributes.get(graph.structure)
+        if attributes is None:
             return None
-        found: Plan | None = self._watched.plans.get((graph.structure, values_at(graph, places)))
+        values = values_at(graph, attributes)
+        found: Plan | None = self._watched.plans.get((graph.structure, values))
         return found
 
     def _holds(self, plan: Plan, graph: Graph, roots: Roots, light: bool) -> bool:
@@ -378,7 +379,7 @@ class BatchCapture:
         if plan is not None and not (self._checkpointed and plan.uses):
             ends = ends_of(plan, graph, self._hooks, roots.nodes)
             even = self._loss.is_even(terms, graph)
-            self._watched.places[graph.structure] = proof.places
-            values = values_at(graph, proof.places)
+            self._watched.layout_attributes[graph.structure] = proof.attributes
+            values = values_at(graph, proof.attributes)
             plan = dataclasses.replace(plan, ends=ends, even=even)
             self._watched.plans[graph.structure, values] = plan

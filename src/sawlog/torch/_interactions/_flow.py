@@ -23,16 +23,16 @@ class Flow:
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
-        self._homes: set[int] = set()
+        self._memories: set[int] = set()
         self._operations: set[int] = set()
 
     def add(self, number: int) -> None:
         """Add a value; all that share its memory depend on it."""
-        self._homes.add(self._tape.home(number))
+        self._memories.add(self._tape.memory_id(number))
 
     def has(self, number: int) -> bool:
         """Return whether a value depends on those that were added."""
-        return self._tape.home(number) in self._homes
+        return self._tape.memory_id(number) in self._memories
 
     def follow(self, place: int, operation: Operation) -> bool:
         """Follow the next operation of the tape; return whether it depends on added values."""

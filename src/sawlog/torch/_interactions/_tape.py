@@ -152,7 +152,7 @@ class Tape:
         """The operations during each call of the model."""
         self.arguments: set[int | None] = set()
         """The memory of the tensors that the model was called with."""
-        self._homes: list[Memory | None] = []
+        self._memory_of_value: list[Memory | None] = []
         self._memories: dict[int, Memory] = {}
         self._shared: set[int] = set()
 
@@ -181,8 +181,8 @@ class Tape:
     def compute(self, call: Any, args: Any, kwargs: Any, tensor: Tensor | None = None) -> Ref:
         """Add an operation that only replays run; ``tensor`` is what it returns, if that exists."""
         if tensor is None:
-            number = len(self._homes)
-            self._homes.append(None)
+            number = len(self._memory_of_value)
+            self._memory_of_value.append(None)
         else:
             number = self.add_output(tensor)
         self.operations.append(Operation(call, args, kwargs, False, (), ("", 0), (number,)))
@@ -209,14 +209,14 @@ class Tape:
         """Return whether an operation ran during a call of the model."""
         return any(place in each for each in self.model_calls)
 
-    def home(self, number: int) -> int:
+    def memory_id(self, number: int) -> int:
         """Return what identifies the memory of a value; tensors that share it have the same."""
-        memory = self._homes[number]
+        memory = self._memory_of_value[number]
         return -1 - number if memory is None else id(memory)
 
     def _new(self, memory: Memory, key: Key) -> int:
-        number = memory.numbers[key] = len(self._homes)
-        self._homes.append(memory)
+        number = memory.numbers[key] = len(self._memory_of_value)
+        self._memory_of_value.append(memory)
         if memory.external:
             self._shared.add(number)
         return number

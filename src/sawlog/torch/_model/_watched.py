@@ -71,7 +71,7 @@ class Watched:
         skipped: names of parameters that are not watched, and why.
         parameters: the parameters of the blocks, by name.
         norms: modules that mix the examples of a batch in train mode, watched or not.
-        places: the attributes of graphs that decide where the examples are, by structure.
+        layout_attributes: those that decide where the examples are, by structure of the graph.
         plans: how gradients are taken, by structure of the graph and the values of these
             attributes; see ``_proof``.
         batches: how many batches of a structure were logged.
@@ -93,7 +93,7 @@ class Watched:
     skipped: tuple[tuple[str, str], ...]
     parameters: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
     norms: tuple[tuple[str, nn.Module], ...] = ()
-    places: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
+    layout_attributes: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
     plans: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False)
     batches: dict[Any, int] = dataclasses.field(default_factory=dict, compare=False)
     scattered: set[Any] = dataclasses.field(default_factory=set, compare=False)
@@ -144,7 +144,7 @@ class Watched:
             self,
             units=units,
             blocks=tuple(blocks),
-            places={},
+            layout_attributes={},
             plans={},
             batches={},
             scattered=set(),

@@ -76,10 +76,10 @@ def layout_attributes(
     return tuple(found)
 
 
-def values_at(graph: Graph, places: Sequence[LayoutAttribute]) -> Hashable:
+def values_at(graph: Graph, attributes: Sequence[LayoutAttribute]) -> Hashable:
     """Return the values of attributes in a graph of the same structure."""
     nodes = graph.nodes
-    return tuple([getattr(nodes[number], name) for number, names in places for name in names])
+    return tuple([getattr(nodes[number], name) for number, names in attributes for name in names])
 
 
 @functools.cache

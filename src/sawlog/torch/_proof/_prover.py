@@ -51,7 +51,7 @@ class Proof:
         layouts: where the examples are in the outputs of calls, by number.
         calls: the layer calls by number, each with the gradient of its output.
         plan: None if it holds for this batch alone.
-        places: the attributes of the graph whose values the plan depends on.
+        attributes: those of the graph whose values the plan depends on.
         sides: the side of the inputs in each use of the blocks that layer rules cover.
         outputs: the outputs of calls, by number, and of operations, by edge, in which it is certain
             which elements belong to which example.
@@ -62,7 +62,7 @@ class Proof:
     layouts: dict[int, ExampleLayout]
     calls: dict[int, tuple[LayerCall, Tensor]]
     plan: Plan | None
-    places: tuple[LayoutAttribute, ...]
+    attributes: tuple[LayoutAttribute, ...]
     sides: dict[str, list[str]]
     outputs: Mapping[int | Edge, ExampleLayout]
     alive: bool
@@ -151,11 +151,11 @@ class Prover:
         measured = found.measured
         plan = dataclasses.replace(plan, zeros=measured.zeros, norms=norms_of(self._graph))
         calls = {n: (call, measured.of_calls[n][0]) for n, call in measured.calls.items()}
-        places = layout_attributes(self._graph, found.finder.is_weight, self._batch)
+        attributes = layout_attributes(self._graph, found.finder.is_weight, self._batch)
         sides = {name: self._sides(name, measured) for name in pairs}
         outputs, alive = self._outputs(found, planned)
         plan_if = plan if lasting else None
-        return Proof(pairs | own, found.layouts, calls, plan_if, places, sides, outputs, alive)
+        return Proof(pairs | own, found.layouts, calls, plan_if, attributes, sides, outputs, alive)
 
     def _outputs(
         self, found: _Measurement, planned: Sequence[PlannedUse]
