@@ -345,7 +345,7 @@ def test_saves_that_do_not_go_together_and_were_forced(tmp_path: pathlib.Path) -
     with store.create(tmp_path / "run") as writer:
         writer.write(to_records({"t": {"a": np.zeros(2)}}))
         writer.write(to_records({"t": [np.zeros(2)]}))
-    with pytest.raises(LogMismatchError, match="'t' cannot be put together: the structure"):
+    with pytest.raises(LogMismatchError, match="'t' cannot be concatenated: the structure"):
         sawlog.load(tmp_path / "run")
 
 

@@ -172,7 +172,7 @@ def test_closing_that_fails_can_be_tried_again():
     sink.write(one(0))
     with pytest.raises(AsyncError) as caught:
         sink.close()
-    assert "Besides, it failed now: OSError" in caught.value.__notes__[0]
+    assert "It fails now as well: OSError" in caught.value.__notes__[0]
     assert not sink.closed
     with pytest.raises(OSError, match="network"):
         sink.close()

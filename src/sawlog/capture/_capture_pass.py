@@ -29,6 +29,7 @@ from sawlog.run_files import _checkpoint as checkpoint
 from sawlog.run_files import ragged
 from sawlog.run_files._blocks import Block, Report
 from sawlog.run_files._folders import label_of, logs_of, measured, statistics_of
+from sawlog.run_files._log_names import kind_of
 from sawlog.run_files._options import Options
 from sawlog.run_files._provenance import (
     CHANGING,
@@ -232,7 +233,7 @@ class CapturePass:
         everything = np.ones(len(ids), bool)
         if self._options.nonfinite == "store":
             return everything
-        kept = {n: rows for n, rows in logs.items() if n.partition("/")[0] in self._options.saved}
+        kept = {n: rows for n, rows in logs.items() if kind_of(n) in self._options.saved}
         found = self._backend.nonfinite_rows(kept, self._options.dtype)
         if found is not None:
             return rows_to_store(found, ids, self._options)

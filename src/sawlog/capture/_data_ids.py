@@ -37,7 +37,7 @@ def data_ids(given: Any) -> np.ndarray:
 
 def _plain(given: Any) -> np.ndarray | None:
     if isinstance(given, (int, str)) and not isinstance(given, bool):
-        raise ArgumentError(f"data_id names every example of a batch, got {given!r}. {_HINT}")
+        raise ArgumentError(f"data_id must name every example of a batch; got {given!r}. {_HINT}")
     if isinstance(given, Mapping):
         return None
     if isinstance(given, Sequence) and len(given) and isinstance(given[0], str):

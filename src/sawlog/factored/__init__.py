@@ -23,6 +23,7 @@ from sawlog.factored._pair import Pair as Pair
 from sawlog.factored._pair import gradient as gradient
 from sawlog.factored._pair import rows as rows
 from sawlog.factored._pair import vector as vector
+from sawlog.factored._projections import RANDOM_PROJECTIONS as RANDOM_PROJECTIONS
 from sawlog.factored._projections import Projection as Projection
 from sawlog.factored._projections import principal as principal
 from sawlog.factored._projections import random_projection as random_projection

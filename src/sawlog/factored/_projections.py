@@ -14,7 +14,7 @@ import xxhash
 
 from sawlog._validate import one_of, refuse
 
-KINDS = ("orthonormal", "gaussian")
+RANDOM_PROJECTIONS = ("orthonormal", "gaussian")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ def random_projection(kind: str, size: int, rank: int, *, seed: int, name: str) 
     >>> np.allclose(matrix.T @ matrix, 4 * np.eye(2), atol=1e-6)
     True
     """
-    one_of("kind", kind, KINDS)
+    one_of("kind", kind, RANDOM_PROJECTIONS)
     if not 1 <= rank <= size:
         refuse("rank", f"an integer from 1 to {size} for {name!r}", rank)
     words = xxhash.xxh3_128_intdigest(f"{kind}\0{name}".encode(), seed=seed % 2**64)

@@ -108,8 +108,9 @@ def _load_or_fit(folder: Path, logs: Logs, fitting: Fitting) -> Curvature:
     if lacking := [name for name in logs.layers if name not in valid]:
         where = "" if logs.path is None else f" at {logs.path}"
         raise ArgumentError(
-            f"The run of the rows{where} knows nothing about {lacking[0]!r}, so {kind!r} cannot be "
-            'fitted to it. Hint: leave it out, or pass curvature="identity".'
+            f"The run of the rows{where} has neither rows nor statistics of {lacking[0]!r}, so "
+            f"{kind!r} cannot be fitted to it. "
+            'Hint: leave it out, or pass curvature="identity".'
         )
     layers = {name: valid[name] for name in logs.layers}
     return Curvature(kind, layers, None, len(logs), _provenance(logs))

@@ -11,12 +11,13 @@ from array_api_compat import array_namespace
 from sawlog._array_device import to_numpy
 
 SCALE = ".scale"
-_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2, "int8": 1}
+"""The dtypes that rows can be stored in, and the bytes of an element."""
 
 
 def row_bytes(elements: int, dtype: str) -> int:
     """Return the number of bytes that a row of ``elements`` takes."""
-    return elements * _BYTES[dtype] + (4 if dtype == "int8" else 0)
+    return elements * BYTES[dtype] + (4 if dtype == "int8" else 0)
 
 
 def encode(name: str, rows: Any, dtype: str) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
-KINDS = ("forward", "backward", "grad")
+LOG_KINDS = ("forward", "backward", "grad")
 
 _CALL = re.compile(r"(.*)#([2-9]|[1-9]\d+)", re.DOTALL)
 
@@ -45,9 +45,18 @@ class LogName:
     def parse(cls, text: str) -> LogName | None:
         """Return the parts of a name, or None if it is not the name of a log of a layer."""
         kind, slash, layer = text.partition("/")
-        if not slash or kind not in KINDS:
+        if not slash or kind not in LOG_KINDS:
             return None
         numbered = None if kind == "grad" else _CALL.fullmatch(layer)
         if numbered is None:
             return cls(kind, layer)
         return cls(kind, numbered[1], int(numbered[2]))
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of the log of a layer; of another name, what is before the first slash.
+
+    >>> kind_of("grad/fc1.weight")
+    'grad'
+    """
+    return name.partition("/")[0]

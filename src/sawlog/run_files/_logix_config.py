@@ -11,7 +11,8 @@ from typing import Any
 from sawlog._optional import require
 from sawlog._validate import integer, one_of
 from sawlog.errors import ArgumentError
-from sawlog.run_files._options import DTYPES, Compression
+from sawlog.run_files._encode import BYTES
+from sawlog.run_files._options import Compression
 
 _TOP = ("project", "log_dir", "root_dir", "logging", "lora", "influence")
 _KINDS = {"random": "orthonormal", "pca": "pca"}
@@ -40,7 +41,7 @@ class LoggingConfig:
     def options(self) -> dict[str, Any]:
         """Return these settings as options of a run."""
         dtype = "float32" if self.log_dtype == "none" else self.log_dtype
-        one_of("log_dtype", dtype, DTYPES)
+        one_of("log_dtype", dtype, tuple(BYTES))
         return {"dtype": dtype, "offload": bool(self.cpu_offload)}
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sawlog.errors import ArgumentError
+from sawlog.run_files._log_names import LOG_KINDS
 
-KINDS = ("forward", "backward", "grad")
 _STATISTICS = {
     "mean": "mean",
     "variance": "variance",
@@ -39,7 +39,7 @@ WORDS = {
 
 def is_dialect(given: Mapping[str, Any]) -> bool:
     """Return whether options list actions by kind of log, such as ``{"grad": ["log"]}``."""
-    named = [key for key in given if key in KINDS]
+    named = [key for key in given if key in LOG_KINDS]
     return bool(named) and all(isinstance(given[key], (list, tuple)) for key in named)
 
 
@@ -54,7 +54,7 @@ def translated(given: Mapping[str, Any]) -> dict[str, Any]:
     >>> translated({"grad": ["log"], "forward": ["covariance"], "backward": ["covariance"]})
     {'log': ['grad'], 'save': ['grad'], 'statistic': ['kfac']}
     """
-    plugins = {kind: list(given.get(kind, ())) for kind in KINDS}
+    plugins = {kind: list(given.get(kind, ())) for kind in LOG_KINDS}
     for kind, own in plugins.items():
         for each in own:
             if each not in ("log", *_STATISTICS):
@@ -65,7 +65,7 @@ def translated(given: Mapping[str, Any]) -> dict[str, Any]:
         statistics.add("kfac")
         for kind in ("forward", "backward"):
             plugins[kind].remove("covariance")
-    used = [kind for kind in KINDS if plugins[kind]]
+    used = [kind for kind in LOG_KINDS if plugins[kind]]
     asked = {kind: {_STATISTICS[e] for e in plugins[kind] if e != "log"} for kind in used}
     several = {frozenset(own - {"ekfac"}) for own in asked.values()}
     if len(several) > 1:
@@ -78,7 +78,7 @@ def translated(given: Mapping[str, Any]) -> dict[str, Any]:
     saved = [kind for kind in used if "log" in plugins[kind]]
     if statistics & {"kfac", "ekfac"} and "grad" not in used:
         used.append("grad")
-    rest = {key: value for key, value in given.items() if key not in KINDS}
+    rest = {key: value for key, value in given.items() if key not in LOG_KINDS}
     return {"log": used, "save": saved, "statistic": sorted(statistics), **rest}
 
 

@@ -12,12 +12,13 @@ from typing import Any
 from sawlog._optional import require
 from sawlog._validate import integer, one_of, refuse
 from sawlog.errors import ArgumentError
+from sawlog.factored import RANDOM_PROJECTIONS
+from sawlog.run_files._encode import BYTES
+from sawlog.run_files._log_names import LOG_KINDS
 from sawlog.run_files._logix_options import check_words, is_dialect, translated
 
-LOGS = ("forward", "backward", "grad")
 STATISTICS = ("mean", "variance", "covariance", "kfac", "ekfac")
-PROJECTIONS = ("orthonormal", "gaussian", "pca")
-DTYPES = ("float32", "float64", "bfloat16", "float16", "int8")
+PROJECTIONS = (*RANDOM_PROJECTIONS, "pca")
 PRECISIONS = ("float32", "float64")
 REDUCTIONS = ("auto", "mean", "sum", "tokens")
 SIDES = ("input", "output")
@@ -175,7 +176,7 @@ def _check_together(options: Options) -> None:
     if lacking:
         raise ArgumentError(
             f"save={list(options.saved)} has {lacking[0]!r}, but log={list(options.log)} does "
-            f"not. Hint: log={sorted({*options.log, *lacking}, key=LOGS.index)}."
+            f"not. Hint: log={sorted({*options.log, *lacking}, key=LOG_KINDS.index)}."
         )
     if not options.saved and not options.statistic:
         raise ArgumentError("Nothing would be kept. Hint: set `save` or `statistic`.")
@@ -279,11 +280,11 @@ def _listed(valid: Sequence[str]) -> str:
 
 
 _READERS: dict[str, Callable[[Any, str], Any]] = {
-    "log": _choices(LOGS),
-    "save": _or_none(_choices(LOGS)),
+    "log": _choices(LOG_KINDS),
+    "save": _or_none(_choices(LOG_KINDS)),
     "statistic": _choices(STATISTICS),
     "compress": _or_none(_compression),
-    "dtype": _choice(DTYPES),
+    "dtype": _choice(tuple(BYTES)),
     "precision": _choice(PRECISIONS),
     "offload": _flag,
     "reduction": _choice(REDUCTIONS),

@@ -146,7 +146,7 @@ class _Queue:
         refused = [*failure.refused, *now]
         error = AsyncError(_described(self.sink, failure.cause, refused), refused)
         if besides is not None:
-            error.add_note(f"Besides, it failed now: {type(besides).__name__}: {besides}")
+            error.add_note(f"It fails now as well: {type(besides).__name__}: {besides}")
         try:
             raise error from failure.cause
         except AsyncError:  # no interrupt can come between raising and forgetting

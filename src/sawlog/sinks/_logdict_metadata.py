@@ -43,7 +43,7 @@ def key_of(name: str, entries: Entries) -> str:
 
 
 def _notes_of(entries: Entries) -> Mapping[str, Any]:
-    """Return the notes of a series; none if a stranger wrote something else there."""
+    """Return the notes of a series; none if another program wrote something else there."""
     notes = entries.attrs.get(_SECTION)
     return notes if isinstance(notes, Mapping) else {}
 

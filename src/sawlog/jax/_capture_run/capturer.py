@@ -18,7 +18,7 @@ from sawlog.jax._capture.captured import Captured
 from sawlog.jax._capture_run import statistics
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._encode import encode
-from sawlog.run_files._log_names import LogName
+from sawlog.run_files._log_names import LogName, kind_of
 from sawlog.run_files._options import Options
 from sawlog.run_files._statistics import RunStatistics
 
@@ -177,7 +177,7 @@ class JaxBatch:
         """Return the logs to store, encoded in the dtype of the options."""
         options, columns = self._capturer.options, {}
         for name, rows in logs.items():
-            if name.partition("/")[0] in options.saved:
+            if kind_of(name) in options.saved:
                 columns.update(encode(name, rows, options.dtype))
         return columns
 

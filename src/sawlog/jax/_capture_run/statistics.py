@@ -11,6 +11,7 @@ import numpy as np
 
 from sawlog.factored import Dense, OneHot, Pair
 from sawlog.run_files._blocks import Block
+from sawlog.run_files._log_names import kind_of
 from sawlog.run_files._measured import LEFT, RIGHT
 from sawlog.run_files._options import Options
 from sawlog.run_files._statistics import RunStatistics
@@ -53,7 +54,7 @@ def add_rows(sums: RunStatistics, logs: Mapping[str, np.ndarray], options: Optio
         if wanted & {"mean", "variance"}:
             sums.add_rows(name, rows)
         if "covariance" in wanted:
-            is_grad = name.partition("/")[0] == "grad"
+            is_grad = kind_of(name) == "grad"
             flat = rows.reshape(len(rows), -1) if is_grad else _by_position(rows)
             flat = flat.astype(options.precision)
             sums.add(f"covariance:{name}", flat.T @ flat, len(flat))

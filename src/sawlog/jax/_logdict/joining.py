@@ -107,6 +107,6 @@ def check_alike(one: LogdictPart, two: LogdictPart) -> None:
     ):
         if left != right:
             raise LogMismatchError(
-                f"The entries of {key!r} cannot be put together: the {what} is {left} on the left "
+                f"The entries of {key!r} cannot be concatenated: the {what} is {left} on the left "
                 f"and {right} on the right. Hint: rename one with logs.prefix(...)."
             )

@@ -254,7 +254,7 @@ class SaveCompatibility:
 
 def _mismatch(key: str, what: str, one: Any, two: Any) -> LogMismatchError:
     return LogMismatchError(
-        f"The entries of {key!r} cannot be put together: the {what} is {one} in what was saved "
+        f"The entries of {key!r} cannot be concatenated: the {what} is {one} in what was saved "
         f"before and {two} now. Hint: rename one with logs.prefix(...), or save to another path."
     )
 

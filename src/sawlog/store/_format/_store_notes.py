@@ -1,6 +1,6 @@
 """What other parts of sawlog note in a store: in its ``meta``, and in the ``attrs`` of series.
 
-The store keeps such notes as they are, and they may be from a stranger.
+The store keeps such notes as they are, and they may be from another program.
 """
 
 from __future__ import annotations

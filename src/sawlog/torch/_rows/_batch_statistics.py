@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sawlog.factored import Dense, OneHot, Pair, gradient
 from sawlog.run_files._blocks import Block
+from sawlog.run_files._log_names import kind_of
 from sawlog.run_files._measured import LEFT, RIGHT
 from sawlog.run_files._options import Options
 from sawlog.run_files._statistics import RunStatistics
@@ -92,8 +93,9 @@ class BatchStatistics:
             if self._wanted & {"mean", "variance"}:
                 sums.add_rows(name, rows)
             if "covariance" in self._wanted:
-                kind = name.partition("/")[0]
-                flat = rows.reshape(len(rows), -1) if kind == "grad" else _by_position(rows)
+                flat = (
+                    rows.reshape(len(rows), -1) if kind_of(name) == "grad" else _by_position(rows)
+                )
                 flat = flat.to(getattr(torch, self._options.precision))
                 sums.add(f"covariance:{name}", flat.mT @ flat, len(flat))
                 sums.add(f"mean:{name}", flat.sum(0), len(flat))

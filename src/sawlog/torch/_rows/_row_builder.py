@@ -12,6 +12,7 @@ from torch import Tensor
 from sawlog.factored import OneHot, Pair, gradient
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._encode import encode
+from sawlog.run_files._log_names import kind_of
 from sawlog.run_files._options import Options
 from sawlog.torch._batch_spec import BatchSpec
 from sawlog.torch._rows._outer_product_rows import OuterProductRows
@@ -96,7 +97,7 @@ class RowBuilder:
         """Return logs as columns of the store, encoded as the options say."""
         columns: dict[str, Any] = {}
         for name, rows in logs.items():
-            if name.partition("/")[0] not in self._options.saved:
+            if kind_of(name) not in self._options.saved:
                 continue
             deferred = isinstance(rows, OuterProductRows)
             columns.update({name: rows} if deferred else encode(name, rows, self._options.dtype))
