@@ -7,14 +7,13 @@ order of layers, and need not be stored.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import xxhash
 
 from sawlog._validate import one_of, refuse
-
-RANDOM_PROJECTIONS = ("orthonormal", "gaussian")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,14 +40,28 @@ def random_projection(kind: str, size: int, rank: int, *, seed: int, name: str) 
     >>> np.allclose(matrix.T @ matrix, 4 * np.eye(2), atol=1e-6)
     True
     """
-    one_of("kind", kind, RANDOM_PROJECTIONS)
+    one_of("kind", kind, tuple(RANDOM_PROJECTIONS))
     if not 1 <= rank <= size:
         refuse("rank", f"an integer from 1 to {size} for {name!r}", rank)
     words = xxhash.xxh3_128_intdigest(f"{kind}\0{name}".encode(), seed=seed % 2**64)
     normal = np.random.Generator(np.random.PCG64(words)).standard_normal((size, rank))
-    if kind == "gaussian":
-        return (normal / np.sqrt(rank)).astype(np.float32)
-    return (_orthonormal(normal) * np.sqrt(size / rank)).astype(np.float32)
+    return RANDOM_PROJECTIONS[kind](normal).astype(np.float32)
+
+
+def _scaled_orthonormal(normal: np.ndarray) -> np.ndarray:
+    size, rank = normal.shape
+    return _orthonormal(normal) * np.sqrt(size / rank)
+
+
+def _scaled_gaussian(normal: np.ndarray) -> np.ndarray:
+    return normal / np.sqrt(normal.shape[1])
+
+
+RANDOM_PROJECTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "orthonormal": _scaled_orthonormal,
+    "gaussian": _scaled_gaussian,
+}
+"""From normal numbers ``[size, rank]`` to a matrix that preserves dot products in expectation."""
 
 
 def _orthonormal(matrix: np.ndarray) -> np.ndarray:
