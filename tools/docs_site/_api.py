@@ -31,7 +31,6 @@ LOGIX = ("LogIX", "LogIXScheduler", "add_analysis", "add_lora", "initialize_from
 CONSTANTS = {
     "sawlog.curvature.Damping": "What ``damping=`` takes: a number, :class:`Relative`, "
     ":class:`Typical`, :class:`Sampled`, a dict of numbers by layer, or None for the default.",
-    "sawlog.curvature.IDENTITY": "The curvature that leaves gradients as they are.",
     "sawlog.curvature.KINDS": "The names of all kinds of curvature.",
     "sawlog.testing.CASES": "The models of :class:`CaptureContract`: a function for each name.",
 }

@@ -39,7 +39,6 @@ from sawlog.curvature._row_sums import RowSums as RowSums
 from sawlog.curvature._row_sums import add_blocks as add_blocks
 
 __all__ = [
-    "IDENTITY",
     "KINDS",
     "ConjugateGradients",
     "Corrected",

@@ -25,9 +25,7 @@ from sawlog.example_data._table import load_examples as load_examples
 __all__ = [
     "Example",
     "ExampleData",
-    "check_described",
     "describe",
     "examples_of",
     "load_examples",
-    "rows_of_file",
 ]
