@@ -114,7 +114,7 @@ class Program:
                 self._raise_unless_not_plain(error, args, kwargs)
             else:
                 return unwrap_outputs(self._waited(result) if self._calls_back else result)
-        return self._look_and_call(args, kwargs, hidden)
+        return self._inspect_and_call(args, kwargs, hidden)
 
     def as_function(self, finish: Callable[[Any], Any]) -> Callable[..., tuple[Any, Any]]:
         """Return a function of the arguments that calls a program without hidden values.
@@ -135,7 +135,7 @@ class Program:
                         self._waited(result)
                     (mark, out), more = result
                     return out if mark is None else unwrap_outputs(result)[0], finish(more)
-            out, more = self._look_and_call(args, kwargs, ())
+            out, more = self._inspect_and_call(args, kwargs, ())
             return out, finish(more)
 
         return call
@@ -155,7 +155,9 @@ class Program:
         self._is_plain = self._may_be_plain = False
 
     # `logdict` knows this method by its name, see `_compat.flattened_for`.
-    def _look_and_call(self, args: tuple, kwargs: dict[str, Any], hidden: tuple) -> tuple[Any, Any]:
+    def _inspect_and_call(
+        self, args: tuple, kwargs: dict[str, Any], hidden: tuple
+    ) -> tuple[Any, Any]:
         """Inspect the arguments for kinds that JAX treats unlike their library, then call."""
         args = (*self._bound, *args)
         leaves, tree = jax.tree.flatten((args, kwargs))

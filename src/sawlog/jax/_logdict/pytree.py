@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sawlog.jax._logdict.logdict import logdict
 
 #: Functions of sawlog that flatten the arguments of a program.
-_ARGUMENTS_OF = frozenset({"_look_and_call", "_prepared"})
+_ARGUMENTS_OF = frozenset({"_inspect_and_call", "_prepared"})
 
 
 def _flatten(logs: logdict) -> tuple[tuple[Any, ...], LogdictLayout]:

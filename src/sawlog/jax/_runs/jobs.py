@@ -29,7 +29,7 @@ _NUMBER = 16  # bytes of the largest number
 _SOONEST, _LATEST = 0.001, 0.05  # seconds between checks of a program with callbacks
 
 
-class Arrays(Job):
+class ArraysJob(Job):
     """A job that waits for arrays of a device."""
 
     def __init__(self, leaves: Sequence[Any]) -> None:
@@ -69,7 +69,7 @@ def on_host(logs: logdict) -> logdict:
     return jax.tree.map(host_array, logs)
 
 
-class Logged(Arrays):
+class LogJob(ArraysJob):
     """The logs of one call for one run."""
 
     def __init__(self, run: LoggerRun, logs: Leaves) -> None:
@@ -90,7 +90,7 @@ class Logged(Arrays):
         return len(own)
 
     def _goes_along(self, other: Job) -> bool:
-        return isinstance(other, Logged) and other.run is self.run
+        return isinstance(other, LogJob) and other.run is self.run
 
 
 def _on_host(leaf: Any) -> Any:
@@ -165,7 +165,7 @@ def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.frombuffer(bytearray().join([array.tobytes() for array in arrays]), first.dtype)
 
 
-class Lanes(Arrays):
+class LanesJob(ArraysJob):
     """The logs of one call for many runs, which are the axes in front."""
 
     def __init__(self, runs: Sequence[LoggerRun], logs: logdict, axes: int) -> None:
@@ -187,7 +187,7 @@ class Lanes(Arrays):
         return 1
 
 
-class Tapped(Job):
+class TapJob(Job):
     """The logs that one call of a tapped program sends, while it runs.
 
     The job is added before the program starts, which names it by a number. After an error in

@@ -18,7 +18,7 @@ from sawlog.jax._core.program import Program
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._runs.background import Background
 from sawlog.jax._runs.call_forms import Leaves
-from sawlog.jax._runs.jobs import Lanes, Logged, Tapped
+from sawlog.jax._runs.jobs import LanesJob, LogJob, TapJob
 from sawlog.jax._runs.runs import LoggerRun
 from sawlog.jax._transforms.tap_host import on_device
 
@@ -35,7 +35,7 @@ def log(run: LoggerRun, logs: Leaves) -> None:
     if run.background.is_empty and not any(map(_is_on_device, logs.leaves)):
         run.write(logs.logs)
     else:
-        run.background.put(Logged(run, _copied(logs)))
+        run.background.put(LogJob(run, _copied(logs)))
     run.raise_background_errors(_TAKEN)
 
 
@@ -51,7 +51,7 @@ def spool(run: LoggerRun, spooled: Callable[..., Any], args: tuple, kwargs: dict
         run.failed = True
         raise
     run.failed = False
-    run.background.put(Logged(run, _apart(Leaves.of(logs), args, kwargs)))
+    run.background.put(LogJob(run, _apart(Leaves.of(logs), args, kwargs)))
     return out
 
 
@@ -69,14 +69,14 @@ def run(
     with watched(*runs):
         out, logs = program(lanes, *args, **kwargs)
     own = _apart(Leaves.of(logs), args, kwargs)
-    background.put(Lanes(runs, own.logs, len(lanes)) if lanes else Logged(runs[0], own))
+    background.put(LanesJob(runs, own.logs, len(lanes)) if lanes else LogJob(runs[0], own))
     return out, logs
 
 
 def tap(run: LoggerRun, program: Program, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Call a tapped program, and let the thread write what it sends."""
     run.raise_background_errors(_NOT_RUN)
-    job = Tapped(run)
+    job = TapJob(run)
     run.background.put(job)
     ends: list[Any] = []
     try:
