@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ml_dtypes import bfloat16, float8_e4m3fn, float8_e5m2
 
 from sawlog import logdict
-from sawlog.jax._logdict.entries import LogdictPart, Nothing, Slot
+from sawlog.jax._logdict.entries import EmptyKey, LogdictPart, Slot
 
 from .cases.base import is_prng_key
 
@@ -140,13 +140,13 @@ def logdicts(draw: Any, of: dict[str, Any] | None = None) -> logdict:
     chosen = draw(st.dictionaries(KEYS, kinds(), max_size=3)) if of is None else of
     made = [draw(parts(key, kind)) for key, kind in chosen.items()]
     names = draw(st.lists(KEYS, max_size=2, unique=True))
-    empty = {name: draw(nothings()) for name in names if name not in chosen}
+    empty = {name: draw(empty_keys()) for name in names if name not in chosen}
     return logdict._of(made, empty)
 
 
 @st.composite
-def nothings(draw: Any) -> Nothing:
+def empty_keys(draw: Any) -> EmptyKey:
     """What is known of a key that was never logged."""
     value = tree_of(draw(st.sampled_from(TREES)), draw(leaves((1,))), draw(leaves((1,))))
     found, tree = jax.tree.flatten(value)
-    return Nothing(tree, tuple(jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in found))
+    return EmptyKey(tree, tuple(jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in found))

@@ -160,7 +160,7 @@ class CopyingSink(BaseSink):
         """Take records whose arrays no one will change."""
 
 
-class Around(BaseSink):
+class WrapperSink(BaseSink):
     """A sink around another one: it forwards some of the records, and ``flush`` and ``close``."""
 
     def __init__(self, sink: Sink) -> None:

@@ -9,12 +9,12 @@ import numpy as np
 from sawlog._validate import optional, positive_integer, string
 from sawlog.errors import LogMismatchError
 from sawlog.records import Entries, Records
-from sawlog.sinks._base import Around, Sink
+from sawlog.sinks._base import Sink, WrapperSink
 from sawlog.sinks._entries import any_of, deepened, logged, taken
 from sawlog.sinks._logdict_metadata import is_value
 
 
-class Every(Around):
+class Every(WrapperSink):
     """Write every ``n``-th entry of each name, beginning with the first; drop the others.
 
     Entries are counted over all writes. Entries that are masked entirely do not count.

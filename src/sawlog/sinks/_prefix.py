@@ -6,11 +6,11 @@ import dataclasses
 
 from sawlog._validate import string
 from sawlog.records import Records
-from sawlog.sinks._base import Around, Sink
+from sawlog.sinks._base import Sink, WrapperSink
 from sawlog.sinks._logdict_metadata import prefixed
 
 
-class Prefix(Around):
+class Prefix(WrapperSink):
     """Add a prefix to every name.
 
     Raises:

@@ -9,14 +9,14 @@ from sawlog._reductions import KINDS
 from sawlog._validate import positive_integer, refuse
 from sawlog.errors import ArgumentError
 from sawlog.records import Entries, Records
-from sawlog.sinks._base import Around, Sink
+from sawlog.sinks._base import Sink, WrapperSink
 from sawlog.sinks._entries import check_alike, copied, joined, logged, taken
 from sawlog.sinks._logdict_metadata import is_value, matches
 from sawlog.sinks._reduce_entries import check_dtype, reduced
 from sawlog.sinks._unmatched import UnmatchedPatterns
 
 
-class Reduce(Around):
+class Reduce(WrapperSink):
     """Reduce every ``n`` entries of a name to one; ``flush`` and ``close`` write incomplete blocks.
 
     The reduced entry has the step of the last entry of its block (``"first"``: of the first).

@@ -8,14 +8,14 @@ from typing import Any
 from sawlog._validate import refuse
 from sawlog.errors import ArgumentError
 from sawlog.records import Entries, Records
-from sawlog.sinks._base import Around, Sink
+from sawlog.sinks._base import Sink, WrapperSink
 from sawlog.sinks._logdict_metadata import matches
 from sawlog.sinks._unmatched import UnmatchedPatterns
 
 Patterns = str | Iterable[str]
 
 
-class Select(Around):
+class Select(WrapperSink):
     """Write the names that match; drop the others.
 
     Args:

@@ -252,7 +252,7 @@ def settle(part: LogdictPart) -> LogdictPart | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Nothing:
+class EmptyKey:
     """The type of a key without entries: known to the program, but not logged in this run."""
 
     tree: Any
@@ -268,11 +268,11 @@ class Nothing:
         return jax.tree.unflatten(self.tree, [zeros(rows(0, one)) for one in self.types])
 
 
-def nothing_of(part: LogdictPart) -> Nothing:
+def empty_key_of(part: LogdictPart) -> EmptyKey:
     """Return the type of a key whose entries were all dropped."""
     leaves, tree = jax.tree.flatten(part.value)
     at = int(part.stacked)
-    return Nothing(tree, tuple(inner(x, at) for x in leaves), part.slot.batch)
+    return EmptyKey(tree, tuple(inner(x, at) for x in leaves), part.slot.batch)
 
 
 def on_host(part: LogdictPart) -> LogdictPart:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 
-from sawlog.jax._logdict.entries import Nothing, Slot
+from sawlog.jax._logdict.entries import EmptyKey, Slot
 
 
 class LogdictLayout:
@@ -18,7 +18,7 @@ class LogdictLayout:
 
     __slots__ = ("_hash", "by_key", "empty", "keys", "masked", "slots")
 
-    def __init__(self, slots: Iterable[Slot], empty: Mapping[str, Nothing] | None = None) -> None:
+    def __init__(self, slots: Iterable[Slot], empty: Mapping[str, EmptyKey] | None = None) -> None:
         self.slots = tuple(slots)
         self.empty = dict(empty or {})
         self.keys = tuple(slot.key for slot in self.slots)

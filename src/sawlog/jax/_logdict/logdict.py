@@ -22,7 +22,7 @@ from sawlog.errors import ArgumentError
 from sawlog.jax._logdict import entries as entries_of
 from sawlog.jax._logdict import pytree, settling
 from sawlog.jax._logdict.display_methods import DisplayMethods
-from sawlog.jax._logdict.entries import LogdictPart, Nothing
+from sawlog.jax._logdict.entries import EmptyKey, LogdictPart
 from sawlog.jax._logdict.layout import LogdictLayout
 from sawlog.jax._logdict.statistics import StatisticsMethods
 from sawlog.jax._logdict.views import EntrySlicer, MaskView, StepView, no_attribute, unknown_log
@@ -70,7 +70,7 @@ class logdict(DisplayMethods, StatisticsMethods, dict):
     # -- construction ---------------------------------------------------------------------------
 
     def _adopt(
-        self, parts: Iterable[LogdictPart], empty: Mapping[str, Nothing] | None = None
+        self, parts: Iterable[LogdictPart], empty: Mapping[str, EmptyKey] | None = None
     ) -> None:
         """Store the layout, steps and masks of ``parts``, whose values are in the dict."""
         parts = list(parts)
@@ -80,14 +80,14 @@ class logdict(DisplayMethods, StatisticsMethods, dict):
 
     @classmethod
     def _of(
-        cls, parts: Iterable[LogdictPart], empty: Mapping[str, Nothing] | None = None
+        cls, parts: Iterable[LogdictPart], empty: Mapping[str, EmptyKey] | None = None
     ) -> logdict:
         self = cls.__new__(cls)
         self._replace(parts, empty)
         return self
 
     def _replace(
-        self, parts: Iterable[LogdictPart], empty: Mapping[str, Nothing] | None = None
+        self, parts: Iterable[LogdictPart], empty: Mapping[str, EmptyKey] | None = None
     ) -> None:
         """Replace the whole contents, in place."""
         parts = list(parts)

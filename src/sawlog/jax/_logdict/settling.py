@@ -35,7 +35,7 @@ def settle(logs: logdict) -> None:
         with _compat.evaluating():  # otherwise a surrounding trace would capture the result
             settled = entries_of.settle(part)
         if settled is None:
-            empty[part.slot.key] = entries_of.nothing_of(part)
+            empty[part.slot.key] = entries_of.empty_key_of(part)
         else:
             parts.append(settled)
     logs._replace(parts, empty)

@@ -24,7 +24,7 @@ import numpy as np
 from sawlog.errors import LogMismatchError, LogValueError
 from sawlog.jax import _compat
 from sawlog.jax._core.arrays import Type
-from sawlog.jax._logdict.entries import Nothing
+from sawlog.jax._logdict.entries import EmptyKey
 
 _SECTION = "logdict"
 
@@ -262,27 +262,27 @@ def _mismatch(key: str, what: str, one: Any, two: Any) -> LogMismatchError:
 # -- names that were never logged ------------------------------------------------------------------
 
 
-def types_of(empty: Mapping[str, Nothing]) -> dict[str, Any]:
+def types_of(empty: Mapping[str, EmptyKey]) -> dict[str, Any]:
     """Return what is stored about names that were never logged.
 
     Raises:
         LogValueError: a value has a structure that cannot be saved.
     """
-    return {key: _type_of(key, nothing) for key, nothing in empty.items()}
+    return {key: _type_of(key, empty_key) for key, empty_key in empty.items()}
 
 
-def _type_of(key: str, nothing: Nothing) -> dict[str, Any]:
-    skeleton = jax.tree.unflatten(nothing.tree, range(len(nothing.types)))
+def _type_of(key: str, empty_key: EmptyKey) -> dict[str, Any]:
+    skeleton = jax.tree.unflatten(empty_key.tree, range(len(empty_key.types)))
     return {
         "tree": spec_of(skeleton, f"the value of {key!r}"),
-        "batch": nothing.batch,
-        "shapes": [list(one.shape) for one in nothing.types],
-        "dtypes": [dtype_to_json(one.dtype, f"the value of {key!r}") for one in nothing.types],
+        "batch": empty_key.batch,
+        "shapes": [list(one.shape) for one in empty_key.types],
+        "dtypes": [dtype_to_json(one.dtype, f"the value of {key!r}") for one in empty_key.types],
     }
 
 
-def nothing_from(stored: Mapping[str, Any]) -> Nothing:
+def empty_key_from(stored: Mapping[str, Any]) -> EmptyKey:
     """Invert :func:`types_of` for one name."""
     pairs = zip(map(tuple, stored["shapes"]), map(dtype_from_json, stored["dtypes"]), strict=True)
     types = tuple(Type(*pair) for pair in pairs)
-    return Nothing(structure(stored["tree"]), types, stored.get("batch", 0))
+    return EmptyKey(structure(stored["tree"]), types, stored.get("batch", 0))

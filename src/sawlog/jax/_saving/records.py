@@ -20,7 +20,7 @@ import numpy as np
 from sawlog.errors import ArgumentError, DamagedStoreError, LogMismatchError, LogValueError
 from sawlog.jax import _compat
 from sawlog.jax._core.arrays import is_elsewhere
-from sawlog.jax._logdict.entries import LogdictPart, Nothing, Slot
+from sawlog.jax._logdict.entries import EmptyKey, LogdictPart, Slot
 from sawlog.jax._logdict.logdict import logdict
 from sawlog.jax._saving.metadata import (
     DROPPED,
@@ -32,8 +32,8 @@ from sawlog.jax._saving.metadata import (
     Spec,
     build,
     count,
+    empty_key_from,
     impl_of,
-    nothing_from,
     spec_of,
     types_of,
 )
@@ -272,12 +272,12 @@ def from_records(
       x  float64[3]  [0., 1., 2.]
     """
     keys: dict[str, dict[tuple[str, int], _SavedSeries]] = {}
-    empty: dict[str, Nothing] = {}
+    empty: dict[str, EmptyKey] = {}
     for series in _saved_series(records, attributes):
         first = series.saves[0]
         if first.role == UNLOGGED:
             for metadata in series.saves:
-                empty.update((k, nothing_from(t)) for k, t in (metadata.types or {}).items())
+                empty.update((k, empty_key_from(t)) for k, t in (metadata.types or {}).items())
         else:
             keys.setdefault(series.key, {})[first.role, first.leaf] = series
     parts = [_part(key, several) for key, several in keys.items()]

@@ -14,7 +14,7 @@ from sawlog.errors import ArgumentError
 from sawlog.jax._training.program import TrainingProgram, from_loss, from_step, takes_key
 from sawlog.jax._training.replay import Replay
 from sawlog.jax._training.run_bank import digest
-from sawlog.jax._training.run_data import Epochs, Given, Order, run_keys
+from sawlog.jax._training.run_data import Epochs, Order, UserBatches, run_keys
 from sawlog.jax._training.runner import Runner
 
 
@@ -107,7 +107,7 @@ def order_of(batch_size: Any, epochs: Any, batches: Any, count: int) -> Order:
             "The order of examples must be given by `batch_size` and `epochs`, or by `batches`."
         )
     if batches is not None:
-        return Given(batches, count)
+        return UserBatches(batches, count)
     size = _validate.positive_integer("batch_size", batch_size)
     if size > count:
         raise ArgumentError(f"`batch_size` is {size}, but there are only {count} examples.")
@@ -138,9 +138,9 @@ def ids_of(name: str, given: Sequence[Any] | None, count: int) -> np.ndarray:
 def fingerprint(runner: Runner, data: Any, queries: Any) -> dict[str, Any]:
     """Return what the scores of runs depend on."""
     weights = runner.weights(0)
-    start, course, _ = runner.begin(0, weights)
+    start, inputs, _ = runner.begin(0, weights)
     batch = jax.tree.map(lambda x: np.asarray(x[:1]), data)
-    jaxpr = jax.make_jaxpr(runner.program.advance)(start, batch, course.weights[:1], course.keys[0])
+    jaxpr = jax.make_jaxpr(runner.program.advance)(start, batch, inputs.weights[:1], inputs.keys[0])
     model = runner.program.model(runner.program.layout.join(start))
     one = () if queries is None else (jax.tree.map(lambda x: np.asarray(x[:1]), queries),)
     arrays, static = jax.tree.flatten(model)
@@ -158,7 +158,7 @@ def fingerprint(runner: Runner, data: Any, queries: Any) -> dict[str, Any]:
         "queries": digest(queries),
         "program": digest(str(jaxpr), jaxpr.consts, start),
         "metric": digest(str(metric), metric.consts),
-        "batches": digest(course.order),
+        "batches": digest(inputs.order),
         "subset": digest(weights),
         "seed": int(runner.seed),
     }

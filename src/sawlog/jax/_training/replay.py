@@ -22,7 +22,7 @@ PARTS = 6
 
 
 @dataclasses.dataclass(frozen=True)
-class Course:
+class RunInputs:
     """What one run is trained on.
 
     Args:
@@ -71,37 +71,37 @@ class Replay:
         return after
 
     def _scan(
-        self, arrays: Arrays, course: tuple[Any, Any, Any], data: Any, begin: Any, length: int
+        self, arrays: Arrays, inputs: tuple[Any, Any, Any], data: Any, begin: Any, length: int
     ) -> tuple[Arrays, Arrays]:
         """Return the state after some steps, and the states before each of them."""
 
         def body(arrays: Arrays, step: tuple[Any, Any]) -> tuple[Arrays, Arrays]:
-            batch, own = self._batch(data, course[1], step[0])
+            batch, own = self._batch(data, inputs[1], step[0])
             return self._advance(arrays, batch, own, step[1]), arrays
 
-        return jax.lax.scan(body, arrays, _part(course, begin, length))
+        return jax.lax.scan(body, arrays, _part(inputs, begin, length))
 
     def _loop(
-        self, arrays: Arrays, course: tuple[Any, Any, Any], data: Any, begin: int, length: int
+        self, arrays: Arrays, inputs: tuple[Any, Any, Any], data: Any, begin: int, length: int
     ) -> tuple[Arrays, Arrays]:
         before = []
         for step in range(begin, begin + length):
             before.append(arrays)
-            batch, own = self._batch(data, course[1], course[0][step])
-            arrays = self._advance(arrays, batch, own, course[2][step])
+            batch, own = self._batch(data, inputs[1], inputs[0][step])
+            arrays = self._advance(arrays, batch, own, inputs[2][step])
         return arrays, jax.tree.map(lambda *leaves: jnp.stack(leaves), *before)
 
-    def train(self, arrays: Arrays, course: Course, plan: ReplayPlan) -> Arrays:
+    def train(self, arrays: Arrays, inputs: RunInputs, plan: ReplayPlan) -> Arrays:
         """Return the state after the last step."""
         for segment in range(plan.segments):
-            arrays, _ = self._segment(arrays, course, plan, segment)
+            arrays, _ = self._segment(arrays, inputs, plan, segment)
         return arrays
 
     def _segment(
-        self, arrays: Arrays, course: Course, plan: ReplayPlan, segment: int
+        self, arrays: Arrays, inputs: RunInputs, plan: ReplayPlan, segment: int
     ) -> tuple[Arrays, Arrays]:
         begin, end = plan.span(segment)
-        return self._forward(arrays, course.arrays, self.data, begin, end - begin)
+        return self._forward(arrays, inputs.arrays, self.data, begin, end - begin)
 
     # -- backwards ----------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class Replay:
         before: Arrays,
         cotangents: list[Any],
         scores: Any,
-        course: tuple[Any, Any, Any],
+        inputs: tuple[Any, Any, Any],
         data: Any,
         begin: Any,
         length: int,
@@ -120,12 +120,12 @@ class Replay:
         def body(carry: tuple[list[Any], Any], step: Any) -> tuple[tuple[list[Any], Any], None]:
             cotangents, scores = carry
             arrays, rows, key = step
-            batch, own = self._batch(data, course[1], rows)
+            batch, own = self._batch(data, inputs[1], rows)
             cotangents, slopes = self.program.pull_back(arrays, batch, own, key, cotangents)
             slopes = jnp.where(rows >= 0, slopes, 0).astype(scores.dtype)
             return (cotangents, scores.at[:, jnp.where(rows >= 0, rows, 0)].add(slopes)), None
 
-        xs = (before, *_part(course, begin, length))
+        xs = (before, *_part(inputs, begin, length))
         return jax.lax.scan(body, (cotangents, scores), xs, reverse=True)[0]
 
     def derivatives(
@@ -145,16 +145,16 @@ class Replay:
             ``[A, Q, n]``: what each part of the run contributes, the last steps first. Parts are
             those of :func:`ages`. Their sum is the derivative.
         """
-        course, plan, kept = recording.course, recording.plan, recording.checkpoints
+        inputs, plan, kept = recording.inputs, recording.plan, recording.checkpoints
         count = cotangents[0].shape[0]
-        zeros = functools.partial(jnp.zeros, (count, len(course.weights)), course.weights.dtype)
+        zeros = functools.partial(jnp.zeros, (count, len(inputs.weights)), inputs.weights.dtype)
         scores, parts, firsts, checks = zeros(), [], ages(plan), []
         ends = recording.last
         for action, first, second in backwards(0, plan.segments, plan.slots, recording.at_start()):
             if action == "advance":
                 arrays = kept.get(first)
                 for segment in range(first, second):
-                    arrays, _ = self._segment(arrays, course, plan, segment)
+                    arrays, _ = self._segment(arrays, inputs, plan, segment)
                 kept.put(second, arrays)
             elif action == "drop":
                 recording.forget(first)
@@ -162,14 +162,14 @@ class Replay:
                 start = kept.get(first)
                 before = recording.inside.get(first)
                 if before is None or first == plan.segments - 1:
-                    again, before = self._segment(start, course, plan, first)
+                    again, before = self._segment(start, inputs, plan, first)
                     if recording.complete:  # do not wait for the answer
                         checks.append((first, equal(ends, again)))
                     else:
                         check_same(ends, again, self.program.layout, plan.span(first))
                 begin, end = plan.span(first)
                 cotangents, scores = self._backward(
-                    before, cotangents, scores, course.arrays, self.data, begin, end - begin
+                    before, cotangents, scores, inputs.arrays, self.data, begin, end - begin
                 )
                 ends = start
                 if first in firsts:
@@ -178,14 +178,14 @@ class Replay:
                 progress()
         for segment, same in checks:
             if not bool(same):
-                again, _ = self._segment(kept.get(segment), course, plan, segment)
+                again, _ = self._segment(kept.get(segment), inputs, plan, segment)
                 refuse(recording.end_of(segment), again, self.program.layout, plan.span(segment))
         return np.stack(parts)
 
 
-def _part(course: tuple[Any, Any, Any], begin: Any, length: int) -> tuple[Any, Any]:
+def _part(inputs: tuple[Any, Any, Any], begin: Any, length: int) -> tuple[Any, Any]:
     """Return the order and the keys of some steps."""
-    order, _, keys = course
+    order, _, keys = inputs
     cut = jax.lax.dynamic_slice_in_dim
     return cut(order, begin, length), cut(keys, begin, length)
 
@@ -218,11 +218,11 @@ class Recording:
         self,
         replay: Replay,
         start: Arrays,
-        course: Course,
+        inputs: RunInputs,
         plan: ReplayPlan,
         checkpoints: Checkpoints,
     ) -> None:
-        self.course, self.plan, self.checkpoints = course, plan, checkpoints
+        self.inputs, self.plan, self.checkpoints = inputs, plan, checkpoints
         self._marks = set(plan.recorded())
         self.complete = len(self._marks) == plan.segments - 1
         self._there = {0}
@@ -233,7 +233,7 @@ class Recording:
             if segment in self._marks:
                 checkpoints.put(segment, arrays)
                 self._there.add(segment)
-            arrays, before = replay._segment(arrays, course, plan, segment)
+            arrays, before = replay._segment(arrays, inputs, plan, segment)
             if plan.every:
                 self.inside[segment] = before
         self.last = arrays

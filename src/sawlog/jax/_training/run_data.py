@@ -12,7 +12,7 @@ import numpy as np
 
 from sawlog import _validate
 from sawlog.errors import ArgumentError
-from sawlog.jax._training.replay import Course
+from sawlog.jax._training.replay import RunInputs
 
 Order = Callable[[Any, np.ndarray], np.ndarray]
 
@@ -44,7 +44,7 @@ class Epochs:
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
+class UserBatches:
     """The user's batches: an array for all runs, or a function of a key."""
 
     batches: Any
@@ -127,11 +127,13 @@ def run_keys(seed: int, run: int) -> tuple[Any, Any, Any]:
     return tuple(jax.random.split(jax.random.fold_in(jax.random.key(seed), run), 3))
 
 
-def course_of(order: Order, weights: np.ndarray, keys: tuple[Any, Any, Any], dtype: Any) -> Course:
+def run_inputs(
+    order: Order, weights: np.ndarray, keys: tuple[Any, Any, Any], dtype: Any
+) -> RunInputs:
     """Return what a run is trained on."""
     rows = order(keys[1], weights)
     steps = jax.random.split(keys[2], len(rows))
-    return Course(jnp.asarray(rows, jnp.int32), jnp.asarray(weights, dtype), steps)
+    return RunInputs(jnp.asarray(rows, jnp.int32), jnp.asarray(weights, dtype), steps)
 
 
 def _numbers(key: Any) -> list[int]:

@@ -17,8 +17,8 @@ from sawlog.jax._training.curvature import EndInfluence
 from sawlog.jax._training.deterministic import check_final
 from sawlog.jax._training.program import TrainingProgram
 from sawlog.jax._training.queries import Queries
-from sawlog.jax._training.replay import Course, Recording, Replay
-from sawlog.jax._training.run_data import Order, course_of, run_keys, subset_weights
+from sawlog.jax._training.replay import Recording, Replay, RunInputs
+from sawlog.jax._training.run_data import Order, run_inputs, run_keys, subset_weights
 from sawlog.jax._training.schedule import ReplayPlan, plan_for
 from sawlog.jax._training.states import Arrays
 
@@ -100,27 +100,27 @@ class Runner:
         """Return the weight of each example in one run."""
         return subset_weights(self.subset, self.count, run, self.seed)
 
-    def begin(self, run: int, weights: np.ndarray) -> tuple[Arrays, Course, ReplayPlan]:
+    def begin(self, run: int, weights: np.ndarray) -> tuple[Arrays, RunInputs, ReplayPlan]:
         """Return the first state of a run, what it is trained on, and how it is divided."""
         keys = run_keys(self.seed, run)
         start = self.program.start(keys[0])
-        course = course_of(self.order, weights, keys, start[0][0].dtype)
-        return start, course, plan_for(len(course.order), self.memory, state_bytes(start))
+        inputs = run_inputs(self.order, weights, keys, start[0][0].dtype)
+        return start, inputs, plan_for(len(inputs.order), self.memory, state_bytes(start))
 
     def ends(self, run: int, weights: np.ndarray) -> np.ndarray:
         """Train one run without reading it backwards; return the metrics of the queries."""
-        start, course, plan = self.begin(run, weights)
-        last = self.replay.train(start, course, plan)
+        start, inputs, plan = self.begin(run, weights)
+        last = self.replay.train(start, inputs, plan)
         return np.asarray(self._asked(last).values(last, self._asked(last).queries))
 
     def run(self, run: int, progress: Callable[[], None] = lambda: None) -> RunScores:
         """Train one run and read it backwards."""
         begun = time.monotonic()
         weights = self.weights(run)
-        start, course, plan = self.begin(run, weights)
+        start, inputs, plan = self.begin(run, weights)
         checkpoints: Checkpoints = InMemory() if self.spill is None else InFolder(self.spill)
         try:
-            recording = Recording(self.replay, start, course, plan, checkpoints)
+            recording = Recording(self.replay, start, inputs, plan, checkpoints)
             if run == 0 and self.final_state is not None:
                 check_final(self.final_state, recording.last, self.program.layout)
             asked = self._asked(recording.last)
@@ -136,7 +136,7 @@ class Runner:
         finally:
             checkpoints.close()
         scores = -self.count * np.concatenate(parts, 1)
-        check_finite(run, metrics, scores.sum(0), len(course.order))
+        check_finite(run, metrics, scores.sum(0), len(inputs.order))
         if run == 0:
             check_nonzero(scores)
         known = [each for each in guesses if each is not None]
@@ -158,8 +158,8 @@ class Runner:
             return []
         found = []
         for number in (FURTHER + 2 * run, FURTHER + 2 * run + 1):
-            start, course, plan = self.begin(number, self.weights(number))
-            found.append(self.replay.train(start, course, plan))
+            start, inputs, plan = self.begin(number, self.weights(number))
+            found.append(self.replay.train(start, inputs, plan))
         return found
 
     def _guessed(self, lasts: list[Arrays], first: int, end: int) -> np.ndarray | None:

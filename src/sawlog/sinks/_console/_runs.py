@@ -23,13 +23,13 @@ class RunStatus(enum.Enum):
     LEFT = "left open"
 
 
-class Pace:
+class StepRate:
     """The rate at which a reported number grows, over the latest reports.
 
-    >>> pace = Pace(0.0)
+    >>> rate = StepRate(0.0)
     >>> for second in range(1, 4):
-    ...     pace.add(100 * second, float(second))
-    >>> pace.rate(3.5)
+    ...     rate.add(100 * second, float(second))
+    >>> rate.rate(3.5)
     100.0
     """
 
@@ -69,7 +69,7 @@ class ConsoleRun:
         self.status = RunStatus.RUNNING
         self.counts: dict[str, int] = {}
         self.step: Number | None = None
-        self._pace = Pace(now)
+        self._rate = StepRate(now)
 
     @property
     def done(self) -> float:
@@ -84,10 +84,10 @@ class ConsoleRun:
         steps = [each.step for each in digests if each.axis == STEP and each.step is not None]
         if steps:
             if self.step is None:
-                self._pace = Pace(now)  # before, entries were counted
+                self._rate = StepRate(now)  # before, entries were counted
             self.step = max(steps)
-        self._pace.add(self.done, now)
+        self._rate.add(self.done, now)
 
     def rate(self, now: float) -> float | None:
         """Return the number of steps per second; None if it is not known yet."""
-        return self._pace.rate(now)
+        return self._rate.rate(now)

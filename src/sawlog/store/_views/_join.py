@@ -22,7 +22,7 @@ _CELLS_PER_ENTRY = 100
 
 
 @dataclasses.dataclass(frozen=True)
-class Joined:
+class JoinedRows:
     """The result of :func:`join`.
 
     ``entries`` has for each name the number of its entry in every row, -1 for none; or None if
@@ -35,7 +35,7 @@ class Joined:
     first: tuple[np.ndarray, np.ndarray] | None
 
 
-def join(steps: Sequence[Steps], lengths: Sequence[int]) -> Joined:
+def join(steps: Sequence[Steps], lengths: Sequence[int]) -> JoinedRows:
     """Join entries with equal steps. All names have the same step axes.
 
     Rows are sorted by step if every name was logged in that order, and otherwise in the order in
@@ -49,7 +49,7 @@ def join(steps: Sequence[Steps], lengths: Sequence[int]) -> Joined:
     if _all_same([steps[i] for i in filled], [lengths[i] for i in filled]):
         _check_cells(rows, lengths)
         none = np.full(rows, -1)
-        return Joined(rows, [None if length or not rows else none for length in lengths], None)
+        return JoinedRows(rows, [None if length or not rows else none for length in lengths], None)
     codes = _codes([steps[i] for i in filled])
     bounds = np.cumsum([0, *(lengths[i] for i in filled)])
     parts = [codes[low:high] for low, high in itertools.pairwise(bounds.tolist())]
@@ -65,8 +65,8 @@ def join(steps: Sequence[Steps], lengths: Sequence[int]) -> Joined:
     numbers = {i: _inverse(own, len(at)) for i, own in zip(filled, found, strict=True)}
     entries = [numbers.get(i, np.full(len(at), -1)) for i in range(len(lengths))]
     if any(each is None for each in entries):
-        return Joined(len(at), entries, None)
-    return Joined(len(at), entries, (np.array(filled)[of], at - bounds[of]))
+        return JoinedRows(len(at), entries, None)
+    return JoinedRows(len(at), entries, (np.array(filled)[of], at - bounds[of]))
 
 
 def _check_cells(rows: int, lengths: Sequence[int]) -> None:
