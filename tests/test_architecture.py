@@ -66,6 +66,19 @@ def test_a_path_that_is_gone_is_found():
     assert missing(paths_of("In `jax/_core/gone.py` and `store/`.")) == {"jax/_core/gone.py"}
 
 
+def words_of(glossary):
+    """The words in the first column of the table."""
+    cells = [row.split("|")[1] for row in glossary.splitlines() if row.startswith("| **")]
+    return [word for cell in cells for word in re.findall(r"\*\*(.+?)\*\*", cell)]
+
+
+def test_the_glossary_has_every_word_once():
+    words = words_of(PAGE.split("## Glossary")[1].split("\n## ")[0])
+    assert {"log site", "table", "row", "tape", "example layout"} <= set(words)
+    assert len(set(words)) == len(words)
+    assert words_of("| **a**, **b** | **c** |\n| **a** |") == ["a", "b", "a"]
+
+
 def test_every_folder_is_in_the_layout():
     layout = PAGE.split("## Layout")[1].split("\n## ")[0]
     folders = [each for each in SOURCE.rglob("*") if (each / "__init__.py").exists()]

@@ -124,7 +124,7 @@ def evaluate_varying(fun: Callable[..., Any], types: Sequence[Any], *values: Any
     """Evaluate a function inside of ``shard_map``, on values that vary over more axes.
 
     The function is traced at its own types, for which it is the same on all devices. Then it is
-    evaluated for the values of each device, without any exchange between devices.
+    evaluated for the values of each device, without communication between devices.
     """
     closed = _compat.trace_flat(fun, types, "a derivative")
     return _evaluated(closed.jaxpr, closed.consts, values)

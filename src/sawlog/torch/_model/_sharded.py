@@ -44,7 +44,7 @@ class ShardedModel:
         return bool(self._modules)
 
     def split(self) -> None:
-        """Give up parameters that were left whole by an earlier forward pass."""
+        """Split parameters again that an earlier forward pass left whole."""
         for module in self._modules:
             module.reshard()
 

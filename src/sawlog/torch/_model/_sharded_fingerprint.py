@@ -1,7 +1,7 @@
 """A fingerprint of the weights of a model that are split over the processes of a job.
 
 It is that of the whole weights, so that it is the same for any number of processes. Computing it
-needs all processes; whether weights changed since then, each process tells from its own part.
+needs all processes. Each process checks its own part for changes since then.
 """
 
 from __future__ import annotations
