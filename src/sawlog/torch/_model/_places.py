@@ -1,7 +1,7 @@
 """Check that a model still has the modules and parameters that were found when it was watched.
 
-Hooks and rules belong to objects. If a parameter or a module is replaced by another object, that one
-is used without being seen, and its rows would be zero.
+Hooks and rules belong to objects. If a parameter or a module is replaced, the new object is
+used without being seen, and its rows would be zero.
 """
 
 from __future__ import annotations
