@@ -59,7 +59,7 @@ def test_a_log_scale_leaves_out_what_has_no_logarithm(sawlog_, tmp_path):
     assert done.out.splitlines()[-4].split()[:3] == ["step", "2", "3"]
 
 
-# -- more points than a curve has, several axes, several runs ---------------------------------------
+# -- more points than a curve has, several axes and runs -------------------------------------------
 
 
 @pytest.fixture
