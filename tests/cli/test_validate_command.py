@@ -1,11 +1,13 @@
 """``sawlog validate``, against the function it calls."""
 
+import dataclasses
 import sys
 
 import numpy as np
 import pytest
 
 from sawlog import influence
+from sawlog.cli import _validate
 from tests.influence import retraining
 from tests.influence.retraining import QUERIES, N
 
@@ -87,3 +89,73 @@ def test_the_search_path_is_left_as_it_was(sawlog_, saved):
     before = list(sys.path)
     sawlog_("validate", *saved, "--train", TRAIN, "--subsets", 5, "--seeds", 1, "--groups", -1)
     assert sys.path == before
+
+
+# -- every option, as the function gets it --------------------------------------------------------
+
+DEFAULTS = {
+    "drop": 0.5,
+    "subsets": 100,
+    "seeds": 5,
+    "together": 1,
+    "better": None,
+    "groups": 2,
+    "share": 0.05,
+    "confidence": 0.95,
+    "measure": None,
+}
+OPTIONS = [
+    ([], {}),
+    (["--train", TRAIN], {}),
+    (["--measure", TRAIN], {"measure": retraining.train}),
+    (["--drop", 0.25], {"drop": 0.25}),
+    (["--subsets", 7], {"subsets": 7}),
+    (["--seeds", 3], {"seeds": 3}),
+    (["--together", 4], {"together": 4}),
+    (["--better", "higher"], {"better": "higher"}),
+    (["--better", "lower"], {"better": "lower"}),
+    (["--groups", 0], {"groups": 0}),
+    (["--groups", -1], {"groups": None}),
+    (["--share", 0.1], {"share": 0.1}),
+    (["--confidence", 0.5], {"confidence": 0.5}),
+]
+
+
+@pytest.mark.parametrize(("typed", "changed"), OPTIONS)
+def test_options_of_validate(sawlog_, saved, monkeypatch, typed, changed):
+    seen = []
+
+    def spy(scores, train, **options):
+        seen.append((train, options))
+        return dataclasses.replace(scores, validation=VALIDATION)
+
+    monkeypatch.setattr(_validate.influence, "validate", spy)
+    done = sawlog_("validate", *saved, "--json", *typed)
+    assert (done.code, done.err) == (0, "")
+    ((train, options),) = seen
+    assert train is (retraining.train if "--train" in typed else None)
+    assert options.pop("bank") == saved[1]
+    options.pop("progress")
+    assert options == {**DEFAULTS, **changed}
+
+
+def test_no_option_of_validate_is_left_out():
+    tried = {str(each).removeprefix("--") for typed, _ in OPTIONS for each in typed[:1]}
+    assert {each.name for each in dataclasses.fields(_validate.Validate)} == {
+        *tried,
+        *("scores", "bank", "save", "json"),  # those that the other tests are about
+    }
+
+
+VALIDATION = influence.Validation(
+    lds=0.5,
+    low=0.25,
+    high=0.75,
+    confidence=0.95,
+    attainable=None,
+    per_query=np.zeros(len(QUERIES)),
+    subsets=5,
+    drop=0.5,
+    models=5,
+    groups=(),
+)

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainerCallback
 
 import sawlog.store
 from sawlog.errors import ArgumentError, CaptureError
@@ -140,6 +140,25 @@ def test_training_that_is_resumed(tmp_path):
         assert_rows(logs.path, trainer.log_run._blocks(), ids, own)
     steps = sawlog.store.open(folder / "epoch-1" / "steps")
     assert sorted({*np.asarray(steps.gather(range(8), ["step"])["step"]).tolist()}) == [4, 5, 6, 7]
+
+
+def test_what_a_checkpoint_was_trained_on_is_on_disk_with_it(tmp_path):
+    """Whoever resumes from a checkpoint finds the rows and metrics of all steps before it."""
+    found = []
+
+    class Killed(TrainerCallback):
+        def on_save(self, args, state, control, **_):
+            found.append(state.global_step)
+            found.append(len(Logs(tmp_path.joinpath("training", *ROWS))))
+            with sawlog.store.open(tmp_path / "training" / "metrics") as reader:
+                found.append(reader.entries("loss").steps["step"].tolist())
+
+    callbacks = [SawlogCallback("training", root=tmp_path), Killed()]
+    saves = {"save_strategy": "steps", "save_steps": 2, "max_steps": 3, "logging_steps": 1}
+    saves["logging_strategy"] = "steps"
+    options = {"per_device_train_batch_size": 2, "callbacks": callbacks}
+    made(tmp_path, gpt(), texts(8), **options, **saves).train()
+    assert found[:3] == [2, 4, [1, 2]]
 
 
 def test_a_stream_has_ids_of_a_column(tmp_path):

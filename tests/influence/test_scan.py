@@ -136,6 +136,24 @@ def test_tiny_and_huge_gradients_in_float32(tmp_path, kind, size):
         np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
+@pytest.mark.parametrize("layers", [("tiny", "huge"), ("huge", "tiny")])
+@pytest.mark.parametrize("mode", ["dot", "cosine", "l2"])
+def test_tiny_and_huge_layers_of_one_query(tmp_path, layers, mode):
+    """A number that suits one of them takes the other beyond float32."""
+    random, sizes = np.random.default_rng(0), {"tiny": 1e-25, "huge": 1e15}
+    rows = {name: random.normal(size=(6, 4)) for name in layers}
+    queries = {name: sizes[name] * random.normal(size=(2, 4)) for name in layers}
+    stored = written(tmp_path / "logs", rows, np.arange(6), "float32")
+    found = attribute(tmp_path / "logs", queries, curvature="identity", mode=mode).values
+    q, g = (np.concatenate([own[name] for name in layers], 1) for own in (queries, stored))
+    wanted = q @ g.T
+    if mode == "cosine":
+        wanted = wanted / np.linalg.norm(q, axis=1)[:, None] / np.linalg.norm(g, axis=1)
+    if mode == "l2":
+        wanted = -((q[:, None] - g) ** 2).sum(-1)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+
+
 def test_rows_that_are_no_numbers(tmp_path):
     """They are an error that names them; or they come last, and their scores say so."""
     rows = {"w": np.array([[1.0], [np.nan], [-2.0], [np.inf], [0.0]])}

@@ -76,6 +76,40 @@ for _name, _pick in {
     RIGHT[f"examples_in_their_order_by_{_name}"] = lambda pick=_pick: picked(pick)  # type: ignore[misc]
 
 
+def picked_of_three(pick: Callable[[Tensor], Tensor]) -> Situation:
+    """Outputs ``[batch, tokens, words]``, of which axes are reordered; a node may count from -1."""
+
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        h = pick(model(x)) * 2
+        loss = F.cross_entropy(h.flatten(0, 1), y[:, : h.shape[1]].flatten())
+        loss.backward()
+        return loss
+
+    return Situation(language(), tokens(), step)
+
+
+def _swapped(h: Tensor, axis: int) -> Tensor:
+    return torch.arange(h.shape[axis]).flip(0)
+
+
+_REORDERS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "flip": lambda h, axis: h.flip(-1, axis),
+    "roll": lambda h, axis: h.roll(1, axis),
+    "sort": lambda h, axis: h.sort(axis)[0],
+    "index_select": lambda h, axis: h.index_select(axis, _swapped(h, axis)),
+    "gather": lambda h, axis: h.gather(axis, h.argsort(axis)),
+    "index_copy": lambda h, axis: torch.zeros_like(h).index_copy(axis, _swapped(h, axis), h),
+}
+for _name, _reorder in _REORDERS.items():
+    REFUSED[f"examples_of_three_axes_in_another_order_by_{_name}"] = (
+        lambda own=_reorder: picked_of_three(lambda h: own(h, -3)),  # type: ignore[misc]
+        "order of the examples",
+    )
+    RIGHT[f"positions_of_three_axes_in_another_order_by_{_name}"] = (
+        lambda own=_reorder: picked_of_three(lambda h: own(h, -2))  # type: ignore[misc]
+    )
+
+
 @refused("another order than in the loss")
 def examples_and_labels_in_another_order_inside() -> Situation:
     def step(model: Any, x: Tensor, y: Tensor) -> Tensor:

@@ -132,6 +132,22 @@ def test_other_distributions():
     assert own.eq(0).all()
 
 
+@pytest.mark.parametrize(
+    ("shape", "axis", "at"), [((2, 4), None, 1), ((2, 4, 3), None, 1), ((2, 3, 4), -1, 2)]
+)
+def test_probabilities_as_labels_are_drawn_along_the_axis_of_the_classes(shape, axis, at):
+    torch.manual_seed(0)
+    logits = torch.randn(shape)
+    sampling = [LabelSampling(0, np.array(["a", "b"])) for _ in range(2)]
+    soft = drawn_labels(logits, torch.softmax(logits, at), sampling[0], axis=axis)
+    classes = torch.zeros([size for n, size in enumerate(shape) if n != at]).long()
+    hard = drawn_labels(logits, classes, sampling[1], axis=at)
+    assert soft.shape == logits.shape
+    assert torch.equal(soft.argmax(at), hard)
+    assert soft.sum(at).eq(1).all()
+    assert soft.amax(at).eq(1).all()
+
+
 REFUSED = [
     (torch.zeros(2, 3, 3), torch.zeros(2, 3).long(), {}, "which axis has the classes. .*axis=2"),
     (torch.zeros(2, 3), torch.zeros(3).long(), {}, "not one class for each output"),
