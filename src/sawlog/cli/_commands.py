@@ -38,7 +38,7 @@ COMMANDS = {
         "_show", "Show", "Show what a store contains: names, types, counts, last values, trends."
     ),
     "tail": Command(
-        "_tail", "Tail", "Print the last logged values of a run, and with --follow those that come."
+        "_tail", "Tail", "Print the last logged values of a run; with --follow, new ones too."
     ),
     "plot": Command(
         "_plot", "Plot", "Draw curves of runs in the terminal, or as a PNG or SVG file."

@@ -87,7 +87,7 @@ class Sync:
         Path | None,
         arg(
             metavar="FOLDER",
-            help="Where it is remembered what was sent.",
+            help="The folder that records what was sent.",
             help_behavior_hint="(default: ~/.local/state/sawlog/sync)",
         ),
     ] = None
