@@ -71,7 +71,7 @@ COMMANDS = {
     "report": Command(
         "_report", "WriteReport", "Write a page about runs: one HTML file that needs no network."
     ),
-    "view": Command("_view", "View", "Show the runs of a folder in the browser while they go on."),
+    "view": Command("_view", "View", "Show the runs of a folder in the browser, live."),
     "attribute": Command(
         "_attribute", "Attribute", "Score the examples of a run by their influence on queries."
     ),
