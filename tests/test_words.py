@@ -79,6 +79,9 @@ CALQUES = {
     "comes to their end": "reaches their end",
     "kinder to": "uses ... better",
     "the job has anyway": "of the job",
+    "goes on": "continues",
+    "go on with": "continue with",
+    "likeness": "similarity",
 }
 
 #: The same for forms of sentences: "is no sum" instead of "is not a sum".

@@ -135,7 +135,7 @@ def _run_all() -> None:
 def ended_with_error() -> bool:
     """Return whether the program is ending because of an exception that was not caught.
 
-    An interactive session goes on after an exception, so the answer there is False.
+    An interactive session continues after an exception, so the answer there is False.
     """
     return getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
 

@@ -11,7 +11,7 @@ program follows ``jax.numpy``, ``sinks.Reduce`` keeps the dtype of floats, and s
 have 32 bits unless 64 were logged. Each of these callers converts before and after.
 
 >>> values = np.array([1.0, 2.0, 6.0, 100.0])
->>> print(KINDS["mean"].of_block(values, np.array([True, True, True, False])))
+>>> print(REDUCTION_KINDS["mean"].of_block(values, np.array([True, True, True, False])))
 3.0
 """
 
@@ -112,7 +112,7 @@ def deviation(values: np.ndarray, where: Where = None, axis: int = 0) -> np.ndar
     return np.sqrt(variance(values, where, axis))
 
 
-KINDS: dict[str, ReductionKind] = {
+REDUCTION_KINDS: dict[str, ReductionKind] = {
     kind.name: kind
     for kind in (
         ReductionKind("mean", mean, steps="mean"),

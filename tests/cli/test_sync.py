@@ -116,7 +116,7 @@ def test_an_error_of_a_tracker_is_one_line(sawlog_, run_, tmp_path, monkeypatch,
     assert (done.code, done.out) == (2, "")
     assert done.err.splitlines() == [
         "error: wandb failed at run run: OfTracker: no such project.",
-        "hint: what was sent is remembered, so the same command goes on where it stopped.",
+        "hint: what was sent is remembered, so the same command continues where it stopped.",
     ]
 
 

@@ -124,7 +124,7 @@ def test_a_logger_never_deletes_what_it_wrote(kind: str, tmp_path: Any) -> None:
             logger.finish()
             run(3.0)
             logger.finish()
-            with pytest.raises(StoreExistsError, match="cannot go on with"):
+            with pytest.raises(StoreExistsError, match="cannot continue with"):
                 logger.init(0, lr=1)
         assert numbers(kind, tmp_path) == [1, 2, 3]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sawlog._reductions import KINDS
+from sawlog._reductions import REDUCTION_KINDS
 from sawlog.errors import (
     ArgumentError,
     LogMismatchError,
@@ -42,7 +42,7 @@ KEPT = {"first": 0}  # whose step a reduced entry has; the last one's unless nam
 
 
 def test_every_reduction_is_checked():
-    assert set(NUMPY) == set(KINDS)
+    assert set(NUMPY) == set(REDUCTION_KINDS)
 
 
 @examples(30, 80)

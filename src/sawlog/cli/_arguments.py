@@ -37,7 +37,7 @@ NamesAgain: TypeAlias = Annotated[
     arg(
         name="names",
         metavar="NAME [NAME ...]",
-        help="The same, as an option that other commands have, too.",
+        help="The same, as the option that other commands have.",
         help_behavior_hint="",
     ),
 ]

@@ -89,7 +89,7 @@ class Attribute:
     typical: TypicalOption = None
     mode: Annotated[
         Literal["dot", "cosine", "l2"],
-        arg(help="dot products, cosines, or negative squared distances"),
+        arg(help="What a score is: a dot product, a cosine, or a negative squared distance."),
     ] = "dot"
     top: Annotated[int, arg(help="How many examples to show for each query; 0 for all.")] = 10
     sign: Annotated[

@@ -38,7 +38,7 @@ COMMANDS = {
         "_show", "Show", "Show what a store contains: names, types, counts, last values, trends."
     ),
     "tail": Command(
-        "_tail", "Tail", "Print the last logged values of a run, and with --follow those that come."
+        "_tail", "Tail", "Print the last logged values of a run; with --follow, new ones too."
     ),
     "plot": Command(
         "_plot", "Plot", "Draw curves of runs in the terminal, or as a PNG or SVG file."
@@ -71,7 +71,7 @@ COMMANDS = {
     "report": Command(
         "_report", "WriteReport", "Write a page about runs: one HTML file that needs no network."
     ),
-    "view": Command("_view", "View", "Show the runs of a folder in the browser while they go on."),
+    "view": Command("_view", "View", "Show the runs of a folder in the browser, live."),
     "attribute": Command(
         "_attribute", "Attribute", "Score the examples of a run by their influence on queries."
     ),

@@ -68,7 +68,7 @@ class Export:
         arg(
             aliases=["-o"],
             metavar="TARGET",
-            help="The same, as an option that other commands have, too.",
+            help="The same, as the option that other commands have.",
             help_behavior_hint="",
         ),
     ] = None

@@ -28,7 +28,7 @@ exit codes:
   130  interrupted
   141  the reader of the output closed it
 
-Colours and progress bars appear at a terminal only, and colours not if NO_COLOR is set.
+Colours and progress bars appear only in a terminal. NO_COLOR turns colours off.
 
 sawlog COMMAND --help explains a command, sawlog --version prints the version.
 """

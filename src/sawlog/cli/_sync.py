@@ -87,7 +87,7 @@ class Sync:
         Path | None,
         arg(
             metavar="FOLDER",
-            help="Where it is remembered what was sent.",
+            help="The folder that records what was sent.",
             help_behavior_hint="(default: ~/.local/state/sawlog/sync)",
         ),
     ] = None
@@ -194,7 +194,7 @@ def _refusals_of(tracker: str, run: str) -> Iterator[None]:
         said = f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(".")
         raise ArgumentError(
             f"{tracker} failed at run {printable_name(run)}: {said}. Hint: what was sent is "
-            "remembered, so the same command goes on where it stopped."
+            "remembered, so the same command continues where it stopped."
         ) from error
 
 
@@ -231,7 +231,7 @@ def _sync_one(
     sinks: _OpenSinks,
     progress: ProgressCallback | None = None,
 ) -> tuple[_Sent, bool]:
-    """Send what is new of a run; return what was sent, and whether the run goes on."""
+    """Send what is new of a run; return what was sent, and whether the run is still open."""
     summary = run_summary(path)
     place = summary.series_path
     if place is None:

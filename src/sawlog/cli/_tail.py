@@ -37,7 +37,7 @@ Line = tuple[dict[str, float], dict[str, float]]  # steps by axis, values by nam
 
 @dataclasses.dataclass(frozen=True)
 class Tail:
-    """Print the last logged values of a run, and with --follow those that come.
+    """Print the last logged values of a run; with --follow, new ones too.
 
     --follow ends with the run, or with Ctrl-C.
 

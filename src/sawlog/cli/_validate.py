@@ -90,7 +90,7 @@ class Validate:
         arg(help="For how many queries to leave out the best and the worst examples; -1: none."),
     ] = 2
     share: Annotated[float, arg(help="The share of examples in such a group.")] = 0.05
-    confidence: Annotated[float, arg(help="That of the interval.")] = 0.95
+    confidence: Annotated[float, arg(help="The confidence level of the interval.")] = 0.95
     save: Annotated[bool, arg(help="Save the result with the scores.", help_behavior_hint="")] = (
         False
     )

@@ -1,4 +1,4 @@
-"""``sawlog view``: show the runs of a folder in the browser while they go on."""
+"""``sawlog view``: show the runs of a folder in the browser, live."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sawlog.report._server import make_server
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """Show the runs of a folder in the browser while they go on.
+    """Show the runs of a folder in the browser, live.
 
     The page is for this computer alone: it is served on the loopback address, under a random token.
     It reads files of the folder and nothing else, and it writes nothing. Ctrl-C ends it.

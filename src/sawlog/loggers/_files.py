@@ -23,8 +23,8 @@ def _with_metadata(sink: Sink, path: Path, about: Mapping[str, Any], exists: str
         if exists == "append" and path.exists() and json.loads(path.read_text()) != dict(about):
             raise StoreExistsError(
                 f"The run {path.stem!r} was started with other settings, which are in {path}, and "
-                f"cannot go on with {about['config']}. Hint: exists='replace' deletes it first; or "
-                "use another key."
+                f"cannot continue with {about['config']}. Hint: exists='replace' deletes it first; "
+                "or use another key."
             )
         with replacing(path) as file:
             file.write((json.dumps(about) + "\n").encode())

@@ -1,4 +1,4 @@
-"""Pages for people: a self-contained report of runs, and the same page live while runs go on.
+"""Pages for people: a self-contained report of runs, and the same page live.
 
 ``write_report(paths, "report.html")`` writes one HTML file that needs no network, with curves,
 arrays, stores and attributions. ``view_app(folder)`` is the application that ``sawlog view`` serves

@@ -47,7 +47,7 @@ def new_token() -> str:
 
 
 def view_app(folder: str | os.PathLike[str], token: str, port: int) -> Any:
-    """Return the application that shows the runs under a folder while they go on.
+    """Return the application that shows the runs under a folder while they are running.
 
     Args:
         folder: the folder; nothing outside of it is read.

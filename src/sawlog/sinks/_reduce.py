@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sawlog._reductions import KINDS
+from sawlog._reductions import REDUCTION_KINDS
 from sawlog._validate import positive_integer, refuse
 from sawlog.errors import ArgumentError
 from sawlog.records import Entries, Records
@@ -124,8 +124,8 @@ class Reduce(WrapperSink):
 
 def _checked(how: Any) -> Mapping[str, str]:
     by_name = how if isinstance(how, Mapping) else {"*": how}
-    known = all(isinstance(each, str) and each in KINDS for each in by_name.values())
+    known = all(isinstance(each, str) and each in REDUCTION_KINDS for each in by_name.values())
     if not known or not by_name or not all(isinstance(name, str) for name in by_name):
-        required = f"one of {', '.join(map(repr, KINDS))}, or a dict of these by name"
+        required = f"one of {', '.join(map(repr, REDUCTION_KINDS))}, or a dict of these by name"
         refuse("how", required, how, 'Reduce(sink, 9, {"loss": "mean", "*": "max"})')
     return dict(by_name)

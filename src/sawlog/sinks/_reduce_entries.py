@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sawlog._reductions import KINDS, first, last
+from sawlog._reductions import REDUCTION_KINDS, first, last
 from sawlog.errors import LogValueError
 from sawlog.records import Entries
 from sawlog.sinks._entries import deepened, step_mask
@@ -24,7 +24,7 @@ def reduced(name: str, block: Entries, how: str) -> Entries:
     mask = block.mask
     where = None if mask is None else _grown(mask, block.values)
     values = _as_numbers(block.values, how)
-    result = np.asarray(KINDS[how].of_block(values, where))
+    result = np.asarray(REDUCTION_KINDS[how].of_block(values, where))
     result = result.astype(_result_dtype(block.values.dtype, result.dtype, how), copy=False)
     at = block.steps.items()
     steps = {axis: _step(array, step_mask(block, array), how)[None] for axis, array in at}
@@ -38,7 +38,7 @@ def _grown(mask: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 def _step(steps: np.ndarray, mask: np.ndarray | None, how: str) -> np.ndarray:
     """Return the step of the reduced entry; per lane where lanes have their own steps and masks."""
-    choose = first if KINDS[how].steps == "first" else last
+    choose = first if REDUCTION_KINDS[how].steps == "first" else last
     return np.asarray(choose(steps, None if mask is None else _grown(mask, steps)))
 
 
@@ -49,7 +49,7 @@ def check_dtype(name: str, dtype: np.dtype, how: str) -> None:
         LogValueError: the message names both.
     """
     kind = "f" if is_extension(dtype) else dtype.kind
-    if kind not in _ACCEPTED[KINDS[how].accepts]:
+    if kind not in _ACCEPTED[REDUCTION_KINDS[how].accepts]:
         raise LogValueError(
             f"{name!r} has the dtype {dtype}, which has no {how!r}. Nothing of the call was taken. "
             f'Hint: Reduce(sink, n, {{{name!r}: "last", "*": {how!r}}}), or leave it out with '
@@ -59,7 +59,7 @@ def check_dtype(name: str, dtype: np.dtype, how: str) -> None:
 
 def _as_numbers(values: np.ndarray, how: str) -> np.ndarray:
     """Convert values to a dtype that numpy can compute with; floats add in double precision."""
-    accepts = KINDS[how].accepts
+    accepts = REDUCTION_KINDS[how].accepts
     if accepts == "any":
         return values
     if is_extension(values.dtype):

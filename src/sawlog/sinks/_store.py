@@ -98,6 +98,6 @@ def _check_meta(writer: store.Writer, meta: dict[str, Any]) -> None:
     was = {k: there.get(k) for k in differing}
     now = {k: meta.get(k) for k in differing}
     raise StoreExistsError(
-        f"The store at {writer.path} was started with {was}, and cannot go on with "
+        f"The store at {writer.path} was started with {was}, and cannot continue with "
         f"{now}. Hint: exists='replace' deletes it first; or choose another folder or key."
     )

@@ -26,7 +26,7 @@ class SinkContract:
 
     Args:
         arrays: whether arrays can be written, not only numbers.
-        resumes: whether ``make(path)`` a second time goes on with the existing data.
+        resumes: whether ``make(path)`` a second time continues the existing data.
     """
 
     arrays = True

@@ -40,7 +40,7 @@ def tune_damping(
             subsets are enough.
         dampings: The choices; the default damping, and shares of the mean eigenvalue.
         drop: The share of examples that the subsets leave out.
-        confidence: That of the interval of the validation.
+        confidence: The confidence level of the validation's interval.
         options: Those of :func:`attribute`, such as ``curvature`` and ``ensemble``.
 
     Returns:

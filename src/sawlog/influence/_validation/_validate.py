@@ -74,7 +74,7 @@ def validate(
         ids, queries: The ids of an array; by default those of the bank, or indices.
         settings: JSON values that the metrics depend on, saved with the bank and compared.
         draw: The seed of the random subsets.
-        confidence: That of the interval of the LDS.
+        confidence: The confidence level of the interval of the LDS.
         progress: Whether to show a progress bar.
 
     Returns:
@@ -211,7 +211,7 @@ def validation_on(
         wanted: The names of the subsets; None for all random ones.
         groups: Further groups of examples to compare.
         drop: The share of examples that the subsets leave out.
-        confidence: That of the interval.
+        confidence: The confidence level of the interval.
     """
     models = bank.models()
     rows = {each: i for i, each in enumerate(bank.queries.tolist())}

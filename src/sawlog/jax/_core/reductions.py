@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sawlog._reductions import KINDS
+from sawlog._reductions import REDUCTION_KINDS
 from sawlog._validate import one_of
 from sawlog.errors import LogValueError
 from sawlog.jax import _compat
@@ -131,7 +131,7 @@ def _leafwise(
 
     def start(like: Any) -> Any:
         leaves, tree = jax.tree.flatten(like)
-        if KINDS[name].accepts != "any" and any(
+        if REDUCTION_KINDS[name].accepts != "any" and any(
             jnp.issubdtype(x.dtype, jax.dtypes.extended) for x in leaves
         ):
             raise LogValueError(
@@ -290,7 +290,7 @@ _STREAMING = {
 }
 
 #: The streaming form of every row of the shared table.
-REDUCTIONS: dict[str, Reduction] = {name: _STREAMING[name] for name in KINDS}
+REDUCTIONS: dict[str, Reduction] = {name: _STREAMING[name] for name in REDUCTION_KINDS}
 
 MODES = ("append", *sorted(REDUCTIONS))
 
@@ -319,7 +319,7 @@ def reduction_of(mode: Any) -> Reduction | None:
 
 def for_steps(mode: Reduction) -> Reduction:
     """Return the reduction of the step numbers: ``first``, ``mean`` or ``last``."""
-    return REDUCTIONS[KINDS[mode.name].steps if mode.name in KINDS else "last"]
+    return REDUCTIONS[REDUCTION_KINDS[mode.name].steps if mode.name in REDUCTION_KINDS else "last"]
 
 
 def begin(reduction: Reduction, like: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from sawlog._reductions import KINDS
+from sawlog._reductions import REDUCTION_KINDS
 from sawlog.errors import ArgumentError, LogValueError
 from sawlog.jax import _compat
 from sawlog.jax._core.arrays import is_plain
@@ -192,7 +192,7 @@ def _like(result: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 def statistic(name: str) -> Statistic:
     """Return a reduction of ``sawlog._reductions`` as a statistic over lanes."""
-    kind = KINDS[name]
+    kind = REDUCTION_KINDS[name]
 
     def of(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
         exact = kind.accepts != "numbers" or (name == "sum" and x.dtype.kind in "iub")

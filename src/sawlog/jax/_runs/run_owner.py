@@ -302,8 +302,8 @@ def _check_same_config(run: LoggerRun, about: Mapping[str, Any]) -> None:
     if run.about["config"] != about["config"]:
         raise StoreExistsError(
             f"The run {run.name!r} was started with the config {run.about['config']}, and cannot "
-            f"go on with {about['config']}. Hint: use another key for each configuration, as with "
-            "jax.random.fold_in(key, i), or finish the run first."
+            f"continue with {about['config']}. Hint: use another key for each configuration, as "
+            "with jax.random.fold_in(key, i), or finish the run first."
         )
 
 

@@ -186,6 +186,6 @@ function lexicalView(part, query) {
   const shared = first.filter(([id]) => ours.has(id)).length;
   const items = first.map(([id, score]) => el("li", { class: "ranked" }, el("div", { class: "score" }, el("strong", {}, num(score))), el("div", { class: "what" }, idView(id), ours.has(id) ? el("span", { class: "badge" }, "also among the most helpful") : null, exampleView(ownValue(part.examples, String(id))))));
   return el("details", {}, el("summary", {}, `Texts with the same words (BM25): ${shared} of the first ${first.length} are among the 10 most helpful`),
-    el("p", { class: "muted" }, "A baseline without the model. Influence and likeness differ: what is only here looks like the query, but did not make the model behave so."),
+    el("p", { class: "muted" }, "A baseline without the model. Influence and similarity differ: what is only here looks like the query, but did not make the model behave so."),
     el("ol", { class: "ranking" }, items));
 }

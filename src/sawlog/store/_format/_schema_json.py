@@ -54,7 +54,7 @@ def logs_to_texts(logs: Sequence[Log]) -> list[str]:
     if len(logs) < _MANY:
         return [log.to_text() for log in logs]
     out: list[str] = []
-    for kind, run in itertools.groupby(logs, _likeness):
+    for kind, run in itertools.groupby(logs, _group_key):
         alike = list(run)
         if kind is None or len(alike) < _MANY:
             out += [log.to_text() for log in alike]
@@ -67,7 +67,7 @@ def logs_to_texts(logs: Sequence[Log]) -> list[str]:
     return out
 
 
-def _likeness(log: Log) -> tuple[Any, ...] | None:
+def _group_key(log: Log) -> tuple[Any, ...] | None:
     if isinstance(log, Table):
         return None
     return (log.steps, log.column.dtype, log.column.shape)

@@ -85,6 +85,7 @@ class BatchCapture:
         moments = bool({"kfac", "ekfac"} & {*options.statistic})
         self._recording = BatchRecording(watched, self._hooks, batch, self.needs_gradients, moments)
         self._left: tuple[Any, ...] | None = None
+        """The state of ``.grad`` that the last backward pass left, see :func:`grad_state`."""
         self._reentrant = ReentrantPass(watched, self._hooks, self._loss, batch, self._logs)
 
     @contextlib.contextmanager
@@ -206,7 +207,11 @@ class BatchCapture:
         return next(iter(self._watched.parameters.values()))
 
     def _capture(self, roots: Roots, run: Any) -> None:
-        """Capture one loss; ``run`` is the backward pass of the user, None for ``run.backward``."""
+        """Capture one loss; ``run`` is the backward pass of the user, None for ``run.backward``.
+
+        A graph whose structure has a plan is captured by it, if the plan holds for this graph.
+        Otherwise the gradients are taken and proven first, and the user's pass runs after that.
+        """
         batch, regions = self._batch, self._watched.regions
         key = (batch.size, batch.axis, batch.views, *self._hooks.calls, *self._hooks.axes)
         graph = graph_of(roots.nodes, key, self._hooks.edges, self._watched.leaves)

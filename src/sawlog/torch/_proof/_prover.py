@@ -104,6 +104,7 @@ class Prover:
         self._watched, self._rows, self._graph = watched, rows, graph
         self._batch, self._axis = batch, axis
         self._lasting = True
+        """Whether the proof holds for further batches of the structure, so that a plan is made."""
 
     def prove(self, passes: Passes, hooks: Hooks) -> Proof:
         """Take the gradients of all blocks.
