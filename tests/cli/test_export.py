@@ -1,6 +1,7 @@
 """``sawlog export``."""
 
 import typing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -107,3 +108,30 @@ def test_hints_of_export_name_its_options(sawlog_, tmp_path):
     (tmp_path / "loss.csv").touch()
     done = sawlog_("export", tmp_path / "run", tmp_path / "loss.csv", "--names", "loss")
     assert "hint: --overwrite replaces it" in done.err
+
+
+OPTIONS = [
+    ([], {}),
+    (["--format", "jsonl"], {"format": "jsonl"}),
+    (["--format", "csv", "--long", "--names", "loss"], {"format": "csv", "names": ["loss"]}),
+    (["--format", "csv", "--names", "loss", "la*"], {"format": "csv", "names": ["loss", "label"]}),
+    (["--format", "jsonl", "--long", "--names", "grad"], {"format": "jsonl", "names": ["grad"]}),
+]
+
+
+@pytest.mark.parametrize(("typed", "options"), OPTIONS)
+def test_each_option_makes_the_files_that_the_function_makes(
+    sawlog_, run, tmp_path, typed, options
+):
+    ours, theirs = (tmp_path / side / ("all" if typed else "all.safetensors") for side in "ab")
+    for place in (ours, theirs):
+        place.parent.mkdir()
+    done = sawlog_("export", run, ours, *typed, "--json")
+    assert (done.code, done.err) == (0, "")
+    with sawlog.store.open(run) as reader:
+        wanted = sawlog.store.export(reader, theirs, **{"long": "--long" in typed, **options})
+    assert [file["file"] for file in done.json["files"]] == [
+        str(path).replace(str(theirs), str(ours)) for path in wanted
+    ]
+    for path, file in zip(wanted, done.json["files"], strict=True):
+        assert path.read_bytes() == Path(file["file"]).read_bytes()

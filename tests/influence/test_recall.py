@@ -30,6 +30,14 @@ def test_equal_scores_share_their_rank():
     assert recall(flat, {0: [7]}, k=10).mrr_error is None
 
 
+@pytest.mark.parametrize("listed", [list, tuple, np.array, iter], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("repeated", [[2, 2, 1], [1, 2, 2], [2, 1, 2]])
+def test_an_example_that_is_listed_twice_is_planted_once(repeated, listed):
+    found = recall(SCORES, {"a": listed(repeated)}, k=[3])
+    assert found == recall(SCORES, {"a": [1, 2]}, k=[3])
+    assert found.at == {3: 0.5}
+
+
 @pytest.mark.parametrize("sign", ["positive", "negative", "absolute"])
 def test_the_top_k_gives_the_same(sign):
     values = np.random.default_rng(0).normal(size=(3, 20))

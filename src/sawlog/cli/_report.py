@@ -156,12 +156,14 @@ def _scored(arguments: WriteReport, queries: Path) -> ScoredRun:
     selected = with_ids(asked, arguments.query)
     kind = arguments.curvature
     scores = influence.attribute(train, selected, curvature=kind, per_layer=True)
-    tokens = _token_scores(train, selected, scores)
+    tokens = _token_scores(train, selected, scores, kind)
     title = f"{first.absolute().name}, queries of {queries.absolute().name}"
     return scored_from(first, title, scores, queries, tokens)
 
 
-def _token_scores(train: Logs, queries: Logs, scores: Scores) -> dict[Any, dict[Any, Any]]:
+def _token_scores(
+    train: Logs, queries: Logs, scores: Scores, kind: str
+) -> dict[Any, dict[Any, Any]]:
     """Score the tokens of the examples that the page lists, if the store has both factors."""
     found: dict[Any, dict[Any, Any]] = {}
     for place, query in enumerate(scores.queries.tolist()):
@@ -169,7 +171,8 @@ def _token_scores(train: Logs, queries: Logs, scores: Scores) -> dict[Any, dict[
         half = _MOST_TOKENS // 2
         ids = scores.ids[np.unique(np.concatenate([order[:half], order[-half:]]))]
         try:
-            own = influence.token_scores(train, queries.of(queries.gather([query])), ids)
+            asked = queries.of(queries.gather([query]))
+            own = influence.token_scores(train, asked, ids, curvature=kind)
         except ArgumentError:
             return {}  # the store has gradients only, which cannot be split
         found[query] = dict(zip(ids.tolist(), own[0].tolist(), strict=True))
