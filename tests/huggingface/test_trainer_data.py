@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainerCallback
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
 
 import sawlog.store
 from sawlog.errors import ArgumentError, CaptureError

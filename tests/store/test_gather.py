@@ -38,6 +38,19 @@ def test_rows_in_any_order(tmp_path, rows_at_once, at_once, dtype):
         assert reader.gather([])["x"].shape == (0, WIDTH)
 
 
+@pytest.mark.parametrize("width", [0, 3, 1 << 18])
+@pytest.mark.parametrize("rows", [[-1], [0, 2], [1 << 40]])
+def test_a_row_that_is_not_there_is_never_another_one(tmp_path, rows, width):
+    with store.create(tmp_path / "s") as writer:
+        writer.append([1, 2], {"x": np.ones((2, width), np.float32)})
+    with store.open(tmp_path / "s") as reader:
+        reader.read("x")
+        (segment,) = reader.segments
+        out = np.empty((len(rows), width), np.float32)
+        with pytest.raises(IndexError, match="2 rows of 'x'"):
+            segment.take_into("x", np.array(rows), out, np.arange(len(rows)))
+
+
 @pytest.mark.parametrize("at_once", [1, 2, 3, 5, 100])
 @pytest.mark.parametrize("broken", range(5))
 def test_a_changed_row_is_found_wherever_it_is(tmp_path, rows_at_once, at_once, broken):

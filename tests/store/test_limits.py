@@ -124,7 +124,17 @@ writer.append(["a"], {"row": np.ones((1, 2))})
 """
 
 
-@pytest.mark.parametrize("end", ["", "del writer", "raise SystemExit(0)"])
+INTERRUPTED = """
+from sawlog.store._writing import _pipeline
+def interrupted(self, flush=_pipeline.Pipeline.flush):
+    _pipeline.Pipeline.flush = flush
+    raise KeyboardInterrupt
+_pipeline.Pipeline.flush = interrupted
+del writer
+"""
+
+
+@pytest.mark.parametrize("end", ["", "del writer", "raise SystemExit(0)", INTERRUPTED])
 def test_a_forgotten_writer_publishes(tmp_path, end):
     run(FORGOTTEN.replace("{end}", end), tmp_path / "store")
     reader = store.open(tmp_path / "store")

@@ -24,7 +24,7 @@ from sawlog.cli._folders import one_store
 from sawlog.cli._output import CommandOutput
 from sawlog.errors import StoreNotFoundError
 from sawlog.inspect import writer_activity
-from sawlog.inspect._curves import by_lane, has_curve
+from sawlog.inspect._curves import drawable_entries, has_curve
 from sawlog.inspect._patterns import matching_names
 from sawlog.inspect._run_summary import is_capture_run
 from sawlog.inspect._values import jsonable
@@ -93,11 +93,11 @@ def _new_lines(
     What names logged at one step is one line; if a name has several entries there, it has several
     lines. ``most`` bounds how many entries of each name are read.
     """
-    numbers = [s.column.name for s in reader.schema.series if has_curve(reader, s)]
-    names = matching_names(numbers, patterns) if patterns and numbers else numbers
+    numbers = {s.column.name: s for s in reader.schema.series if has_curve(reader, s)}
+    names = matching_names(numbers, patterns) if patterns and numbers else [*numbers]
     found: dict[tuple[tuple[tuple[str, float], ...], int], Line] = {}
     for name in names:
-        entries = by_lane(reader.entries(name))
+        entries = drawable_entries(reader, numbers[name])
         times: Counter[tuple[tuple[str, float], ...]] = Counter()
         start = seen.get(name, 0)
         logged = np.ones(len(entries), bool) if entries.mask is None else np.asarray(entries.mask)

@@ -27,6 +27,8 @@ _MOST_LANES = 1 << 24  # numbers of a series that are read for a curve; larger o
 class Curve:
     """A series of numbers over one of its step axes, in order of the steps.
 
+    Axes of other things than numbers and times, such as text, have no curve.
+
     Entries of the same step are one point: their mean, their least and their greatest finite value.
     If there are more steps than points, a point is that of consecutive entries, at the step of the
     middle one.
@@ -109,7 +111,7 @@ def series_curves(
     found = []
     for log in store.schema.series:
         if log.column.name in chosen and has_curve(store, log):
-            found.append(_curves_of(store, log.column.name, points))
+            found.append(_curves_of(store, log, points))
     return found
 
 
@@ -132,12 +134,34 @@ def _has_lanes(reader: Reader, log: Series) -> bool:
     )
 
 
-def _curves_of(reader: Reader, name: str, points: int) -> SeriesCurves:
+def drawable_entries(reader: Reader, log: Series) -> Entries:
+    """Return the numbers of a series, lane by lane, and their steps.
+
+    Step axes of other things than numbers and times, such as text or vectors, are left out. Times
+    are numbers of their unit, since 1970.
+    """
+    entries, shape = reader.entries(log.column.name), log.column.shape
+    steps = {
+        step.name: _as_numbers(np.asarray(entries.steps[step.name]))
+        for step in log.steps
+        if step.shape == shape[: len(step.shape)]
+        and (_is_real(step.dtype) or step.dtype.kind in "Mm")
+    }
+    return _by_lane(dataclasses.replace(entries, steps=steps))
+
+
+def _as_numbers(steps: np.ndarray) -> np.ndarray:
+    if steps.dtype.kind not in "Mm":
+        return steps
+    return np.where(np.isnat(steps), np.nan, steps.astype(np.float64))
+
+
+def _curves_of(reader: Reader, log: Series, points: int) -> SeriesCurves:
+    name = log.column.name
     try:
-        entries = reader.entries(name)
+        values, steps = _logged(drawable_entries(reader, log))
     except DamagedStoreError as error:
         return SeriesCurves(name, (), damage=error.what)
-    values, steps = _logged(by_lane(entries))
     axes: list[tuple[str | None, np.ndarray]] = list(steps.items())
     axes = axes or [(None, np.arange(len(values), dtype=np.float64))]
     curves = tuple(curve(values, own, axis, points) for axis, own in axes)
@@ -156,7 +180,7 @@ def _logged(entries: Entries) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     return values[mask], {axis: own[mask] for axis, own in steps.items()}
 
 
-def by_lane(entries: Entries) -> Entries:
+def _by_lane(entries: Entries) -> Entries:
     """Return the numbers of lanes as entries; without lanes, the entries as they are."""
     shape = entries.values.shape
 

@@ -49,7 +49,7 @@ def _normalized(dtype: np.dtype) -> np.dtype | None:
     """Return the stored dtype, or None for one that cannot be stored."""
     if dtype.hasobject or dtype.kind in "OT" or _has_extension_fields(dtype):
         return None
-    if dtype.names is not None and (not _has_description(dtype) or _has_empty_fields(dtype)):
+    if dtype.names is not None and (not _has_description(dtype) or _has_odd_fields(dtype)):
         return None
     if is_extension(dtype):
         return dtype
@@ -73,8 +73,9 @@ def _refused(dtype: np.dtype, what: str) -> NoReturn:
             "numbers, or strings to a fixed width with np.asarray(values, dtype='U32')."
         )
     raise SchemaError(
-        f"{what} has the structured dtype {dtype}, whose fields overlap, have no bytes or are not "
-        "of a numpy type. Hint: write each field under a name of its own."
+        f"{what} has the structured dtype {dtype}, whose fields overlap, have no bytes, are not "
+        "of a numpy type or have a name that is not valid Unicode. Hint: write each field under a "
+        "name of its own."
     )
 
 
@@ -83,10 +84,23 @@ def _has_extension_fields(dtype: np.dtype) -> bool:
     return any(is_extension(field) or _has_extension_fields(field) for field in fields)
 
 
-def _has_empty_fields(dtype: np.dtype) -> bool:
-    """Return whether a field has no bytes: rows of them would not be bounded by their bytes."""
+def _has_odd_fields(dtype: np.dtype) -> bool:
+    """Return whether a field has no bytes, or a name that is no text.
+
+    Rows of fields without bytes would not be bounded by their bytes.
+    """
     fields = [dtype[name] for name in dtype.names or ()]
-    return any(not field.itemsize or _has_empty_fields(field.base) for field in fields)
+    return not all(map(_is_text, dtype.fields or ())) or any(
+        not field.itemsize or _has_odd_fields(field.base) for field in fields
+    )
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_extension(dtype: np.dtype) -> bool:

@@ -39,6 +39,7 @@ from sawlog.store._format._header import (
 )
 from sawlog.store._format._header_cache import HeaderCache
 from sawlog.store._format._json_files import NOT_A_FILE, read_error
+from sawlog.store._format._unicode import is_returnable
 
 _FIRST_READ = 1 << 14  # bytes; most headers are smaller
 _PAGE = 4096
@@ -279,8 +280,15 @@ class Segment:
             _checked_before.add(self._key, name)
 
     def take_into(self, name: str, rows: np.ndarray, out: np.ndarray, where: np.ndarray) -> None:
-        """Copy single rows to ``out[where]``, checked."""
+        """Copy single rows to ``out[where]``, checked.
+
+        Raises:
+            IndexError: a row is negative, or there is none with its number.
+            DamagedStoreError: the bytes do not match their checksums.
+        """
         placed = self.tensors[name]
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < placed.shape[0]:
+            raise IndexError(f"{self.path} has {placed.shape[0]} rows of {name!r}")
         if placed.cut.row_bytes < _LARGE_ROW or placed.dtype != out.dtype:
             self._take_small(name, rows, out, where)
             return
@@ -290,6 +298,7 @@ class Segment:
             copy[...] = whole[int(row[0])]
             if not checked.copied_ok(row, copy):
                 raise self._changed(name)
+            self._check_strings(name, copy)
 
     def _take_small(self, name: str, rows: np.ndarray, out: np.ndarray, where: np.ndarray) -> None:
         """Copy rows some at a time, so that the copy that is checked stays in the CPU cache."""
@@ -302,10 +311,15 @@ class Segment:
             np.take(whole, own, axis=0, out=copy, mode="clip")  # "raise" would copy once more
             if not checked.copied_ok(own, copy):
                 raise self._changed(name)
+            self._check_strings(name, copy)
             out[where[start : start + step]] = copy
 
     def _changed(self, name: str) -> DamagedStoreError:
         return self.damaged(f"bytes of {name!r} were changed after they were written")
+
+    def _check_strings(self, name: str, values: np.ndarray) -> None:
+        if values.dtype.kind in "UV" and not is_returnable(values):
+            raise self.damaged(f"{name!r} has strings that are not text")
 
     def faults(self) -> dict[str, str]:
         """Check every tensor; return what is wrong, by tensor.
@@ -316,7 +330,7 @@ class Segment:
         found = {}
         for name, placed in self.tensors.items():
             try:
-                self.check(name)
+                self.values(name)
             except RemovedSegmentError:
                 raise
             except DamagedStoreError as error:
@@ -327,7 +341,9 @@ class Segment:
     def values(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Return checked rows of a tensor, as a read-only view of the map."""
         self.check(name, start, stop)
-        return self.unchecked(name)[start:stop]
+        values = self.unchecked(name)[start:stop]
+        self._check_strings(name, values)
+        return values
 
     def release(self, names: Iterable[str], start: int, stop: int) -> None:
         """Release the memory of rows of the map; they are read from disk again if needed."""

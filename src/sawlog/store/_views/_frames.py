@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sawlog._optional import require
+from sawlog.errors import ArgumentError
 from sawlog.store._format._dtypes import name_of
+from sawlog.store._format._unicode import is_unicode
 from sawlog.store._views._arrow import pyarrow
 from sawlog.store._views._cells import TEXT, Cells, Field, Sheet, joined
 from sawlog.store._views._sheets import only_sheet, sheets_of
@@ -112,6 +114,11 @@ def _column(pandas: Any, field: Field, parts: list[Cells]) -> Any:
     if valid is not None and valid.all():
         valid = None
     kind = values.dtype.kind
+    if kind == "U" and not is_unicode(values):
+        raise ArgumentError(
+            f"{field.name!r} has text that is not valid Unicode, which pandas cannot hold. "
+            "Hint: leave it out with names=[...], or read it with reader.read(name)."
+        )
     if values.dtype == TEXT or kind == "U":
         return pandas.Series(_cells_of(values, valid), dtype=None if len(values) else object)
     values = widened(values)

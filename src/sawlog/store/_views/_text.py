@@ -19,6 +19,7 @@ import numpy as np
 
 from sawlog._csv import cell, line
 from sawlog.errors import ArgumentError
+from sawlog.store._format._unicode import is_unicode
 from sawlog.store._views._cells import TEXT, Cells, Field, Sheet
 from sawlog.store._views._widen import widened
 
@@ -51,6 +52,11 @@ def _words(values: np.ndarray, what: str) -> list[str]:
 
 
 def _strings(values: np.ndarray, what: str) -> list[str]:
+    if values.dtype.kind == "U" and not is_unicode(values):
+        raise ArgumentError(
+            f"{what} has text that is not valid Unicode. Hint: leave it out with names=[...], or "
+            "export to .safetensors, which has its code points."
+        )
     items = values.tolist()
     if values.dtype.kind != "S":
         return items

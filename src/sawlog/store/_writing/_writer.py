@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import functools
 import math
 import os
 import sys
@@ -16,7 +17,7 @@ import numpy as np
 
 from sawlog import _validate
 from sawlog._atomic import new_name
-from sawlog._lifecycle import CloseOnExit, Stage, at_exit
+from sawlog._lifecycle import CloseOnExit, Stage, at_exit, is_ending
 from sawlog.errors import SchemaError, StoreClosedError, StoreError
 from sawlog.records import Entries, Records
 from sawlog.store._format import _ids
@@ -318,12 +319,15 @@ def _finish_quietly(pipeline: Pipeline, process: int, cancel: list[Callable[[], 
     """Close the pipeline of a writer that was not closed; warn where that fails."""
     if os.getpid() != process:
         return
-    _cancel_exit(cancel)
     if pipeline.is_here:  # the garbage collector may run in one of the pipeline's own threads
-        _thread.start_new_thread(_finish_quietly, (pipeline, process, []))
+        _thread.start_new_thread(_finish_quietly, (pipeline, process, cancel))
         return
+    if not is_ending():  # python calls this once: after an interrupt, the end of the program does
+        again = functools.partial(_finish_quietly, pipeline, process, [])
+        cancel = [*cancel, at_exit(again, Stage.STORES)]
     try:
         pipeline.finish()
     except StoreError as error:
         warnings.warn(f"A store was not closed, and closing it now failed: {error}", stacklevel=2)
         pipeline.stop()
+    _cancel_exit(cancel)
