@@ -189,6 +189,14 @@ def test_ids_that_the_run_does_not_store_are_refused(tmp_path):
     check_described(tmp_path)
 
 
+@pytest.mark.parametrize("described", [[10], [11], [11, 12], [10, 11, 12]])
+def test_not_all_examples_of_a_run_need_be_described_nor_the_reverse(tmp_path, described):
+    with sawlog.store.create(tmp_path / "logs" / "whole", interval=None) as writer:
+        writer.append([10, 11], {"grad/w": np.ones((2, 3))})
+    describe(tmp_path, ["a"] * len(described), described)
+    check_described(tmp_path)
+
+
 def test_bytes_that_are_no_example_are_damage():
     good = Example("a", image=b"x", media_type="image/png").to_bytes()
     assert Example.from_bytes(good) == Example("a", image=b"x", media_type="image/png")

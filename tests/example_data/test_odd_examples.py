@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import sawlog.store
 from sawlog.example_data import Example, describe, load_examples
 from sawlog.example_data._convert import _as_picture
 from sawlog.example_data._files import rows_of_file
@@ -37,6 +38,19 @@ def test_where_the_channels_are(shape, wanted):
     first = array[:, 0, 0] if wanted == (8, 9, 3) else None
     if first is not None:
         assert found[0, 0].tolist() == first.tolist()
+
+
+@pytest.mark.parametrize(
+    ("length", "width"), [(60, 64), (64, 64), (65, 128), (128, 128), (129, 256), (1024, 1024)]
+)
+def test_bytes_are_in_the_narrowest_column_that_is_wide_enough(tmp_path, length, width):
+    """Other versions look for them there."""
+    rest = len(Example(image=b"x", media_type="image/png").to_bytes()) - 1
+    example = Example(image=bytes(length - rest), media_type="image/png")
+    assert len(example.to_bytes()) == length
+    describe(tmp_path, [example])
+    with sawlog.store.open(tmp_path / "data") as reader:
+        assert sorted(reader.names) == [f"bytes/{width}", "length"]
 
 
 def test_lines_of_json_with_gaps(tmp_path):

@@ -118,6 +118,18 @@ def test_csv_new_step_axes_are_new_columns(tmp_path):
     assert path.stat().st_mode == mode
 
 
+@pytest.mark.parametrize("text", ["a,b", 'say "so"', "two\nlines", " outside ", "plain"])
+def test_csv_steps_that_are_texts_stay_whole_beside_a_new_column(tmp_path, text):
+    path = tmp_path / "a.csv"
+    lines_of(path, one(1, phase=text), one(2, phase=text, step=3))
+    with open(path, newline="") as file:
+        assert list(csv.reader(file)) == [
+            ["name", "phase", "step", "value"],
+            ["x", text, "", "1"],
+            ["x", text, "3", "2"],
+        ]
+
+
 def test_csv_that_was_written_again_is_still_locked(tmp_path):
     with CsvSink(tmp_path / "a.csv") as sink:
         sink.write(one(1))

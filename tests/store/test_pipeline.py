@@ -130,6 +130,56 @@ def test_an_interval_seals_no_more_than_the_queue(stuck: Writer) -> None:
         assert pipeline.state.since is not None  # it still waits
 
 
+@pytest.mark.parametrize("queue", [1, 2, 3])
+def test_a_caller_waits_as_soon_as_the_queue_is_full(
+    tmp_path: Path, monkeypatch: Any, queue: int
+) -> None:
+    """Each row fills a segment, and the first one is on its way to the disk until someone waits."""
+    go, commit = threading.Event(), UnpublishedSegment.commit
+
+    def waiting(self: UnpublishedSegment) -> None:
+        assert go.wait(PATIENCE)
+        commit(self)
+
+    monkeypatch.setattr(UnpublishedSegment, "commit", waiting)
+    path, here = tmp_path / "store", threading.get_ident()
+    writer = store.create(path, segment_bytes=40, interval=None, queue=queue, merge=False)
+    pipeline, found = writer._pipeline, []
+    wait = type(pipeline._changed).wait
+
+    def noted(self: Any, condition: Any, *more: Any) -> Any:
+        if self is pipeline._changed and threading.get_ident() == here and not go.is_set():
+            found.append((len(pipeline.state.waiting), condition()))
+            if not found[-1][1]:
+                go.set()
+        return wait(self, condition, *more)
+
+    monkeypatch.setattr(type(pipeline._changed), "wait", noted)
+    for number in range(queue + 1):
+        writer.append([number], row(number))
+    assert found == [*((n, True) for n in range(queue)), (queue, False)]
+    writer.close()
+    assert store.open(path).ids().tolist() == list(range(queue + 1))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_is_accepted_while_a_writer_closes_is_published(
+    tmp_path: Path, monkeypatch: Any, times: int
+) -> None:
+    """Another thread may log after the last flush, and before calls are refused."""
+    writer = store.create(tmp_path / "store", interval=None)
+    flush, left = writer._pipeline.flush, list(range(times))
+
+    def logging_after() -> None:
+        flush()
+        if left:
+            writer.log({"x": 1.0 + left[0]}, step=left.pop(0))
+
+    monkeypatch.setattr(writer._pipeline, "flush", logging_after)
+    writer.close()
+    assert store.open(tmp_path / "store").read("x").tolist() == [1.0 + n for n in range(times)]
+
+
 def test_without_new_threads_the_caller_writes(tmp_path, monkeypatch):
     """Python 3.12 starts no threads while the interpreter ends."""
 
