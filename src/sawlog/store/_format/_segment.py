@@ -283,7 +283,7 @@ class Segment:
         """Copy single rows to ``out[where]``, checked.
 
         Raises:
-            IndexError: a row is negative, or there is none with its number.
+            IndexError: the number of a row is negative, or too large.
             DamagedStoreError: the bytes do not match their checksums.
         """
         placed = self.tensors[name]
