@@ -366,6 +366,11 @@ class Segment:
         """Return whether all of a tensor was checked before."""
         return self._checked(name).complete
 
+    def is_in_memory(self, names: Iterable[str], start: int, stop: int) -> bool:
+        """Return whether rows can be used without reading from disk, as far as samples tell."""
+        memory = self._mapped().memory
+        return all(memory.is_in_memory(*own) for own in self._ranges(names, start, stop))
+
     def _ranges(self, names: Iterable[str], start: int, stop: int) -> list[tuple[int, int]]:
         """Return the byte ranges of some rows; neighbouring tensors become one range."""
         cuts = [(self.tensors[name].start, self.tensors[name].cut.row_bytes) for name in names]
