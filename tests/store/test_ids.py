@@ -148,3 +148,24 @@ def test_first_of_each(ids: list[int]) -> None:
     expected = [x not in ids[:i] for i, x in enumerate(ids)]
     assert first_of_each(np.array(ids, np.int64)).tolist() == expected
     assert first_of_each([str(x) for x in ids]).tolist() == expected
+
+
+EXTREMES = [-(2**63), -1, 0, 1, 2**63 - 1]
+
+
+@pytest.mark.parametrize("first", [0, -3, 2**63 - 7, -(2**63)])
+@pytest.mark.parametrize("gap", [False, True])
+@pytest.mark.parametrize("policy", ["first", "replace"])
+def test_integers_with_and_without_gaps(first: int, gap: bool, policy: str) -> None:
+    """Ids of a range are computed, others are searched: both as a dict says."""
+    random = np.random.default_rng(0)
+    ids = [first + int(i) for i in random.permutation(7)]
+    ids.remove(ids[3] if gap else ids[-1])
+    ids += ids[:2]
+    chunks = [np.array(part, np.int64) for part in (ids[:3], ids[3:])]
+    known: dict[int, int] = {}
+    for row, each in enumerate(ids):
+        known[each] = row if policy == "replace" else known.get(each, row)
+    asked = [*range(max(first - 2, -(2**63)), min(first + 9, 2**63 - 1)), *EXTREMES]
+    found = IdIndex(chunks, policy, "'x'").find(np.array(asked, np.int64))
+    assert found.tolist() == [known.get(each, -1) for each in asked]

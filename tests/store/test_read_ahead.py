@@ -9,7 +9,8 @@ import pytest
 
 from sawlog import store
 from sawlog.errors import ArgumentError
-from sawlog.store._disk._page_advice import populate, release
+from sawlog.store._disk import _page_advice
+from sawlog.store._disk._page_advice import is_resident, populate, release
 from sawlog.store._format._segment import Segment
 from sawlog.store._reading import _blocks
 
@@ -34,14 +35,30 @@ def test_there_is_nothing_to_advise_about_bytes_that_are_not_there():
         assert not advise(mapped, 5, 5)
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["to be checked", "checked before"])
+@LINUX
+def test_what_is_in_memory_is_told_from_what_is_on_disk(tmp_path):
+    (tmp_path / "file").write_bytes(b"x" * (20 * mmap.PAGESIZE))
+    with (tmp_path / "file").open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    assert is_resident(mapped, 1, 20 * mmap.PAGESIZE)
+    fresh = mmap.mmap(-1, 20 * mmap.PAGESIZE)
+    assert not is_resident(fresh, 0, len(fresh))  # no page was used
+    fresh[0] = 1
+    assert is_resident(fresh, 0, 1)
+    assert not is_resident(fresh, 0, mmap.PAGESIZE + 1)
+    assert not is_resident(mapped, 5, 5)
+
+
+@pytest.mark.parametrize("again", ["to be checked", "on disk", "in memory"])
 def test_blocks_are_fetched_in_a_thread_and_released_in_order(tmp_path, monkeypatch, again):
+    """In the thread of the program if they were checked before and are in memory."""
     path = tmp_path / "store"
     with store.create(path, segment_bytes=200_000, merge=False) as writer:
         ids = np.arange(96)
         writer.append(ids, {"x": np.repeat(ids[:, None], 1000, axis=1)})
     reader = store.open(path)
-    if again:
+    monkeypatch.setattr(Segment, "is_in_memory", lambda *_: again == "in memory")
+    if again != "to be checked":
         for _ in reader.blocks(budget=100_000):
             pass
     events = []
@@ -67,7 +84,8 @@ def test_blocks_are_fetched_in_a_thread_and_released_in_order(tmp_path, monkeypa
     released = [event[1:3] for event in events if event[0] == "release"]
     assert fetched == released
     assert len(fetched) == len(set(fetched)) == len(seen) > 6
-    assert {e[3] for e in events if e[0] == "fetch"}.isdisjoint({threading.get_ident()})
+    here = {e[3] == threading.get_ident() for e in events if e[0] == "fetch"}
+    assert here == {again == "in memory"}
     order = {event[:3]: at for at, event in enumerate(events)}
     for number, (gone, new) in enumerate(zip(fetched, fetched[2:], strict=False)):
         assert order["yield", None, number] < order["release", *gone] < order["fetch", *new]
@@ -79,7 +97,8 @@ def test_small_files_that_were_checked_need_no_thread(tmp_path, monkeypatch):
         writer.append([1, 2], {"x": np.array([3, 4])})
     reader = store.open(path)
     reader.read("x")
-    monkeypatch.setattr(Segment, "fetch", None)
+    monkeypatch.setattr(_page_advice, "_system_call", None)
+    monkeypatch.setattr(_blocks.Executor, "submit", None)
     assert [block.values["x"].tolist() for block in reader.blocks()] == [[3, 4]]
 
 

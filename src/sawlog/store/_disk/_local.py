@@ -14,7 +14,7 @@ from typing import Any
 
 from sawlog._atomic import AsideFile, discard, new_name
 from sawlog.store._disk._locks import HeldLock, lock, unlock
-from sawlog.store._disk._page_advice import populate, release
+from sawlog.store._disk._page_advice import is_resident, populate, release
 from sawlog.store._disk._protocol import FileStatus, Lease, Mapped
 
 _TMP = "tmp"
@@ -62,6 +62,9 @@ class _MemoryMap:
     def prefetch(self, start: int, stop: int) -> None:
         populate(self.data, start, stop)
 
+    def is_in_memory(self, start: int, stop: int) -> bool:
+        return is_resident(self.data, start, stop)
+
 
 class _Bytes:
     """A small file, read into memory: a map would cost more, and keep the file open."""
@@ -74,6 +77,9 @@ class _Bytes:
 
     def prefetch(self, start: int, stop: int) -> None:
         pass
+
+    def is_in_memory(self, start: int, stop: int) -> bool:
+        return True
 
 
 class _File:

@@ -17,16 +17,17 @@ _DONTNEED = getattr(mmap, "MADV_DONTNEED", None)
 _WILLNEED = getattr(mmap, "MADV_WILLNEED", None)
 _MAPPED_AT_ONCE = 1 << 16  # bytes
 _WITHOUT_GIL = 512  # items
+_SAMPLES = 8  # pages that are inspected
 
 
 @functools.cache
-def _madvise() -> Callable[..., int] | None:
-    """Return the system call, or None on a system without it."""
+def _system_call(name: str, last: type) -> Callable[..., int] | None:
+    """Return a system call for a range of memory, or None on a system without it."""
     try:
-        found = ctypes.CDLL(None).madvise
+        found = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):
         return None
-    found.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    found.argtypes = (ctypes.c_void_p, ctypes.c_size_t, last)
     found.restype = ctypes.c_int
     return found
 
@@ -39,20 +40,38 @@ def release(mapped: mmap.mmap, start: int, stop: int) -> bool:
 def populate(mapped: mmap.mmap, start: int, stop: int) -> bool:
     """Read these bytes from disk and map their pages; return whether there are such bytes.
 
-    One byte in 64 KiB is used: the system then maps the pages around it, in one go. numpy does not
-    hold the GIL for more than 500 of them.
+    The system is asked to read, unless it has done so: asking it costs as much as mapping. One byte
+    in 64 KiB is used: the system then maps the pages around it, in one go. numpy does not hold the
+    GIL for more than 500 of them.
     """
     start, stop = max(0, start), min(stop, len(mapped))
     if start >= stop:
         return False
-    _advise(mapped, start, stop, _WILLNEED)
+    if not is_resident(mapped, start, stop):
+        _advise(mapped, start, stop, _WILLNEED)
     step = min(_MAPPED_AT_ONCE, max(1, (stop - start) // _WITHOUT_GIL))
     np.frombuffer(mapped, np.uint8, count=stop - start, offset=start)[::step].max()
     return True
 
 
+def is_resident(mapped: mmap.mmap, start: int, stop: int) -> bool:
+    """Return whether a few pages of these bytes, from the first to the last, are in memory."""
+    call = _system_call("mincore", ctypes.c_char_p)
+    start, stop = max(0, start), min(stop, len(mapped))
+    if call is None or start >= stop:
+        return False
+    base, found = np.frombuffer(mapped, np.uint8), ctypes.create_string_buffer(1)
+    first, last = start // mmap.PAGESIZE, (stop - 1) // mmap.PAGESIZE
+    for number in range(_SAMPLES):
+        page = first + (last - first) * number // (_SAMPLES - 1)
+        at = base.ctypes.data + page * mmap.PAGESIZE
+        if call(at, 1, found) or not found.raw[0] & 1:
+            return False
+    return True
+
+
 def _advise(mapped: mmap.mmap, start: int, stop: int, advice: int | None) -> bool:
-    call = _madvise()
+    call = _system_call("madvise", ctypes.c_int)
     first = max(0, start) // mmap.PAGESIZE * mmap.PAGESIZE
     last = min(-(-stop // mmap.PAGESIZE) * mmap.PAGESIZE, len(mapped))
     if call is None or advice is None or start >= stop or first >= last:

@@ -38,6 +38,9 @@ class Mapped(Protocol):
     def prefetch(self, start: int, stop: int) -> None:
         """Read these bytes into memory, so that a program that uses them does not wait."""
 
+    def is_in_memory(self, start: int, stop: int) -> bool:
+        """Return whether these bytes are in memory, as far as a few samples of them tell."""
+
 
 class Blob(Protocol):
     """An open file. Close it, or use it in a ``with`` block."""

@@ -85,7 +85,7 @@ def _has_extension_fields(dtype: np.dtype) -> bool:
 
 
 def _has_odd_fields(dtype: np.dtype) -> bool:
-    """Return whether a field has no bytes, or a name that is no text.
+    """Return whether a field has no bytes, or a name that is not valid Unicode.
 
     Rows of fields without bytes would not be bounded by their bytes.
     """

@@ -283,7 +283,7 @@ class Segment:
         """Copy single rows to ``out[where]``, checked.
 
         Raises:
-            IndexError: a row is negative, or there is none with its number.
+            IndexError: the number of a row is negative, or too large.
             DamagedStoreError: the bytes do not match their checksums.
         """
         placed = self.tensors[name]
@@ -365,6 +365,11 @@ class Segment:
     def is_checked(self, name: str) -> bool:
         """Return whether all of a tensor was checked before."""
         return self._checked(name).complete
+
+    def is_in_memory(self, names: Iterable[str], start: int, stop: int) -> bool:
+        """Return whether rows can be used without reading from disk, as far as samples tell."""
+        memory = self._mapped().memory
+        return all(memory.is_in_memory(*own) for own in self._ranges(names, start, stop))
 
     def _ranges(self, names: Iterable[str], start: int, stop: int) -> list[tuple[int, int]]:
         """Return the byte ranges of some rows; neighbouring tensors become one range."""

@@ -1,7 +1,7 @@
 """Strings of a fixed width, which numpy stores as code points of four bytes each.
 
-Any four bytes fit. numpy cannot return a string with a number that is no code point, and files of
-text cannot contain a surrogate.
+Any four bytes fit. numpy cannot return a string with a number beyond the last code point, and a
+text file cannot contain a surrogate.
 """
 
 from __future__ import annotations

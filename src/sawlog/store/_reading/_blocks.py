@@ -7,7 +7,8 @@ does all of this without the GIL: opening, reading, checking, mapping and releas
 
 Rows are read ahead many at a time, because each time costs a switch of threads and a few system
 calls. They are then yielded in smaller blocks, which the program finds in the cache of the
-processor when it uses them a second time.
+processor when it uses them a second time. Rows that were checked before and are in memory need no
+thread.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from concurrent.futures import Executor, Future
 import numpy as np
 
 from sawlog._pool import thread_pool
-from sawlog.store._disk import SMALL
 from sawlog.store._format._ids import StringIds
 from sawlog.store._format._segment import Segment
 
@@ -55,8 +55,10 @@ class UnreadRows:
 
     @property
     def ready(self) -> bool:
-        """Whether there is nothing to fetch: a small file that was checked is in memory."""
-        return self.segment.nbytes <= SMALL and all(map(self.segment.is_checked, self.names))
+        """Whether fetching takes less than a switch of threads: checked before, and in memory."""
+        return all(map(self.segment.is_checked, self.names)) and self.segment.is_in_memory(
+            self.names, self.start, self.stop
+        )
 
     def blocks(self) -> Iterator[RowBlock]:
         """Yield the rows."""
@@ -121,7 +123,7 @@ def scan(pieces: Iterator[UnreadRows], read_ahead: bool) -> Iterator[RowBlock]:
 def _advance(
     pool: Executor, previous: UnreadRows | None, following: UnreadRows | None
 ) -> Future | None:
-    """Release rows, then fetch others: in the thread if there is something to fetch."""
+    """Release rows, then fetch others: in the thread if they are to be read or checked."""
 
     def work() -> None:
         if previous is not None:
@@ -131,8 +133,7 @@ def _advance(
 
     if following is not None and not following.ready:
         return pool.submit(work)
-    if previous is not None:
-        previous.release()
+    work()
     return None
 
 

@@ -34,6 +34,12 @@ class IdIndex:
         self.superseded: np.ndarray | None = None
         self._sort(np.concatenate(keys) if keys else np.zeros(0, np.int64))
         self._settle(policy, table)
+        self._dense = not self._texts and self._has_no_gaps()
+
+    def _has_no_gaps(self) -> bool:
+        """Return whether the ids are all integers of a range, such as positions in a data set."""
+        keys = self._keys
+        return len(keys) > 0 and int(keys[-1]) - int(keys[0]) == len(keys) - 1
 
     def _sort(self, keys: np.ndarray) -> None:
         if len(keys) < 2 or bool((keys[1:] > keys[:-1]).all()):
@@ -121,6 +127,10 @@ class IdIndex:
         keys = hashes_of(ids) if isinstance(ids, list) else ids
         if not len(self._keys):
             rows = np.full(len(ids), -1, dtype=np.int64)
+        elif self._dense:
+            there = (keys >= self._keys[0]) & (keys <= self._keys[-1])
+            at = np.where(there, keys - self._keys[0], 0)
+            rows = np.where(there, at if self._at is None else self._at[at], -1)
         else:
             order = np.argsort(keys)  # sorted lookups use the cache better
             wanted = keys[order]

@@ -21,7 +21,7 @@ from sawlog.store._format._schema import (
     check_names,
     unknown_name,
 )
-from sawlog.store._format._unicode import is_unicode
+from sawlog.store._format._unicode import is_returnable
 from sawlog.store._writing._deferred_rows import DeferredRows
 from sawlog.store._writing._pending import SMALL
 
@@ -50,10 +50,11 @@ def as_array(name: str, value: Any) -> np.ndarray:
             "x.detach().cpu().numpy()."
         ) from error
     _dtypes.normalize_dtype(array.dtype, repr(name))
-    if array.dtype.kind in "UV" and not is_unicode(array):
+    if array.dtype.kind in "UV" and not is_returnable(array):
         raise SchemaError(
-            f"The value of {name!r} has a string that is not valid Unicode text. The call was "
-            "refused as a whole. Hint: read files as UTF-8, or use os.fsencode(name).hex()."
+            f"The value of {name!r} has a string with a number beyond the last code point, which "
+            "numpy cannot return. The call was refused as a whole. Hint: write the numbers, with "
+            "x.view(np.uint32)."
         )
     return array
 
