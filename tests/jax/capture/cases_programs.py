@@ -262,3 +262,48 @@ def scaled_by_powers_of_two(p, x):
 @case({"w": (3, 3)})
 def a_kernel_for_each_example(p, x):
     return total(jax.vmap(lambda x: jnp.convolve(x @ p["w"], x[:2], mode="same"))(x))
+
+
+@case({"w": (3, 3)})
+def iterated_until_each_is_large(p, x):
+    """A loop under `vmap` whose condition has a value for each example, and nothing to train."""
+    grown = jax.vmap(
+        lambda x: lax.while_loop(
+            lambda c: jnp.abs(c[1]).max() < 5, lambda c: (c[0] + 1, 2 * c[1]), (0, x)
+        )
+    )(x)
+    return total(grown[1] @ p["w"] * grown[0][:, None])
+
+
+@case({"w": (3, 3)}, slow=True)
+def solved_by_iteration(p, x):
+    """A solver whose starting point is moved to a device together with the right-hand sides."""
+    a = 0.1 * p["w"] @ p["w"].T + jnp.eye(3)
+    solve = jax.scipy.sparse.linalg.cg
+    return total(jax.vmap(lambda b: solve(lambda v: a @ v, b, tol=1e-12)[0])(x))
+
+
+@case({"w": (3, 3), "b": (3,)})
+def moved_to_a_device(p, x):
+    x, w, b = jax.device_put((x, p["w"], p["b"]))
+    return total(x @ w + b)
+
+
+@jax.custom_vjp
+def _by_table(x, w, table):
+    return x * w * table
+
+
+def _by_table_backward(kept, cotangent):
+    x, w, table = kept
+    of_w = lax.map(lambda i: table[i] * (x * cotangent).sum(0)[i], jnp.arange(3))
+    return cotangent * w * table, of_w, None
+
+
+_by_table.defvjp(lambda x, w, table: (x * w * table, (x, w, table)), _by_table_backward)
+
+
+@case({"w": (3,)}, slow=True)
+def a_constant_table(p, x):
+    """JAX holds constants as arrays of numpy, and gives functions of users its own."""
+    return total(_by_table(x, p["w"], jnp.array([1.0, 2.0, 3.0])))

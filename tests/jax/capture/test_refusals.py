@@ -126,6 +126,23 @@ MIXED = {
         ).sum(1),
         "unsorted rows",
     ),
+    "a loop until all examples are large": (
+        lambda p, x: output(
+            p, lax.while_loop(lambda x: jnp.abs(x).max() < 5, lambda x: 2 * x, x + 1)
+        ).sum(1),
+        "reduce_max",
+    ),
+    "all examples in a loop of each": (
+        lambda p, x: (
+            output(p, x)
+            + jax.vmap(
+                lambda one: lax.while_loop(
+                    lambda c: c[0] < 5, lambda c: (c[0] + 1, 2 * c[1]), (one, x)
+                )[1]
+            )(x[:, 0]).sum(1)
+        ).sum(1),
+        "another dimension than the condition of the loop",
+    ),
     "callback": (
         lambda p, x: (
             output(p, x).sum(1)
@@ -322,6 +339,15 @@ def test_the_proof_can_fail():
     captured.check()
     captured.grads["w"] = captured.grads["w"] * 1.1
     with pytest.raises(CaptureError, match="do not add up"):
+        captured.check()
+
+
+def test_a_clipped_gradient_of_a_parameter_is_not_a_sum():
+    clipped = jax.custom_vjp(lambda w: w)
+    clipped.defvjp(lambda w: (w, None), lambda _, g: (jnp.clip(g, -0.1, 0.1),))
+    captured = sawlog.jax.capture(lambda p, x: (x @ clipped(p["w"])).sum(1), prove=True)(W, X)
+    np.testing.assert_allclose(captured.grads["w"], jnp.clip(jnp.stack([X] * 3, 2), -0.1, 0.1))
+    with pytest.raises(CaptureError, match=r"w .*custom derivative that clips"):
         captured.check()
 
 

@@ -77,8 +77,9 @@ class Captured:
         if wrong:
             raise CaptureError(
                 "The rows of these parameters do not add up to the gradient of the batch: "
-                f"{', '.join(wrong)}. Hint: please report the loss function; names= leaves "
-                "parameters out."
+                f"{', '.join(wrong)}. Hint: a custom derivative that clips or normalises gradients "
+                "is another one for the batch than for its examples; names= leaves parameters out. "
+                "Without one, please report the loss function."
             )
 
 

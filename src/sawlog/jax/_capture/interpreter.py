@@ -11,6 +11,9 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
+
 from sawlog.jax import _compat
 from sawlog.jax._capture import axis_rules as axis_rules
 from sawlog.jax._capture.attaching import Attacher, Origin, Recorded
@@ -53,6 +56,9 @@ _IN_PLACE = frozenset(
     ]
 )
 
+#: Primitives that do the same to each of their operands, which may have different shapes.
+_EACH_BY_ITSELF = frozenset(["device_put"])
+
 
 def structure_rule(*names: str) -> Callable[[StructureRule], StructureRule]:
     """Register how a primitive that holds programs is evaluated."""
@@ -94,7 +100,7 @@ class CaptureInterpreter(Attacher):
     def run(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Traced]) -> list[Traced]:
         """Evaluate a program in the active trace."""
         environment: dict[Any, Traced] = {
-            var: Traced(value, State(known=known_value(value)))
+            var: Traced(_jax_array(value), State(known=known_value(value)))
             for var, value in zip(jaxpr.constvars, consts, strict=True)
         }
         environment.update(zip(jaxpr.invars, args, strict=True))
@@ -118,6 +124,9 @@ class CaptureInterpreter(Attacher):
             return []
         if all(x.state.place is None for x in operands):
             return self._without_examples(eqn, operands)
+        if eqn.primitive.name in _EACH_BY_ITSELF and len(operands) > 1:
+            parts = zip(_compat.equations_of_each(eqn), operands, strict=True)
+            return [self.equation(part, [x])[0] for part, x in parts]
         structure = _structures.get(eqn.primitive.name)
         if has_cuts(operands) and eqn.primitive.name not in _IN_PLACE:
             return equation_of_cuts(self, eqn, operands)
@@ -267,6 +276,11 @@ class CaptureInterpreter(Attacher):
         if traced.constant is None:
             return None
         return full(traced.constant, traced.value.shape)
+
+
+def _jax_array(value: Any) -> Any:
+    """Return a numpy array of a program as an array of JAX, which functions of users expect."""
+    return jnp.asarray(value) if isinstance(value, np.ndarray) else value
 
 
 def _place(eqn: Any, i: int, states: Sequence[State]) -> Place:

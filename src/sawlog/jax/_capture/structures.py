@@ -310,19 +310,33 @@ def while_loop(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> li
         raise _endless(eqn, operands)
     states = [x.state for x in carry]
     for _ in range(len(states) + 2):
+        again = states_of(walk, loop.cond, [*(x.state for x in of_cond), *states])[0]
         outs = states_of(walk, loop.body, [*(x.state for x in of_body), *states])
         new = [merged_state(pair, eqn) for pair in zip(states, outs, strict=True)]
+        new = [_while_again(state, again.place, loop, eqn) for state in new]
         if new == states:
             break
         states = new
-    again = states_of(walk, loop.cond, [*(x.state for x in of_cond), *states])[0]
-    places: tuple[Place, ...] = tuple(state.place for state in states)
-    if again.place == ONE:
-        places = tuple(place or ONE for place in places)
-    elif again.place is not None:
-        why = Mixed("runs until a condition on the examples holds", where(eqn))
-        places = (again.place if isinstance(again.place, Mixed) else why,) * len(places)
-    return walk.bind(eqn, operands, Followed(places))
+    return walk.bind(eqn, operands, Followed(tuple(state.place for state in states)))
+
+
+def _while_again(state: State, again: Place, loop: _compat.While, eqn: Any) -> State:
+    """Return the state of a carried value, given where the condition of the loop has examples.
+
+    Under ``vmap`` the condition has a value for each lane, and a lane stays as it is once its own
+    value is false. Its dimensions are the first ones of all carried values.
+    """
+    if again is None or isinstance(state.place, Mixed):
+        return state
+    if again == ONE or (isinstance(again, (Axis, Split)) and loop.lanes):
+        if state.place in (None, again):
+            return dataclasses.replace(state, place=again)
+        why = "has the examples along another dimension than the condition of the loop"
+    elif isinstance(again, Mixed):
+        return dataclasses.replace(state, place=again)
+    else:
+        why = "runs until a condition on the examples holds"
+    return dataclasses.replace(state, place=Mixed(why, where(eqn)))
 
 
 def _endless(eqn: Any, operands: Sequence[Traced]) -> CaptureError:

@@ -36,6 +36,7 @@ from sawlog.jax._compat.equations import bind_jit as bind_jit
 from sawlog.jax._compat.equations import bind_linear_solve as bind_linear_solve
 from sawlog.jax._compat.equations import branches_of as branches_of
 from sawlog.jax._compat.equations import checkpointed as checkpointed
+from sawlog.jax._compat.equations import equations_of_each as equations_of_each
 from sawlog.jax._compat.equations import inner_jaxpr as inner_jaxpr
 from sawlog.jax._compat.equations import is_frozen_dataclass as is_frozen_dataclass
 from sawlog.jax._compat.equations import linear_solver as linear_solver

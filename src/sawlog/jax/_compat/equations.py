@@ -116,6 +116,24 @@ def with_equations(closed: ClosedJaxpr, eqns: Sequence[JaxprEqn]) -> ClosedJaxpr
     return ClosedJaxpr(closed.jaxpr.replace(eqns=list(eqns)), closed.consts)
 
 
+def equations_of_each(eqn: JaxprEqn) -> list[JaxprEqn]:
+    """Return an equation for each operand of one that does the same to all of them.
+
+    Parameters that are tuples have an element for each operand.
+    """
+    return [
+        eqn.replace(
+            invars=[var],
+            outvars=[out],
+            params={
+                name: each[i : i + 1] if isinstance(each, tuple) else each
+                for name, each in eqn.params.items()
+            },
+        )
+        for i, (var, out) in enumerate(zip(eqn.invars, eqn.outvars, strict=True))
+    ]
+
+
 def linear_solver(eqn: JaxprEqn, values: Sequence[Any]) -> tuple[ClosedJaxpr, list[Any]]:
     """Return the solver of a ``custom_linear_solve``, and its operands."""
     lengths, solve = eqn.params["const_lengths"], eqn.params["jaxprs"].solve

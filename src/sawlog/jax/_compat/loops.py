@@ -134,6 +134,11 @@ class While:
         """The number of operands in front of the carry."""
         return self.cond_consts + self.body_consts
 
+    @property
+    def lanes(self) -> tuple[int, ...]:
+        """The shape of the condition: that of the lanes of ``vmap``, each with its own end."""
+        return tuple(self.cond.out_avals[0].shape)
+
     def split(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """Split the operands into consts of the condition, consts of the body, and carry."""
         start, end = self.cond_consts, self.consts
