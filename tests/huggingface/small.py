@@ -16,7 +16,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from sawlog.huggingface import patch_trainer
+from sawlog.huggingface import LogArguments, patch_trainer
 from sawlog.influence import Logs
 
 LogTrainer = patch_trainer(Trainer)
@@ -176,3 +176,15 @@ def assert_rows(path, blocks, ids, expected, tolerance=2e-5):
             )
             seen.add(name)
     assert seen == set(expected)
+
+
+def made(tmp_path, model, items, *, log=None, **options):
+    """A Trainer that logs, whose options are those of the Trainer or of its arguments."""
+    given = {"train_dataset": items, "data_collator": padded}
+    trainer_options = {k: options.pop(k) for k in [*options] if k in (*given, "callbacks")}
+    return LogTrainer(
+        log_args=LogArguments("run", root=tmp_path, **(log or {})),
+        model=model,
+        args=arguments(tmp_path, **options),
+        **{**given, **trainer_options},
+    )

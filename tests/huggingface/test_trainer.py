@@ -13,7 +13,6 @@ from sawlog.influence import Logs, training_influence
 from sawlog.sinks import MemorySink
 from tests.huggingface.small import (
     ROWS,
-    LogTrainer,
     alone,
     arguments,
     assert_rows,
@@ -22,6 +21,7 @@ from tests.huggingface.small import (
     classifier,
     gpt,
     llama,
+    made,
     padded,
     regression,
     texts,
@@ -62,17 +62,6 @@ CASES = {
     "regression": (regression, labelled(float), None, {"gradient_accumulation_steps": 2}),
     "seq2seq": (bart, texts(), None, {"gradient_accumulation_steps": 2}),
 }
-
-
-def made(tmp_path, model, items, *, log=None, **options):
-    given = {"train_dataset": items, "data_collator": padded}
-    trainer_options = {k: options.pop(k) for k in [*options] if k in (*given, "callbacks")}
-    return LogTrainer(
-        log_args=LogArguments("run", root=tmp_path, **(log or {})),
-        model=model,
-        args=arguments(tmp_path, **options),
-        **{**given, **trainer_options},
-    )
 
 
 SLOW = {"another causal model", "checkpointing", "masked", "one example a batch"}

@@ -21,6 +21,7 @@ from tests.huggingface.small import (
     bart,
     gpt,
     llama,
+    made,
     padded,
     texts,
 )
@@ -39,17 +40,6 @@ def flattened(items):
         "labels": row([-100, *item["labels"][1:]] for item in items),
         "position_ids": row(range(len(item["input_ids"])) for item in items),
     }
-
-
-def made(tmp_path, model, items, *, log=None, **options):
-    given = {"train_dataset": items, "data_collator": padded}
-    trainer_options = {k: options.pop(k) for k in [*options] if k in (*given, "callbacks")}
-    return LogTrainer(
-        log_args=LogArguments("run", root=tmp_path, **(log or {})),
-        model=model,
-        args=arguments(tmp_path, **options),
-        **{**given, **trainer_options},
-    )
 
 
 def test_a_dataset_of_datasets(tmp_path):

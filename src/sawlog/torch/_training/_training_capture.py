@@ -134,7 +134,7 @@ class TrainingCapture(CloseOnExit):
             return
         ids = data_ids(data_id() if callable(data_id) else data_id)
         run = self._of_epoch(epoch)
-        own = run._start().todo(ids)
+        own = run._current_pass().todo(ids)
         if own.sum() < len(ids):
             self._warn_twice(ids[~own], epoch)
         if not own.any():
