@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from sawlog import influence
-from sawlog.curvature import ConjugateGradients, Curvature, Diagonal, Joint, Kronecker
+from sawlog.curvature import (
+    ConjugateGradients,
+    Curvature,
+    Diagonal,
+    Joint,
+    Kronecker,
+    Relative,
+)
 from sawlog.errors import ArgumentError
 
 SHAPES = {"a": (2, 3), "b": (4,)}
@@ -176,3 +183,23 @@ def test_functions_of_a_curvature(kind):
     wanted = ROWS["a"].reshape(5, 6) @ (basis * np.exp(-own)) @ basis.T
     found = curvature.transform_all({"a": ROWS["a"]}, lambda name, values: np.exp(-values))
     np.testing.assert_allclose(found["a"].reshape(5, 6), wanted, rtol=1e-10)
+
+
+@pytest.mark.parametrize("damping", [0.25, {"a": 0.25, "b": 1}])
+def test_a_number_needs_no_products(damping):
+    """Workers, which do not have the function, hash what is added; and each product takes time."""
+    asked = []
+
+    def counted(rows):
+        asked.append(rows)
+        return product(rows)
+
+    own = ConjugateGradients(counted, SHAPES)
+    assert [own.added("a", damping), own.added("a", damping)] == [0.25, 0.25]
+    assert not asked
+    assert (
+        pickle.loads(pickle.dumps(ConjugateGradients(product, SHAPES))).added("a", damping) == 0.25
+    )
+    own.added("a")
+    own.added("b", {"b": Relative(0.1)})
+    assert len(asked) == 1  # the spectrum is that of all layers, and is estimated once

@@ -11,6 +11,7 @@ from . import (
     account_reductions,
     account_scalers,
     account_uses,
+    account_views,
     account_weights,
 )
 from .account_base import REFUSED, RIGHT, Situation
@@ -18,6 +19,7 @@ from .account_orders import SINGLE
 
 SECTIONS = (
     account_uses,
+    account_views,
     account_weights,
     account_lookups,
     account_examples,

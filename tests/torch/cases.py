@@ -308,6 +308,13 @@ table(
         "causal": lambda: self_attention(attn_mask=causal(4), is_causal=True, need_weights=False),
         "causal_with_weights": lambda: self_attention(attn_mask=causal(4), is_causal=True),
         "causal_by_hint_only": lambda: self_attention(attn_mask=normal(4, 4), is_causal=True),
+        "causal_and_padding": lambda: self_attention(
+            attn_mask=causal(4), is_causal=True, need_weights=False, key_padding_mask=padded(3, 4)
+        ),
+        "causal_mask_alone": lambda: self_attention(attn_mask=causal(4), need_weights=False),
+        "mask_and_padding": lambda: self_attention(
+            attn_mask=normal(4, 4), key_padding_mask=normal(3, 4), need_weights=False
+        ),
         "float_mask": lambda: self_attention(attn_mask=normal(4, 4)),
         "cross": lambda: crossing({}),
         "cross_shorter": lambda: crossing({}, source=2),

@@ -47,10 +47,10 @@ def opened(tmp_path, model):
     return run
 
 
-def assert_alone(run, model, x, y):
+def assert_alone(run, model, x, y, factor=1.0):
     run.finalize()
     rows = Logs(run.store_path).gather(range(len(x))).rows()["0.weight"][..., :5]
-    np.testing.assert_allclose(rows, alone(model, x, y), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(rows, factor * alone(model, x, y), rtol=1e-5, atol=1e-7)
 
 
 AFTERWARDS = {
@@ -83,6 +83,16 @@ def test_items_of_several_batches(batch, number, times, tmp_path):
         loss = total(model, x, y) / number * times
         (run.declare_loss(loss) / 2).backward()
     assert_alone(run, model, x, y)
+
+
+@pytest.mark.parametrize("order", [(3.0, 2.0), (2.0, 3.0), (2.0, 2.0)])
+def test_another_factor_beside_the_declared_one_is_part_of_the_loss(order, tmp_path):
+    model, x, y = program()
+    run = opened(tmp_path, model)
+    with run(data_id=range(4)):
+        run.declare_items((y != -100).sum(1), total=17, times=2.0)
+        (total(model, x, y) / 17 * order[0] * order[1]).backward()
+    assert_alone(run, model, x, y, factor=order[0] * order[1] / 2)
 
 
 def test_items_without_targets_in_the_graph(tmp_path):
@@ -137,6 +147,10 @@ def test_what_is_refused(tmp_path):
         run.declare_items(counts, total=35, times=2.0)
         (total(model, x, y) / 35).backward()
 
+    def multiplied_by_another():
+        run.declare_items(counts, total=35, times=2.0)
+        (total(model, x, y) / 35 * 3).backward()
+
     def other_mask():
         logits = model(x).log_softmax(-1).sum(-1).masked_fill(y == -100, 0.0)
         run.declare_items(counts + 1, total=35)
@@ -148,6 +162,8 @@ def test_what_is_refused(tmp_path):
         logs(other_number)
     with pytest.raises(ArgumentError, match="not multiplied by 2"):
         logs(not_multiplied)
+    with pytest.raises(ArgumentError, match="not multiplied by 2"):
+        logs(multiplied_by_another)
     with pytest.raises(ArgumentError, match="counts other items"):
         logs(other_mask)
     with pytest.raises(ArgumentError, match="one number for each of 4"):
