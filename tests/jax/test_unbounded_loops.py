@@ -82,6 +82,24 @@ def test_a_loop_of_unknown_length_without_chosen_logs() -> None:
     assert dict(sawlog.spool(log_halving, tags="other")(8.0)[1]) == {}
 
 
+@pytest.mark.parametrize("mapped", [np.array([1, 3, 0]), np.array([0, 0, 2])])
+def test_a_condition_that_logs_alone_in_lanes_that_stop_one_after_the_other(mapped: Any) -> None:
+    def count_to(n: Any) -> Any:
+        def again(i: Any) -> Any:
+            sawlog.log({"asked": i})
+            return i < n
+
+        return lax.while_loop(again, lambda i: i + 1, 0)
+
+    out, logs = sawlog.spool(jax.vmap(count_to), capacity=10)(mapped)
+    assert out.tolist() == mapped.tolist()
+    for lane, n in enumerate(mapped):
+        there = np.asarray(logs.mask["asked"])[:, lane]
+        assert np.asarray(logs["asked"])[there, lane].tolist() == list(range(n + 1))
+    _, logs = sawlog.spool(jax.vmap(count_to), reduce="count")(mapped)
+    assert logs["asked"].tolist() == (mapped + 1).tolist()
+
+
 def test_a_loop_of_a_library() -> None:
     """The loop of odeint has no line of the user's; its logs are collected all the same."""
 

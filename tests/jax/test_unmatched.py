@@ -159,6 +159,36 @@ def test_kept_logs_reach_others() -> None:
         assert list(logs) == []
 
 
+def _logs_y(x):
+    sawlog.log({"y": x})
+    return 2 * x
+
+
+INSIDE = {
+    "jit": jax.jit(_logs_y),
+    "scan": lambda x: lax.scan(lambda c, _: (_logs_y(c), None), x, None, 1)[0],
+    "cond": lambda x: lax.cond(x > 0, _logs_y, lambda x: x, x),
+    "checkpoint": jax.checkpoint(_logs_y),
+}
+
+
+@pytest.mark.parametrize("inside", INSIDE)
+@pytest.mark.parametrize("options", [None, {}, {"buffer": 2}, {"interval": 2}])
+def test_kept_logs_of_a_part_with_nothing_that_is_selected(inside, options) -> None:
+    def f(x):
+        sawlog.log({"x": x})
+        return INSIDE[inside](x)
+
+    if options is None:
+        inner = sawlog.spool(f, argnames="x", keep_logs=True)
+    else:
+        inner = sawlog.tap(f, lambda logs: None, argnames="x", keep_logs=True, **options)
+    _, logs = sawlog.spool(inner)(3.0)
+    assert {key: float(value[0] if value.ndim else value) for key, value in logs.items()} == {
+        "x": 3.0, "y": 3.0,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("buffer", [None, 2])
 def test_kept_logs_of_loops_of_unknown_length(buffer) -> None:
     def f(x):

@@ -119,6 +119,24 @@ def f_of_one(r, done):
     sawlog.log({"return": r}, where=done, update=7)
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.int32, bool, np.complex64])
+def test_what_a_lane_did_not_log_is_zero_its_step_too(kind) -> None:
+    """Not what the lane computed: that may be anything."""
+
+    def f(x, keep):
+        sawlog.log({"x": x.astype(kind)}, where=keep, step=x + 5)
+
+    keep = jnp.array([True, False, True])
+    _, logs = sawlog.spool(jax.vmap(f))(jnp.array([3.0, 4.0, 5.0]), keep)
+    assert logs["x"].tolist() == [kind(3), kind(0), kind(5)]
+    assert logs.step["x"].tolist() == [8.0, 0.0, 10.0]
+    assert logs.mask["x"].tolist() == keep.tolist()
+    sent = []
+    sawlog.tap(jax.vmap(f), sent.append)(jnp.array([3.0, 4.0, 5.0]), keep)
+    assert [each["x"].tolist() for each in sent] == [[kind(3), kind(0), kind(5)]]
+    assert [each.step["x"].tolist() for each in sent] == [[8.0, 0.0, 10.0]]
+
+
 def test_cotangents_where() -> None:
     def loss(x, keep):
         return 3.0 * sawlog.log_cotangent("d", x, where=keep)

@@ -106,6 +106,16 @@ def test_any_chunks_give_the_same_trend(data):
     )
 
 
+@pytest.mark.parametrize("chunk", [1, 17, 10_000])
+@pytest.mark.parametrize("count", [BINS - 1, BINS, BINS + 1, 2 * BINS, 2 * BINS + 1, 4 * BINS + 1])
+def test_a_trend_about_as_long_as_its_bins(count, chunk):
+    series = np.arange(count, dtype=float)
+    trend = RunningTrend()
+    for start in range(0, count, chunk):
+        trend.add(series[start : start + chunk], start)
+    np.testing.assert_allclose(trend.means(BINS), trend_of([series.tolist()]), rtol=1e-9)
+
+
 def test_a_trend_of_any_length_has_few_points():
     trend = RunningTrend()
     for start in range(0, 1_000_000, 50_000):

@@ -14,6 +14,7 @@ import pytest
 
 from sawlog import store
 from sawlog.store._format._segment_writer import UnpublishedSegment
+from sawlog.store._maintenance._merge_small import FAN, SmallSegmentMerger
 from sawlog.store._writing import _pipeline
 from tests.thorough import often
 
@@ -76,11 +77,20 @@ def test_publishing_takes_a_small_part_of_the_time(tmp_path, monkeypatch):
         assert reader.count("loss") == number
 
 
-@pytest.mark.parametrize(("takes", "pause"), [(0.5, 10.0), (1.5, 30.0), (60.0, 30.0)])
-def test_the_next_publication_waits_twenty_times_as_long(tmp_path, monkeypatch, takes, pause):
-    """But not longer than half a minute, however slow the disk is."""
+@pytest.mark.parametrize(
+    ("writing", "takes", "pause"),
+    [(0.0, 0.5, 10.0), (0.0, 1.5, 30.0), (0.0, 60.0, 30.0), (0.5, 0.25, 15.0), (0.5, 0.0, 10.0)],
+)
+def test_the_next_publication_waits_twenty_times_as_long(
+    tmp_path, monkeypatch, writing, takes, pause
+):
+    """As writing and renaming take together; but at most half a minute, however slow the disk."""
     now = [1000.0]
-    commit = UnpublishedSegment.commit
+    write, commit = UnpublishedSegment.write, UnpublishedSegment.commit
+
+    def slow_write(self):
+        now[0] += writing
+        write(self)
 
     def slow(self):
         now[0] += takes
@@ -88,11 +98,27 @@ def test_the_next_publication_waits_twenty_times_as_long(tmp_path, monkeypatch, 
 
     clock = types.SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep)
     monkeypatch.setattr(_pipeline, "time", clock)
+    monkeypatch.setattr(UnpublishedSegment, "write", slow_write)
     monkeypatch.setattr(UnpublishedSegment, "commit", slow)
     with store.create(tmp_path / "s", interval=None) as writer:
         writer.log({"loss": 0.5}, step=0)
         writer.flush()
-        assert writer._pipeline._not_before == 1000 + takes + pause
+        assert writer._pipeline._not_before == 1000 + writing + takes + pause
+
+
+@pytest.mark.parametrize(("columns", "asks"), [(8, True), (40, False)])
+def test_only_segments_below_half_their_size_are_worth_merging(
+    tmp_path, monkeypatch, columns, asks
+):
+    asked = []
+    monkeypatch.setattr(SmallSegmentMerger, "merge", lambda self: asked.append(1) or 0)
+    with store.create(tmp_path / "s", segment_bytes=400, interval=None) as writer:
+        for number in range(FAN):
+            writer.append([number], {"x": np.zeros((1, columns))})  # of eight bytes each
+            writer.flush()
+        if asks:
+            wait_for(lambda: asked)
+    assert asked == [1] * asks
 
 
 def test_a_writer_merges_its_small_segments(tmp_path):
