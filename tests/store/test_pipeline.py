@@ -18,6 +18,14 @@ from sawlog.store._disk import _local
 from sawlog.store._format._segment_writer import UnpublishedSegment
 from sawlog.store._writing import _pipeline
 
+
+@pytest.fixture(autouse=True, params=["small", "large"])
+def size_of_segments(request: Any, monkeypatch: Any) -> None:
+    """Large segments are hashed by a thread of their own; here those of a few bytes are large."""
+    if request.param == "large":
+        monkeypatch.setattr(_pipeline, "_LARGE", 1)
+
+
 PATIENCE = 120.0
 """Seconds to wait for what must happen, however busy the machine is."""
 

@@ -174,3 +174,18 @@ def write_error(error: OSError, doing: str, path: Path, *, new: bool = False) ->
         f"The disk failed while {why}. Published data is safe. "
         f"Hint: {again} once the disk responds."
     )
+
+
+def background_error(error: BaseException, path: Path) -> OSError:
+    """Return the store error for any error of a thread that publishes segments."""
+    if isinstance(error, StoreWriteError):
+        return error
+    if isinstance(error, OSError) and not isinstance(error, StoreError):
+        failure = write_error(error, "writing to", path)
+    else:
+        failure = StoreWriteError(
+            f"Writing to {path} failed: {type(error).__name__}: {error}. "
+            "Published data is safe. Hint: call flush() to try again."
+        )
+    failure.__cause__ = error
+    return failure

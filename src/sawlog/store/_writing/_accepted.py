@@ -33,7 +33,9 @@ class SealedSegment:
     ) -> None:
         self.sequence, self.parts, self.nbytes = sequence, parts, nbytes
         self.memory = memory  # reusable once the segment is published
-        self.unpublished: UnpublishedSegment | None = None
+        self.unpublished: UnpublishedSegment | None = None  # once it is hashed
+        self.written = False  # or tried to: a failure is raised when it is published
+        self.seconds = 0.0  # that hashing and writing took
         self.done = False
 
     def finish(self) -> None:

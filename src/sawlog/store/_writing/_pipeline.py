@@ -1,7 +1,7 @@
 """Publish accepted data in the background.
 
-One thread hashes and writes a segment. A second one waits for the disk and renames the file, while
-the first works on the next segment.
+One thread writes a segment, and one waits for the disk and renames the file, while the first works
+on the next segment. Large segments are hashed before that, in a thread of their own.
 
 The :class:`Pipeline` owns the accepted data, so that it is published even if the program drops the
 writer. At most ``queue`` sealed segments wait; after that, callers wait. A failure stops the
@@ -24,7 +24,7 @@ from collections.abc import Callable
 from sawlog._turn import Signal, Turn
 from sawlog.errors import StoreError, StoreWriteError
 from sawlog.store._format import _header, _segment_writer
-from sawlog.store._format._json_files import write_error
+from sawlog.store._format._json_files import background_error
 from sawlog.store._format._layout import Folder, identity_of
 from sawlog.store._format._writer_notes import HeldNote, WriterNote
 from sawlog.store._maintenance._merge_small import FAN, SmallSegmentMerger
@@ -33,9 +33,8 @@ from sawlog.store._writing._accepted import SealedSegment, WriterCall, WriterSta
 
 _SHARE = 20  # automatic publishing takes at most 1/20 of the time,
 _SELDOM = 30.0  # but pending data waits at most this number of seconds
+_LARGE = 4 << 20  # bytes; larger segments are hashed in a thread of their own
 _POLL = 1.0  # seconds between checks of the state, should a signal be missed
-
-
 _Task = Callable[[], bool]  # does the next piece of work; returns False if there was none
 
 
@@ -72,7 +71,6 @@ class Pipeline:
         self._last, self._in_use, self._merger = WriterState(), in_use, merger
         self._progress = HeldNote(folder.disk, writer)
         self._small = small  # segments published since small ones were merged
-        self._spent = 0.0  # seconds, for the last publication
         self._not_before = 0.0  # earliest time of the next automatic publication
         self._changed = Signal()
         self._failure: OSError | None = None
@@ -205,6 +203,8 @@ class Pipeline:
 
     def _start(self) -> None:
         """Start the threads unless they run. A second thread for a task ends at once."""
+        if self._next_to_hash() is not None:
+            self._start_task("hash", self._hash_one)
         self._start_task("write", self._write_one)
         self._start_task("publish", self._publish_one)
 
@@ -259,29 +259,49 @@ class Pipeline:
     def _has_work(self, task: _Task) -> bool:
         if task == self._merge_small:
             return self._small >= FAN
-        found = self._next_to_write() if task == self._write_one else self._next_to_publish()
-        return found is not None
+        tasks = {self._hash_one: self._next_to_hash, self._write_one: self._next_to_write}
+        return tasks.get(task, self._next_to_publish)() is not None
+
+    def _next_to_hash(self) -> SealedSegment | None:
+        """Return the next large segment to hash; a small one is hashed when it is written."""
+        queue = self.state.queue
+        large = (s for s in queue if s.nbytes >= _LARGE and s.unpublished is None and not s.done)
+        return next(large, None)
 
     def _next_to_write(self) -> SealedSegment | None:
-        """Return the next segment to write."""
-        waiting = (s for s in self.state.queue if s.unpublished is None and not s.done)
-        return next(waiting, None)
+        """Return the next segment to write, if it is small or hashed."""
+        first = next((s for s in self.state.queue if not s.written and not s.done), None)
+        if first is None or (first.nbytes >= _LARGE and first.unpublished is None):
+            return None
+        return first
 
     def _next_to_publish(self) -> SealedSegment | None:
         """Return the next segment to publish, if it is written."""
         first = next((s for s in self.state.queue if not s.done), None)
-        return first if first is not None and first.unpublished is not None else None
+        return first if first is not None and first.written else None
+
+    def _hash_one(self) -> bool:
+        sealed = self._next_to_hash()
+        if sealed is None:
+            return False
+        began = time.monotonic()
+        unpublished = self._prepare(sealed)
+        sealed.seconds = time.monotonic() - began
+        sealed.unpublished = unpublished
+        self._changed.ring()
+        return True
 
     def _write_one(self) -> bool:
         sealed = self._next_to_write()
         if sealed is None:
             return False
         began = time.monotonic()
-        unpublished = self._prepare(sealed)
+        unpublished = sealed.unpublished or self._prepare(sealed)
         with contextlib.suppress(OSError):  # tried again, and reported, when it is committed
             unpublished.write()
-        self._spent = time.monotonic() - began
+        sealed.seconds += time.monotonic() - began
         sealed.unpublished = unpublished
+        sealed.written = True
         self._changed.ring()
         return True
 
@@ -293,7 +313,7 @@ class Pipeline:
         self._check_store()
         sealed.unpublished.commit()
         now = time.monotonic()
-        self._not_before = now + min(_SELDOM, _SHARE * (self._spent + now - began))
+        self._not_before = now + min(_SELDOM, _SHARE * (sealed.seconds + now - began))
         self.published = sealed.sequence
         if self._merger is not None and sealed.nbytes < self._segment_bytes // 2:
             self._small += 1
@@ -344,22 +364,13 @@ class Pipeline:
                 call.seal()
                 call.commit()
                 self.turn.end(hold)
+                self._start()
                 self._changed.ring()
                 return _POLL
         return 0.05
 
     def _fail(self, error: BaseException) -> None:
-        if isinstance(error, OSError) and not isinstance(error, StoreError):
-            failure = write_error(error, "writing to", self._folder.segments)
-        elif isinstance(error, StoreWriteError):
-            failure = error
-        else:
-            failure = StoreWriteError(
-                f"Writing to {self._folder.segments} failed: {type(error).__name__}: {error}. "
-                "Published data is safe. Hint: call flush() to try again."
-            )
-        failure.__cause__ = None if failure is error else error
-        self._failure = failure
+        self._failure = background_error(error, self._folder.segments)
         self._changed.ring()
 
     def _prepare(self, sealed: SealedSegment) -> _segment_writer.UnpublishedSegment:
