@@ -17,6 +17,7 @@ from array_api_compat import array_namespace
 from sawlog._array_device import NUMPY, ArrayDevice
 from sawlog.curvature._damping import DENSE, FACTORED, Sampled, Spectrum
 from sawlog.errors import ArgumentError
+from sawlog.factored import eigh
 
 
 class Layer(abc.ABC):
@@ -259,7 +260,7 @@ def decomposed(moment: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     moment = np.asarray(moment, np.float64)
     if moment.ndim == 1:
         return np.maximum(moment, 0), np.ones(len(moment))
-    values, vectors = np.linalg.eigh(moment)
+    values, vectors = eigh(moment)
     return np.maximum(without_rounding(values), 0), vectors
 
 

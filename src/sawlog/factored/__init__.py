@@ -16,6 +16,7 @@ of each type of layer.
 
 from __future__ import annotations
 
+from sawlog.factored._eigen import eigh as eigh
 from sawlog.factored._factor import Dense as Dense
 from sawlog.factored._factor import Factor as Factor
 from sawlog.factored._factor import OneHot as OneHot

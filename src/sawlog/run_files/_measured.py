@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sawlog.errors import ArgumentError, UnknownNameError
+from sawlog.factored import eigh
 from sawlog.run_files._blocks import Block
 from sawlog.run_files._provenance import Provenance, fingerprint_of_arrays
 
@@ -137,5 +138,4 @@ class Measured:
 def _vectors(moment: np.ndarray) -> np.ndarray:
     if moment.ndim == 1:
         return np.ones_like(moment)
-    vectors = np.linalg.eigh(moment)[1]
-    return vectors
+    return eigh(moment)[1]

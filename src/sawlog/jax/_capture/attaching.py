@@ -13,7 +13,7 @@ from sawlog.jax import _compat
 from sawlog.jax._capture.axes import Axis, Place, Split, State, digits_of
 from sawlog.jax._capture.axis_rules.table import Followed, is_sliceable, where
 from sawlog.jax._capture.constants import Traced, full
-from sawlog.jax._capture.factors import UseFactors, by_factors, factors_of
+from sawlog.jax._capture.factors import UseFactors, by_factors, factors_of, is_product
 from sawlog.jax._capture.links import attach, example_axes
 from sawlog.jax._capture.permutations import inverse, row_groups
 from sawlog.jax._capture.slots import Zeros, partition, project_inputs, projected_rows
@@ -34,6 +34,8 @@ class Recorded:
         sides: The atoms that are groups, outputs and inputs; None without factors.
         lookup: Whether the inputs are one-hot.
         slow: Whether one example is differentiated at a time.
+        matrix: Whether it is a product or a function of the user, in which the last dimension is
+            that of the outputs; otherwise elements meet elements, as those of a table of positions.
         zeros: The positions of the zeros that receive inputs and cotangents; None if none do.
         loops: For each loop around the use, outermost first, whether its iterations are groups
             (they use different slices of the parameter) rather than positions.
@@ -47,6 +49,7 @@ class Recorded:
     sides: tuple[Atoms, Atoms, Atoms] | None = None
     lookup: bool = False
     slow: bool = False
+    matrix: bool = False
     zeros: tuple[int, int] | None = None
     loops: tuple[bool, ...] = ()
     key: int = -1
@@ -132,7 +135,9 @@ class Attacher:
                     raise _typed_program(eqn)
                 rows = by_slices(use) if sliceable else by_masks(use)
             bias = _bias_of(eqn, operands, i)
-            self._record(use, where(eqn), slow=not sliceable and use.examples > 1, bias=bias)
+            slow = not sliceable and use.examples > 1
+            matrix = not sliceable or is_product(eqn)
+            self._record(use, where(eqn), slow=slow, bias=bias, matrix=matrix)
             values = self._whole(use, rows, operands, values)
         return values, origin
 

@@ -76,6 +76,11 @@ def factors_of(eqn: Any, use: ConstantUse) -> UseFactors | None:
     return rule(eqn, use)
 
 
+def is_product(eqn: Any) -> bool:
+    """Return whether an equation multiplies with a parameter and adds up products."""
+    return eqn.primitive.name in _rules and eqn.primitive.name != "gather"
+
+
 @factor_rule("dot_general")
 def dot_general(eqn: Any, use: ConstantUse) -> UseFactors | None:
     """Any product: free dimensions are positions, shared ones are groups."""

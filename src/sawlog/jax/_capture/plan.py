@@ -130,8 +130,9 @@ def _layout(name: str, shape: Sequence[int], uses: Sequence[Recorded]) -> Layout
     whole = ParameterView.of(name, shape)
     everything = whole.atoms(range(len(shape)))
     first = next((record for record in uses if _is_matrix(record, everything)), None)
+    by_elements = bool(uses) and not any(r.matrix or r.sides is not None for r in uses)
     if first is None or first.sides is None:
-        return _plain_layout(name, whole, everything)
+        return _plain_layout(name, whole, everything, by_elements)
     groups, outs, ins = first.sides
     lefts, rights = (ins, outs) if first.lookup else (outs, ins)
     inputs = "left" if first.lookup else "right"
@@ -140,7 +141,7 @@ def _layout(name: str, shape: Sequence[int], uses: Sequence[Recorded]) -> Layout
     layout = Layout(block, groups, in_order(lefts), in_order(rights), True)
     if all(layout.swapped(r) is not None and len(r.names) == 1 for r in uses):
         return layout
-    return _plain_layout(name, whole, everything)
+    return _plain_layout(name, whole, everything, by_elements)
 
 
 def _with_bias(layout: Layout, bias: str | None) -> Layout:
@@ -154,9 +155,17 @@ def _with_bias(layout: Layout, bias: str | None) -> Layout:
     return dataclasses.replace(layout, block=block)
 
 
-def _plain_layout(name: str, whole: ParameterView, everything: Atoms) -> Layout:
-    """Return a parameter whose uses do not divide it: its last dimension are rows."""
-    lefts = next((dim for dim in reversed(whole.dims) if dim), ())
+def _plain_layout(name: str, whole: ParameterView, everything: Atoms, by_elements: bool) -> Layout:
+    """Return a parameter whose uses do not divide it: one dimension are rows.
+
+    It is the first one if elements meet elements, as those of a table of positions. Of a weight it
+    is the last one, where outputs are; of a kernel ``[outputs, inputs, height, width]``, whose last
+    dimension is smaller than the first, the first one. Dimensions of one element do not count.
+    """
+    dims = [dim for dim in whole.dims if dim] or [()]
+    first, last = dims[0], dims[-1]
+    is_kernel = len(dims) > 2 and size_of(first) > size_of(last)
+    lefts = first if by_elements or is_kernel else last
     rights = tuple(atom for atom in everything if atom not in lefts)
     block = Block(name, (name,), (size_of(lefts), size_of(rights)), "right")
     return Layout(block, (), lefts, rights, False)

@@ -27,11 +27,16 @@ def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
     return (math.prod(shape), 1) if len(shape) < 2 else (shape[0], math.prod(shape[1:]))
 
 
-def whole_gradients(gradients: Tensor) -> Pair:
-    """Return gradients ``[batch, *parameter.shape]`` as a pair, shaped as ``separate_parts``."""
+def whole_gradients(gradients: Tensor, matrix: tuple[int, int] | None = None) -> Pair:
+    """Return gradients ``[batch, *parameter.shape]`` as a pair, shaped as ``separate_parts``.
+
+    Args:
+        gradients: the gradients.
+        matrix: the parameter as a matrix, if it is another one.
+    """
     batch, *shape = gradients.shape
-    matrix = gradients.reshape(batch, *matrix_shape(tuple(shape)))
-    return vector(matrix[..., 0]) if len(shape) < 2 else rows(matrix)
+    found = gradients.reshape(batch, *(matrix or matrix_shape(tuple(shape))))
+    return vector(found[..., 0]) if found.shape[-1] == 1 else rows(found)
 
 
 class FunctionRule(Rule):

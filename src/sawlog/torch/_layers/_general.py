@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from sawlog.errors import ArgumentError
 from sawlog.factored import Pair
-from sawlog.torch._layers._function import separate_parts, whole_gradients
+from sawlog.torch._layers._function import whole_gradients
 from sawlog.torch._layers._rule import Part, Rule, Use
 from sawlog.torch._layers._tensors import refuse, working_dtype
 
@@ -56,8 +56,12 @@ class GeneralRule(Rule):
 
     def parts(self, module: nn.Module) -> Sequence[Part]:
         """Return each parameter as a separate part."""
-        every = separate_parts(module, self.whole or self.names is not None)
-        return tuple(part for part in every if self.names is None or part.name in self.names)
+        named = module.named_parameters(recurse=self.whole or self.names is not None)
+        return tuple(
+            Part(name, whole_matrix(tuple(value.shape)))
+            for name, value in named
+            if self.names is None or name in self.names
+        )
 
     def pairs(self, module: nn.Module, use: Use) -> Mapping[str, Pair]:
         """Return the gradients of each example.
@@ -68,11 +72,31 @@ class GeneralRule(Rule):
         call = _Call(module, use, [part.name for part in self.parts(module)])
         if use.batch == 0:
             empty = {name: value.new_empty(0, *value.shape) for name, value in call.params.items()}
-            return {name: whole_gradients(each) for name, each in empty.items()}
+            return _pairs(empty)
         with _quiet(module):
             found = call.for_each()
             call.check(found)
-        return {name: whole_gradients(each) for name, each in found.items()}
+        return _pairs(found)
+
+
+def whole_matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return the shape of a parameter whose use no rule knows: ``[first axis, all others]``.
+
+    Axes of one element do not count, as the first one of a table of positions:
+
+    >>> whole_matrix((1, 197, 768)), whole_matrix((1, 1, 768)), whole_matrix((12,))
+    ((197, 768), (768, 1), (12, 1))
+    """
+    first = next((size for size in shape if size != 1), 1)
+    return first, math.prod(shape) // first if first else 0
+
+
+def _pairs(gradients: Mapping[str, Tensor]) -> dict[str, Pair]:
+    """Return whole gradients ``[batch, *parameter.shape]`` as pairs."""
+    return {
+        name: whole_gradients(each, whole_matrix(tuple(each.shape[1:])))
+        for name, each in gradients.items()
+    }
 
 
 class _Call:
