@@ -136,6 +136,20 @@ def test_save_and_load(tmp_path, kind):
     assert load(tmp_path / "deep" / "saved").kind == kind
 
 
+@pytest.mark.parametrize("names", [("a@b", "a"), ("@", "@matrix"), ("w@values", "w", "w@values@b")])
+def test_any_name_of_a_layer_comes_back(tmp_path, names):
+    """What is stored of a layer has its name and that of its part, joined by a mark."""
+    layers = {name: Diagonal(np.arange(3.0) + n) for n, name in enumerate(names)}
+    layers[names[0]] = Kronecker(np.ones((2, 2)), np.eye(2), np.ones(2))
+    Curvature("diagonal", layers).save(tmp_path / "saved")
+    found = load(tmp_path / "saved").layers
+    assert list(found) == list(names)
+    for name, layer in layers.items():
+        assert type(found[name]) is type(layer)
+        for part, array in layer.arrays().items():
+            np.testing.assert_array_equal(found[name].arrays()[part], array)
+
+
 def test_several_save_to_one_place(tmp_path):
     """Whoever is last: there is always a whole one afterwards, and nothing beside it."""
     several = [Curvature("diagonal", {"w": Diagonal(np.full(3, i + 1.0))}) for i in range(4)]

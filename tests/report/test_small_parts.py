@@ -10,8 +10,8 @@ import sawlog.store
 from sawlog.curvature import Curvature, Diagonal
 from sawlog.errors import DamagedStoreError
 from sawlog.example_data import Example
-from sawlog.influence import Ranking
-from sawlog.report import _label_part, _series_parts
+from sawlog.influence import Ranking, Scores
+from sawlog.report import _attribution, _label_part, _series_parts
 from sawlog.report._bm25 import bm25
 from sawlog.report._encode import MOST_TEXT, example_json, histogram, packed
 
@@ -96,3 +96,50 @@ def test_a_page_says_how_many_series_it_leaves_out(tmp_path, monkeypatch, most, 
     part = _series_parts.curves_part(tmp_path / "run", 10)
     assert part["left_out"] == left_out
     assert [each["name"] for each in part["series"]] == ["a", "b", "c"][:most]
+
+
+@pytest.mark.parametrize("notes", ["first", "last", "none"])
+@pytest.mark.parametrize(("most", "left_out"), [(1, 3), (3, 1), (4, 0), (5, 0), (60, 0)])
+def test_a_page_says_how_many_arrays_it_leaves_out(tmp_path, monkeypatch, most, left_out, notes):
+    """Neither numbers, nor notes of a run, nor what has no histogram are arrays of a page."""
+    monkeypatch.setattr(_series_parts, "MOST_ARRAYS", most)
+    note = {"provenance": np.arange(16, dtype=np.uint8)}
+    with sawlog.store.create(tmp_path / "run") as writer:
+        writer.log({**(note if notes == "first" else {}), "loss": 1.0}, step=0)
+        writer.log({"wave": np.ones(3, np.complex64), "a": np.arange(3.0)}, step=0)
+        writer.log({name: np.arange(3.0) for name in "bcd"}, step=0)
+        writer.log(note if notes == "last" else {"loss": 0.0}, step=1)
+    part = _series_parts.arrays_part(tmp_path / "run")
+    names = [each["name"] for each in part["arrays"]]
+    assert names == list("abcd")[: len(names)]
+    assert len(names) == min(most, 4)
+    assert part["left_out"] == left_out
+
+
+@pytest.mark.parametrize(("most", "left_out"), [(1, 2), (2, 1), (3, 0), (9, 0)])
+def test_a_page_says_how_many_queries_it_leaves_out(monkeypatch, most, left_out):
+    monkeypatch.setattr(_attribution, "MOST_QUERIES", most)
+    scores = Scores(np.array(["p", "q", "r"]), np.arange(4), np.arange(12.0).reshape(3, 4))
+    part = _attribution.attribution_part(_attribution.ScoredRun("some", scores))
+    assert [each["id"] for each in part["queries"]] == ["p", "q", "r"][:most]
+    assert part["queries_left_out"] == left_out
+
+
+@pytest.mark.parametrize(
+    ("examples", "folded"),
+    [
+        ([("a", None), ("a", None), ("b", None)], {0: 0, 1: 0}),
+        ([(None, b"x"), (None, b"y"), (None, b"x")], {0: 0, 2: 0}),
+        ([("a", b"x"), ("a", b"y"), ("b", b"x"), ("b", b"x")], {2: 2, 3: 2}),
+        ([("", None), (None, None), ("", b"")], {}),  # nothing is known of them
+    ],
+)
+def test_examples_are_equal_if_texts_and_images_are(examples, folded):
+    known = {n: Example(text=text, image=image) for n, (text, image) in enumerate(examples)}
+    data = SimpleNamespace(get=lambda ids: {each: known[each] for each in ids})
+    scores = Scores(np.array(["q"]), np.arange(len(known)), np.ones((1, len(known))))
+    found = _attribution._duplicates(
+        _attribution.ScoredRun("some", scores, data), [{0, 2}, {1, *known}]
+    )
+    assert {each: first for each, first in found.items() if each in folded} == folded
+    assert len(set(found.values())) == len(found) - len(folded) + len(set(folded.values()))

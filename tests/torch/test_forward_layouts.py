@@ -43,3 +43,40 @@ def test_as_many_positions_as_examples(tmp_path, batch_first, kind):
     for name, each in zip(("attention", "out"), wanted, strict=True):
         found = np.asarray(rows[f"forward/{name}"]).reshape(3, 3, -1)
         np.testing.assert_allclose(found, each.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+class Turning(nn.Module):
+    """Its second layer has the positions first, and its fourth the features."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(5))
+        self.seen = []
+
+    def forward(self, x):
+        for layer, axes in zip(self.layers, AXES, strict=True):
+            into = x.permute(axes)
+            out = layer(into)
+            x = torch.tanh(out).permute([axes.index(n) for n in range(3)])
+            self.seen.append((into.detach(), out.detach()))
+        return x
+
+
+AXES = [(0, 1, 2), (1, 0, 2), (0, 1, 2), (2, 0, 1), (0, 2, 1)]
+
+
+@pytest.mark.parametrize("kind", ["input", "output"])
+def test_gradients_show_which_of_equal_axes_has_the_examples(tmp_path, kind):
+    """Three examples of three positions of three features: no length tells them apart."""
+    torch.manual_seed(0)
+    x = torch.randn(3, 3, 3)
+    model = Turning()
+    run, _ = start(tmp_path, Program(model, (x,), None), log=["forward", "grad"], forward=kind)
+    with run(data_id=[7, 8, 9]):
+        (model(x) ** 2).sum((1, 2)).mean().backward()
+    run.finalize()
+    names = [f"forward/layers.{n}" for n in range(5)]
+    rows = Logs(run.store_path, names=names).gather([9, 7, 8]).rows()
+    for name, axes, pair in zip(names, AXES, model.seen[:5], strict=True):
+        wanted = pair[kind == "output"].movedim(axes.index(0), 0)[[2, 0, 1]]
+        np.testing.assert_allclose(rows[name].reshape(3, 3, 3), wanted, rtol=1e-5, atol=1e-6)

@@ -9,6 +9,7 @@ import sawlog.store
 from sawlog.errors import SawlogError
 from sawlog.inspect import ArrayHistory, Curve, SeriesCurves, array_histories, series_curves
 from sawlog.inspect._curves import has_curve
+from sawlog.inspect._summarize import _is_real
 from sawlog.report._encode import data_uri, packed, packed_values
 
 MOST_SERIES = 2_000  # of a run; the page says if there are more
@@ -63,12 +64,11 @@ def arrays_part(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {"arrays": [], "left_out": 0}
     with sawlog.store.open(path, damaged="skip") as reader:
-        total = sum(1 for series in reader.schema.series if series.column.shape)
-        found = array_histories(reader, limit=MOST_ARRAYS)
-    return {
-        "arrays": [_history(each) for each in found if each.name not in _HIDDEN],
-        "left_out": max(0, total - MOST_ARRAYS),
-    }
+        columns = [series.column for series in reader.schema.series]
+        found = array_histories(reader, limit=MOST_ARRAYS + len(_HIDDEN))
+    total = sum(bool(c.shape) and _is_real(c.dtype) and c.name not in _HIDDEN for c in columns)
+    shown = [each for each in found if each.name not in _HIDDEN][:MOST_ARRAYS]
+    return {"arrays": [_history(each) for each in shown], "left_out": total - len(shown)}
 
 
 def has_arrays(path: Path | None) -> bool:
