@@ -340,3 +340,13 @@ def test_statistics_have_64_bits_where_the_logs_have(dtype, mean, std) -> None:
         _, logs = sawlog.spool(jax.vmap(lambda x: sawlog.log({"x": x})))(logged)
         assert logs.mean(over="lanes")["x"].dtype == mean
         assert logs.std(over="lanes")["x"].dtype == std
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int16, np.uint32, bool])
+def test_sums_of_integers_over_lanes_are_exact(dtype) -> None:
+    most = np.iinfo(dtype).max if dtype is not bool else 1
+    logged = np.array([most, most, 1], dtype)
+    _, logs = sawlog.spool(jax.vmap(lambda x: sawlog.log({"x": x})))(jnp.asarray(logged))
+    found = logs.sum(over="lanes")["x"]
+    assert found.dtype.kind in "iu"
+    assert int(found) == 2 * int(most) + 1
