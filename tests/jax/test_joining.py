@@ -143,3 +143,20 @@ def test_keys_of_a_random_generator() -> None:
 def test_only_logs_can_be_joined() -> None:
     with pytest.raises(errors.ArgumentError, match="concat"):
         sawlog.concat([sawlog.logdict(), {"x": 1}])
+
+
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("how", [lambda a, b: a + b, lambda a, b: sawlog.concat([a, b])])
+def test_a_key_that_was_never_logged_is_still_known_afterwards(settled, how) -> None:
+    def f(x):
+        sawlog.log({"x": x}, where=x > 0)
+
+    nothing, more = sawlog.spool(f)(-1.0)[1], sawlog.spool(f)(-2.0)[1]
+    some, other = sawlog.spool(f)(3.0)[1], sawlog.logdict({"y": np.arange(2)})
+    if settled:
+        assert [len(nothing), len(more), len(some)] == [0, 0, 1]
+    for joined in (how(nothing, more), how(nothing, other), how(other, nothing)):
+        assert "x" not in joined
+        assert joined["x"].shape == (0,)
+    for joined in (how(nothing, some), how(some, nothing)):
+        assert np.ravel(joined["x"]).tolist() == [3.0]

@@ -309,3 +309,44 @@ def test_lanes_of_what_flows_back(outside: int) -> None:
     np.testing.assert_array_equal(logs["dy"], weights)
     assert logs.mean()["dy"] == 2.5
     assert logs.entries()["dy"].shape == (1, 2, 3)
+
+
+@pytest.mark.parametrize("steps", [[9, 5, 7], [5, 7, 9]])
+def test_entries_stay_in_the_order_of_the_program_where_some_lanes_do_not_log(steps) -> None:
+    def f(lane):
+        for number, step in enumerate(steps):
+            sawlog.log({"x": lane + number}, where=lane != number, step=step)
+
+    _, logs = sawlog.spool(jax.vmap(f))(jnp.arange(3.0))
+    found = logs.mean(over="lanes")
+    assert found.step["x"].tolist() == steps
+    lanes = np.arange(3.0)
+    assert found["x"].tolist() == [np.mean(lanes[lanes != n] + n) for n in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mean", "std"),
+    [
+        (np.float32, np.float32, np.float32),
+        (np.complex64, np.complex64, np.float32),
+        (np.int32, np.float32, np.float32),
+        (np.float64, np.float64, np.float64),
+        (np.complex128, np.complex128, np.float64),
+    ],
+)
+def test_statistics_have_64_bits_where_the_logs_have(dtype, mean, std) -> None:
+    with jax.enable_x64(True):
+        logged = jnp.asarray(np.arange(6).reshape(2, 3), dtype)
+        _, logs = sawlog.spool(jax.vmap(lambda x: sawlog.log({"x": x})))(logged)
+        assert logs.mean(over="lanes")["x"].dtype == mean
+        assert logs.std(over="lanes")["x"].dtype == std
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int16, np.uint32, bool])
+def test_sums_of_integers_over_lanes_are_exact(dtype) -> None:
+    most = np.iinfo(dtype).max if dtype is not bool else 1
+    logged = np.array([most, most, 1], dtype)
+    _, logs = sawlog.spool(jax.vmap(lambda x: sawlog.log({"x": x})))(jnp.asarray(logged))
+    found = logs.sum(over="lanes")["x"]
+    assert found.dtype.kind in "iu"
+    assert int(found) == 2 * int(most) + 1

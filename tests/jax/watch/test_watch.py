@@ -198,6 +198,20 @@ def test_lanes() -> None:
         np.testing.assert_allclose(logs[name][0], by_hand()[name], rtol=1e-5)
 
 
+def test_examples_of_a_vmap_inside_of_the_derivative() -> None:
+    """A gradient that flows back through a function that is mapped has a norm for each lane."""
+
+    def of_all(params: Any) -> Any:
+        return jnp.sum(jax.vmap(lambda row: watch(loss)(params, row[None]))(X))
+
+    _, logs = sawlog.spool(jax.grad(of_all))(PARAMS)
+    before = X @ PARAMS["first"]["kernel"] + PARAMS["first"]["bias"]
+    out = 2 * np.maximum(before, 0) @ PARAMS["last"]["kernel"]
+    kernel = out @ PARAMS["last"]["kernel"].T * (before > 0)
+    np.testing.assert_allclose(logs["cotangent/last"], np.linalg.norm(out, axis=1), rtol=1e-5)
+    np.testing.assert_allclose(logs["cotangent/first"], np.linalg.norm(kernel, axis=1), rtol=1e-5)
+
+
 def test_logs_of_the_function_stay() -> None:
     def logging(params: Any, x: Any) -> Any:
         sawlog.log({"x": x[0, 0]})
