@@ -1,14 +1,20 @@
 """Ids that are made of content are those of the rows, in every batch and every process."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
+from accelerate.data_loader import DataLoaderDispatcher
+from accelerate.utils import concatenate
+from torch.utils.data import DataLoader, IterableDataset
 from transformers import Trainer, TrainingArguments
 
 from sawlog.errors import ArgumentError
 from sawlog.huggingface import LogArguments, LogIXArguments, patch_trainer
 from sawlog.huggingface._batches import ExampleIds
 from sawlog.huggingface._content_ids import row_hash
+from sawlog.huggingface._sent_ids import encoded_ids
 from sawlog.influence import Logs
 from tests.huggingface.small import alone, arguments, assert_rows, gpt, padded, texts
 from tests.huggingface.test_logix_trainer import tokenizer
@@ -83,3 +89,52 @@ def test_what_a_row_is_made_of():
     assert row_hash({"a": np.float32([1])}) != row_hash({"a": np.float64([1])})
     with pytest.raises(ArgumentError, match=r"cannot hash a object.*column"):
         row_hash({"image": object()})
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from ({**row, "name": f"é{i}"} for i, row in enumerate(rows()))
+
+
+def without_names(items):
+    return padded([{k: item[k] for k in ("input_ids", "labels")} for item in items])
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_stream_is_named_by_its_rows(size):
+    """Whatever they are padded to."""
+    loader = DataLoader(Stream(), size, collate_fn=without_names)
+    ids = ExampleIds(Stream(), "hash")
+    ids.attach(loader)
+    named = [*itertools.chain.from_iterable(map(ids.take, loader))]
+    assert named == [row_hash(row) for row in Stream()]
+
+
+def test_a_row_that_occurs_again_in_a_stream():
+    class Same(IterableDataset):
+        def __iter__(self):
+            yield from rows()
+
+    ids = ExampleIds(Same(), "hash")
+    loader = DataLoader(Same(), 4, collate_fn=padded)
+    ids.attach(loader)
+    named = [*itertools.chain.from_iterable(map(ids.take, loader))]
+    assert named == ExampleIds(rows(), "hash")._named.tolist()
+
+
+@pytest.mark.parametrize("data_id", ["name", "hash"])
+def test_ids_that_one_process_sends_to_all(data_id):
+    """Accelerate joins and splits batches, of which it knows tensors only."""
+    dispatcher = DataLoaderDispatcher(Stream(), batch_size=3, collate_fn=without_names)
+    ids = ExampleIds(Stream(), data_id)
+    ids.attach(dispatcher)
+    batches = [dispatcher.collate_fn([*Stream()][part]) for part in (slice(0, 3), slice(3, 5))]
+    sent = concatenate([{"sawlog_ids": each["sawlog_ids"]} for each in batches])
+    found = [ids.take({"sawlog_ids": sent["sawlog_ids"][part]}) for part in (slice(2), slice(2, 5))]
+    plain = ExampleIds([*Stream()], data_id)._named
+    assert [each for part in found for each in part] == plain[:5].tolist()
+
+
+def test_an_id_that_is_too_long_to_be_sent():
+    with pytest.raises(ArgumentError, match=r"at most 256 bytes.*dispatch_batches"):
+        encoded_ids(np.array(["a", "b" * 257]))

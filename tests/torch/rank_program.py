@@ -23,6 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import sawlog
 from sawlog.errors import ArgumentError
+from sawlog.influence import Logs
+from sawlog.torch import TrainingCapture
 
 TOKENS, WIDTH, LENGTH, SIZE = 11, 6, 4, 11
 OPTIONS = {"statistic": ["kfac", "mean"], "precision": "float64", "dtype": "float64"}
@@ -214,6 +216,51 @@ def trained(folder, rank, size):
         for (name, p), other in zip(model.named_parameters(), plain.parameters(), strict=True):
             torch.testing.assert_close(p.full_tensor(), other, msg=name)
     run.finalize()
+
+
+def shares(folder, rank, size):
+    """Rows times their shares are the gradient of a step, which processes average."""
+
+    def partly(model):
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model.blocks[0])  # gradients of the rest are not reduced
+        return model
+
+    kinds = {
+        "ddp": DistributedDataParallel,
+        "inside": lambda model: nn.Sequential(DistributedDataParallel(model)),
+        "fsdp": sharded,
+        "partly": partly,
+    }
+    for kind, wrap in kinds.items():
+        bare, data = model_and_data()
+        before = {name: p.detach().clone() for name, p in bare.named_parameters()}
+        model = wrap(bare)
+        optimizer = torch.optim.SGD(model.parameters(), 0.5)
+        root, config = folder / "shares", {"dtype": "float64"}
+        capture = TrainingCapture(model, kind, root=root, optimizer=optimizer, config=config)
+        ids = batches(rank, size)[0]
+        with capture(ids, step=0):
+            loss_of(model, data[ids]).backward()
+        optimizer.step()
+        capture.close()
+        dist.barrier()
+        path = root / kind / "epoch-0"
+        every = np.concatenate([batches(each, size)[0] for each in range(size)])
+        found = sawlog.store.open(path / "steps").gather(every)
+        weights = torch.from_numpy(found["share"] * found["learning_rate"])
+        if kind == "partly":
+            assert torch.isnan(weights).all()
+            continue
+        rows = Logs(next((path / "logs").iterdir())).gather(every).rows()
+        for block in capture._backend.watched.blocks:
+            for name, part in block.parts(rows[block.name]).items():
+                name = name.removeprefix("0.")  # of a model in a Sequential
+                now = dict(bare.named_parameters())[name].detach()
+                now = now.full_tensor() if hasattr(now, "full_tensor") else now
+                step = torch.tensordot(weights, torch.as_tensor(part).double(), 1)
+                torch.testing.assert_close(before[name] - now, step.reshape(now.shape), msg=name)
 
 
 def fsdp1(folder, rank, size):

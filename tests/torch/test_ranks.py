@@ -20,7 +20,15 @@ from tests.thorough import THOROUGH
 from tests.torch import rank_program
 from tests.torch.rank_program import LORA, OPTIONS, SIZE, alone
 
-STEPS = ("ddp", "fsdp", "extract", "late", "engine", *(("trained", "fsdp1") if THOROUGH else ()))
+STEPS = (
+    "ddp",
+    "fsdp",
+    "extract",
+    "late",
+    "shares",
+    "engine",
+    *(("trained", "fsdp1") if THOROUGH else ()),
+)
 
 MORE = ("trained", "fsdp1", "killed", "go_on")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from sawlog.capture import data_ids
 from sawlog.errors import ArgumentError
 from sawlog.huggingface._content_ids import ByContent, batch_hashes, numbered, row_hash
+from sawlog.huggingface._sent_ids import decoded_ids, encoded_ids
 from sawlog.torch._positioned_batches import attach_positions, detach_positions
 
 IDS = "sawlog_ids"
@@ -20,27 +22,46 @@ IDS = "sawlog_ids"
 _HINT = 'Hint: LogArguments(data_id="column") takes a column; data_id="hash" the content.'
 
 
-class ColumnCollator:
-    """A collator that puts a column of the items into the batch, for datasets without positions.
+class NamingCollator:
+    """A collator that puts ids of the items into the batch, for datasets without positions.
 
     Args:
         collate: the collator of the Trainer.
-        column: the name of the column.
+        name: returns the ids of items, None if it cannot name them.
+        without: the key that is taken out of the items.
+        as_tensor: whether ids must be tensors, as where one process reads for all others.
     """
 
-    def __init__(self, collate: Callable[[Any], Any], column: str) -> None:
-        self.collate, self.column = collate, column
+    def __init__(
+        self,
+        collate: Callable[[Any], Any],
+        name: Callable[[Sequence[Any]], Any],
+        without: str | None = None,
+        as_tensor: bool = False,
+    ) -> None:
+        self.collate, self._name = collate, name
+        self._without, self._as_tensor = without, as_tensor
 
     def __call__(self, items: Sequence[Any]) -> Any:
-        try:
-            ids = [item[self.column] for item in items]
-        except (KeyError, TypeError, IndexError):
-            keys = ", ".join(map(repr, items[0])) if isinstance(items[0], Mapping) else ""
-            raise ArgumentError(
-                f"data_id={self.column!r} is not a column of the dataset ({keys})."
-            ) from None
-        rest = [{k: v for k, v in item.items() if k != self.column} for item in items]
-        return _with_ids(self.collate(rest), data_ids(ids))
+        ids = self._name(items)
+        if self._without is not None:
+            items = [{k: v for k, v in item.items() if k != self._without} for item in items]
+        batch = self.collate(items)
+        if ids is None:
+            return batch
+        ids = np.asarray(ids)
+        return _with_ids(batch, ids if _whole(ids) or not self._as_tensor else encoded_ids(ids))
+
+
+def _of_column(column: str, items: Sequence[Any]) -> np.ndarray:
+    try:
+        ids = [item[column] for item in items]
+    except (KeyError, TypeError, IndexError):
+        keys = ", ".join(map(repr, items[0])) if isinstance(items[0], Mapping) else ""
+        raise ArgumentError(
+            f"data_id={column!r} is not a column of the dataset ({keys})."
+        ) from None
+    return data_ids(ids)
 
 
 def _with_positions(batch: Any, positions: list[int]) -> Any:
@@ -78,7 +99,8 @@ class ExampleIds:
         self._named: np.ndarray | None = None
         self._function: Callable[[Any], Any] | None = None  # from a batch to its ids
         self._times: Counter[str] = Counter()
-        self.column: str | None = None
+        self._of_items: Callable[[Sequence[Any]], Any] | None = None  # from items to their ids
+        self._column: str | None = None
         self.positions: np.ndarray | None = None  # of the rows of a part of the dataset
         if self.streams and data_id is None:
             raise ArgumentError(
@@ -88,8 +110,10 @@ class ExampleIds:
         if isinstance(data_id, ByContent):
             self._named = None if self.streams else data_id.names(dataset)
             self._function = data_id.batch if self._named is None else None
+            self._of_items = data_id.of_items if self.streams else None
         elif isinstance(data_id, str):
-            self.column = data_id
+            self._column = data_id
+            self._of_items = functools.partial(_of_column, data_id)
             self._named = None if self.streams else data_ids(_column(dataset, data_id))
         else:
             self._function = data_id
@@ -107,18 +131,14 @@ class ExampleIds:
 
     def attach(self, loader: Any) -> None:
         """Make the batches of a loader carry what ids are made of."""
-        if self.by_batch:
-            return
-        if not self.streams:
+        if self.streams and self._of_items is not None:
+            self._attach_names(loader, self._of_items)
+        elif not self.by_batch:
             attach_positions(loader, _with_positions, _HINT)
-            return
-        assert self.column is not None
-        for each in (loader, getattr(loader, "base_dataloader", loader)):
-            _attach_column(each, self.column)
 
     def take(self, batch: Any) -> np.ndarray:
         """Remove what :meth:`attach` put into a batch, and return the ids of its examples."""
-        if self._function is not None:
+        if self._function is not None and IDS not in batch:
             return self._numbered(self._function(batch))
         if IDS not in batch:
             raise ArgumentError(
@@ -128,13 +148,23 @@ class ExampleIds:
         own = batch.pop(IDS)
         own = own.cpu().numpy() if isinstance(own, torch.Tensor) else np.asarray(own)
         if self.streams:
-            return data_ids(own)
+            own = decoded_ids(own) if own.dtype == np.uint8 else own
+            return data_ids(own) if self._function is None else self._numbered(own.tolist())
         own = own if self.positions is None else self.positions[own]
         return own if self._named is None else self._named[own]
 
     def restart(self) -> None:
         """Forget which contents were seen, at the start of a pass over the data."""
         self._times.clear()
+
+    def _attach_names(self, loader: Any, of_items: Callable[[Sequence[Any]], Any]) -> None:
+        as_tensor = type(loader).__name__ == "DataLoaderDispatcher"
+        for each in (loader, getattr(loader, "base_dataloader", loader)):
+            own = vars(each)
+            if "collate_fn" in own and not isinstance(own["collate_fn"], NamingCollator):
+                own["collate_fn"] = NamingCollator(
+                    own["collate_fn"], of_items, self._column, as_tensor
+                )
 
     def _numbered(self, named: Any) -> np.ndarray:
         """Return ids in which a content that occurs again has a number."""
@@ -144,18 +174,12 @@ class ExampleIds:
         return data_ids(numbered(named, self._times))
 
 
-def _attach_column(loader: Any, column: str) -> None:
-    own = vars(loader)
-    if "collate_fn" in own and not isinstance(own["collate_fn"], ColumnCollator):
-        own["collate_fn"] = ColumnCollator(own["collate_fn"], column)
-
-
 def detach(loader: Any) -> None:
     """Undo :meth:`ExampleIds.attach`."""
     detach_positions(loader)
     for each in (loader, getattr(loader, "base_dataloader", loader)):
         own = vars(each)
-        if isinstance(own.get("collate_fn"), ColumnCollator):
+        if isinstance(own.get("collate_fn"), NamingCollator):
             own["collate_fn"] = own["collate_fn"].collate
 
 

@@ -34,11 +34,15 @@ class ByContent:
 
     def names(self, dataset: Any) -> np.ndarray | None:
         """Return the names of all rows of a dataset; None if ``row`` cannot name them."""
+        found = self.of_items(dataset[i] for i in range(len(dataset)))
+        return None if found is None else data_ids(numbered(found, Counter()))
+
+    def of_items(self, items: Iterable[Any]) -> list[str] | None:
+        """Return the names of items, without numbers; None if ``row`` cannot name them."""
         try:
-            found = [self.row(dataset[i]) for i in range(len(dataset))]
+            return [self.row(each) for each in items]
         except (KeyError, TypeError, IndexError):
             return None
-        return data_ids(numbered(found, Counter()))
 
 
 def numbered(names: Iterable[str], times: Counter[str]) -> list[str]:

@@ -169,6 +169,11 @@ def _is_sharded(module: nn.Module) -> bool:
     return hasattr(module, "_get_fsdp_state") and hasattr(module, "unshard")
 
 
+def sharding_groups(model: nn.Module) -> list[Any]:
+    """Return the groups of parameters of a model that are gathered and reduced together."""
+    return [group for each in model.modules() if _is_sharded(each) for group in _groups(each)]
+
+
 def _groups(module: Any) -> list[Any]:
     state = module._get_fsdp_state()
     several = getattr(state, "_fsdp_param_groups", None)

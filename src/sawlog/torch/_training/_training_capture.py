@@ -23,6 +23,7 @@ from sawlog.run_files._options import Options, read
 from sawlog.torch._backend import TorchBackend
 from sawlog.torch._capture._batch_capture import BatchCapture
 from sawlog.torch._run import Run
+from sawlog.torch._training._averaged_gradients import averaging_divisor
 from sawlog.torch._training._correction import Correction
 from sawlog.torch._training._learning_rates import LearningRates
 
@@ -40,7 +41,8 @@ class TrainingCapture(CloseOnExit):
     gradient of its step are stored. :func:`sawlog.influence.training_influence` reads them.
 
     Args:
-        model: the model.
+        model: the model, as it is trained: where processes average gradients, that which
+            ``DistributedDataParallel`` or ``accelerator.prepare`` returned.
         project: the name of the capture, a folder in ``root``.
         root: the folder of all runs.
         config: options as :meth:`sawlog.torch.Run.setup` takes them; statistics are not possible
@@ -86,7 +88,7 @@ class TrainingCapture(CloseOnExit):
         self.path: Path = absolute(root) / project
         self._options = _training_options(config)
         self._backend = TorchBackend(model, names, types, uncovered)
-        self._averaged = isinstance(model, nn.parallel.DistributedDataParallel)
+        self._model = model
         self._is_due = _chosen(steps)
         self._exists, self._rates = (
             exists,
@@ -227,7 +229,7 @@ class TrainingCapture(CloseOnExit):
         scale = active.scales[0]
         by = scale.cpu().numpy() if isinstance(scale, Tensor) else np.full(size, scale)
         share = np.divide(active.factor, by, out=np.zeros(size), where=by > 0)
-        return share / (dist.get_world_size() if self._averaged else 1)
+        return share / averaging_divisor(self._model, self._backend.watched.parameters.values())
 
     def _warn_twice(self, ids: np.ndarray, epoch: int) -> None:
         if dist.is_available() and dist.is_initialized():
