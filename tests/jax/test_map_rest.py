@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from jax import lax
 from jax import numpy as jnp
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
 import sawlog
 
@@ -94,3 +96,27 @@ def test_a_tap_that_reduces() -> None:
     jax.effects_barrier()
     sums = [sum(v for x in XS[lane::LANES] for v, _ in turns(x, last=False)) for lane in (0, 1)]
     assert [logs["x"].tolist() for logs in calls] == [sums]
+
+
+@pytest.mark.parametrize("option", ["capacity", "window", "sum", "count"])
+@pytest.mark.parametrize("program", ["always", "where", "loop"])
+def test_shards_of_lanes(program: str, option: str) -> None:
+    """Each shard of each lane keeps its own; the second shard has twice the value."""
+    (fun, answer), (options, kept) = PROGRAMS[program], OPTIONS[option]
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
+
+    def sharded(x: Any) -> Any:
+        local = jax.shard_map(
+            lambda x: fun(x[0])[None], mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False
+        )
+        return local(jnp.stack([x, 2 * x]))
+
+    _, logs = sawlog.spool(lambda xs: lax.map(sharded, xs, batch_size=LANES), **options)(
+        jnp.asarray(XS)
+    )
+    value, mask = (np.asarray(x["x"]).reshape(-1, 2, LANES) for x in (logs, logs.mask))
+    for shard in (0, 1):
+        for lane in range(LANES):
+            entries = [entry for x in XS[lane::LANES] for entry in answer(x * (shard + 1))]
+            found = value[:, shard, lane][mask[:, shard, lane]]
+            assert list(found) == [v for v, _ in kept(entries)], f"shard {shard}, lane {lane}"
