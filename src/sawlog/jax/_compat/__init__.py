@@ -42,6 +42,7 @@ from sawlog.jax._compat.equations import is_frozen_dataclass as is_frozen_datacl
 from sawlog.jax._compat.equations import linear_solver as linear_solver
 from sawlog.jax._compat.equations import may_be_inlined as may_be_inlined
 from sawlog.jax._compat.equations import subjaxprs as subjaxprs
+from sawlog.jax._compat.equations import uses_references as uses_references
 from sawlog.jax._compat.equations import with_branches as with_branches
 from sawlog.jax._compat.equations import with_equations as with_equations
 from sawlog.jax._compat.flattening import flattened_for as flattened_for
@@ -143,6 +144,7 @@ from sawlog.jax._compat.values import has_tangent as has_tangent
 from sawlog.jax._compat.values import instantiate_zero as instantiate_zero
 from sawlog.jax._compat.values import is_abstract as is_abstract
 from sawlog.jax._compat.values import is_jax_value as is_jax_value
+from sawlog.jax._compat.values import is_reference as is_reference
 from sawlog.jax._compat.values import is_tracer as is_tracer
 from sawlog.jax._compat.values import is_weak as is_weak
 from sawlog.jax._compat.values import is_zero as is_zero

@@ -8,8 +8,10 @@ from typing import Any
 
 import jax
 
+from sawlog.jax._compat import private
 from sawlog.jax._compat.private import UNSPECIFIED, ClosedJaxpr, Jaxpr, JaxprEqn
 from sawlog.jax._compat.tracing import inline_consts
+from sawlog.jax._compat.values import is_reference
 
 
 def subjaxprs(params: dict[str, Any]) -> list[Any]:
@@ -41,6 +43,14 @@ def inner_jaxpr(eqn: JaxprEqn) -> Any:
         if name in eqn.params:
             return eqn.params[name]
     raise AssertionError(eqn.primitive)
+
+
+def uses_references(eqn: JaxprEqn) -> bool:
+    """Return whether an equation takes references (``jax.new_ref``), or makes some inside."""
+    makes = any(
+        private.core.internal_mutable_array_effect in p.effects for p in subjaxprs(eqn.params)
+    )
+    return makes or any(is_reference(atom.aval) for atom in eqn.invars)
 
 
 def bind_equation(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:

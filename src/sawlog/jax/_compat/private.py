@@ -55,7 +55,8 @@ USED = {
     api: "__file__ jacfwd",
     batching: "batch_jaxpr bdim_at_front fancy_primitive_batchers",
     callback: "_callback_op_sharding emit_python_callback",
-    core: "AbstractValue DebugInfo EvalTrace ShapedArray Tracer eval_context jaxpr_as_fun "
+    core: "AbstractValue DebugInfo EvalTrace ShapedArray Tracer eval_context "
+    "internal_mutable_array_effect jaxpr_as_fun "
     "mapped_aval set_current_trace shaped_abstractify trace_ctx trace_state_clean typeof",
     custom_batching: "custom_vmap_p",
     custom_derivatives: "remat_opt_p",

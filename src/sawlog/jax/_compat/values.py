@@ -40,6 +40,14 @@ def is_tracer(value: Any) -> bool:
     return isinstance(value, private.core.Tracer)
 
 
+def is_reference(value: Any) -> bool:
+    """Return whether a value, or a type, is a reference to an array that can be changed."""
+    aval: Any = (
+        value if isinstance(value, private.core.AbstractValue) else private.core.typeof(value)
+    )
+    return isinstance(aval, jax.ref.AbstractRef)
+
+
 def varying_axes(value: Any) -> frozenset[str]:
     """Return the mesh axes along which a value inside ``shard_map`` may differ."""
     aval: Any = (

@@ -95,7 +95,8 @@ def _with_equal_lanes(group: list[Stream]) -> list[Stream]:
     A ``lax.map`` with ``batch_size`` has fewer lanes in its remainder.
     """
     lanes = [stream.lanes for stream in group]
-    if len(set(lanes)) == 1 or len(set(map(len, lanes))) > 1 or any(s.info.mesh for s in group):
+    meshes = {stream.lanes[: stream.info.mesh] for stream in group}
+    if len(set(lanes)) == 1 or len(set(map(len, lanes))) > 1 or len(meshes) > 1:
         return group
     widest = tuple(map(max, zip(*lanes, strict=True)))
     return [widened(stream, widest) for stream in group]

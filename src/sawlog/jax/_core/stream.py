@@ -175,14 +175,17 @@ def widened(stream: Stream, lanes: tuple[int, ...]) -> Stream:
 
 
 def widened_site(site: Site, operands: Sequence[Any], like: Stream) -> tuple[Site, Sequence[Any]]:
-    """Pad the operands of a log to the lanes of ``like``; new lanes are masked."""
-    lanes = tuple(operands[0].shape[: site.batch])
-    if lanes == like.lanes or len(lanes) != len(like.lanes) or like.info.mesh:
+    """Pad the operands of a log to the lanes of ``like``; new lanes are masked.
+
+    A log inside a shard has no axes of the mesh.
+    """
+    lanes, wanted = tuple(operands[0].shape[: site.batch]), like.lanes[like.info.mesh :]
+    if lanes == wanted or len(lanes) != len(wanted):
         return site, operands
     if not site.masked:
         site = dataclasses.replace(site, masked=True)
         operands = [*operands, arrays.ones(arrays.leading(operands[0], site.batch))]
-    return site, [_padded(x, like.lanes, 0) for x in operands]
+    return site, [_padded(x, wanted, 0) for x in operands]
 
 
 def _padded(x: Any, lanes: tuple[int, ...], start: int) -> Any:

@@ -15,6 +15,7 @@ import jax
 from jax.extend.core import jaxpr_as_fun
 from jax.extend.core.primitives import custom_jvp_call_p, custom_vjp_call_p, linear_solve_p
 
+from sawlog.errors import UnsupportedPrimitiveError
 from sawlog.jax import _compat
 from sawlog.jax._core import lowering_marks
 from sawlog.jax._core.autodiff import jvp_with_symbolic_zeros
@@ -30,7 +31,10 @@ Result = tuple[list[Any], Streams]
 def custom_derivative(interpreter: Interpreter, eqn: Any, values: Sequence[Any]) -> Result:
     """Evaluate the function; if it is differentiated, the user's rule computes the outputs."""
     inner = _compat.inner_jaxpr(eqn)
-    return _with_own_derivative(
+    with_own_derivative = _with_own_derivative
+    if eqn.primitive is custom_vjp_call_p and _compat.uses_references(eqn):
+        with_own_derivative = _with_own_backward_rule
+    return with_own_derivative(
         interpreter, eqn, lambda *args: interpreter.run(inner.jaxpr, inner.consts, args), values
     )
 
@@ -59,6 +63,38 @@ def _with_own_derivative(
 
     call.defjvp(jvp, symbolic_zeros=True)
     return logged.result(interpreter, call(logged.hoisted, logged.states, *values))
+
+
+def _with_own_backward_rule(
+    interpreter: Interpreter, eqn: Any, run: Callable[..., Result], values: Sequence[Any]
+) -> Result:
+    """Do the same for a ``custom_vjp`` with references, which JAX has no ``custom_jvp`` for.
+
+    A reference among the operands would change twice: by the user's rule, and by the evaluation
+    that logs. Then the function cannot be differentiated.
+    """
+    logged = _LoggedFunction.of(interpreter, eqn, run, values)
+    call, separately = jax.custom_vjp(logged.together), logged.separately
+
+    def forward(*args: Any) -> Any:
+        if any(map(_compat.is_reference, jax.tree.leaves(args))):
+            raise _differentiated_outside(interpreter, eqn)
+        with not_listening():
+            return jax.vjp(separately, *args)
+
+    call.defvjp(forward, lambda pull, gradients: pull(gradients))
+    return logged.result(interpreter, call(logged.hoisted, logged.states, *values))
+
+
+def _differentiated_outside(interpreter: Interpreter, eqn: Any) -> UnsupportedPrimitiveError:
+    sites = ", ".join(site.where for site in interpreter.sites_in(eqn))
+    return UnsupportedPrimitiveError(
+        f"There is a log inside the custom_vjp function used at {_compat.source_line(eqn)}, which "
+        "takes a reference (jax.Ref), and the program around spool or tap differentiates it. To "
+        "collect the log, the function would have to run twice and change the reference twice. "
+        f"The log is at {sites}. Hint: differentiate inside, as in spool(jax.grad(f)) instead of "
+        "jax.grad(spool(f)), or remove the log with sawlog.strip(...)."
+    )
 
 
 @register_rule(_compat.custom_vmap_p)

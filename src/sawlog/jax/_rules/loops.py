@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.extend.core.primitives import scan_p, while_p
 
 from sawlog.jax import _compat
+from sawlog.jax._core import arrays
 from sawlog.jax._core.gather import gather
 from sawlog.jax._core.interpreter import Interpreter
 from sawlog.jax._core.registry import raise_unknown_length, register_rule
@@ -55,7 +58,8 @@ def while_loop(
     [cond consts, again, state, carry] -> [again],
     [consts of both, again, state, carry] -> [again, state, carry]
 
-    The condition is evaluated, and logs, at the end of the body.
+    The condition is evaluated, and logs, at the end of the body. If lanes stop separately, JAX
+    keeps the carry of those that stopped; see ``_with_other_lanes`` for a state with other lanes.
     """
     if interpreter.handler.surveys:
         return _survey_while(interpreter, eqn, values)
@@ -80,25 +84,56 @@ def while_loop(
         return [again, *jax.tree.leaves(after()), *outs]
 
     init = [condition(consts[:conds], carry), *interpreter.state(names), *carry]
-    outs = bind_while(eqn, consts, init, step)
+    lanes = np.shape(init[0])
+    apart = any(np.shape(x)[: len(lanes)] != lanes for x in interpreter.state(names))
+    if apart:
+        step = _with_other_lanes(step, loop.consts, tree.num_leaves)
+    outs = bind_while(eqn, consts, init, step, whole=apart)
     interpreter.update(names, tree, outs[: tree.num_leaves])
     return outs[tree.num_leaves :], ()
 
 
 def bind_while(
-    eqn: Any, consts: Sequence[Any], init: Sequence[Any], step: Callable[..., list[Any]]
+    eqn: Any,
+    consts: Sequence[Any],
+    init: Sequence[Any],
+    step: Callable[..., list[Any]],
+    whole: bool = False,
 ) -> list[Any]:
     """Bind a loop like that of ``eqn`` that runs while the first value of its carry is true.
 
     ``step`` maps [consts, again, carry] to [again, carry]. Returns the carry without ``again``.
+    If ``whole``, lanes do not stop separately: the loop runs while ``again`` is true in any.
     """
     avals = [_compat.typeof(value) for value in (*consts, *init)]
     body, hoisted = _compat.hoist_consts(_compat.trace_flat(step, avals, "body"))
-    cond = _compat.trace_flat(lambda again, *_: [again], avals[len(consts) :], "cond")
+
+    def runs(again: Any, *_: Any) -> list[Any]:
+        return [jnp.any(again) if whole else again]
+
+    cond = _compat.trace_flat(runs, avals[len(consts) :], "cond")
     params = _compat.While.read(eqn.params).changed(
         cond=cond, body=body, cond_consts=0, body_consts=len(hoisted) + len(consts)
     )
     return list(eqn.primitive.bind(*hoisted, *consts, *init, **params))[1:]
+
+
+def _with_other_lanes(
+    step: Callable[..., list[Any]], consts: int, states: int
+) -> Callable[..., list[Any]]:
+    """Let lanes stop separately in a loop that carries states with a different number of lanes.
+
+    The remainder of a ``lax.map`` with ``batch_size`` has fewer lanes than the state. The loop runs
+    while any lane runs. Logs of lanes that stopped are masked, so the state needs no selection.
+    """
+
+    def whole(*args: Any) -> list[Any]:
+        (running, *before), (again, *after) = args[consts:], step(*args)
+        pairs = zip(after[states:], before[states:], strict=True)
+        kept = [arrays.select(running, new, old) for new, old in pairs]
+        return [again & running, *after[:states], *kept]
+
+    return whole
 
 
 def _survey_while(

@@ -64,7 +64,7 @@ class Spool(Handler):
                 streams.append(stream)
                 continue
             wide, own = widened_site(site, operands, collector.like)
-            if wide is not site:
+            if own is not operands:
                 (stream,) = from_site(wide, own, (key,))
             self.carry[key] = collector.update(
                 self.carry[key], stream.leaves, stream.steps, stream.mask, site.batch

@@ -1,0 +1,101 @@
+"""References to arrays that can be changed (`jax.new_ref`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+
+import sawlog
+from sawlog.errors import UnsupportedPrimitiveError
+
+
+def doubled(x: Any) -> Any:
+    """Four times x, by a reference that a loop changes."""
+    ref = jax.new_ref(x)
+
+    def body(i: Any, carry: Any) -> Any:
+        sawlog.log({"ref": ref[...]}, step=i)
+        ref[...] = ref[...] * 2
+        return carry
+
+    lax.fori_loop(0, 2, body, None)
+    return ref[...]
+
+
+def with_own_rule(x: Any) -> Any:
+    """The same with another derivative: 10."""
+    fun = jax.custom_vjp(doubled)
+    fun.defvjp(lambda x: (doubled(x), None), lambda _, gradient: (gradient * 10,))
+    return fun(x)
+
+
+def keeping_the_gradient(x: Any) -> Any:
+    """An argument is a reference, to which the backward pass writes; the forward pass adds."""
+
+    @jax.custom_vjp
+    def through(ref: Any, x: Any) -> Any:
+        ref[...] = ref[...] + x
+        sawlog.log({"ref": ref[...]})
+        return x
+
+    def forward(ref: Any, x: Any) -> Any:
+        return through(ref, x), ref
+
+    def backward(ref: Any, gradient: Any) -> Any:
+        sawlog.log({"gradient": gradient})
+        ref[...] = gradient
+        return None, gradient
+
+    through.defvjp(forward, backward)
+    ref = jax.new_ref(jnp.zeros_like(x))
+    through(ref, x)
+    gradient = jax.grad(lambda x: 3 * through(ref, x))(x)
+    return ref[...] + gradient
+
+
+PROGRAMS: dict[str, tuple[Callable[[Any], Any], dict[str, list]]] = {
+    "loop": (doubled, {"ref": [1, 2]}),
+    "custom_vjp": (with_own_rule, {"ref": [1, 2]}),
+    "grad": (jax.grad(with_own_rule), {"ref": [1, 2]}),
+    "argument": (keeping_the_gradient, {"ref": [1, 2], "gradient": [3]}),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_logs_beside_references(program: str) -> None:
+    fun, expected = PROGRAMS[program]
+    out, logs = sawlog.spool(fun)(1.0)
+    assert out == jax.jit(fun)(1.0)
+    assert {key: value.tolist() for key, value in logs.entries().items()} == expected
+    _, counts = sawlog.spool(fun, reduce="count")(1.0)
+    assert dict(counts) == {key: len(values) for key, values in expected.items()}
+    calls: dict[str, list] = {}
+
+    def collect(logs: Any) -> None:
+        for key in logs:
+            calls.setdefault(key, []).append(float(logs[key]))
+
+    assert sawlog.tap(fun, collect)(1.0) == out
+    jax.effects_barrier()
+    assert calls == expected
+
+
+def test_differentiated_from_outside() -> None:
+    """The user's rule has the gradient of the output; logged values have their own."""
+    spooled = sawlog.spool(with_own_rule)
+    gradient, logs = jax.grad(spooled, has_aux=True)(1.0)
+    assert gradient == 10
+    np.testing.assert_array_equal(logs["ref"], [1, 2])
+    assert jax.grad(lambda x: spooled(x)[1]["ref"].sum())(1.0) == 3
+
+
+def test_a_reference_is_not_changed_twice() -> None:
+    """Nothing can evaluate such a function a second time for its logs."""
+    with pytest.raises(UnsupportedPrimitiveError, match=r"jax\.Ref.*test_references.*Hint"):
+        jax.grad(lambda x: sawlog.spool(keeping_the_gradient)(x)[0])(1.0)
