@@ -6,7 +6,7 @@ import pytest
 
 from sawlog import store
 from sawlog.errors import DamagedStoreError
-from sawlog.store._format import _segment
+from sawlog.store._format import _segment, _segment_writer
 
 WIDTH = 1024
 
@@ -67,3 +67,23 @@ def test_a_changed_row_is_found_wherever_it_is(tmp_path, rows_at_once, at_once, 
         assert (reader.gather(whole)["x"] == values[whole]).all()
         with pytest.raises(DamagedStoreError, match="changed after"):
             reader.gather([4, 2, 0, 3, 1])
+
+
+def test_rows_at_odd_places_are_not_copied_all_for_some(tmp_path, monkeypatch):
+    """Such files are valid, though this writer makes none. numpy's take copies them whole."""
+    monkeypatch.setattr(_segment_writer, "_alignment", lambda dtype: 0)
+    values = {"odd": np.array([b"a", b"b", b"c"]), "x": np.array([1, 2, 3], "M8[s]")}
+    with store.create(tmp_path / "s", interval=None) as writer:
+        writer.append([5, 6, 7], values)
+
+    def aligned(array, *args, take=np.take, **options):
+        assert array.flags.aligned
+        return take(array, *args, **options)
+
+    monkeypatch.setattr(np, "take", aligned)
+    with store.open(tmp_path / "s") as reader:
+        (segment,) = reader.segments
+        assert not segment.unchecked("x").flags.aligned
+        found = reader.gather([7, 5, 7])
+        assert found["x"].tolist() == values["x"][[2, 0, 2]].tolist()
+        assert found["odd"].tolist() == [b"c", b"a", b"c"]

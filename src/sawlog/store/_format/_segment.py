@@ -308,7 +308,10 @@ class Segment:
         for start in range(0, len(rows), step):
             own = rows[start : start + step]
             copy = buffer[: len(own)]
-            np.take(whole, own, axis=0, out=copy, mode="clip")  # "raise" would copy once more
+            if whole.flags.aligned:
+                np.take(whole, own, axis=0, out=copy, mode="clip")  # "raise" would copy once more
+            else:  # in the file of a stranger: `take` would copy all of it
+                copy[...] = whole[own]
             if not checked.copied_ok(own, copy):
                 raise self._changed(name)
             self._check_strings(name, copy)
