@@ -336,6 +336,7 @@ for _name, _join in {
     "a_dot_product_with_weights": lambda each, w: torch.dot(each[:, 0], w[:, 0]),
     "a_constant_before_a_sum": lambda each, w: (each / 7).sum(),
     "negative_axes": lambda each, w: each.mean(-1).mean(-1),
+    "a_mask_that_chooses_nothing": lambda each, w: (each[w > 2] * w[w > 2]).sum(),
 }.items():
     RIGHT[_name] = lambda join=_join: weighed(join)  # type: ignore[misc]
 
@@ -358,6 +359,14 @@ for _name, (_join, _said) in {
     "a_mean_times_the_reciprocal": (
         lambda each, w: (each * w).mean() * (1 / w.mean()),
         "1 divided by the mean of a mask",
+    ),
+    "a_mean_times_the_positions": (
+        lambda each, w: each.mean() * w.numel(),
+        "may be the number of elements",
+    ),
+    "a_mean_times_the_positions_that_count": (
+        lambda each, w: each[w > 0].mean() * (w > 0).sum() / 100,
+        "may be the number of positions",
     ),
 }.items():
     REFUSED[_name] = (lambda join=_join: weighed(join), _said)  # type: ignore[misc]

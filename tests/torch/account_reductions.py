@@ -59,6 +59,19 @@ for _name, _join in {
     "chosen_by_the_opposite_of_a_mask": lambda z, y: (
         torch.where(y == -100, 0.0, _each(z, y)).sum() / (y != -100).sum()
     ),
+    "selected_by_a_mask": lambda z, y: _each(z, y).masked_select(y != -100).mean(),
+    "a_sum_of_those_selected_by_a_mask": lambda z, y: (
+        _each(z, y).masked_select(y != -100).sum() / (y != -100).sum()
+    ),
+    "positions_before_examples": lambda z, y: F.cross_entropy(
+        z.transpose(0, 1).flatten(0, 1), y.T.flatten()
+    ),
+    "classes_before_positions_before_examples": lambda z, y: F.nll_loss(
+        z.log_softmax(-1).permute(2, 1, 0).flatten(1).T, y.T.flatten()
+    ),
+    "a_dot_product_by_the_sum_of_its_weights": lambda z, y: (
+        torch.dot(_each(z, y).mean(1), (y != -100).sum(1).double()) / (y != -100).sum()
+    ),
     "a_sum_by_the_number_of_all_elements": lambda z, y: (z**2).sum() / z.numel(),
     "a_mean_over_negative_axes_of_masked_tokens": lambda z, y: (
         (_each(z, y) * (y != -100)).mean((-1, -2)) / (y != -100).double().mean()

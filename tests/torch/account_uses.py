@@ -367,3 +367,15 @@ for _name, _to in {
     ),
 }.items():
     RIGHT[_name] = lambda to=_to: applied(to)  # type: ignore[misc]
+
+
+@right
+def a_part_of_lower_precision() -> Situation:
+    """Gradients of single precision in a model of double precision, rounded more than most."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        h = m.first(x).float()
+        return m.out(torch.tanh(70 * h - 69 * h).double())
+
+    model = Module(forward, first=nn.Linear(4, 6), out=nn.Linear(6, 3))
+    return Situation(model, numbers(), classify)

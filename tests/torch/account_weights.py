@@ -8,7 +8,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .account_base import Module, Situation, classify, numbers, refused, right, sequences
+from .account_base import (
+    Module,
+    Situation,
+    classify,
+    numbers,
+    predict,
+    refused,
+    right,
+    sequences,
+    tokens,
+)
 
 
 class Scaled(torch.autograd.Function):
@@ -52,6 +62,30 @@ def a_rotation_of_a_few_numbers() -> Situation:
     model.register_buffer("rows", torch.tensor([0]))
     model.register_buffer("cols", torch.tensor([1]))
     return Situation(model, numbers(4, 8), classify)
+
+
+@right
+def trained_rows_of_a_frozen_table() -> Situation:
+    """As adapters train a few tokens: the size of the table is a multiple of the batch."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        table = m.embed.weight.index_copy(0, torch.tensor([1, 4]), m.rows)
+        return F.linear(torch.tanh(F.embedding(x, table)).cumsum(1), table)
+
+    embed = nn.Embedding(8, 4).requires_grad_(False)
+    model = Module(forward, embed=embed, rows=nn.Parameter(torch.randn(2, 4)))
+    return Situation(model, tokens(4, 6, 8), predict)
+
+
+@right
+def rows_that_are_written_to_each_example() -> Situation:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        h = x.index_copy(1, torch.tensor([0, 3]), m.token.expand(len(x), -1, -1))
+        h = torch.cat([h, torch.zeros_like(x).index_add(1, torch.tensor([1, 1]), h[:, :2])], 2)
+        return m.out(torch.tanh(h).mean(1))
+
+    model = Module(forward, token=nn.Parameter(torch.randn(1, 2, 4)), out=nn.Linear(8, 3))
+    return Situation(model, sequences(), classify)
 
 
 @right

@@ -29,7 +29,7 @@ from tests.torch.interacting_programs import (
     routed,
     run_of,
 )
-from tests.torch.programs import assert_alike, logged
+from tests.torch.programs import Program, assert_alike, logged
 
 
 @pytest.fixture
@@ -97,6 +97,40 @@ def test_random_numbers_stay_those_of_the_program(tmp_path, name, concluded):
     assert torch.equal(torch.rand(1), after)
     for parameter, grad in zip(program.model.parameters(), grads, strict=True):
         assert grad is None or torch.equal(parameter.grad, grad)
+
+
+class Picks(nn.Module):
+    """Adds an expert to the tokens that are greater than 1: in this batch, one of each example."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.expert, self.out = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        with torch.no_grad():
+            self.first.weight.copy_(torch.eye(4))
+            self.first.bias.zero_()
+
+    def forward(self, x):
+        tokens = self.first(x).flatten(0, 1)
+        picked = (tokens[:, 0] > 1).nonzero()[:, 0]
+        tokens = tokens.index_add(0, picked, self.expert(tokens[picked]))
+        return self.out(tokens.view(x.shape).mean(1))
+
+
+@pytest.mark.parametrize("seed", [1, 7])
+def test_rows_that_values_picked_are_those_of_all_examples_by_chance(tmp_path, concluded, seed):
+    torch.manual_seed(seed)
+    model = Picks().double()
+    x = torch.randn(4, 4, 4).double()
+    x[..., 0] = 1 - 0.02 * torch.rand(4, 4)
+    x[:, 1, 0] = 1 + 0.01 * torch.rand(4)
+    batch = (x, torch.randint(0, 3, (4,)))
+    program = Program(model, batch, lambda model, x, y: F.cross_entropy(model(x), y))
+    run, report = run_of(tmp_path, program, dtype="float64")
+    with run(data_id=range(4)):
+        program.of().backward()
+    run.finalize()
+    assert concluded == [""]
+    assert_alike(logged(run, report, range(4)), program.alone())
 
 
 def test_tokens_that_are_routed(tmp_path, concluded):

@@ -28,6 +28,7 @@ _VIEWS = {"View", "UnsafeView", "ReshapeAlias"}
 _LOOKUPS = {"Embedding", "Index", "IndexSelect", "Gather"}
 _ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Where", "MaskedFill", "torch::autograd::CopySlices"}
 _REPEATS = {"Expand", "Repeat"}
+_WRITES = {"IndexCopy", "IndexPut", "IndexAdd", "Scatter", "ScatterAdd"}
 _STEPS = 8
 _CHOICES = {"Where", "MaskedFill"}
 _PRODUCTS = {"Mm", "Addmm", "Bmm", "Baddbmm"}
@@ -129,6 +130,8 @@ class WeightUses:
         elif operation(node) in _ELEMENTWISE:  # with a constant
             shapes = {shape_of(edge) for edge in node.next_functions if edge[0] is not None}
             weight = shape_of((node, 0)) in shapes and not self._is_given_to_each(node)
+        elif operation(node) in _WRITES and self._batch not in shape_of((node, 0))[:-1][:2]:
+            weight = True  # rows of a table, such as trained tokens of a frozen embedding
         else:
             weight = not self._has_room(node)
         if weight:

@@ -15,6 +15,7 @@ from sawlog.torch._graph._autograd_graph import Edge
 from sawlog.torch._graph._example_layout import ExampleLayout
 from sawlog.torch._interactions._check import check_interactions
 from sawlog.torch._interactions._differentiable import leaves_gaps
+from sawlog.torch._interactions._fixed_rows import with_fixed_rows
 from sawlog.torch._interactions._lists import reporting_lists
 from sawlog.torch._interactions._loss_on_tape import taped_loss
 from sawlog.torch._interactions._recorder import Recorder
@@ -114,7 +115,7 @@ class InteractionChecks:
             if recorder.tape is None:
                 raise NotRepeatable(recorder.problem)
             loss = taped_loss(recorder.tape, losses, terms)
-            tensors = example_tensors(recorder.tape, outputs)
+            tensors = with_fixed_rows(loss.tape, example_tensors(loss.tape, outputs))
             if not tensors:
                 raise NotRepeatable("it is not known which elements belong to which example")
             if not alive or leaves_gaps(loss, tensors):

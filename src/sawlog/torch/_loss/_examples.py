@@ -28,6 +28,7 @@ _ROWS_OF_INPUT = {  # the output has the rows of this input
     "Addmm": 1, "Mm": 0, "NativeLayerNorm": 0, "Gelu": 0, "Silu": 0, "Elu": 0, "LeakyRelu": 0,
     "NativeDropout": 0, "Hardtanh": 0, "Hardswish": 0, "Mish": 0, "Prelu": 0, "FusedRmsNorm": 0,
 }  # fmt: skip
+_PERMUTES = {"Permute", "T", "Transpose"}
 _DEPTH = 24
 
 
@@ -112,6 +113,8 @@ class Examples:
         name = operation(node)
         if name == "Index":
             return self._indexed(node, depth)
+        if name == "MaskedSelect":
+            return self._selected(node, depth)
         if name in KEEPS_ROWS:
             for child in node.next_functions:
                 if child[0] is not None and depth < _DEPTH and shape_of(child)[:1] == shape[:1]:
@@ -134,6 +137,14 @@ class Examples:
         index = tuple(slice(None) if p is None else p.to(labels.device) for p in places)
         return labels[index]
 
+    def _selected(self, node: Any, depth: int) -> Tensor | None:
+        """Return the examples of the elements that a mask selects."""
+        child, mask = node.next_functions[0], node._saved_mask
+        labels = None if child[0] is None else self.of(child, depth + 1)
+        if labels is None or mask.shape != shape_of(child):
+            return None
+        return widened(labels, mask.shape, mask.dim())[mask.to(labels.device)]
+
     def _below(self, edge: Edge, shape: tuple[int, ...], depth: int) -> Tensor | None:
         node, _ = edge
         name = operation(node)
@@ -143,6 +154,9 @@ class Examples:
             if name in RESHAPES:
                 found = self.of(child, depth + 1)
                 return None if found is None else _reshaped(found, shape_of(child), shape)
+            if name in _PERMUTES:
+                found = self.of(child, depth + 1)
+                return None if found is None else _permuted(node, found, shape_of(child))
             if name in KEEPS_ROWS:
                 found = self.of(child, depth + 1)
                 if found is not None and _fits(found, shape) and not normalises(node, found):
@@ -202,3 +216,20 @@ def _reshaped(labels: Tensor, before: Sequence[int], after: Sequence[int]) -> Te
             if math.prod(after[:new]) == size:
                 return widened(labels, before, axes).reshape(after[:new])
     return None
+
+
+def _permuted(node: Any, labels: Tensor, before: Sequence[int]) -> Tensor:
+    """Return labels after axes changed their places, without axes at the end that do not matter."""
+    size = len(before)
+    order = list(range(size))
+    if operation(node) == "Permute":
+        order = [signed(dim) % size for dim in node._saved_dims]
+    else:
+        one, two = (0, size - 1) if operation(node) == "T" else (node._saved_dim0, node._saved_dim1)
+        one, two = signed(one) % size, signed(two) % size
+        order[one], order[two] = order[two], order[one]
+    axes = 1 + max(place for place, axis in enumerate(order) if axis < labels.dim())
+    found = widened(labels, before, size).permute(order)
+    for _ in range(size - axes):
+        found = found[..., 0]
+    return found

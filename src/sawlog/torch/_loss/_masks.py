@@ -95,6 +95,8 @@ def by_example(mask: Tensor, labels: Tensor, batch: int) -> Tensor | None:
             return None
         if mask.shape[:1] != labels.shape[:1]:
             return None
+    if not labels.numel():  # a mask chose nothing
+        return torch.zeros(batch, dtype=torch.float64)
     each = mask.detach().double().reshape(labels.numel(), -1).sum(1)
     return sum_by_example(each, labels.to(each.device), batch)
 

@@ -302,8 +302,9 @@ def _not_a_sum(
     return MixedExamplesError(
         f"The loss is not a sum or mean over the examples: {node.name()} {why}, so what one "
         "example does changes the gradients of others, and they have no gradients of their own. "
-        "Hint: compute the loss of each example, and take their sum or mean; or log batches of one "
-        "example."
+        "Hint: compute the loss of each example, and take their sum or mean; leave a penalty of "
+        "parameters, which belongs to no example, out of the loss inside `with run(...)`; or log "
+        "batches of one example."
     )
 
 

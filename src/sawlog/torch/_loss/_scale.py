@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from sawlog.torch._graph._autograd_graph import Edge, Node, operation, shape_of, signed
-from sawlog.torch._loss._masks import LINEAR, inner_numbers, masks_of, sum_by_example
+from sawlog.torch._loss._masks import (
+    LINEAR,
+    by_example,
+    factors_of,
+    inner_numbers,
+    masks_of,
+    sum_by_example,
+)
 from sawlog.torch._loss._terms import Scale, Term, Unclear
 
 JOINS = {"Sum", "Mean", "Dot"}
@@ -94,7 +101,10 @@ def scale_of(
         size *= each
     if name == "Mean" or reduction == 1:
         return _of_mean(edge, labels, own, by, batch, size)
-    return _of_sum(edge, labels, [own, own * size, *weights], by, batch)
+    factors = factors_of(node) if name == "Dot" else []
+    sums = [by_example(each, labels, batch) for each in factors]
+    every = [own, own * size, *weights, *(each for each in sums if each is not None)]
+    return _of_sum(edge, labels, every, by, batch)
 
 
 def _counts(labels: Tensor, batch: int) -> Tensor:
@@ -130,12 +140,20 @@ def _of_mean(
     inner = inner_numbers(edge)
     if not (by or inner) or batch == 1:
         return scale
-    for kind, number in (*by[-1:], *inner):
-        if kind == "mul" and number == batch:
-            raise Unclear(
-                f"it is a mean times {number:g}, which may be the number of examples or a constant"
-            )
     positions = float(_counts(labels, batch).sum())
+    numbers = {
+        "examples": float(batch),
+        "positions that count": float(own.sum()),
+        "positions": positions,
+        "elements": positions * size,
+    }
+    for kind, number in (*by, *inner):
+        counted = [name for name, each in numbers.items() if _alike(each, number)]
+        if kind == "mul" and number != 1 and counted:
+            raise Unclear(
+                f"it is a mean times {number:g}, which may be the number of {counted[0]} or a "
+                "constant"
+            )
     masks = masks_of(edge, labels, batch)
 
     def masked(number: float) -> list[Tensor]:

@@ -76,7 +76,7 @@ class Watched:
             attributes; see ``_proof``.
         batches: how many batches of a structure were logged.
         scattered: structures without a layout of the examples, such as routed tokens.
-        rounded: structures in which rounding makes examples appear mixed.
+        rounded: structures in which rounding makes examples appear mixed, or sums unequal.
         by_operation: blocks that no layer rule covered, in batches of several examples.
         buffers: tensors of the model, which do not belong to any example.
         tensors: those whose values stay.

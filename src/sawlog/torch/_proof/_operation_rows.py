@@ -17,6 +17,10 @@ from sawlog.torch._proof._row_check import RowCheck
 from sawlog.torch._proof._use_layouts import UseLayouts
 
 
+class UnequalSumsError(CaptureError):
+    """Rows do not sum to the gradient of the batch."""
+
+
 def operation_rows(
     blocks: Sequence[Block],
     watched: Watched,
@@ -38,7 +42,8 @@ def operation_rows(
         check: proves the rows.
 
     Raises:
-        CaptureError: examples are mixed, or rows do not sum to the gradient of the batch.
+        CaptureError: examples are mixed.
+        UnequalSumsError: rows do not sum to the gradient of the batch.
     """
     wanted: dict[tuple[int, int], tuple[WeightUse, list[str]]] = {}
     for block in blocks:
@@ -57,7 +62,7 @@ def operation_rows(
         matrix = summed_matrix(block, sums, watched.parameters)
         found[block.name] = [] if matrix is None else [pair_of(matrix)]
         if not check.holds(block, found[block.name]):
-            raise CaptureError(
+            raise UnequalSumsError(
                 f"The gradients of the examples for {block.name!r} do not add up to that of "
                 "the batch, so they are not logged. Probably a hook changes gradients, or the "
                 "backward pass draws random numbers. Hint: leave it out by names=."

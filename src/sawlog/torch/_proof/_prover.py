@@ -33,7 +33,7 @@ from sawlog.torch._proof._known_origins import known_origins, once_for_all
 from sawlog.torch._proof._layout_attributes import LayoutAttribute, layout_attributes
 from sawlog.torch._proof._measured_gradients import MeasuredGradients
 from sawlog.torch._proof._mixed_examples import mixed_in_loss
-from sawlog.torch._proof._operation_rows import operation_rows, single_rows
+from sawlog.torch._proof._operation_rows import UnequalSumsError, operation_rows, single_rows
 from sawlog.torch._proof._passes import Passes
 from sawlog.torch._proof._plan import Plan, PlannedUse, norms_of, picks_of
 from sawlog.torch._proof._row_check import RowCheck
@@ -120,7 +120,7 @@ class Prover:
         if structure not in rounded:
             try:
                 return self._proven(passes, hooks)
-            except MixedExamplesError:
+            except (MixedExamplesError, UnequalSumsError):
                 rounded.add(structure)
         return self._proven(passes, hooks)
 
