@@ -385,24 +385,3 @@ def test_cotangents_and_hessian_vector_products(options: dict[str, Any]) -> None
     close(second, f32(56 * x**6))
     close(logs["x"], keep(forward))
     close(logs["dx"], keep(backward))
-
-
-@pytest.mark.parametrize("before", [0, 1, 2])
-def test_steps_and_conditions_beside_leaves_without_a_gradient(before: int) -> None:
-    """Integers pass through unchanged, and neither a step nor a condition is mistaken for them."""
-    numbers = tuple(jnp.int32(40 + i) for i in range(before))
-
-    def f(x: Any, where: Any) -> Any:
-        value = {"a": numbers, "x": x, "z": jnp.int32(50)}
-        out = sawlog.log_cotangent("d", value, step=7, epoch=2, where=where)
-        assert [leaf.dtype for leaf in out["a"]] == [jnp.int32] * before
-        return out["x"] ** 2 * out["z"] + sum(out["a"])
-
-    for where in (True, False):
-        slope, logs = sawlog.spool(jax.grad(f))(f32(3), jnp.array(where))
-        assert slope == 300
-        if where:
-            assert logs["d"] == {"a": (None,) * before, "x": 300.0, "z": None}
-            assert (logs.step["d"], logs.epoch["d"]) == (7, 2)
-        else:
-            assert "d" not in logs

@@ -347,3 +347,20 @@ def test_the_median_of_a_lane_that_never_logged_is_masked() -> None:
     medians = logs.median(over="entries")
     assert np.asarray(medians.mask["x"]).tolist() == [False, True, True]
     np.testing.assert_array_equal(np.asarray(medians["x"])[1:], [3.0, 5.0])
+
+
+@pytest.mark.parametrize(
+    ("values", "mode", "expected"),
+    [
+        (np.array([2**40, 1, 2**40]), "sum", 2**41 + 1),
+        (np.array([2**40, 1, 7]), "max", 2**40),
+        (np.array([1.0, 1e-12]), "sum", 1.0 + 1e-12),
+        (np.array([1e300, 3e300]), "mean", 2e300),
+    ],
+)
+def test_arrays_of_64_bits_on_the_host_stay_exact(values, mode, expected) -> None:
+    """Whether or not JAX has 64 bits turned on."""
+    assert not jax.config.jax_enable_x64
+    found = sawlog.logdict({"x": values}).reduce(mode)["x"]
+    assert found == expected
+    assert found.dtype == values.dtype

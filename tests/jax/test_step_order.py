@@ -108,3 +108,24 @@ def test_what_an_interval_leaves_out_is_not_dropped(keep: str, kept: list[int]) 
     _, logs = sawlog.spool(unbounded, interval=2, capacity=2, keep=keep)(1.0)
     assert plain(logs) == wanted(kept)
     assert int(logs.dropped["x"]) == 1
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_steps_and_conditions_beside_leaves_without_a_gradient(before: int) -> None:
+    """Integers pass through unchanged, and neither a step nor a condition is mistaken for them."""
+    numbers = tuple(jnp.int32(40 + i) for i in range(before))
+
+    def f(x: Any, where: Any) -> Any:
+        value = {"a": numbers, "x": x, "z": jnp.int32(50)}
+        out = sawlog.log_cotangent("d", value, step=7, epoch=2, where=where)
+        assert [leaf.dtype for leaf in out["a"]] == [jnp.int32] * before
+        return out["x"] ** 2 * out["z"] + sum(out["a"])
+
+    for where in (True, False):
+        slope, logs = sawlog.spool(jax.grad(f))(jnp.float32(3), jnp.array(where))
+        assert slope == 300
+        if where:
+            assert logs["d"] == {"a": (None,) * before, "x": 300.0, "z": None}
+            assert (logs.step["d"], logs.epoch["d"]) == (7, 2)
+        else:
+            assert "d" not in logs

@@ -190,3 +190,17 @@ def test_what_a_logger_takes_can_be_kept_for_others(options) -> None:
         tapped = logger.tap(f, state, keep_logs=True, **options)
         assert sawlog.spool(tapped)(1.0)[1]["x"].tolist() == [1.0, 2.0, 3.0]
         assert list(sawlog.spool(logger.tap(f, state, **options))(1.0)[1]) == []
+
+
+@pytest.mark.parametrize("how", ["spool", "tap"])
+def test_one_function_with_one_prefix_and_then_another(how: str) -> None:
+    def f(x: Any) -> None:
+        sawlog.log({"x": x})
+
+    with MemoryLogger() as logger:
+        state = logger.init(0)
+        for prefix in ("a/", "b/", "", "a/"):
+            getattr(logger, how)(f, state, prefix=prefix)(1.0)
+        logger.flush()
+        found = {name: len(values) for name, values in logger.runs["seed-0"].logs.items()}
+    assert found == {"a/x": 2, "b/x": 1, "x": 1}

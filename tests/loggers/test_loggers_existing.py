@@ -17,7 +17,7 @@ from sawlog.errors import (
     StoreClosedError,
     StoreExistsError,
 )
-from sawlog.loggers import SaveLogger
+from sawlog.loggers import CsvLogger, JsonlLogger, SaveLogger
 from tests.jax.saved import assert_same
 
 from .logger_programs import KEYS, SEEDS, MemoryLogger, by_hand, of_tap, seed_names, train
@@ -96,6 +96,32 @@ def test_a_run_goes_on_only_with_the_same_config(tmp_path: pathlib.Path) -> None
 
 
 # -- log, and the options of spool and tap ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [SaveLogger, CsvLogger, JsonlLogger])
+def test_another_program_goes_on_only_with_the_same_config(kind: Any, tmp_path: Any) -> None:
+    """What was refused holds nothing open: the run goes on with its own config right after."""
+
+    def write(**config: Any) -> None:
+        with kind(tmp_path) as logger:
+            logger.log(logger.init(7, **config), {"x": 1.0})
+
+    refused: list[Any] = []
+    write(lr=0.1)
+    files = sorted(path for path in tmp_path.rglob("*") if "tmp" not in path.parts)
+    before = {path: path.read_bytes() for path in files if path.suffix in (".csv", ".jsonl")}
+    for config in ({"lr": 0.2}, {}, {"lr": 0.1, "width": 3}):
+        if kind is SaveLogger and not config:
+            continue  # without a config it goes on with that of the store
+        with pytest.raises(StoreExistsError, match="was started with") as caught:
+            write(**config)
+        assert all(path.read_bytes() == content for path, content in before.items())
+        refused.append(caught)  # with its frames, and what they hold
+    with pytest.warns(AppendWarning):
+        write(lr=0.1)
+    if kind is not SaveLogger:
+        (rows,) = (path.read_text().splitlines() for path in before)
+        assert len(rows) == 2 + (kind is CsvLogger)
 
 
 def test_log(tmp_path: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import sawlog
 from sawlog import influence
 from sawlog.capture._label_sampling import LabelSampling
 from sawlog.errors import ArgumentError
+from sawlog.jax._capture_run.gauss_newton import _Rows
 from sawlog.jax._capture_run.sampled_labels import keys_of
 
 rng = np.random.default_rng(3)
@@ -149,6 +151,19 @@ def test_gauss_newton(tmp_path: Path, loss: str, fun: Any) -> None:
     added = dense(loss) + 0.1 * np.eye(24)
     wanted = own[:1] @ np.linalg.solve(added, own.T)
     np.testing.assert_allclose(scores.values, wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "mse"])
+def test_roots_of_the_second_derivative(loss: str) -> None:
+    """Rows of ``R`` are the gradients by the outputs, and ``R^T R`` is that of the loss."""
+    outputs = np.array([-1.0, 0.5, 2.0, 0.0], np.float32)
+    p = np.exp(outputs) / np.exp(outputs).sum()
+    wanted = {"cross_entropy": np.diag(p) - np.outer(p, p), "mse": np.eye(4) * 2 / 4}
+    backend: Any = types.SimpleNamespace(capture_with=lambda fun: fun)
+    weighted = _Rows(backend, lambda params, batch: params, loss)._weighted
+    of_outputs = jax.jit(jax.grad(lambda o, k: weighted(o, (None, k))[0]))
+    root = np.concatenate([of_outputs(outputs[None], k) for k in range(4)])
+    np.testing.assert_allclose(root.T @ root, wanted[loss], atol=1e-6)
 
 
 def test_gauss_newton_arguments(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from sawlog.jax._training import runner
+from sawlog.jax._training import curvature, runner
 from sawlog.jax._training.arguments import runner_of
 from sawlog.jax._training.curvature import DAMPINGS
 from sawlog.jax._training.runner import FURTHER
@@ -29,13 +29,17 @@ OPTIONS = {
 }
 
 
-def test_the_guess_for_a_squared_error_is_gauss_newton():
+@pytest.mark.parametrize(("most", "every"), [(12, 1), (11, 2), (7, 2), (5, 3)])
+def test_the_guess_for_a_squared_error_is_gauss_newton(monkeypatch, most, every):
+    """The curvature is that of every n-th example, so that they are no more than it may have."""
+    monkeypatch.setattr(curvature, "ROWS", most)
     with jax.enable_x64(True):
         own = runner_of(**OPTIONS)
         found = own.run(0)
         start, course, plan = own.begin(0, found.weights)
         w = np.asarray(own.replay.train(start, course, plan)[0][0])
-    matrix = 2 * X.T @ X / 12
+    chosen = X[::every]
+    matrix = 2 * chosen.T @ chosen / len(chosen)
     slopes, asked = (2 * (x @ w - y)[:, None] * x for x, y in ((X, Y), OPTIONS["queries"]))
     assert found.guesses.shape == (3, 2, 12)
     for damping, guess in zip(DAMPINGS, found.guesses, strict=True):
