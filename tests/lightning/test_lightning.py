@@ -72,6 +72,26 @@ def assert_rows(path, expected, ids, prefix=""):
         np.testing.assert_allclose(rows[f"{prefix}{name}.weight"], want, rtol=1e-5, atol=1e-7)
 
 
+class Skipping(Module):
+    """A module that does not train on some batches, as Lightning allows."""
+
+    def training_step(self, batch, batch_idx):
+        return None if batch_idx == 1 else super().training_step(batch, batch_idx)
+
+
+def test_a_batch_that_is_skipped(tmp_path):
+    module = Skipping()
+    trainer(tmp_path, callbacks=[SawlogCallback("fit", root=tmp_path)]).fit(module, loader(False))
+    assert_rows(
+        tmp_path / "fit" / "epoch-0" / "logs" / "whole-float32",
+        {name: rows[[0, 1, 2, 3, 8, 9]] for name, rows in alone(module).items()},
+        [0, 1, 2, 3, 8, 9],
+        "model.",
+    )
+    with sawlog.store.open(tmp_path / "fit" / "epoch-0" / "steps") as steps:
+        assert len(steps.ids("step")) == 6
+
+
 def test_rows_while_fitting(tmp_path):
     module = Module()
     expected = alone(module)

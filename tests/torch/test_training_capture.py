@@ -203,12 +203,18 @@ def test_a_parameter_that_has_no_moments_yet(tmp_path):
     model, x, y = program()
     optimizer = adam(model)
     capture = TrainingCapture(model, "loop", root=tmp_path, optimizer=optimizer, correct=True)
-    for step in range(3):
-        with capture(range(8), step=step):
-            (loss_of(model, x, y) if step else model[0](x).square().mean()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for step in range(3):
+            with capture(range(8), step=step):
+                (loss_of(model, x, y) if step else model[0](x).square().mean()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert len(said) == 1
+    assert "no state of 1 watched parameters, such as '2.weight'" in str(said[0].message)
+    assert said[0].filename == __file__
     capture.close()
+    assert not optimizer._optimizer_step_post_hooks
     steps = sawlog.store.open(capture.path / "epoch-0" / "steps").gather(range(8))
     assert np.asarray(steps["step"]).tolist() == [2] * 8
 
@@ -248,7 +254,7 @@ def test_muon(tmp_path):
 
 
 def test_what_is_refused(tmp_path):
-    model, x, y = program()
+    model = program()[0]
     with pytest.raises(ArgumentError, match="needs the optimizer"):
         TrainingCapture(model, "a", root=tmp_path, correct=True)
     with pytest.raises(ArgumentError, match="Statistics are those of one state"):
@@ -258,15 +264,21 @@ def test_what_is_refused(tmp_path):
     part = torch.optim.Adam(model[0].parameters())
     with pytest.raises(ArgumentError, match="does not have the parameter"):
         TrainingCapture(model, "a", root=tmp_path, optimizer=part, correct=True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+@pytest.mark.parametrize(
+    ("momentum", "message"),
+    [(0.9, "neither Adam's nor that of Muon"), (0.0, "SGD has no second moments .* no state yet")],
+)
+def test_an_optimizer_that_does_not_correct(momentum, message, tmp_path):
+    model, x, y = program()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
     capture = TrainingCapture(model, "b", root=tmp_path, optimizer=optimizer, correct=True)
-    with capture(range(8), step=0):
-        loss_of(model, x, y).backward()
+    for _ in range(2):  # two micro-batches of the first step
+        with capture(range(8), step=0):
+            loss_of(model, x, y).backward()
     optimizer.step()
-    with (
-        pytest.raises(ArgumentError, match="neither Adam's nor that of Muon"),
-        capture(range(8), step=1),
-    ):
+    with pytest.raises(ArgumentError, match=message), capture(range(8), step=1):
         loss_of(model, x, y).backward()
     with pytest.raises(ArgumentError, match="No step was logged"):
         training_influence(tmp_path / "none", {"w": np.ones((1, 2))})

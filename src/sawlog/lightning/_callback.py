@@ -26,6 +26,10 @@ class PositionedBatch:
         self.batch, self.positions = batch, positions
 
 
+class _SkippedBatch(Exception):
+    """A batch that a module does not train on."""
+
+
 class LightningCallback(Callback):
     """Logs the gradient of each example that a module is trained on.
 
@@ -74,6 +78,7 @@ class LightningCallback(Callback):
         }
         self.capture: TrainingCapture | None = None
         self._positions: list[int] | None = None
+        self._skips = False
         self._open = contextlib.ExitStack()
         self._patched: list[tuple[Any, str]] = []
         self._loaders: list[Any] = []
@@ -130,7 +135,9 @@ class LightningCallback(Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Log the batch."""
+        """Log the batch; one whose training step returned None is skipped."""
+        if self._skips:
+            self._give_up(_SkippedBatch())
         self._open.close()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -140,9 +147,7 @@ class LightningCallback(Callback):
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Give up the batch, and write what was logged before it to disk."""
-        given_up, self._open = self._open, contextlib.ExitStack()
-        with contextlib.suppress(type(exception)):
-            given_up.__exit__(type(exception), exception, exception.__traceback__)
+        self._give_up(exception)
         if self.capture is not None:
             self.capture.close()
 
@@ -154,6 +159,11 @@ class LightningCallback(Callback):
             detach_positions(loader)
         self._patched.clear()
         self._loaders.clear()
+
+    def _give_up(self, exception: BaseException) -> None:
+        given_up, self._open = self._open, contextlib.ExitStack()
+        with contextlib.suppress(type(exception)):
+            given_up.__exit__(type(exception), exception, exception.__traceback__)
 
     # -- the batch --------------------------------------------------------------------------------
 
@@ -172,6 +182,7 @@ class LightningCallback(Callback):
     def _training_step(self, step: Any, *args: Any, **options: Any) -> Any:
         found = step(*args, **options)
         loss = found.get("loss") if isinstance(found, Mapping) else found
+        self._skips = loss is None
         if self.capture is not None and isinstance(loss, Tensor):
             self.capture.declare_loss(loss)
         return found

@@ -6,6 +6,7 @@ multiplied by ``D`` make scores those of the update that was made.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,10 +53,39 @@ class Correction:
                 "cannot be corrected. Hint: watch only what is trained, by names=."
             )
         self._known: dict[str, Any] = {}
+        self._has_stepped = self._warned = False
+        hook = getattr(self._optimizer, "register_step_post_hook", None)
+        self._noting = None if hook is None else hook(self._note_step)
 
     def ready(self) -> bool:
-        """Whether the optimizer has a state: it has none before its first step."""
-        return all(self._optimizer.state.get(each) for each in self._parameters.values())
+        """Whether the optimizer has a state for all parameters: it has none before its first step.
+
+        Raises:
+            ArgumentError: it has no state after a step.
+        """
+        missing = [n for n, p in self._parameters.items() if not self._optimizer.state.get(p)]
+        if self._has_stepped and self._noting is not None:
+            self._noting.remove()
+            self._noting = None
+        if missing and self._has_stepped:
+            if len(missing) == len(self._parameters):
+                self._state(missing[0])
+            self._warn(missing)
+        return not missing
+
+    def _note_step(self, *_: Any) -> None:
+        self._has_stepped = True
+
+    def _warn(self, missing: list[str]) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        warnings.warn(
+            f"The optimizer has no state of {len(missing)} watched parameters, such as "
+            f"{missing[0]!r}, because they had no gradient yet. Steps are not logged with "
+            "correct=True until it has. Hint: leave them out by names=.",
+            stacklevel=6,
+        )
 
     def refresh(self) -> None:
         """Read the state again, after a step of the optimizer."""
