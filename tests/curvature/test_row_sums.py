@@ -120,5 +120,7 @@ def test_a_layer_without_rows_does_not_end_its_block():
     rows = np.arange(6.0).reshape(3, 2)
     sums = Squares({"a": (2,), "b": (2,), "c": (2,)})
     add_blocks(sums, [{"a": rows[:0], "b": rows, "c": rows}, {"a": rows}])
-    for layer in sums.layers().values():
+    found = sums.layers()
+    assert found.keys() == {"a", "b", "c"}
+    for layer in found.values():
         np.testing.assert_array_equal(layer.values, (rows**2).mean(0))
