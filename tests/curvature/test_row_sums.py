@@ -13,6 +13,7 @@ from sawlog.curvature._row_sums import (
     RotatedSquares,
     SidesOfRows,
     Squares,
+    add_blocks,
 )
 
 SHAPE = (3, 4)
@@ -113,3 +114,13 @@ def test_each_query_is_solved_by_its_own_norm():
     rows = np.stack([1e6 * np.array([1.0, 0, 0, 0]), np.ones(4)])
     solved = exact.solve_all({"w": rows}, damping=0.5)["w"]
     np.testing.assert_allclose(solved, rows / (np.diag(matrix) + 0.5), rtol=1e-4)
+
+
+def test_a_layer_without_rows_does_not_end_its_block():
+    rows = np.arange(6.0).reshape(3, 2)
+    sums = Squares({"a": (2,), "b": (2,), "c": (2,)})
+    add_blocks(sums, [{"a": rows[:0], "b": rows, "c": rows}, {"a": rows}])
+    found = sums.layers()
+    assert found.keys() == {"a", "b", "c"}
+    for layer in found.values():
+        np.testing.assert_array_equal(layer.values, (rows**2).mean(0))

@@ -6,7 +6,14 @@ from scipy import optimize, special
 
 from sawlog.influence._averages._average import average, t_quantile
 from sawlog.influence._averages._least_squares import least_squares
-from sawlog.influence._averages._score_errors import MOST, by_size, expected_errors, prior_degrees
+from sawlog.influence._averages._score_errors import (
+    MOST,
+    _log_variance,
+    _mean_log,
+    by_size,
+    expected_errors,
+    prior_degrees,
+)
 
 
 def signal():
@@ -67,7 +74,7 @@ def test_moderated_variances_by_an_independent_computation():
     usual *= ((target / usual).sum(0) + 4) / 9
     logs = np.log(target / usual)
     prior = 2 * optimize.brentq(
-        lambda x: special.polygamma(1, x) + special.polygamma(1, 4.5) - logs.var(), 0.1, 1e4
+        lambda x: special.special.polygamma(1, x) + special.polygamma(1, 4.5) - logs.var(), 0.1, 1e4
     )
     offset = special.digamma(prior / 2) - np.log(prior / 2) - special.digamma(4.5) + np.log(4.5)
     usual *= np.exp(logs.mean() + offset)
@@ -80,9 +87,9 @@ def test_moderated_variances_by_an_independent_computation():
 @pytest.mark.parametrize("degrees", [1, 8, 29])
 @pytest.mark.parametrize("prior", [2.0, 7.0, 40.0])
 def test_the_degrees_of_the_expected_variance(degrees, prior):
-    spread = special.polygamma(1, degrees / 2) + special.polygamma(1, prior / 2)
+    spread = special.special.polygamma(1, degrees / 2) + special.polygamma(1, prior / 2)
     assert prior_degrees(float(spread), degrees) == pytest.approx(prior, rel=1e-5)
-    assert prior_degrees(float(special.polygamma(1, degrees / 2)), degrees) == MOST
+    assert prior_degrees(float(special.special.polygamma(1, degrees / 2)), degrees) == MOST
 
 
 def test_scores_of_rows_and_columns_that_never_vary_have_no_error():
@@ -112,3 +119,12 @@ def test_a_fit_by_size_has_no_negative_coefficient():
         by_size(sizes, 1 + 2 * sizes + 3 * sizes**2, 1 + sizes), 1 + 2 * sizes + 3 * sizes**2
     )
     assert (by_size(sizes, -1 - sizes, np.ones_like(sizes)) == 0).all()
+
+
+@pytest.mark.parametrize("degrees", [1.0, 2.5, 9.0, 19.0, 300.0])
+def test_moments_of_logarithms_of_variances(degrees):
+    """A variance of normal numbers is a gamma variable, whose logarithm has known moments."""
+    wanted = special.digamma(degrees / 2) - np.log(degrees / 2)
+    assert _mean_log(degrees) == pytest.approx(float(wanted), rel=1e-7)
+    wanted = special.polygamma(1, degrees / 2)
+    assert _log_variance(degrees) == pytest.approx(float(wanted), rel=1e-7)
