@@ -65,10 +65,11 @@ def by_vmap(
 
 
 def _projected(block: Block, rows: Any, left: Any, right: Any) -> Any:
+    """Project; weights, all of which have a bias, are stored as inputs and outputs."""
     matrix = rows[block.name]
     if block.cols == 1:
         matrix = matrix.reshape(len(matrix), -1, 1)
-    elif block.inputs == "right":
+    elif block.inputs == "right" and (len(block.parameters) > 1 or len(block.shape) > 2):
         matrix = jnp.swapaxes(matrix, -1, -2)
     if len(block.parameters) > 1:
         matrix = jnp.concatenate([matrix, rows[block.parameters[1]][..., None]], axis=-1)
