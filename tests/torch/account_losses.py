@@ -372,6 +372,18 @@ for _name, (_join, _said) in {
     REFUSED[_name] = (lambda join=_join: weighed(join), _said)  # type: ignore[misc]
 
 
+@refused("along another axis")
+def the_last_of_cumulated_losses() -> Situation:
+    """One element, in which all examples are, of a tensor as long as the batch."""
+
+    def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        loss = F.cross_entropy(model(x), y, reduction="none").cumsum(0)[-1]
+        loss.backward()
+        return loss
+
+    return Situation(two_layers(), numbers(), step, options={"reduction": "sum"})
+
+
 @right
 def weights_that_are_taken_as_they_are() -> Situation:
     """Weights of constants, so that those of a batch of one are the same."""

@@ -87,7 +87,7 @@ class ExampleAxis:
                 if len(others) > 1:
                     raise self.other_order(repr(name))
                 seen |= others
-            if len(seen) > 1:
+            if seen:
                 raise self.unclear_axis(name, plain)
 
     def check_each(self, layouts: Mapping[int, ExampleLayout]) -> None:
@@ -133,9 +133,10 @@ class ExampleAxis:
             f"The layer {name!r} has the inputs of the model, and {self.batch} examples along "
             f"axis {self.axis} of its output {tuple(grad.shape)}; in the loss, the examples seem "
             "to be along another axis, which is as long. Probably there are as many positions as "
-            "examples, and the loss has positions first. Hint: another batch size, or another "
-            "length; or put the axis of the examples first in the loss; watch(model, batch_axis=1) "
-            "if inputs have positions first."
+            "examples, and the loss has positions first; or one element of it joins several "
+            "examples (losses.cumsum(0)[-1]). Hint: another batch size, or another length; or put "
+            "the axis of the examples first in the loss; watch(model, batch_axis=1) if inputs have "
+            "positions first; or take the sum or mean of the losses."
         )
 
     def other_order(self, where: str) -> CaptureError:
