@@ -5,14 +5,13 @@ import numpy as np
 import pytest
 
 from sawlog.capture._nonfinite import LIMITS, rows_at_or_above
-from sawlog.run_files._encode import decode, encode
-from sawlog.run_files._options import DTYPES
+from sawlog.run_files._encode import BYTES, decode, encode
 
 WIDE = {"float16": np.float32, "bfloat16": np.float64, "float32": np.float64, "int8": np.float32}
 
 
 def test_each_dtype_has_a_limit():
-    assert LIMITS.keys() == set(DTYPES)
+    assert LIMITS.keys() == set(BYTES)
 
 
 def _around(dtype):
@@ -45,7 +44,7 @@ def test_what_is_refused_is_what_would_be_infinite(dtype, sign):
             assert found is None
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", BYTES)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_no_number_is_refused_and_is_no_overflow(dtype, value):
     rows = np.ones((3, 2))

@@ -74,7 +74,7 @@ def test_moderated_variances_by_an_independent_computation():
     usual *= ((target / usual).sum(0) + 4) / 9
     logs = np.log(target / usual)
     prior = 2 * optimize.brentq(
-        lambda x: special.special.polygamma(1, x) + special.polygamma(1, 4.5) - logs.var(), 0.1, 1e4
+        lambda x: special.polygamma(1, x) + special.polygamma(1, 4.5) - logs.var(), 0.1, 1e4
     )
     offset = special.digamma(prior / 2) - np.log(prior / 2) - special.digamma(4.5) + np.log(4.5)
     usual *= np.exp(logs.mean() + offset)
@@ -87,9 +87,9 @@ def test_moderated_variances_by_an_independent_computation():
 @pytest.mark.parametrize("degrees", [1, 8, 29])
 @pytest.mark.parametrize("prior", [2.0, 7.0, 40.0])
 def test_the_degrees_of_the_expected_variance(degrees, prior):
-    spread = special.special.polygamma(1, degrees / 2) + special.polygamma(1, prior / 2)
+    spread = special.polygamma(1, degrees / 2) + special.polygamma(1, prior / 2)
     assert prior_degrees(float(spread), degrees) == pytest.approx(prior, rel=1e-5)
-    assert prior_degrees(float(special.special.polygamma(1, degrees / 2)), degrees) == MOST
+    assert prior_degrees(float(special.polygamma(1, degrees / 2)), degrees) == MOST
 
 
 def test_scores_of_rows_and_columns_that_never_vary_have_no_error():
