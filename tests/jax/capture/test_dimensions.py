@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 import sawlog.jax
-from tests.jax.capture.oracle import assert_equal, gradients
+from tests.jax.capture.oracle import assert_equal, assert_pairs, gradients
 from tests.thorough import seeded_examples
 
 EXAMPLES = 2
@@ -56,6 +56,7 @@ def test_any_product(drawn):
         got = capture({"w": weight}, batch)
         one = jax.grad(lambda w, i: loss(w, batch)[i])
         assert_equal(got.grads, {"w": jnp.stack([one(weight, i) for i in range(EXAMPLES)])})
+        assert_pairs(got, capture.plan({"w": weight}, batch), None, None)
 
 
 @st.composite
@@ -94,6 +95,7 @@ def test_any_convolution(drawn):
         got = capture({"w": weight}, batch)
         one = jax.grad(lambda w, i: loss(w, batch)[i])
         assert_equal(got.grads, {"w": jnp.stack([one(weight, i) for i in range(EXAMPLES)])})
+        assert_pairs(got, capture.plan({"w": weight}, batch), None, None)
 
 
 def _placed(sizes, layout):
