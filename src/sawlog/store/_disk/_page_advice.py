@@ -17,7 +17,7 @@ _DONTNEED = getattr(mmap, "MADV_DONTNEED", None)
 _WILLNEED = getattr(mmap, "MADV_WILLNEED", None)
 _MAPPED_AT_ONCE = 1 << 16  # bytes
 _WITHOUT_GIL = 512  # items
-_SAMPLES = 8  # pages that are inspected
+_SAMPLES = 4  # pages that are inspected
 
 
 @functools.cache
@@ -61,11 +61,11 @@ def is_resident(mapped: mmap.mmap, start: int, stop: int) -> bool:
     if call is None or start >= stop:
         return False
     base, found = np.frombuffer(mapped, np.uint8), ctypes.create_string_buffer(1)
+    address = base.ctypes.data
     first, last = start // mmap.PAGESIZE, (stop - 1) // mmap.PAGESIZE
     for number in range(_SAMPLES):
         page = first + (last - first) * number // (_SAMPLES - 1)
-        at = base.ctypes.data + page * mmap.PAGESIZE
-        if call(at, 1, found) or not found.raw[0] & 1:
+        if call(address + page * mmap.PAGESIZE, 1, found) or not found.raw[0] & 1:
             return False
     return True
 

@@ -125,13 +125,15 @@ def _advance(
 ) -> Future | None:
     """Release rows, then fetch others: in the thread if they are to be read or checked."""
 
+    unread = following if following is not None and not following.ready else None
+
     def work() -> None:
         if previous is not None:
             previous.release()
-        if following is not None:
-            following.fetch()
+        if unread is not None:
+            unread.fetch()
 
-    if following is not None and not following.ready:
+    if unread is not None:
         return pool.submit(work)
     work()
     return None
