@@ -309,7 +309,7 @@ def while_loop(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> li
     ):
         raise _endless(eqn, operands)
     states = [x.state for x in carry]
-    for _ in range(len(states) + 2):
+    while True:  # no state ever returns to an earlier one
         again = states_of(walk, loop.cond, [*(x.state for x in of_cond), *states])[0]
         outs = states_of(walk, loop.body, [*(x.state for x in of_body), *states])
         new = [merged_state(pair, eqn) for pair in zip(states, outs, strict=True)]
