@@ -116,9 +116,7 @@ def bind_while(
     return list(eqn.primitive.bind(*hoisted, *consts, *init, **params))[1:]
 
 
-def _by_lane(
-    step: Callable[..., list[Any]], consts: int, states: int
-) -> Callable[..., list[Any]]:
+def _by_lane(step: Callable[..., list[Any]], consts: int, states: int) -> Callable[..., list[Any]]:
     """Let lanes stop separately in a loop that carries states: it runs while any lane runs.
 
     JAX would keep the first axes of every array for the lanes that stopped. Those of a state may be
