@@ -135,3 +135,31 @@ def test_names_are_in_the_order_in_which_a_turn_logs_them() -> None:
     _, logs = sawlog.spool(lambda x: lax.while_loop(condition, body, x), capacity=9)(f32(4))
     assert list(logs) == ["later in the alphabet", "k"]
     assert (len(logs["later in the alphabet"]), len(logs["k"])) == (3, 2)
+
+
+@pytest.mark.parametrize("options", [{"capacity": 4}, {"reduce": "sum"}], ids=["keep", "reduce"])
+def test_lanes_of_two_maps_of_which_one_decides_when_a_loop_stops(options: dict) -> None:
+    """The lanes of the loop are not the first ones of the state, though as many."""
+
+    def grow(x: Any, n: Any) -> Any:
+        def body(s: Any) -> Any:
+            sawlog.log({"x": s[0]})
+            return s[0] + x, s[1] + 1
+
+        return lax.while_loop(lambda s: s[1] < n, body, (x, 0))[0]
+
+    starts, counts = np.array([1.0, 2.0], f32), np.array([1, 3])
+    both = jax.vmap(jax.vmap(grow, (None, 0)), (0, None))
+    out, logs = sawlog.spool(both, **options)(starts, counts)
+    close(out, starts[:, None] * (counts + 1))
+    sums: list = []
+    sawlog.tap(both, lambda logs: sums.append(logs["x"]), reduce="sum")(starts, counts)
+    expected = starts[:, None] * counts * (counts + 1) / 2
+    close(sums[0], expected)
+    if "reduce" in options:
+        close(logs["x"], expected)
+        return
+    for i, x in enumerate(starts):
+        for j, n in enumerate(counts):
+            there = np.asarray(logs.mask["x"])[:, i, j]
+            assert np.asarray(logs["x"])[there, i, j].tolist() == [x * (k + 1) for k in range(n)]

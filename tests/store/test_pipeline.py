@@ -204,3 +204,21 @@ def test_without_new_threads_the_caller_writes(tmp_path, monkeypatch):
     with store.open(tmp_path / "s") as reader:
         assert reader.count("x") == 401
         np.testing.assert_array_equal(reader.gather([399, 7])["x"][:, 0], [399, 7])
+
+
+def test_a_thread_may_start_while_a_writer_closes(tmp_path: Path) -> None:
+    """Merging starts after the last segment is published, when the caller closes already."""
+    writer = store.create(tmp_path / "store", interval=None)
+    threads = writer._pipeline._threads
+
+    class Thread:
+        ident = 0
+
+        @property
+        def ended(self) -> bool:
+            threads.setdefault("merge", _pipeline._TaskThread())
+            return True
+
+    threads["write"] = Thread()
+    writer.close()
+    assert set(threads) >= {"write", "merge"}

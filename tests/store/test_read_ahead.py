@@ -9,7 +9,7 @@ import pytest
 
 from sawlog import store
 from sawlog.errors import ArgumentError
-from sawlog.store._disk import _page_advice
+from sawlog.store._disk import SMALL, _local, _page_advice
 from sawlog.store._disk._page_advice import is_resident, populate, release
 from sawlog.store._format._segment import Segment
 from sawlog.store._reading import _blocks
@@ -47,6 +47,24 @@ def test_what_is_in_memory_is_told_from_what_is_on_disk(tmp_path):
     assert is_resident(fresh, 0, 1)
     assert not is_resident(fresh, 0, mmap.PAGESIZE + 1)
     assert not is_resident(mapped, 5, 5)
+
+
+@LINUX
+@pytest.mark.parametrize("user", ["owner", "other"])
+def test_the_system_does_not_tell_what_is_in_memory_of_the_files_of_others(
+    tmp_path, monkeypatch, user
+):
+    """It says that all of it is, also of what is on disk."""
+    file = tmp_path / "file"
+    file.write_bytes(b"x" * (2 * SMALL))
+    number = file.stat().st_uid + (user == "other")
+    monkeypatch.setattr(_page_advice.os, "geteuid", lambda: number)
+    asked = []
+    monkeypatch.setattr(_page_advice, "_advise", lambda *_: asked.append(1))
+    mapped = _local._File(str(file)).map()
+    assert mapped.is_in_memory(0, SMALL) == (user != "other")
+    mapped.prefetch(0, SMALL)
+    assert asked == [1] * (user == "other")
 
 
 @pytest.mark.parametrize("again", ["to be checked", "on disk", "in memory"])

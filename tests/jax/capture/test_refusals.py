@@ -132,6 +132,17 @@ MIXED = {
         ).sum(1),
         "reduce_max",
     ),
+    "a loop that combines examples late": (
+        lambda p, x: output(
+            p,
+            lax.while_loop(
+                lambda c: c[0] < 17,
+                lambda c: (c[0] + 1, x + c[-1][::-1], *c[1:-1]),
+                (0, x, *[jnp.zeros_like(x)] * 7),
+            )[-1],
+        ).sum(1),
+        "combines different examples",
+    ),
     "all examples in a loop of each": (
         lambda p, x: (
             output(p, x)

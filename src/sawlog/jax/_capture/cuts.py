@@ -31,32 +31,34 @@ def has_cuts(operands: Sequence[Traced]) -> bool:
     return any(isinstance(x.state.place, CutBatch) for x in operands)
 
 
-def equation_of_cuts(walk: Any, eqn: Any, operands: list[Traced]) -> list[Traced]:
+def equation_of_cuts(interpreter: Any, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Evaluate an equation that has operands with some of the examples."""
-    if walk.examples_type.sharding is not None:
+    if interpreter.examples_type.sharding is not None:
         return _mixed(eqn, operands, "selects some of the examples of a batch that is sharded")
-    place = _joined(walk, eqn, operands)
+    place = _joined(interpreter, eqn, operands)
     if place is not None:
         value = _compat.bind_equation(eqn, [x.value for x in operands])[0]
         return [Traced(value, State(place, any(x.state.param for x in operands)))]
     places = [x.state.place for x in operands]
     chosen = {place.chosen for place in places if isinstance(place, CutBatch)}
     if len(chosen) == 1 and not any(isinstance(place, (Axis, Split)) for place in places):
-        return within(walk, eqn, operands, chosen.pop())
-    if walk.sums and eqn.primitive.name in ("add", "add_any", "sub"):
-        return walk.equation(eqn, [_as_sum(x) for x in operands])
+        return within(interpreter, eqn, operands, chosen.pop())
+    if interpreter.sums and eqn.primitive.name in ("add", "add_any", "sub"):
+        return interpreter.equation(eqn, [_as_sum(x) for x in operands])
     return _mixed(eqn, operands, _DIFFERENT)
 
 
-def within(walk: Any, eqn: Any, operands: Sequence[Traced], chosen: tuple[int, ...]) -> list[Any]:
+def within(
+    interpreter: Any, eqn: Any, operands: Sequence[Traced], chosen: tuple[int, ...]
+) -> list[Any]:
     """Evaluate an equation as if the chosen examples were the batch."""
-    examples, start = walk.examples, len(walk.records)
+    examples, start = interpreter.examples, len(interpreter.records)
     own = [_taken(x, chosen) for x in operands]
-    with walk.some_examples(len(chosen)), _zeros_of_cut(walk, examples, chosen):
-        outs = walk.equation(eqn, own)
-    for i, record in enumerate(walk.records[start:], start):
+    with interpreter.some_examples(len(chosen)), _zeros_of_cut(interpreter, examples, chosen):
+        outs = interpreter.equation(eqn, own)
+    for i, record in enumerate(interpreter.records[start:], start):
         cut = chosen if record.cut is None else tuple(chosen[n] for n in record.cut)
-        walk.records[i] = dataclasses.replace(record, cut=cut)
+        interpreter.records[i] = dataclasses.replace(record, cut=cut)
     at = next(x.state.place.where for x in operands if isinstance(x.state.place, CutBatch))
     return [_returned(out, CutBatch(ONE, chosen, at), examples, eqn) for out in outs]
 
@@ -106,14 +108,14 @@ def _returned(traced: Traced, cut: CutBatch, examples: int, eqn: Any) -> Traced:
 
 
 @contextlib.contextmanager
-def _zeros_of_cut(walk: Any, examples: int, chosen: tuple[int, ...]) -> Iterator[None]:
+def _zeros_of_cut(interpreter: Any, examples: int, chosen: tuple[int, ...]) -> Iterator[None]:
     """Hand out zeros for factors that are rows of those of the batch."""
-    outer = walk.zeros
-    walk.zeros = outer and _CutZeros(outer, examples, chosen)
+    outer = interpreter.zeros
+    interpreter.zeros = outer and _CutZeros(outer, examples, chosen)
     try:
         yield
     finally:
-        walk.zeros = outer
+        interpreter.zeros = outer
 
 
 class _CutZeros:
@@ -150,20 +152,20 @@ def _as_sum(traced: Traced) -> Traced:
 # -- pieces put together ------------------------------------------------------------------------
 
 
-def _joined(walk: Any, eqn: Any, operands: Sequence[Traced]) -> Place:
+def _joined(interpreter: Any, eqn: Any, operands: Sequence[Traced]) -> Place:
     """Return the place of pieces that are put together; None if the equation does not do that."""
     if any(x.constant is not None for x in operands):
         return None
     rule = _JOINS.get(eqn.primitive.name)
-    found = None if rule is None else rule(eqn, operands, walk.examples)
+    found = None if rule is None else rule(eqn, operands, interpreter.examples)
     if found is None:
-        return _in_rows(eqn, operands, walk.examples)
+        return _in_rows(eqn, operands, interpreter.examples)
     dim, numbers = found
-    numbers = completed(numbers, walk.examples)
+    numbers = completed(numbers, interpreter.examples)
     if numbers is None:
         why = "adds rows that are not examples to the dimension of the examples"
         return Mixed(why, where(eqn))
-    place = place_of(numbers, dim, walk.examples)
+    place = place_of(numbers, dim, interpreter.examples)
     if isinstance(place, (Mixed, CutBatch)):
         return dataclasses.replace(place, where=where(eqn))
     return place

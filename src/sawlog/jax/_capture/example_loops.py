@@ -37,10 +37,10 @@ _HANDED_ON = "passes a value of some examples to others, in a loop over the exam
 
 
 def loop_over_examples(
-    walk: CaptureInterpreter, eqn: Any, loop: Any, operands: Sequence[Traced], digit: Digit
+    interpreter: CaptureInterpreter, eqn: Any, loop: Any, operands: Sequence[Traced], digit: Digit
 ) -> list[Traced]:
     """Evaluate a loop whose steps run over a digit of the examples."""
-    return _ExampleLoop(walk, eqn, loop, operands, digit).bind()
+    return _ExampleLoop(interpreter, eqn, loop, operands, digit).bind()
 
 
 class _ExampleLoop:
@@ -48,13 +48,13 @@ class _ExampleLoop:
 
     def __init__(
         self,
-        walk: CaptureInterpreter,
+        interpreter: CaptureInterpreter,
         eqn: Any,
         loop: Any,
         operands: Sequence[Traced],
         digit: Digit,
     ) -> None:
-        self.walk, self.eqn, self.loop, self.digit = walk, eqn, loop, digit
+        self.interpreter, self.eqn, self.loop, self.digit = interpreter, eqn, loop, digit
         self.at = where(eqn)
         consts, carry, xs = loop.split(operands)
         self.consts = [self._const(x) for x in consts]
@@ -62,7 +62,7 @@ class _ExampleLoop:
         self.xs = [Traced(x.value, self._step_state(x.state)) for x in xs]
         self.constants = [x.constant for x in self.consts if x.constant is not None]
         self.found: list[Recorded] = []
-        with walk.some_examples(digit.rest):
+        with interpreter.some_examples(digit.rest):
             self.states, self.outs = self._fixed_point()
 
     # -- states -------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ class _ExampleLoop:
         """Return the state of a value in the carry."""
         place = state.place
         if isinstance(place, (Axis, Split, CutBatch)):
-            place = Summed() if self.walk.sums else Mixed(_HANDED_ON, self.at)
+            place = Summed() if self.interpreter.sums else Mixed(_HANDED_ON, self.at)
         elif place is None and state.param:
             place = Mixed("passes parameters to later steps, in a loop over the examples", self.at)
         return State(place, state.param)
@@ -93,7 +93,7 @@ class _ExampleLoop:
         return State(place, state.param)
 
     def _in_step(self, place: Axis | Split) -> Place:
-        digits = digits_of(place, self.walk.examples)
+        digits = digits_of(place, self.interpreter.examples)
         if tuple(size for _, size in digits) == self.digit.sizes:
             own, _ = digits.pop(self.digit.index)
             if own.dim == 0 and own.width == 1 and own.order is None:
@@ -105,7 +105,7 @@ class _ExampleLoop:
         states = [x.state for x in self.carry]
         while True:
             given = [*(x.state for x in self.consts), *states, *(x.state for x in self.xs)]
-            outs = states_of(self.walk, self.loop.body, given)
+            outs = states_of(self.interpreter, self.loop.body, given)
             handed_on = map(self._handed_on, outs[: len(states)])
             pairs = zip(states, handed_on, strict=True)
             new = [merged_state(pair, self.eqn) for pair in pairs]
@@ -132,10 +132,10 @@ class _ExampleLoop:
 
     def bind(self) -> list[Traced]:
         """Run the loop, and return its outputs."""
-        walk, digit = self.walk, self.digit
+        interpreter, digit = self.interpreter, self.digit
         start, xs = [x.value for x in self.carry], [x.value for x in self.xs]
         zeros = [digit.front(passed(constant)) for constant in self.constants]
-        first = 0 if walk.zeros is None else len(walk.zeros.types)
+        first = 0 if interpreter.zeros is None else len(interpreter.zeros.types)
         factors = [digit.front(zeros, axis) for zeros, axis in self._factor_zeros(start, xs, zeros)]
         carry, ys = jax.lax.scan(
             self._step,
@@ -145,7 +145,7 @@ class _ExampleLoop:
             reverse=self.loop.reverse,
             unroll=_compat.scan_unroll(self.eqn),
         )
-        walk.adopt([of_all_steps(record) for record in self.found], first)
+        interpreter.adopt([of_all_steps(record) for record in self.found], first)
         stacked = map(self._stacked, self.outs[len(carry) :])
         return [
             *(Traced(v, s) for v, s in zip(carry, self.states, strict=True)),
@@ -154,9 +154,9 @@ class _ExampleLoop:
 
     def _factor_zeros(self, start: Any, xs: Any, zeros: Any) -> list[tuple[Any, int]]:
         """Return the zeros for factors that a step takes, and where they have the examples."""
-        if self.walk.zeros is None:
+        if self.interpreter.zeros is None:
             return []
-        taken = self.walk.zeros
+        taken = self.interpreter.zeros
         collected: list[Any] = []
 
         def body(carry: Any, x: Any) -> Any:
@@ -173,7 +173,7 @@ class _ExampleLoop:
 
     def _step(self, carry: Any, x: Any) -> Any:
         """Evaluate one step."""
-        walk, (xs, zeros, factors) = self.walk, x
+        interpreter, (xs, zeros, factors) = self.interpreter, x
         rest = iter(zeros)
         given = [
             *(
@@ -187,16 +187,16 @@ class _ExampleLoop:
             *(Traced(v, s) for v, s in zip(carry, self.states, strict=True)),
             *(Traced(v, x.state) for v, x in zip(xs, self.xs, strict=True)),
         ]
-        outer = walk.records, walk.zeros
-        walk.records = []
-        walk.zeros = None if outer[1] is None else Zeros(factors)
+        outer = interpreter.records, interpreter.zeros
+        interpreter.records = []
+        interpreter.zeros = None if outer[1] is None else Zeros(factors)
         try:
-            with walk.some_examples(self.digit.rest):
-                outs = walk.run(self.loop.body.jaxpr, self.loop.body.consts, given)
-            self.found = walk.records
-            made = walk.zeros
+            with interpreter.some_examples(self.digit.rest):
+                outs = interpreter.run(self.loop.body.jaxpr, self.loop.body.consts, given)
+            self.found = interpreter.records
+            made = interpreter.zeros
             self.types = [] if made is None else [*zip(made.types, made.axes, strict=True)]
         finally:
-            walk.records, walk.zeros = outer
+            interpreter.records, interpreter.zeros = outer
         count = len(carry)
         return [o.value for o in outs[:count]], [o.value for o in outs[count:]]

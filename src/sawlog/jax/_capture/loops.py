@@ -37,34 +37,34 @@ from sawlog.jax._core import arrays
 
 
 @structure_rule("scan")
-def scan(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+def scan(interpreter: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Evaluate the body with zeros for what it uses as further inputs."""
     loop = _compat.Scan.read(eqn.params)
     consts, carry, xs = loop.split(operands)
-    digit = step_digit([x.state.place for x in xs], walk.examples)
+    digit = step_digit([x.state.place for x in xs], interpreter.examples)
     if digit is not None:
-        return loop_over_examples(walk, eqn, loop, operands, digit)
-    stepped = [_step_state(walk, x.state, eqn) for x in xs]
-    states, outs = _fixed_point(walk, eqn, loop, consts, carry, stepped)
+        return loop_over_examples(interpreter, eqn, loop, operands, digit)
+    stepped = [_step_state(interpreter, x.state, eqn) for x in xs]
+    states, outs = _fixed_point(interpreter, eqn, loop, consts, carry, stepped)
     if any(isinstance(state.place, Mixed) for state in (*states, *outs)):
-        written_out = unrolled_steps(walk, eqn, loop, operands)
+        written_out = unrolled_steps(interpreter, eqn, loop, operands)
         if written_out is not None:
             return written_out
-    body = _Body(walk, eqn, loop, consts, carry, xs, stepped, states, outs)
+    body = _Body(interpreter, eqn, loop, consts, carry, xs, stepped, states, outs)
     return body.bind()
 
 
-def _step_state(walk: CaptureInterpreter, state: State, eqn: Any) -> State:
+def _step_state(interpreter: CaptureInterpreter, state: State, eqn: Any) -> State:
     """Return the state of one step of a stacked value."""
-    return State(in_step(state.place, walk.examples, where(eqn)), state.param)
+    return State(in_step(state.place, interpreter.examples, where(eqn)), state.param)
 
 
-def _stacked_state(walk: CaptureInterpreter, state: State) -> State:
-    return State(shifted(state.place, walk.examples, 1), state.param)
+def _stacked_state(interpreter: CaptureInterpreter, state: State) -> State:
+    return State(shifted(state.place, interpreter.examples, 1), state.param)
 
 
 def _fixed_point(
-    walk: CaptureInterpreter,
+    interpreter: CaptureInterpreter,
     eqn: Any,
     loop: Any,
     consts: Sequence[Traced],
@@ -75,7 +75,7 @@ def _fixed_point(
     states = [State(x.state.place, x.state.param) for x in carry]
     while True:
         given = [*(x.state for x in consts), *states, *stepped]
-        outs = states_of(walk, loop.body, given)
+        outs = states_of(interpreter, loop.body, given)
         new = [merged_state(pair, eqn) for pair in zip(states, outs[: len(states)], strict=True)]
         if new == states:
             return states, outs
@@ -86,7 +86,7 @@ def _fixed_point(
 class _Body:
     """A ``scan`` that is being rebuilt."""
 
-    walk: CaptureInterpreter
+    interpreter: CaptureInterpreter
     eqn: Any
     loop: Any
     consts: list[Traced]
@@ -103,22 +103,25 @@ class _Body:
         )
         self.carried = [s.place is None and s.param for s in self.states]
         self.ys = [s.place is None and s.param for s in self.outs[len(self.carry) :]]
-        self.stacked = [_Stacked.of(self.walk, x) for x in self.xs]
+        self.stacked = [_Stacked.of(self.interpreter, x) for x in self.xs]
         self.found: list[Recorded] = []
 
     def bind(self) -> list[Traced]:
         """Run the loop, and return its outputs."""
-        walk, loop, length = self.walk, self.loop, self.loop.length
+        interpreter, loop, length = self.interpreter, self.loop, self.loop.length
         init = [
-            agree(walk, x, state, self.at) for x, state in zip(self.carry, self.states, strict=True)
+            agree(interpreter, x, state, self.at)
+            for x, state in zip(self.carry, self.states, strict=True)
         ]
         start = [x.value for x in init]
-        start_zeros = [zeros_of(walk, x) for x, c in zip(init, self.carried, strict=True) if c]
+        start_zeros = [
+            zeros_of(interpreter, x) for x, c in zip(init, self.carried, strict=True) if c
+        ]
         xs = [x.value for x in self.xs]
         extra = [each.arrays for each in self.stacked]
         types = self._types(start, start_zeros, xs, extra)
-        first = 0 if walk.zeros is None else len(walk.zeros.types)
-        taken = walk.zeros or Zeros()
+        first = 0 if interpreter.zeros is None else len(interpreter.zeros.types)
+        taken = interpreter.zeros or Zeros()
         zeros = [taken.take(arrays.rows(length, kind), axis + 1) for kind, axis in types]
         (carry, carry_zeros), (ys, ys_zeros) = jax.lax.scan(
             self._step,
@@ -128,9 +131,9 @@ class _Body:
             reverse=loop.reverse,
             unroll=_compat.scan_unroll(self.eqn),
         )
-        walk.adopt(self.found, first)
+        interpreter.adopt(self.found, first)
         moved = [jnp.moveaxis(each, 0, 1) for each in ys_zeros]
-        stacked = [_stacked_state(walk, state) for state in self.outs[len(carry) :]]
+        stacked = [_stacked_state(interpreter, state) for state in self.outs[len(carry) :]]
         return [
             *self._results(carry, self.states, self.carried, carry_zeros),
             *self._results(ys, stacked, self.ys, moved),
@@ -147,7 +150,7 @@ class _Body:
 
     def _types(self, start: Any, start_zeros: Any, xs: Any, extra: Any) -> list[tuple[Any, int]]:
         """Return the types of the zeros for factors that the body takes, and their axes."""
-        if self.walk.zeros is None:
+        if self.interpreter.zeros is None:
             return []
         collected: list[Any] = []
 
@@ -164,7 +167,7 @@ class _Body:
 
     def _step(self, carry: Any, x: Any) -> Any:
         """Evaluate one iteration."""
-        walk = self.walk
+        interpreter = self.interpreter
         (values, carry_zeros), (xs, extra, zeros) = carry, x
         rest = iter(carry_zeros)
         given = [
@@ -174,30 +177,32 @@ class _Body:
                 for v, s, flag in zip(values, self.states, self.carried, strict=True)
             ),
             *(
-                Traced(v, s, each.constant(v, arrays, walk.depth))
+                Traced(v, s, each.constant(v, arrays, interpreter.depth))
                 for v, s, each, arrays in zip(xs, self.stepped, self.stacked, extra, strict=True)
             ),
         ]
-        outer = walk.records, walk.zeros
-        walk.records = []
-        walk.zeros = None if outer[1] is None else Zeros(zeros)
-        walk.depth += 1
+        outer = interpreter.records, interpreter.zeros
+        interpreter.records = []
+        interpreter.zeros = None if outer[1] is None else Zeros(zeros)
+        interpreter.depth += 1
         try:
-            outs = walk.run(self.loop.body.jaxpr, self.loop.body.consts, given)
+            outs = interpreter.run(self.loop.body.jaxpr, self.loop.body.consts, given)
             count = len(values)
             new = [
-                agree(walk, out, state, self.at)
+                agree(interpreter, out, state, self.at)
                 for out, state in zip(outs[:count], self.states, strict=True)
             ]
             ys = outs[count:]
-            new_zeros = [zeros_of(walk, o) for o, c in zip(new, self.carried, strict=True) if c]
-            ys_zeros = [zeros_of(walk, o) for o, c in zip(ys, self.ys, strict=True) if c]
-            self.found = walk.records
-            made = walk.zeros
+            new_zeros = [
+                zeros_of(interpreter, o) for o, c in zip(new, self.carried, strict=True) if c
+            ]
+            ys_zeros = [zeros_of(interpreter, o) for o, c in zip(ys, self.ys, strict=True) if c]
+            self.found = interpreter.records
+            made = interpreter.zeros
             self.types = [] if made is None else [*zip(made.types, made.axes, strict=True)]
         finally:
-            walk.depth -= 1
-            walk.records, walk.zeros = outer
+            interpreter.depth -= 1
+            interpreter.records, interpreter.zeros = outer
         return ([o.value for o in new], new_zeros), ([o.value for o in ys], ys_zeros)
 
 
@@ -218,7 +223,7 @@ class _Stacked:
     names: frozenset[str] | None = None
 
     @classmethod
-    def of(cls, walk: CaptureInterpreter, traced: Traced) -> _Stacked:
+    def of(cls, interpreter: CaptureInterpreter, traced: Traced) -> _Stacked:
         """Return what the iterations need of an operand."""
         constant = traced.constant
         if constant is None:
@@ -227,7 +232,7 @@ class _Stacked:
         if slot is not None and view is not None and _is_group(slot, view):
             moved = [jnp.moveaxis(slot.zeros, 1, 0), slot.left, slot.right]
             return cls(moved, view, slot, constant.names)
-        whole = walk.full(traced)
+        whole = interpreter.full(traced)
         assert whole is not None
         return cls([jnp.moveaxis(whole.make_zeros(), 1, 0)], whole.view, None, constant.names)
 

@@ -132,8 +132,8 @@ class CaptureProgram:
 
         def body() -> Any:
             zeros = Zeros() if "pairs" in self._request.what else None
-            walk, losses, _ = self._evaluate(zeros, self._survey_constants())
-            found[:] = [zeros.types if zeros else [], walk.records]
+            interpreter, losses, _ = self._evaluate(zeros, self._survey_constants())
+            found[:] = [zeros.types if zeros else [], interpreter.records]
             return losses
 
         jax.eval_shape(body)
@@ -151,7 +151,7 @@ class CaptureProgram:
     ) -> tuple[CaptureInterpreter, Any, list[Any]]:
         """Evaluate the loss function; return the losses and the leaves of its other output."""
         request = self._request
-        walk = CaptureInterpreter(self._lead, zeros, sums=request.reduction != "none")
+        interpreter = CaptureInterpreter(self._lead, zeros, sums=request.reduction != "none")
         operands = [
             Traced(x, State(None, name in constants), constants.get(name))
             for x, name in zip(self._params, self._key.names, strict=True)
@@ -159,9 +159,9 @@ class CaptureProgram:
         for x, axis in zip(self._batch, self._key.axes, strict=True):
             state = CONSTANT if axis is None else State(self._place(axis))
             operands.append(Traced(jnp.asarray(x), state))
-        losses, *aux = walk.run(self._closed.jaxpr, self._closed.consts, operands)
-        losses = _checked(walk, losses, request.reduction)
-        return walk, losses.value, [out.value for out in aux]
+        losses, *aux = interpreter.run(self._closed.jaxpr, self._closed.consts, operands)
+        losses = _checked(interpreter, losses, request.reduction)
+        return interpreter, losses.value, [out.value for out in aux]
 
     def _place(self, axis: int) -> Axis | Split:
         """Return where an array has the examples; one example is wherever its values are."""
@@ -177,8 +177,8 @@ class CaptureProgram:
 
         def run(zeros: Any) -> Any:
             factors = Zeros(zeros["factors"]) if "pairs" in self._request.what else None
-            walk, losses, aux = self._evaluate(factors, self._constants(zeros, matrices))
-            records[:] = walk.records
+            interpreter, losses, aux = self._evaluate(factors, self._constants(zeros, matrices))
+            records[:] = interpreter.records
             return losses, aux
 
         losses, pull, aux = jax.vjp(run, zeros, has_aux=True)
@@ -363,7 +363,7 @@ def _grouped(matrix: Any, layout: Layout) -> Any:
     return jnp.reshape(matrix, (*layout.group_sizes, *matrix.shape[-2:]))
 
 
-def _checked(walk: CaptureInterpreter, losses: Traced, reduction: str) -> Traced:
+def _checked(interpreter: CaptureInterpreter, losses: Traced, reduction: str) -> Traced:
     """Return the losses, whose examples must be separate."""
     place = losses.state.place
     if isinstance(place, Mixed):
@@ -376,7 +376,7 @@ def _checked(walk: CaptureInterpreter, losses: Traced, reduction: str) -> Traced
             "batch. Hint: return one loss for each example instead."
         )
     if place is None:
-        return walk.promoted(losses, Axis(0), "the losses")
+        return interpreter.promoted(losses, Axis(0), "the losses")
     if place not in (Axis(0), ONE):
         at = f": see {place.where}" if isinstance(place, CutBatch) else ""
         raise CaptureError(

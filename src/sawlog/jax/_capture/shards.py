@@ -42,19 +42,21 @@ class _Spread:
 
 
 @structure_rule("shard_map")
-def shard_map(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+def shard_map(interpreter: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Evaluate the function on every device, with the zeros of its examples."""
-    return _Shards(walk, eqn, operands).bind()
+    return _Shards(interpreter, eqn, operands).bind()
 
 
 class _Shards:
     """A ``shard_map`` that is being rebuilt."""
 
-    def __init__(self, walk: CaptureInterpreter, eqn: Any, operands: Sequence[Traced]) -> None:
-        self.walk, self.eqn, self.at = walk, eqn, where(eqn)
-        self.own, self.lead = _compat.ShardMap.read(eqn), walk.examples_type
+    def __init__(
+        self, interpreter: CaptureInterpreter, eqn: Any, operands: Sequence[Traced]
+    ) -> None:
+        self.interpreter, self.eqn, self.at = interpreter, eqn, where(eqn)
+        self.own, self.lead = _compat.ShardMap.read(eqn), interpreter.examples_type
         self.spread = self._find_spread(operands)
-        self.rest = self.spread.digit.rest if self.spread else walk.examples
+        self.rest = self.spread.digit.rest if self.spread else interpreter.examples
         self.mesh = frozenset(self.spread.axes if self.spread else ())
         self.other = frozenset(n for n in self.own.axes if self._size(n) > 1) - self.mesh
         pairs = zip(operands, self.own.in_specs, strict=True)
@@ -65,7 +67,7 @@ class _Shards:
         self.names: list[frozenset[str]] = []
         with self._inner():
             states = [x.state for x in self.operands]
-            inside = states_of(walk, self.own.jaxpr, states, self._trace)
+            inside = states_of(interpreter, self.own.jaxpr, states, self._trace)
         shapes = [tuple(var.aval.shape) for var in self.own.jaxpr.outvars]
         outs = zip(inside, self.own.out_specs, shapes, strict=True)
         self.states = [self._outside(*each) for each in outs]
@@ -75,7 +77,7 @@ class _Shards:
     def _inner(self) -> Iterator[None]:
         """Evaluate the function of one device."""
         typed = self.mesh if self.own.check_vma else frozenset()
-        with self.walk.some_examples(self.rest, self.mesh, sharded=True), spread_over(typed):
+        with self.interpreter.some_examples(self.rest, self.mesh, sharded=True), spread_over(typed):
             yield
 
     def _trace(self, body: Any) -> None:
@@ -112,7 +114,7 @@ class _Shards:
         return None
 
     def _spread_of(self, place: Axis | Split, spec: Any) -> _Spread | Mixed | None:
-        digits = digits_of(place, self.walk.examples)
+        digits = digits_of(place, self.interpreter.examples)
         sizes = [size for _, size in digits]
         found: _Spread | Mixed | None = None
         for i, (part, size) in enumerate(digits):
@@ -135,7 +137,7 @@ class _Shards:
         if self.mesh & _all_names(spec):
             why = "has a parameter that is split over the devices that the batch is split over"
             return Traced(traced.value, State(Mixed(why, self.at), True))
-        constant = self.walk.full(traced)
+        constant = self.interpreter.full(traced)
         assert constant is not None
         if self.other:  # inputs of a use may be split over these axes: there are no factors
             zeros = constant.make_zeros()
@@ -151,7 +153,7 @@ class _Shards:
             return Mixed(why, self.at)
         if found is None:
             return place
-        digits = digits_of(place, self.walk.examples)
+        digits = digits_of(place, self.interpreter.examples)
         part, size = digits[found.digit.index]
         digits[found.digit.index] = (part, size // found.digit.count)
         return joined(digits)
@@ -186,15 +188,15 @@ class _Shards:
 
     def bind(self) -> list[Traced]:
         """Run the function, and return its outputs."""
-        walk = self.walk
+        interpreter = self.interpreter
         values = [x.value for x in self.operands]
         zeros = [self._split(passed(constant)) for constant in self.constants]
-        first = 0 if walk.zeros is None else len(walk.zeros.types)
+        first = 0 if interpreter.zeros is None else len(interpreter.zeros.types)
         pairs = zip(zeros, self._zeros_specs(), strict=True)
         zeros = [arrays.with_spec(self.lead, array, spec) for array, spec in pairs]
         factors, specs = self._factor_zeros(values, zeros)
         outs, out_zeros = self._mapped(specs)(values, zeros, factors)
-        walk.adopt([of_all_steps(record) for record in self.found], first)
+        interpreter.adopt([of_all_steps(record) for record in self.found], first)
         rest = iter([*zip(map(self._join, out_zeros), self.names, strict=True)])
         return [
             Traced(value, state, received(value, *next(rest)) if c else None)
@@ -238,9 +240,9 @@ class _Shards:
 
     def _factor_zeros(self, values: Any, zeros: Any) -> tuple[list[Any], list[Any]]:
         """Return the zeros for factors that the function takes, and how they are split."""
-        if self.walk.zeros is None:
+        if self.interpreter.zeros is None:
             return [], []
-        taken = self.walk.zeros
+        taken = self.interpreter.zeros
         examples = self.spread.axes if self.spread else None
         jax.eval_shape(self._mapped(None), values, zeros, None)
         count = self.spread.digit.count if self.spread else 1
@@ -256,7 +258,7 @@ class _Shards:
 
     def _body(self, values: Any, zeros: Any, factors: Any) -> Any:
         """Evaluate the function on one device."""
-        walk = self.walk
+        interpreter = self.interpreter
         rest = iter(zeros)
         given = []
         for value, x in zip(values, self.operands, strict=True):
@@ -264,20 +266,20 @@ class _Shards:
             if constant is not None:
                 constant = rebuilt(constant, value, next(rest))
             given.append(Traced(value, x.state, constant))
-        outer = walk.records, walk.zeros
-        walk.records = []
-        walk.zeros = None if outer[1] is None else Zeros(factors)
+        outer = interpreter.records, interpreter.zeros
+        interpreter.records = []
+        interpreter.zeros = None if outer[1] is None else Zeros(factors)
         try:
             with self._inner():
-                outs = walk.run(self.own.jaxpr, (), given)
+                outs = interpreter.run(self.own.jaxpr, (), given)
                 returned = zip(outs, self.returned, strict=True)
                 kept = [out for out, c in returned if c]
-                out_zeros = [zeros_of(walk, out) for out in kept]
+                out_zeros = [zeros_of(interpreter, out) for out in kept]
                 self.names = [out.constant.names for out in kept if out.constant is not None]
-            self.found, made = walk.records, walk.zeros
+            self.found, made = interpreter.records, interpreter.zeros
             self.types = [] if made is None else [*zip(made.types, made.axes, strict=True)]
         finally:
-            walk.records, walk.zeros = outer
+            interpreter.records, interpreter.zeros = outer
         return [out.value for out in outs], out_zeros
 
 

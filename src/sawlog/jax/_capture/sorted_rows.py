@@ -19,24 +19,24 @@ from sawlog.jax._capture.interpreter import CaptureInterpreter, structure_rule
 
 
 @structure_rule("sort")
-def sort(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+def sort(interpreter: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Follow a sort of rows by one number each, with their positions as another operand."""
-    followed = walk.follow(eqn, operands)
+    followed = interpreter.follow(eqn, operands)
     key, place = operands[0], operands[0].state.place
     rank_one = all(len(atom.aval.shape) == 1 for atom in eqn.invars)
     position = next((i for i, x in enumerate(operands) if _counts(x.state.known)), None)
     rows = all(i == position or x.state.place == place for i, x in enumerate(operands))
     if not isinstance(place, Axis) or not rank_one or position is None or not rows:
-        return walk.bind(eqn, operands, followed)
+        return interpreter.bind(eqn, operands, followed)
     index = key.state.index
     back = index is not None and index == Index(place.order or 0, 1) and place.order is not None
     if place.order is not None and not back:
-        return walk.bind(eqn, operands, followed)
+        return interpreter.bind(eqn, operands, followed)
     values = _compat.bind_equation(eqn, [x.value for x in operands])
     if back:
         own, made = dataclasses.replace(place, order=None), place.order
     else:
-        made = walk.new_order(values[position])
+        made = interpreter.new_order(values[position])
         own = dataclasses.replace(place, order=made)
     assert made is not None
     return [

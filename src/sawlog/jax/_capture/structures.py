@@ -30,10 +30,10 @@ from sawlog.jax._core import arrays
     "composite",
     "custom_lin",
 )
-def call(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+def call(interpreter: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Evaluate the function in place."""
     inner = _compat.inner_jaxpr(eqn)
-    outs = [_located(out, eqn) for out in walk.run(inner.jaxpr, inner.consts, operands)]
+    outs = [_located(out, eqn) for out in interpreter.run(inner.jaxpr, inner.consts, operands)]
     index = index_outputs(eqn, [x.state for x in operands])
     if index is not None:  # whatever it computes in between
         state = dataclasses.replace(operands[0].state, index=index)
@@ -52,22 +52,22 @@ def _located(traced: Traced, eqn: Any) -> Traced:
 
 
 @structure_rule("optimization_barrier")
-def barrier(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+def barrier(interpreter: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Return every operand unchanged."""
-    del walk
+    del interpreter
     values = _compat.bind_equation(eqn, [x.value for x in operands])
     return [dataclasses.replace(x, value=v) for x, v in zip(operands, values, strict=True)]
 
 
 @structure_rule("checkpoint", "remat", "remat2")
-def checkpoint(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+def checkpoint(interpreter: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Evaluate the function inside of a checkpoint with the same policy."""
     inner = _compat.inner_jaxpr(eqn)
-    packing = Packing(walk)
+    packing = Packing(interpreter)
 
     def body(*values: Any) -> list[Any]:
         given = [Traced(v, x.state, x.constant) for v, x in zip(values, operands, strict=True)]
-        return packing.pack(lambda: walk.run(inner, (), given))
+        return packing.pack(lambda: interpreter.run(inner, (), given))
 
     made = _compat.checkpointed(eqn, body)
     return packing.unpack(made(*(x.value for x in operands)))
@@ -80,26 +80,26 @@ class Packing:
     trace counts.
     """
 
-    def __init__(self, walk: CaptureInterpreter) -> None:
-        self._walk = walk
-        self._start = len(walk.records)
+    def __init__(self, interpreter: CaptureInterpreter) -> None:
+        self._interpreter = interpreter
+        self._start = len(interpreter.records)
         self._outs: list[Traced] = []
 
     def pack(self, run: Callable[[], list[Traced]]) -> list[Any]:
         """Evaluate, and return values and zeros of constants."""
-        del self._walk.records[self._start :]
-        known = len(self._walk.orders)
+        del self._interpreter.records[self._start :]
+        known = len(self._interpreter.orders)
         self._outs = [dataclasses.replace(x, state=outside(x.state, known)) for x in run()]
-        return flatten(self._walk, self._outs)
+        return flatten(self._interpreter, self._outs)
 
     def unpack(self, arrays: Sequence[Any]) -> list[Traced]:
         """Return the traced values."""
         return unflatten(self._outs, arrays)
 
 
-def flatten(walk: CaptureInterpreter, outs: Sequence[Traced]) -> list[Any]:
+def flatten(interpreter: CaptureInterpreter, outs: Sequence[Traced]) -> list[Any]:
     """Return the values, and the zeros of those that are constants of parameters."""
-    constants = [walk.full(out) for out in outs]
+    constants = [interpreter.full(out) for out in outs]
     return [*(out.value for out in outs), *(c.make_zeros() for c in constants if c is not None)]
 
 
@@ -121,7 +121,7 @@ def received(value: Any, zeros: Any, names: frozenset[str]) -> Constant:
 
 
 def states_of(
-    walk: CaptureInterpreter,
+    interpreter: CaptureInterpreter,
     inner: Any,
     states: Sequence[State],
     trace: Callable[[Callable[..., Any]], Any] | None = None,
@@ -129,22 +129,22 @@ def states_of(
     """Return the states of the outputs of an inner program.
 
     Args:
-        walk: Evaluates it.
+        interpreter: Evaluates it.
         inner: The program, open or closed.
         states: The states of its inputs.
         trace: Traces a function of its inputs; by default, as it would trace any function.
     """
     found: list[State] = []
-    known = len(walk.orders)
+    known = len(interpreter.orders)
     jaxpr, consts = (inner.jaxpr, inner.consts) if hasattr(inner, "jaxpr") else (inner, ())
 
     def body(*values: Any) -> list[Any]:
-        given = [_stand_in(walk, v, s) for v, s in zip(values, states, strict=True)]
-        outs = walk.run(jaxpr, consts, given)
+        given = [_stand_in(interpreter, v, s) for v, s in zip(values, states, strict=True)]
+        outs = interpreter.run(jaxpr, consts, given)
         found[:] = [outside(out.state, known) for out in outs]
         return [out.value for out in outs]
 
-    with walk.trying():
+    with interpreter.trying():
         if trace is None:
             _compat.trace_flat(body, [var.aval for var in jaxpr.invars], "a part of the program")
         else:
@@ -160,11 +160,11 @@ def outside(state: State, known: int) -> State:
     return State(place, state.param, state.known)
 
 
-def _stand_in(walk: CaptureInterpreter, value: Any, state: State) -> Traced:
+def _stand_in(interpreter: CaptureInterpreter, value: Any, state: State) -> Traced:
     """Return a value in a state, with zeros that receive nothing if it is a constant."""
     if state.place is not None or not state.param:
         return Traced(value, state)
-    zeros = arrays.zeros(for_examples(walk.examples_type, value))
+    zeros = arrays.zeros(for_examples(interpreter.examples_type, value))
     return Traced(value, state, received(value, zeros, frozenset()))
 
 
@@ -176,7 +176,9 @@ def _stand_in(walk: CaptureInterpreter, value: Any, state: State) -> Traced:
     "custom_linear_solve",
     "call_hi_primitive",
 )
-def own_derivative(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+def own_derivative(
+    interpreter: CaptureInterpreter, eqn: Any, operands: list[Traced]
+) -> list[Traced]:
     """Bind the equation, whose derivative is the user's, or that of an operation of newer JAX."""
     if eqn.primitive.name == "custom_linear_solve":
         inner, given = _compat.linear_solver(eqn, operands)
@@ -185,12 +187,12 @@ def own_derivative(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -
         inner, given = _compat.trace_flat(fun, types, "an operation"), operands
     else:
         inner, given = _compat.inner_jaxpr(eqn), operands
-    with walk.not_differentiated():
-        states = states_of(walk, inner, [x.state for x in given])
+    with interpreter.not_differentiated():
+        states = states_of(interpreter, inner, [x.state for x in given])
     places: tuple[Place, ...] = tuple(_whole(state.place, eqn) for state in states)
     if not any(isinstance(place, Mixed) for place in places):
-        places = _separate_backwards(walk, eqn, operands, places)
-    return walk.bind(eqn, operands, Followed(places), sliceable=False)
+        places = _separate_backwards(interpreter, eqn, operands, places)
+    return interpreter.bind(eqn, operands, Followed(places), sliceable=False)
 
 
 def _whole(place: Place, eqn: Any) -> Place:
@@ -202,7 +204,7 @@ def _whole(place: Place, eqn: Any) -> Place:
 
 
 def _separate_backwards(
-    walk: CaptureInterpreter, eqn: Any, operands: Sequence[Traced], places: tuple[Place, ...]
+    interpreter: CaptureInterpreter, eqn: Any, operands: Sequence[Traced], places: tuple[Place, ...]
 ) -> tuple[Place, ...]:
     """Return the places of the outputs; mixed if the user's derivative combines examples."""
     floats = [i for i, x in enumerate(operands) if _compat.has_gradient(eqn.invars[i].aval)]
@@ -226,7 +228,7 @@ def _separate_backwards(
     avals = [*(v.aval for v in eqn.invars), *(eqn.outvars[i].aval for i in outs)]
     closed = _compat.trace_flat(pulled, avals, "a derivative")
     states = [State(x.state.place, False, x.state.known) for x in operands]
-    found = states_of(walk, closed, [*states, *(State(places[i]) for i in outs)])
+    found = states_of(interpreter, closed, [*states, *(State(places[i]) for i in outs)])
     for i, state in zip(wanted, found, strict=True):
         if state.place is not None and state.place != operands[i].state.place:
             inside = state.place.where if isinstance(state.place, Mixed) else ""
@@ -236,7 +238,7 @@ def _separate_backwards(
 
 
 @structure_rule("cond")
-def cond(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+def cond(interpreter: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Evaluate every branch; what they return must have the examples at the same place."""
     index, *given = operands
     branches = _compat.branches_of(eqn)
@@ -244,25 +246,26 @@ def cond(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Tra
         place = index.state.place
         why = "selects a branch by a value of one example"
         mixed = place if isinstance(place, Mixed) else Mixed(why, where(eqn))
-        return walk.bind(eqn, operands, Followed((mixed,) * len(eqn.outvars)))
-    found = [states_of(walk, branch, [x.state for x in given]) for branch in branches]
+        return interpreter.bind(eqn, operands, Followed((mixed,) * len(eqn.outvars)))
+    found = [states_of(interpreter, branch, [x.state for x in given]) for branch in branches]
     merged = [merged_state(states, eqn) for states in zip(*found, strict=True)]
     if index.state.place == ONE:  # which branch it is depends on the example
         merged = [dataclasses.replace(s, place=s.place or ONE, known=None) for s in merged]
     constant = [state.place is None and state.param for state in merged]
     names = frozenset().union(*(x.constant.names for x in given if x.constant is not None))
-    start = len(walk.records)
+    start = len(interpreter.records)
     kept: list[list[Any]] = [[] for _ in branches]
 
     def evaluate(i: int, *values: Any) -> list[Any]:
-        del walk.records[start + sum(map(len, kept[:i])) :]
+        del interpreter.records[start + sum(map(len, kept[:i])) :]
         own = [Traced(v, x.state, x.constant) for v, x in zip(values, given, strict=True)]
-        outs = walk.run(branches[i].jaxpr, branches[i].consts, own)
+        outs = interpreter.run(branches[i].jaxpr, branches[i].consts, own)
         outs = [
-            agree(walk, out, state, where(eqn)) for out, state in zip(outs, merged, strict=True)
+            agree(interpreter, out, state, where(eqn))
+            for out, state in zip(outs, merged, strict=True)
         ]
-        kept[i] = walk.records[start + sum(map(len, kept[:i])) :]
-        zeros = [zeros_of(walk, out) for out, c in zip(outs, constant, strict=True) if c]
+        kept[i] = interpreter.records[start + sum(map(len, kept[:i])) :]
+        zeros = [zeros_of(interpreter, out) for out, c in zip(outs, constant, strict=True) if c]
         return [*(out.value for out in outs), *zeros]
 
     functions = [functools.partial(evaluate, i) for i in range(len(branches))]
@@ -282,42 +285,42 @@ def merged_state(states: Sequence[State], eqn: Any) -> State:
     return State(place, any(state.param for state in states))
 
 
-def agree(walk: CaptureInterpreter, traced: Traced, state: State, at: str) -> Traced:
+def agree(interpreter: CaptureInterpreter, traced: Traced, state: State, at: str) -> Traced:
     """Return a value in the state that all steps or branches share."""
     if isinstance(state.place, (Axis, Split)) and traced.state.place is None:
-        return walk.promoted(traced, state.place, at)
+        return interpreter.promoted(traced, state.place, at)
     return traced
 
 
-def zeros_of(walk: CaptureInterpreter, traced: Traced) -> Any:
+def zeros_of(interpreter: CaptureInterpreter, traced: Traced) -> Any:
     """Return the zeros of a constant; new ones, which receive nothing, without a parameter."""
-    constant = walk.full(traced)
+    constant = interpreter.full(traced)
     if constant is not None:
         return constant.make_zeros()
-    return arrays.zeros(for_examples(walk.examples_type, traced.value))
+    return arrays.zeros(for_examples(interpreter.examples_type, traced.value))
 
 
 @structure_rule("while")
-def while_loop(walk: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
+def while_loop(interpreter: CaptureInterpreter, eqn: Any, operands: list[Traced]) -> list[Traced]:
     """Bind a loop of unknown length, through which no gradient can flow backwards."""
     loop = _compat.While.read(eqn.params)
     of_cond, of_body, carry = loop.split(operands)
     if (
-        walk.differentiated
+        interpreter.differentiated
         and any(x.constant is not None for x in (*of_body, *carry))
         and any(_compat.has_gradient(var.aval) for var in eqn.outvars)
     ):
         raise _endless(eqn, operands)
     states = [x.state for x in carry]
-    for _ in range(len(states) + 2):
-        again = states_of(walk, loop.cond, [*(x.state for x in of_cond), *states])[0]
-        outs = states_of(walk, loop.body, [*(x.state for x in of_body), *states])
+    while True:  # no state ever returns to an earlier one
+        again = states_of(interpreter, loop.cond, [*(x.state for x in of_cond), *states])[0]
+        outs = states_of(interpreter, loop.body, [*(x.state for x in of_body), *states])
         new = [merged_state(pair, eqn) for pair in zip(states, outs, strict=True)]
         new = [_while_again(state, again.place, loop, eqn) for state in new]
         if new == states:
             break
         states = new
-    return walk.bind(eqn, operands, Followed(tuple(state.place for state in states)))
+    return interpreter.bind(eqn, operands, Followed(tuple(state.place for state in states)))
 
 
 def _while_again(state: State, again: Place, loop: _compat.While, eqn: Any) -> State:

@@ -24,7 +24,7 @@ MOST_STEPS = 64
 
 
 def unrolled_steps(
-    walk: CaptureInterpreter, eqn: Any, loop: Any, operands: Sequence[Traced]
+    interpreter: CaptureInterpreter, eqn: Any, loop: Any, operands: Sequence[Traced]
 ) -> list[Traced] | None:
     """Return the outputs of a loop whose steps are written out; None if that does not help."""
     places = [x.state.place for x in operands]
@@ -33,19 +33,19 @@ def unrolled_steps(
     if any(isinstance(place, Mixed) for place in places) or has_logs(eqn):
         return None
     program, given = _written_out(eqn, loop, operands)
-    with walk.trying():
-        tried = _states(walk, program, given)
+    with interpreter.trying():
+        tried = _states(interpreter, program, given)
     if any(isinstance(state.place, Mixed) for state in tried):
         return None
-    return walk.run(program.jaxpr, program.consts, given)
+    return interpreter.run(program.jaxpr, program.consts, given)
 
 
-def _states(walk: CaptureInterpreter, program: Any, given: Sequence[Traced]) -> list[State]:
+def _states(interpreter: CaptureInterpreter, program: Any, given: Sequence[Traced]) -> list[State]:
     """Return the states of the outputs of a program."""
     found: list[State] = []
 
     def body() -> Any:
-        outs = walk.run(program.jaxpr, program.consts, given)
+        outs = interpreter.run(program.jaxpr, program.consts, given)
         found[:] = [out.state for out in outs]
         return [out.value for out in outs]
 

@@ -18,10 +18,10 @@ from sawlog.jax._core.primitive import SITE_PRIMITIVES
 
 def bind_silently(eqn: Any) -> Callable[[Sequence[Any]], list[Any]]:
     """Return a function that binds an equation, to differentiate it, without its logs."""
-    walk = Interpreter(DropLogs(SITE_PRIMITIVES))
-    if not _compat.subjaxprs(eqn.params) or not walk.sites_in(eqn):
+    interpreter = Interpreter(DropLogs(SITE_PRIMITIVES))
+    if not _compat.subjaxprs(eqn.params) or not interpreter.sites_in(eqn):
         return lambda values: _compat.bind_differentiably(eqn, values)
-    plain = walk.without_logs(eqn)
+    plain = interpreter.without_logs(eqn)
 
     def bind(values: Sequence[Any]) -> list[Any]:
         with lowering_marks.dropping():
@@ -32,8 +32,8 @@ def bind_silently(eqn: Any) -> Callable[[Sequence[Any]], list[Any]]:
 
 def without_logs(closed: Any) -> Any:
     """Return a program without its logs."""
-    walk = Interpreter(DropLogs(SITE_PRIMITIVES))
-    return walk.trace(closed).closed if walk.sites_of(closed) else closed
+    interpreter = Interpreter(DropLogs(SITE_PRIMITIVES))
+    return interpreter.trace(closed).closed if interpreter.sites_of(closed) else closed
 
 
 def has_logs(eqn: Any) -> bool:

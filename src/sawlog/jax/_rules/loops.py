@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.extend.core.primitives import scan_p, while_p
 
 from sawlog.jax import _compat
@@ -58,8 +57,8 @@ def while_loop(
     [cond consts, again, state, carry] -> [again],
     [consts of both, again, state, carry] -> [again, state, carry]
 
-    The condition is evaluated, and logs, at the end of the body. If lanes stop separately, JAX
-    keeps the carry of those that stopped; see ``_with_other_lanes`` for a state with other lanes.
+    The condition is evaluated, and logs, at the end of the body. Lanes of ``vmap`` may stop
+    separately, see ``_by_lane``.
     """
     if interpreter.handler.surveys:
         return _survey_while(interpreter, eqn, values)
@@ -84,10 +83,9 @@ def while_loop(
         return [again, *jax.tree.leaves(after()), *outs]
 
     init = [condition(consts[:conds], carry), *interpreter.state(names), *carry]
-    lanes = np.shape(init[0])
-    apart = any(np.shape(x)[: len(lanes)] != lanes for x in interpreter.state(names))
+    apart = bool(loop.lanes) and tree.num_leaves > 0
     if apart:
-        step = _with_other_lanes(step, loop.consts, tree.num_leaves)
+        step = _by_lane(step, loop.consts, tree.num_leaves)
     outs = bind_while(eqn, consts, init, step, whole=apart)
     interpreter.update(names, tree, outs[: tree.num_leaves])
     return outs[tree.num_leaves :], ()
@@ -118,13 +116,13 @@ def bind_while(
     return list(eqn.primitive.bind(*hoisted, *consts, *init, **params))[1:]
 
 
-def _with_other_lanes(
-    step: Callable[..., list[Any]], consts: int, states: int
-) -> Callable[..., list[Any]]:
-    """Let lanes stop separately in a loop that carries states with a different number of lanes.
+def _by_lane(step: Callable[..., list[Any]], consts: int, states: int) -> Callable[..., list[Any]]:
+    """Let lanes stop separately in a loop that carries states: it runs while any lane runs.
 
-    The remainder of a ``lax.map`` with ``batch_size`` has fewer lanes than the state. The loop runs
-    while any lane runs. Logs of lanes that stopped are masked, so the state needs no selection.
+    JAX would keep the first axes of every array for the lanes that stopped. Those of a state may be
+    other lanes: those of a ``vmap`` around that the condition does not depend on, or more than the
+    remainder of a ``lax.map`` with ``batch_size`` has. Logs of lanes that stopped are masked, so
+    the states need no selection.
     """
 
     def whole(*args: Any) -> list[Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from sawlog._atomic import AsideFile, discard, new_name
 from sawlog.store._disk._locks import HeldLock, lock, unlock
-from sawlog.store._disk._page_advice import is_resident, populate, release
+from sawlog.store._disk._page_advice import is_own, is_resident, populate, release
 from sawlog.store._disk._protocol import FileStatus, Lease, Mapped
 
 _TMP = "tmp"
@@ -55,15 +55,16 @@ class _MemoryMap:
 
     def __init__(self, descriptor: int) -> None:
         self.data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        self._own = is_own(descriptor)
 
     def release(self, start: int, stop: int) -> None:
         release(self.data, start, stop)
 
     def prefetch(self, start: int, stop: int) -> None:
-        populate(self.data, start, stop)
+        populate(self.data, start, stop, self.is_in_memory(start, stop))
 
     def is_in_memory(self, start: int, stop: int) -> bool:
-        return is_resident(self.data, start, stop)
+        return self._own and is_resident(self.data, start, stop)
 
 
 class _Bytes:

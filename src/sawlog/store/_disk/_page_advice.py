@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import mmap
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -37,17 +38,17 @@ def release(mapped: mmap.mmap, start: int, stop: int) -> bool:
     return _advise(mapped, start, stop, _DONTNEED)
 
 
-def populate(mapped: mmap.mmap, start: int, stop: int) -> bool:
+def populate(mapped: mmap.mmap, start: int, stop: int, resident: bool = False) -> bool:
     """Read these bytes from disk and map their pages; return whether there are such bytes.
 
-    The system is asked to read, unless it has done so: asking it costs as much as mapping. One byte
-    in 64 KiB is used: the system then maps the pages around it, in one go. numpy does not hold the
-    GIL for more than 500 of them.
+    The system is asked to read, unless they are ``resident``: asking it costs as much as mapping.
+    One byte in 64 KiB is used: the system then maps the pages around it, in one go. numpy does not
+    hold the GIL for more than 500 of them.
     """
     start, stop = max(0, start), min(stop, len(mapped))
     if start >= stop:
         return False
-    if not is_resident(mapped, start, stop):
+    if not resident:
         _advise(mapped, start, stop, _WILLNEED)
     step = min(_MAPPED_AT_ONCE, max(1, (stop - start) // _WITHOUT_GIL))
     np.frombuffer(mapped, np.uint8, count=stop - start, offset=start)[::step].max()
@@ -55,7 +56,10 @@ def populate(mapped: mmap.mmap, start: int, stop: int) -> bool:
 
 
 def is_resident(mapped: mmap.mmap, start: int, stop: int) -> bool:
-    """Return whether a few pages of these bytes, from the first to the last, are in memory."""
+    """Return whether a few pages of these bytes, from the first to the last, are in memory.
+
+    Of files of other users, Linux says so always; see :func:`is_own`.
+    """
     call = _system_call("mincore", ctypes.c_char_p)
     start, stop = max(0, start), min(stop, len(mapped))
     if call is None or start >= stop:
@@ -68,6 +72,11 @@ def is_resident(mapped: mmap.mmap, start: int, stop: int) -> bool:
         if call(address + page * mmap.PAGESIZE, 1, found) or not found.raw[0] & 1:
             return False
     return True
+
+
+def is_own(descriptor: int) -> bool:
+    """Return whether a file belongs to the user of this process."""
+    return os.geteuid() == os.fstat(descriptor).st_uid
 
 
 def _advise(mapped: mmap.mmap, start: int, stop: int, advice: int | None) -> bool:

@@ -191,13 +191,13 @@ class Pipeline:
 
     def _all_ended(self) -> bool:
         here = _thread.get_ident()
-        return all(each.ended or each.ident == here for each in self._threads.values())
+        return all(each.ended or each.ident == here for each in list(self._threads.values()))
 
     @property
     def is_here(self) -> bool:
         """Whether the current thread is one of the pipeline's own."""
         here = _thread.get_ident()
-        return any(each.ident == here and not each.ended for each in self._threads.values())
+        return any(each.ident == here and not each.ended for each in list(self._threads.values()))
 
     # -- the threads ------------------------------------------------------------------------------
 
