@@ -232,6 +232,29 @@ def test_projections_of_corrected_gradients(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+@pytest.mark.parametrize("case", ["a step without gradients", "frozen at first"])
+def test_an_optimizer_whose_state_begins_later(case, tmp_path):
+    model, x, y = program()
+    optimizer = adam(model)
+    capture = TrainingCapture(
+        model, "loop", root=tmp_path, optimizer=optimizer, correct=True, names=["0"]
+    )
+    frozen = case == "frozen at first"
+    if not frozen:
+        optimizer.step()  # as before schedulers, which warn otherwise
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for step in range(4):
+            model[0].requires_grad_(step > 1 or not frozen)
+            with capture(range(8), step=step, epoch=step):
+                loss_of(model, x, y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    capture.close()
+    assert capture.examples == (8 if frozen else 24)
+    assert ["had no gradient yet" in str(each.message) for each in said] == [True] * frozen
+
+
 def test_muon(tmp_path):
     def muon(model):
         return torch.optim.Muon(list(model.parameters()), lr=0.1, weight_decay=0.0)
