@@ -69,6 +69,9 @@ for _name, _join in {
     "classes_before_positions_before_examples": lambda z, y: F.nll_loss(
         z.log_softmax(-1).permute(2, 1, 0).flatten(1).T, y.T.flatten()
     ),
+    "positions_before_classes_before_examples": lambda z, y: F.cross_entropy(
+        z.permute(1, 2, 0), y.T, weight=WEIGHTS
+    ),
     "a_dot_product_by_the_sum_of_its_weights": lambda z, y: (
         torch.dot(_each(z, y).mean(1), (y != -100).sum(1).double()) / (y != -100).sum()
     ),

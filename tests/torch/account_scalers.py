@@ -9,7 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .account_base import RIGHT, Module, Situation, numbers, refused, right, scaler, two_layers
+from .account_base import (
+    RIGHT,
+    Module,
+    Situation,
+    language,
+    numbers,
+    refused,
+    right,
+    scaler,
+    tokens,
+    two_layers,
+)
 
 
 def scaled(start: Callable[[Any, Tensor, Tensor], Any], **more: Any) -> Situation:
@@ -99,6 +110,19 @@ def a_scale_by_hand() -> Situation:
         inside={"scaler": scaler()},
         factor=1024.0,
     )
+
+
+for _name, _scale in {"examples": 4.0, "positions": 24.0}.items():
+
+    def _as_many(scale: float = _scale) -> Situation:
+        def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+            loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+            torch.amp.GradScaler("cpu", init_scale=scale).scale(loss).backward()
+            return loss
+
+        return Situation(language(), tokens(4, 6), step, factor=scale)
+
+    RIGHT[f"a_scaler_whose_scale_is_the_number_of_{_name}"] = _as_many
 
 
 @refused("by different factors")

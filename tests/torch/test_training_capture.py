@@ -1,17 +1,20 @@
 """Gradients that a plain training loop computes, with steps, and corrected by the optimizer."""
 
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import sawlog
 import sawlog.store
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.influence import Logs, training_influence
 from sawlog.torch import TrainingCapture
+from sawlog.torch._training._averaged_gradients import averaging_divisor
 
 
 def program():
@@ -232,6 +235,47 @@ def test_projections_of_corrected_gradients(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+class Replicated(DistributedDataParallel):
+    """As in a job of several processes."""
+
+    def __init__(self, module, processes):
+        nn.Module.__init__(self)
+        self.module, self.process_group = module, SimpleNamespace(size=lambda: processes)
+
+
+def test_gradients_that_only_some_parts_of_a_model_average():
+    one, two, rest = (nn.Linear(2, 2) for _ in range(3))
+    model = nn.Sequential(Replicated(one, 4), Replicated(two, 4), rest)
+    assert averaging_divisor(model, [*one.parameters(), *two.parameters()]) == 4
+    assert averaging_divisor(model, rest.parameters()) == 1
+    assert np.isnan(averaging_divisor(model, model.parameters()))
+    rest.requires_grad_(False)
+    assert averaging_divisor(model, model.parameters()) == 4
+
+
+@pytest.mark.parametrize("case", ["a step without gradients", "frozen at first"])
+def test_an_optimizer_whose_state_begins_later(case, tmp_path):
+    model, x, y = program()
+    optimizer = adam(model)
+    capture = TrainingCapture(
+        model, "loop", root=tmp_path, optimizer=optimizer, correct=True, names=["0"]
+    )
+    frozen = case == "frozen at first"
+    if not frozen:
+        optimizer.step()  # as before schedulers, which warn otherwise
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for step in range(4):
+            model[0].requires_grad_(step > 1 or not frozen)
+            with capture(range(8), step=step, epoch=step):
+                loss_of(model, x, y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    capture.close()
+    assert capture.examples == (8 if frozen else 24)
+    assert ["had no gradient yet" in str(each.message) for each in said] == [True] * frozen
+
+
 def test_muon(tmp_path):
     def muon(model):
         return torch.optim.Muon(list(model.parameters()), lr=0.1, weight_decay=0.0)

@@ -78,8 +78,8 @@ class BatchCapture:
         self.needs_gradients = self._logs.needs_gradients
         forward = self._logs.tensors.add_forward if "forward" in self._logs.wants else None
         self._hooks = Hooks(watched, batch.size, forward, self.needs_gradients)
-        self._loss = LossReader(batch, options.reduction, self._hooks)
         self._scaled = ScaledLosses(batch.factor)
+        self._loss = LossReader(batch, options.reduction, self._hooks, self._scaled)
         self.scales: list[Scale | None] = []
         self._checkpointed = self._refuses_quotients = False
         moments = bool({"kfac", "ekfac"} & {*options.statistic})

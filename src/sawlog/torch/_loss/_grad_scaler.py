@@ -35,6 +35,10 @@ class ScaledLosses:
         if loss.grad_fn is not None:
             self._factors[loss.grad_fn] = factor
 
+    def __contains__(self, node: object) -> bool:
+        """Return whether a scaler computed the product at a node."""
+        return node in self._factors
+
     def factor_of(self, roots: Iterable[Node]) -> float:
         """Return the factor by which the losses at these nodes were multiplied.
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import torch
 
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.torch._batch_spec import BatchSpec
-from sawlog.torch._graph._autograd_graph import Graph, shape_of
+from sawlog.torch._graph._autograd_graph import Graph, Node, shape_of
 from sawlog.torch._hooks._autograd_patches import Backward
 from sawlog.torch._hooks._hooks import Hooks
 from sawlog.torch._loss._declared import DeclaredLosses, Items
@@ -25,10 +27,13 @@ class LossReader:
         batch: the batch.
         reduction: how the loss joins examples: ``"auto"`` reads it from the graph.
         hooks: the layers that were called, for messages.
+        scaled: contains the products that a ``GradScaler`` computed.
     """
 
-    def __init__(self, batch: BatchSpec, reduction: str, hooks: Hooks) -> None:
-        self._batch, self.reduction, self._hooks = batch, reduction, hooks
+    def __init__(
+        self, batch: BatchSpec, reduction: str, hooks: Hooks, scaled: Container[Node] = ()
+    ) -> None:
+        self._batch, self.reduction, self._hooks, self._scaled = batch, reduction, hooks, scaled
         self.losses = DeclaredLosses()
         self.items: Items | None = None
 
@@ -53,7 +58,15 @@ class LossReader:
             return [Term(edge, edge, (), zero, 1.0) for edge in roots.edges]
         examples = Examples(self._batch.size, self._batch.axis, self._batch.views)
         try:
-            return terms_of(roots.edges, examples, self.declared(), known, self.losses, self.items)
+            return terms_of(
+                roots.edges,
+                examples,
+                self.declared(),
+                known,
+                self.losses,
+                self.items,
+                self._scaled,
+            )
         except ArgumentError:
             self._check_sizes()
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -60,6 +60,7 @@ def terms_of(
     known: bool = False,
     losses: DeclaredLosses | None = None,
     items: Items | None = None,
+    scaled: Container[Node] = (),
 ) -> list[Term]:
     """Return the terms of a loss.
 
@@ -71,11 +72,13 @@ def terms_of(
             nothing changes the order of the examples.
         losses: which tensors are the loss, if declared.
         items: how many items the loss counts, if declared.
+        scaled: contains the products that a ``GradScaler`` computed, which say nothing about how
+            the loss joins examples.
 
     Raises:
         ArgumentError: the graph does not determine the scale.
     """
-    reader = _Reader(examples, declared, known or examples.batch == 1, items)
+    reader = _Reader(examples, declared, known or examples.batch == 1, items, scaled)
     try:
         for root in roots:
             reader.root = root
@@ -94,10 +97,15 @@ class _Reader:
     """Reads one loss down to its terms."""
 
     def __init__(
-        self, examples: Examples, declared: Scale | None, known: bool, items: Items | None
+        self,
+        examples: Examples,
+        declared: Scale | None,
+        known: bool,
+        items: Items | None,
+        scaled: Container[Node],
     ) -> None:
         self.examples, self.declared, self.known, self.items = examples, declared, known, items
-        self.batch = examples.batch
+        self.batch, self.scaled = examples.batch, scaled
         self.root: Edge = (None, 0)
         self.terms: list[Term] = []
 
@@ -118,7 +126,7 @@ class _Reader:
         self._refuse_penalty(node)
         if name in JOINS or hasattr(node, "_saved_reduction"):
             self._join(node, path, by)
-        elif name in _THROUGH or name in _SHAPES:
+        elif name in _THROUGH or name in _SHAPES or node in self.scaled:
             self._each(node, path, by)
         elif name in ("Div", "Mul"):
             self._factor(node, path, by)

@@ -125,11 +125,11 @@ def class_weights(node: Node, labels: Tensor, batch: int) -> Tensor:
     each = counted.double()
     if weight is not None:
         each = weight.double()[target.clamp(min=0)] * each
-    if operation(node) == "NllLoss2D":
-        each = each.flatten(1).sum(1)
     labels = labels.to(each.device)
-    if labels.dim() > 1 and labels.numel() != each.numel():
-        labels = labels[..., 0]
+    if labels.dim() > 1:
+        labels = labels.select(1, 0)  # an element of a class is of the example of its target
+    if labels.dim() < each.dim():
+        each = each.flatten(labels.dim()).sum(-1)
     return sum_by_example(each, labels, batch)
 
 

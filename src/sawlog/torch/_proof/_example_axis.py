@@ -74,7 +74,6 @@ class ExampleAxis:
         """
         if self.batch == 1:
             return
-        seen: set[int] = set()
         for number, (plain, *coded) in self.measured.of_calls.items():
             call = self.measured.calls[number]
             if not call.of_inputs or not self.has_examples(plain):
@@ -86,9 +85,8 @@ class ExampleAxis:
                 others = self.misplaced(plain, labels_of(plain, coded, self.measured.codes))
                 if len(others) > 1:
                     raise self.other_order(repr(name))
-                seen |= others
-            if seen:
-                raise self.unclear_axis(name, plain)
+                if others:
+                    raise self.unclear_axis(name, plain)
 
     def check_each(self, layouts: Mapping[int, ExampleLayout]) -> None:
         """Check the gradients of each example by itself, where a small term mixes examples.

@@ -25,15 +25,21 @@ def averaging_divisor(model: nn.Module, parameters: Iterable[Tensor]) -> float:
     >>> averaging_divisor(nn.Linear(2, 2), [])
     1.0
     """
-    for module in model.modules():
-        if isinstance(module, DistributedDataParallel):
-            return float(module.process_group.size())
+    replicated = {
+        id(parameter): float(module.process_group.size())
+        for module in model.modules()
+        if isinstance(module, DistributedDataParallel)
+        for parameter in module.parameters()
+    }
     groups = sharding_groups(model)
-    if not groups:
+    if not replicated and not groups:
         return 1.0
     divisors = {_divisor(group) for group in groups}
-    if any(each.requires_grad and not is_split(each) for each in parameters):
-        divisors.add(1.0)  # each process has a gradient of its own
+    divisors |= {  # 1 where each process has a gradient of its own
+        replicated.get(id(each), 1.0)
+        for each in parameters
+        if each.requires_grad and not is_split(each)
+    }
     return divisors.pop() if len(divisors) == 1 else math.nan
 
 

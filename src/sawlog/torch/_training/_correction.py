@@ -53,6 +53,7 @@ class Correction:
                 "cannot be corrected. Hint: watch only what is trained, by names=."
             )
         self._known: dict[str, Any] = {}
+        self._updated: set[str] = set()
         self._has_stepped = self._warned = False
         hook = getattr(self._optimizer, "register_step_post_hook", None)
         self._noting = None if hook is None else hook(self._note_step)
@@ -61,20 +62,24 @@ class Correction:
         """Whether the optimizer has a state for all parameters: it has none before its first step.
 
         Raises:
-            ArgumentError: it has no state after a step.
+            ArgumentError: it has no state after a step with gradients.
         """
         missing = [n for n, p in self._parameters.items() if not self._optimizer.state.get(p)]
-        if self._has_stepped and self._noting is not None:
+        if (self._updated or not missing) and self._noting is not None:
             self._noting.remove()
             self._noting = None
         if missing and self._has_stepped:
-            if len(missing) == len(self._parameters):
-                self._state(missing[0])
+            if self._updated and len(missing) == len(self._parameters):
+                self._state(next(name for name in missing if name in self._updated))
             self._warn(missing)
         return not missing
 
     def _note_step(self, *_: Any) -> None:
-        self._has_stepped = True
+        """Note which parameters had gradients in a step; one without any changes nothing."""
+        every = (each for group in self._optimizer.param_groups for each in group["params"])
+        if any(each.grad is not None for each in every):
+            self._has_stepped = True
+            self._updated = {n for n, p in self._parameters.items() if p.grad is not None}
 
     def _warn(self, missing: list[str]) -> None:
         if self._warned:
