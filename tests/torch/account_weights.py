@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .account_base import (
+    RIGHT,
     Module,
     Situation,
     classify,
@@ -64,17 +66,22 @@ def a_rotation_of_a_few_numbers() -> Situation:
     return Situation(model, numbers(4, 8), classify)
 
 
-@right
-def trained_rows_of_a_frozen_table() -> Situation:
-    """As adapters train a few tokens: the size of the table is a multiple of the batch."""
+def trained_rows_of_a_frozen_table(words: int) -> Situation:
+    """As adapters train a few tokens."""
 
     def forward(m: Any, x: Tensor) -> Tensor:
-        table = m.embed.weight.index_copy(0, torch.tensor([1, 4]), m.rows)
+        table = m.embed.weight.index_copy(0, torch.tensor([1, 3]), m.rows)
         return F.linear(torch.tanh(F.embedding(x, table)).cumsum(1), table)
 
-    embed = nn.Embedding(8, 4).requires_grad_(False)
+    embed = nn.Embedding(words, 4).requires_grad_(False)
     model = Module(forward, embed=embed, rows=nn.Parameter(torch.randn(2, 4)))
-    return Situation(model, tokens(4, 6, 8), predict)
+    return Situation(model, tokens(4, 6, words), predict)
+
+
+for _name, _words in {"as_many": 4, "twice_as_many": 8}.items():
+    RIGHT[f"trained_rows_of_a_table_of_{_name}_rows_as_examples"] = functools.partial(
+        trained_rows_of_a_frozen_table, _words
+    )
 
 
 @right

@@ -130,7 +130,7 @@ class WeightUses:
         elif operation(node) in _ELEMENTWISE:  # with a constant
             shapes = {shape_of(edge) for edge in node.next_functions if edge[0] is not None}
             weight = shape_of((node, 0)) in shapes and not self._is_given_to_each(node)
-        elif operation(node) in _WRITES and self._batch not in shape_of((node, 0))[:-1][:2]:
+        elif operation(node) in _WRITES:
             weight = True  # rows of a table, such as trained tokens of a frozen embedding
         else:
             weight = not self._has_room(node)
