@@ -163,3 +163,29 @@ def test_lanes_of_two_maps_of_which_one_decides_when_a_loop_stops(options: dict)
         for j, n in enumerate(counts):
             there = np.asarray(logs.mask["x"])[:, i, j]
             assert np.asarray(logs["x"])[there, i, j].tolist() == [x * (k + 1) for k in range(n)]
+
+
+@pytest.mark.parametrize("order", ["xwn", "wxn", "wnx", "nwx"])
+def test_lanes_of_three_maps_of_which_one_decides_when_a_loop_stops(order: str) -> None:
+    """The lanes in front of those of the condition are masked by them as well."""
+
+    def grow(x: Any, w: Any, n: Any) -> Any:
+        def body(s: Any) -> Any:
+            sawlog.log({"x": s[0] + w})
+            return s[0] + x, s[1] + 1
+
+        return lax.while_loop(lambda s: s[1] < n, body, (x, 0))[0]
+
+    fun, values = grow, {"x": [1.0, 2.0], "w": [0.0, 100.0], "n": [1, 3]}
+    for name in reversed(order):
+        fun = jax.vmap(fun, tuple(0 if name == each else None for each in values))
+    given = [np.array(each, f32) for each in values.values()]
+    x, w, n = (
+        each.reshape([2 if name == at else 1 for at in order])
+        for name, each in zip(values, given, strict=True)
+    )
+    expected = x * n * (n + 1) / 2 + w * n
+    close(sawlog.spool(fun, reduce="sum")(*given)[1]["x"], expected)
+    seen: list = []
+    sawlog.tap(fun, lambda logs: seen.append(np.where(logs.mask["x"], logs["x"], 0)))(*given)
+    close(np.sum(seen, 0), expected)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax import lax
+from jax import numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 from jax.extend.core.primitives import cond_p, scan_p, while_p
 
@@ -101,12 +102,17 @@ def _select_branches(axis_data: Any, args: Any, dims: Any, branches: Sequence[An
 
 
 def _batch_while(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Add a value in front of the carry: whether the lane was running in the last iteration."""
+    """Add a value in front of the carry: whether the lane was running in the last iteration.
+
+    A ``vmap`` inside that gave the condition lanes has masked the logs for them. Logs may have
+    further lanes in front, of maps that the condition does not depend on. So the mask is a scalar
+    then: whether any of the lanes inside is running.
+    """
 
     def masked_cond(cond: Any, consts: int, running: Any) -> Any:
         def flat(*args: Any) -> list[Any]:
             here, *carry = args[consts:]
-            return run_masked(cond, [*args[:consts], *carry], MaskLogs(here))
+            return run_masked(cond, [*args[:consts], *carry], MaskLogs(_any(here)))
 
         return _compat.trace_flat(flat, _insert(cond.in_avals, consts, running), "cond")
 
@@ -117,7 +123,8 @@ def _batch_while(rule: Callable[..., Any]) -> Callable[..., Any]:
         def flat(*args: Any) -> list[Any]:
             _, *carry = args[consts:]
             (here,) = silent(*args[:conds], *carry)
-            return [here, *run_masked(body, [*args[conds:consts], *carry], MaskLogs(here))]
+            mask = MaskLogs(_any(here))
+            return [here, *run_masked(body, [*args[conds:consts], *carry], mask)]
 
         avals = [*cond.in_avals[:conds], *body.in_avals]
         return _compat.trace_flat(flat, _insert(avals, consts, running), "body")
@@ -153,6 +160,10 @@ def _batch_scan(rule: Callable[..., Any]) -> Callable[..., Any]:
         return rule(axis_data, args, dims, **(unhidden or params))
 
     return batch
+
+
+def _any(here: Any) -> Any:
+    return jnp.any(here) if here.ndim else here
 
 
 def _insert(avals: Sequence[Any], position: int, aval: Any) -> list[Any]:
