@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -55,6 +56,12 @@ for _name, _join in {
     ),
     "chosen_by_a_mask": lambda z, y: (
         torch.where(y != -100, _each(z, y), 0.0).sum() / (y != -100).sum()
+    ),
+    "filled_by_a_mask_and_scaled_many_times": lambda z, y: (
+        functools.reduce(
+            lambda one, _: -one, range(20), _each(z, y).masked_fill(y == -100, 0.0)
+        ).sum()
+        / (y != -100).sum()
     ),
     "chosen_by_the_opposite_of_a_mask": lambda z, y: (
         torch.where(y == -100, 0.0, _each(z, y)).sum() / (y != -100).sum()

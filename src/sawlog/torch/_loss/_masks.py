@@ -38,7 +38,7 @@ def inner_numbers(edge: Edge) -> list[tuple[str, float]]:
     """Return the numbers that a tensor was multiplied or divided by before it is joined."""
     found = []
     node, _ = edge
-    for _ in range(12):
+    while True:
         name = operation(node)
         children = [child for child, _ in node.next_functions if child is not None]
         if name not in LINEAR or len(children) != 1:
@@ -54,9 +54,7 @@ def masks_of(edge: Edge, labels: Tensor, batch: int) -> list[Tensor]:
     """Return the sum over each example of every mask that a tensor was multiplied by."""
     found: list[Tensor] = []
     node, _ = edge
-    for _ in range(12):
-        if node is None or operation(node) not in _MASKED:
-            break
+    while node is not None and operation(node) in _MASKED:
         for mask in _saved_masks(node):
             own = by_example(mask, labels, batch)
             if own is not None:
