@@ -10,6 +10,7 @@ import functools
 import itertools
 import signal
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -261,6 +262,8 @@ def test_every_line_of_the_other_calls(tmp_path, what, kind):
             call(writer, number)
             taken[number] = True
             number += 1
+            while len(writer._pipeline.state.waiting) > 4:  # more lines for each
+                time.sleep(0.001)
         else:
             with contextlib.suppress(StoreClosedError):
                 call(writer, number)  # it may be open still

@@ -203,7 +203,7 @@ class Pipeline:
 
     def _start(self) -> None:
         """Start the threads unless they run. A second thread for a task ends at once."""
-        if self._next_to_hash() is not None:
+        if "hash" not in self._started and self._next_to_hash() is not None:
             self._start_task("hash", self._hash_one)
         self._start_task("write", self._write_one)
         self._start_task("publish", self._publish_one)
