@@ -62,16 +62,18 @@ class UnreadRows:
 
     def blocks(self) -> Iterator[RowBlock]:
         """Yield the rows."""
-        for start in range(self.start, self.stop, self.step):
-            yield self._block(start, min(start + self.step, self.stop))
+        values = {name: self.segment.values(name, self.start, self.stop) for name in self.names}
+        for start in range(0, self.stop - self.start, self.step):
+            rows = slice(start, min(start + self.step, self.stop - self.start))
+            yield self._block(rows, {name: array[rows] for name, array in values.items()})
 
-    def _block(self, start: int, stop: int) -> RowBlock:
-        rows = slice(start, stop)
-        values = {name: self.segment.values(name, start, stop) for name in self.names}
-        ids = self.ids.take(rows) if isinstance(self.ids, StringIds) else self.ids[rows]
+    def _block(self, rows: slice, values: dict[str, np.ndarray]) -> RowBlock:
+        """Return some of the rows, counted from the first of these."""
+        of_segment = slice(self.start + rows.start, self.start + rows.stop)
+        ids = self.ids.take(of_segment) if isinstance(self.ids, StringIds) else self.ids[of_segment]
         if self.superseded is None:
             return RowBlock(ids, values)
-        keep = ~self.superseded[start - self.start : stop - self.start]
+        keep = ~self.superseded[rows]
         if keep.all():
             return RowBlock(ids, values)
         kept = (
