@@ -7,6 +7,8 @@ import torch.nn.functional as F
 
 from sawlog.errors import ArgumentError, CaptureError
 from sawlog.torch._capture import _batch_capture
+from sawlog.torch._graph._example_layout import Codes
+from sawlog.torch._proof._summands import _is_scaled
 from tests.torch.programs import Program, assert_alike, logged, mlp
 from tests.torch.test_run import go, start
 
@@ -99,6 +101,23 @@ def test_what_is_small_for_the_batch_may_be_large_for_an_example(tmp_path, dtype
     found = logged(run, report, range(5))["0.weight"][-1]
     alone = program.alone()["0.weight"][-1]
     assert np.linalg.norm(found - alone) <= 2e-3 * np.linalg.norm(alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.bfloat16])
+@pytest.mark.parametrize("size", [1.0, 1e-30])  # whose squares are zero in float32
+@pytest.mark.parametrize("mixed", [False, True])
+def test_summands_of_each_dtype_and_size(dtype, size, mixed):
+    """Of a complex gradient, the imaginary part counts."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(4, 3, generator=generator) * size
+    factors = torch.tensor([1.0, 2.0, 4.0, 8.0], dtype=torch.float64)
+    coded = factors[:, None].float() * rows
+    if mixed:
+        coded = coded + 0.2 * coded.flip(0)
+    if dtype.is_complex:
+        rows, coded = (torch.complex(torch.zeros(4, 3), each) for each in (rows, coded))
+    codes = Codes((factors,), True, 1e-3, 1e-5, 1.0)
+    assert _is_scaled(rows.to(dtype), coded.to(dtype), factors[:, None], codes) is not mixed
 
 
 def test_a_proof_is_repeated(tmp_path):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sawlog.torch._graph._autograd_graph import ACCUMULATE, Graph, Node
@@ -107,6 +108,15 @@ def _is_apart(
 
 def _is_scaled(plain: Tensor, coded: Tensor, factors: Tensor, codes: Codes) -> bool:
     """Whether a gradient changed by these factors, except for rounding."""
-    rows = plain.double()
-    apart = coded.double() / factors.to(plain.device) - rows
-    return float(apart.norm()) <= max(_ROUNDING, codes.tolerance) * float(rows.norm())
+    dtype = plain.dtype if plain.dtype == torch.float32 else _wide(plain)
+    apart = (coded.to(dtype) / factors.to(plain.device, dtype)).sub_(plain)
+    return _norm(apart) <= max(_ROUNDING, codes.tolerance) * _norm(plain)
+
+
+def _norm(tensor: Tensor) -> float:
+    """Return the norm, in float64: squares of small numbers are zero in float32."""
+    return float(torch.linalg.vector_norm(tensor, dtype=_wide(tensor)))
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    return torch.complex128 if tensor.is_complex() else torch.float64
