@@ -144,14 +144,14 @@ def pure(fun: Callable[[], Any], tag: Any) -> Callable[..., Any]:
 
     def on_states(*args: Any, **kwargs: Any) -> Any:
         nnx = loaded("flax.nnx")
-        args, kwargs = nnx.from_tree((args, kwargs), ctxtag=tag, is_inner=True)
+        args, kwargs = _joined(nnx, (args, kwargs), tag, inner=True)
         out = fun()(*args, **kwargs)
         changed = jax.tree.map(
             lambda x: x if is_state(nnx, x) else None,
             (args, kwargs),
             is_leaf=lambda x: is_state(nnx, x),
         )
-        return nnx.to_tree((changed, out), ctxtag=tag)
+        return _split(nnx, (changed, out), tag)
 
     return on_states
 
@@ -165,10 +165,28 @@ def call_with_state(
     """Call a function made by :func:`pure`, and update the caller's objects in place."""
     nnx = loaded("flax.nnx")
     with nnx.update_context(tag):
-        states, named = nnx.to_tree((args, kwargs), ctxtag=tag)
+        states, named = _split(nnx, (args, kwargs), tag)
         after, more = call(states, named)
-        _, out = nnx.from_tree(after, ctxtag=tag, is_inner=False)
+        _, out = _joined(nnx, after, tag, inner=False)
     return out, more
+
+
+# As in `nnx.jit`: leaves are what the variables hold. By default they are the variables, and those
+# that hold references (`nnx.var_defaults(ref=True)`) are copied, so changes would not arrive.
+
+
+def _split(nnx: Any, objects: Any, tag: Any) -> Any:
+    def split(context: Any, path: Any, prefix: Any, node: Any) -> Any:
+        return nnx.NodeStates.from_split(*context.flatten(node, with_paths=False))
+
+    return nnx.to_tree(objects, split_fn=split, ctxtag=tag)
+
+
+def _joined(nnx: Any, states: Any, tag: Any, inner: bool) -> Any:
+    def merge(context: Any, path: Any, prefix: Any, leaf: Any) -> Any:
+        return context.unflatten(leaf.graphdef, *leaf.states)
+
+    return nnx.from_tree(states, merge_fn=merge, ctxtag=tag, is_inner=inner)
 
 
 # -- equinox ---------------------------------------------------------------------------------------
