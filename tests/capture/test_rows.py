@@ -203,6 +203,13 @@ def test_parts_of_a_block():
     assert np.array_equal(Block("w", ("w",), (3, 4), "left").parts(rows)["w"], rows)
 
 
+def test_ids_of_texts_do_not_depend_on_the_longest_of_the_batch():
+    rows = [["a", "b"], ["cc", "d"], ["long", "e"]]
+    whole = data_ids({"t": np.array(rows)})
+    assert [data_ids({"t": np.array([row])})[0] for row in rows] == whole.tolist()
+    assert len({*whole}) == 3
+
+
 def test_ids_of_content_tell_dtypes_shapes_and_names_apart():
     """The same bytes mean other things as another dtype, shape or name."""
     values = np.arange(8, dtype=np.int32).reshape(2, 4)

@@ -87,6 +87,8 @@ def _hashes(given: Any) -> np.ndarray:
         for name, array in sorted(arrays.items(), key=lambda item: item[0]):
             assert array is not None
             item = np.ascontiguousarray(array[i])
+            if item.dtype.kind in "US":  # as wide as its own texts, not as those of the batch
+                item = np.ascontiguousarray(item.tolist())
             digest.update(f"{name}\0{item.dtype.str}\0{item.shape}\0".encode())
             digest.update(item.tobytes())
         names.append(digest.hexdigest())

@@ -68,7 +68,7 @@ def row_hash(item: Any) -> str:
         ArgumentError: it has a value whose content is not known, such as an image.
     """
     digest = xxhash.xxh3_128()
-    _add(digest, item)
+    _add(digest, item, nested=False)
     return str(digest.hexdigest())
 
 
@@ -78,8 +78,10 @@ def batch_hashes(batch: Mapping[str, Any]) -> list[str]:
     return [str(data_ids({k: v[i : i + 1] for k, v in batch.items()})[0]) for i in range(size)]
 
 
-def _add(digest: Any, value: Any) -> None:
+def _add(digest: Any, value: Any, nested: bool = True) -> None:
     if isinstance(value, Mapping):
+        if nested:  # otherwise a dict in a column could end anywhere
+            digest.update(f"{len(value)}\0".encode())
         for key in sorted(value, key=str):
             digest.update(f"{key}\0".encode())
             _add(digest, value[key])

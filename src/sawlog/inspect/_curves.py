@@ -198,7 +198,7 @@ def curve(
     values: np.ndarray, steps: np.ndarray, axis: str | None = None, points: int = POINTS
 ) -> Curve:
     """Return values over steps as a curve of at most ``points`` points."""
-    if np.any(steps[1:] < steps[:-1]):
+    if not np.all(steps[1:] >= steps[:-1]):  # a step that is NaN comes last
         order = np.argsort(steps, kind="stable")
         values, steps = values[order], steps[order]
     finite = np.isfinite(values)
